@@ -1,0 +1,165 @@
+//! The wall clock of a server, in the hand of the test.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::janitor::Scratch;
+
+/// What the shim maps; a mapping is whole pages.
+const PAGE: u64 = 4096;
+
+const FROZEN: u64 = 1;
+const RUNNING: u64 = 2;
+
+/// A clock that stands still unless the test moves it, forward or backward.
+///
+/// Given to [`ServerOptions::clock`](crate::ServerOptions::clock), it is what the server takes for
+/// the time of day: TIME, expiry, everything but the event loop. Several servers may share one.
+/// Linux only, since the server has to be preloaded.
+#[derive(Debug)]
+pub struct FrozenClock {
+    // The directory goes with the clock; servers keep their mapping.
+    directory: Scratch,
+    page: File,
+    micros: Mutex<u64>,
+}
+
+impl FrozenClock {
+    /// A clock that stands at this many microseconds since 1970.
+    ///
+    /// # Panics
+    ///
+    /// Where there is no C compiler to build the shim with.
+    #[track_caller]
+    pub fn at(micros: u64) -> Self {
+        // Built here, so that the failure is the test's and not the server's.
+        shim();
+        let directory = Scratch::new();
+        let page = File::create_new(page_path(&directory)).expect("the scratch directory is new");
+        page.set_len(PAGE)
+            .expect("the scratch directory is writable");
+        let clock = Self {
+            directory,
+            page,
+            micros: Mutex::new(0),
+        };
+        clock.set(micros);
+        clock
+    }
+
+    /// Where the clock stands, in microseconds since 1970.
+    pub fn micros(&self) -> u64 {
+        *self.micros.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts the clock to this many microseconds since 1970, earlier or later. Commands that are
+    /// sent after this returned meet the new time.
+    pub fn set(&self, micros: u64) {
+        let mut current = self.micros.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = micros;
+        self.write(FROZEN, micros);
+    }
+
+    /// Moves the clock forward.
+    pub fn advance(&self, by: Duration) {
+        self.set(self.micros() + micros_of(by));
+    }
+
+    /// Moves the clock backward.
+    ///
+    /// # Panics
+    ///
+    /// On a time before 1970.
+    #[track_caller]
+    pub fn rewind(&self, by: Duration) {
+        let target = self.micros().checked_sub(micros_of(by));
+        self.set(target.expect("no server knows a time before 1970"));
+    }
+
+    /// Thaws the clock: from now on it is the machine's, ahead by this many microseconds (behind
+    /// when negative). A later [`set`](Self::set) freezes it again.
+    pub fn run_ahead_by(&self, micros: i64) {
+        let _current = self.micros.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(RUNNING, micros.cast_unsigned());
+    }
+
+    /// What the server's environment must hold.
+    pub(crate) fn environment(&self) -> [(OsString, OsString); 2] {
+        let mut preload = shim().as_os_str().to_owned();
+        if let Some(others) = std::env::var_os("LD_PRELOAD") {
+            preload.push(":");
+            preload.push(others);
+        }
+        [
+            ("LD_PRELOAD".into(), preload),
+            ("LOCK_TEST_CLOCK".into(), page_path(&self.directory).into()),
+        ]
+    }
+
+    fn write(&self, mode: u64, value: u64) {
+        let words = [mode, value, mode ^ !value];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.page
+            .write_all_at(&bytes, 0)
+            .expect("the page exists at its full size");
+    }
+}
+
+fn page_path(directory: &Scratch) -> PathBuf {
+    directory.path().join("clock")
+}
+
+fn micros_of(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).expect("a test moves the clock by less than ages")
+}
+
+/// The shim's library, built on first use.
+#[track_caller]
+fn shim() -> &'static Path {
+    static SHIM: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
+    let (_, library) = SHIM.get_or_init(|| {
+        assert_eq!(
+            std::env::consts::OS,
+            "linux",
+            "a frozen clock is preloaded into the server, which works on Linux only"
+        );
+        let directory = Scratch::new();
+        let library = directory.path().join("clock.so");
+        let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+        let mut child = Command::new(&compiler)
+            .args(["-shared", "-fPIC", "-O2", "-Wall", "-x", "c", "-o"])
+            .arg(&library)
+            .arg("-")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| {
+                panic!(
+                    "the server's clock is held by a C shim, and `{}` cannot be run ({e}); \
+                     install a C compiler (Debian, Ubuntu: gcc; Fedora: gcc; \
+                     Alpine: build-base) or name one in CC",
+                    compiler.display()
+                )
+            });
+        let source = include_str!("../shim/clock.c");
+        let mut input = child.stdin.take().expect("stdin is piped");
+        // A compiler that stops reading says why on its own.
+        let _ = input.write_all(source.as_bytes());
+        drop(input);
+        let output = child.wait_with_output().expect("a child can be waited for");
+        assert!(
+            output.status.success(),
+            "the clock shim does not compile:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        (directory, library)
+    });
+    library
+}

@@ -1,0 +1,29 @@
+//! The harness: real servers, a lossy network, a clock in the test's hand, and real processes.
+//!
+//! - [`RedisServer`] owns a `redis-server` on a free port, and takes it away again on drop.
+//! - [`Proxy`] stands in front of a server and delays, cuts, loses, mutes and refuses.
+//! - [`FrozenClock`] is the wall clock of a server, moved only by the test.
+//! - [`Helper`] is a child process that speaks JSON lines and can be killed or frozen.
+//! - [`eventually`] waits for a condition, never for an amount of time.
+//!
+//! Nothing of this is ever skipped: what the harness needs and does not find is a failure that
+//! says how to get it.
+
+pub mod clock;
+mod janitor;
+pub mod monitor;
+mod ports;
+pub mod process;
+pub mod proxy;
+pub mod resp;
+pub mod server;
+mod signal;
+pub mod wait;
+
+pub use clock::FrozenClock;
+pub use monitor::{Monitor, Recording};
+pub use process::Helper;
+pub use proxy::{Direction, Lost, Proxy};
+pub use resp::{Connection, Reply};
+pub use server::{RedisServer, ServerOptions};
+pub use wait::{eventually, eventually_async, eventually_some};

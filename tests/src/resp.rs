@@ -1,0 +1,196 @@
+//! A small Redis client, so that the harness sees what the server says and not what a library
+//! makes of it.
+
+use std::fmt::Debug;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Bound on each read and write: generous, because it only has to turn a hang into a failure.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An answer of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Such as `OK`.
+    Status(String),
+    /// The whole line, such as `WRONGTYPE Operation against ...`.
+    Error(String),
+    /// A number.
+    Integer(i64),
+    /// A string of bytes.
+    Bulk(Vec<u8>),
+    /// Nothing: a missing key or an empty transaction.
+    Nil,
+    /// Several answers.
+    Array(Vec<Reply>),
+}
+
+impl Reply {
+    /// The text of a status or a string.
+    ///
+    /// # Panics
+    ///
+    /// On any other answer, and on bytes that are no UTF-8.
+    #[track_caller]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Status(text) => text,
+            Self::Bulk(bytes) => std::str::from_utf8(bytes).expect("the answer is UTF-8"),
+            other => panic!("the server answered {other:?} where a text was expected"),
+        }
+    }
+
+    /// The number of an integer answer, or of a text that holds one.
+    ///
+    /// # Panics
+    ///
+    /// On any other answer.
+    #[track_caller]
+    pub fn integer(&self) -> i64 {
+        match self {
+            Self::Integer(number) => *number,
+            other => other
+                .text()
+                .parse()
+                .unwrap_or_else(|_| panic!("the server answered {other:?}, which is no number")),
+        }
+    }
+
+    /// The answers of an array.
+    ///
+    /// # Panics
+    ///
+    /// On any other answer.
+    #[track_caller]
+    pub fn array(&self) -> &[Reply] {
+        match self {
+            Self::Array(items) => items,
+            other => panic!("the server answered {other:?} where an array was expected"),
+        }
+    }
+
+    /// The line of an error, if this is one.
+    pub fn error(&self) -> Option<&str> {
+        match self {
+            Self::Error(line) => Some(line),
+            _ => None,
+        }
+    }
+}
+
+/// One connection to a server, speaking RESP2.
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<TcpStream>,
+}
+
+impl Connection {
+    /// Connects, and authenticates where there is a password.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not accept, answers too late, or refuses the password.
+    pub fn open(address: SocketAddr, password: Option<&str>) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        let mut connection = Self {
+            stream: BufReader::new(stream),
+        };
+        connection.set_patience(PATIENCE)?;
+        if let Some(password) = password
+            && let Reply::Error(line) = connection.call(&["AUTH", password])?
+        {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, line));
+        }
+        Ok(connection)
+    }
+
+    /// Bounds each later read and write. Defaults to 10 s.
+    ///
+    /// # Errors
+    ///
+    /// When the duration is zero.
+    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(patience))?;
+        self.stream.get_ref().set_write_timeout(Some(patience))
+    }
+
+    /// Sends a command and reads its answer. An error of the server is an answer.
+    ///
+    /// # Errors
+    ///
+    /// When the connection fails. It is of no use afterwards: an answer may still be on its way.
+    pub fn call(&mut self, words: &[impl AsRef<[u8]> + Debug]) -> io::Result<Reply> {
+        self.send(words)?;
+        self.receive()
+    }
+
+    /// Sends a command and does not wait.
+    ///
+    /// # Errors
+    ///
+    /// When the connection fails.
+    pub fn send(&mut self, words: &[impl AsRef<[u8]> + Debug]) -> io::Result<()> {
+        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            let word = word.as_ref();
+            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            bytes.extend_from_slice(word);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        self.stream.get_mut().write_all(&bytes)
+    }
+
+    /// Reads the next answer.
+    ///
+    /// # Errors
+    ///
+    /// When the connection fails or the server does not speak RESP2.
+    pub fn receive(&mut self) -> io::Result<Reply> {
+        let line = self.line()?;
+        let (kind, rest) = line.split_at_checked(1).ok_or_else(|| garbled(&line))?;
+        let number = || rest.parse::<i64>().map_err(|_| garbled(&line));
+        Ok(match kind {
+            "+" => Reply::Status(rest.to_owned()),
+            "-" => Reply::Error(rest.to_owned()),
+            ":" => Reply::Integer(number()?),
+            "$" => match usize::try_from(number()?) {
+                Ok(length) => {
+                    let mut bytes = vec![0; length + 2];
+                    self.stream.read_exact(&mut bytes)?;
+                    bytes.truncate(length);
+                    Reply::Bulk(bytes)
+                }
+                Err(_) => Reply::Nil,
+            },
+            "*" => match usize::try_from(number()?) {
+                Ok(length) => Reply::Array(
+                    (0..length)
+                        .map(|_| self.receive())
+                        .collect::<Result<_, _>>()?,
+                ),
+                Err(_) => Reply::Nil,
+            },
+            _ => return Err(garbled(&line)),
+        })
+    }
+
+    pub(crate) fn into_stream(self) -> BufReader<TcpStream> {
+        self.stream
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = Vec::new();
+        self.stream.read_until(b'\n', &mut line)?;
+        if !line.ends_with(b"\r\n") {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        line.truncate(line.len() - 2);
+        Ok(String::from_utf8_lossy(&line).into_owned())
+    }
+}
+
+fn garbled(line: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("not RESP2: {line:?}"))
+}

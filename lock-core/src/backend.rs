@@ -1,0 +1,284 @@
+//! What a backend has to be able to do, and what it answers.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::{Clock, Moment};
+use crate::error::LockError;
+use crate::key::LockKey;
+use crate::lease::Terms;
+use crate::nonce::Nonce;
+use crate::token::FencingToken;
+use crate::ttl::{Ttl, whole_millis};
+use crate::wait::{self, Ahead};
+use crate::wire::{Entry, Mode};
+
+pub(crate) mod memory;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+
+/// A future behind a pointer: what lets a backend be a trait object.
+pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Where locks live.
+pub(crate) trait Backend: Send + Sync + 'static {
+    fn clock(&self) -> Clock;
+
+    /// Asks for the lock once, or looks again under the same nonce; stands in the queue while
+    /// `attempt` waits. Takes at most `limit`.
+    ///
+    /// Records in `attempt`, before anything is sent, what has to be taken back should the
+    /// future be dropped or fail.
+    fn acquire<'a>(
+        &'a self,
+        attempt: &'a mut Attempt,
+        limit: Duration,
+    ) -> Boxed<'a, Result<Asked, LockError>>;
+
+    /// Extends many leases in one go. One answer for each, in order.
+    fn renew<'a>(&'a self, renewals: &'a [Renewal], limit: Duration) -> Boxed<'a, Vec<Renewed>>;
+
+    /// Takes back whatever the nonce has or wants.
+    fn release<'a>(
+        &'a self,
+        ending: &'a Ending,
+        limit: Duration,
+    ) -> Boxed<'a, Result<Released, LockError>>;
+
+    /// Receives pushes for as long as it is polled.
+    fn listen(&self) -> Boxed<'_, ()>;
+
+    /// Whether a lease that is to be renewed lives as long as its guard by itself. Otherwise it
+    /// takes a keeper.
+    fn keeps_leases(&self) -> bool;
+}
+
+/// The connection on which a nonce was last sent, in a backend's own numbering.
+pub(crate) type Origin = u64;
+
+/// One acquisition on its way, under one nonce.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) key: LockKey,
+    pub(crate) nonce: Nonce,
+    pub(crate) terms: Terms,
+    pub(crate) label: Arc<str>,
+    /// The end of the wait; absent to ask once.
+    pub(crate) waits_until: Option<Moment>,
+    /// All entries that may stand in the queue, the youngest last.
+    entries: Vec<Entry>,
+    gone_at: Option<Moment>,
+    /// The latest server time at which a copy without an answer may take effect.
+    unsettled_until_ms: Option<u64>,
+    /// Something was sent, and no answer has said that nothing is held or queued.
+    open: bool,
+    /// A guard has it now.
+    taken_over: bool,
+    pub(crate) origin: Option<Origin>,
+}
+
+impl Attempt {
+    pub(crate) fn new(
+        key: LockKey,
+        terms: Terms,
+        label: Arc<str>,
+        waits_until: Option<Moment>,
+    ) -> Self {
+        Self {
+            key,
+            nonce: Nonce::random(),
+            terms,
+            label,
+            waits_until,
+            entries: Vec::new(),
+            gone_at: None,
+            unsettled_until_ms: None,
+            open: false,
+            taken_over: false,
+            origin: None,
+        }
+    }
+
+    /// Goes on under a new nonce: the old one may never be seen again.
+    pub(crate) fn renamed(&self) -> Self {
+        Self::new(
+            self.key.clone(),
+            self.terms,
+            Arc::clone(&self.label),
+            self.waits_until,
+        )
+    }
+
+    /// Makes the entry to be sent the last one, when the attempt waits: the one that stands, or
+    /// a new one when how it is told has changed or its time is nearly over. A hand-over to it
+    /// gives `lease`.
+    pub(crate) fn stand(
+        &mut self,
+        mode: Mode,
+        channel: &str,
+        lease: Duration,
+        now: Moment,
+        server_ms: u64,
+    ) {
+        let Some(deadline) = self.waits_until else {
+            return;
+        };
+        if let (Some(last), Some(gone_at)) = (self.entries.last(), self.gone_at)
+            && last.mode == mode
+            && last.channel == channel
+            && !wait::wants_extension(now, gone_at, deadline)
+        {
+            return;
+        }
+        let stay = wait::stay(deadline.since(now));
+        self.gone_at = Some(now.plus(stay));
+        self.entries.push(Entry {
+            nonce: self.nonce,
+            mode,
+            lease_ms: whole_millis(lease),
+            gone_at_ms: server_ms.saturating_add(whole_millis(stay)),
+            channel: channel.to_owned(),
+            label: self.label.to_string(),
+        });
+    }
+
+    pub(crate) fn entry(&self) -> Option<&Entry> {
+        self.entries.last()
+    }
+
+    /// The entries that stood in the queue before the last one.
+    pub(crate) fn earlier(&self) -> &[Entry] {
+        self.entries
+            .split_last()
+            .map_or(&[], |(_, earlier)| earlier)
+    }
+
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// A copy is about to be sent that the server carries out until `not_after_ms`.
+    pub(crate) fn sending(&mut self, origin: Origin, not_after_ms: u64) -> Copy {
+        let before = self.unsettled_until_ms;
+        self.unsettled_until_ms = Some(before.map_or(not_after_ms, |b| b.max(not_after_ms)));
+        self.open = true;
+        self.origin = Some(origin);
+        Copy { before }
+    }
+
+    /// That copy was answered: it cannot take effect any more.
+    pub(crate) fn answered(&mut self, copy: &Copy) {
+        self.unsettled_until_ms = copy.before;
+    }
+
+    /// The server said that the nonce neither holds nor waits.
+    pub(crate) fn out(&mut self) {
+        self.open = self.unsettled_until_ms.is_some();
+    }
+
+    /// Whether something may be held or queued under this nonce.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// A guard releases it from now on.
+    pub(crate) fn taken_over(&mut self) {
+        self.taken_over = true;
+    }
+
+    pub(crate) fn is_taken_over(&self) -> bool {
+        self.taken_over
+    }
+
+    /// A cancel was confirmed at that server time.
+    pub(crate) fn taken_back(&mut self, server_ms: u64) {
+        if self
+            .unsettled_until_ms
+            .is_none_or(|until| until < server_ms)
+        {
+            self.unsettled_until_ms = None;
+            self.open = false;
+        }
+    }
+
+    pub(crate) fn unsettled_until_ms(&self) -> Option<u64> {
+        self.unsettled_until_ms
+    }
+}
+
+/// One sent command of an attempt.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    before: Option<u64>,
+}
+
+/// A nonce that has to go, with all that it has or wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Ending {
+    pub(crate) key: LockKey,
+    pub(crate) nonce: Nonce,
+    pub(crate) ttl: Ttl,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) origin: Option<Origin>,
+    /// Confirmed only by an answer from a later server time.
+    pub(crate) unsettled_until_ms: Option<u64>,
+}
+
+/// A lease to be extended.
+#[derive(Clone, Debug)]
+pub(crate) struct Renewal {
+    pub(crate) key: LockKey,
+    pub(crate) nonce: Nonce,
+    pub(crate) terms: Terms,
+}
+
+/// The answer to [`Backend::acquire`].
+#[derive(Clone, Debug)]
+pub(crate) enum Asked {
+    Held {
+        token: FencingToken,
+        sent: Moment,
+        remaining: Duration,
+    },
+    Queued {
+        rank: u64,
+        ahead: Ahead,
+        holder: Option<Seen>,
+        /// How often to ask when no pushes come.
+        poll: Option<Duration>,
+    },
+    Busy {
+        ahead: Ahead,
+        holder: Option<Seen>,
+    },
+}
+
+/// Who was seen holding the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// `None` for a foreign holder.
+    pub(crate) nonce: Option<Nonce>,
+    pub(crate) label: Arc<str>,
+    pub(crate) remaining: Option<Duration>,
+}
+
+/// The answer to one [`Renewal`].
+#[derive(Clone, Debug)]
+pub(crate) enum Renewed {
+    Held {
+        token: FencingToken,
+        sent: Moment,
+        remaining: Duration,
+    },
+    NotOurs,
+    Failed(LockError),
+}
+
+/// The answer to [`Backend::release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Released {
+    pub(crate) was_ours: bool,
+    pub(crate) server_ms: u64,
+}

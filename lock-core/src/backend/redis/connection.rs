@@ -1,0 +1,267 @@
+//! One connection to one life of a server.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline,
+    ProtocolVersion, RedisError, Value,
+};
+use tracing::warn;
+
+use super::fault::{breaks_connection, lock_error, timed_out};
+use super::scripts;
+use crate::backend::Origin;
+use crate::clock::Clock;
+use crate::error::{BackendErrorKind, LockError};
+use crate::lease::Anchor;
+
+const CONNECT: &str = "cannot connect to the lock server";
+
+/// Makes connections.
+pub(super) struct Connector {
+    client: Client,
+    timeout: Duration,
+}
+
+/// A connection to a primary, with the scripts loaded.
+pub(super) struct Connection {
+    handle: MultiplexedConnection,
+    pub(super) origin: Origin,
+    /// The server's time, and its life, as the connection began. The time is also the lowest
+    /// token that may be given over this connection.
+    pub(super) first: Anchor,
+    broken: AtomicBool,
+}
+
+impl Connector {
+    pub(super) fn new(url: &str, timeout: Duration) -> Result<Self, LockError> {
+        let invalid = |error: RedisError| {
+            LockError::caused(
+                BackendErrorKind::InvalidUrl,
+                "the lock URL is not understood",
+                error,
+            )
+        };
+        let info: ConnectionInfo = url.into_connection_info().map_err(invalid)?;
+        let settings = info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3);
+        let info = info
+            .set_redis_settings(settings)
+            // Off by default, and then a command waits for the acknowledgment of the last one.
+            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let client = Client::open(info).map_err(invalid)?;
+        Ok(Self { client, timeout })
+    }
+
+    /// The time limits are ours: the client's were seen to be overrun by a dead server.
+    pub(super) fn config() -> AsyncConnectionConfig {
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+    }
+
+    pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, LockError> {
+        self.connect_with(Self::config(), limit).await
+    }
+
+    pub(super) async fn connect_with(
+        &self,
+        config: AsyncConnectionConfig,
+        limit: Duration,
+    ) -> Result<Connection, LockError> {
+        let connecting = async {
+            let mut handle = self
+                .client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+                .map_err(|error| lock_error(CONNECT, error))?;
+            let origin = next_origin();
+            let first = preflight(&mut handle, origin).await?;
+            Ok(Connection {
+                handle,
+                origin,
+                first,
+                broken: AtomicBool::new(false),
+            })
+        };
+        tokio::time::timeout(limit.min(self.timeout), connecting)
+            .await
+            .unwrap_or_else(|_| Err(timed_out(CONNECT)))
+    }
+}
+
+/// Numbers for connections, never used twice in this process.
+fn next_origin() -> Origin {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// One pipeline: is it a primary, which life of which server, what time is it, and our scripts.
+async fn preflight(
+    handle: &mut MultiplexedConnection,
+    origin: Origin,
+) -> Result<Anchor, LockError> {
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("ROLE").cmd("INFO").arg("server").cmd("TIME");
+    for script in scripts::all() {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
+    }
+    pipeline.ignore_errors();
+    let sent = Clock::System.now();
+    let replies = handle
+        .send_packed_commands(&pipeline, 0, pipeline.len())
+        .await
+        .map_err(|error| lock_error(CONNECT, error))?;
+    let mut replies = replies.into_iter().map(Value::extract_error);
+    let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
+    let (role, info, time) = (next(), next(), next());
+    // A server that cannot say the time cannot serve at all now; its reason is the error.
+    let time: (u64, u64) = time
+        .and_then(|time| Ok(redis::from_redis_value(time)?))
+        .map_err(|error| lock_error("the lock server refuses commands", error))?;
+    check_role(role)?;
+    let incarnation = incarnation(info, origin)?;
+    if let Some(Err(error)) = replies.find(Result::is_err) {
+        // Then each is sent with its text once.
+        warn!(%error, "the lock server does not load scripts");
+    }
+    Ok(Anchor {
+        sent,
+        server_us: time.0 * 1_000_000 + time.1,
+        incarnation,
+    })
+}
+
+fn check_role(role: Result<Value, RedisError>) -> Result<(), LockError> {
+    match role {
+        Ok(Value::Array(parts)) => match parts.first() {
+            Some(Value::BulkString(role)) if role == b"master" => Ok(()),
+            _ => Err(LockError::backend(
+                BackendErrorKind::NotPrimary,
+                "the lock server is a replica",
+            )),
+        },
+        Ok(_) => Ok(()),
+        Err(error) if error.code() == Some("NOPERM") => {
+            warn!("the user may not run ROLE: a replica is not told from a primary");
+            Ok(())
+        }
+        Err(error) => Err(lock_error("the lock server does not tell its role", error)),
+    }
+}
+
+/// A number for the life of the server: its run id. A server that does not tell is a new one
+/// at every connection; then no grant is believed before it is confirmed.
+fn incarnation(info: Result<Value, RedisError>, origin: Origin) -> Result<u64, LockError> {
+    let mut hasher = DefaultHasher::new();
+    let info: Result<String, RedisError> = info.and_then(|info| Ok(redis::from_redis_value(info)?));
+    match info {
+        Ok(info) => {
+            let field = |name: &str| {
+                info.lines()
+                    .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                    .map(str::trim)
+            };
+            check_version(field("redis_version"))?;
+            field("run_id").unwrap_or_default().hash(&mut hasher);
+        }
+        Err(error) => {
+            warn!(%error, "the user may not run INFO: waiters ask instead of being told");
+            origin.hash(&mut hasher);
+        }
+    }
+    Ok(hasher.finish())
+}
+
+fn check_version(version: Option<&str>) -> Result<(), LockError> {
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    match major {
+        Some(major) if major < 7 => Err(LockError::backend(
+            BackendErrorKind::Unsupported,
+            format!("the lock server is Redis {}", version.unwrap_or_default()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl Connection {
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn break_off(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn floor_us(&self) -> u64 {
+        self.first.server_us
+    }
+
+    /// A handle of its own for subscribing.
+    pub(super) fn handle(&self) -> MultiplexedConnection {
+        self.handle.clone()
+    }
+
+    /// Sends one command and waits for its answer, at most for `limit`. A connection that let
+    /// a command time out is not used again: behind a black hole nothing would ever tell.
+    ///
+    /// The inner result is the server's.
+    pub(super) async fn call(
+        &self,
+        command: &Cmd,
+        limit: Duration,
+    ) -> Result<Result<Value, RedisError>, LockError> {
+        let mut handle = self.handle.clone();
+        let answer = tokio::time::timeout(limit, handle.send_packed_command(command)).await;
+        self.sorted(answer)
+            .map(|answer| answer.and_then(Value::extract_error))
+    }
+
+    /// Sends many commands in one go; an answer for each.
+    pub(super) async fn call_all(
+        &self,
+        pipeline: &Pipeline,
+        limit: Duration,
+    ) -> Result<Vec<Result<Value, RedisError>>, LockError> {
+        let mut handle = self.handle.clone();
+        let sending = handle.send_packed_commands(pipeline, 0, pipeline.len());
+        let answers = self.sorted(tokio::time::timeout(limit, sending).await)?;
+        match answers {
+            Ok(answers) => Ok(answers.into_iter().map(Value::extract_error).collect()),
+            Err(error) => Err(lock_error(ASK, error)),
+        }
+    }
+
+    /// Tells the server's errors, which are answers, from a broken connection, which is none.
+    fn sorted<T>(
+        &self,
+        answer: Result<Result<T, RedisError>, tokio::time::error::Elapsed>,
+    ) -> Result<Result<T, RedisError>, LockError> {
+        let error = match answer {
+            Ok(Ok(answer)) => return Ok(Ok(answer)),
+            Ok(Err(error))
+                if matches!(
+                    error.kind(),
+                    redis::ErrorKind::Server(_) | redis::ErrorKind::Extension
+                ) =>
+            {
+                return Ok(Err(error));
+            }
+            Ok(Err(error)) => lock_error(ASK, error),
+            Err(_elapsed) => timed_out(ASK),
+        };
+        if breaks_connection(&error) {
+            self.break_off();
+        }
+        Err(error)
+    }
+}
+
+pub(super) const ASK: &str = "cannot ask the lock server";

@@ -1,0 +1,185 @@
+//! Reads the scripts' answers.
+
+use redis::{FromRedisValue, Value};
+
+use crate::error::{BackendErrorKind, LockError};
+use crate::table::{Answer, HolderSeen, Released, Renewed};
+use crate::token::FencingToken;
+
+/// An answer, and the server's time in microseconds when it was given.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Timed<T> {
+    pub(super) it: T,
+    pub(super) server_us: u64,
+}
+
+pub(super) fn acquire(reply: Value) -> Result<Timed<Answer>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let it = match verdict.as_str() {
+        "late" => Answer::Late,
+        "held" => Answer::Held {
+            token: parts.token()?,
+            remaining_ms: parts.number()?,
+        },
+        "queued" => Answer::Queued {
+            rank: parts.number()?,
+            holder: parts.holder()?,
+        },
+        "busy" => Answer::Busy {
+            holder: parts.holder()?,
+        },
+        "foreign" => Answer::Foreign {
+            found: parts.text()?,
+        },
+        _ => return Err(unexpected()),
+    };
+    Ok(Timed { it, server_us })
+}
+
+pub(super) fn release(reply: Value) -> Result<Timed<Released>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let it = match parts.text()?.as_str() {
+        "released" => Released::Free,
+        "handed" => Released::HandedOver,
+        "gone" => Released::NotOurs,
+        _ => return Err(unexpected()),
+    };
+    let server_us = parts.number()?;
+    Ok(Timed { it, server_us })
+}
+
+pub(super) fn renew(reply: Value) -> Result<Timed<Renewed>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let it = match verdict.as_str() {
+        "held" => Renewed::Held {
+            token: parts.token()?,
+            ttl_ms: parts.number()?,
+        },
+        "gone" => Renewed::NotOurs,
+        _ => return Err(unexpected()),
+    };
+    Ok(Timed { it, server_us })
+}
+
+fn unexpected() -> LockError {
+    LockError::backend(
+        BackendErrorKind::Unsupported,
+        "the server gave an answer that none of our scripts gives",
+    )
+}
+
+struct Parts(std::vec::IntoIter<Value>);
+
+impl Parts {
+    fn of(reply: Value) -> Result<Self, LockError> {
+        match reply {
+            Value::Array(parts) => Ok(Self(parts.into_iter())),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn next<T: FromRedisValue>(&mut self) -> Result<T, LockError> {
+        let part = self.0.next().ok_or_else(unexpected)?;
+        T::from_redis_value(part).map_err(|_| unexpected())
+    }
+
+    fn text(&mut self) -> Result<String, LockError> {
+        // What a foreign client wrote need not be text.
+        let bytes: Vec<u8> = self.next()?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn number(&mut self) -> Result<u64, LockError> {
+        self.next()
+    }
+
+    fn token(&mut self) -> Result<FencingToken, LockError> {
+        self.text()?.parse().map_err(|_| unexpected())
+    }
+
+    fn holder(&mut self) -> Result<HolderSeen, LockError> {
+        let remaining: i64 = self.next()?;
+        Ok(HolderSeen {
+            remaining_ms: u64::try_from(remaining).ok(),
+            value: self.text()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn answers_are_read() {
+        let held = acquire(Value::Array(vec![
+            text("held"),
+            Value::Int(7),
+            text("12"),
+            Value::Int(30_000),
+        ]))
+        .unwrap();
+        assert_eq!(held.server_us, 7);
+        assert_eq!(
+            held.it,
+            Answer::Held {
+                token: FencingToken::new(12),
+                remaining_ms: 30_000
+            }
+        );
+        let busy = acquire(Value::Array(vec![
+            text("busy"),
+            Value::Int(7),
+            Value::Int(-1),
+            text("abc"),
+        ]))
+        .unwrap();
+        assert_eq!(
+            busy.it,
+            Answer::Busy {
+                holder: HolderSeen {
+                    remaining_ms: None,
+                    value: "abc".into()
+                }
+            }
+        );
+    }
+
+    #[test]
+    fn values_that_are_no_text_are_shown_all_the_same() {
+        let reply = Value::Array(vec![
+            Value::BulkString(b"busy".to_vec()),
+            Value::Int(7),
+            Value::Int(5),
+            Value::BulkString(vec![0xff, b'a']),
+        ]);
+        let Answer::Busy { holder } = acquire(reply).unwrap().it else {
+            panic!("not busy");
+        };
+        assert_eq!(holder.value, "\u{fffd}a");
+    }
+
+    #[test]
+    fn other_answers_are_errors_and_not_guesses() {
+        for odd in [
+            Value::Nil,
+            Value::Int(1),
+            Value::Array(vec![]),
+            Value::Array(vec![text("held")]),
+            Value::Array(vec![text("held"), Value::Int(7), text("x"), Value::Int(1)]),
+            Value::Array(vec![text("maybe"), Value::Int(7)]),
+        ] {
+            assert!(acquire(odd.clone()).is_err(), "{odd:?}");
+            assert!(release(odd.clone()).is_err(), "{odd:?}");
+            assert!(renew(odd.clone()).is_err(), "{odd:?}");
+        }
+    }
+}

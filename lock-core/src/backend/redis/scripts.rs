@@ -1,0 +1,70 @@
+//! The Lua scripts, and the commands that run them.
+
+use std::sync::LazyLock;
+
+use redis::Cmd;
+
+/// Stands in the sources where the shared part belongs.
+const INCLUDE: &str = "-- include drive.lua\n";
+const DRIVE: &str = include_str!("scripts/drive.lua");
+
+/// A script, with its hash.
+pub(super) struct Script {
+    source: String,
+    hash: String,
+}
+
+impl Script {
+    fn new(source: &str) -> Self {
+        let source = source.replace(INCLUDE, DRIVE);
+        let hash = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, hash }
+    }
+
+    pub(super) fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// By its hash, as the server knows it from the connection's first pipeline.
+    pub(super) fn by_hash(&self, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
+        Self::command("EVALSHA", &self.hash, keys, write_args)
+    }
+
+    /// With its text, for a server that forgot it.
+    pub(super) fn by_text(&self, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
+        Self::command("EVAL", &self.source, keys, write_args)
+    }
+
+    fn command(verb: &str, script: &str, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(keys.len()).arg(keys);
+        write_args(&mut command);
+        command
+    }
+}
+
+pub(super) static ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua")));
+pub(super) static RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
+pub(super) static RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
+
+/// All of them, to be loaded.
+pub(super) fn all() -> [&'static Script; 3] {
+    [&ACQUIRE, &RELEASE, &RENEW]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shared_part_stands_in_both_scripts_that_name_it() {
+        for script in [&ACQUIRE, &RELEASE] {
+            assert!(script.source().contains("-- drive: while K is free"));
+            assert!(!script.source().contains(INCLUDE));
+        }
+        assert_eq!(RENEW.source(), include_str!("scripts/renew.lua"));
+    }
+}

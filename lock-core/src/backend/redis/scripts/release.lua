@@ -1,0 +1,49 @@
+#!lua flags=allow-oom
+-- release: give the lock up, leave the queue, and hand on to whoever is next.
+--
+-- It is also how an acquire is taken back (cancel): whatever the nonce has or wants is gone.
+--
+-- KEYS[1] lock key K          a string with an expiry
+-- KEYS[2] queue of waiters    a zset: entry -> order of arrival
+-- KEYS[3] fencing counter     a string with an integer
+-- KEYS[4] grace key           set for a moment after a release that lets other clients in
+-- ARGV[1] nonce               who releases
+-- ARGV[2] floor               microseconds: no token may be lower
+-- ARGV[3] grace               milliseconds during which a key with waiters stays free for
+--                             foreign clients; 0 hands over at once
+-- ARGV[4...] entries that the nonce stands, or may stand, in the queue with
+--
+-- Answers with the server's time in microseconds as second element:
+--   released  now     it was yours, and is free
+--   handed    now     it was yours, and is the next waiter's
+--   gone      now     it was not yours
+--
+-- By hand, from this folder (drive.lua stands where its name does below):
+--   redis-cli --eval <(sed '/^-- include drive.lua$/r drive.lua' release.lua) \
+--     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 0 0
+
+local nonce, floor = ARGV[1], tonumber(ARGV[2])
+local entry, ttl, label, owner -- of a caller who wants the lock: none here
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now / 1000)
+
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' then
+  value = ''
+end
+local mine = value and string.sub(value, 1, 41) == 'lk1:' .. nonce .. ' '
+if mine then
+  -- Before anything that can fail: a broken queue or counter is reported, and K is free.
+  redis.call('DEL', KEYS[1])
+  value = false
+end
+local moved = #ARGV > 3 and redis.call('ZREM', KEYS[2], unpack(ARGV, 4)) > 0 or mine
+local queue = redis.call('EXISTS', KEYS[2]) == 1
+if mine and queue and tonumber(ARGV[3]) > 0 then
+  redis.call('SET', KEYS[4], '', 'PX', ARGV[3])
+end
+
+-- include drive.lua
+
+return {mine and (owner and 'handed' or 'released') or 'gone', now}

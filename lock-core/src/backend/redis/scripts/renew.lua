@@ -1,0 +1,22 @@
+#!lua flags=allow-oom
+-- renew: extend the lease of the lock that is still yours. Never makes a key.
+--
+-- KEYS[1] lock key K          a string with an expiry
+-- ARGV[1] nonce               who holds it
+-- ARGV[2] ttl                 milliseconds from now
+--
+-- Answers with the server's time in microseconds as second element:
+--   held  now  token  ttl     extended
+--   gone  now                 it is not yours (any more)
+--
+-- By hand, from this folder:
+--   redis-cli --eval renew.lua lock:a , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. ' ' then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  return {'held', now, string.match(value, '^%S+ (%S+)'), tonumber(ARGV[2])}
+end
+return {'gone', now}

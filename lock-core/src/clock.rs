@@ -1,0 +1,130 @@
+//! Local time: which clock a manager lives by, and moments on it.
+
+use std::time::Duration;
+
+/// A moment on one [`Clock`], in nanoseconds from an origin that only that clock knows.
+///
+/// All arithmetic saturates: a deadline far in the future is "never", not a panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    #[cfg(test)]
+    pub(crate) const fn from_millis(ms: u64) -> Self {
+        Self(ms * 1_000_000)
+    }
+
+    pub(crate) fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    pub(crate) fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(span)))
+    }
+
+    pub(crate) fn minus(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(span)))
+    }
+
+    /// Moves by a signed number of microseconds: servers speak in those.
+    pub(crate) fn shifted_us(self, us: i64) -> Self {
+        let span = Duration::from_micros(us.unsigned_abs());
+        if us < 0 {
+            self.minus(span)
+        } else {
+            self.plus(span)
+        }
+    }
+
+    /// How long after `earlier` this is; zero when it is not after it.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The clock that a backend's leases are counted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// The machine's clock. On Linux and Android it is `CLOCK_BOOTTIME`, which goes on while
+    /// the machine is suspended: the server's clock did, and took the lock away meanwhile.
+    System,
+    /// tokio's clock, which tests may pause and advance.
+    Tokio,
+}
+
+impl Clock {
+    pub(crate) fn now(self) -> Moment {
+        match self {
+            Self::System => system_now(),
+            Self::Tokio => Moment(nanos(
+                tokio::time::Instant::now().duration_since(tokio_origin()),
+            )),
+        }
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn system_now() -> Moment {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+    Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn system_now() -> Moment {
+    static ORIGIN: std::sync::LazyLock<std::time::Instant> =
+        std::sync::LazyLock::new(std::time::Instant::now);
+    Moment(nanos(ORIGIN.elapsed()))
+}
+
+/// A paused clock starts at the real time of the pause, so an origin that is taken once for
+/// the process serves every runtime; a moment before it reads as the origin.
+fn tokio_origin() -> tokio::time::Instant {
+    static ORIGIN: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(|| {
+        // A paused runtime may have been started before this line runs.
+        let now = std::time::Instant::now();
+        now.checked_sub(Duration::from_secs(3600)).unwrap_or(now)
+    });
+    tokio::time::Instant::from_std(*ORIGIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates() {
+        let moment = Moment::from_millis(5);
+        assert_eq!(
+            moment.plus(Duration::MAX).plus(Duration::MAX),
+            Moment(u64::MAX)
+        );
+        assert_eq!(moment.minus(Duration::MAX), Moment(0));
+        assert_eq!(moment.since(Moment::from_millis(9)), Duration::ZERO);
+        assert_eq!(moment.shifted_us(-2_000), Moment::from_millis(3));
+        assert_eq!(moment.shifted_us(i64::MIN), Moment(0));
+    }
+
+    #[test]
+    fn the_system_clock_moves_forward() {
+        let before = Clock::System.now();
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(Clock::System.now().since(before) >= Duration::from_millis(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_tokio_clock_can_be_paused() {
+        let before = Clock::Tokio.now();
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert_eq!(Clock::Tokio.now().since(before), Duration::from_secs(7));
+    }
+}

@@ -1,0 +1,383 @@
+//! What can go wrong, and who is at fault.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::key::NameFault;
+
+/// Why there is no lock, or no longer one.
+///
+/// Busy ([`Contended`](Self::Contended), [`Timeout`](Self::Timeout)), down
+/// ([`Backend`](Self::Backend)) and refused (all others) are never confused: treat only the
+/// first as "somebody else does it", and none as "go on without the lock".
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Somebody holds the lock, and the request was not to wait.
+    #[error("lock `{key}` is busy{}; try later, or say how long to `wait`", about(holder.as_ref()))]
+    Contended {
+        /// The lock's key.
+        key: Arc<str>,
+        /// Who holds it, when that is known.
+        holder: Option<Holder>,
+    },
+    /// The lock was not free within the wait.
+    #[error("lock `{key}` was not free within {waited:?}{}", about(holder.as_ref()))]
+    Timeout {
+        /// The lock's key.
+        key: Arc<str>,
+        /// How long was waited.
+        waited: Duration,
+        /// Who holds it, when that is known.
+        holder: Option<Holder>,
+    },
+    /// The lock was held and is not any more: its lease ran out, or its key was taken away.
+    /// What the body did until then stays done.
+    #[error("the lock was lost while it was held: its lease ended or its key was removed")]
+    Lost,
+    /// The task asks for a lock that it already holds further up.
+    #[error("this task already holds the lock further up, and would wait for itself for ever")]
+    WouldDeadlock,
+    /// Fewer than half of the servers granted the lock.
+    #[error("too few servers granted the lock")]
+    NoQuorum,
+    /// The key holds something that is not a lock with an expiry. It is left as it is.
+    #[error(
+        "key `{key}` holds {found}, which is not a lock; \
+         remove it, or use another name or prefix"
+    )]
+    ForeignKey {
+        /// The key.
+        key: Arc<str>,
+        /// What stands there.
+        found: Arc<str>,
+    },
+    /// The name cannot be a lock's name.
+    #[error("invalid lock name `{name}`: {fault}")]
+    InvalidName {
+        /// The beginning of the name.
+        name: Arc<str>,
+        /// What is wrong with it.
+        fault: NameFault,
+    },
+    /// The time to live is out of range.
+    #[error("invalid ttl {ttl:?}: use at least 100 ms and at most 24 h")]
+    InvalidTtl {
+        /// What was asked for.
+        ttl: Duration,
+    },
+    /// The wait is zero.
+    #[error("invalid wait: it must be longer than zero; leave it out to try once")]
+    InvalidWait,
+    /// The renewal interval does not fit the ttl.
+    #[error("invalid renewal interval {every:?}: use at least 10 ms and at most half of the ttl")]
+    InvalidRenewal {
+        /// What was asked for.
+        every: Duration,
+    },
+    /// No manager is there to ask.
+    #[error(
+        "no lock manager is configured: call `LockManager::connect(url).await?.install_global()?` \
+         when the program starts, or set the environment variable LOCK_URL"
+    )]
+    NotConfigured,
+    /// A global manager is there already.
+    #[error("a global lock manager is already installed; install one, once")]
+    AlreadyInstalled,
+    /// The process was forked after the manager was made.
+    #[error("the process was forked after this lock manager was made; make a new one in the child")]
+    Forked,
+    /// The server could not be asked, or could not answer.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+impl LockError {
+    /// Whether the lock is with somebody else: [`Contended`](Self::Contended) or
+    /// [`Timeout`](Self::Timeout).
+    #[must_use]
+    pub fn is_contended(&self) -> bool {
+        matches!(self, Self::Contended { .. } | Self::Timeout { .. })
+    }
+
+    /// Who holds the lock, when the error knows.
+    #[must_use]
+    pub fn holder(&self) -> Option<&Holder> {
+        match self {
+            Self::Contended { holder, .. } | Self::Timeout { holder, .. } => holder.as_ref(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn backend(kind: BackendErrorKind, context: impl Into<String>) -> Self {
+        Self::Backend(BackendError::new(kind, context.into(), None))
+    }
+
+    pub(crate) fn caused(
+        kind: BackendErrorKind,
+        context: impl Into<String>,
+        cause: impl Error + Send + Sync + 'static,
+    ) -> Self {
+        Self::Backend(BackendError::new(
+            kind,
+            context.into(),
+            Some(Arc::new(cause)),
+        ))
+    }
+
+    /// Whether the same call may succeed a moment later.
+    pub(crate) fn is_worth_a_retry(&self) -> bool {
+        matches!(self, Self::Backend(error) if error.kind().is_transient())
+    }
+}
+
+/// Who holds a lock that was not to be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub(crate) label: Arc<str>,
+    pub(crate) remaining: Option<Duration>,
+    pub(crate) position: Option<u32>,
+    pub(crate) this_process: bool,
+}
+
+impl Holder {
+    /// What the holder calls itself: by default its host and process id. For a foreign holder,
+    /// the beginning of its value.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// How long its lease still lasted when it was seen; it may renew it. `None` for a key
+    /// without expiry.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.remaining
+    }
+
+    /// How many stood before the caller in the queue; `None` when the caller did not wait.
+    #[must_use]
+    pub fn position(&self) -> Option<u32> {
+        self.position
+    }
+
+    /// Whether the holder is a guard of the same manager, in this process.
+    #[must_use]
+    pub fn is_this_process(&self) -> bool {
+        self.this_process
+    }
+}
+
+fn about(holder: Option<&Holder>) -> String {
+    let Some(holder) = holder else {
+        return String::new();
+    };
+    let mut text = if holder.this_process {
+        format!(": this process holds it (`{}`)", holder.label)
+    } else {
+        format!(": `{}` holds it", holder.label)
+    };
+    if let Some(remaining) = holder.remaining {
+        text.push_str(&format!(", for {remaining:?} unless renewed"));
+    }
+    if let Some(position) = holder.position {
+        text.push_str(&format!(", {position} waited before this one"));
+    }
+    text
+}
+
+/// What kind of trouble a server, or the way to it, is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BackendErrorKind {
+    /// The URL is none that this library knows.
+    InvalidUrl,
+    /// No connection, or a connection that broke.
+    Unreachable,
+    /// No answer in time. Whether the command was carried out is settled in the background.
+    TimedOut,
+    /// The server is still reading its data set (LOADING).
+    Loading,
+    /// The server is busy with a script or a function (BUSY).
+    ScriptBusy,
+    /// The server has no memory left for writes (OOM).
+    OutOfMemory,
+    /// The server cannot persist and refuses writes (MISCONF).
+    Misconfigured,
+    /// Too few replicas are connected for the server to accept writes (NOREPLICAS).
+    NoReplicas,
+    /// The server is a replica (READONLY).
+    NotPrimary,
+    /// User or password are missing or wrong (NOAUTH, WRONGPASS).
+    Authentication,
+    /// The user may not run the command, or not on this key or channel (NOPERM).
+    Permission,
+    /// The server accepts no more clients (maxclients).
+    TooManyClients,
+    /// The server is too old, or answers what no server of ours would.
+    Unsupported,
+    /// The keeper of this process, which renews and releases, could not be started.
+    Keeper,
+    /// An error that is none of the above; see its source.
+    Other,
+}
+
+impl BackendErrorKind {
+    fn is_transient(self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable
+                | Self::TimedOut
+                | Self::Loading
+                | Self::ScriptBusy
+                | Self::OutOfMemory
+                | Self::Misconfigured
+                | Self::NoReplicas
+                | Self::NotPrimary
+                | Self::TooManyClients
+        )
+    }
+
+    fn advice(self) -> &'static str {
+        match self {
+            Self::InvalidUrl => "use redis://, unix:// or memory://",
+            Self::Unreachable => "check that the server runs and that host and port are right",
+            Self::TimedOut => "check the server's load and the network, or raise `command_timeout`",
+            Self::Loading => "the server is still loading its data; try again in a moment",
+            Self::ScriptBusy => "a long script blocks the server; end it, or wait for it",
+            Self::OutOfMemory => "raise the server's maxmemory, or free some",
+            Self::Misconfigured => "the server cannot save to disk and refuses writes; see its log",
+            Self::NoReplicas => "too few replicas are connected for min-replicas-to-write",
+            Self::NotPrimary => "connect to the primary",
+            Self::Authentication => "check user and password in the URL",
+            Self::Permission => "grant the user the commands and keys that README lists",
+            Self::TooManyClients => "raise the server's maxclients, or close connections",
+            Self::Unsupported => "use Redis 7.0 or later, or Valkey",
+            Self::Keeper => "the process could not start a thread; check its limits",
+            Self::Other => "see the cause",
+        }
+    }
+}
+
+/// A server, or the way to it, failed. Cheap to clone.
+#[derive(Clone)]
+pub struct BackendError(Arc<Inner>);
+
+struct Inner {
+    kind: BackendErrorKind,
+    context: String,
+    cause: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl BackendError {
+    fn new(
+        kind: BackendErrorKind,
+        context: String,
+        cause: Option<Arc<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            kind,
+            context,
+            cause,
+        }))
+    }
+
+    /// What kind of trouble it is.
+    #[must_use]
+    pub fn kind(&self) -> BackendErrorKind {
+        self.0.kind
+    }
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.context, self.0.kind.advice())
+    }
+}
+
+impl fmt::Debug for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackendError")
+            .field("kind", &self.0.kind)
+            .field("context", &self.0.context)
+            .field("cause", &self.0.cause)
+            .finish()
+    }
+}
+
+impl Error for BackendError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0
+            .cause
+            .as_deref()
+            .map(|cause| cause as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder() -> Holder {
+        Holder {
+            label: "web-1:42".into(),
+            remaining: Some(Duration::from_secs(3)),
+            position: Some(2),
+            this_process: false,
+        }
+    }
+
+    #[test]
+    fn an_error_is_small_and_travels() {
+        fn travels<T: Clone + Send + Sync + 'static>() {}
+        travels::<LockError>();
+        assert!(size_of::<LockError>() <= 128, "{}", size_of::<LockError>());
+    }
+
+    #[test]
+    fn messages_name_the_key_and_the_holder() {
+        let error = LockError::Timeout {
+            key: "lock:a".into(),
+            waited: Duration::from_secs(5),
+            holder: Some(holder()),
+        };
+        assert_eq!(
+            error.to_string(),
+            "lock `lock:a` was not free within 5s: `web-1:42` holds it, for 3s unless renewed, \
+             2 waited before this one"
+        );
+        let error = LockError::Contended {
+            key: "lock:a".into(),
+            holder: None,
+        };
+        assert_eq!(
+            error.to_string(),
+            "lock `lock:a` is busy; try later, or say how long to `wait`"
+        );
+        assert!(error.is_contended() && error.holder().is_none());
+    }
+
+    #[test]
+    fn busy_down_and_refused_are_told_apart() {
+        let down = LockError::backend(BackendErrorKind::Unreachable, "no connection");
+        let refused = LockError::backend(BackendErrorKind::Authentication, "refused");
+        assert!(!down.is_contended() && down.is_worth_a_retry());
+        assert!(!refused.is_worth_a_retry());
+        assert!(!LockError::Lost.is_contended() && !LockError::Lost.is_worth_a_retry());
+    }
+
+    #[test]
+    fn the_message_does_not_repeat_the_cause() {
+        let cause = std::io::Error::other("wires cut");
+        let error = LockError::caused(
+            BackendErrorKind::Unreachable,
+            "cannot ask the server",
+            cause,
+        );
+        assert!(!error.to_string().contains("wires cut"));
+        assert_eq!(error.source().unwrap().to_string(), "wires cut");
+        assert!(error.to_string().contains("check that the server runs"));
+    }
+}

@@ -1,0 +1,200 @@
+//! Lock names, and the keys they stand for.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Every key is sent with every command; longer names are data that lost its way.
+const MAX_NAME: usize = 1024;
+
+/// What a lock is called: at most 1 KiB of text, not empty.
+///
+/// A name may hold one `{tag}`, which is then the hash tag that puts all keys of one tag into
+/// one slot of a Redis Cluster, and no other brace. It is checked when a lock is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockName(Arc<str>);
+
+impl LockName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for LockName {
+    fn from(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<String> for LockName {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<&String> for LockName {
+    fn from(name: &String) -> Self {
+        Self(name.as_str().into())
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What is wrong with a name or a prefix. The message says what to write instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameFault {
+    /// The name has no characters.
+    #[error("it is empty; give the thing that is locked a name")]
+    Empty,
+    /// The name is longer than 1 KiB.
+    #[error("it is longer than 1024 bytes; lock a digest of it instead")]
+    TooLong,
+    /// A brace that is not part of the one allowed `{tag}`.
+    #[error("braces may only form one non-empty hash tag, such as `{{user1}}:cart`")]
+    Braces,
+    /// A tagged name ends like one of the companion keys.
+    #[error("a name with a hash tag may not end in `:q`, `:f` or `:g`, which name companion keys")]
+    Companion,
+    /// The manager's prefix holds a brace.
+    #[error("the manager's prefix may not hold a brace; put the hash tag into the name")]
+    PrefixBrace,
+}
+
+/// The keys of one lock, all in one slot.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LockKey {
+    text: Arc<str>,
+    tagged: bool,
+}
+
+impl LockKey {
+    pub(crate) fn new(prefix: &str, name: &LockName) -> Result<Self, NameFault> {
+        let name = name.as_str();
+        if prefix.contains(['{', '}']) {
+            return Err(NameFault::PrefixBrace);
+        }
+        if name.is_empty() {
+            return Err(NameFault::Empty);
+        }
+        if name.len() > MAX_NAME {
+            return Err(NameFault::TooLong);
+        }
+        let tagged = has_tag(name)?;
+        if tagged && [":q", ":f", ":g"].iter().any(|end| name.ends_with(end)) {
+            return Err(NameFault::Companion);
+        }
+        Ok(Self {
+            text: [prefix, name].concat().into(),
+            tagged,
+        })
+    }
+
+    /// The key that holds the lock.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn text(&self) -> Arc<str> {
+        Arc::clone(&self.text)
+    }
+
+    /// The zset of those who wait.
+    pub(crate) fn queue(&self) -> String {
+        self.companion('q')
+    }
+
+    /// The fencing counter.
+    pub(crate) fn counter(&self) -> String {
+        self.companion('f')
+    }
+
+    /// The grace that `share_with_others` leaves to foreign clients.
+    pub(crate) fn grace(&self) -> String {
+        self.companion('g')
+    }
+
+    fn companion(&self, letter: char) -> String {
+        if self.tagged {
+            format!("{}:{letter}", self.text)
+        } else {
+            format!("{{{}}}:{letter}", self.text)
+        }
+    }
+}
+
+impl fmt::Display for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn has_tag(name: &str) -> Result<bool, NameFault> {
+    let Some(open) = name.find(['{', '}']) else {
+        return Ok(false);
+    };
+    let rest = name[open..].strip_prefix('{').ok_or(NameFault::Braces)?;
+    let (tag, after) = rest.split_once('}').ok_or(NameFault::Braces)?;
+    if tag.is_empty() || tag.contains('{') || after.contains(['{', '}']) {
+        return Err(NameFault::Braces);
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Result<LockKey, NameFault> {
+        LockKey::new("lock:", &LockName::from(name))
+    }
+
+    #[test]
+    fn companions_share_the_slot_of_the_key() {
+        let plain = key("order:42").unwrap();
+        assert_eq!(plain.as_str(), "lock:order:42");
+        assert_eq!(plain.queue(), "{lock:order:42}:q");
+        assert_eq!(plain.counter(), "{lock:order:42}:f");
+        assert_eq!(plain.grace(), "{lock:order:42}:g");
+        let tagged = key("{user1}:cart").unwrap();
+        assert_eq!(tagged.queue(), "lock:{user1}:cart:q");
+    }
+
+    #[test]
+    fn two_names_never_share_a_companion() {
+        assert_eq!(key("{a}:q"), Err(NameFault::Companion));
+        assert_eq!(key("x{a}y:f"), Err(NameFault::Companion));
+        assert_eq!(key("{a}:g"), Err(NameFault::Companion));
+        assert!(key("a:q").is_ok());
+        assert_eq!(
+            LockKey::new("{", &LockName::from("a}:q")),
+            Err(NameFault::PrefixBrace)
+        );
+    }
+
+    #[test]
+    fn braces_form_one_tag_or_are_refused() {
+        for bad in [
+            "{", "}", "{}", "}{", "{a", "a}", "{a}{b}", "{a}}", "{{a}}", "{a{b}",
+        ] {
+            assert_eq!(key(bad), Err(NameFault::Braces), "{bad}");
+        }
+        for good in ["{a}", "x{a}", "{a}x", "x{a:b c}y"] {
+            assert!(key(good).is_ok(), "{good}");
+        }
+    }
+
+    #[test]
+    fn length_is_counted_in_bytes() {
+        assert_eq!(key(""), Err(NameFault::Empty));
+        assert!(key(&"x".repeat(1024)).is_ok());
+        assert_eq!(key(&"x".repeat(1025)), Err(NameFault::TooLong));
+        assert_eq!(key(&"é".repeat(513)), Err(NameFault::TooLong));
+        assert!(key("a b\n\0 ключ 🔒").is_ok());
+    }
+}

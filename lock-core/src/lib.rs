@@ -1,0 +1,48 @@
+#![cfg_attr(docsrs, feature(doc_cfg))]
+//! Distributed locks over Redis.
+
+#![cfg_attr(
+    not(feature = "redis"),
+    allow(
+        dead_code,
+        reason = "the keeper and its clocks serve backends on servers"
+    )
+)]
+
+mod acquire;
+mod backend;
+mod clock;
+mod error;
+mod guard;
+mod hold;
+mod inbox;
+mod keeper;
+mod key;
+mod lease;
+mod manager;
+mod nonce;
+mod options;
+mod request;
+mod retry;
+mod shared;
+mod table;
+mod token;
+mod ttl;
+mod wait;
+mod wire;
+
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod macro_support;
+
+pub use error::{BackendError, BackendErrorKind, Holder, LockError};
+pub use guard::{LockGuard, LockWatch, Lost};
+pub use key::{LockName, NameFault};
+pub use manager::{LockManager, LockManagerBuilder};
+pub use options::Renew;
+pub use request::LockRequest;
+pub use token::{FencingToken, ParseTokenError};
+
+#[cfg(feature = "macros")]
+#[doc(inline)]
+pub use lock_macros::distributed_lock;

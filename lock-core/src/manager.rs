@@ -1,0 +1,214 @@
+//! The manager: where locks are asked for.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::backend::memory::Memory;
+use crate::error::{BackendErrorKind, LockError};
+use crate::inbox::{Inbox, locked};
+use crate::key::LockName;
+use crate::options::Settings;
+use crate::request::LockRequest;
+use crate::shared::Core;
+use crate::wire::tidy_label;
+
+/// The environment variable that says where locks live when no manager is installed.
+const LOCK_URL: &str = "LOCK_URL";
+
+/// Gives out locks. Cheap to clone; all clones share connections and one keeper thread.
+#[derive(Clone)]
+pub struct LockManager {
+    core: Arc<Core>,
+}
+
+impl LockManager {
+    /// Connects with default settings: see [`LockManagerBuilder::connect`].
+    ///
+    /// # Errors
+    /// [`LockError::Backend`] when the URL is not understood, the server does not answer, or
+    /// refuses.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn connect(url: &str) -> Result<Self, LockError> {
+        Self::builder().connect(url).await
+    }
+
+    /// Locks within this process, on tokio's clock, with no server: for tests and for programs
+    /// that run once.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::builder().in_memory()
+    }
+
+    /// A manager with other settings.
+    #[must_use]
+    pub fn builder() -> LockManagerBuilder {
+        LockManagerBuilder {
+            settings: Settings::default(),
+        }
+    }
+
+    /// Asks for the lock of that name. The name is checked when the lock is acquired.
+    pub fn lock(&self, name: impl Into<LockName>) -> LockRequest {
+        LockRequest::new(Arc::clone(&self.core), name.into())
+    }
+
+    /// Makes this the manager that the attribute uses in all of the program.
+    ///
+    /// # Errors
+    /// [`LockError::AlreadyInstalled`] when one is there.
+    pub fn install_global(&self) -> Result<(), LockError> {
+        let mut global = locked(&GLOBAL);
+        if global.is_some() {
+            return Err(LockError::AlreadyInstalled);
+        }
+        *global = Some(self.clone());
+        Ok(())
+    }
+
+    /// Runs a future in which the attribute uses this manager instead of the global one, so
+    /// that parallel tests stay apart. Tasks that it spawns are not in the scope.
+    ///
+    /// # Cancel safety
+    /// That of the future.
+    pub async fn scope<F: Future>(&self, future: F) -> F::Output {
+        SCOPE.scope(self.clone(), future).await
+    }
+
+    /// Waits until everything that was dropped has been released. Call it before the process
+    /// ends: a guard that is dropped as it ends may keep its key for the ttl.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the waiting, not the releases.
+    pub async fn shutdown(&self) {
+        self.core.drain().await;
+    }
+}
+
+impl std::fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LockManager")
+            .field("settings", &self.core.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Settings of a manager. Made by [`LockManager::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "no manager is made before `connect` or `in_memory`"]
+pub struct LockManagerBuilder {
+    settings: Settings,
+}
+
+impl LockManagerBuilder {
+    /// What stands before every name in the server. Holds no brace. Defaults to `lock:`.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.settings.prefix = prefix.into();
+        self
+    }
+
+    /// The ttl of locks that name none. Defaults to 30 s.
+    pub fn default_ttl(mut self, ttl: Duration) -> Self {
+        self.settings.default_ttl = ttl;
+        self
+    }
+
+    /// How long one command may take before its answer is not waited for any more. Defaults
+    /// to 1 s.
+    pub fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.command_timeout = timeout;
+        self
+    }
+
+    /// What the holder is called in the server and in other clients' errors: at most 60 bytes,
+    /// the rest and control characters are left out. Defaults to host and process id.
+    pub fn label(mut self, label: &str) -> Self {
+        self.settings.label = tidy_label(label).into();
+        self
+    }
+
+    /// Whether a release leaves the key free for 20 ms, so that clients of other libraries,
+    /// which poll for a free key, get their turn beside our queue. Costs those who wait these
+    /// 20 ms. Defaults to false: the lock is handed over.
+    pub fn share_with_others(mut self, share: bool) -> Self {
+        self.settings.share_with_others = share;
+        self
+    }
+
+    /// Connects to where the URL says: `redis://[user:password@]host[:port][/db]`,
+    /// `unix:///path?db=1`, or `memory://`.
+    ///
+    /// # Errors
+    /// [`LockError::Backend`] when the URL is not understood, the server does not answer
+    /// within the command timeout, or refuses; [`LockError::InvalidTtl`] for a default ttl out
+    /// of range.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
+        if crate::ttl::Ttl::new(self.settings.default_ttl).is_none() {
+            let ttl = self.settings.default_ttl;
+            return Err(LockError::InvalidTtl { ttl });
+        }
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        match scheme {
+            "memory" => Ok(self.in_memory()),
+            #[cfg(feature = "redis")]
+            "redis" | "unix" | "redis+unix" => {
+                let inbox = Arc::new(Inbox::default());
+                let backend =
+                    crate::backend::redis::connect(url, &self.settings, Arc::clone(&inbox)).await?;
+                let core = Core::with_keeper(Arc::new(backend), inbox, self.settings)?;
+                Ok(LockManager {
+                    core: Arc::new(core),
+                })
+            }
+            _ => Err(LockError::backend(
+                BackendErrorKind::InvalidUrl,
+                format!("unknown scheme `{scheme}` in the lock URL"),
+            )),
+        }
+    }
+
+    /// Locks within this process: see [`LockManager::in_memory`].
+    #[must_use]
+    pub fn in_memory(self) -> LockManager {
+        let inbox = Arc::new(Inbox::default());
+        let backend = Memory::new(Arc::clone(&inbox), self.settings.grace());
+        LockManager {
+            core: Arc::new(Core::without_keeper(
+                Arc::new(backend),
+                inbox,
+                self.settings,
+            )),
+        }
+    }
+}
+
+static GLOBAL: Mutex<Option<LockManager>> = Mutex::new(None);
+
+tokio::task_local! {
+    static SCOPE: LockManager;
+}
+
+/// What the attribute uses: the manager of the scope, the installed one, or the one that
+/// `LOCK_URL` names, which is connected once.
+///
+/// # Errors
+/// [`LockError::NotConfigured`] when there is none of them, or what connecting says.
+pub(crate) async fn current() -> Result<LockManager, LockError> {
+    if let Ok(scoped) = SCOPE.try_with(Clone::clone) {
+        return Ok(scoped);
+    }
+    if let Some(global) = locked(&GLOBAL).clone() {
+        return Ok(global);
+    }
+    static BY_URL: tokio::sync::OnceCell<LockManager> = tokio::sync::OnceCell::const_new();
+    let connect = async || {
+        let url = std::env::var(LOCK_URL).map_err(|_| LockError::NotConfigured)?;
+        LockManager::connect(&url).await
+    };
+    BY_URL.get_or_try_init(connect).await.cloned()
+}

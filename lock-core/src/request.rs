@@ -1,0 +1,142 @@
+//! A lock that is asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire;
+use crate::error::LockError;
+use crate::guard::{self, LockGuard};
+use crate::key::{LockKey, LockName};
+use crate::lease::Terms;
+use crate::options::Renew;
+use crate::shared::Core;
+use crate::ttl::Ttl;
+
+/// A lock that is asked for: made by [`LockManager::lock`](crate::LockManager::lock), sent by
+/// [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) or [`run`](Self::run).
+#[must_use = "nothing is asked for before `acquire`, `try_acquire` or `run`"]
+#[derive(Clone)]
+pub struct LockRequest {
+    core: Arc<Core>,
+    name: LockName,
+    ttl: Duration,
+    wait: Option<Duration>,
+    renew: Renew,
+}
+
+impl LockRequest {
+    pub(crate) fn new(core: Arc<Core>, name: LockName) -> Self {
+        let ttl = core.settings.default_ttl;
+        Self {
+            core,
+            name,
+            ttl,
+            wait: None,
+            renew: Renew::default(),
+        }
+    }
+
+    /// How long the lock outlives a holder that dies: 100 ms to 24 h, a part of a millisecond
+    /// counting as a whole one. A living holder's lock is renewed. Defaults to the manager's,
+    /// 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long to wait for the lock. First come, first served, among those who wait. Defaults
+    /// to not waiting at all.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Whether and how often the lock is renewed while it is held. Defaults to [`Renew::Auto`].
+    pub fn renew(mut self, renew: Renew) -> Self {
+        self.renew = renew;
+        self
+    }
+
+    /// Gets the lock, now or within [`wait`](Self::wait).
+    ///
+    /// # Errors
+    /// [`LockError::Contended`] when somebody holds it and the request is not to wait,
+    /// [`LockError::Timeout`] when it was not free within the wait. [`LockError::Backend`] when
+    /// the server cannot be asked: at once, or, where asking again may help, at the end of the
+    /// wait. [`LockError::ForeignKey`] when the key holds no lock, and the errors of names and
+    /// times that cannot be. Never later than the wait and 250 ms; without one, than the
+    /// command timeout.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the place in the queue; a lock that was granted meanwhile
+    /// is released.
+    pub async fn acquire(self) -> Result<LockGuard, LockError> {
+        let (key, terms) = self.checked()?;
+        // Boxed, so that a caller's future does not carry the states of waiting.
+        match self.wait {
+            None => Box::pin(acquire::try_once(&self.core, key, terms)).await,
+            Some(wait) => Box::pin(acquire::wait_for(&self.core, key, terms, wait)).await,
+        }
+    }
+
+    /// Gets the lock if it is free, or waits for it as long as [`wait`](Self::wait) says, and
+    /// gives `None` when somebody else has it.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), but for the two that say that the lock is with somebody
+    /// else.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(self) -> Result<Option<LockGuard>, LockError> {
+        match self.acquire().await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.is_contended() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gets the lock, runs `body` while it is held, and releases it. The body's result is
+    /// returned as it is, also when the release fails afterwards, which is traced.
+    ///
+    /// Write the body as `async |held| { .. }`: a plain closure that returns a future cannot
+    /// borrow the guard.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock was lost: then the
+    /// body was dropped at its next await.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the body and releases the lock.
+    pub async fn run<T>(self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, LockError> {
+        let guard = self.acquire().await?;
+        guard::run(guard, body).await
+    }
+
+    fn checked(&self) -> Result<(LockKey, Terms), LockError> {
+        let key = LockKey::new(&self.core.settings.prefix, &self.name).map_err(|fault| {
+            let name: String = self.name.as_str().chars().take(40).collect();
+            LockError::InvalidName {
+                name: name.into(),
+                fault,
+            }
+        })?;
+        let ttl = Ttl::new(self.ttl).ok_or(LockError::InvalidTtl { ttl: self.ttl })?;
+        if self.wait.is_some_and(|wait| wait.is_zero()) {
+            return Err(LockError::InvalidWait);
+        }
+        let renew = self.renew.check(ttl)?;
+        Ok((key, Terms { ttl, renew }))
+    }
+}
+
+impl std::fmt::Debug for LockRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LockRequest")
+            .field("name", &self.name)
+            .field("ttl", &self.ttl)
+            .field("wait", &self.wait)
+            .field("renew", &self.renew)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,193 @@
+//! What a manager, its requests and its guards share.
+
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use crate::backend::{Backend, Ending, Renewed};
+use crate::clock::{Clock, Moment};
+use crate::error::{Holder, LockError};
+use crate::hold::Hold;
+use crate::inbox::Inbox;
+use crate::keeper::{Job, Keeper};
+use crate::options::Settings;
+
+/// Shared by all clones of a manager, and kept by each guard and waiter.
+pub(crate) struct Core {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) settings: Settings,
+    /// Absent where the backend keeps leases by itself.
+    keeper: Option<Keeper>,
+    process: u32,
+}
+
+/// The answer to a release.
+pub(crate) struct Ended {
+    pub(crate) was_held: bool,
+    /// What a copy that is still on its way leaves to be done.
+    pub(crate) still_open: Option<Ending>,
+}
+
+impl Core {
+    /// For a backend that keeps leases by itself.
+    pub(crate) fn without_keeper(
+        backend: Arc<dyn Backend>,
+        inbox: Arc<Inbox>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            backend,
+            inbox,
+            settings,
+            keeper: None,
+            process: std::process::id(),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_keeper(
+        backend: Arc<dyn Backend>,
+        inbox: Arc<Inbox>,
+        settings: Settings,
+    ) -> Result<Self, LockError> {
+        let keeper = Keeper::start(
+            Arc::clone(&backend),
+            Arc::clone(&inbox),
+            settings.command_timeout,
+        )?;
+        Ok(Self {
+            keeper: Some(keeper),
+            ..Self::without_keeper(backend, inbox, settings)
+        })
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.backend.clock()
+    }
+
+    /// A child has neither the keeper thread nor connections of its own.
+    pub(crate) fn check_process(&self) -> Result<(), LockError> {
+        if std::process::id() == self.process {
+            Ok(())
+        } else {
+            Err(LockError::Forked)
+        }
+    }
+
+    /// Whether nobody but a timer of the caller would see a lease end.
+    pub(crate) fn lease_ends_unseen(&self) -> bool {
+        self.keeper.is_none()
+    }
+
+    pub(crate) fn keep(&self, hold: &Arc<Hold>) {
+        if let Some(keeper) = &self.keeper {
+            keeper.keep(hold);
+        }
+    }
+
+    /// No renewal from now on, and no loss either.
+    pub(crate) fn stop_keeping(&self, hold: &Hold) {
+        hold.release();
+        if let Some(keeper) = &self.keeper {
+            keeper.forget(hold);
+        }
+    }
+
+    pub(crate) async fn renew(&self, hold: &Arc<Hold>) -> Result<(), LockError> {
+        self.check_process()?;
+        if hold.is_lost() || hold.is_released() {
+            return Err(LockError::Lost);
+        }
+        let limit = self.settings.command_timeout.min(hold.remaining());
+        let renewal = [hold.renewal()];
+        let answer = self.backend.renew(&renewal, limit).await.pop();
+        let answer = answer.unwrap_or(Renewed::NotOurs);
+        let said = hold.renewal_said(answer, self.clock().now());
+        self.keep(hold);
+        said
+    }
+
+    /// Releases on the caller's runtime, sent again while there is time for it.
+    pub(crate) async fn release(
+        &self,
+        ending: &Ending,
+        was_valid: bool,
+    ) -> Result<Ended, LockError> {
+        self.check_process()?;
+        let clock = self.clock();
+        let until = clock.now().plus(self.settings.command_timeout);
+        let mut resent = false;
+        loop {
+            let limit = until.since(clock.now());
+            match self.backend.release(ending, limit).await {
+                Ok(released) => {
+                    let open = ending
+                        .unsettled_until_ms
+                        .is_some_and(|until_ms| released.server_ms <= until_ms);
+                    if !open {
+                        self.inbox.remove(ending.nonce);
+                    }
+                    return Ok(Ended {
+                        // The first copy may have done it, and its answer be lost.
+                        was_held: released.was_ours || (resent && was_valid),
+                        still_open: open.then(|| ending.clone()),
+                    });
+                }
+                Err(error) if error.is_worth_a_retry() && !until.since(clock.now()).is_zero() => {
+                    resent = true;
+                    tokio::time::sleep(RESEND_PAUSE.min(until.since(clock.now()))).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Ends a nonce in the background. Callable from anywhere, also while a runtime ends.
+    pub(crate) fn abandon(&self, ending: Ending) {
+        if self.check_process().is_err() {
+            // The parent's lock: a child must not release it.
+            return;
+        }
+        if let Some(keeper) = &self.keeper {
+            let give_up_at = self.all_over_at(&ending);
+            keeper.end(Job { ending, give_up_at });
+        } else {
+            // Without a keeper the backend is in this process, and done at the first poll.
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut release = self.backend.release(&ending, Duration::ZERO);
+            let _done = release.as_mut().poll(&mut cx);
+            drop(release);
+            self.inbox.remove(ending.nonce);
+        }
+    }
+
+    /// When whatever was sent until now has had its effect, and that effect has ended.
+    fn all_over_at(&self, ending: &Ending) -> Moment {
+        let longest = self.settings.command_timeout * 2 + ending.ttl.as_duration();
+        self.clock().now().plus(longest)
+    }
+
+    pub(crate) async fn drain(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.drain().await;
+        }
+    }
+
+    /// What an error says of the holder that was seen.
+    pub(crate) fn holder(
+        &self,
+        seen: Option<crate::backend::Seen>,
+        position: Option<u64>,
+    ) -> Option<Holder> {
+        seen.map(|seen| Holder {
+            this_process: seen.nonce.is_some_and(|nonce| self.inbox.knows(nonce)),
+            label: seen.label,
+            remaining: seen.remaining,
+            position: position.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
+        })
+    }
+}
+
+/// A moment for a connection to come back.
+const RESEND_PAUSE: Duration = Duration::from_millis(20);

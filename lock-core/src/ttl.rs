@@ -1,0 +1,62 @@
+//! Times to live, checked once and then carried as whole milliseconds.
+
+use std::time::Duration;
+
+/// Shorter leases would be eaten by the drift margin and a slow round trip.
+pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
+/// Longer leases outlive the fencing counter, which lives a day.
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// Long enough for a renewal every ten seconds to survive a server's restart, short enough
+/// for people to wait for when a holder dies; Redisson's watchdog has the same.
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
+/// A time to live between [`MIN_TTL`] and [`MAX_TTL`], in whole milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ttl(u32);
+
+impl Ttl {
+    /// `None` outside the range. A part of a millisecond counts as a whole one.
+    pub(crate) fn new(ttl: Duration) -> Option<Self> {
+        if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
+            return None;
+        }
+        u32::try_from(whole_millis(ttl)).ok().map(Self)
+    }
+
+    pub(crate) fn as_millis(self) -> u64 {
+        u64::from(self.0)
+    }
+
+    pub(crate) fn as_duration(self) -> Duration {
+        Duration::from_millis(self.as_millis())
+    }
+}
+
+/// Milliseconds, rounded up; the largest number there is when they do not fit.
+pub(crate) fn whole_millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_range_is_closed_and_parts_round_up() {
+        assert_eq!(Ttl::new(MIN_TTL).map(Ttl::as_millis), Some(100));
+        assert_eq!(Ttl::new(MAX_TTL).map(Ttl::as_duration), Some(MAX_TTL));
+        assert_eq!(
+            Ttl::new(Duration::from_nanos(100_000_001)).map(Ttl::as_millis),
+            Some(101)
+        );
+        for outside in [
+            Duration::ZERO,
+            Duration::from_nanos(1),
+            MIN_TTL - Duration::from_nanos(1),
+            MAX_TTL + Duration::from_nanos(1),
+            Duration::MAX,
+        ] {
+            assert_eq!(Ttl::new(outside), None, "{outside:?}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::backend::{Asked, Attempt, Ending, Renewal, Renewed, Seen};
 use crate::clock::{Clock, Moment};
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::{BackendErrorKind, Holder, LockError};
 use crate::guard::LockGuard;
 use crate::hold::Hold;
 use crate::inbox::{Grant, Signal, Slot};
@@ -416,10 +416,7 @@ impl Waiting {
         let core = &self.armed.core;
         let (seen, rank) = self.seen.take().unwrap_or((None, 0));
         let holder = core.holder(seen, Some(rank));
-        if holder
-            .as_ref()
-            .is_some_and(|holder| holder.is_this_process())
-        {
+        if holder.as_ref().is_some_and(Holder::is_this_process) {
             warn!(key = %self.armed.attempt.key, "gave up waiting for a lock that this process holds");
         }
         LockError::Timeout {

@@ -174,18 +174,18 @@ fn about(holder: Option<&Holder>) -> String {
     let Some(holder) = holder else {
         return String::new();
     };
-    let mut text = if holder.this_process {
+    let text = if holder.this_process {
         format!(": this process holds it (`{}`)", holder.label)
     } else {
         format!(": `{}` holds it", holder.label)
     };
-    if let Some(remaining) = holder.remaining {
-        text.push_str(&format!(", for {remaining:?} unless renewed"));
-    }
-    if let Some(position) = holder.position {
-        text.push_str(&format!(", {position} waited before this one"));
-    }
-    text
+    let lease = holder
+        .remaining
+        .map(|remaining| format!(", for {remaining:?} unless renewed"));
+    let queue = holder
+        .position
+        .map(|position| format!(", {position} waited before this one"));
+    [Some(text), lease, queue].into_iter().flatten().collect()
 }
 
 /// What kind of trouble a server, or the way to it, is in.

@@ -150,10 +150,17 @@ pub struct LockWatch {
 }
 
 impl LockWatch {
-    /// As [`LockGuard::is_lost`]; true too once the guard released the lock.
+    /// As [`LockGuard::is_lost`]. A lock that was released was not lost: see
+    /// [`is_held`](Self::is_held).
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.hold.is_lost() || self.hold.is_released()
+        self.hold.is_lost()
+    }
+
+    /// Whether the lock is certainly held now: neither lost nor released.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.remaining().is_zero()
     }
 
     /// As [`LockGuard::lost`].
@@ -164,7 +171,7 @@ impl LockWatch {
         Lost::new(Arc::clone(&self.hold), self.ends_unseen)
     }
 
-    /// As [`LockGuard::remaining`].
+    /// As [`LockGuard::remaining`]; zero too once the lock is released.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::OnceCell;
+
 use crate::backend::memory::Memory;
 use crate::error::{BackendErrorKind, LockError};
 use crate::inbox::{Inbox, locked};
@@ -43,7 +45,6 @@ impl LockManager {
     }
 
     /// A manager with other settings.
-    #[must_use]
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder {
             settings: Settings::default(),
@@ -188,6 +189,7 @@ impl LockManagerBuilder {
 }
 
 static GLOBAL: Mutex<Option<LockManager>> = Mutex::new(None);
+static BY_URL: OnceCell<LockManager> = OnceCell::const_new();
 
 tokio::task_local! {
     static SCOPE: LockManager;
@@ -205,7 +207,6 @@ pub(crate) async fn current() -> Result<LockManager, LockError> {
     if let Some(global) = locked(&GLOBAL).clone() {
         return Ok(global);
     }
-    static BY_URL: tokio::sync::OnceCell<LockManager> = tokio::sync::OnceCell::const_new();
     let connect = async || {
         let url = std::env::var(LOCK_URL).map_err(|_| LockError::NotConfigured)?;
         LockManager::connect(&url).await

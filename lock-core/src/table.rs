@@ -18,16 +18,19 @@ const QUEUE_LIFE_MS: u64 = 600_000;
 
 /// What a lock key holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    not(test),
+    allow(
+        dead_code,
+        reason = "foreign values stand in servers, which the tests compare with"
+    )
+)]
 pub(crate) enum Held {
     /// A lock of ours.
     Native(Owner),
     /// A string that somebody else wrote: another library's lock, or no lock at all.
     Foreign(String),
     /// Something that is no string, by its Redis type.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "only a server holds other types")
-    )]
     OtherType(&'static str),
 }
 
@@ -153,6 +156,17 @@ struct Grantee {
     channel: Option<String>,
 }
 
+impl Grantee {
+    fn caller(ask: &Acquire<'_>) -> Self {
+        Self {
+            nonce: ask.nonce,
+            lease_ms: ask.ttl_ms,
+            label: ask.label.to_owned(),
+            channel: None,
+        }
+    }
+}
+
 impl Table {
     /// Whether nothing is left that a later command could see.
     pub(crate) fn is_empty(&self) -> bool {
@@ -197,21 +211,12 @@ impl Table {
                     Vec::new(),
                 );
             }
-            Some(_) => {
-                if ask.entry.is_none() {
-                    let holder = self.holder_seen(0, now_ms);
-                    return (Answer::Busy { holder }, Vec::new());
-                }
+            Some(_) if ask.entry.is_none() => {
+                let holder = self.holder_seen(0, now_ms);
+                return (Answer::Busy { holder }, Vec::new());
             }
-            None if self.queue.is_none() => {
-                grantee = Some(Grantee {
-                    nonce: ask.nonce,
-                    lease_ms: ask.ttl_ms,
-                    label: ask.label.to_owned(),
-                    channel: None,
-                });
-            }
-            None => {}
+            None if self.queue.is_none() => grantee = Some(Grantee::caller(ask)),
+            Some(_) | None => {}
         }
         let queue = grantee.is_none();
         if let (true, Some(entry)) = (queue, ask.entry) {
@@ -219,20 +224,7 @@ impl Table {
         }
         let mut grace_ms = 0;
         if queue && self.key.is_none() {
-            match &self.grace {
-                Some(grace) => grace_ms = grace.remaining_ms(now_ms).unwrap_or(0),
-                None => {
-                    grantee = self.next_in_line(Some(ask), at);
-                    if grantee.is_none() && ask.entry.is_none() {
-                        grantee = Some(Grantee {
-                            nonce: ask.nonce,
-                            lease_ms: ask.ttl_ms,
-                            label: ask.label.to_owned(),
-                            channel: None,
-                        });
-                    }
-                }
-            }
+            (grantee, grace_ms) = self.drive(Some(ask), at);
         }
         let token = grantee.as_ref().map(|to| self.grant(to, ask.floor_us, at));
         let pushes = self.pushes(
@@ -280,14 +272,11 @@ impl Table {
                 expires_ms: Some(now_ms + call.grace_ms),
             });
         }
-        let mut grantee = None;
-        let mut grace_ms = 0;
-        if queue && self.key.is_none() {
-            match &self.grace {
-                Some(grace) => grace_ms = grace.remaining_ms(now_ms).unwrap_or(0),
-                None => grantee = self.next_in_line(None, at),
-            }
-        }
+        let (grantee, grace_ms) = if queue && self.key.is_none() {
+            self.drive(None, at)
+        } else {
+            (None, 0)
+        };
         let token = grantee.as_ref().map(|to| self.grant(to, call.floor_us, at));
         let moved = queue && (moved || grantee.is_some());
         let pushes = self.pushes(grantee.as_ref().zip(token), moved, grace_ms, at);
@@ -299,8 +288,7 @@ impl Table {
         (verdict, pushes)
     }
 
-    pub(crate) fn renew(&mut self, nonce: Nonce, ttl_ms: u64, now_us: u64) -> Renewed {
-        let now_ms = now_us / 1000;
+    pub(crate) fn renew(&mut self, nonce: Nonce, ttl_ms: u64, now_ms: u64) -> Renewed {
         self.expire(now_ms);
         match &mut self.key {
             Some(Mortal {
@@ -314,18 +302,6 @@ impl Table {
                 }
             }
             _ => Renewed::NotOurs,
-        }
-    }
-
-    /// When the holder's lease ends by itself; `None` when nobody holds it.
-    #[cfg(test)]
-    pub(crate) fn owner(&self) -> Option<&Owner> {
-        match &self.key {
-            Some(Mortal {
-                it: Held::Native(owner),
-                ..
-            }) => Some(owner),
-            _ => None,
         }
     }
 
@@ -373,7 +349,19 @@ impl Table {
         }
     }
 
-    /// Drive: the first who waits and is alive. Those before it are taken out.
+    /// The key is free and somebody waits: who gets it, and else for how long it stays free
+    /// for foreign clients.
+    fn drive(&mut self, caller: Option<&Acquire<'_>>, at: &Context<'_>) -> (Option<Grantee>, u64) {
+        if let Some(grace) = &self.grace {
+            return (None, grace.remaining_ms(at.now_ms()).unwrap_or(0));
+        }
+        let grantee = self.next_in_line(caller, at);
+        // Nobody who waits is alive: then it is free for one who only asks once.
+        let only_asks = caller.filter(|ask| ask.entry.is_none());
+        (grantee.or_else(|| only_asks.map(Grantee::caller)), 0)
+    }
+
+    /// The first who waits and is alive. Those before it are taken out.
     fn next_in_line(&mut self, caller: Option<&Acquire<'_>>, at: &Context<'_>) -> Option<Grantee> {
         let mut next = None;
         while next.is_none()
@@ -541,3 +529,6 @@ fn score_of(queue: &BTreeMap<u64, Entry>, entry: &Entry) -> Option<u64> {
         .iter()
         .find_map(|(score, waits)| (waits == entry).then_some(*score))
 }
+
+#[cfg(test)]
+mod tests;

@@ -122,7 +122,7 @@ impl Looks {
         let at_expiry = |ends: Moment| ends.plus(AFTER_EXPIRY).plus(STEP_BY_RANK * rank);
         match self.ahead {
             Ahead::Native { ends } if self.rank < LOOK_AT_EXPIRY => {
-                next = next.min(at_expiry(ends))
+                next = next.min(at_expiry(ends));
             }
             Ahead::Foreign { ends } if self.rank == 0 => {
                 let poll = self.looked.plus(self.jitter.shorten(FOREIGN_POLL));

@@ -176,7 +176,10 @@ impl Memory {
         let lease = lease_of(renewal.terms);
         let ttl_ms = crate::ttl::whole_millis(lease);
         let answer = self.command(&renewal.key.text(), now, |table, at, _| {
-            (table.renew(renewal.nonce, ttl_ms, at.now_us), Vec::new())
+            (
+                table.renew(renewal.nonce, ttl_ms, at.now_us / 1000),
+                Vec::new(),
+            )
         });
         match answer {
             table::Renewed::Held { token, .. } => Renewed::Held {

@@ -6,6 +6,7 @@ mod fault;
 mod push;
 mod reply;
 mod scripts;
+mod server;
 mod standalone;
 
 pub(crate) use standalone::connect;

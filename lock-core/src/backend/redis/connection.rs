@@ -2,18 +2,19 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline,
     ProtocolVersion, RedisError, Value,
 };
+use tokio::time::error::Elapsed;
 use tracing::warn;
 
-use super::fault::{breaks_connection, lock_error, timed_out};
+use super::fault::{lock_error, timed_out};
 use super::scripts;
 use crate::backend::Origin;
 use crate::clock::Clock;
@@ -36,7 +37,14 @@ pub(super) struct Connection {
     /// token that may be given over this connection.
     pub(super) first: Anchor,
     broken: AtomicBool,
+    /// How long a command may take before the connection is to blame.
+    patience: Duration,
+    /// Commands without an answer since the last one with.
+    unanswered: AtomicU32,
 }
+
+/// Commands with little time left time out on good connections too; so many in a row do not.
+const UNANSWERED: u32 = 3;
 
 impl Connector {
     pub(super) fn new(url: &str, timeout: Duration) -> Result<Self, LockError> {
@@ -89,6 +97,8 @@ impl Connector {
                 origin,
                 first,
                 broken: AtomicBool::new(false),
+                patience: self.timeout,
+                unanswered: AtomicU32::new(0),
             })
         };
         tokio::time::timeout(limit.min(self.timeout), connecting)
@@ -209,10 +219,8 @@ impl Connection {
         self.handle.clone()
     }
 
-    /// Sends one command and waits for its answer, at most for `limit`. A connection that let
-    /// a command time out is not used again: behind a black hole nothing would ever tell.
-    ///
-    /// The inner result is the server's.
+    /// Sends one command and waits for its answer, at most for `limit`. The inner result is the
+    /// server's.
     pub(super) async fn call(
         &self,
         command: &Cmd,
@@ -220,8 +228,8 @@ impl Connection {
     ) -> Result<Result<Value, RedisError>, LockError> {
         let mut handle = self.handle.clone();
         let answer = tokio::time::timeout(limit, handle.send_packed_command(command)).await;
-        self.sorted(answer)
-            .map(|answer| answer.and_then(Value::extract_error))
+        let answer = self.sorted(answer, limit)?;
+        Ok(answer.and_then(Value::extract_error))
     }
 
     /// Sends many commands in one go; an answer for each.
@@ -232,36 +240,42 @@ impl Connection {
     ) -> Result<Vec<Result<Value, RedisError>>, LockError> {
         let mut handle = self.handle.clone();
         let sending = handle.send_packed_commands(pipeline, 0, pipeline.len());
-        let answers = self.sorted(tokio::time::timeout(limit, sending).await)?;
-        match answers {
+        let answers = tokio::time::timeout(limit, sending).await;
+        match self.sorted(answers, limit)? {
             Ok(answers) => Ok(answers.into_iter().map(Value::extract_error).collect()),
             Err(error) => Err(lock_error(ASK, error)),
         }
     }
 
-    /// Tells the server's errors, which are answers, from a broken connection, which is none.
+    /// Tells the server's errors, which are answers, from those of the way to it.
     fn sorted<T>(
         &self,
-        answer: Result<Result<T, RedisError>, tokio::time::error::Elapsed>,
+        answer: Result<Result<T, RedisError>, Elapsed>,
+        limit: Duration,
     ) -> Result<Result<T, RedisError>, LockError> {
-        let error = match answer {
-            Ok(Ok(answer)) => return Ok(Ok(answer)),
-            Ok(Err(error))
-                if matches!(
-                    error.kind(),
-                    redis::ErrorKind::Server(_) | redis::ErrorKind::Extension
-                ) =>
-            {
-                return Ok(Err(error));
+        match answer {
+            Ok(Err(error)) if !is_from_server(&error) => {
+                self.break_off();
+                Err(lock_error(ASK, error))
             }
-            Ok(Err(error)) => lock_error(ASK, error),
-            Err(_elapsed) => timed_out(ASK),
-        };
-        if breaks_connection(&error) {
-            self.break_off();
+            Ok(answer) => {
+                self.unanswered.store(0, Ordering::Relaxed);
+                Ok(answer)
+            }
+            Err(_elapsed) => {
+                // Behind a black hole nothing would ever tell that the connection is dead.
+                let in_a_row = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
+                if limit >= self.patience || in_a_row >= UNANSWERED {
+                    self.break_off();
+                }
+                Err(timed_out(ASK))
+            }
         }
-        Err(error)
     }
 }
 
-pub(super) const ASK: &str = "cannot ask the lock server";
+fn is_from_server(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+}
+
+const ASK: &str = "cannot ask the lock server";

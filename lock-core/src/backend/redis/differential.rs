@@ -298,10 +298,10 @@ fn nonce(who: usize) -> Nonce {
 
 /// Runs one step on both sides; the answers as text.
 fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String, Vec<Push>) {
-    let now_us = server.clock.micros();
-    let now_ms = now_us / 1000;
+    let micros = server.clock.micros();
+    let now_ms = micros / 1000;
     let at = Context {
-        now_us,
+        now_us: micros,
         heard: &|channel| channel != CHANNELS[2],
     };
     match step {
@@ -324,7 +324,7 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
             let ask = Acquire {
                 nonce: nonce(*who),
                 ttl_ms: *ttl_ms,
-                floor_us: now_us.saturating_add_signed(*floor_ahead_us),
+                floor_us: micros.saturating_add_signed(*floor_ahead_us),
                 not_after_ms: now_ms.saturating_add_signed(*not_after_ms),
                 label: &label,
                 entry: entry.as_ref(),
@@ -341,7 +341,7 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
             args.extend(earlier.iter().map(ToString::to_string));
             let reply = server.run(&ACQUIRE, &KEYS, &args);
             let reply = reply::acquire(reply).unwrap();
-            assert_eq!(reply.server_us, now_us);
+            assert_eq!(reply.server_us, micros);
             let (answer, pushes) = model.table.acquire(&ask, &at);
             if let Answer::Busy { .. } = answer {
                 // Nobody who was told so stands in the queue.
@@ -357,7 +357,7 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
             let entries = model.histories.remove(who).unwrap_or_default();
             let call = Release {
                 nonce: nonce(*who),
-                floor_us: now_us.saturating_add_signed(*floor_ahead_us),
+                floor_us: micros.saturating_add_signed(*floor_ahead_us),
                 grace_ms: *grace_ms,
                 entries: &entries,
             };
@@ -374,11 +374,11 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
         Step::Renew { who, ttl_ms } => {
             let args = [nonce(*who).to_string(), ttl_ms.to_string()];
             let reply = reply::renew(server.run(&RENEW, &KEYS[..1], &args)).unwrap();
-            let answer = model.table.renew(nonce(*who), *ttl_ms, now_us);
+            let answer = model.table.renew(nonce(*who), *ttl_ms, now_ms);
             (format!("{:?}", reply.it), format!("{answer:?}"), Vec::new())
         }
         Step::Clock { step_us } => {
-            server.clock.set(now_us.saturating_add_signed(*step_us));
+            server.clock.set(micros.saturating_add_signed(*step_us));
             (String::new(), String::new(), Vec::new())
         }
         Step::Foreign(foreign) => {

@@ -17,17 +17,13 @@ pub(super) fn timed_out(context: &str) -> LockError {
     )
 }
 
-/// Whether the connection is of no use any more.
+/// Whether a server that says this is not to be asked again over the same connection.
 pub(super) fn breaks_connection(error: &LockError) -> bool {
     matches!(
         error,
         LockError::Backend(error) if matches!(
             error.kind(),
-            BackendErrorKind::Unreachable
-                | BackendErrorKind::TimedOut
-                | BackendErrorKind::NotPrimary
-                | BackendErrorKind::Authentication
-                | BackendErrorKind::Unsupported
+            BackendErrorKind::NotPrimary | BackendErrorKind::Authentication
         )
     )
 }
@@ -49,8 +45,9 @@ fn kind_of(error: &RedisError) -> BackendErrorKind {
         _ => match error.kind() {
             ErrorKind::AuthenticationFailed => BackendErrorKind::Authentication,
             ErrorKind::InvalidClientConfig => BackendErrorKind::InvalidUrl,
-            ErrorKind::RESP3NotSupported => BackendErrorKind::Unsupported,
-            ErrorKind::UnexpectedReturnType | ErrorKind::Parse => BackendErrorKind::Unsupported,
+            ErrorKind::RESP3NotSupported | ErrorKind::UnexpectedReturnType | ErrorKind::Parse => {
+                BackendErrorKind::Unsupported
+            }
             _ if error.is_timeout() => BackendErrorKind::TimedOut,
             _ if error.is_io_error() || error.is_unrecoverable_error() => {
                 BackendErrorKind::Unreachable

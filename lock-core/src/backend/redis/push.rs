@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{PushInfo, PushKind, Value};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use super::connection::Connection;
 use super::fault::lock_error;
-use super::standalone::Standalone;
+use super::server::{Line, Server};
 use crate::clock::Clock;
 use crate::error::{BackendErrorKind, LockError};
 use crate::inbox::{Grant, Signal};
@@ -25,47 +25,9 @@ const HEARTBEAT: Duration = Duration::from_secs(3);
 /// A missing right is granted by people, and they take longer.
 const AFTER_REFUSAL: Duration = Duration::from_secs(10);
 
-/// What is known of the push connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line {
-    /// Nobody has waited yet.
-    Idle,
-    /// Subscribed, at that life of the server.
-    Up(u64),
-    Down,
-}
-
-/// The state of the push connection, for those who wait.
-pub(super) struct Pushes {
-    pub(super) channel: String,
-    line: watch::Sender<Line>,
-    wanted: Notify,
-}
-
-impl Pushes {
-    pub(super) fn new() -> Self {
-        Self {
-            channel: format!("lk1:{}", uuid::Uuid::new_v4()),
-            line: watch::Sender::new(Line::Idle),
-            wanted: Notify::new(),
-        }
-    }
-
-    /// Whether pushes of that life of the server arrive; waits for the first subscription.
-    pub(super) async fn arrive_from(&self, incarnation: u64, patience: Duration) -> bool {
-        let mut line = self.line.subscribe();
-        if *line.borrow() == Line::Idle {
-            self.wanted.notify_one();
-            let first = line.wait_for(|line| *line != Line::Idle);
-            let _known_or_given_up = tokio::time::timeout(patience, first).await;
-        }
-        *self.line.borrow() == Line::Up(incarnation)
-    }
-}
-
 /// Subscribes, listens until the line breaks, and does so again, for ever.
-pub(super) async fn listen(server: Arc<Standalone>) {
-    server.pushes.wanted.notified().await;
+pub(super) async fn listen(server: Arc<Server>) {
+    server.pushes.are_wanted().await;
     let mut backoff = Backoff::new(Jitter::from_os());
     let mut warned = false;
     loop {
@@ -100,13 +62,13 @@ pub(super) async fn listen(server: Arc<Standalone>) {
 }
 
 /// After each change all waiters look: a push may have been lost, or has another way now.
-fn tell(server: &Standalone, line: Line) {
-    if server.pushes.line.send_replace(line) != line {
+fn tell(server: &Server, line: Line) {
+    if server.pushes.set(line) != line {
         server.inbox.look_all();
     }
 }
 
-async fn subscribe(server: &Arc<Standalone>) -> Result<(Connection, Arc<Notify>), LockError> {
+async fn subscribe(server: &Arc<Server>) -> Result<(Connection, Arc<Notify>), LockError> {
     let broken = Arc::new(Notify::new());
     let (hearer, line_broken) = (Arc::downgrade(server), Arc::clone(&broken));
     let config = super::connection::Connector::config().set_push_sender(move |push: PushInfo| {
@@ -133,7 +95,7 @@ async fn subscribe(server: &Arc<Standalone>) -> Result<(Connection, Arc<Notify>)
 }
 
 /// Until the connection breaks, or does not answer any more.
-async fn hear_out(server: &Standalone, connection: &Connection, broken: &Notify) {
+async fn hear_out(server: &Server, connection: &Connection, broken: &Notify) {
     loop {
         let quiet = tokio::time::timeout(HEARTBEAT, broken.notified()).await;
         if quiet.is_ok() {
@@ -150,7 +112,7 @@ async fn hear_out(server: &Standalone, connection: &Connection, broken: &Notify)
     }
 }
 
-fn hear(server: &Standalone, push: &PushInfo) {
+fn hear(server: &Server, push: &PushInfo) {
     let received = Clock::System.now();
     let Some(Value::BulkString(text)) = push.data.get(1) else {
         return;
@@ -159,7 +121,7 @@ fn hear(server: &Standalone, push: &PushInfo) {
         warn!("an unknown message on our private channel");
         return;
     };
-    let Line::Up(incarnation) = *server.pushes.line.borrow() else {
+    let Line::Up(incarnation) = server.pushes.line() else {
         return;
     };
     let nonce = push.nonce();

@@ -1,22 +1,21 @@
 //! One primary.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, RedisError, Value};
+use redis::{Cmd, Pipeline, RedisError};
 
 use super::connection::{Connection, Connector};
-use super::connections::Connections;
 use super::fault::{breaks_connection, is_unknown_script, is_wrong_type, lock_error};
-use super::push::{self, Pushes};
+use super::push;
 use super::reply::{self, Timed};
-use super::scripts::{ACQUIRE, RELEASE, RENEW, Script};
+use super::scripts::{ACQUIRE, RELEASE, RENEW};
+use super::server::Server;
 use crate::backend::{Asked, Attempt, Backend, Boxed, Ending, Released, Renewal, Renewed, Seen};
 use crate::clock::{Clock, Moment};
 use crate::error::{BackendErrorKind, LockError};
-use crate::inbox::{Inbox, locked};
+use crate::inbox::Inbox;
 use crate::key::LockKey;
-use crate::lease::Anchor;
 use crate::options::Settings;
 use crate::table::{self, Answer, HolderSeen};
 use crate::ttl::whole_millis;
@@ -30,15 +29,11 @@ const SHOWN: usize = 60;
 const LATE_TRIES: usize = 3;
 
 /// Locks on one server.
-pub(crate) struct Redis(Arc<Standalone>);
+pub(crate) struct Redis(Standalone);
 
-pub(super) struct Standalone {
-    pub(super) connections: Connections,
-    pub(super) pushes: Pushes,
-    pub(super) inbox: Arc<Inbox>,
-    pub(super) command_timeout: Duration,
+struct Standalone {
+    server: Arc<Server>,
     grace_ms: u64,
-    anchor: Mutex<Option<Anchor>>,
 }
 
 /// Connects once, so that what is wrong is said now and not at the first lock.
@@ -48,73 +43,18 @@ pub(crate) async fn connect(
     inbox: Arc<Inbox>,
 ) -> Result<Redis, LockError> {
     let connector = Connector::new(url, settings.command_timeout)?;
-    let server = Standalone {
-        connections: Connections::new(connector),
-        pushes: Pushes::new(),
-        inbox,
-        command_timeout: settings.command_timeout,
-        grace_ms: whole_millis(settings.grace()),
-        anchor: Mutex::default(),
-    };
+    let server = Server::new(connector, settings.command_timeout, inbox);
     server.connections.here(settings.command_timeout).await?;
-    Ok(Redis(Arc::new(server)))
+    Ok(Redis(Standalone {
+        server: Arc::new(server),
+        grace_ms: whole_millis(settings.grace()),
+    }))
 }
 
 impl Standalone {
-    pub(super) fn anchor(&self) -> Option<Anchor> {
-        *locked(&self.anchor)
-    }
-
-    /// A reply told the server's time.
-    fn told_time(&self, connection: &Connection, sent: Moment, server_us: u64) {
-        let mut anchor = locked(&self.anchor);
-        let incarnation = connection.first.incarnation;
-        let older =
-            anchor.is_none_or(|known| known.incarnation != incarnation || known.sent < sent);
-        if older {
-            *anchor = Some(Anchor {
-                sent,
-                server_us,
-                incarnation,
-            });
-        }
-    }
-
-    /// The youngest time of that life of the server.
-    fn anchor_for(&self, connection: &Connection) -> Anchor {
-        self.anchor()
-            .filter(|anchor| anchor.incarnation == connection.first.incarnation)
-            .unwrap_or(connection.first)
-    }
-
-    /// Runs a script, with its text where the server forgot it. The server's own errors are
-    /// the inner result.
-    async fn run(
-        &self,
-        connection: &Connection,
-        script: &Script,
-        keys: &[&str],
-        write_args: impl Fn(&mut Cmd),
-        limit: Duration,
-    ) -> Result<Result<Value, RedisError>, LockError> {
-        let until = Clock::System.now().plus(limit);
-        let reply = connection
-            .call(&script.by_hash(keys, &write_args), limit)
-            .await?;
-        match reply {
-            Err(error) if is_unknown_script(&error) => {
-                let left = until.since(Clock::System.now());
-                connection
-                    .call(&script.by_text(keys, &write_args), left)
-                    .await
-            }
-            reply => Ok(reply),
-        }
-    }
-
     async fn ask(&self, attempt: &mut Attempt, limit: Duration) -> Result<Asked, LockError> {
         let until = Clock::System.now().plus(limit);
-        let connection = self.connections.here(limit).await?;
+        let connection = self.server.connections.here(limit).await?;
         let mode = self.mode(attempt, &connection, limit).await;
         for _ in 0..LATE_TRIES {
             let left = until.since(Clock::System.now());
@@ -134,7 +74,7 @@ impl Standalone {
             return Mode::Polling;
         }
         let incarnation = connection.first.incarnation;
-        if self.pushes.arrive_from(incarnation, limit / 2).await {
+        if self.server.pushes.arrive_from(incarnation, limit / 2).await {
             Mode::Subscribed
         } else {
             Mode::Polling
@@ -151,11 +91,11 @@ impl Standalone {
     ) -> Result<Option<Asked>, LockError> {
         let ttl = attempt.terms.ttl;
         let now = Clock::System.now();
-        let server_ms = self.anchor_for(connection).server_ms_at(now);
-        let not_after = server_ms.saturating_add(whole_millis(self.command_timeout));
+        let server_ms = self.server.anchor_for(connection).server_ms_at(now);
+        let not_after = server_ms.saturating_add(whole_millis(self.server.command_timeout));
         attempt.stand(
             mode,
-            &self.pushes.channel,
+            &self.server.pushes.channel,
             wait::claim(mode, ttl),
             now,
             server_ms,
@@ -183,30 +123,16 @@ impl Standalone {
                     command.arg(earlier.to_string());
                 }
             };
-            self.run(connection, &ACQUIRE, &keys, write_args, limit)
+            self.server
+                .run(connection, &ACQUIRE, &keys, write_args, limit)
                 .await?
         };
         attempt.answered(&copy);
-        let reply = reply.map_err(|error| self.refused(connection, &attempt.key, error))?;
+        let reply = reply.map_err(|error| refused(connection, &attempt.key, error))?;
         let answer = reply::acquire(reply)?;
-        self.told_time(connection, sent, answer.server_us);
+        self.server.told_time(connection, sent, answer.server_us);
         let poll = (mode == Mode::Polling).then(|| wait::poll_interval(ttl));
         asked(attempt, answer, sent, poll)
-    }
-
-    /// The server's own error: is the connection still good, is it about a key of ours?
-    fn refused(&self, connection: &Connection, key: &LockKey, error: RedisError) -> LockError {
-        if is_wrong_type(&error) {
-            return LockError::ForeignKey {
-                key: key.text(),
-                found: "a companion key of another type (its queue `:q` or counter `:f`)".into(),
-            };
-        }
-        let error = lock_error("the lock server refuses", error);
-        if breaks_connection(&error) {
-            connection.break_off();
-        }
-        error
     }
 
     async fn take_back(&self, ending: &Ending, limit: Duration) -> Result<Released, LockError> {
@@ -214,10 +140,10 @@ impl Standalone {
         // On the connection of the command that it takes back it cannot overtake it.
         let same = ending
             .origin
-            .and_then(|origin| self.connections.by_origin(origin));
+            .and_then(|origin| self.server.connections.by_origin(origin));
         let connection = match same {
             Some(connection) => connection,
-            None => self.connections.here(limit).await?,
+            None => self.server.connections.here(limit).await?,
         };
         let keys = (ending.key.queue(), ending.key.counter(), ending.key.grace());
         let keys = [ending.key.as_str(), &keys.0, &keys.1, &keys.2];
@@ -234,11 +160,12 @@ impl Standalone {
         let sent = Clock::System.now();
         let left = until.since(sent);
         let reply = self
+            .server
             .run(&connection, &RELEASE, &keys, write_args, left)
             .await?;
-        let reply = reply.map_err(|error| self.refused(&connection, &ending.key, error))?;
+        let reply = reply.map_err(|error| refused(&connection, &ending.key, error))?;
         let answer = reply::release(reply)?;
-        self.told_time(&connection, sent, answer.server_us);
+        self.server.told_time(&connection, sent, answer.server_us);
         Ok(Released {
             was_ours: answer.it != table::Released::NotOurs,
             server_ms: answer.server_us / 1000,
@@ -253,7 +180,7 @@ impl Standalone {
                 .collect()
         };
         let until = Clock::System.now().plus(limit);
-        let connection = match self.connections.here(limit).await {
+        let connection = match self.server.connections.here(limit).await {
             Ok(connection) => connection,
             Err(error) => return fail(&error),
         };
@@ -288,11 +215,11 @@ impl Standalone {
                 reply => (sent, reply),
             };
             let answer = reply
-                .map_err(|error| self.refused(&connection, &renewal.key, error))
+                .map_err(|error| refused(&connection, &renewal.key, error))
                 .and_then(reply::renew);
             answers.push(match answer {
                 Ok(Timed { it, server_us }) => {
-                    self.told_time(&connection, sent, server_us);
+                    self.server.told_time(&connection, sent, server_us);
                     renewed(it, sent)
                 }
                 Err(error) => Renewed::Failed(error),
@@ -300,6 +227,21 @@ impl Standalone {
         }
         answers
     }
+}
+
+/// The server's own error: is the connection still good, is it about a key of ours?
+fn refused(connection: &Connection, key: &LockKey, error: RedisError) -> LockError {
+    if is_wrong_type(&error) {
+        return LockError::ForeignKey {
+            key: key.text(),
+            found: "a companion key of another type (its queue `:q` or counter `:f`)".into(),
+        };
+    }
+    let error = lock_error("the lock server refuses", error);
+    if breaks_connection(&error) {
+        connection.break_off();
+    }
+    error
 }
 
 fn renewal_args(command: &mut Cmd, renewal: &Renewal) {
@@ -340,14 +282,14 @@ fn asked(
         Answer::Queued { rank, holder } => Asked::Queued {
             rank,
             ahead: ahead(&holder, received),
-            holder: seen(holder),
+            holder: seen(&holder),
             poll,
         },
         Answer::Busy { holder } => {
             attempt.out();
             Asked::Busy {
                 ahead: ahead(&holder, received),
-                holder: seen(holder),
+                holder: seen(&holder),
             }
         }
         Answer::Foreign { found } => {
@@ -371,7 +313,7 @@ fn ahead(holder: &HolderSeen, received: Moment) -> Ahead {
     }
 }
 
-fn seen(holder: HolderSeen) -> Option<Seen> {
+fn seen(holder: &HolderSeen) -> Option<Seen> {
     let remaining = holder.remaining_ms.map(Duration::from_millis);
     match OwnerValue::parse(&holder.value) {
         Some(value) => Some(Seen {
@@ -414,7 +356,7 @@ impl Backend for Redis {
     }
 
     fn listen(&self) -> Boxed<'_, ()> {
-        Box::pin(push::listen(Arc::clone(&self.0)))
+        Box::pin(push::listen(Arc::clone(&self.0.server)))
     }
 
     fn keeps_leases(&self) -> bool {

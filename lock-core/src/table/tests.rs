@@ -1,0 +1,559 @@
+//! Each rule of the table by its name.
+
+use super::*;
+
+const TTL: u64 = 30_000;
+const NOW: u64 = 1_000_000_000;
+
+fn nonce(number: u128) -> Nonce {
+    Nonce::from_number(number)
+}
+
+fn entry(number: u128) -> Entry {
+    Entry {
+        nonce: nonce(number),
+        mode: Mode::Subscribed,
+        lease_ms: 2_000,
+        gone_at_ms: NOW / 1000 + 60_000,
+        channel: format!("c{number}"),
+        label: "waiter".into(),
+    }
+}
+
+/// A table with a clock, and channels on which nobody listens.
+struct World {
+    table: Table,
+    now_us: u64,
+    deaf: Vec<String>,
+    pushes: Vec<Push>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            table: Table::default(),
+            now_us: NOW,
+            deaf: Vec::new(),
+            pushes: Vec::new(),
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now_us += ms * 1000;
+    }
+
+    fn with<T>(&mut self, run: impl FnOnce(&mut Table, &Context<'_>) -> (T, Vec<Push>)) -> T {
+        let deaf = self.deaf.clone();
+        let at = Context {
+            now_us: self.now_us,
+            heard: &|channel| !deaf.iter().any(|known| known == channel),
+        };
+        let (answer, pushes) = run(&mut self.table, &at);
+        self.pushes = pushes;
+        answer
+    }
+
+    fn ask(&mut self, number: u128, entry: Option<&Entry>, earlier: &[Entry]) -> Answer {
+        let not_after_ms = self.now_us / 1000 + 1_000;
+        self.with(|table, at| {
+            let ask = Acquire {
+                nonce: nonce(number),
+                ttl_ms: TTL,
+                floor_us: NOW,
+                not_after_ms,
+                label: "caller",
+                entry,
+                earlier,
+            };
+            table.acquire(&ask, at)
+        })
+    }
+
+    fn try_once(&mut self, number: u128) -> Answer {
+        self.ask(number, None, &[])
+    }
+
+    fn wait(&mut self, number: u128) -> Answer {
+        self.ask(number, Some(&entry(number)), &[])
+    }
+
+    fn release(&mut self, number: u128) -> Released {
+        self.release_with(number, &[], 0)
+    }
+
+    fn release_with(&mut self, number: u128, entries: &[Entry], grace_ms: u64) -> Released {
+        self.with(|table, at| {
+            let call = Release {
+                nonce: nonce(number),
+                floor_us: NOW,
+                grace_ms,
+                entries,
+            };
+            table.release(&call, at)
+        })
+    }
+
+    fn owner(&mut self) -> Option<Nonce> {
+        self.table.expire(self.now_us / 1000);
+        match &self.table.key {
+            Some(Mortal {
+                it: Held::Native(owner),
+                ..
+            }) => Some(owner.nonce),
+            _ => None,
+        }
+    }
+
+    fn foreign(&mut self, expires_ms: Option<u64>) {
+        self.table.key = Some(Mortal {
+            it: Held::Foreign("theirs".into()),
+            expires_ms,
+        });
+    }
+}
+
+fn token(answer: &Answer) -> FencingToken {
+    match answer {
+        Answer::Held { token, .. } => *token,
+        other => panic!("not held: {other:?}"),
+    }
+}
+
+fn rank(answer: &Answer) -> u64 {
+    match answer {
+        Answer::Queued { rank, .. } => *rank,
+        other => panic!("not queued: {other:?}"),
+    }
+}
+
+#[test]
+fn a_free_lock_is_held_at_once() {
+    let mut world = World::new();
+    let answer = world.try_once(1);
+    assert!(matches!(
+        answer,
+        Answer::Held {
+            remaining_ms: TTL,
+            ..
+        }
+    ));
+    assert_eq!(world.owner(), Some(nonce(1)));
+    assert!(world.pushes.is_empty());
+}
+
+#[test]
+fn one_who_does_not_wait_is_told_who_holds_it() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.pass(10_000);
+    let Answer::Busy { holder } = world.try_once(2) else {
+        panic!("not busy");
+    };
+    assert_eq!(holder.remaining_ms, Some(20_000));
+    assert!(holder.value.ends_with(" caller"));
+    assert!(world.table.queue.is_none());
+}
+
+#[test]
+fn asking_again_is_having_asked_once() {
+    let mut world = World::new();
+    let first = token(&world.try_once(1));
+    world.pass(10_000);
+    let again = world.try_once(1);
+    assert_eq!(token(&again), first);
+    // The shorter expiry was raised to the ttl.
+    assert!(matches!(
+        again,
+        Answer::Held {
+            remaining_ms: TTL,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn asking_again_never_shortens() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.table.renew(nonce(1), 60_000, world.now_us / 1000);
+    assert!(matches!(
+        world.try_once(1),
+        Answer::Held {
+            remaining_ms: 60_000,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_copy_after_not_after_writes_nothing() {
+    let mut world = World::new();
+    let at = Context {
+        now_us: NOW + 1_000,
+        heard: &|_| true,
+    };
+    let ask = Acquire {
+        nonce: nonce(1),
+        ttl_ms: TTL,
+        floor_us: NOW,
+        not_after_ms: NOW / 1000,
+        label: "",
+        entry: None,
+        earlier: &[],
+    };
+    assert_eq!(world.table.acquire(&ask, &at).0, Answer::Late);
+    assert!(world.table.is_empty());
+}
+
+#[test]
+fn waiters_are_served_in_order_of_arrival() {
+    let mut world = World::new();
+    world.try_once(1);
+    assert_eq!(rank(&world.wait(2)), 0);
+    assert_eq!(rank(&world.wait(3)), 1);
+    assert_eq!(rank(&world.wait(2)), 0);
+    assert_eq!(world.release(1), Released::HandedOver);
+    assert_eq!(world.owner(), Some(nonce(2)));
+    assert_eq!(world.release(2), Released::HandedOver);
+    assert_eq!(world.owner(), Some(nonce(3)));
+    assert_eq!(world.release(3), Released::Free);
+    assert_eq!(world.owner(), None);
+}
+
+#[test]
+fn a_newcomer_queues_behind_those_who_wait_also_when_the_lease_has_ended() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.pass(TTL + 1);
+    assert!(matches!(world.try_once(9), Answer::Busy { .. }));
+    assert_eq!(world.owner(), Some(nonce(2)));
+
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.pass(TTL + 1);
+    assert_eq!(rank(&world.wait(3)), 0);
+    assert_eq!(world.owner(), Some(nonce(2)));
+}
+
+#[test]
+fn the_first_takes_an_ended_lease_by_looking() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.wait(3);
+    world.pass(TTL);
+    // A key still lives at its last millisecond.
+    assert_eq!(rank(&world.wait(2)), 0);
+    world.pass(1);
+    let answer = world.wait(2);
+    assert!(matches!(
+        answer,
+        Answer::Held {
+            remaining_ms: TTL,
+            ..
+        }
+    ));
+    // Nothing is pushed to the caller; whoever is first now is told when to look.
+    assert_eq!(
+        world.pushes,
+        [Push::Head {
+            nonce: nonce(3),
+            server_us: world.now_us,
+            holder_ms: TTL
+        }]
+    );
+}
+
+#[test]
+fn a_hand_over_gives_a_claim_and_tells_the_next_when_it_ends() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.wait(3);
+    world.pass(5);
+    world.release(1);
+    let [
+        Push::Grant {
+            nonce: to,
+            lease_ms: 2_000,
+            server_us,
+            ..
+        },
+        Push::Head {
+            nonce: head,
+            holder_ms: 2_000,
+            ..
+        },
+    ] = world.pushes[..]
+    else {
+        panic!("{:?}", world.pushes);
+    };
+    assert_eq!((to, head, server_us), (nonce(2), nonce(3), world.now_us));
+    world.pass(2_001);
+    assert_eq!(world.owner(), None);
+}
+
+#[test]
+fn a_waiter_whose_channel_nobody_hears_is_skipped() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.wait(3);
+    world.deaf.push("c2".into());
+    world.release(1);
+    assert_eq!(world.owner(), Some(nonce(3)));
+    assert!(world.table.queue.is_none());
+}
+
+#[test]
+fn a_waiter_whose_wait_is_over_is_skipped() {
+    let mut world = World::new();
+    world.try_once(1);
+    let short = Entry {
+        gone_at_ms: NOW / 1000 + 10,
+        ..entry(2)
+    };
+    world.ask(2, Some(&short), &[]);
+    world.wait(3);
+    world.pass(11);
+    world.release(1);
+    assert_eq!(world.owner(), Some(nonce(3)));
+}
+
+#[test]
+fn one_who_polls_is_never_skipped_and_nothing_is_pushed_to_it() {
+    let mut world = World::new();
+    world.try_once(1);
+    let polling = Entry {
+        mode: Mode::Polling,
+        lease_ms: 1_500,
+        ..entry(2)
+    };
+    world.deaf.push("c2".into());
+    world.ask(2, Some(&polling), &[]);
+    world.release(1);
+    assert_eq!(world.owner(), Some(nonce(2)));
+    assert!(world.pushes.is_empty());
+    let answer = world.ask(2, Some(&polling), &[]);
+    assert!(matches!(
+        answer,
+        Answer::Held {
+            remaining_ms: TTL,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn an_extended_entry_keeps_its_place() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.wait(3);
+    let extended = Entry {
+        gone_at_ms: NOW / 1000 + 600_000,
+        ..entry(2)
+    };
+    assert_eq!(rank(&world.ask(2, Some(&extended), &[entry(2)])), 0);
+    assert_eq!(world.table.queue.as_ref().unwrap().it.len(), 2);
+}
+
+#[test]
+fn cancelling_the_first_tells_the_second_when_to_look() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.wait(3);
+    world.pass(10_000);
+    assert_eq!(world.release_with(2, &[entry(2)], 0), Released::NotOurs);
+    assert_eq!(
+        world.pushes,
+        [Push::Head {
+            nonce: nonce(3),
+            server_us: world.now_us,
+            holder_ms: 20_000
+        }]
+    );
+}
+
+#[test]
+fn cancelling_a_grant_that_crossed_it_hands_on() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.wait(3);
+    world.release(1);
+    assert_eq!(world.release_with(2, &[entry(2)], 0), Released::HandedOver);
+    assert_eq!(world.owner(), Some(nonce(3)));
+}
+
+#[test]
+fn nobody_releases_or_renews_what_is_another_s() {
+    let mut world = World::new();
+    world.try_once(1);
+    assert_eq!(world.release(2), Released::NotOurs);
+    assert_eq!(
+        world.table.renew(nonce(2), TTL, NOW / 1000),
+        Renewed::NotOurs
+    );
+    assert_eq!(world.owner(), Some(nonce(1)));
+}
+
+#[test]
+fn a_second_release_touches_nobody() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.release(1);
+    assert_eq!(world.release(1), Released::NotOurs);
+    assert_eq!(world.owner(), Some(nonce(2)));
+}
+
+#[test]
+fn a_renewal_extends_and_never_makes_a_key() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.pass(TTL - 1);
+    let now_ms = world.now_us / 1000;
+    assert!(matches!(
+        world.table.renew(nonce(1), TTL, now_ms),
+        Renewed::Held { .. }
+    ));
+    world.pass(TTL);
+    assert_eq!(world.owner(), Some(nonce(1)));
+    world.pass(1);
+    let now_ms = world.now_us / 1000;
+    assert_eq!(world.table.renew(nonce(1), TTL, now_ms), Renewed::NotOurs);
+    assert!(world.table.key.is_none());
+}
+
+#[test]
+fn tokens_grow_also_when_the_counter_was_lost_or_rolled_back() {
+    let mut world = World::new();
+    let mut last = FencingToken::new(0);
+    let counters = [None, Some(5), None, Some(NOW + 3)];
+    for (turn, lost) in (1..).zip(counters) {
+        world.pass(1);
+        let next = token(&world.try_once(turn));
+        assert!(next > last, "{next} after {last}");
+        last = next;
+        world.release(turn);
+        world.table.counter = lost.map(|it| Mortal {
+            it,
+            expires_ms: None,
+        });
+    }
+}
+
+#[test]
+fn tokens_count_by_one_while_the_counter_lives() {
+    let mut world = World::new();
+    let first = token(&world.try_once(1));
+    world.release(1);
+    let second = token(&world.try_once(2));
+    assert_eq!(second.as_u64(), first.as_u64() + 1);
+}
+
+#[test]
+fn a_foreign_holder_is_respected_and_its_end_is_the_first_waiter_s_turn() {
+    let mut world = World::new();
+    world.foreign(Some(NOW / 1000 + 500));
+    let Answer::Queued { holder, .. } = world.wait(1) else {
+        panic!("not queued");
+    };
+    assert_eq!(
+        (holder.value.as_str(), holder.remaining_ms),
+        ("theirs", Some(500))
+    );
+    world.pass(501);
+    assert!(matches!(world.wait(1), Answer::Held { .. }));
+}
+
+#[test]
+fn a_foreign_key_is_never_released_or_renewed() {
+    let mut world = World::new();
+    world.foreign(None);
+    assert_eq!(world.release(1), Released::NotOurs);
+    assert_eq!(
+        world.table.renew(nonce(1), TTL, NOW / 1000),
+        Renewed::NotOurs
+    );
+    assert!(world.table.key.is_some());
+}
+
+#[test]
+fn behind_a_foreign_holder_a_new_first_begins_to_ask_at_once() {
+    let mut world = World::new();
+    world.foreign(Some(NOW / 1000 + 500));
+    world.wait(1);
+    world.wait(2);
+    world.release_with(1, &[entry(1)], 0);
+    assert!(matches!(
+        world.pushes[..],
+        [Push::Head { holder_ms: 0, .. }]
+    ));
+}
+
+#[test]
+fn a_key_of_another_type_is_named_and_left_alone() {
+    let mut world = World::new();
+    world.table.key = Some(Mortal {
+        it: Held::OtherType("list"),
+        expires_ms: None,
+    });
+    let found = "list".to_owned();
+    assert_eq!(world.wait(1), Answer::Foreign { found });
+    assert!(world.table.queue.is_none());
+}
+
+#[test]
+fn during_grace_only_one_who_finds_no_queue_takes_the_key() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    assert_eq!(world.release_with(1, &[], 20), Released::Free);
+    assert!(matches!(
+        world.pushes[..],
+        [Push::Head { holder_ms: 20, .. }]
+    ));
+    assert!(matches!(world.try_once(3), Answer::Busy { .. }));
+    assert_eq!(rank(&world.wait(2)), 0);
+    assert_eq!(world.owner(), None);
+    world.pass(21);
+    assert!(matches!(world.wait(2), Answer::Held { .. }));
+}
+
+#[test]
+fn without_waiters_there_is_no_grace() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.release_with(1, &[], 20);
+    assert!(world.table.grace.is_none());
+    assert!(matches!(world.try_once(2), Answer::Held { .. }));
+}
+
+#[test]
+fn one_who_only_asks_takes_the_key_when_all_who_waited_are_gone() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.deaf.push("c2".into());
+    world.pass(TTL + 1);
+    assert!(matches!(world.try_once(3), Answer::Held { .. }));
+    assert!(world.table.queue.is_none());
+}
+
+#[test]
+fn the_queue_ends_ten_minutes_after_the_lock_and_the_last_look() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.pass(TTL + 600_000);
+    world.table.expire(world.now_us / 1000);
+    assert!(world.table.queue.is_some());
+    world.pass(1);
+    world.table.expire(world.now_us / 1000);
+    assert!(world.table.queue.is_none());
+}

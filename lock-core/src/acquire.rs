@@ -11,6 +11,7 @@ use crate::hold::Hold;
 use crate::inbox::{Grant, Signal, Slot};
 use crate::key::LockKey;
 use crate::lease::{Lease, Terms};
+use crate::nesting;
 use crate::options::Renew;
 use crate::retry::{Backoff, Jitter};
 use crate::shared::Core;
@@ -80,7 +81,7 @@ impl Armed {
     fn lease(&self, sent: Moment, remaining: Duration) -> Lease {
         let terms = self.attempt.terms;
         if self.lives_with_its_guard() {
-            Lease::endless(terms)
+            Lease::endless(terms, self.core.clock().now())
         } else {
             Lease::confirmed(terms, sent, remaining)
         }
@@ -110,6 +111,14 @@ impl Drop for Armed {
     }
 }
 
+fn check(core: &Arc<Core>, key: &LockKey) -> Result<(), LockError> {
+    core.check_process()?;
+    if nesting::is_inside(core.domain(), key.as_str()) {
+        return Err(LockError::WouldDeadlock);
+    }
+    Ok(())
+}
+
 /// Asks once, without standing in the queue.
 ///
 /// # Cancel safety
@@ -119,7 +128,7 @@ pub(crate) async fn try_once(
     key: LockKey,
     terms: Terms,
 ) -> Result<LockGuard, LockError> {
-    core.check_process()?;
+    check(core, &key)?;
     let label = Arc::clone(&core.settings.label);
     let mut armed = Armed::new(Arc::clone(core), Attempt::new(key, terms, label, None));
     let mut no_expiry = NoExpiry::default();
@@ -172,7 +181,7 @@ pub(crate) async fn wait_for(
     terms: Terms,
     wait: Duration,
 ) -> Result<LockGuard, LockError> {
-    core.check_process()?;
+    check(core, &key)?;
     let started = core.clock().now();
     let deadline = started.plus(wait);
     let label = Arc::clone(&core.settings.label);
@@ -311,6 +320,7 @@ impl Waiting {
         let renewal = [Renewal {
             key: attempt.key.clone(),
             nonce: attempt.nonce,
+            ttl: attempt.terms.ttl.as_duration(),
             terms: attempt.terms,
         }];
         let answers = self.armed.core.backend.renew(&renewal, self.limit()).await;
@@ -375,7 +385,7 @@ impl Waiting {
     /// over is let go.
     async fn accept(&mut self, grant: Grant) -> Option<Got> {
         if self.armed.lives_with_its_guard() {
-            let lease = Lease::endless(self.armed.attempt.terms);
+            let lease = Lease::endless(self.armed.attempt.terms, grant.received);
             return self.if_valid(grant.token, lease);
         }
         let now = self.clock().now();

@@ -231,6 +231,7 @@ pub(crate) struct Ending {
 pub(crate) struct Renewal {
     pub(crate) key: LockKey,
     pub(crate) nonce: Nonce,
+    pub(crate) ttl: Duration,
     pub(crate) terms: Terms,
 }
 

@@ -77,6 +77,12 @@ pub enum LockError {
         /// What was asked for.
         every: Duration,
     },
+    /// The longest hold does not fit the ttl, or the lock is not renewed.
+    #[error("invalid longest hold {longest:?}: use more than the ttl, and let the lock be renewed")]
+    InvalidMaxHold {
+        /// What was asked for.
+        longest: Duration,
+    },
     /// No manager is there to ask.
     #[error(
         "no lock manager is configured: call `LockManager::connect(url).await?.install_global()?` \

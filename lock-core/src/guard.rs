@@ -11,6 +11,7 @@ use crate::backend::Ending;
 use crate::clock::Clock;
 use crate::error::LockError;
 use crate::hold::Hold;
+use crate::nesting;
 use crate::shared::Core;
 use crate::token::FencingToken;
 use tracing::warn;
@@ -120,6 +121,13 @@ impl LockGuard {
         } else {
             Err(LockError::Lost)
         }
+    }
+}
+
+impl LockGuard {
+    /// Polls a body under this lock: asking for the lock again inside it fails at once.
+    pub(crate) fn inside<T>(&self, poll: impl FnOnce() -> T) -> T {
+        nesting::inside(self.core.domain(), self.hold.key.text(), poll)
     }
 }
 
@@ -277,7 +285,7 @@ pub(crate) async fn run<T>(
             if Pin::new(&mut lost).poll(cx).is_ready() {
                 return Poll::Ready(None);
             }
-            body.as_mut().poll(cx).map(Some)
+            guard.inside(|| body.as_mut().poll(cx)).map(Some)
         })
         .await
     };

@@ -85,10 +85,16 @@ impl Hold {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
+        let now = self.clock.now();
+        let state = locked(&self.state);
         Renewal {
             key: self.key.clone(),
             nonce: self.nonce,
-            terms: locked(&self.state).lease.terms(),
+            ttl: state
+                .lease
+                .terms()
+                .renewed_ttl(state.lease.left_to_hold(now)),
+            terms: state.lease.terms(),
         }
     }
 

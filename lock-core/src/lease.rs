@@ -17,6 +17,8 @@ const DRIFT_DIVISOR: u32 = 100;
 const ROUNDING: Duration = Duration::from_millis(2);
 /// What a hand-over gives: a frozen waiter costs the others this much and not a whole ttl.
 pub(crate) const CLAIM: Duration = Duration::from_secs(2);
+/// PEXPIRE deletes at zero.
+const MIN_RENEWED: Duration = Duration::from_millis(1);
 /// An anchor older than this says too little about the server's clock now.
 const ANCHOR_LIFE: Duration = Duration::from_secs(60);
 
@@ -25,6 +27,10 @@ pub(crate) fn deadline(sent: Moment, remaining: Duration) -> Moment {
     sent.plus(remaining)
         .minus(remaining / DRIFT_DIVISOR)
         .minus(ROUNDING)
+}
+
+fn no_later_than(end: Option<Moment>, moment: Moment) -> Moment {
+    end.map_or(moment, |end| end.min(moment))
 }
 
 /// Where the server's clock was, seen from here: the youngest reply that told.
@@ -79,9 +85,16 @@ pub(crate) fn granted_until(
 pub(crate) struct Terms {
     pub(crate) ttl: Ttl,
     pub(crate) renew: Renew,
+    pub(crate) max_hold: Option<Duration>,
 }
 
 impl Terms {
+    /// The ttl that a renewal asks for: no more than what is left of the longest hold.
+    pub(crate) fn renewed_ttl(&self, left: Option<Duration>) -> Duration {
+        let ttl = self.ttl.as_duration();
+        left.map_or(ttl, |left| ttl.min(left.max(MIN_RENEWED)))
+    }
+
     fn interval(&self) -> Option<Duration> {
         match self.renew {
             Renew::Auto => Some(self.ttl.as_duration() / 3),
@@ -108,6 +121,8 @@ pub(crate) struct Lease {
     phase: Phase,
     /// `None` when it does not end by itself.
     deadline: Option<Moment>,
+    /// No renewal goes beyond this.
+    ends_at: Option<Moment>,
     renew_at: Option<Moment>,
 }
 
@@ -146,26 +161,36 @@ impl Lease {
         } else {
             terms.interval()
         };
+        let ends_at = terms.max_hold.map(|longest| start.plus(longest));
         Self {
             terms,
             phase: Phase::Valid,
-            deadline: Some(deadline),
+            deadline: Some(no_later_than(ends_at, deadline)),
+            ends_at,
             renew_at: interval.map(|interval| start.plus(interval)),
         }
     }
 
-    /// Held until it is released: the backend keeps it alive by itself.
-    pub(crate) fn endless(terms: Terms) -> Self {
+    /// Held until it is released, or for the longest hold: the backend keeps it alive by
+    /// itself.
+    pub(crate) fn endless(terms: Terms, now: Moment) -> Self {
+        let ends_at = terms.max_hold.map(|longest| now.plus(longest));
         Self {
             terms,
             phase: Phase::Valid,
-            deadline: None,
+            deadline: ends_at,
+            ends_at,
             renew_at: None,
         }
     }
 
     pub(crate) fn terms(&self) -> Terms {
         self.terms
+    }
+
+    /// What is left of the longest hold.
+    pub(crate) fn left_to_hold(&self, now: Moment) -> Option<Duration> {
+        self.ends_at.map(|ends_at| ends_at.since(now))
     }
 
     pub(crate) fn deadline(&self) -> Option<Moment> {
@@ -231,7 +256,7 @@ impl Lease {
             return;
         }
         self.phase = Phase::Valid;
-        let confirmed = deadline(sent, remaining);
+        let confirmed = no_later_than(self.ends_at, deadline(sent, remaining));
         self.deadline = self.deadline.map(|known| known.max(confirmed));
         self.renew_at = self.terms.interval().map(|interval| sent.plus(interval));
     }
@@ -266,6 +291,7 @@ mod tests {
         Terms {
             ttl: Ttl::new(Duration::from_millis(ttl_ms)).unwrap(),
             renew,
+            max_hold: None,
         }
     }
 
@@ -371,11 +397,32 @@ mod tests {
 
     #[test]
     fn an_endless_lease_ends_by_release_or_refusal_only() {
-        let mut lease = Lease::endless(terms(1_000, Renew::Auto));
+        let mut lease = Lease::endless(terms(1_000, Renew::Auto), at(0));
         assert!(lease.is_valid(at(u64::MAX / 1_000_000)));
         assert_eq!(lease.wish(at(1)), Wish::Nothing);
         lease.refused();
         assert!(lease.is_lost(at(1)));
+    }
+
+    #[test]
+    fn no_renewal_goes_beyond_the_longest_hold() {
+        let longest = Some(Duration::from_millis(2_500));
+        let terms = Terms {
+            max_hold: longest,
+            ..terms(1_000, Renew::Auto)
+        };
+        let mut lease = Lease::confirmed(terms, at(0), secs(1));
+        lease.renewed(at(900), secs(1), at(901));
+        assert_eq!(lease.deadline(), Some(at(1_888)));
+        lease.renewed(at(1_800), secs(1), at(1_801));
+        assert_eq!(lease.deadline(), Some(at(2_500)));
+        let left = lease.left_to_hold(at(1_800));
+        assert_eq!(terms.renewed_ttl(left), Duration::from_millis(700));
+        assert_eq!(terms.renewed_ttl(Some(Duration::ZERO)), MIN_RENEWED);
+        assert!(lease.is_lost(at(2_500)));
+
+        let endless = Lease::endless(terms, at(100));
+        assert!(endless.is_valid(at(2_599)) && endless.is_lost(at(2_600)));
     }
 
     fn anchor() -> Anchor {

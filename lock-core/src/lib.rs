@@ -20,6 +20,7 @@ mod keeper;
 mod key;
 mod lease;
 mod manager;
+mod nesting;
 mod nonce;
 mod options;
 mod request;

@@ -22,6 +22,7 @@ pub struct LockRequest {
     ttl: Duration,
     wait: Option<Duration>,
     renew: Renew,
+    max_hold: Option<Duration>,
 }
 
 impl LockRequest {
@@ -33,6 +34,7 @@ impl LockRequest {
             ttl,
             wait: None,
             renew: Renew::default(),
+            max_hold: None,
         }
     }
 
@@ -57,13 +59,22 @@ impl LockRequest {
         self
     }
 
+    /// The longest that the lock is held, whatever renews it: then it is lost. For bodies that
+    /// may hang, and guards that may be forgotten. Longer than the ttl, and not with
+    /// [`Renew::Never`]. Defaults to no limit.
+    pub fn max_hold(mut self, longest: Duration) -> Self {
+        self.max_hold = Some(longest);
+        self
+    }
+
     /// Gets the lock, now or within [`wait`](Self::wait).
     ///
     /// # Errors
     /// [`LockError::Contended`] when somebody holds it and the request is not to wait,
     /// [`LockError::Timeout`] when it was not free within the wait. [`LockError::Backend`] when
     /// the server cannot be asked: at once, or, where asking again may help, at the end of the
-    /// wait. [`LockError::ForeignKey`] when the key holds no lock, and the errors of names and
+    /// wait. [`LockError::WouldDeadlock`] inside a body of [`run`](Self::run) or of the attribute
+    /// that holds the same lock. [`LockError::ForeignKey`] when the key holds no lock, and the errors of names and
     /// times that cannot be. Never later than the wait and 250 ms; without one, than the
     /// command timeout.
     ///
@@ -80,11 +91,10 @@ impl LockRequest {
     }
 
     /// Gets the lock if it is free, or waits for it as long as [`wait`](Self::wait) says, and
-    /// gives `None` when somebody else has it.
+    /// gives `None` when it is held: by somebody else, or by this task further up.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), but for the two that say that the lock is with somebody
-    /// else.
+    /// As [`acquire`](Self::acquire), but for those that say that the lock is held.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -92,6 +102,7 @@ impl LockRequest {
         match self.acquire().await {
             Ok(guard) => Ok(Some(guard)),
             Err(error) if error.is_contended() => Ok(None),
+            Err(LockError::WouldDeadlock) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -126,7 +137,18 @@ impl LockRequest {
             return Err(LockError::InvalidWait);
         }
         let renew = self.renew.check(ttl)?;
-        Ok((key, Terms { ttl, renew }))
+        let max_hold = self.max_hold;
+        if let Some(longest) = max_hold
+            && (longest <= ttl.as_duration() || renew == Renew::Never)
+        {
+            return Err(LockError::InvalidMaxHold { longest });
+        }
+        let terms = Terms {
+            ttl,
+            renew,
+            max_hold,
+        };
+        Ok((key, terms))
     }
 }
 
@@ -137,6 +159,7 @@ impl std::fmt::Debug for LockRequest {
             .field("ttl", &self.ttl)
             .field("wait", &self.wait)
             .field("renew", &self.renew)
+            .field("max_hold", &self.max_hold)
             .finish_non_exhaustive()
     }
 }

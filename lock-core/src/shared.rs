@@ -75,6 +75,11 @@ impl Core {
         }
     }
 
+    /// Which manager this is, for as long as it lives.
+    pub(crate) fn domain(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
     /// Whether nobody but a timer of the caller would see a lease end.
     pub(crate) fn lease_ends_unseen(&self) -> bool {
         self.keeper.is_none()

@@ -234,7 +234,7 @@ impl Backend for Memory {
 fn lease_of(terms: Terms) -> Duration {
     match terms.renew {
         Renew::Never => terms.ttl.as_duration(),
-        Renew::Auto | Renew::Every(_) => ENDLESS,
+        Renew::Auto | Renew::Every(_) => terms.max_hold.unwrap_or(ENDLESS),
     }
 }
 

@@ -119,7 +119,12 @@ async fn preflight(
     origin: Origin,
 ) -> Result<Anchor, LockError> {
     let mut pipeline = Pipeline::new();
-    pipeline.cmd("ROLE").cmd("INFO").arg("server").cmd("TIME");
+    pipeline
+        .cmd("ROLE")
+        .cmd("INFO")
+        .arg("server")
+        .arg("memory")
+        .cmd("TIME");
     for script in scripts::all() {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
     }
@@ -180,6 +185,7 @@ fn incarnation(info: Result<Value, RedisError>, origin: Origin) -> Result<u64, L
                     .map(str::trim)
             };
             check_version(field("redis_version"))?;
+            check_eviction(field("maxmemory"), field("maxmemory_policy"));
             field("run_id").unwrap_or_default().hash(&mut hasher);
         }
         Err(error) => {
@@ -188,6 +194,19 @@ fn incarnation(info: Result<Value, RedisError>, origin: Origin) -> Result<u64, L
         }
     }
     Ok(hasher.finish())
+}
+
+/// A server that makes room by deleting keys deletes locks.
+fn check_eviction(limit: Option<&str>, policy: Option<&str>) {
+    let (Some(limit), Some(policy)) = (limit, policy) else {
+        return;
+    };
+    if limit != "0" && policy != "noeviction" {
+        warn!(
+            policy,
+            "the lock server may evict locks when its memory is full: set maxmemory-policy to noeviction"
+        );
+    }
 }
 
 fn check_version(version: Option<&str>) -> Result<(), LockError> {

@@ -247,7 +247,7 @@ fn refused(connection: &Connection, key: &LockKey, error: RedisError) -> LockErr
 fn renewal_args(command: &mut Cmd, renewal: &Renewal) {
     command
         .arg(renewal.nonce.to_string())
-        .arg(renewal.terms.ttl.as_millis());
+        .arg(whole_millis(renewal.ttl));
 }
 
 fn renewed(answer: table::Renewed, sent: Moment) -> Renewed {

@@ -1,0 +1,78 @@
+//! Notices a task that asks for a lock that it holds further up.
+//!
+//! The body of `run` and of the attribute is polled inside a scope that names its lock. A
+//! request for the same lock inside that scope, on the same task, would wait for itself. The
+//! scope is left at each return of the poll, so what other tasks ask for meanwhile, or other
+//! branches of a `join!` around the body, is not concerned. Reentrancy by thread would be
+//! wrong here: one thread polls many tasks.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use tokio::task::Id;
+
+/// One lock whose body is being polled on this thread.
+struct Frame {
+    /// Which manager: names of different servers are different locks.
+    domain: usize,
+    key: Arc<str>,
+    /// A poll may itself run other tasks, by `block_on`.
+    task: Option<Id>,
+}
+
+thread_local! {
+    static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Polls a body under its lock.
+pub(crate) fn inside<T>(domain: usize, key: Arc<str>, poll: impl FnOnce() -> T) -> T {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            FRAMES.with_borrow_mut(Vec::pop);
+        }
+    }
+    let task = tokio::task::try_id();
+    FRAMES.with_borrow_mut(|frames| frames.push(Frame { domain, key, task }));
+    let _leave = Leave;
+    poll()
+}
+
+/// Whether the calling task holds that lock further up.
+pub(crate) fn is_inside(domain: usize, key: &str) -> bool {
+    FRAMES.with_borrow(|frames| {
+        // Mostly there are none, and then nothing is asked of the runtime.
+        frames.iter().any(|frame| {
+            frame.domain == domain && &*frame.key == key && frame.task == tokio::task::try_id()
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_is_left_also_by_a_panic() {
+        let key: Arc<str> = "a".into();
+        inside(1, Arc::clone(&key), || {
+            assert!(is_inside(1, "a"));
+            assert!(!is_inside(1, "b"));
+            assert!(!is_inside(2, "a"));
+        });
+        assert!(!is_inside(1, "a"));
+        let panicked = std::panic::catch_unwind(|| inside(1, key, || panic!("body")));
+        assert!(panicked.is_err());
+        assert!(!is_inside(1, "a"));
+    }
+
+    #[tokio::test]
+    async fn another_task_that_runs_within_the_poll_is_not_inside() {
+        inside(1, "a".into(), || {
+            let other = std::thread::scope(|scope| scope.spawn(|| is_inside(1, "a")).join());
+            assert!(!other.unwrap());
+        });
+        let local = tokio::task::spawn(async { inside(7, "k".into(), || is_inside(7, "k")) });
+        assert!(local.await.unwrap());
+    }
+}

@@ -1,0 +1,470 @@
+//! The options between the parentheses of the attribute.
+
+use std::collections::BTreeSet;
+
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::{Expr, ExprClosure, Token};
+
+use crate::duration::{Length, Rule};
+use crate::error::{Faults, list, nearest};
+use crate::scope::Scope;
+use crate::value::{Krate, Name, closure, identifier, peel, refuse_await};
+
+/// Every option, with a value to show in messages.
+const OPTIONS: [(&str, &str); 7] = [
+    ("name", "\"...\""),
+    ("ttl", "\"30s\""),
+    ("wait", "\"5s\""),
+    ("on_error", "|e| ..."),
+    ("bind", "held"),
+    ("manager", "..."),
+    ("crate", "::lock_core"),
+];
+
+const NOT_A_PAIR: &str = "expected `option = value`; did you mean ";
+
+/// What the user asked for. A field is `None` also when its value was wrong.
+#[derive(Default)]
+pub(crate) struct Args {
+    pub(crate) name: Option<Name>,
+    pub(crate) ttl: Option<Length>,
+    pub(crate) wait: Option<Length>,
+    pub(crate) on_error: Option<ExprClosure>,
+    pub(crate) bind: Option<Ident>,
+    pub(crate) manager: Option<Expr>,
+    pub(crate) krate: Krate,
+}
+
+impl Args {
+    /// Reads `tokens`; what is wrong with them goes to `faults`.
+    pub(crate) fn new(tokens: TokenStream, faults: &mut Faults) -> Self {
+        let mut reader = Reader {
+            args: Self::default(),
+            faults,
+            seen: BTreeSet::new(),
+            meant_name: false,
+        };
+        let read = Parser::parse2(|input: ParseStream<'_>| reader.read(input), tokens);
+        let Reader {
+            args,
+            seen,
+            meant_name,
+            ..
+        } = reader;
+        if let Err(fault) = read {
+            faults.push(fault);
+        }
+        if !seen.contains("name") && !meant_name {
+            faults.at(
+                Span::call_site(),
+                "missing option `name`: `#[distributed_lock(name = \"...\", ttl = \"30s\")]`",
+            );
+        }
+        args
+    }
+
+    /// Checks what depends on the function.
+    pub(crate) fn resolve(&self, scope: &Scope, faults: &mut Faults) {
+        if let Some(Name::Template(template)) = &self.name {
+            template.resolve(scope, faults);
+        }
+        if let Some(bind) = &self.bind
+            && scope.has_parameter(bind)
+        {
+            faults.on(
+                bind,
+                format!("`bind = {bind}` hides the parameter `{bind}`"),
+            );
+        }
+    }
+}
+
+struct Reader<'a> {
+    args: Args,
+    faults: &'a mut Faults,
+    seen: BTreeSet<String>,
+    /// Whether a fault already says how to write the name.
+    meant_name: bool,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
+        while !input.is_empty() {
+            self.option(input);
+            // Whatever was wrong with this option, the next one is read.
+            let unread = input.span();
+            let rest = skip_to_comma(input)?;
+            if rest {
+                self.faults.at(unread, "expected `,` between options");
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn option(&mut self, input: ParseStream<'_>) {
+        let Ok(key) = input.call(Ident::parse_any) else {
+            self.not_a_pair(input, None);
+            return;
+        };
+        if !input.peek(Token![=]) || input.peek(Token![==]) {
+            self.not_a_pair(input, Some(&key));
+            return;
+        }
+        if let Err(fault) = input.parse::<Token![=]>() {
+            self.faults.push(fault);
+            return;
+        }
+        let option = key.to_string();
+        let known = OPTIONS.iter().find(|(known, _)| *known == option);
+        let Some((_, example)) = known else {
+            self.unknown(&key);
+            skip_value(input);
+            return;
+        };
+        if !self.seen.insert(option.clone()) {
+            self.faults.on(&key, format!("duplicate option `{option}`"));
+            skip_value(input);
+            return;
+        }
+        if input.is_empty() || input.peek(Token![,]) {
+            let message = format!("expected a value: `{option} = {example}`");
+            self.faults.on(&key, message);
+            return;
+        }
+        match input.parse() {
+            Ok(value) => self.set(&option, peel(value)),
+            Err(fault) => {
+                self.faults.push(fault);
+                drop(skip_to_comma(input));
+            }
+        }
+    }
+
+    fn set(&mut self, option: &str, value: Expr) {
+        let faults = &mut *self.faults;
+        let args = &mut self.args;
+        match option {
+            "name" => args.name = Name::new(value, faults),
+            "ttl" => args.ttl = Length::new(value, Rule::Ttl, faults),
+            "wait" => args.wait = Length::new(value, Rule::Wait, faults),
+            "on_error" => args.on_error = closure(option, value, faults),
+            "bind" => args.bind = identifier(&value, faults),
+            "manager" => {
+                refuse_await(option, &value, faults);
+                args.manager = Some(value);
+            }
+            // The table was asked before: what is left is `crate`.
+            _ => args.krate = Krate::new(value, faults),
+        }
+    }
+
+    fn unknown(&mut self, key: &Ident) {
+        let known = OPTIONS.iter().map(|(known, _)| *known);
+        let meant = nearest(&key.to_string(), known.clone());
+        let advice = meant.map_or_else(
+            || format!("expected one of: {}", list(known)),
+            |meant| format!("did you mean `{meant}`?"),
+        );
+        self.meant_name |= meant == Some("name");
+        self.faults
+            .on(key, format!("unknown option `{key}`; {advice}"));
+    }
+
+    /// `"order"`, `name: "order"` or `ttl`: the advice is the option that was probably meant.
+    fn not_a_pair(&mut self, input: ParseStream<'_>, key: Option<&Ident>) {
+        let meant = key.map(ToString::to_string);
+        let meant = meant.as_deref().and_then(|key| {
+            let known = OPTIONS.iter().map(|(known, _)| *known);
+            nearest(key, known)
+        });
+        let (option, example) = OPTIONS
+            .iter()
+            .find(|(known, _)| Some(*known) == meant)
+            .unwrap_or(&OPTIONS[0]);
+        self.meant_name |= *option == "name";
+        let span = key.map_or_else(|| input.span(), Ident::span);
+        self.faults
+            .at(span, format!("{NOT_A_PAIR}`{option} = {example}`?"));
+        drop(skip_to_comma(input));
+    }
+}
+
+/// An expression may hold commas of its own; what is no expression ends at the next one.
+fn skip_value(input: ParseStream<'_>) {
+    if input.parse::<Expr>().is_err() {
+        drop(skip_to_comma(input));
+    }
+}
+
+/// Whether there was anything before the comma.
+fn skip_to_comma(input: ParseStream<'_>) -> syn::Result<bool> {
+    let mut any = false;
+    while !input.is_empty() && !input.peek(Token![,]) {
+        input.parse::<TokenTree>()?;
+        any = true;
+    }
+    Ok(any)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quote::quote;
+
+    fn read(tokens: TokenStream) -> (Args, Vec<String>) {
+        let mut faults = Faults::default();
+        let args = Args::new(tokens, &mut faults);
+        (args, faults.messages())
+    }
+
+    fn faults(tokens: TokenStream) -> Vec<String> {
+        read(tokens).1
+    }
+
+    fn good(tokens: TokenStream) -> Args {
+        let (args, faults) = read(tokens);
+        assert_eq!(faults, <[&str; 0]>::default());
+        args
+    }
+
+    const MISSING: &str =
+        "missing option `name`: `#[distributed_lock(name = \"...\", ttl = \"30s\")]`";
+
+    #[test]
+    fn every_option_is_read() {
+        let args = good(quote! {
+            name = "order:{id}", ttl = "30s", wait = WAIT, on_error = |e| Err(e),
+            bind = held, manager = self.locks, crate = ::other::lock_core,
+        });
+        assert!(matches!(args.name, Some(Name::Template(_))));
+        assert!(matches!(args.ttl, Some(Length::Literal { .. })));
+        assert!(matches!(args.wait, Some(Length::Constant { .. })));
+        assert!(args.on_error.is_some() && args.manager.is_some());
+        assert_eq!(
+            args.bind.map(|bind| bind.to_string()).as_deref(),
+            Some("held")
+        );
+        let krate = args.krate.at(Span::call_site()).to_string();
+        assert_eq!(krate, ":: other :: lock_core");
+    }
+
+    #[test]
+    fn every_option_of_the_table_is_set() {
+        // `set` takes what it does not know for `crate`.
+        for (option, example) in OPTIONS.iter().filter(|(option, _)| *option != "crate") {
+            let value = if example.contains("...") {
+                "|e| \"x\""
+            } else {
+                example
+            };
+            let tokens: TokenStream = format!("{option} = {value}").parse().unwrap_or_default();
+            let args = read(tokens).0;
+            let krate = args.krate.at(Span::call_site()).to_string();
+            assert_eq!(
+                krate,
+                Krate::default().at(Span::call_site()).to_string(),
+                "{option}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_a_name_is_required() {
+        let args = good(quote!(name = "x"));
+        assert!(args.ttl.is_none() && args.wait.is_none() && args.bind.is_none());
+        assert_eq!(args.krate.at(Span::call_site()).to_string(), ":: lock_core");
+        assert_eq!(faults(quote!()), [MISSING]);
+        assert_eq!(faults(quote!(ttl = "30s")), [MISSING]);
+    }
+
+    #[test]
+    fn expressions_are_not_read_as_templates() {
+        for value in [
+            quote!(format!("{id}")),
+            quote!(NAME),
+            quote!(name(id)),
+            quote!(("{")),
+        ] {
+            let args = good(quote!(name = #value));
+            assert!(matches!(args.name, Some(Name::Expression(_))), "{value}");
+        }
+    }
+
+    #[test]
+    fn invisible_groups_are_peeled() {
+        let hidden = |inner: TokenStream| {
+            let inner = proc_macro2::Group::new(proc_macro2::Delimiter::None, inner);
+            proc_macro2::Group::new(proc_macro2::Delimiter::None, quote!(#inner))
+        };
+        let (name, ttl, bind) = (
+            hidden(quote!("{a}")),
+            hidden(quote!("1s")),
+            hidden(quote!(g)),
+        );
+        let args = good(quote!(name = #name, ttl = #ttl, bind = #bind));
+        assert!(matches!(args.name, Some(Name::Template(_))));
+        assert!(matches!(args.ttl, Some(Length::Literal { .. })));
+        assert!(args.bind.is_some());
+    }
+
+    #[test]
+    fn unknown_options_are_named() {
+        assert_eq!(
+            faults(quote!(name = "x", tll = "30s")),
+            ["unknown option `tll`; did you mean `ttl`?"]
+        );
+        assert_eq!(
+            faults(quote!(name = "x", x = |a, b| f::<A, B>(a, b), ttl = "30s")),
+            [
+                "unknown option `x`; expected one of: `name`, `ttl`, `wait`, `on_error`, `bind`, \
+                 `manager`, `crate`"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_misspelt_name_is_one_fault() {
+        assert_eq!(
+            faults(quote!(nane = "x")),
+            ["unknown option `nane`; did you mean `name`?"]
+        );
+        assert_eq!(
+            faults(quote!("x")),
+            ["expected `option = value`; did you mean `name = \"...\"`?"]
+        );
+        assert_eq!(faults(quote!(name = "")), ["lock name is empty"]);
+    }
+
+    #[test]
+    fn the_second_of_two_is_refused() {
+        assert_eq!(
+            faults(quote!(
+                name = "x",
+                ttl = "1s",
+                ttl = "2s",
+                name = "y",
+                ttl = "3s"
+            )),
+            [
+                "duplicate option `ttl`",
+                "duplicate option `name`",
+                "duplicate option `ttl`"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_no_pair_is_explained() {
+        let name = "expected `option = value`; did you mean `name = \"...\"`?";
+        let ttl = "expected `option = value`; did you mean `ttl = \"30s\"`?";
+        assert_eq!(faults(quote!("order", ttl)), [name, ttl]);
+        assert_eq!(faults(quote!(order_id)), [name]);
+        assert_eq!(faults(quote!(name: "x", ttl: "30s")), [name, ttl]);
+        assert_eq!(faults(quote!(name("x"))), [name]);
+        assert_eq!(faults(quote!(name == "x")), [name]);
+        assert_eq!(faults(quote!(,)), [name]);
+    }
+
+    #[test]
+    fn a_missing_value_or_comma_is_found() {
+        assert_eq!(
+            faults(quote!(name = "x", wait = , ttl =)),
+            [
+                "expected a value: `wait = \"5s\"`",
+                "expected a value: `ttl = \"30s\"`"
+            ]
+        );
+        assert_eq!(
+            faults(quote!(name = "x" ttl = "30s")),
+            ["expected `,` between options"]
+        );
+    }
+
+    #[test]
+    fn a_half_typed_value_does_not_hide_the_rest() {
+        let faults = faults(quote!(name = "x", manager = self., ttl = "30"));
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        assert!(faults[1].starts_with("invalid duration"));
+    }
+
+    #[test]
+    fn values_of_the_wrong_kind_are_refused() {
+        assert_eq!(
+            faults(quote!(
+                name = concat!("a", "{b}"),
+                on_error = handler,
+                bind = a.b,
+                crate = lock_core
+            )),
+            [
+                "write one literal; `concat!` is not read as a template",
+                "`on_error` takes a closure: `on_error = |e| ...`",
+                "`bind` takes an identifier, such as `bind = held`",
+                "`crate` must be an absolute path, such as `::lock_core`",
+            ]
+        );
+        for bind in [
+            quote!("g"),
+            quote!(self),
+            quote!(_),
+            quote!(a::b),
+            quote!(1),
+        ] {
+            assert_eq!(
+                faults(quote!(name = "x", bind = #bind)),
+                ["`bind` takes an identifier, such as `bind = held`"]
+            );
+        }
+        for krate in [
+            quote!("::lock_core"),
+            quote!(<T>::x),
+            quote!(self::x),
+            quote!(f()),
+        ] {
+            assert_eq!(
+                faults(quote!(name = "x", crate = #krate)),
+                ["`crate` must be an absolute path, such as `::lock_core`"]
+            );
+        }
+        good(quote!(name = "x", crate = crate::reexport));
+    }
+
+    #[test]
+    fn nothing_is_awaited_for_the_name() {
+        assert_eq!(
+            faults(quote!(name = a(b(c).await), manager = d.await)),
+            [
+                "`.await` is not allowed in `name`",
+                "`.await` is not allowed in `manager`"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_bound_guard_hides_no_parameter() {
+        let scope = Scope::sample(&["g", "r#type"], false);
+        for (bind, expected) in [
+            (quote!(g), vec!["`bind = g` hides the parameter `g`"]),
+            (
+                quote!(r#type),
+                vec!["`bind = r#type` hides the parameter `r#type`"],
+            ),
+            (quote!(held), vec![]),
+        ] {
+            let mut faults = Faults::default();
+            Args::new(quote!(name = "x", bind = #bind), &mut faults).resolve(&scope, &mut faults);
+            assert_eq!(faults.messages(), expected);
+        }
+    }
+
+    #[test]
+    fn a_path_is_located_where_it_serves() {
+        let given = good(quote!(name = "x", crate = ::a::b)).krate;
+        assert_eq!(given.at(Span::mixed_site()).to_string(), ":: a :: b");
+    }
+}

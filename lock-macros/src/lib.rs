@@ -1,0 +1,152 @@
+//! The `#[distributed_lock]` attribute of `lock-core`, which re-exports it.
+//!
+//! The crate is a pipeline of pure functions on tokens: `args` reads the options (`duration`,
+//! `template`, `value`), `function` the function (`scope`, `output`), `expand` writes. Faults are
+//! collected on the way (`error`), so that one compile reports all of them.
+
+mod args;
+mod duration;
+mod error;
+mod expand;
+mod function;
+mod output;
+mod scope;
+mod template;
+mod value;
+
+use proc_macro2::TokenStream;
+
+use crate::args::Args;
+use crate::error::Faults;
+use crate::function::Function;
+
+/// Runs an `async fn` under a distributed lock.
+///
+/// The body runs only while the lock is held; its result is returned as it is. The lock is
+/// released when the body ends, also by `?`, `return` or a panic, or when the function's future
+/// is dropped.
+///
+/// ```ignore
+/// use lock_core::{LockError, distributed_lock};
+///
+/// #[distributed_lock(name = "order:{order_id}", ttl = "30s", wait = "5s")]
+/// async fn ship(order_id: u64) -> Result<String, LockError> {
+///     Ok(format!("shipped {order_id}"))
+/// }
+/// ```
+///
+/// # Options
+///
+/// | Option | Value | Without it |
+/// |---|---|---|
+/// | `name` | `"order:{order.id}"`, or an expression that is `Into<LockName>` | required |
+/// | `ttl` | how long the lock outlives a crashed holder: `"30s"`, 100 ms to 24 h | the manager's |
+/// | `wait` | how long to wait for another holder: `"5s"` | one attempt |
+/// | `on_error` | what to return when the body did not run to its end: `\|e\| ..` | `From<LockError>` |
+/// | `bind` | an identifier for the `&LockGuard` inside the body | none |
+/// | `manager` | the `LockManager` to use; parameters and `self` are in scope | the scope's, the global, `LOCK_URL` |
+/// | `crate` | the absolute path of `lock_core` | `::lock_core` |
+///
+/// A duration is written as `"1h30m"`, `"90s"` or `"500ms"`, or is a constant expression of type
+/// `Duration`. It is checked when the code is compiled.
+///
+/// # Names
+///
+/// `{parameter}`, `{parameter.field.0}` and `{self.field}` stand for values that are `Display`.
+/// Whatever is not a letter, a digit, `-`, `_` or `.` in a value is percent-encoded, so that no
+/// value can pass for another name. `{{` and `}}` are literal braces. The name is computed once,
+/// before anything is awaited. An empty value or a name over 1 KiB is an error at run time.
+///
+/// # Errors
+///
+/// When the lock is not obtained, or is lost while the body runs, the function returns the
+/// `LockError`: its return type is `Result<_, E>` where `E: From<LockError>`, or `on_error` says
+/// what to return. `on_error` may use those parameters that are `Copy`.
+///
+/// # Cancel safety
+///
+/// When the future is dropped the body is dropped and the lock is released in the background.
+/// When the lock is lost the body is dropped at its next `.await`.
+#[proc_macro_attribute]
+pub fn distributed_lock(
+    args: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    annotate(args.into(), item.into()).into()
+}
+
+fn annotate(args: TokenStream, item: TokenStream) -> TokenStream {
+    let mut faults = Faults::default();
+    let function = Function::new(item.clone(), &mut faults);
+    let args = Args::new(args, &mut faults);
+    if let Some(function) = &function {
+        args.resolve(&function.scope, &mut faults);
+        if faults.is_empty() {
+            return expand::expand(&args, function);
+        }
+    }
+    // The function is left as it was: the rest of the file keeps its types and its completion.
+    let mut output = faults.to_tokens();
+    output.extend(item);
+    output
+}
+
+#[cfg(test)]
+mod tests {
+    use quote::quote;
+
+    use super::*;
+
+    #[test]
+    fn a_sound_function_is_wrapped() {
+        let output = annotate(
+            quote!(name = "x"),
+            quote!(
+                async fn f() -> R {
+                    g()
+                }
+            ),
+        )
+        .to_string();
+        assert!(output.starts_with("async fn f () -> R {"), "{output}");
+        assert!(
+            output.contains("{ g () }") && output.contains("acquire"),
+            "{output}"
+        );
+    }
+
+    #[test]
+    fn a_function_with_faults_is_left_as_it_was() {
+        for item in [
+            quote!(async fn f(a: u8) -> R { half typed . }),
+            quote!(
+                fn f() {}
+            ),
+            quote!(
+                struct S {
+                    a: u8,
+                }
+            ),
+            quote!(async fn f(a) {}),
+            quote!(
+                async fn f();
+            ),
+        ] {
+            let output = annotate(quote!(name = "{b}", ttl = 1), item.clone()).to_string();
+            assert!(output.ends_with(&item.to_string()), "{output}");
+            assert!(output.contains("compile_error"), "{output}");
+        }
+    }
+
+    #[test]
+    fn faults_of_function_and_options_come_together() {
+        let output = annotate(
+            quote!(ttl = 1, x = 2),
+            quote!(
+                fn f() {}
+            ),
+        )
+        .to_string();
+        assert_eq!(output.matches("compile_error").count(), 4, "{output}");
+    }
+}

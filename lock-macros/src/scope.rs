@@ -1,0 +1,209 @@
+//! The names that a placeholder may begin with.
+
+use proc_macro2::{Ident, TokenTree};
+use syn::ext::IdentExt;
+use syn::{FnArg, Pat, Signature};
+
+use crate::error::{list, nearest};
+
+/// The parameters of a function, as its patterns bind them, and `self`.
+pub(crate) struct Scope {
+    receiver: Option<TokenTree>,
+    parameters: Vec<Ident>,
+}
+
+impl Scope {
+    pub(crate) fn new(signature: &Signature) -> Self {
+        let mut parameters = Vec::new();
+        for argument in &signature.inputs {
+            if let FnArg::Typed(argument) = argument {
+                bindings(&argument.pat, &mut parameters);
+            }
+        }
+        let receiver = signature.receiver().map(|receiver| {
+            let token = receiver.self_token;
+            TokenTree::Ident(Ident::new("self", token.span))
+        });
+        Self {
+            receiver,
+            parameters,
+        }
+    }
+
+    /// The token of the parameter `name` (without `r#`), or of `self`.
+    pub(crate) fn find(&self, name: &str) -> Option<TokenTree> {
+        if name == "self" {
+            return self.receiver.clone();
+        }
+        let found = self.parameters.iter().find(|known| known.unraw() == name);
+        found.cloned().map(TokenTree::Ident)
+    }
+
+    pub(crate) fn has_parameter(&self, ident: &Ident) -> bool {
+        self.parameters
+            .iter()
+            .any(|known| known.unraw() == ident.unraw())
+    }
+
+    /// Says that `find` found nothing.
+    pub(crate) fn unknown(&self, name: &str) -> String {
+        if name == "self" {
+            return "method has no `self`".into();
+        }
+        // `#[async_trait]` moves patterns into the body.
+        let replaced = |known: &Ident| known.to_string().starts_with("__arg");
+        if self.parameters.iter().any(replaced) {
+            return "under `#[async_trait]` name a whole parameter, not a pattern".into();
+        }
+        let known: Vec<String> = self
+            .receiver
+            .iter()
+            .map(ToString::to_string)
+            .chain(
+                self.parameters
+                    .iter()
+                    .map(|known| known.unraw().to_string()),
+            )
+            .collect();
+        let known = known.iter().map(String::as_str);
+        if let Some(meant) = nearest(name, known.clone()) {
+            return format!("no parameter named `{name}`; did you mean `{meant}`?");
+        }
+        let all = list(known);
+        if all.is_empty() {
+            return format!("no parameter named `{name}`; the function has none");
+        }
+        format!("no parameter named `{name}`; parameters: {all}")
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sample(names: &[&str], method: bool) -> Self {
+        let receiver = method.then(|| Ident::new("self", proc_macro2::Span::call_site()).into());
+        let parameters = names
+            .iter()
+            .filter_map(|name| syn::parse_str(name).ok())
+            .collect();
+        Self {
+            receiver,
+            parameters,
+        }
+    }
+}
+
+fn bindings(pattern: &Pat, found: &mut Vec<Ident>) {
+    match pattern {
+        Pat::Ident(binding) => {
+            found.push(binding.ident.clone());
+            if let Some((_, inner)) = &binding.subpat {
+                bindings(inner, found);
+            }
+        }
+        Pat::Paren(inner) => bindings(&inner.pat, found),
+        Pat::Reference(inner) => bindings(&inner.pat, found),
+        Pat::Type(inner) => bindings(&inner.pat, found),
+        Pat::Slice(inner) => inner.elems.iter().for_each(|pat| bindings(pat, found)),
+        Pat::Tuple(inner) => inner.elems.iter().for_each(|pat| bindings(pat, found)),
+        Pat::TupleStruct(inner) => inner.elems.iter().for_each(|pat| bindings(pat, found)),
+        Pat::Struct(inner) => inner
+            .fields
+            .iter()
+            .for_each(|field| bindings(&field.pat, found)),
+        // Each case binds the same names.
+        Pat::Or(inner) => inner
+            .cases
+            .iter()
+            .take(1)
+            .for_each(|pat| bindings(pat, found)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proc_macro2::TokenStream;
+    use quote::quote;
+
+    fn read(item: TokenStream) -> Scope {
+        let function: syn::ItemFn = syn::parse2(item).expect("a function");
+        Scope::new(&function.sig)
+    }
+
+    #[test]
+    fn patterns_bind_names() {
+        let scope = read(quote! {
+            async fn f(
+                &self,
+                mut a: u8,
+                (b, _): (u8, u8),
+                S { c, d: (e, .., f), .. }: S,
+                &g: &u8,
+                h @ [i, j @ .., _]: [u8; 3],
+                T(ref k, ref mut l): T,
+                r#type: u8,
+                (m): u8,
+                _: u8,
+            ) {}
+        });
+        for name in [
+            "self", "a", "b", "c", "e", "f", "g", "h", "i", "j", "k", "l", "type", "m",
+        ] {
+            assert!(scope.find(name).is_some(), "{name}");
+        }
+        for name in ["d", "S", "_", "x"] {
+            assert!(scope.find(name).is_none(), "{name}");
+        }
+        let raw = scope.find("type").map(|token| token.to_string());
+        assert_eq!(raw.as_deref(), Some("r#type"));
+    }
+
+    #[test]
+    fn unknown_names_are_explained() {
+        let scope = read(quote!(
+            async fn f(&self, order_id: u8, r#type: u8) {}
+        ));
+        assert_eq!(
+            scope.unknown("ordr_id"),
+            "no parameter named `ordr_id`; did you mean `order_id`?"
+        );
+        assert_eq!(
+            scope.unknown("customer"),
+            "no parameter named `customer`; parameters: `self`, `order_id`, `type`"
+        );
+        let scope = read(quote!(
+            async fn f() {}
+        ));
+        assert_eq!(
+            scope.unknown("x"),
+            "no parameter named `x`; the function has none"
+        );
+        assert_eq!(scope.unknown("self"), "method has no `self`");
+    }
+
+    #[test]
+    fn self_is_found_in_all_forms() {
+        for receiver in [
+            quote!(self),
+            quote!(mut self),
+            quote!(&self),
+            quote!(&'a mut self),
+            quote!(self: Arc<Self>),
+            quote!(self: Pin<&mut Self>),
+        ] {
+            let scope = read(quote!(async fn f(#receiver) {}));
+            assert!(scope.find("self").is_some(), "{receiver}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_async_trait_moved_away_are_explained() {
+        let scope = read(quote!(
+            fn f(&self, __arg1: (u8, u8), id: u8) {}
+        ));
+        assert_eq!(
+            scope.unknown("left"),
+            "under `#[async_trait]` name a whole parameter, not a pattern"
+        );
+        assert!(scope.find("id").is_some());
+    }
+}

@@ -1,0 +1,9 @@
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(name = "x", ttl = "50ms")]
+async fn f(order_id: u64) -> Result<(), LockError> {
+    let _ = order_id;
+    Ok(())
+}
+
+fn main() {}

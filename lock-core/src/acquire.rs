@@ -132,8 +132,21 @@ pub(crate) async fn try_once(
     let label = Arc::clone(&core.settings.label);
     let mut armed = Armed::new(Arc::clone(core), Attempt::new(key, terms, label, None));
     let mut no_expiry = NoExpiry::default();
+    let mut limit = core.settings.command_timeout;
+    let until = core.clock().now().plus(limit);
+    let mut asked_again = false;
     loop {
-        match armed.ask(core.settings.command_timeout).await? {
+        let asked = match armed.ask(limit).await {
+            // The server may have closed a connection that nobody used, and the first command
+            // finds it out. To ask again under the same nonce is to ask once.
+            Err(error) if error.is_unreachable() && !asked_again => {
+                asked_again = true;
+                limit = until.since(core.clock().now());
+                continue;
+            }
+            asked => asked?,
+        };
+        match asked {
             Asked::Held {
                 token,
                 sent,

@@ -137,6 +137,11 @@ impl LockError {
     pub(crate) fn is_worth_a_retry(&self) -> bool {
         matches!(self, Self::Backend(error) if error.kind().is_transient())
     }
+
+    /// Whether there is no connection, or it broke.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::Unreachable)
+    }
 }
 
 /// Who holds a lock that was not to be had.
@@ -249,7 +254,9 @@ impl BackendErrorKind {
     fn advice(self) -> &'static str {
         match self {
             Self::InvalidUrl => "use redis://, unix:// or memory://",
-            Self::Unreachable => "check that the server runs and that host and port are right",
+            Self::Unreachable => {
+                "check that the server runs, that host and port are right, and that it takes more clients"
+            }
             Self::TimedOut => "check the server's load and the network, or raise `command_timeout`",
             Self::Loading => "the server is still loading its data; try again in a moment",
             Self::ScriptBusy => "a long script blocks the server; end it, or wait for it",

@@ -62,6 +62,8 @@ struct Schedule {
     due: BTreeMap<(Moment, Nonce), Arc<Hold>>,
     /// When the keeper will look by itself.
     looks_at: Option<Moment>,
+    /// Something was put here since the last look.
+    stirred: bool,
 }
 
 impl Keeper {
@@ -149,6 +151,7 @@ impl Schedule {
         }
         hold.set_scheduled(Some(due));
         self.due.insert((due, hold.nonce), Arc::clone(hold));
+        self.stirred = true;
         self.looks_at.is_none_or(|looks_at| due < looks_at)
     }
 
@@ -173,7 +176,12 @@ impl Schedule {
 
     fn next_look(&mut self, now: Moment) -> Option<Duration> {
         let first = self.due.first_key_value().map(|((at, _), _)| *at);
-        let pause = first.map(|at| at.since(now).min(LONGEST_SLEEP));
+        // Not at rest as soon as nothing is held: where short sections follow each other, each
+        // would wake the keeper, which costs as much as a command.
+        let expected = std::mem::take(&mut self.stirred).then_some(LONGEST_SLEEP);
+        let pause = first
+            .map(|at| at.since(now).min(LONGEST_SLEEP))
+            .or(expected);
         self.looks_at = pause.map(|pause| now.plus(pause));
         pause
     }
@@ -262,6 +270,16 @@ async fn renew(shared: Arc<Shared>, holds: Vec<Arc<Hold>>, limit: Duration) {
     shared.wake.notify_one();
 }
 
+/// Whether a release would be told the same again. A companion of another type is met after the
+/// key was deleted, and a right is granted by people, who take longer than a lease.
+fn repeats_itself(error: &LockError) -> bool {
+    match error {
+        LockError::ForeignKey { .. } => true,
+        LockError::Backend(error) => error.kind() == BackendErrorKind::Permission,
+        _ => false,
+    }
+}
+
 /// Takes a nonce back until the server has confirmed that nothing of it can come back.
 async fn settle(shared: Arc<Shared>, mut job: Job) {
     let clock = shared.backend.clock();
@@ -282,8 +300,9 @@ async fn settle(shared: Arc<Shared>, mut job: Job) {
                 }
             }
             Err(error) => {
-                if clock.now() >= job.give_up_at {
-                    warn!(key = %job.ending.key, %error, "release given up: the lease is over by itself");
+                let refused = repeats_itself(&error) && job.ending.unsettled_until_ms.is_none();
+                if refused || clock.now() >= job.give_up_at {
+                    warn!(key = %job.ending.key, %error, "release given up: the lease ends by itself");
                     break;
                 }
                 debug!(key = %job.ending.key, %error, "release failed; it is repeated");

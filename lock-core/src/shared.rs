@@ -169,8 +169,11 @@ impl Core {
 
     /// When whatever was sent until now has had its effect, and that effect has ended.
     fn all_over_at(&self, ending: &Ending) -> Moment {
-        let longest = self.settings.command_timeout * 2 + ending.ttl.as_duration();
-        self.clock().now().plus(longest)
+        let longest = self.settings.command_timeout.saturating_mul(2);
+        self.clock()
+            .now()
+            .plus(longest)
+            .plus(ending.ttl.as_duration())
     }
 
     pub(crate) async fn drain(&self) {

@@ -61,9 +61,11 @@ pub(super) async fn listen(server: Arc<Server>) {
     }
 }
 
-/// After each change all waiters look: a push may have been lost, or has another way now.
+/// After each change all waiters look: a push may have been lost, or has another way now. Not
+/// after the first: who waits for it has not asked yet, or polls.
 fn tell(server: &Server, line: Line) {
-    if server.pushes.set(line) != line {
+    let before = server.pushes.set(line);
+    if before != line && before != Line::Idle {
         server.inbox.look_all();
     }
 }

@@ -39,6 +39,9 @@ end
 
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then
+    return value
+  end
   return {'foreign', now, redis.call('TYPE', KEYS[1]).ok}
 end
 

@@ -30,6 +30,9 @@ local now_ms = math.floor(now / 1000)
 
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then
+    return value
+  end
   value = ''
 end
 local mine = value and string.sub(value, 1, 41) == 'lk1:' .. nonce .. ' '

@@ -19,4 +19,7 @@ if type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. 
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   return {'held', now, string.match(value, '^%S+ (%S+)'), tonumber(ARGV[2])}
 end
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+  return value
+end
 return {'gone', now}

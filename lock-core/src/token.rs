@@ -52,9 +52,65 @@ impl FromStr for FencingToken {
     }
 }
 
+/// As text where people read it, since numbers above 2^53 are not safe in every JSON reader;
+/// as a number elsewhere.
+#[cfg(feature = "serde")]
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+impl serde_core::Serialize for FencingToken {
+    fn serialize<S: serde_core::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            serializer.collect_str(self)
+        } else {
+            serializer.serialize_u64(self.0)
+        }
+    }
+}
+
+/// Text or, also where people read it, a number.
+#[cfg(feature = "serde")]
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+impl<'de> serde_core::Deserialize<'de> for FencingToken {
+    fn deserialize<D: serde_core::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde_core::de::Visitor<'_> for Visitor {
+            type Value = FencingToken;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a fencing token, which is a decimal number")
+            }
+
+            fn visit_u64<E: serde_core::de::Error>(self, value: u64) -> Result<Self::Value, E> {
+                Ok(FencingToken(value))
+            }
+
+            fn visit_str<E: serde_core::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        if deserializer.is_human_readable() {
+            deserializer.deserialize_any(Visitor)
+        } else {
+            deserializer.deserialize_u64(Visitor)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn tokens_are_text_in_json_and_read_from_numbers_too() {
+        let token = FencingToken::new(u64::MAX);
+        let json = serde_json::to_string(&token).unwrap();
+        assert_eq!(json, "\"18446744073709551615\"");
+        assert_eq!(serde_json::from_str::<FencingToken>(&json).unwrap(), token);
+        let number = serde_json::from_str::<FencingToken>("12").unwrap();
+        assert_eq!(number, FencingToken::new(12));
+        assert!(serde_json::from_str::<FencingToken>("-1").is_err());
+        assert!(serde_json::from_str::<FencingToken>("\"x\"").is_err());
+    }
 
     #[test]
     fn tokens_print_parse_and_compare() {

@@ -325,10 +325,11 @@ impl Waiting {
         if error.kind() != BackendErrorKind::OutOfMemory || self.armed.attempt.entry().is_none() {
             return None;
         }
-        self.renew().await
+        let answer = self.renew().await?;
+        self.renewed(&answer)
     }
 
-    async fn renew(&mut self) -> Option<Got> {
+    async fn renew(&self) -> Option<Renewed> {
         let attempt = &self.armed.attempt;
         let renewal = [Renewal {
             key: attempt.key.clone(),
@@ -337,13 +338,17 @@ impl Waiting {
             terms: attempt.terms,
         }];
         let answers = self.armed.core.backend.renew(&renewal, self.limit()).await;
-        match answers.into_iter().next() {
-            Some(Renewed::Held {
+        answers.into_iter().next()
+    }
+
+    fn renewed(&mut self, answer: &Renewed) -> Option<Got> {
+        match *answer {
+            Renewed::Held {
                 token,
                 sent,
                 remaining,
-            }) => self.confirmed(token, sent, remaining),
-            _ => None,
+            } => self.confirmed(token, sent, remaining),
+            Renewed::NotOurs | Renewed::Failed(_) => None,
         }
     }
 
@@ -411,15 +416,22 @@ impl Waiting {
                     lease,
                 })
             }
-            _ => {
-                let confirmed = self.renew().await;
-                if confirmed.is_none() && self.armed.attempt.is_open() {
-                    self.armed.rename();
-                    self.looks.at_once(self.clock().now());
-                }
-                confirmed
-            }
+            _ => self.confirm().await,
         }
+    }
+
+    /// A renewal tells whether it is ours. Where that has no answer, asking again will tell.
+    async fn confirm(&mut self) -> Option<Got> {
+        let answer = self.renew().await;
+        let refused = matches!(answer, Some(Renewed::NotOurs));
+        let confirmed = answer.and_then(|answer| self.renewed(&answer));
+        if refused {
+            self.armed.rename();
+        }
+        if confirmed.is_none() {
+            self.looks.at_once(self.clock().now());
+        }
+        confirmed
     }
 
     /// The wait is over. A lock that is granted at this very moment goes to the next.

@@ -33,6 +33,9 @@ fn no_later_than(end: Option<Moment>, moment: Moment) -> Moment {
     end.map_or(moment, |end| end.min(moment))
 }
 
+/// The life of a server that does not tell which it is.
+pub(crate) const UNKNOWN_LIFE: u64 = 0;
+
 /// Where the server's clock was, seen from here: the youngest reply that told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Anchor {
@@ -62,7 +65,8 @@ pub(crate) fn granted_until(
     lease: Duration,
     received: Moment,
 ) -> Option<Moment> {
-    let anchor = anchor.filter(|anchor| anchor.incarnation == incarnation)?;
+    let known = incarnation != UNKNOWN_LIFE;
+    let anchor = anchor.filter(|anchor| known && anchor.incarnation == incarnation)?;
     let age = received.since(anchor.sent);
     if age > ANCHOR_LIFE {
         return None;
@@ -450,6 +454,12 @@ mod tests {
             granted_until(Some(anchor()), 2, pushed, lease, at(6_003)),
             None
         );
+        let nameless = Anchor {
+            incarnation: UNKNOWN_LIFE,
+            ..anchor()
+        };
+        let until = granted_until(Some(nameless), UNKNOWN_LIFE, pushed, lease, at(6_003));
+        assert_eq!(until, None);
         // Older than a minute.
         assert_eq!(
             granted_until(Some(anchor()), 1, 1_060_000_000, lease, at(65_001)),

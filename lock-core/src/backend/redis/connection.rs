@@ -19,7 +19,7 @@ use super::scripts;
 use crate::backend::Origin;
 use crate::clock::Clock;
 use crate::error::{BackendErrorKind, LockError};
-use crate::lease::Anchor;
+use crate::lease::{Anchor, UNKNOWN_LIFE};
 
 const CONNECT: &str = "cannot connect to the lock server";
 
@@ -91,7 +91,7 @@ impl Connector {
                 .await
                 .map_err(|error| lock_error(CONNECT, error))?;
             let origin = next_origin();
-            let first = preflight(&mut handle, origin).await?;
+            let first = preflight(&mut handle).await?;
             Ok(Connection {
                 handle,
                 origin,
@@ -114,10 +114,7 @@ fn next_origin() -> Origin {
 }
 
 /// One pipeline: is it a primary, which life of which server, what time is it, and our scripts.
-async fn preflight(
-    handle: &mut MultiplexedConnection,
-    origin: Origin,
-) -> Result<Anchor, LockError> {
+async fn preflight(handle: &mut MultiplexedConnection) -> Result<Anchor, LockError> {
     let mut pipeline = Pipeline::new();
     pipeline
         .cmd("ROLE")
@@ -142,7 +139,7 @@ async fn preflight(
         .and_then(|time| Ok(redis::from_redis_value(time)?))
         .map_err(|error| lock_error("the lock server refuses commands", error))?;
     check_role(role)?;
-    let incarnation = incarnation(info, origin)?;
+    let incarnation = incarnation(info)?;
     if let Some(Err(error)) = replies.find(Result::is_err) {
         // Then each is sent with its text once.
         warn!(%error, "the lock server does not load scripts");
@@ -172,28 +169,30 @@ fn check_role(role: Result<Value, RedisError>) -> Result<(), LockError> {
     }
 }
 
-/// A number for the life of the server: its run id. A server that does not tell is a new one
-/// at every connection; then no grant is believed before it is confirmed.
-fn incarnation(info: Result<Value, RedisError>, origin: Origin) -> Result<u64, LockError> {
-    let mut hasher = DefaultHasher::new();
+/// A number for the life of the server: its run id. To a server that does not tell nobody
+/// listens for grants, since they may be another server's.
+fn incarnation(info: Result<Value, RedisError>) -> Result<u64, LockError> {
     let info: Result<String, RedisError> = info.and_then(|info| Ok(redis::from_redis_value(info)?));
-    match info {
-        Ok(info) => {
-            let field = |name: &str| {
-                info.lines()
-                    .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                    .map(str::trim)
-            };
-            check_version(field("redis_version"))?;
-            check_eviction(field("maxmemory"), field("maxmemory_policy"));
-            field("run_id").unwrap_or_default().hash(&mut hasher);
-        }
+    let info = match info {
+        Ok(info) => info,
         Err(error) => {
             warn!(%error, "the user may not run INFO: waiters ask instead of being told");
-            origin.hash(&mut hasher);
+            return Ok(UNKNOWN_LIFE);
         }
-    }
-    Ok(hasher.finish())
+    };
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+    };
+    check_version(field("redis_version"))?;
+    check_eviction(field("maxmemory"), field("maxmemory_policy"));
+    let Some(run_id) = field("run_id") else {
+        return Ok(UNKNOWN_LIFE);
+    };
+    let mut hasher = DefaultHasher::new();
+    run_id.hash(&mut hasher);
+    Ok(hasher.finish().max(UNKNOWN_LIFE + 1))
 }
 
 /// A server that makes room by deleting keys deletes locks.

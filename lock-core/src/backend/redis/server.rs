@@ -13,7 +13,7 @@ use super::scripts::Script;
 use crate::clock::{Clock, Moment};
 use crate::error::LockError;
 use crate::inbox::{Inbox, locked};
-use crate::lease::Anchor;
+use crate::lease::{Anchor, UNKNOWN_LIFE};
 
 /// What is known of the push connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,9 @@ impl Pushes {
 
     /// Whether pushes of that life of the server arrive; waits for the first subscription.
     pub(super) async fn arrive_from(&self, incarnation: u64, patience: Duration) -> bool {
+        if incarnation == UNKNOWN_LIFE {
+            return false;
+        }
         let mut line = self.line.subscribe();
         if *line.borrow() == Line::Idle {
             self.wanted.notify_one();

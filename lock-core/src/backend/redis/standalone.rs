@@ -20,10 +20,8 @@ use crate::options::Settings;
 use crate::table::{self, Answer, HolderSeen};
 use crate::ttl::whole_millis;
 use crate::wait::{self, Ahead};
-use crate::wire::{Mode, NATIVE, OwnerValue};
+use crate::wire::{Mode, NATIVE, OwnerValue, tidy_label};
 
-/// The longest beginning of a foreign value that is shown to people.
-const SHOWN: usize = 60;
 /// A server whose clock jumped forward refuses a command as late; its refusal tells the time,
 /// so the next one is right unless the clock jumps again.
 const LATE_TRIES: usize = 3;
@@ -324,7 +322,7 @@ fn seen(holder: &HolderSeen) -> Option<Seen> {
         None if holder.value.is_empty() => None,
         None => Some(Seen {
             nonce: None,
-            label: holder.value.chars().take(SHOWN).collect::<String>().into(),
+            label: tidy_label(&holder.value).into(),
             remaining,
         }),
     }

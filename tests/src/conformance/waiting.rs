@@ -1,0 +1,142 @@
+//! Waiting for a lock, and not waiting any more.
+
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use lock_core::LockError;
+
+use super::{
+    AT_ONCE, NAME, SOON, Subject, WAIT, Waiting, free_at_once, granted_at_once, poll_once,
+};
+use crate::wait::eventually_async;
+
+/// The holder's release is the waiter's grant.
+pub async fn one_who_waits_gets_it(s: &Subject) {
+    let held = s.first.lock(NAME).acquire().await.unwrap();
+    let waiting = s.stand_in_line(s.second.lock(NAME).wait(WAIT), 1).await;
+    assert!(!waiting.is_finished());
+    held.release().await.unwrap();
+    let held = granted_at_once(waiting).await;
+    assert!(!held.is_lost());
+    let busy = s.first.lock(NAME).try_acquire().await.unwrap();
+    assert!(busy.is_none(), "{busy:?}");
+    // Dropping hands over as releasing does.
+    let waiting = s.stand_in_line(s.first.lock(NAME).wait(WAIT), 1).await;
+    drop(held);
+    granted_at_once(waiting).await.release().await.unwrap();
+}
+
+/// Not before the wait, not much later, and with word of the holder.
+pub async fn the_wait_ends_in_time_and_names_the_holder(s: &Subject) {
+    let held = s.first.lock(NAME).acquire().await.unwrap();
+    let _before = s.stand_in_line(s.first.lock(NAME).wait(WAIT), 1).await;
+    for wait in [Duration::from_millis(60), Duration::from_millis(300)] {
+        let asked = Instant::now();
+        let error = s.second.lock(NAME).wait(wait).acquire().await.unwrap_err();
+        let took = asked.elapsed();
+        assert!(took >= wait, "{took:?}");
+        assert!(took < wait + Duration::from_millis(250), "{took:?}");
+        let LockError::Timeout { key, waited, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(&**key, "lock:order:42");
+        assert!(*waited >= wait && *waited <= took, "{waited:?} of {took:?}");
+        assert!(error.is_contended());
+        let holder = error.holder().expect("the holder was seen");
+        assert_eq!(holder.label(), "first");
+        assert_eq!(holder.position(), Some(1));
+        let none = s.second.lock(NAME).wait(wait).try_acquire().await.unwrap();
+        assert!(none.is_none(), "{none:?}");
+    }
+    // Whoever gave up has left the queue.
+    eventually_async(AT_ONCE, async || s.has_waiters(1)).await;
+    held.release().await.unwrap();
+}
+
+/// First in, first out, whichever manager they ask.
+pub async fn those_who_wait_are_served_in_order(s: &Subject) {
+    let mut held = s.first.lock(NAME).acquire().await.unwrap();
+    let mut line = Vec::new();
+    for number in 1..=6 {
+        let request = s.manager(number / 2).lock(NAME).wait(WAIT);
+        line.push(s.stand_in_line(request, number).await);
+    }
+    for waiting in line {
+        held.release().await.unwrap();
+        // Had another one got it, this one would wait on.
+        held = granted_at_once(waiting).await;
+    }
+    held.release().await.unwrap();
+}
+
+/// The lock goes from the holder to the waiter, and is free at no time in between.
+pub async fn one_who_tries_does_not_overtake_those_who_wait(s: &Subject) {
+    let held = s.first.lock(NAME).acquire().await.unwrap();
+    let waiting = s.stand_in_line(s.second.lock(NAME).wait(WAIT), 1).await;
+    held.release().await.unwrap();
+    let early = s.first.lock(NAME).try_acquire().await.unwrap();
+    assert!(early.is_none(), "{early:?}");
+    granted_at_once(waiting).await.release().await.unwrap();
+}
+
+/// A waiter whose future is dropped is as if it had never been there.
+pub async fn a_waiter_that_leaves_is_passed_over(s: &Subject) {
+    let held = s.first.lock(NAME).acquire().await.unwrap();
+    let leaving = s.stand_in_line(s.second.lock(NAME).wait(WAIT), 1).await;
+    let staying = s.stand_in_line(s.first.lock(NAME).wait(WAIT), 2).await;
+    // The release may well come before word of the leaving.
+    leave(leaving);
+    held.release().await.unwrap();
+    let held = granted_at_once(staying).await;
+
+    let leaving = s.stand_in_line(s.second.lock(NAME).wait(WAIT), 1).await;
+    let staying = s.stand_in_line(s.first.lock(NAME).wait(WAIT), 2).await;
+    leave(leaving);
+    eventually_async(SOON, async || s.has_waiters(1)).await;
+    held.release().await.unwrap();
+    granted_at_once(staying).await.release().await.unwrap();
+}
+
+/// A waiter that was given the lock, and is dropped before it was polled again, hands it on.
+pub async fn a_waiter_that_leaves_at_the_grant_hands_on(s: &Subject) {
+    let held = s.first.lock(NAME).acquire().await.unwrap();
+    let mut leaving = Box::pin(s.second.lock(NAME).wait(WAIT).acquire());
+    eventually_async(SOON, async || {
+        assert!(poll_once(leaving.as_mut()).await.is_pending());
+        s.has_waiters(1)
+    })
+    .await;
+    let staying = s.stand_in_line(s.first.lock(NAME).wait(WAIT), 2).await;
+    held.release().await.unwrap();
+    drop(leaving);
+    granted_at_once(staying).await.release().await.unwrap();
+}
+
+/// However far a try came before it was dropped, the lock is free.
+pub async fn a_dropped_try_leaves_nothing(s: &Subject) {
+    for polls in 0..12 {
+        let request = s.manager(polls).lock(NAME);
+        let mut trying = Box::pin(request.acquire());
+        for _ in 0..polls {
+            if let Poll::Ready(got) = poll_once(trying.as_mut()).await {
+                drop(got.unwrap());
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(trying);
+        // A copy that is still on its way must not come after this one.
+        let held = free_at_once(s.manager(polls + 1)).await;
+        held.release().await.unwrap();
+    }
+    s.first.shutdown().await;
+    s.second.shutdown().await;
+    let free = s.first.lock(NAME).try_acquire().await.unwrap();
+    free.expect("it is free").release().await.unwrap();
+}
+
+/// Drops a waiter's future, or the guard that it got in this very moment.
+fn leave(waiting: Waiting) {
+    waiting.abort();
+    drop(waiting);
+}

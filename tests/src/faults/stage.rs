@@ -1,0 +1,389 @@
+//! One round's parts: a server, a proxy for each client process, the processes, and the resource.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use lock_core::LockManager;
+
+use super::event::{Line, Nanos, nanos, now};
+use super::history::{History, LONGEST_TTL, SLOTS, Sample};
+use super::random::Random;
+use super::resource::Resource;
+use super::worker::{LONG_KEYS, Orders, SHORT_KEYS, Workload};
+use crate::clock::FrozenClock;
+use crate::janitor::Scratch;
+use crate::process::{Helper, Process};
+use crate::proxy::Proxy;
+use crate::resp::{Connection, Reply};
+use crate::server::RedisServer;
+
+/// Bound on the start and on the end of the workers: they wait 3 s at most for a lock, and the
+/// longest lease is shorter.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often the server is asked what it holds.
+const SAMPLE_EVERY: Duration = Duration::from_millis(40);
+
+/// A server that answers later than this is in a fault.
+const ADMIN_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Beside the ttl: expiry is in whole milliseconds, and drift is nothing on one machine.
+const ROUNDING: Duration = Duration::from_millis(300);
+
+/// How the server keeps its data and its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Flavour {
+    /// Every write is on disk before it is answered, so that a restart loses nothing.
+    Durable,
+    /// As durable, and the nemeses take data away.
+    Forgetful,
+    /// Nothing on disk, and the wall clock in the hand of the nemesis.
+    Clock,
+}
+
+/// The commands of each second process time out after the default of the library, those of the
+/// others sooner.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+
+struct Client {
+    number: u32,
+    process: Process,
+}
+
+/// All that takes part in a round.
+pub struct Stage {
+    /// The lock server.
+    pub server: RedisServer,
+    /// In front of it, one for each process.
+    pub proxies: Vec<Proxy>,
+    clock: Option<(FrozenClock, AtomicI64)>,
+    resource: Resource,
+    records: Scratch,
+    clients: Vec<Mutex<Option<Client>>>,
+    next_worker: AtomicU32,
+    deaths: Mutex<BTreeMap<u32, Nanos>>,
+    worker: PathBuf,
+    workload: Workload,
+    seeds: Mutex<Random>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stage {
+    /// Starts everything, and waits until all processes have connected.
+    ///
+    /// # Panics
+    ///
+    /// When one of them does not come up.
+    pub fn start(flavour: Flavour, workload: Workload, worker: &Path, mut random: Random) -> Self {
+        let mut options = RedisServer::options();
+        let clock = if flavour == Flavour::Clock {
+            let time = SystemTime::now().duration_since(UNIX_EPOCH);
+            let time = time.expect("the clock is set").as_micros();
+            let clock = FrozenClock::at(u64::try_from(time).expect("this age"));
+            clock.run_ahead_by(0);
+            options = options.clock(&clock);
+            Some((clock, AtomicI64::new(0)))
+        } else {
+            options = options.args(["--appendonly", "yes", "--appendfsync", "always"]);
+            None
+        };
+        let server = options.start();
+        let proxies = (0..SLOTS).map(|_| Proxy::in_front_of(&server)).collect();
+        let stage = Self {
+            server,
+            proxies,
+            clock,
+            resource: Resource::start(),
+            records: Scratch::new(),
+            clients: (0..SLOTS).map(|_| Mutex::new(None)).collect(),
+            next_worker: AtomicU32::new(0),
+            deaths: Mutex::default(),
+            worker: worker.to_owned(),
+            workload,
+            seeds: Mutex::new(random.fork()),
+        };
+        for slot in 0..stage.clients.len() {
+            stage.spawn(slot);
+        }
+        for client in &stage.clients {
+            let client = locked(client);
+            let process = &client.as_ref().expect("it was just started").process;
+            process.record(PATIENCE, |record| record.get("ready").is_some());
+        }
+        stage
+    }
+
+    /// Starts a process in a free place.
+    pub fn spawn(&self, slot: usize) {
+        let place = u32::try_from(slot).expect("there are four");
+        let life = self.next_worker.fetch_add(1, Ordering::Relaxed);
+        let number = life * SLOTS + place;
+        let orders = Orders {
+            url: self.proxies[slot].url(),
+            resource: self.resource.address(),
+            record: self.record(number),
+            worker: number,
+            seed: locked(&self.seeds).number(),
+            workload: self.workload,
+            command_timeout: if slot.is_multiple_of(2) {
+                SHORT_TIMEOUT
+            } else {
+                DEFAULT_TIMEOUT
+            },
+        };
+        let process = Helper::new(&self.worker).arg(orders.to_argument()).spawn();
+        *locked(&self.clients[slot]) = Some(Client { number, process });
+    }
+
+    /// Kills the process in that place.
+    pub fn kill(&self, slot: usize) {
+        if let Some(client) = locked(&self.clients[slot]).take() {
+            // Before the kill: what it believed after this moment it may not have believed.
+            locked(&self.deaths).insert(client.number, now());
+            client.process.kill9();
+        }
+    }
+
+    /// Stops the process in that place.
+    pub fn stop(&self, slot: usize) {
+        if let Some(client) = &*locked(&self.clients[slot]) {
+            client.process.stop();
+        }
+    }
+
+    /// Lets it go on.
+    pub fn cont(&self, slot: usize) {
+        if let Some(client) = &*locked(&self.clients[slot]) {
+            client.process.cont();
+        }
+    }
+
+    /// Moves the server's wall clock by so many milliseconds, from where it is.
+    ///
+    /// # Panics
+    ///
+    /// When the server has the machine's clock.
+    pub fn move_clock(&self, by_ms: i64) {
+        let (clock, offset) = self.clock.as_ref().expect("the flavour has a clock");
+        let before = offset.fetch_add(by_ms * 1000, Ordering::Relaxed);
+        clock.run_ahead_by(before + by_ms * 1000);
+    }
+
+    /// A connection past the proxies. None while the server is down or does not answer.
+    pub fn admin(&self) -> Option<Admin> {
+        let connection = self.server.connect().ok()?;
+        connection.set_patience(ADMIN_PATIENCE).ok()?;
+        Some(Admin(connection))
+    }
+
+    /// Has all processes leave, waits until the longest lease is over, and puts the record
+    /// together.
+    pub fn finish(self, samples: Sampler, ended: Nanos) -> History {
+        let mut history = History {
+            ended,
+            ..History::default()
+        };
+        for client in self.clients.iter().map(locked) {
+            if let Some(client) = &*client {
+                client.process.close_stdin();
+            }
+        }
+        let started = Instant::now();
+        for client in &self.clients {
+            let client = locked(client).take();
+            let Some(Client { number, process }) = client else {
+                continue;
+            };
+            let is_done = || process.lines().iter().any(|line| line.contains("done"));
+            while !is_done() && started.elapsed() < PATIENCE {
+                thread::sleep(Duration::from_millis(5));
+            }
+            if !is_done() {
+                history.hung.push(number);
+            }
+            process.kill9();
+        }
+        history.samples = samples.end();
+        history.survivors = self.survivors();
+        history.deaths.clone_from(&locked(&self.deaths));
+        history.accesses = self.resource.accesses();
+        for number in 0..self.next_worker.load(Ordering::Relaxed) * SLOTS {
+            let text = fs::read_to_string(self.record(number)).unwrap_or_default();
+            for line in text.lines() {
+                match Line::parse(line) {
+                    Some(Line::Event(event)) => history.events.push(event),
+                    Some(Line::Stall(stall)) => history.stalls.push(stall),
+                    // What a kill left of a line.
+                    None => {}
+                }
+            }
+        }
+        history.sort();
+        history
+    }
+
+    fn record(&self, worker: u32) -> PathBuf {
+        self.records.path().join(format!("{worker}.jsonl"))
+    }
+
+    /// Keys that ought to be gone: locks after the longest ttl, and everything but the counters
+    /// after one more client has been at each lock.
+    fn survivors(&self) -> Vec<String> {
+        let back = self.clock.as_ref().map_or(0, |(_, offset)| {
+            // Keys live longer by what the clock was put back.
+            offset.load(Ordering::Relaxed).min(0).unsigned_abs()
+        });
+        thread::sleep(LONGEST_TTL + ROUNDING + Duration::from_micros(back));
+        let mut found: Vec<String> = self
+            .keys()
+            .into_iter()
+            .filter(|key| key.starts_with("lock:"))
+            .collect();
+        let visitor = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime can be built");
+        let visited = visitor.block_on(async {
+            let locks = LockManager::connect(&self.server.url()).await?;
+            for key in SHORT_KEYS.iter().chain(&LONG_KEYS) {
+                let wait = PATIENCE / 2;
+                locks.lock(*key).wait(wait).acquire().await?.release().await?;
+            }
+            locks.shutdown().await;
+            Ok::<(), lock_core::LockError>(())
+        });
+        if let Err(error) = visited {
+            found.push(format!("a lock that nobody can take any more: {error}"));
+        }
+        found.extend(self.keys().into_iter().filter(|key| !key.ends_with(":f")));
+        found
+    }
+
+    fn keys(&self) -> Vec<String> {
+        let keys = self.server.cli(&["KEYS", "*"]);
+        let keys = keys.array().iter().map(|key| key.text().to_owned());
+        keys.collect()
+    }
+}
+
+/// A connection of the nemesis and of the sampler.
+pub struct Admin(Connection);
+
+impl Admin {
+    /// Sends a command. None when there was no answer; errors of the server are answers.
+    pub fn call(&mut self, words: &[&str]) -> Option<Reply> {
+        self.0.call(words).ok()
+    }
+
+    /// Sends a command and does not wait.
+    pub fn send(&mut self, words: &[&str]) {
+        let _ = self.0.send(words);
+    }
+}
+
+/// A thread that asks the server again and again what it holds.
+pub struct Sampler {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Sample>>,
+}
+
+impl Sampler {
+    /// Starts it.
+    pub fn start(server: &RedisServer) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let address = server.address();
+        let thread = thread::spawn(move || {
+            let mut samples = Vec::new();
+            let mut connection = None;
+            while !stopped.load(Ordering::Relaxed) {
+                thread::sleep(SAMPLE_EVERY);
+                let open = || {
+                    let connection = Connection::open(address, None).ok()?;
+                    connection.set_patience(ADMIN_PATIENCE).ok()?;
+                    Some(connection)
+                };
+                let Some(mut asked) = connection.take().or_else(open) else {
+                    continue;
+                };
+                if sample(&mut asked, &mut samples).is_some() {
+                    connection = Some(asked);
+                }
+            }
+            samples
+        });
+        Self { stop, thread }
+    }
+
+    fn end(self) -> Vec<Sample> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the sampler does not panic")
+    }
+}
+
+fn sample(connection: &mut Connection, samples: &mut Vec<Sample>) -> Option<()> {
+    let names = || SHORT_KEYS.iter().chain(&LONG_KEYS);
+    let mut words = vec!["MGET".to_owned()];
+    words.extend(names().map(|name| format!("lock:{name}")));
+    let from = now();
+    let reply = connection.call(&words).ok()?;
+    let to = now();
+    let Reply::Array(values) = reply else {
+        // An error is an answer, but says nothing about the locks.
+        return Some(());
+    };
+    for (name, value) in names().zip(values) {
+        let token = match &value {
+            Reply::Bulk(value) => {
+                let value = String::from_utf8_lossy(value);
+                let token = value.split(' ').nth(1).and_then(|token| token.parse().ok());
+                Some(token.unwrap_or(0))
+            }
+            _ => None,
+        };
+        samples.push(Sample {
+            from,
+            to,
+            key: (*name).to_owned(),
+            token,
+        });
+    }
+    Some(())
+}
+
+/// For how long a key was held in the server by nobody: its holder had given it up before, or was
+/// dead, or never knew.
+pub fn orphaned(history: &History) -> Nanos {
+    let mut holds = BTreeMap::new();
+    for hold in history.holds() {
+        holds.insert((hold.key.clone(), hold.token), hold);
+    }
+    let mut last: BTreeMap<&str, Nanos> = BTreeMap::new();
+    let mut total = 0;
+    for sample in &history.samples {
+        let step = last
+            .insert(&sample.key, sample.to)
+            .map_or(0, |last| sample.to.saturating_sub(last));
+        let Some(token) = sample.token else { continue };
+        let is_held = holds
+            .get(&(sample.key.clone(), token))
+            .is_some_and(|hold| {
+                let released = hold.released.unwrap_or(Nanos::MAX);
+                let died = history.deaths.get(&hold.worker).copied();
+                sample.from <= released.min(died.unwrap_or(Nanos::MAX))
+            });
+        if !is_held {
+            total += step.min(nanos(SAMPLE_EVERY) * 3);
+        }
+    }
+    total
+}

@@ -1,6 +1,5 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! Distributed locks over Redis.
-
+#![doc = include_str!("../README.md")]
 #![cfg_attr(
     not(feature = "redis"),
     allow(

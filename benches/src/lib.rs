@@ -1,0 +1,75 @@
+//! What the benches share.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Set in a process that runs on one core.
+const PINNED: &str = "LOCK_BENCH_PINNED";
+
+/// Starts the process anew on one core, with all it starts in turn, where the system has `taskset`.
+pub fn pin_to_one_core() {
+    if std::env::var_os(PINNED).is_some() {
+        return;
+    }
+    let Some((program, core)) = std::env::current_exe().ok().zip(a_core()) else {
+        eprintln!("not pinned: the system does not say which cores there are");
+        return;
+    };
+    let mut arguments: Vec<OsString> = vec!["-c".into(), core.into(), program.into()];
+    arguments.extend(std::env::args_os().skip(1));
+    // Returns only when it fails.
+    let error = Command::new("taskset")
+        .args(arguments)
+        .env(PINNED, "1")
+        .exec();
+    eprintln!("not pinned to one core: taskset: {error}");
+}
+
+/// The last of the cores that this process may use; the first is where systems put their own work.
+fn a_core() -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let allowed = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let last = allowed.trim().rsplit([',', '-']).next()?;
+    Some(last.to_owned())
+}
+
+/// The value in the middle; the mean of the two where there are two.
+///
+/// # Panics
+///
+/// When there are no values, or one that is no number.
+#[must_use]
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) {
+        f64::midpoint(values[middle - 1], values[middle])
+    } else {
+        values[middle]
+    }
+}
+
+/// Prints a figure.
+pub fn report(figure: &str, value: f64, unit: &str) {
+    println!("{figure} {value:.1} {unit}");
+}
+
+/// Prints a ratio and what it is to be.
+pub fn report_ratio(figure: &str, value: f64, target: f64) {
+    println!("{figure} {value:.3} x (target <= {target})");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert!((median([3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+        assert!((median([4.0, 1.0, 3.0, 2.0]) - 2.5).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,172 @@
+//! A web service in which each order is paid once, however many instances are asked to.
+//!
+//! Start two instances, each with its own port:
+//!
+//! ```sh
+//! cargo run -p examples --example orders --features axum -- \
+//!     --redis redis://127.0.0.1:6379 --port 3001
+//! ```
+//!
+//! and pay one order at both of them at once:
+//!
+//! ```sh
+//! curl -X POST localhost:3001/orders/1/payment & curl -X POST localhost:3002/orders/1/payment
+//! ```
+//!
+//! One answers 200, the other 409. While a payment is under way, a DELETE of the order answers 423.
+//! A payment `?card=declined` is refused by the bank. `--ledger FILE` is the shop's database,
+//! `--bank MS` what the bank takes to answer.
+
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use lock_core::{LockError, LockManager, distributed_lock};
+use tokio::net::TcpListener;
+
+/// Waits while another request works on the order: it will be done in a moment, and then there
+/// is something to say. `bind` gives the body the guard.
+#[distributed_lock(name = "order:{order}", ttl = "5s", wait = "10s", bind = held)]
+async fn pay(
+    State(shop): State<Arc<Shop>>,
+    Path(order): Path<u32>,
+    RawQuery(query): RawQuery,
+) -> Result<String, Refusal> {
+    shop.open_order(order)?;
+    shop.charge(query.as_deref() == Some("card=declined"))
+        .await?;
+    // A database that keeps the highest token of each order can refuse a holder that was
+    // paused and woke up too late.
+    let token = held.fencing_token().map(|token| token.to_string());
+    shop.write(order, "paid", &token.unwrap_or_default())?;
+    Ok(format!("order {order}: paid\n"))
+}
+
+/// Does not wait: who cancels an order that is being paid is told so at once.
+#[distributed_lock(name = "order:{order}", ttl = "5s", bind = held)]
+async fn cancel(State(shop): State<Arc<Shop>>, Path(order): Path<u32>) -> Result<String, Refusal> {
+    shop.open_order(order)?;
+    let token = held.fencing_token().map(|token| token.to_string());
+    shop.write(order, "cancelled", &token.unwrap_or_default())?;
+    Ok(format!("order {order}: cancelled\n"))
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    examples::end(run().await)
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    let shop = Shop {
+        ledger: examples::option("--ledger")?
+            .unwrap_or_else(|| std::env::temp_dir().join("orders.ledger")),
+        bank: examples::option("--bank")?.map_or(Duration::from_secs(1), Duration::from_millis),
+    };
+    // Here and not at the first request: a wrong URL should stop the service from starting.
+    let locks = LockManager::connect(&examples::lock_url()?).await?;
+    locks.install_global()?;
+
+    let app = Router::new()
+        .route("/orders/{order}/payment", post(pay))
+        .route("/orders/{order}", axum::routing::delete(cancel))
+        .with_state(Arc::new(shop));
+    let port = examples::option("--port")?.unwrap_or(0);
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    axum::serve(listener, app)
+        .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
+        .await?;
+    // Locks of requests that were dropped are released before the process ends, not at their ttl.
+    locks.shutdown().await;
+    Ok(())
+}
+
+/// Why a request was not carried out.
+enum Refusal {
+    /// The order is paid or cancelled.
+    Closed(String),
+    /// The bank does not pay.
+    Declined,
+    /// There is no lock.
+    Lock(LockError),
+    Ledger(std::io::Error),
+}
+
+impl From<LockError> for Refusal {
+    fn from(error: LockError) -> Self {
+        Self::Lock(error)
+    }
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Self {
+        Self::Ledger(error)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, text) = match self {
+            Self::Closed(how) => (StatusCode::CONFLICT, how),
+            Self::Declined => (StatusCode::PAYMENT_REQUIRED, "the card was declined".into()),
+            // Somebody else is at it: the client may try again.
+            Self::Lock(error) if error.is_contended() => (StatusCode::LOCKED, error.to_string()),
+            // Whether it may be done is not known, so it is not done.
+            Self::Lock(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            Self::Ledger(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        };
+        (status, format!("{text}\n")).into_response()
+    }
+}
+
+/// A shop whose database is a file of lines `order what token`.
+struct Shop {
+    ledger: PathBuf,
+    bank: Duration,
+}
+
+impl Shop {
+    /// Looks whether there is still something to do. Somebody else may write right after this:
+    /// it takes the lock to rely on the answer.
+    fn open_order(&self, order: u32) -> Result<(), Refusal> {
+        let ledger = match std::fs::read_to_string(&self.ledger) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            ledger => ledger?,
+        };
+        let number = order.to_string();
+        for line in ledger.lines() {
+            let mut words = line.split(' ');
+            if words.next() == Some(number.as_str()) {
+                let what = words.next().unwrap_or_default();
+                return Err(Refusal::Closed(format!("order {order}: already {what}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the bank, which takes its time.
+    async fn charge(&self, declined: bool) -> Result<(), Refusal> {
+        tokio::time::sleep(self.bank).await;
+        if declined {
+            return Err(Refusal::Declined);
+        }
+        Ok(())
+    }
+
+    fn write(&self, order: u32, what: &str, token: &str) -> Result<(), Refusal> {
+        let mut ledger = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.ledger)?;
+        ledger.write_all(format!("{order} {what} {token}\n").as_bytes())?;
+        Ok(())
+    }
+}

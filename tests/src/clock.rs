@@ -2,14 +2,13 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::janitor::Scratch;
+use crate::preload::Shim;
 
 /// What the shim maps; a mapping is whole pages.
 const PAGE: u64 = 4096;
@@ -91,13 +90,8 @@ impl FrozenClock {
 
     /// What the server's environment must hold.
     pub(crate) fn environment(&self) -> [(OsString, OsString); 2] {
-        let mut preload = shim().as_os_str().to_owned();
-        if let Some(others) = std::env::var_os("LD_PRELOAD") {
-            preload.push(":");
-            preload.push(others);
-        }
         [
-            ("LD_PRELOAD".into(), preload),
+            shim().preload(),
             ("LOCK_TEST_CLOCK".into(), page_path(&self.directory).into()),
         ]
     }
@@ -119,47 +113,9 @@ fn micros_of(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).expect("a test moves the clock by less than ages")
 }
 
-/// The shim's library, built on first use.
+/// The shim, built on first use.
 #[track_caller]
-fn shim() -> &'static Path {
-    static SHIM: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
-    let (_, library) = SHIM.get_or_init(|| {
-        assert_eq!(
-            std::env::consts::OS,
-            "linux",
-            "a frozen clock is preloaded into the server, which works on Linux only"
-        );
-        let directory = Scratch::new();
-        let library = directory.path().join("clock.so");
-        let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-        let mut child = Command::new(&compiler)
-            .args(["-shared", "-fPIC", "-O2", "-Wall", "-x", "c", "-o"])
-            .arg(&library)
-            .arg("-")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|e| {
-                panic!(
-                    "the server's clock is held by a C shim, and `{}` cannot be run ({e}); \
-                     install a C compiler (Debian, Ubuntu: gcc; Fedora: gcc; \
-                     Alpine: build-base) or name one in CC",
-                    compiler.display()
-                )
-            });
-        let source = include_str!("../shim/clock.c");
-        let mut input = child.stdin.take().expect("stdin is piped");
-        // A compiler that stops reading says why on its own.
-        let _ = input.write_all(source.as_bytes());
-        drop(input);
-        let output = child.wait_with_output().expect("a child can be waited for");
-        assert!(
-            output.status.success(),
-            "the clock shim does not compile:\n{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        (directory, library)
-    });
-    library
+fn shim() -> &'static Shim {
+    static SHIM: OnceLock<Shim> = OnceLock::new();
+    SHIM.get_or_init(|| Shim::build(include_str!("../shim/clock.c")))
 }

@@ -17,6 +17,7 @@ pub mod faults;
 mod janitor;
 pub mod monitor;
 mod ports;
+pub mod preload;
 pub mod process;
 pub mod proxy;
 pub mod resp;
@@ -26,6 +27,7 @@ pub mod wait;
 
 pub use clock::FrozenClock;
 pub use monitor::{Monitor, Recording};
+pub use preload::Shim;
 pub use process::Helper;
 pub use proxy::{Direction, Lost, Proxy};
 pub use resp::{Connection, Reply};

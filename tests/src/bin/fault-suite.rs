@@ -48,9 +48,8 @@ fn main() -> ExitCode {
             "--workload" => {
                 let name = value();
                 let workload = Workload::named(&name);
-                options.workload = Some(
-                    workload.unwrap_or_else(|| exit_with(&format!("no workload `{name}`"))),
-                );
+                options.workload =
+                    Some(workload.unwrap_or_else(|| exit_with(&format!("no workload `{name}`"))));
             }
             "--keep" => options.keep = Some(value().into()),
             "--list" => {

@@ -305,13 +305,7 @@ fn losses_not_told(history: &History, holds: &[Hold]) -> Vec<Violation> {
     for hold in holds {
         let due = hold.until + late;
         let mut add = |to: Nanos, text: String| {
-            found.push(Violation::new(
-                Check::Loss,
-                &hold.key,
-                hold.until,
-                to,
-                text,
-            ));
+            found.push(Violation::new(Check::Loss, &hold.key, hold.until, to, text));
         };
         if hold.held_after_loss {
             let text = format!("w{} was told of its loss and held it again", hold.worker);
@@ -320,8 +314,7 @@ fn losses_not_told(history: &History, holds: &[Hold]) -> Vec<Violation> {
         let given_up = hold.released.is_some_and(|released| released <= due);
         let in_time = hold.lost.is_some_and(|lost| lost <= due);
         let since = hold.until.saturating_sub(nanos(LONGEST_TTL));
-        if given_up || in_time || history.ended <= due || history.stalled(hold.worker, since, due)
-        {
+        if given_up || in_time || history.ended <= due || history.stalled(hold.worker, since, due) {
             continue;
         }
         let text = match hold.lost {
@@ -374,7 +367,10 @@ fn free_times<'a>(history: &'a History, holds: &[Hold]) -> Vec<(&'a str, Nanos, 
             open.insert(key, (sample.to, sample.to));
         }
     }
-    found.extend(open.into_iter().map(|(key, (from, last))| (key, from, last)));
+    found.extend(
+        open.into_iter()
+            .map(|(key, (from, last))| (key, from, last)),
+    );
     found
 }
 

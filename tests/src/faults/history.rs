@@ -1,6 +1,7 @@
 //! One round's record, put together.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::event::{Call, Event, Kind, Nanos, Stall};
@@ -287,7 +288,9 @@ impl History {
 
     /// Whether that process was killed before that moment.
     pub fn died_before(&self, worker: u32, moment: Nanos) -> bool {
-        self.deaths.get(&worker).is_some_and(|death| *death <= moment)
+        self.deaths
+            .get(&worker)
+            .is_some_and(|death| *death <= moment)
     }
 
     /// What happened to one lock around a moment, for people: at most so many lines.
@@ -300,8 +303,15 @@ impl History {
         for event in self.events.iter().filter(|e| e.key == key && within(e.at)) {
             lines.push((event.at, event.to_line().trim_end().to_owned()));
         }
-        for access in self.accesses.iter().filter(|a| a.key == key && within(a.at)) {
-            let line = format!("resource w{} {} {:?}", access.worker, access.token, access.it);
+        for access in self
+            .accesses
+            .iter()
+            .filter(|a| a.key == key && within(a.at))
+        {
+            let line = format!(
+                "resource w{} {} {:?}",
+                access.worker, access.token, access.it
+            );
             lines.push((access.at, line));
         }
         for fault in &self.faults {
@@ -327,7 +337,7 @@ impl History {
         let mut text = String::new();
         for (at, line) in lines {
             let micros = since(at) / 1000;
-            text += &format!("    {micros:>+10} us  {line}\n");
+            let _ = writeln!(text, "    {micros:>+10} us  {line}");
         }
         text
     }

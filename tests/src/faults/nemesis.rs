@@ -163,12 +163,18 @@ impl Scene<'_> {
     }
 }
 
+fn each(slots: &[usize], mut act: impl FnMut(usize)) {
+    for slot in slots {
+        act(*slot);
+    }
+}
+
 fn client_pause(scene: &mut Scene<'_>) -> Disturbed {
     let slots = scene.random.some(SLOTS as usize, 2);
     while scene.goes_on() {
-        slots.iter().for_each(|slot| scene.stage.stop(*slot));
+        each(&slots, |slot| scene.stage.stop(slot));
         scene.rest(50, 700);
-        slots.iter().for_each(|slot| scene.stage.cont(*slot));
+        each(&slots, |slot| scene.stage.cont(slot));
         scene.rest(20, 200);
     }
     Disturbed::Slots(slots)
@@ -176,9 +182,9 @@ fn client_pause(scene: &mut Scene<'_>) -> Disturbed {
 
 fn client_pause_long(scene: &mut Scene<'_>) -> Disturbed {
     let slots = scene.random.some(SLOTS as usize, 2);
-    slots.iter().for_each(|slot| scene.stage.stop(*slot));
+    each(&slots, |slot| scene.stage.stop(slot));
     scene.rest(1_300, 2_200);
-    slots.iter().for_each(|slot| scene.stage.cont(*slot));
+    each(&slots, |slot| scene.stage.cont(slot));
     Disturbed::Slots(slots)
 }
 
@@ -372,13 +378,9 @@ fn net_delay_long(scene: &mut Scene<'_>) -> Disturbed {
 
 fn net_black_hole(scene: &mut Scene<'_>) -> Disturbed {
     between(scene, |scene, slots| {
-        slots
-            .iter()
-            .for_each(|slot| scene.stage.proxies[*slot].black_hole());
+        each(slots, |slot| scene.stage.proxies[slot].black_hole());
         scene.rest(300, 1_800);
-        slots
-            .iter()
-            .for_each(|slot| scene.stage.proxies[*slot].forward());
+        each(slots, |slot| scene.stage.proxies[slot].forward());
         (30, 300)
     })
 }
@@ -405,8 +407,9 @@ fn net_mute(scene: &mut Scene<'_>) -> Disturbed {
     between(scene, |scene, slots| {
         for slot in slots {
             let proxy = &scene.stage.proxies[*slot];
-            let direction =
-                *scene.random.pick(&[Direction::ToServer, Direction::ToClient]);
+            let direction = *scene
+                .random
+                .pick(&[Direction::ToServer, Direction::ToClient]);
             // The youngest three are open, if any are.
             let accepted = proxy.accepted();
             if accepted > 0 {
@@ -425,9 +428,7 @@ fn net_refused(scene: &mut Scene<'_>) -> Disturbed {
             scene.stage.proxies[*slot].cut_all();
         }
         scene.rest(100, 1_500);
-        slots
-            .iter()
-            .for_each(|slot| scene.stage.proxies[*slot].forward());
+        each(slots, |slot| scene.stage.proxies[slot].forward());
         (50, 300)
     })
 }

@@ -176,7 +176,9 @@ impl Report {
     fn p99(&self) -> Option<Nanos> {
         let mut notices = self.notices.clone();
         notices.sort_unstable();
-        notices.get((notices.len() * 99).div_ceil(100).checked_sub(1)?).copied()
+        notices
+            .get((notices.len() * 99).div_ceil(100).checked_sub(1)?)
+            .copied()
     }
 }
 
@@ -193,16 +195,28 @@ fn side(assumption: Assumption) -> &'static str {
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<20} {:>9} {:>9} {:>9}", "operations", "ok", "fail", "info")?;
+        writeln!(
+            f,
+            "{:<20} {:>9} {:>9} {:>9}",
+            "operations", "ok", "fail", "info"
+        )?;
         for call in Call::ALL {
             let of = self.operations.get(&call).copied().unwrap_or_default();
             let name = call.name();
             writeln!(f, "  {name:<18} {:>9} {:>9} {:>9}", of.ok, of.fail, of.info)?;
         }
-        writeln!(f, "\n{:<20} {:>9} {:>9}   assumptions", "faults", "times", "overlaps")?;
+        writeln!(
+            f,
+            "\n{:<20} {:>9} {:>9}   assumptions",
+            "faults", "times", "overlaps"
+        )?;
         for (name, uses) in &self.faults {
             let side = side(uses.assumption);
-            writeln!(f, "  {name:<18} {:>9} {:>9}   {side}", uses.times, uses.operations)?;
+            writeln!(
+                f,
+                "  {name:<18} {:>9} {:>9}   {side}",
+                uses.times, uses.operations
+            )?;
         }
         self.write_violations(f)?;
         writeln!(f, "\nwrites accepted      {}", self.accepted)?;
@@ -245,7 +259,11 @@ impl Display for Report {
             writeln!(f, "FAIL  nothing was written, so that nothing was checked")?;
             failed += 1;
         }
-        write!(f, "{} passed, {failed} failed", Check::ALL.len() + usize::from(self.accepted == 0) - failed)
+        write!(
+            f,
+            "{} passed, {failed} failed",
+            Check::ALL.len() + usize::from(self.accepted == 0) - failed
+        )
     }
 }
 
@@ -263,7 +281,11 @@ impl Report {
             } else {
                 counts.join(", ")
             };
-            writeln!(f, "\nviolations {} the assumptions: {total}", side(assumption))?;
+            writeln!(
+                f,
+                "\nviolations {} the assumptions: {total}",
+                side(assumption)
+            )?;
         }
         let inside = self
             .violations

@@ -193,13 +193,12 @@ impl Client {
     async fn ask(&mut self, line: &str) -> io::Result<Answer> {
         // Taken out while it is in use: after a drop in between, the answer to the last question
         // is still on its way, and the next needs another connection.
-        let mut stream = match self.stream.take() {
-            Some(stream) => stream,
-            None => {
-                let stream = tokio::net::TcpStream::connect(self.address).await?;
-                stream.set_nodelay(true)?;
-                tokio::io::BufReader::new(stream)
-            }
+        let mut stream = if let Some(stream) = self.stream.take() {
+            stream
+        } else {
+            let stream = tokio::net::TcpStream::connect(self.address).await?;
+            stream.set_nodelay(true)?;
+            tokio::io::BufReader::new(stream)
         };
         stream.write_all(line.as_bytes()).await?;
         let mut answer = String::new();

@@ -131,7 +131,9 @@ fn plan(options: &Options, random: &mut Random) -> Vec<Round> {
         }
         plan.push(Round {
             flavour: *flavour,
-            workload: options.workload.unwrap_or(WORKLOADS[number % WORKLOADS.len()]),
+            workload: options
+                .workload
+                .unwrap_or(WORKLOADS[number % WORKLOADS.len()]),
             nemeses,
             span,
         });

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use lock_core::LockManager;
 
 use super::event::{Line, Nanos, nanos, now};
-use super::history::{History, LONGEST_TTL, SLOTS, Sample};
+use super::history::{Access, History, LONGEST_TTL, SLOTS, Sample};
 use super::random::Random;
 use super::resource::Resource;
 use super::worker::{LONG_KEYS, Orders, SHORT_KEYS, Workload};
@@ -178,6 +178,11 @@ impl Stage {
         clock.run_ahead_by(before + by_ms * 1000);
     }
 
+    /// What the resource saw until now.
+    pub fn accesses(&self) -> Vec<Access> {
+        self.resource.accesses()
+    }
+
     /// A connection past the proxies. None while the server is down or does not answer.
     pub fn admin(&self) -> Option<Admin> {
         let connection = self.server.connect().ok()?;
@@ -256,7 +261,13 @@ impl Stage {
             let locks = LockManager::connect(&self.server.url()).await?;
             for key in SHORT_KEYS.iter().chain(&LONG_KEYS) {
                 let wait = PATIENCE / 2;
-                locks.lock(*key).wait(wait).acquire().await?.release().await?;
+                locks
+                    .lock(*key)
+                    .wait(wait)
+                    .acquire()
+                    .await?
+                    .release()
+                    .await?;
             }
             locks.shutdown().await;
             Ok::<(), lock_core::LockError>(())
@@ -360,8 +371,8 @@ fn sample(connection: &mut Connection, samples: &mut Vec<Sample>) -> Option<()> 
     Some(())
 }
 
-/// For how long a key was held in the server by nobody: its holder had given it up before, or was
-/// dead, or never knew.
+/// For how long keys were held in the server by nobody: the holder had released before, or was
+/// dead, or never got to know of it.
 pub fn orphaned(history: &History) -> Nanos {
     let mut holds = BTreeMap::new();
     for hold in history.holds() {
@@ -374,13 +385,13 @@ pub fn orphaned(history: &History) -> Nanos {
             .insert(&sample.key, sample.to)
             .map_or(0, |last| sample.to.saturating_sub(last));
         let Some(token) = sample.token else { continue };
-        let is_held = holds
-            .get(&(sample.key.clone(), token))
-            .is_some_and(|hold| {
-                let released = hold.released.unwrap_or(Nanos::MAX);
-                let died = history.deaths.get(&hold.worker).copied();
-                sample.from <= released.min(died.unwrap_or(Nanos::MAX))
-            });
+        let is_held = holds.get(&(sample.key.clone(), token)).is_some_and(|hold| {
+            // While it is being released the server cannot know yet.
+            let released = hold.release_done.map(|(at, _)| at).or(hold.released);
+            let died = history.deaths.get(&hold.worker).copied();
+            let end = released.into_iter().chain(died).min();
+            end.is_none_or(|end| sample.from <= end)
+        });
         if !is_held {
             total += step.min(nanos(SAMPLE_EVERY) * 3);
         }

@@ -26,7 +26,7 @@ pub const TASKS: u32 = 8;
 pub const SHORT_KEYS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 
 /// The locks that are held for many times their ttl.
-pub const LONG_KEYS: [&str; 2] = ["long0", "long1"];
+pub const LONG_KEYS: [&str; 4] = ["long0", "long1", "long2", "long3"];
 
 /// Short, because a dead holder costs as much.
 const TTL: Duration = Duration::from_secs(1);
@@ -56,15 +56,18 @@ pub enum Workload {
     Cancel,
     /// Some wait, some only try.
     Try,
+    /// The control: everybody changes one thing slowly, and writes also when the lock is lost.
+    Late,
 }
 
-const WORKLOADS: [(Workload, &str); 6] = [
+const WORKLOADS: [(Workload, &str); 7] = [
     (Workload::Mixed, "mixed"),
     (Workload::Modify, "modify"),
     (Workload::Storm, "storm"),
     (Workload::Long, "long"),
     (Workload::Cancel, "cancel"),
     (Workload::Try, "try"),
+    (Workload::Late, "late"),
 ];
 
 impl Workload {
@@ -89,9 +92,9 @@ impl Workload {
     fn of_task(self, task: u32) -> Self {
         match (self, task) {
             (Self::Mixed, 0..=2) => Self::Storm,
-            (Self::Mixed, 3 | 4) => Self::Modify,
-            (Self::Mixed, 5) => Self::Cancel,
-            (Self::Mixed, 6) => Self::Try,
+            (Self::Mixed, 3) => Self::Modify,
+            (Self::Mixed, 4) => Self::Cancel,
+            (Self::Mixed, 5) => Self::Try,
             (Self::Mixed, _) => Self::Long,
             (pure, _) => pure,
         }
@@ -321,7 +324,7 @@ impl Log {
         Event {
             at: now(),
             worker: self.worker,
-            task: self.number(),
+            task: self.task,
             hold: self.hold,
             call,
             kind,
@@ -331,10 +334,6 @@ impl Log {
             within: None,
             note: None,
         }
-    }
-
-    fn number(&self) -> u32 {
-        self.task
     }
 
     fn write(&self, event: &Event) {
@@ -362,7 +361,7 @@ impl Log {
 
     fn held(&mut self, held: &LockWatch) {
         let mut event = self.event(Call::Acquire, Kind::Ok);
-        event.token = held.fencing_token().map(|token| token.as_u64());
+        event.token = held.fencing_token().map(u64::from);
         // The stamp is taken first, so that the true end is not before the recorded one.
         event.until = Some(event.at + nanos(held.remaining()));
         self.until = event.at;
@@ -394,7 +393,11 @@ impl Task {
 
     async fn turn(&mut self) {
         let is_long = self.workload == Workload::Long;
-        let keys: &[&str] = if is_long { &LONG_KEYS } else { &SHORT_KEYS };
+        let keys: &[&str] = match self.workload {
+            Workload::Long => &LONG_KEYS,
+            Workload::Late => &SHORT_KEYS[..1],
+            _ => &SHORT_KEYS,
+        };
         let key = *self.random.pick(keys);
         let mut log = Log {
             recorder: Arc::clone(&self.recorder),
@@ -514,13 +517,16 @@ impl Task {
     /// Works under the lock, looks at the lease meanwhile, and hears of its loss.
     async fn section(&mut self, log: &mut Log, held: &LockWatch, guard: Option<&LockGuard>) -> End {
         // Most stop when they are told. The others show what the resource is fenced for.
-        let is_stubborn = self.random.chance(25);
+        let is_stubborn = self.workload == Workload::Late || self.random.chance(25);
         let plan = self.plan();
         let steps = Log {
             recorder: Arc::clone(&log.recorder),
             ..*log
         };
-        let token = held.fencing_token().expect("a native lock has one").as_u64();
+        let token = held
+            .fencing_token()
+            .expect("a native lock has one")
+            .as_u64();
         let mut work = pin!(steps_of(&mut self.resource, &steps, plan, token, guard));
         let mut lost = pin!(held.lost());
         let mut is_lost = false;
@@ -560,6 +566,11 @@ impl Task {
                 updates: 1 + random.below(2),
                 think: random.millis(1, 20),
                 renew: random.chance(5),
+            },
+            Workload::Late => Plan {
+                updates: 1,
+                think: random.millis(200, 400),
+                renew: false,
             },
             // Some only take the lock and give it back.
             _ => Plan {
@@ -609,12 +620,7 @@ async fn steps_of(
 }
 
 /// False when the resource refused the token.
-async fn update(
-    resource: &mut Client,
-    key: &str,
-    token: u64,
-    think: Duration,
-) -> io::Result<bool> {
+async fn update(resource: &mut Client, key: &str, token: u64, think: Duration) -> io::Result<bool> {
     let Answer::Values { fenced, unfenced } = resource.read(key, token).await? else {
         return Ok(false);
     };

@@ -1,0 +1,226 @@
+//! What an annotated function returns when its body did not run, or not to its end.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::rc::Rc;
+use std::time::Duration;
+
+use lock_core::{LockError, LockGuard, LockManager, distributed_lock};
+use tokio::time::sleep;
+
+use crate::{becomes_free, is_held};
+
+async fn hold(locks: &LockManager) -> LockGuard {
+    locks.lock("x").acquire().await.expect("free")
+}
+
+#[distributed_lock(name = "x", on_contended = skip, on_error = |e| drop(e), manager = locks)]
+async fn unit(locks: &LockManager, ran: &mut bool) {
+    *ran = true;
+}
+
+#[distributed_lock(name = "x", on_contended = skip, on_error = |_| None, manager = locks)]
+async fn option(locks: &LockManager) -> Option<u8> {
+    Some(1)
+}
+
+#[distributed_lock(name = "x", on_contended = skip, manager = locks)]
+async fn result_of_unit(locks: &LockManager) -> Result<(), LockError> {
+    sleep(Duration::from_millis(10)).await;
+    Ok(())
+}
+
+#[distributed_lock(name = "x", on_contended = skip, manager = locks)]
+async fn result_of_option(locks: &LockManager) -> Result<Option<u8>, LockError> {
+    Ok(Some(1))
+}
+
+type Nested<E> = Result<Result<Option<String>, u8>, E>;
+
+#[distributed_lock(name = "x", on_contended = skip, manager = locks)]
+async fn nested(locks: &LockManager) -> Nested<LockError> {
+    Ok(Err(1))
+}
+
+#[distributed_lock(name = "x", on_contended = skip, wait = "20ms", manager = locks)]
+async fn after_waiting(locks: &LockManager) -> Result<Option<u8>, LockError> {
+    Ok(Some(1))
+}
+
+#[tokio::test]
+async fn skip_has_a_value_for_what_can_be_skipped() {
+    let locks = LockManager::in_memory();
+    let mut ran = false;
+    let guard = hold(&locks).await;
+    unit(&locks, &mut ran).await;
+    assert!(!ran);
+    assert_eq!(option(&locks).await, None);
+    assert!(matches!(result_of_unit(&locks).await, Ok(())));
+    assert!(matches!(result_of_option(&locks).await, Ok(None)));
+    assert!(matches!(nested(&locks).await, Ok(Ok(None))));
+    assert!(matches!(after_waiting(&locks).await, Ok(None)));
+    drop(guard);
+    unit(&locks, &mut ran).await;
+    assert!(ran);
+    assert_eq!(option(&locks).await, Some(1));
+    assert!(matches!(result_of_option(&locks).await, Ok(Some(1))));
+    assert!(matches!(nested(&locks).await, Ok(Err(1))));
+}
+
+#[distributed_lock(name = "{name}", on_contended = skip, on_error = |_| Some(0), manager = locks)]
+async fn skips_contention_only(locks: &LockManager, name: &str) -> Option<u8> {
+    Some(1)
+}
+
+#[tokio::test]
+async fn skip_is_for_contention_only() {
+    let locks = LockManager::in_memory();
+    assert_eq!(skips_contention_only(&locks, "").await, Some(0));
+    let _guard = hold(&locks).await;
+    assert_eq!(skips_contention_only(&locks, "x").await, None);
+}
+
+#[distributed_lock(
+    name = "x",
+    ttl = "1s",
+    renew = never,
+    on_contended = |e| (format!("{payload}: {}", e.is_contended()), number),
+    on_error = |e| (format!("not {}", e.is_contended()), number),
+    manager = locks,
+)]
+async fn told(locks: &LockManager, payload: String, number: u8, work: Duration) -> (String, u8) {
+    sleep(work).await;
+    (payload, number + 1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_contended_answers_contention_and_sees_the_parameters() {
+    let locks = LockManager::in_memory();
+    let brief = Duration::from_millis(1);
+    let done = told(&locks, "a".into(), 1, brief).await;
+    assert_eq!(done, ("a".into(), 2));
+    let lost = told(&locks, "a".into(), 1, Duration::from_secs(2)).await;
+    assert_eq!(lost, ("not false".into(), 1), "`on_error` answers a loss");
+    let _guard = hold(&locks).await;
+    let contended = told(&locks, "a".into(), 1, brief).await;
+    assert_eq!(contended, ("a: true".into(), 1));
+}
+
+#[distributed_lock(name = "x", on_contended = |_| { drop(owned); Ok(0) }, manager = locks)]
+async fn takes_it(locks: &LockManager, owned: String) -> Result<usize, LockError> {
+    Ok(owned.len())
+}
+
+#[distributed_lock(name = "x", wait = "20ms", on_contended = |e| match e {
+    LockError::Timeout { .. } => Ok(0),
+    other => Err(other),
+}, manager = locks)]
+async fn times_out(locks: &LockManager) -> Result<u8, LockError> {
+    Ok(1)
+}
+
+#[tokio::test]
+async fn on_contended_may_take_what_the_body_takes() {
+    let locks = LockManager::in_memory();
+    assert!(matches!(takes_it(&locks, "abc".into()).await, Ok(3)));
+    let _guard = hold(&locks).await;
+    assert!(matches!(takes_it(&locks, "abc".into()).await, Ok(0)));
+    assert!(matches!(times_out(&locks).await, Ok(0)));
+}
+
+#[distributed_lock(name = "x", on_contended = error, on_error = |e| e.is_contended(), manager = locks)]
+async fn error_is_the_default(locks: &LockManager) -> bool {
+    false
+}
+
+#[tokio::test]
+async fn on_contended_error_is_an_error_like_others() {
+    let locks = LockManager::in_memory();
+    assert!(!error_is_the_default(&locks).await);
+    let _guard = hold(&locks).await;
+    assert!(error_is_the_default(&locks).await);
+}
+
+#[distributed_lock(name = "x", manager = locks)]
+async fn generic_error<E: From<LockError>>(locks: &LockManager) -> Result<u8, E> {
+    Ok(1)
+}
+
+type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+#[distributed_lock(name = "x", manager = locks)]
+async fn alias(locks: &LockManager) -> Fallible<u8> {
+    Ok("1".parse()?)
+}
+
+#[distributed_lock(name = "x", manager = locks)]
+async fn io(locks: &LockManager) -> Result<impl Sized + Display, Box<dyn Error + Send + Sync>> {
+    Ok(1)
+}
+
+#[distributed_lock(name = "x", on_contended = |_| 0, on_error = |_| 2, manager = locks)]
+async fn hidden(locks: &LockManager) -> impl Display + Copy {
+    1
+}
+
+#[distributed_lock(
+    name = "x",
+    on_contended = |_| std::process::abort(),
+    on_error = |_| std::process::abort(),
+    manager = locks,
+)]
+async fn never(locks: &LockManager) -> ! {
+    std::future::pending().await
+}
+
+#[tokio::test]
+async fn return_types_may_be_aliases_generic_hidden_or_never() {
+    let locks = LockManager::in_memory();
+    assert!(matches!(generic_error::<LockError>(&locks).await, Ok(1)));
+    assert_eq!(alias(&locks).await.expect("free"), 1);
+    assert_eq!(io(&locks).await.expect("free").to_string(), "1");
+    assert_eq!(hidden(&locks).await.to_string(), "1");
+    let brief = Duration::from_millis(20);
+    let running = tokio::time::timeout(brief, never(&locks));
+    running.await.expect_err("it never returns");
+    becomes_free(&locks, "x").await;
+    let guard = hold(&locks).await;
+    assert!(generic_error::<LockError>(&locks).await.is_err());
+    assert!(alias(&locks).await.is_err());
+    assert!(io(&locks).await.is_err());
+    assert_eq!(hidden(&locks).await.to_string(), "0");
+    drop(guard);
+}
+
+#[derive(Debug)]
+struct Local {
+    reason: Rc<str>,
+}
+
+impl From<LockError> for Local {
+    fn from(error: LockError) -> Self {
+        Self {
+            reason: error.to_string().into(),
+        }
+    }
+}
+
+#[distributed_lock(name = "x", release = background, manager = locks)]
+async fn not_send(locks: LockManager) -> Result<u8, Local> {
+    tokio::task::yield_now().await;
+    Ok(1)
+}
+
+#[tokio::test]
+async fn errors_that_are_not_send_need_a_release_in_the_background() {
+    const fn assert_send<T: Send>(future: T) -> T {
+        future
+    }
+    let locks = LockManager::in_memory();
+    assert_eq!(assert_send(not_send(locks.clone())).await.expect("free"), 1);
+    becomes_free(&locks, "x").await;
+    let _guard = hold(&locks).await;
+    let error = not_send(locks.clone()).await.expect_err("held");
+    assert!(!error.reason.is_empty());
+    assert!(is_held(&locks, "x").await);
+}

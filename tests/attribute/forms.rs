@@ -1,0 +1,178 @@
+//! What an async function can be, beyond what `macros.rs` has.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::Pin;
+
+use lock_core::{LockError, LockManager, distributed_lock};
+
+use crate::is_held;
+
+#[distributed_lock(name = "fib:{n}", manager = locks)]
+async fn recursive(locks: &LockManager, n: u64) -> Result<u64, LockError> {
+    if n < 2 {
+        return Ok(n);
+    }
+    let one = Box::pin(recursive(locks, n - 1)).await?;
+    let two = Box::pin(recursive(locks, n - 2)).await?;
+    Ok(one + two)
+}
+
+#[tokio::test]
+async fn recursion_goes_through_a_box() {
+    let locks = LockManager::in_memory();
+    assert_eq!(recursive(&locks, 7).await.expect("free"), 13);
+}
+
+#[distributed_lock(name = "outer", manager = locks)]
+async fn outer(locks: &LockManager) -> Result<bool, LockError> {
+    #[distributed_lock(name = "inner:{id}", manager = locks)]
+    async fn inner(locks: &LockManager, id: u8) -> Result<bool, LockError> {
+        Ok(is_held(locks, "outer").await && is_held(locks, "inner:1").await && id == 1)
+    }
+    inner(locks, 1).await
+}
+
+#[tokio::test]
+async fn functions_may_stand_in_functions() {
+    assert!(outer(&LockManager::in_memory()).await.expect("free"));
+}
+
+struct Shelf<'s, T, const N: usize> {
+    locks: &'s LockManager,
+    items: [T; N],
+}
+
+impl<'s, T, const N: usize> Shelf<'s, T, N>
+where
+    T: Copy + Display + Send + Sync,
+{
+    #[distributed_lock(name = "shelf:{key}", manager = self.locks)]
+    async fn named<'a, 'b: 'a>(&'a self, key: &'b str, at: usize) -> Result<&'a T, LockError> {
+        tokio::task::yield_now().await;
+        Ok(&self.items[at.min(key.len())])
+    }
+
+    #[distributed_lock(name = "shelf:{_key}", manager = self.locks)]
+    async fn elided(&mut self, _key: &str, item: T) -> Result<&mut [T; N], LockError> {
+        self.items[0] = item;
+        Ok(&mut self.items)
+    }
+
+    #[distributed_lock(name = "shelf:{item}", manager = self.locks)]
+    pub(crate) async fn owned(self, mut item: T, more: &mut [T]) -> Result<(Self, T), LockError>
+    where
+        T: Default,
+    {
+        std::mem::swap(&mut item, &mut more[0]);
+        Ok((self, item))
+    }
+
+    const fn locks(&self) -> &'s LockManager {
+        self.locks
+    }
+}
+
+#[tokio::test]
+async fn methods_have_lifetimes_and_generics() {
+    let locks = LockManager::in_memory();
+    let mut shelf = Shelf {
+        locks: &locks,
+        items: [1_u8, 2],
+    };
+    assert_eq!(*shelf.named("abc", 1).await.expect("free"), 2);
+    assert_eq!(shelf.elided("k", 9).await.expect("free"), &[9, 2]);
+    let mut more = [5];
+    let (shelf, was) = shelf.owned(4, &mut more).await.expect("free");
+    assert_eq!((was, more, shelf.items[0]), (5, [4], 9));
+    assert!(!is_held(shelf.locks(), "shelf:4").await);
+}
+
+trait Ship {
+    async fn native(&self, id: u8) -> Result<u8, LockError>;
+
+    fn hidden(&self) -> impl Future<Output = Result<u8, LockError>> + Send;
+}
+
+struct Van<'l>(&'l LockManager);
+
+impl Ship for Van<'_> {
+    #[distributed_lock(name = "van:{id}", manager = self.0)]
+    async fn native(&self, id: u8) -> Result<u8, LockError> {
+        Ok(id)
+    }
+
+    #[distributed_lock(name = "van", manager = self.0)]
+    async fn hidden(&self) -> Result<u8, LockError> {
+        Ok(2)
+    }
+}
+
+#[tokio::test]
+async fn traits_with_native_async_functions_are_implemented() {
+    let locks = LockManager::in_memory();
+    assert_eq!(Van(&locks).native(1).await.expect("free"), 1);
+    assert_eq!(Van(&locks).hidden().await.expect("free"), 2);
+}
+
+#[distributed_lock(name = "cb:{key}", manager = locks)]
+async fn callback<F, R>(locks: &LockManager, key: &dyn Key, run: F) -> Result<R, LockError>
+where
+    F: AsyncFnOnce(&LockManager) -> R,
+{
+    Ok(run(locks).await)
+}
+
+/// A trait object as a parameter.
+trait Key: Display + Send + Sync {}
+
+impl Key for u8 {}
+
+#[tokio::test]
+async fn parameters_may_be_closures_and_trait_objects() {
+    let locks = LockManager::in_memory();
+    let held = callback(&locks, &3, async |locks: &LockManager| {
+        is_held(locks, "cb:3").await
+    });
+    assert!(held.await.expect("free"));
+}
+
+#[distributed_lock(name = "boxed", manager = locks)]
+async fn erased(locks: LockManager) -> Result<u8, LockError> {
+    tokio::task::yield_now().await;
+    drop(locks);
+    Ok(1)
+}
+
+type Handler = fn(LockManager) -> Pin<Box<dyn Future<Output = Result<u8, LockError>> + Send>>;
+
+#[tokio::test]
+async fn functions_may_be_passed_as_values() {
+    let handlers: [Handler; 1] = [|locks| Box::pin(erased(locks))];
+    for handler in handlers {
+        assert_eq!(handler(LockManager::in_memory()).await.expect("free"), 1);
+    }
+}
+
+#[deny(unused_variables, unused_mut, unused_braces, unused_parens, dead_code)]
+mod lints {
+    use super::{LockError, LockManager, distributed_lock};
+
+    #[allow(unused_variables, reason = "the attribute keeps attributes")]
+    #[distributed_lock(name = "lint", manager = locks)]
+    #[deprecated = "to see that it stays"]
+    pub(super) async fn kept(locks: &LockManager, unused: u8) -> Result<(), LockError> {
+        #![allow(unused_mut, reason = "inner attributes stay, too")]
+        let mut never_changed = 1;
+        assert_eq!(never_changed, 1);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn lint_attributes_stay() {
+    #[expect(deprecated, reason = "what is deprecated stays so")]
+    lints::kept(&LockManager::in_memory(), 1)
+        .await
+        .expect("free");
+}

@@ -1,0 +1,285 @@
+//! What each option does while the lock is held and when it ends.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lock_core::{LockError, LockManager, distributed_lock};
+use tests::RedisServer;
+use tokio::time::{Instant, sleep};
+
+use crate::{becomes_free, is_held};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[distributed_lock(name = "job", ttl = "1s", renew = never, manager = locks)]
+async fn never_renewed(locks: &LockManager, work: Duration) -> Result<u8, LockError> {
+    sleep(work).await;
+    Ok(1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn renew_never_ends_with_the_ttl() {
+    let locks = LockManager::in_memory();
+    let half = SECOND / 2;
+    assert!(matches!(never_renewed(&locks, half).await, Ok(1)));
+    let answer = never_renewed(&locks, 2 * SECOND).await;
+    assert!(matches!(answer, Err(LockError::Lost)), "{answer:?}");
+}
+
+#[distributed_lock(name = "job", ttl = "1s", renew = auto, manager = locks)]
+async fn renewed(locks: &LockManager, work: Duration) -> Result<u8, LockError> {
+    sleep(work).await;
+    Ok(1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn renew_auto_outlives_the_ttl() {
+    let locks = LockManager::in_memory();
+    assert!(matches!(renewed(&locks, 60 * SECOND).await, Ok(1)));
+}
+
+const EVERY: Duration = Duration::from_millis(100);
+
+#[distributed_lock(name = "job", ttl = "400ms", renew = EVERY, manager = locks)]
+async fn renewed_often(locks: &LockManager, server: &RedisServer) -> Result<u64, LockError> {
+    // The default would renew after 133 ms for the first time.
+    let until = Instant::now() + SECOND;
+    let mut longest = 0;
+    while Instant::now() < until {
+        sleep(Duration::from_millis(5)).await;
+        let left = server.cli(&["PTTL", "lock:job"]).integer();
+        longest = longest.max(400 - left);
+    }
+    Ok(u64::try_from(longest).expect("the lock has an expiry"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renew_by_a_duration_outlives_the_ttl() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url()).await.expect("it runs");
+    let unrenewed = renewed_often(&locks, &server).await.expect("held on");
+    assert!(unrenewed >= 90, "renewed too often: {unrenewed} ms");
+}
+
+#[distributed_lock(name = "job", ttl = "1s", max_hold = "5s", manager = locks)]
+async fn limited(locks: &LockManager) -> Result<(), LockError> {
+    pending().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_ends_as_a_loss() {
+    let locks = LockManager::in_memory();
+    let before = Instant::now();
+    let answer = limited(&locks).await;
+    assert!(matches!(answer, Err(LockError::Lost)), "{answer:?}");
+    assert!((5 * SECOND..6 * SECOND).contains(&before.elapsed()));
+    assert!(!is_held(&locks, "job").await);
+}
+
+#[distributed_lock(name = "cron", ttl = "30s", min_hold = "10s", manager = locks)]
+async fn nightly(locks: &LockManager, work: Duration) -> Result<Instant, LockError> {
+    sleep(work).await;
+    Ok(Instant::now())
+}
+
+#[tokio::test(start_paused = true)]
+async fn min_hold_keeps_the_key_and_not_the_caller() {
+    let locks = LockManager::in_memory();
+    let begun = Instant::now();
+    nightly(&locks, SECOND).await.expect("free");
+    assert_eq!(begun.elapsed(), SECOND, "the caller went on at once");
+    assert!(nightly(&locks, SECOND).await.is_err(), "the key is kept");
+    sleep(8 * SECOND).await;
+    assert!(is_held(&locks, "cron").await);
+    sleep(SECOND + Duration::from_millis(10)).await;
+    nightly(&locks, SECOND).await.expect("kept for long enough");
+}
+
+#[tokio::test(start_paused = true)]
+async fn min_hold_adds_nothing_to_a_longer_section() {
+    let locks = LockManager::in_memory();
+    nightly(&locks, 11 * SECOND).await.expect("free");
+    assert!(!is_held(&locks, "cron").await);
+}
+
+#[distributed_lock(name = "cron", ttl = "30s", wait = "20s", manager = locks)]
+async fn after_nightly(locks: &LockManager) -> Result<Instant, LockError> {
+    Ok(Instant::now())
+}
+
+#[tokio::test(start_paused = true)]
+async fn min_hold_is_waited_for() {
+    let locks = LockManager::in_memory();
+    let begun = Instant::now();
+    let late = async {
+        sleep(SECOND / 2).await;
+        after_nightly(&locks).await
+    };
+    let (first, next) = tokio::join!(nightly(&locks, SECOND), late);
+    first.expect("free");
+    let passed = next.expect("within the wait").duration_since(begun);
+    assert!((10 * SECOND..11 * SECOND).contains(&passed), "{passed:?}");
+}
+
+#[distributed_lock(name = "cron", ttl = "5s", min_hold = "800ms", manager = locks)]
+async fn short(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(name = "cron", ttl = "5s", min_hold = "800ms", manager = locks)]
+async fn dropped(locks: &LockManager) -> Result<(), LockError> {
+    pending().await
+}
+
+#[tokio::test]
+async fn min_hold_is_kept_by_a_server() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url()).await.expect("it runs");
+    let begun = Instant::now();
+    short(&locks).await.expect("free");
+    let left = server.cli(&["PTTL", "lock:cron"]).integer();
+    assert!((1..=800).contains(&left), "{left} ms are left");
+    assert!(short(&locks).await.expect_err("kept").is_contended());
+    let waiting = locks.lock("cron").wait(5 * SECOND).acquire().await;
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_millis(800), "{waited:?}");
+    assert!(waited < 3 * SECOND, "{waited:?}");
+    waiting.expect("free by now").release().await.expect("held");
+
+    let running = tokio::time::timeout(SECOND / 10, dropped(&locks));
+    running.await.expect_err("it never ends");
+    locks.shutdown().await;
+    let left = server.cli(&["PTTL", "lock:cron"]).integer();
+    assert!((1..=800).contains(&left), "{left} ms are left");
+}
+
+#[distributed_lock(name = "x", min_hold = "30s", manager = locks)]
+async fn too_long_for_the_default(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(name = "x", max_hold = "30s", manager = locks)]
+async fn too_short_for_the_default(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(name = "x", renew = "20s", manager = locks)]
+async fn too_seldom_for_the_default(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_ttl_of_the_manager_is_related_to_at_run_time() {
+    let locks = LockManager::in_memory();
+    let answer = too_long_for_the_default(&locks).await;
+    assert!(matches!(answer, Err(LockError::InvalidMinHold { .. })));
+    let answer = too_short_for_the_default(&locks).await;
+    assert!(matches!(answer, Err(LockError::InvalidMaxHold { .. })));
+    let answer = too_seldom_for_the_default(&locks).await;
+    assert!(matches!(answer, Err(LockError::InvalidRenewal { .. })));
+    let longer = LockManager::builder().default_ttl(40 * SECOND).in_memory();
+    too_long_for_the_default(&longer).await.expect("free");
+    too_seldom_for_the_default(&longer).await.expect("free");
+}
+
+#[distributed_lock(name = "job", ttl = "1s", renew = never, on_lost = continue, manager = locks)]
+async fn goes_on(locks: &LockManager, other_holds: &AtomicBool) -> Result<u8, LockError> {
+    sleep(2 * SECOND).await;
+    let other = locks.lock("job").acquire().await?;
+    other_holds.store(true, Ordering::SeqCst);
+    drop(other);
+    Ok(7)
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_lost_continue_runs_to_the_end() {
+    let locks = LockManager::in_memory();
+    let other_holds = AtomicBool::new(false);
+    let answer = goes_on(&locks, &other_holds).await;
+    // It asked for its own lock, which is an error inside its body, lost or not.
+    assert!(
+        matches!(answer, Err(LockError::WouldDeadlock)),
+        "{answer:?}"
+    );
+    let elsewhere = async {
+        sleep(3 * SECOND / 2).await;
+        is_held(&locks, "job").await
+    };
+    let (answer, held) = tokio::join!(patient(&locks), elsewhere);
+    assert!(matches!(answer, Ok(7)), "{answer:?}");
+    assert!(!held, "the lock was lost meanwhile");
+}
+
+#[distributed_lock(name = "job", ttl = "1s", renew = never, on_lost = continue, manager = locks)]
+async fn patient(locks: &LockManager) -> Result<u8, LockError> {
+    sleep(2 * SECOND).await;
+    Ok(7)
+}
+
+#[distributed_lock(name = "job", on_lost = cancel, release = confirm, mode = exclusive, manager = locks)]
+async fn by_the_defaults(locks: &LockManager) -> Result<bool, LockError> {
+    Ok(is_held(locks, "job").await)
+}
+
+#[tokio::test]
+async fn defaults_may_be_written() {
+    let locks = LockManager::in_memory();
+    assert!(by_the_defaults(&locks).await.expect("free"));
+    assert!(!is_held(&locks, "job").await);
+}
+
+#[distributed_lock(name = "job", release = background, manager = locks)]
+async fn in_the_background(locks: &LockManager) -> Result<u8, LockError> {
+    Ok(1)
+}
+
+#[tokio::test]
+async fn release_background_releases() {
+    let server = RedisServer::start();
+    for locks in [
+        LockManager::in_memory(),
+        LockManager::connect(&server.url()).await.expect("it runs"),
+    ] {
+        assert!(matches!(in_the_background(&locks).await, Ok(1)));
+        becomes_free(&locks, "job").await;
+    }
+}
+
+struct User {
+    id: u32,
+}
+
+#[distributed_lock(name = "cart", hash_tag = "user:{user.id}", manager = locks)]
+async fn tagged(locks: &LockManager, user: &User) -> Result<bool, LockError> {
+    Ok(is_held(locks, "{user:5}:cart").await && user.id == 5)
+}
+
+#[distributed_lock(name = format!("cart:{}", user.id), hash_tag = "{user.id}", manager = locks)]
+async fn tagged_expression(locks: &LockManager, user: &User) -> Result<bool, LockError> {
+    Ok(is_held(locks, "{5}:cart:5").await && user.id == 5)
+}
+
+#[distributed_lock(name = name, hash_tag = "{tag}", manager = locks)]
+async fn tagged_by(locks: &LockManager, name: &str, tag: &str) -> Result<bool, LockError> {
+    Ok(is_held(locks, "{a%7Db}:x").await)
+}
+
+#[tokio::test]
+async fn hash_tag_stands_before_the_name() {
+    let locks = LockManager::in_memory();
+    let user = User { id: 5 };
+    assert!(tagged(&locks, &user).await.expect("free"));
+    assert!(tagged_expression(&locks, &user).await.expect("free"));
+    assert!(
+        tagged_by(&locks, "x", "a}b").await.expect("free"),
+        "encoded"
+    );
+    for (name, tag) in [("", "t"), ("x", ""), ("{x}", "t"), ("x:q", "t")] {
+        let answer = tagged_by(&locks, name, tag).await;
+        assert!(
+            matches!(answer, Err(LockError::InvalidName { .. })),
+            "{name} {tag} {answer:?}"
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! A crate of somebody else's: outside this workspace, offline, with `lock-core` under another
+//! name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const MANIFEST: &str = r#"
+[package]
+name = "outside"
+version = "0.0.0"
+edition = "2021"
+rust-version = "ROOT_RUST_VERSION"
+
+[dependencies]
+locks = { package = "lock-core", path = "ROOT/lock-core", default-features = false, features = ["macros"] }
+tokio = { version = "1", default-features = false, features = ["macros", "rt", "time"] }
+
+[workspace]
+"#;
+
+const PROGRAM: &str = r##"
+#![deny(warnings)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use locks::{distributed_lock, LockError, LockManager};
+
+const LEASE: Duration = Duration::from_secs(5);
+
+struct Shop {
+    id: u64,
+}
+
+impl Shop {
+    #[distributed_lock(
+        name = "shop:{self.id}:{order.id}",
+        ttl = LEASE,
+        wait = "1s",
+        bind = held,
+        crate = ::locks
+    )]
+    async fn ship(self: Arc<Self>, order: Order) -> Result<String, LockError> {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        Ok(format!("{} {}", held.key(), order.id))
+    }
+}
+
+struct Order {
+    id: u64,
+}
+
+#[distributed_lock(name = "job", on_contended = skip, crate = ::locks)]
+async fn job() -> Result<Option<u8>, LockError> {
+    // The same lock again, which it holds.
+    Ok(Box::pin(again()).await.err().map(|_| 1))
+}
+
+#[distributed_lock(name = "job", crate = ::locks)]
+async fn again() -> Result<(), LockError> {
+    Ok(())
+}
+
+/// # Safety
+///
+/// None needed: it is here for its signature.
+#[distributed_lock(name = "unsafe", crate = ::locks)]
+unsafe async fn careful(pointer: &u8) -> Result<u8, LockError> {
+    let pointer: *const u8 = pointer;
+    Ok(unsafe { *pointer })
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), LockError> {
+    LockManager::in_memory().install_global()?;
+    let shipped = Arc::new(Shop { id: 1 }).ship(Order { id: 2 }).await?;
+    let job = job().await?;
+    let careful = unsafe { careful(&7) }.await?;
+    println!("{shipped} {job:?} {careful}");
+    Ok(())
+}
+"##;
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left in a temporary folder harms nobody.
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+#[test]
+fn a_users_crate_compiles_and_runs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the workspace");
+    let folder = format!("lock-core-outside-{}", std::process::id());
+    let folder = Folder(std::env::temp_dir().join(folder));
+    fs::create_dir_all(folder.0.join("src")).expect("a folder");
+    let manifest = MANIFEST
+        .replace("ROOT_RUST_VERSION", env!("CARGO_PKG_RUST_VERSION"))
+        .replace("ROOT", root.to_str().expect("a path of text"));
+    fs::write(folder.0.join("Cargo.toml"), manifest).expect("written");
+    fs::write(folder.0.join("src/main.rs"), PROGRAM).expect("written");
+    // The versions that the other tests run with, which are known to be there.
+    fs::copy(root.join("Cargo.lock"), folder.0.join("Cargo.lock")).expect("copied");
+
+    let output = Command::new(env!("CARGO"))
+        .args(["run", "--offline", "--quiet", "--target-dir"])
+        // Kept from run to run: the dependencies are compiled once.
+        .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside"))
+        .current_dir(&folder.0)
+        .env_remove("LOCK_URL")
+        .output()
+        .expect("cargo runs");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.trim(), "lock:shop:1:2 2 Some(1) 7", "{complaint}");
+}

@@ -1,0 +1,426 @@
+//! What the holder's own program does to its locks.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lock_core::{LockError, LockGuard, LockManager, Renew, distributed_lock};
+use tests::{Proxy, RedisServer, Shim, eventually, eventually_async, helper};
+use tokio::sync::Barrier;
+
+use super::support::{
+    AT_ONCE, KEY, LONG, NAME, NOTICE, SOON, Trace, assert_held_for, assert_nothing_left, connect,
+    connect_with_timeout, exists, grants, holder, in_time, keys, lost_in_time, ms, runtime,
+    server_left,
+};
+
+/// Says that it was dropped.
+struct Flag(Arc<AtomicBool>);
+
+impl Drop for Flag {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// The only thread of the runtime does not come back for longer than three leases.
+#[tokio::test]
+async fn f36_a_blocked_executor_keeps_its_lock() {
+    let ttl = ms(300);
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let body = async |held: &LockGuard| {
+        let before = server.cli(&["GET", KEY]);
+        let until = Instant::now() + ttl * 3;
+        while Instant::now() < until {
+            assert_eq!(server.cli(&["GET", KEY]), before);
+            thread::sleep(ms(10));
+        }
+        held.is_lost()
+    };
+    let was_lost = locks.lock(NAME).ttl(ttl).run(body).await.unwrap();
+    assert!(!was_lost);
+    assert_nothing_left(&server, &locks).await;
+}
+
+/// Renewals are on their way while the guard goes. They neither bring the lock back nor report a
+/// loss, and no more of them follow.
+#[tokio::test]
+async fn f37_no_renewal_outlives_its_guard() {
+    let every = ms(20);
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let request = locks.lock(NAME).ttl(ms(900)).renew(Renew::Every(every));
+    for released in ["by a call", "by drop"] {
+        let held = request.clone().acquire().await.unwrap();
+        let watch = held.watch();
+        let monitor = server.monitor();
+        server.cli(&["CLIENT", "PAUSE", "300", "ALL"]);
+        assert_held_for(every * 3, &held).await;
+        if released == "by a call" {
+            held.release().await.unwrap();
+        } else {
+            drop(held);
+        }
+        locks.shutdown().await;
+        assert!(!watch.is_lost() && !watch.is_held());
+        assert_eq!(keys(&server), Vec::<String>::new());
+        // Time for many more.
+        let recording = monitor.stop();
+        let quiet = server.monitor();
+        tokio::time::sleep(every * 10).await;
+        assert_eq!(quiet.stop().client_commands_about(NAME), 0);
+        assert_eq!(grants(&recording), 0);
+        let on_key = |name: &str| {
+            let all = recording.all();
+            all.iter().rposition(|command| {
+                command.is_from_script() && command.name() == name && command.words[1] == KEY
+            })
+        };
+        let deleted = on_key("DEL").expect("it was released");
+        assert!(on_key("PEXPIRE").is_none_or(|last| last < deleted));
+    }
+}
+
+/// Cut connections, and a restart that loses nothing: renewals fail until it is over, and go on.
+#[tokio::test]
+async fn f38_renewals_outlive_errors_that_pass() {
+    let ttl = ms(2_500);
+    let server = RedisServer::options()
+        .args(["--appendonly", "yes"])
+        .args(["--appendfsync", "always"])
+        .start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = connect(&proxy.url()).await;
+    let request = locks.lock(NAME).ttl(ttl).renew(Renew::Every(ms(50)));
+    let held = request.acquire().await.unwrap();
+    let watch = held.watch();
+    let is_renewed = async || watch.remaining() > ttl - ms(400);
+    for trouble in ["cut", "refused", "restart"] {
+        match trouble {
+            "cut" => proxy.cut_all(),
+            "refused" => {
+                proxy.refuse();
+                proxy.cut_all();
+                eventually_async(SOON, async || watch.remaining() < ttl - ms(500)).await;
+                proxy.forward();
+            }
+            _ => server.restart(),
+        }
+        eventually_async(SOON, is_renewed).await;
+        assert!(!held.is_lost(), "after {trouble}");
+    }
+    held.release().await.unwrap();
+    assert_nothing_left(&server, &locks).await;
+}
+
+/// A task that is dropped with its runtime, in each way in which a runtime can end, and a guard
+/// that is dropped where there is none.
+#[test]
+fn f39_a_guard_that_goes_with_its_runtime_is_released() {
+    let server = RedisServer::start();
+    let staying = runtime();
+    let locks = staying.block_on(connect(&server.url()));
+    let ends: [fn(tokio::runtime::Runtime); 3] = [
+        drop,
+        tokio::runtime::Runtime::shutdown_background,
+        |runtime| runtime.shutdown_timeout(ms(50)),
+    ];
+    for end in ends {
+        let ending = runtime();
+        let held = ending.block_on(locks.lock(NAME).ttl(LONG).acquire());
+        let held = held.unwrap();
+        ending.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        });
+        // A release that has been called and not been polled to its end.
+        let other = ending.block_on(locks.lock("other").ttl(LONG).acquire());
+        let other = other.unwrap();
+        ending.spawn(async move {
+            tokio::task::yield_now().await;
+            other.release().await
+        });
+        ending.block_on(tokio::task::yield_now());
+        assert!(exists(&server, KEY));
+        end(ending);
+        eventually(SOON, || keys(&server).is_empty());
+    }
+    let ending = runtime();
+    let held = ending.block_on(locks.lock(NAME).ttl(LONG).acquire());
+    drop(ending);
+    thread::spawn(move || drop(held)).join().unwrap();
+    eventually(SOON, || keys(&server).is_empty());
+    staying.block_on(assert_nothing_left(&server, &locks));
+}
+
+/// Unwinding releases; what never unwinds is bounded by the longest hold, or by the ttl.
+#[tokio::test]
+async fn f40_a_panic_releases_and_a_forgotten_guard_ends() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let panics = locks.lock(NAME).ttl(LONG).run(async |_| {
+        tokio::task::yield_now().await;
+        panic!("on purpose");
+    });
+    let panicked: Result<Result<(), LockError>, _> = tokio::spawn(panics).await;
+    assert!(panicked.unwrap_err().is_panic());
+    let held = locks.lock(NAME).ttl(LONG).wait(AT_ONCE).acquire().await;
+    let held = held.expect("the body's panic released it");
+    let panicked = tokio::spawn(async move {
+        let _held = held;
+        panic!("on purpose");
+    });
+    assert!(panicked.await.unwrap_err().is_panic());
+    let held = locks.lock(NAME).wait(AT_ONCE).acquire().await;
+    held.expect("the task's panic released it")
+        .release()
+        .await
+        .unwrap();
+
+    let (ttl, longest) = (ms(300), ms(700));
+    let asked = Instant::now();
+    let request = locks.lock(NAME).ttl(ttl).max_hold(longest);
+    let held = request.acquire().await.unwrap();
+    let watch = held.watch();
+    std::mem::forget(held);
+    assert!(locks.lock(NAME).try_acquire().await.unwrap().is_none());
+    let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+    let took = asked.elapsed();
+    assert!(watch.is_lost(), "two hold it");
+    assert!(took > ttl + ms(100), "it was not renewed: {took:?}");
+    assert!(took < longest + NOTICE, "{took:?}");
+    next.release().await.unwrap();
+
+    let aborts = holder(&server.url(), ms(500), Duration::ZERO).spawn();
+    aborts.record(SOON, |record| record.get("held").is_some());
+    aborts.kill9();
+    let left = server_left(&server, KEY);
+    let next = in_time(left, locks.lock(NAME).wait(SOON).acquire()).await;
+    next.unwrap().release().await.unwrap();
+    assert_nothing_left(&server, &locks).await;
+}
+
+#[distributed_lock(name = "job", ttl = "1s", manager = locks)]
+async fn counts(locks: &LockManager, proxy: &Proxy, runs: &AtomicUsize) -> Result<u32, LockError> {
+    runs.fetch_add(1, Ordering::AcqRel);
+    proxy.refuse();
+    proxy.cut_all();
+    Ok(42)
+}
+
+/// The body is done, and done once: its value is the caller's. Who asks for the release's outcome
+/// has it.
+#[tokio::test]
+async fn f41_a_failed_release_hides_no_result() {
+    let timeout = ms(200);
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = connect_with_timeout(&proxy.url(), timeout).await;
+    let (trace, _tracing) = Trace::begin();
+    let runs = AtomicUsize::new(0);
+    let request = locks.lock(NAME).ttl(ms(1_000));
+    let body = async |_: &LockGuard| {
+        runs.fetch_add(1, Ordering::AcqRel);
+        proxy.refuse();
+        proxy.cut_all();
+        42
+    };
+    assert_eq!(request.clone().run(body).await.unwrap(), 42);
+    trace.assert_says("its release failed");
+    proxy.forward();
+    assert_nothing_left(&server, &locks).await;
+
+    assert_eq!(counts(&locks, &proxy, &runs).await.unwrap(), 42);
+    assert_eq!(runs.load(Ordering::Acquire), 2);
+    proxy.forward();
+    assert_nothing_left(&server, &locks).await;
+
+    let held = request.acquire().await.unwrap();
+    proxy.refuse();
+    proxy.cut_all();
+    let outcome = in_time(timeout, held.release()).await;
+    assert!(matches!(outcome, Err(LockError::Backend(_))), "{outcome:?}");
+    proxy.forward();
+    assert_nothing_left(&server, &locks).await;
+}
+
+#[distributed_lock(name = "job", ttl = "600ms", manager = locks)]
+async fn robbed(locks: &LockManager, server: &RedisServer, flag: Flag) -> Result<(), LockError> {
+    let _flag = flag;
+    server.cli(&["DEL", KEY]);
+    std::future::pending().await
+}
+
+/// The next renewal finds out, and that is due within a third of the ttl.
+#[tokio::test]
+async fn f42_the_holder_is_told_and_the_body_dropped() {
+    let ttl = ms(600);
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let dropped = Arc::new(AtomicBool::new(false));
+    let flag = Flag(Arc::clone(&dropped));
+    let body = async |held: &LockGuard| {
+        let _flag = flag;
+        let watch = held.watch();
+        server.cli(&["DEL", KEY]);
+        // Nobody works on without knowing, also in tasks of its own.
+        tokio::spawn(async move { watch.lost().await });
+        std::future::pending::<()>().await;
+    };
+    let outcome = in_time(ttl / 3, locks.lock(NAME).ttl(ttl).run(body)).await;
+    assert!(matches!(outcome, Err(LockError::Lost)), "{outcome:?}");
+    assert!(dropped.swap(false, Ordering::AcqRel));
+
+    let flag = Flag(Arc::clone(&dropped));
+    let outcome = in_time(ttl / 3, robbed(&locks, &server, flag)).await;
+    assert!(matches!(outcome, Err(LockError::Lost)), "{outcome:?}");
+    assert!(dropped.load(Ordering::Acquire));
+
+    let held = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
+    let watching = tokio::spawn(held.watch().lost());
+    server.cli(&["DEL", KEY]);
+    lost_in_time(&held).await;
+    tokio::time::timeout(NOTICE, watching)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(matches!(held.release().await, Err(LockError::Lost)));
+    assert_nothing_left(&server, &locks).await;
+}
+
+#[distributed_lock(name = "job", wait = "60s", manager = locks)]
+async fn nested(locks: &LockManager, depth: u32) -> Result<LockError, LockError> {
+    if depth > 0 {
+        return Box::pin(nested(locks, 0)).await;
+    }
+    let again = locks.lock(NAME).wait(LONG).acquire().await;
+    Ok(again.expect_err("it is held further up"))
+}
+
+/// At once, and not after the wait. Branches beside each other are no nesting, and tasks of their
+/// own are told that their own process is in the way.
+#[tokio::test]
+async fn f43_a_task_that_waits_for_itself_is_told_at_once() {
+    let wait = ms(200);
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let clone = locks.clone();
+    let body = async |_: &LockGuard| {
+        let inner = clone.lock(NAME).wait(LONG);
+        let error = in_time(Duration::ZERO, inner.clone().acquire()).await;
+        assert!(matches!(error, Err(LockError::WouldDeadlock)), "{error:?}");
+        let error = in_time(Duration::ZERO, inner.clone().run(async |_| ())).await;
+        assert!(matches!(error, Err(LockError::WouldDeadlock)), "{error:?}");
+        let none = in_time(Duration::ZERO, inner.clone().try_acquire()).await;
+        assert!(none.unwrap().is_none());
+        let other = clone.lock("other").wait(LONG).acquire().await;
+        other.unwrap().release().await.unwrap();
+        let spawned = tokio::spawn(inner.wait(wait).acquire());
+        in_time(wait, spawned).await.unwrap().unwrap_err()
+    };
+    let error = locks.lock(NAME).wait(SOON).run(body).await.unwrap();
+    assert!(matches!(error, LockError::Timeout { .. }), "{error}");
+    assert!(error.holder().expect("it was seen").is_this_process());
+
+    let error = in_time(Duration::ZERO, nested(&locks, 0)).await.unwrap();
+    assert!(matches!(error, LockError::WouldDeadlock), "{error}");
+    let outcome = in_time(Duration::ZERO, nested(&locks, 1)).await;
+    assert!(matches!(outcome, Err(LockError::WouldDeadlock)));
+
+    let inside = AtomicBool::new(false);
+    let section = async |_: &LockGuard| {
+        assert!(!inside.swap(true, Ordering::AcqRel), "two are inside");
+        tokio::time::sleep(ms(5)).await;
+        inside.store(false, Ordering::Release);
+    };
+    let branch = || locks.lock(NAME).wait(SOON).run(section);
+    let (first, second) = tokio::join!(branch(), branch());
+    first.unwrap();
+    second.unwrap();
+    assert_nothing_left(&server, &locks).await;
+}
+
+/// Plain guards in both orders, and of one name twice: `wait` bounds them, the error names the
+/// holder, and one who gives up lets the other in.
+#[tokio::test]
+async fn f44_locks_in_both_orders_end_with_the_wait() {
+    let wait = ms(300);
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let both_hold = Arc::new(Barrier::new(2));
+    let take = |first: &'static str, second: &'static str| {
+        let (locks, both_hold) = (locks.clone(), Arc::clone(&both_hold));
+        tokio::spawn(async move {
+            let _first = locks.lock(first).ttl(LONG).acquire().await?;
+            both_hold.wait().await;
+            let second = locks.lock(second).ttl(LONG).wait(wait).acquire();
+            let _second = in_time(wait, second).await?;
+            Ok(())
+        })
+    };
+    let (forth, back) = (take("a", "b"), take("b", "a"));
+    let outcomes: [Result<(), LockError>; 2] = [forth.await.unwrap(), back.await.unwrap()];
+    let errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
+    assert!(!errors.is_empty(), "there was no deadlock");
+    for error in errors {
+        assert!(matches!(error, LockError::Timeout { .. }), "{error}");
+        assert!(error.holder().expect("it was seen").is_this_process());
+    }
+    assert_nothing_left(&server, &locks).await;
+
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let outcome = in_time(wait, locks.lock(NAME).wait(wait).acquire()).await;
+    let error = outcome.unwrap_err();
+    assert!(error.holder().expect("it was seen").is_this_process());
+    held.release().await.unwrap();
+    assert_nothing_left(&server, &locks).await;
+}
+
+/// Parent and child go on from the same memory, so that a generator in it would draw the same.
+#[test]
+fn f45_after_a_fork_nonces_differ_and_the_manager_refuses() {
+    const EACH: usize = 40;
+    let server = RedisServer::start();
+    let shim = Shim::build(include_str!("../shim/fork.c"));
+    let (name, value) = shim.preload();
+    let process = helper!("lock-holder")
+        .env("LOCK_URL", server.url())
+        .env(name, value)
+        .arg("fork")
+        .arg(NAME)
+        .arg(EACH.to_string())
+        .spawn();
+    for who in ["parent", "child"] {
+        process.record(SOON, |record| record["who"] == who);
+    }
+    let forked = process.record(SOON, |record| record.get("forked").is_some());
+    let said = forked["forked"].as_array().unwrap();
+    assert_eq!(said.len(), 5);
+    assert!(said.iter().all(|said| said == "Err(Forked)"), "{said:?}");
+    // The child's guard went, and the lock is its parent's.
+    assert!(exists(&server, KEY));
+
+    let values: Vec<String> = keys(&server)
+        .iter()
+        .map(|key| server.cli(&["GET", key]).text().to_owned())
+        .collect();
+    assert_eq!(values.len(), 1 + 2 * EACH);
+    let nonces: BTreeSet<&str> = values
+        .iter()
+        .map(|value| value.strip_prefix("lk1:").unwrap())
+        .map(|value| value.split(' ').next().unwrap())
+        .collect();
+    assert_eq!(nonces.len(), values.len(), "a nonce was drawn twice");
+    for nonce in nonces {
+        let groups: Vec<_> = nonce.split('-').collect();
+        assert_eq!(nonce.len(), 36);
+        // Version 4, and the variant of RFC 9562: all other bits are random.
+        assert!(groups[2].starts_with('4'), "{nonce}");
+        assert!(groups[3].starts_with(['8', '9', 'a', 'b']), "{nonce}");
+    }
+    process.close_stdin();
+    assert!(process.wait(SOON).success());
+}

@@ -1,0 +1,328 @@
+//! Errors of the server: each is named, none is a busy lock, and those that pass are waited out.
+
+use std::fs;
+use std::time::Duration;
+
+use lock_core::{BackendErrorKind, LockError, LockManager, Renew};
+use tests::{RedisServer, eventually_async};
+
+use super::support::{
+    AT_ONCE, COUNTER, KEY, NAME, QUEUE, SOON, Trace, assert_held_for, assert_nothing_left, connect,
+    connect_with_timeout, exists, granted, in_time, keys, lost_in_time, ms, server_left,
+    stand_in_line, token, trouble,
+};
+
+const TIMEOUT: Duration = ms(300);
+
+/// Somebody who waits, and is not done while the server refuses.
+async fn waits_out(
+    server: &RedisServer,
+    locks: &LockManager,
+    kind: BackendErrorKind,
+    mend: impl FnOnce(),
+) {
+    let outcome = in_time(TIMEOUT, locks.lock(NAME).try_acquire()).await;
+    assert_eq!(trouble(outcome), kind);
+    let wait = ms(150);
+    let outcome = in_time(wait, locks.lock(NAME).wait(wait).try_acquire()).await;
+    assert_eq!(trouble(outcome), kind);
+    let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+    mend();
+    granted(SOON, waiting).await.release().await.unwrap();
+    assert_nothing_left(server, locks).await;
+}
+
+#[tokio::test]
+async fn f11_a_loading_server_is_waited_for() {
+    let full = RedisServer::options()
+        .args(["--rdbcompression", "no"])
+        .start();
+    let value = "v".repeat(1024);
+    for number in 0..64 {
+        full.cli(&["SET", &format!("{number}:f"), &value]);
+    }
+    full.cli(&["SAVE"]);
+    // So many microseconds for each key, and clients are looked after once in so many bytes.
+    let server = RedisServer::options()
+        .args(["--key-load-delay", "20000"])
+        .args(["--loading-process-events-interval-bytes", "1024"])
+        .start();
+    let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
+    let dump = |server: &RedisServer| server.directory().join("dump.rdb");
+    fs::copy(dump(&full), dump(&server)).unwrap();
+    server.restart_loading();
+    waits_out(&server, &locks, BackendErrorKind::Loading, || ()).await;
+}
+
+/// It ends when its owner ends it: what runs may be somebody's only copy of a long job.
+#[tokio::test]
+async fn f12_a_busy_server_is_waited_for_and_its_script_left_alone() {
+    let server = RedisServer::start();
+    let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
+    server.cli(&["CONFIG", "SET", "busy-reply-threshold", "20"]);
+    let mut endless = server.connect().unwrap();
+    endless.send(&["EVAL", "while true do end", "0"]).unwrap();
+    eventually_async(SOON, async || {
+        let answer = server.cli(&["PING"]);
+        answer.error().is_some_and(|said| said.starts_with("BUSY"))
+    })
+    .await;
+    waits_out(&server, &locks, BackendErrorKind::ScriptBusy, || {
+        let killed = server.cli(&["SCRIPT", "KILL"]);
+        assert_eq!(killed.text(), "OK", "somebody else ended it");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn f13_forgotten_scripts_are_told_again() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let forget = || assert_eq!(server.cli(&["SCRIPT", "FLUSH"]).text(), "OK");
+    for _ in 0..5 {
+        forget();
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        forget();
+        held.renew().await.unwrap();
+        forget();
+        let waiting = stand_in_line(&server, locks.lock(NAME), 1).await;
+        forget();
+        held.release().await.unwrap();
+        let held = granted(AT_ONCE, waiting).await;
+        forget();
+        drop(held);
+        assert_nothing_left(&server, &locks).await;
+    }
+}
+
+/// Nobody new gets in, whoever is inside stays there and gets out, and the next is let in.
+#[tokio::test]
+async fn f14_without_memory_locks_are_kept_released_and_handed_over() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let ttl = ms(500);
+    let held = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
+    let waiting = stand_in_line(&server, locks.lock(NAME).ttl(ttl), 1).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let outcome = locks.lock("other").try_acquire().await;
+    assert_eq!(trouble(outcome), BackendErrorKind::OutOfMemory);
+    assert!(!exists(&server, "lock:other"));
+    held.renew().await.unwrap();
+    assert_held_for(ttl * 2, &held).await;
+    let before = token(&held);
+    held.release().await.unwrap();
+    let held = granted(AT_ONCE, waiting).await;
+    assert!(token(&held) > before);
+    assert_held_for(ttl * 2, &held).await;
+    held.release().await.unwrap();
+    assert_nothing_left(&server, &locks).await;
+}
+
+/// It refuses every write, also those of whoever holds a lock.
+#[tokio::test]
+async fn f15_a_server_that_cannot_save_costs_the_lease_and_says_so() {
+    let server = RedisServer::start();
+    let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
+    let held = locks.lock(NAME).ttl(ms(900)).acquire().await.unwrap();
+    let dump = server.directory().join("dump.rdb");
+    fs::create_dir(&dump).unwrap();
+    server.cli(&["CONFIG", "SET", "save", "3600 1"]);
+    let saved = |status: &str| {
+        let info = server.cli(&["INFO", "persistence"]);
+        let line = format!("rdb_last_bgsave_status:{status}");
+        info.text().contains(&line) && info.text().contains("rdb_bgsave_in_progress:0")
+    };
+    server.cli(&["BGSAVE"]);
+    eventually_async(SOON, async || saved("err")).await;
+    let outcome = locks.lock("other").try_acquire().await;
+    assert_eq!(trouble(outcome), BackendErrorKind::Misconfigured);
+    assert_eq!(trouble(held.renew().await), BackendErrorKind::Misconfigured);
+    lost_in_time(&held).await;
+    assert_eq!(
+        trouble(in_time(TIMEOUT, held.release()).await),
+        BackendErrorKind::Misconfigured
+    );
+    waits_out(&server, &locks, BackendErrorKind::Misconfigured, || {
+        fs::remove_dir(&dump).unwrap();
+        server.cli(&["BGSAVE"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn f16_too_few_replicas_grant_nothing() {
+    let server = RedisServer::start();
+    let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
+    let set = |replicas: &str| {
+        let answer = server.cli(&["CONFIG", "SET", "min-replicas-to-write", replicas]);
+        assert_eq!(answer.text(), "OK");
+    };
+    set("1");
+    waits_out(&server, &locks, BackendErrorKind::NoReplicas, || {
+        assert_eq!(keys(&server), Vec::<String>::new());
+        set("0");
+    })
+    .await;
+}
+
+/// A primary that became a replica: its locks are no locks any more, and it is left alone until
+/// it is a primary again.
+#[tokio::test]
+async fn f17_a_demoted_primary_is_not_a_lock_server() {
+    let server = RedisServer::start();
+    let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
+    let held = locks.lock(NAME).ttl(ms(900)).acquire().await.unwrap();
+    let before = token(&held);
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert_eq!(trouble(held.renew().await), BackendErrorKind::NotPrimary);
+    lost_in_time(&held).await;
+    drop(held);
+    waits_out(&server, &locks, BackendErrorKind::NotPrimary, || {
+        server.cli(&["REPLICAOF", "NO", "ONE"]);
+    })
+    .await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    assert!(token(&held) > before);
+}
+
+/// Plain SET is allowed, so that a library which does not look would believe that all is well.
+#[tokio::test]
+async fn f18_missing_rights_are_told_and_waiters_without_channels_ask() {
+    let server = RedisServer::start();
+    let user = |name: &str, rights: &[&str]| {
+        let mut command = vec!["ACL", "SETUSER", name, "on", ">pass", "~*"];
+        command.extend(rights);
+        assert_eq!(server.cli(&command).error(), None);
+        format!("redis://{name}:pass@{}", server.address())
+    };
+    let (trace, _tracing) = Trace::begin();
+    let locks = connect(&user("scriptless", &["&*", "+@all", "-@scripting"])).await;
+    trace.assert_says("does not load scripts");
+    for request in [locks.lock(NAME), locks.lock(NAME).wait(SOON)] {
+        let outcome = in_time(AT_ONCE, request.try_acquire()).await;
+        assert_eq!(trouble(outcome), BackendErrorKind::Permission);
+    }
+    assert_nothing_left(&server, &locks).await;
+
+    let asks = connect(&user("unheard", &["resetchannels", "+@all"])).await;
+    let held = asks.lock(NAME).acquire().await.unwrap();
+    let waiting = stand_in_line(&server, asks.lock(NAME), 1).await;
+    held.release().await.unwrap();
+    // It asks every half second.
+    granted(AT_ONCE * 2, waiting).await.release().await.unwrap();
+    assert_nothing_left(&server, &asks).await;
+}
+
+/// Whatever it is, it is somebody's.
+#[tokio::test]
+async fn f19_a_foreign_key_is_named_and_never_deleted() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let writes: [&[&str]; 4] = [
+        &["RPUSH", KEY, "x"],
+        &["HSET", KEY, "f", "v"],
+        &["SET", KEY, "settings"],
+        &["SET", KEY, "lk1:settings"],
+    ];
+    for write in writes {
+        // Taken first, and then overwritten while it is held.
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        server.cli(&["DEL", KEY]);
+        assert_eq!(server.cli(write).error(), None);
+        let dump = server.cli(&["DUMP", KEY]);
+        let foreign = |error: LockError| {
+            assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
+        };
+        foreign(locks.lock(NAME).acquire().await.unwrap_err());
+        foreign(locks.lock(NAME).wait(SOON).try_acquire().await.unwrap_err());
+        assert!(matches!(held.renew().await, Err(LockError::Lost)));
+        assert!(matches!(held.release().await, Err(LockError::Lost)));
+        locks.shutdown().await;
+        assert_eq!(server.cli(&["DUMP", KEY]), dump, "{write:?}");
+        assert_eq!(server.cli(&["PTTL", KEY]).integer(), -1);
+        server.cli(&["DEL", KEY]);
+    }
+}
+
+/// A script that fails in the middle is not rolled back, so the counter comes before the key.
+#[tokio::test]
+async fn f20_a_script_that_fails_leaves_no_lock() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    for broken in [["RPUSH", COUNTER, "x"], ["SET", COUNTER, "x"]] {
+        server.cli(&["DEL", COUNTER]);
+        server.cli(&broken);
+        for request in [locks.lock(NAME), locks.lock(NAME).wait(SOON)] {
+            let error = in_time(AT_ONCE, request.acquire()).await.unwrap_err();
+            assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
+            assert!(!exists(&server, KEY));
+        }
+        assert_nothing_left(&server, &locks).await;
+    }
+    server.cli(&["DEL", COUNTER]);
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    held.release().await.unwrap();
+}
+
+/// All answers stand still for longer than a lease.
+#[tokio::test]
+async fn f21_a_pause_of_the_server_grants_nothing_that_is_over() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let ttl = ms(200);
+    let held = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
+    server.cli(&["CLIENT", "PAUSE", "500", "ALL"]);
+    let request = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
+    let waiting = tokio::spawn(request.wait(SOON).acquire());
+    lost_in_time(&held).await;
+    // Carried out when the pause is over, it is a grant by the server's count, and none by that
+    // of whoever asked.
+    let outcome = locks.lock("other").ttl(ttl).try_acquire().await;
+    assert_eq!(trouble(outcome), BackendErrorKind::TimedOut);
+    let next = granted(SOON, waiting).await;
+    let theirs = server_left(&server, KEY);
+    assert!(next.remaining() <= theirs);
+    next.release().await.unwrap();
+    drop(held);
+    assert_nothing_left(&server, &locks).await;
+}
+
+/// A node of a cluster refuses scripts over keys of two slots.
+#[tokio::test]
+async fn f22_all_keys_of_a_lock_are_in_one_slot() {
+    let server = RedisServer::options()
+        .args(["--cluster-enabled", "yes"])
+        .start();
+    server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    eventually_async(SOON, async || {
+        let info = server.cli(&["CLUSTER", "INFO"]);
+        info.text().contains("cluster_state:ok")
+    })
+    .await;
+    let builder = LockManager::builder().share_with_others(true);
+    let locks = builder.connect(&server.url()).await.unwrap();
+    let slot = |key: &str| server.cli(&["CLUSTER", "KEYSLOT", key]).integer();
+    for name in [NAME, "{user1}:cart", "cart:{user1}", "a:b:q"] {
+        let held = locks.lock(name).acquire().await.unwrap();
+        let waiting = tokio::spawn(locks.lock(name).wait(SOON).acquire());
+        eventually_async(SOON, async || {
+            let left = keys(&server);
+            left.len() == 2
+        })
+        .await;
+        let all = server.cli(&["KEYS", "*"]);
+        let own = format!("lock:{name}");
+        let of_this = all
+            .array()
+            .iter()
+            .filter(|key| slot(key.text()) == slot(&own));
+        assert!(of_this.count() >= 3, "{all:?}");
+        held.release().await.unwrap();
+        granted(AT_ONCE, waiting).await.release().await.unwrap();
+        locks.shutdown().await;
+        eventually_async(SOON, async || keys(&server).is_empty()).await;
+    }
+    assert_ne!(slot(QUEUE), slot("lock:job:q"), "a companion without a tag");
+}

@@ -1,0 +1,8 @@
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(name = "cart:q", hash_tag = "user")]
+async fn f() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

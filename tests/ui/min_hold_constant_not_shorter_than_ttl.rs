@@ -1,0 +1,13 @@
+use std::time::Duration;
+
+use lock_core::{LockError, distributed_lock};
+
+const TTL: Duration = Duration::from_secs(10);
+const HOLD: Duration = Duration::from_secs(10);
+
+#[distributed_lock(name = "x", ttl = TTL, min_hold = HOLD)]
+async fn f() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(name = ["order:{id}", "stock:{id}"])]
+async fn f(id: u64) -> Result<(), LockError> {
+    let _ = id;
+    Ok(())
+}
+
+fn main() {}

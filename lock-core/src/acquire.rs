@@ -54,6 +54,7 @@ impl Armed {
             entries: self.attempt.entries().to_vec(),
             origin: self.attempt.origin,
             unsettled_until_ms: self.attempt.unsettled_until_ms(),
+            keep_until: None,
         }
     }
 

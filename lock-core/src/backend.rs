@@ -224,6 +224,16 @@ pub(crate) struct Ending {
     pub(crate) origin: Option<Origin>,
     /// Confirmed only by an answer from a later server time.
     pub(crate) unsettled_until_ms: Option<u64>,
+    /// Until when a lock that is held stays locked all the same.
+    pub(crate) keep_until: Option<Moment>,
+}
+
+impl Ending {
+    /// For how long the lock stays locked, if the release is sent now.
+    pub(crate) fn keep_ms(&self, now: Moment) -> u64 {
+        self.keep_until
+            .map_or(0, |until| whole_millis(until.since(now)))
+    }
 }
 
 /// A lease to be extended.

@@ -83,6 +83,12 @@ pub enum LockError {
         /// What was asked for.
         longest: Duration,
     },
+    /// The shortest hold does not fit the ttl.
+    #[error("invalid shortest hold {shortest:?}: use less than the ttl")]
+    InvalidMinHold {
+        /// What was asked for.
+        shortest: Duration,
+    },
     /// No manager is there to ask.
     #[error(
         "no lock manager is configured: call `LockManager::connect(url).await?.install_global()?` \

@@ -125,6 +125,13 @@ impl LockGuard {
 }
 
 impl LockGuard {
+    /// The lock stays locked for this long from now on, also when it is released before.
+    pub(crate) fn keep_for(&mut self, shortest: Duration) {
+        if let Some(ending) = &mut self.ending {
+            ending.keep_until = Some(self.hold.clock.now().plus(shortest));
+        }
+    }
+
     /// Polls a body under this lock: asking for the lock again inside it fails at once.
     pub(crate) fn inside<T>(&self, poll: impl FnOnce() -> T) -> T {
         nesting::inside(self.core.domain(), self.hold.key.text(), poll)
@@ -280,22 +287,32 @@ pub(crate) async fn run<T>(
     let out = {
         let mut lost = guard.lost();
         let mut body = std::pin::pin!(body(&guard));
-        std::future::poll_fn(|cx| {
-            // Loss first: what is polled after it works without the lock.
-            if Pin::new(&mut lost).poll(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            guard.inside(|| body.as_mut().poll(cx)).map(Some)
-        })
-        .await
+        std::future::poll_fn(|cx| poll_under(&guard, Pin::new(&mut lost), body.as_mut(), cx))
+            .await?
     };
-    let Some(out) = out else {
-        return Err(LockError::Lost);
-    };
-    // The result is the caller's, whatever becomes of the release.
+    release_after(guard).await;
+    Ok(out)
+}
+
+/// Polls a body that may only run under this lock: when that is lost the caller drops the body.
+pub(crate) fn poll_under<T>(
+    guard: &LockGuard,
+    lost: Pin<&mut Lost>,
+    body: Pin<&mut (impl Future<Output = T> + ?Sized)>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<T, LockError>> {
+    // Loss first: what is polled after it works without the lock.
+    if lost.poll(cx).is_ready() {
+        return Poll::Ready(Err(LockError::Lost));
+    }
+    guard.inside(|| body.poll(cx)).map(Ok)
+}
+
+/// Releases the lock of a body that ran to its end. Never fails: the result is the caller's,
+/// whatever becomes of the release.
+pub(crate) async fn release_after(guard: LockGuard) {
     let key = guard.hold.key.clone();
     if let Err(error) = guard.release().await {
         warn!(%key, %error, "the body is done, and its release failed");
     }
-    Ok(out)
 }

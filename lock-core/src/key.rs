@@ -52,6 +52,10 @@ pub enum NameFault {
     /// The name has no characters.
     #[error("it is empty; give the thing that is locked a name")]
     Empty,
+    /// A placeholder's value has no characters: all calls with such a value would share a lock
+    /// that none of them means.
+    #[error("a value in it is empty; check that value before the call, or lock another one")]
+    EmptyValue,
     /// The name is longer than 1 KiB.
     #[error("it is longer than 1024 bytes; lock a digest of it instead")]
     TooLong,

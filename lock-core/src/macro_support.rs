@@ -9,12 +9,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tracing::warn;
+use tracing::debug;
 
 use crate::error::LockError;
-use crate::guard::{LockGuard, Lost};
+use crate::guard::{self, LockGuard, Lost};
 use crate::key::{LockName, NameFault};
 use crate::manager::{self, LockManager};
+use crate::options::{MIN_RENEWAL, Renew};
+use crate::request::LockRequest;
 use crate::ttl::{MAX_TTL, MIN_TTL};
 
 /// Enough to make `LockName` refuse a name: there is no use in writing more of it.
@@ -53,7 +55,7 @@ pub fn template(parts: &[Part<'_>]) -> Named {
                     name.0.push_str("{}");
                     return Err(LockError::InvalidName {
                         name: name.0.into(),
-                        fault: NameFault::Empty,
+                        fault: NameFault::EmptyValue,
                     });
                 }
             }
@@ -78,6 +80,23 @@ impl<N: Into<LockName>> Name for N {
     fn into_name(self) -> LockName {
         self.into()
     }
+}
+
+/// Puts a hash tag before a name: `{tag}:name`. The tag holds no brace: the attribute refuses one
+/// in its text, and values are encoded.
+///
+/// # Errors
+///
+/// Those of the tag and the name, and when the name is empty.
+pub fn tagged(tag: Named, name: Named) -> Named {
+    let (tag, name) = (tag?, name?);
+    if name.as_str().is_empty() {
+        return Err(LockError::InvalidName {
+            name: "".into(),
+            fault: NameFault::Empty,
+        });
+    }
+    Ok(format!("{{{tag}}}:{name}").into())
 }
 
 /// Takes a name as the user computed it.
@@ -128,6 +147,9 @@ pub fn manager(manager: &LockManager) -> Option<LockManager> {
 pub struct Options {
     ttl: Option<Duration>,
     wait: Option<Duration>,
+    renew: Renew,
+    max_hold: Option<Duration>,
+    min_hold: Option<Duration>,
 }
 
 impl Options {
@@ -137,6 +159,9 @@ impl Options {
         Self {
             ttl: None,
             wait: None,
+            renew: Renew::Auto,
+            max_hold: None,
+            min_hold: None,
         }
     }
 
@@ -152,6 +177,51 @@ impl Options {
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
+    }
+
+    /// `renew = never`
+    #[must_use]
+    pub const fn renew_never(mut self) -> Self {
+        self.renew = Renew::Never;
+        self
+    }
+
+    /// `renew = ..`
+    #[must_use]
+    pub const fn renew_every(mut self, every: Duration) -> Self {
+        self.renew = Renew::Every(every);
+        self
+    }
+
+    /// `max_hold = ..`
+    #[must_use]
+    pub const fn max_hold(mut self, longest: Duration) -> Self {
+        self.max_hold = Some(longest);
+        self
+    }
+
+    /// `min_hold = ..`
+    #[must_use]
+    pub const fn min_hold(mut self, shortest: Duration) -> Self {
+        self.min_hold = Some(shortest);
+        self
+    }
+
+    fn apply(self, mut request: LockRequest) -> LockRequest {
+        request = request.renew(self.renew);
+        if let Some(ttl) = self.ttl {
+            request = request.ttl(ttl);
+        }
+        if let Some(wait) = self.wait {
+            request = request.wait(wait);
+        }
+        if let Some(longest) = self.max_hold {
+            request = request.max_hold(longest);
+        }
+        if let Some(shortest) = self.min_hold {
+            request = request.min_hold(shortest);
+        }
+        request
     }
 }
 
@@ -190,6 +260,61 @@ pub const fn checked_wait(wait: Duration) -> Duration {
     wait
 }
 
+/// Holds a constant `renew` to the rules that the attribute holds literals to.
+///
+/// # Panics
+///
+/// As [`checked_ttl`].
+#[must_use]
+#[track_caller]
+pub const fn checked_renew(every: Duration, ttl: Option<Duration>) -> Duration {
+    assert!(
+        every.as_nanos() >= MIN_RENEWAL.as_nanos(),
+        "`renew` must be at least 10 ms"
+    );
+    if let Some(ttl) = ttl {
+        assert!(
+            every.as_nanos() <= ttl.as_nanos() / 2,
+            "`renew` must be at most half of `ttl`"
+        );
+    }
+    every
+}
+
+/// Holds a constant `max_hold` to the rule that the attribute holds literals to.
+///
+/// # Panics
+///
+/// As [`checked_ttl`].
+#[must_use]
+#[track_caller]
+pub const fn checked_max_hold(longest: Duration, ttl: Option<Duration>) -> Duration {
+    if let Some(ttl) = ttl {
+        assert!(
+            longest.as_nanos() > ttl.as_nanos(),
+            "`max_hold` must be longer than `ttl`"
+        );
+    }
+    longest
+}
+
+/// Holds a constant `min_hold` to the rule that the attribute holds literals to.
+///
+/// # Panics
+///
+/// As [`checked_ttl`].
+#[must_use]
+#[track_caller]
+pub const fn checked_min_hold(shortest: Duration, ttl: Option<Duration>) -> Duration {
+    if let Some(ttl) = ttl {
+        assert!(
+            shortest.as_nanos() < ttl.as_nanos(),
+            "`min_hold` must be shorter than `ttl`"
+        );
+    }
+    shortest
+}
+
 /// A future of this crate's own, boxed so that annotated functions stay small.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -206,14 +331,7 @@ pub fn acquire(
             Some(manager) => manager,
             None => manager::current().await?,
         };
-        let mut request = manager.lock(name);
-        if let Some(ttl) = options.ttl {
-            request = request.ttl(ttl);
-        }
-        if let Some(wait) = options.wait {
-            request = request.wait(wait);
-        }
-        request.acquire().await
+        options.apply(manager.lock(name)).acquire().await
     })
 }
 
@@ -227,22 +345,28 @@ pub fn poll_body<T>(
     body: Pin<&mut dyn Future<Output = T>>,
     context: &mut Context<'_>,
 ) -> Poll<Result<T, LockError>> {
-    // First, for a body that runs on after the loss runs without the lock.
-    if lost.poll(context).is_ready() {
-        return Poll::Ready(Err(LockError::Lost));
-    }
+    guard::poll_under(guard, lost, body, context)
+}
+
+/// As [`poll_body`], for a body that is to run on when its lock is lost: `on_lost = continue`.
+pub fn poll_on<T>(
+    guard: &LockGuard,
+    body: Pin<&mut dyn Future<Output = T>>,
+    context: &mut Context<'_>,
+) -> Poll<Result<T, LockError>> {
     guard.inside(|| body.poll(context)).map(Ok)
 }
 
 /// Releases the lock after a body that ran to its end. Never fails: the body's result stands.
 #[must_use]
 pub fn release(guard: LockGuard) -> Boxed<()> {
-    Box::pin(async move {
-        let key = guard.key().to_owned();
-        if let Err(error) = guard.release().await {
-            warn!(%key, %error, "the body is done, and its release failed");
-        }
-    })
+    Box::pin(guard::release_after(guard))
+}
+
+/// Whether somebody else holds the lock: what `on_contended` answers.
+#[must_use]
+pub fn is_contended(error: &LockError) -> bool {
+    error.is_contended()
 }
 
 /// A return type that can hold a [`LockError`].
@@ -268,6 +392,40 @@ impl<T, E: From<LockError>> FromLockError for Result<T, E> {
 #[must_use]
 pub fn refuse<R: FromLockError>(error: LockError) -> R {
     R::from_lock_error(error)
+}
+
+/// A return type that can say that the body was left out.
+#[diagnostic::on_unimplemented(
+    message = "`on_contended = skip` has nothing to return for `{Self}`",
+    label = "has no value that says that the body was left out",
+    note = "return `()`, `Option<_>` or a `Result` of these, or say what to return with `on_contended = |e| ...`"
+)]
+pub trait Skipped {
+    /// The value of a function whose body was left out.
+    fn skipped() -> Self;
+}
+
+impl Skipped for () {
+    fn skipped() -> Self {}
+}
+
+impl<T> Skipped for Option<T> {
+    fn skipped() -> Self {
+        None
+    }
+}
+
+impl<T: Skipped, E> Skipped for Result<T, E> {
+    fn skipped() -> Self {
+        Ok(T::skipped())
+    }
+}
+
+/// Returns from an annotated function whose lock somebody else holds.
+#[must_use]
+pub fn skip<R: Skipped>(error: &LockError) -> R {
+    debug!(%error, "left out: somebody else holds the lock");
+    R::skipped()
 }
 
 /// Returns what `on_error` makes of `error`. Carries the return type to the closure.
@@ -301,7 +459,6 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::options::Renew;
 
     fn written(parts: &[Part<'_>]) -> String {
         template(parts).unwrap().as_str().to_owned()

@@ -21,7 +21,7 @@ pub enum Renew {
 }
 
 /// Renewing more often would keep a server busy and help nobody.
-const MIN_RENEWAL: Duration = Duration::from_millis(10);
+pub(crate) const MIN_RENEWAL: Duration = Duration::from_millis(10);
 
 impl Renew {
     pub(crate) fn check(self, ttl: Ttl) -> Result<Self, LockError> {

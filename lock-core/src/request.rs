@@ -23,6 +23,7 @@ pub struct LockRequest {
     wait: Option<Duration>,
     renew: Renew,
     max_hold: Option<Duration>,
+    min_hold: Option<Duration>,
 }
 
 impl LockRequest {
@@ -35,6 +36,7 @@ impl LockRequest {
             wait: None,
             renew: Renew::default(),
             max_hold: None,
+            min_hold: None,
         }
     }
 
@@ -67,6 +69,15 @@ impl LockRequest {
         self
     }
 
+    /// The shortest time for which the lock stays locked, also when it is released before: for
+    /// jobs that are started on many machines at about the same time and shall run on one. The
+    /// holder does not wait for it, and gets no more of it than others. Shorter than the ttl.
+    /// Defaults to no such time.
+    pub fn min_hold(mut self, shortest: Duration) -> Self {
+        self.min_hold = Some(shortest);
+        self
+    }
+
     /// Gets the lock, now or within [`wait`](Self::wait).
     ///
     /// # Errors
@@ -84,10 +95,14 @@ impl LockRequest {
     pub async fn acquire(self) -> Result<LockGuard, LockError> {
         let (key, terms) = self.checked()?;
         // Boxed, so that a caller's future does not carry the states of waiting.
-        match self.wait {
+        let mut guard = match self.wait {
             None => Box::pin(acquire::try_once(&self.core, key, terms)).await,
             Some(wait) => Box::pin(acquire::wait_for(&self.core, key, terms, wait)).await,
+        }?;
+        if let Some(shortest) = self.min_hold {
+            guard.keep_for(shortest);
         }
+        Ok(guard)
     }
 
     /// Gets the lock if it is free, or waits for it as long as [`wait`](Self::wait) says, and
@@ -143,6 +158,11 @@ impl LockRequest {
         {
             return Err(LockError::InvalidMaxHold { longest });
         }
+        if let Some(shortest) = self.min_hold
+            && shortest >= ttl.as_duration()
+        {
+            return Err(LockError::InvalidMinHold { shortest });
+        }
         let terms = Terms {
             ttl,
             renew,
@@ -160,6 +180,7 @@ impl std::fmt::Debug for LockRequest {
             .field("wait", &self.wait)
             .field("renew", &self.renew)
             .field("max_hold", &self.max_hold)
+            .field("min_hold", &self.min_hold)
             .finish_non_exhaustive()
     }
 }

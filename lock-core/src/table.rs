@@ -253,20 +253,40 @@ impl Table {
         (Answer::Queued { rank, holder }, pushes)
     }
 
+    #[cfg_attr(
+        not(test),
+        allow(
+            dead_code,
+            reason = "backends say for how long the lock is kept; tests mostly not"
+        )
+    )]
     pub(crate) fn release(
         &mut self,
         call: &Release<'_>,
         at: &Context<'_>,
     ) -> (Released, Vec<Push>) {
+        self.release_keeping(call, 0, at)
+    }
+
+    /// Releases; a lock of the caller's stays locked for `keep_ms`, owned by nobody.
+    pub(crate) fn release_keeping(
+        &mut self,
+        call: &Release<'_>,
+        keep_ms: u64,
+        at: &Context<'_>,
+    ) -> (Released, Vec<Push>) {
         let now_ms = at.now_ms();
         self.expire(now_ms);
         let mine = self.is_owner(call.nonce);
-        if mine {
+        let kept = mine && keep_ms > 0;
+        if kept {
+            self.park(now_ms + keep_ms);
+        } else if mine {
             self.key = None;
         }
         let moved = self.leave_queue(call.entries) || mine;
         let queue = self.queue.is_some();
-        if mine && queue && call.grace_ms > 0 {
+        if mine && !kept && queue && call.grace_ms > 0 {
             self.grace = Some(Mortal {
                 it: (),
                 expires_ms: Some(now_ms + call.grace_ms),
@@ -302,6 +322,19 @@ impl Table {
                 }
             }
             _ => Renewed::NotOurs,
+        }
+    }
+
+    /// Under nobody's nonce: a renewal or an acquire that the release overtook finds that it is
+    /// not its own, and cannot lengthen it.
+    fn park(&mut self, until_ms: u64) {
+        if let Some(Mortal {
+            it: Held::Native(owner),
+            expires_ms,
+        }) = &mut self.key
+        {
+            owner.nonce = Nonce::nobody();
+            *expires_ms = Some(until_ms);
         }
     }
 

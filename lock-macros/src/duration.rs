@@ -20,14 +20,21 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// Above this nobody waits for a crashed holder; it is a mistake in the unit.
 const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
+/// Renewing more often would keep a server busy and help nobody.
+const MIN_RENEWAL: Duration = Duration::from_millis(10);
+
 /// What an option that takes a duration demands of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     Ttl,
     Wait,
+    Renew,
+    MaxHold,
+    MinHold,
 }
 
 impl Rule {
+    /// The part of the rule that does not depend on another option.
     fn check(self, written: &str, value: Duration) -> Result<(), String> {
         match self {
             Self::Ttl if value < MIN_TTL => {
@@ -39,41 +46,76 @@ impl Rule {
             Self::Wait if value.is_zero() => {
                 Err("`wait` must be longer than zero; leave it out to try once".into())
             }
-            Self::Ttl | Self::Wait => Ok(()),
+            Self::Renew if value < MIN_RENEWAL => {
+                Err(format!("`renew` (\"{written}\") must be at least 10 ms"))
+            }
+            _ => Ok(()),
         }
     }
 
-    /// The `const fn` of `macro_support` that holds an expression to the same rule.
-    fn checker(self) -> &'static str {
+    /// What the option demands in relation to `ttl`: whether that is broken, and how it is said.
+    fn against(self, value: Duration, ttl: Duration) -> Option<&'static str> {
         match self {
-            Self::Ttl => "checked_ttl",
-            Self::Wait => "checked_wait",
+            Self::Renew if value > ttl / 2 => Some("at most half of"),
+            Self::MaxHold if value <= ttl => Some("longer than"),
+            Self::MinHold if value >= ttl => Some("shorter than"),
+            _ => None,
+        }
+    }
+
+    fn option(self) -> &'static str {
+        match self {
+            Self::Ttl => "ttl",
+            Self::Wait => "wait",
+            Self::Renew => "renew",
+            Self::MaxHold => "max_hold",
+            Self::MinHold => "min_hold",
         }
     }
 }
 
 /// The value of an option that takes a duration.
-pub(crate) enum Length {
-    Literal { value: Duration, span: Span },
-    Constant { value: Expr, rule: Rule },
+pub(crate) struct Length {
+    rule: Rule,
+    value: Value,
+}
+
+enum Value {
+    Literal {
+        written: String,
+        value: Duration,
+        span: Span,
+    },
+    Constant(Expr),
 }
 
 impl Length {
     /// Reads and checks `value`; what is wrong with it goes to `faults`.
     pub(crate) fn new(value: Expr, rule: Rule, faults: &mut Faults) -> Option<Self> {
         let Expr::Lit(literal) = &value else {
-            return Some(Self::Constant { value, rule });
+            let value = Value::Constant(value);
+            return Some(Self { rule, value });
         };
         let span = literal.lit.span();
         let parsed = match &literal.lit {
             Lit::Str(text) => {
-                let text = text.value();
-                parse(&text).and_then(|length| rule.check(&text, length).map(|()| length))
+                let written = text.value();
+                parse(&written).and_then(|value| {
+                    rule.check(&written, value)?;
+                    Ok((written, value))
+                })
             }
             other => Err(not_text(other)),
         };
         match parsed {
-            Ok(value) => Some(Self::Literal { value, span }),
+            Ok((written, value)) => {
+                let value = Value::Literal {
+                    written,
+                    value,
+                    span,
+                };
+                Some(Self { rule, value })
+            }
             Err(message) => {
                 faults.at(span, message);
                 None
@@ -81,29 +123,108 @@ impl Length {
         }
     }
 
-    /// An expression of type `Duration`. `generics` are the names of the function's type and
-    /// const parameters, which a `const` item may not mention.
-    pub(crate) fn expand(&self, krate: &Krate, generics: &BTreeSet<String>) -> TokenStream {
+    /// Checks what can be known before the compiler evaluates anything.
+    pub(crate) fn relate(&self, ttl: &Self, faults: &mut Faults) {
+        if let Value::Literal {
+            written,
+            value,
+            span,
+        } = &self.value
+            && let Value::Literal {
+                written: of_ttl,
+                value: ttl,
+                ..
+            } = &ttl.value
+            && let Some(must_be) = self.rule.against(*value, *ttl)
+        {
+            let option = self.rule.option();
+            faults.at(
+                *span,
+                format!("`{option}` (\"{written}\") must be {must_be} `ttl` (\"{of_ttl}\")"),
+            );
+        }
+    }
+
+    /// A constant item that holds the value to its rules, and an expression for the value.
+    /// `generics` are the names of the function's type and const parameters: an item may not
+    /// mention them, and then the expression is a `const` block.
+    pub(crate) fn expand(
+        &self,
+        ttl: Option<&Self>,
+        krate: &Krate,
+        generics: &BTreeSet<String>,
+    ) -> (TokenStream, TokenStream) {
+        let ttl = ttl.filter(|_| matches!(self.rule, Rule::Renew | Rule::MaxHold | Rule::MinHold));
+        let known = |length: &Self| matches!(length.value, Value::Literal { .. });
+        if known(self) && ttl.is_none_or(known) {
+            return (TokenStream::new(), self.value.expand());
+        }
+        let site = self.value.site();
+        let krate = krate.at(site);
+        let checker = format!("checked_{}", self.rule.option());
+        let checker = Ident::new(&checker, site);
+        let value = self.value.expand();
+        let against = match ttl {
+            Some(ttl) => {
+                let ttl = ttl.named(generics).unwrap_or_else(|| ttl.value.expand());
+                quote_spanned!(site=> , ::core::option::Option::Some(#ttl))
+            }
+            None if matches!(self.rule, Rule::Ttl | Rule::Wait) => TokenStream::new(),
+            None => quote_spanned!(site=> , ::core::option::Option::None),
+        };
+        let checked = quote_spanned!(site=> #krate::macro_support::#checker(#value #against));
+        let generic = |length: &Self| length.value.mentions(generics);
+        if generic(self) || ttl.is_some_and(generic) {
+            return (
+                TokenStream::new(),
+                quote_spanned!(site=> const { #checked }),
+            );
+        }
+        let name = self.name();
+        let item = quote_spanned!(site=> const #name: ::core::time::Duration = #checked;);
+        (item, name.into_token_stream())
+    }
+
+    /// The name of its constant item, if it has one.
+    fn named(&self, generics: &BTreeSet<String>) -> Option<TokenStream> {
+        let literal = matches!(self.value, Value::Literal { .. });
+        let item = !literal && !self.value.mentions(generics);
+        item.then(|| self.name().into_token_stream())
+    }
+
+    /// Items are not hygienic: the name must be one that no user's expression means.
+    fn name(&self) -> Ident {
+        let name = format!(
+            "__DISTRIBUTED_LOCK_{}",
+            self.rule.option().to_ascii_uppercase()
+        );
+        Ident::new(&name, self.value.site())
+    }
+}
+
+impl Value {
+    fn site(&self) -> Span {
+        Span::mixed_site().located_at(match self {
+            Self::Literal { span, .. } => *span,
+            Self::Constant(value) => value.span(),
+        })
+    }
+
+    fn expand(&self) -> TokenStream {
         match self {
-            Self::Literal { value, span } => {
-                let site = Span::mixed_site().located_at(*span);
+            Self::Literal { value, .. } => {
+                let site = self.site();
                 let (seconds, nanos) = (value.as_secs(), value.subsec_nanos());
                 quote_spanned!(site=> ::core::time::Duration::new(#seconds, #nanos))
             }
-            Self::Constant { value, rule } => {
-                let site = Span::mixed_site().located_at(value.span());
-                let krate = krate.at(site);
-                let rule = Ident::new(rule.checker(), site);
-                let checked = quote_spanned!(site=> #krate::macro_support::#rule(#value));
-                if mentions(value.to_token_stream(), generics) {
-                    return quote_spanned!(site=> const { #checked });
-                }
-                // Items are not hygienic: the name must be one that no user's expression means.
-                quote_spanned! {site=> {
-                    const __DISTRIBUTED_LOCK_LENGTH: ::core::time::Duration = #checked;
-                    __DISTRIBUTED_LOCK_LENGTH
-                }}
-            }
+            Self::Constant(value) => value.to_token_stream(),
+        }
+    }
+
+    fn mentions(&self, generics: &BTreeSet<String>) -> bool {
+        match self {
+            Self::Literal { .. } => false,
+            Self::Constant(value) => mentions(value.to_token_stream(), generics),
         }
     }
 }
@@ -208,7 +329,8 @@ mod tests {
         assert_eq!(faults.messages(), <[&str; 0]>::default());
         let generics = generics.iter().map(ToString::to_string).collect();
         length.map_or_else(String::new, |length| {
-            length.expand(&Krate::default(), &generics).to_string()
+            let (item, value) = length.expand(None, &Krate::default(), &generics);
+            format!("{item} {value}").trim().to_owned()
         })
     }
 
@@ -379,12 +501,91 @@ mod tests {
     fn constants_are_checked_in_an_item() {
         let item = expand(parse_quote!(config::TTL), &["T"]);
         assert!(
-            item.starts_with("{ const __DISTRIBUTED_LOCK_LENGTH"),
+            item.starts_with("const __DISTRIBUTED_LOCK_TTL : :: core :: time :: Duration ="),
             "{item}"
         );
         assert!(
             item.contains("macro_support :: checked_ttl (config :: TTL)"),
             "{item}"
+        );
+    }
+
+    fn length(value: Expr, rule: Rule) -> Length {
+        let mut faults = Faults::default();
+        let length = Length::new(value, rule, &mut faults);
+        assert_eq!(faults.messages(), <[&str; 0]>::default());
+        length.expect("no fault")
+    }
+
+    #[test]
+    fn literals_are_held_to_the_ttl() {
+        let ttl = length(parse_quote!("30s"), Rule::Ttl);
+        let related = |value, rule| {
+            let mut faults = Faults::default();
+            length(value, rule).relate(&ttl, &mut faults);
+            faults.messages().join("\n")
+        };
+        assert_eq!(
+            related(parse_quote!("20s"), Rule::Renew),
+            "`renew` (\"20s\") must be at most half of `ttl` (\"30s\")"
+        );
+        assert_eq!(
+            related(parse_quote!("10s"), Rule::MaxHold),
+            "`max_hold` (\"10s\") must be longer than `ttl` (\"30s\")"
+        );
+        assert_eq!(
+            related(parse_quote!("30s"), Rule::MaxHold),
+            "`max_hold` (\"30s\") must be longer than `ttl` (\"30s\")"
+        );
+        assert_eq!(
+            related(parse_quote!("40s"), Rule::MinHold),
+            "`min_hold` (\"40s\") must be shorter than `ttl` (\"30s\")"
+        );
+        assert_eq!(related(parse_quote!("15s"), Rule::Renew), "");
+        assert_eq!(related(parse_quote!("30001ms"), Rule::MaxHold), "");
+        assert_eq!(related(parse_quote!("29999ms"), Rule::MinHold), "");
+        assert_eq!(related(parse_quote!("1h"), Rule::Wait), "");
+        assert_eq!(related(parse_quote!(TTL), Rule::MinHold), "");
+    }
+
+    #[test]
+    fn a_renewal_has_a_least_interval() {
+        assert_eq!(
+            fault(parse_quote!("9ms"), Rule::Renew),
+            "`renew` (\"9ms\") must be at least 10 ms"
+        );
+        length(parse_quote!("10ms"), Rule::Renew);
+    }
+
+    #[test]
+    fn constants_are_held_to_the_ttl_by_the_compiler() {
+        let expanded = |value, ttl: Option<Expr>, generics: &[&str]| {
+            let ttl = ttl.map(|ttl| length(ttl, Rule::Ttl));
+            let generics = generics.iter().map(ToString::to_string).collect();
+            let (item, value) =
+                length(value, Rule::MaxHold).expand(ttl.as_ref(), &Krate::default(), &generics);
+            format!("{item} {value}")
+        };
+        let text = expanded(parse_quote!("10s"), Some(parse_quote!("1s")), &[]);
+        assert!(!text.contains("checked"), "{text}");
+        let text = expanded(parse_quote!("10s"), Some(parse_quote!(TTL)), &[]);
+        assert!(
+            text.contains("Duration :: new (10u64 , 0u32) , :: core :: option :: Option :: Some")
+                && text.contains("Some (__DISTRIBUTED_LOCK_TTL)")
+                && text.ends_with("__DISTRIBUTED_LOCK_MAX_HOLD"),
+            "{text}"
+        );
+        let text = expanded(parse_quote!(LONG), Some(parse_quote!("1s")), &[]);
+        assert!(text.contains("checked_max_hold (LONG ,"), "{text}");
+        let text = expanded(parse_quote!(LONG), Some(parse_quote!(T::TTL)), &["T"]);
+        assert!(
+            text.trim().starts_with("const {") && text.contains("Some (T :: TTL)"),
+            "{text}"
+        );
+        let text = expanded(parse_quote!(LONG), None, &[]);
+        assert!(
+            text.contains("(LONG , :: core :: option :: Option :: None)"),
+            "{text}"
         );
     }
 

@@ -6,7 +6,8 @@ use syn::spanned::Spanned;
 
 use crate::args::Args;
 use crate::function::{Function, Shell};
-use crate::value::Name;
+use crate::output::Output;
+use crate::value::{Contended, Name, OnLost, Release};
 
 /// One function with the signature of `function`, which holds the lock while the body runs.
 ///
@@ -18,42 +19,25 @@ pub(crate) fn expand(args: &Args, function: &Function) -> TokenStream {
     let inner_attributes = &function.body.inner_attributes;
     let manager = manager(args);
     let name = name(args, function);
-    let options = options(args, function);
-    let bind = bind(args);
-    let body = body(args, function);
+    let options = args.terms.expand(&args.krate, &function.generics);
+    let contended = contended(args, function);
+    let hold = hold(args, function);
     let refusal = refusal(args, function);
 
     let site = Span::mixed_site();
     let krate = args.krate.at(site);
-    // What must be `Send` for the function to be.
-    let outcome = quote_spanned!(function.output.site()=> outcome);
     let steps = quote_spanned! {site=>
         let manager = #manager;
         let name = #name;
         let outcome = 'held: {
             let guard = match #krate::macro_support::acquire(manager, name, #options).await {
                 ::core::result::Result::Ok(guard) => guard,
+                #contended
                 ::core::result::Result::Err(error) => {
                     break 'held ::core::result::Result::Err(error)
                 }
             };
-            let #outcome = {
-                let mut lost = ::core::pin::pin!(guard.lost());
-                #bind
-                let mut body = ::core::pin::pin!(#body);
-                ::core::future::poll_fn(|context| #krate::macro_support::poll_body(
-                    &guard,
-                    lost.as_mut(),
-                    body.as_mut(),
-                    context,
-                ))
-                .await
-            };
-            // A lost lock is not released: the guard only tidies up as it is dropped.
-            if ::core::result::Result::is_ok(&#outcome) {
-                #krate::macro_support::release(guard).await;
-            }
-            #outcome
+            #hold
         };
         match outcome {
             ::core::result::Result::Ok(value) => value,
@@ -68,6 +52,48 @@ pub(crate) fn expand(args: &Args, function: &Function) -> TokenStream {
     quote!(#head #block)
 }
 
+/// Runs the body under the guard, and ends the guard.
+fn hold(args: &Args, function: &Function) -> TokenStream {
+    let site = Span::mixed_site();
+    let krate = args.krate.at(site);
+    let bind = bind(args);
+    let body = body(args, function);
+    let watched = args.on_lost == OnLost::Cancel;
+    let lost =
+        watched.then(|| quote_spanned!(site=> let mut lost = ::core::pin::pin!(guard.lost());));
+    let poll = if watched {
+        quote_spanned! {site=> #krate::macro_support::poll_body(
+            &guard,
+            lost.as_mut(),
+            body.as_mut(),
+            context,
+        )}
+    } else {
+        quote_spanned!(site=> #krate::macro_support::poll_on(&guard, body.as_mut(), context))
+    };
+    // What must be `Send` for the function to be.
+    let outcome = quote_spanned!(function.output.site()=> outcome);
+    // A lost lock is not released: the guard only tidies up as it is dropped.
+    let release = match args.release {
+        Release::Confirm => quote_spanned! {site=>
+            if ::core::result::Result::is_ok(&#outcome) {
+                #krate::macro_support::release(guard).await;
+            }
+        },
+        Release::Background => quote_spanned!(site=> ::core::mem::drop(guard);),
+    };
+    quote_spanned! {site=>
+        let #outcome = {
+            #lost
+            #bind
+            let mut body = ::core::pin::pin!(#body);
+            ::core::future::poll_fn(|context| #poll).await
+        };
+        #release
+        #outcome
+    }
+}
+
 fn manager(args: &Args) -> TokenStream {
     let Some(manager) = &args.manager else {
         return quote_spanned!(Span::mixed_site()=> ::core::option::Option::None);
@@ -78,31 +104,57 @@ fn manager(args: &Args) -> TokenStream {
 }
 
 fn name(args: &Args, function: &Function) -> TokenStream {
-    match &args.name {
+    let name = match &args.name {
         Some(Name::Template(template)) => template.expand(&args.krate, &function.scope),
         Some(Name::Expression(name)) => {
             let site = Span::mixed_site().located_at(name.span());
             let krate = args.krate.at(site);
             quote_spanned!(site=> #krate::macro_support::name(#name))
         }
-        // Without a name there is a fault, and nothing is expanded.
-        None => TokenStream::new(),
-    }
-}
-
-fn options(args: &Args, function: &Function) -> TokenStream {
+        // With a list or without a name there is a fault, and nothing is expanded.
+        Some(Name::List(..)) | None => TokenStream::new(),
+    };
+    let Some(tag) = &args.hash_tag else {
+        return name;
+    };
     let site = Span::mixed_site();
     let krate = args.krate.at(site);
-    let mut options = quote_spanned!(site=> #krate::macro_support::Options::new());
-    if let Some(ttl) = &args.ttl {
-        let ttl = ttl.expand(&args.krate, &function.generics);
-        options = quote_spanned!(site=> #options.ttl(#ttl));
-    }
-    if let Some(wait) = &args.wait {
-        let wait = wait.expand(&args.krate, &function.generics);
-        options = quote_spanned!(site=> #options.wait(#wait));
-    }
-    options
+    let tag = tag.expand(&args.krate, &function.scope);
+    quote_spanned!(site=> #krate::macro_support::tagged(#tag, #name))
+}
+
+/// The arm for a lock that somebody else holds, where that is no error like others.
+fn contended(args: &Args, function: &Function) -> Option<TokenStream> {
+    let output = function.output.written(&args.krate);
+    let (site, answer) = match &args.on_contended {
+        Contended::Error => return None,
+        Contended::Skip(word) => {
+            let site = Span::mixed_site().located_at(word.span());
+            let krate = args.krate.at(site);
+            let skip = quote_spanned!(site=> #krate::macro_support::skip::<#output>(&error));
+            (site, skip)
+        }
+        Contended::Answer(closure) => {
+            let site = Span::mixed_site().located_at(closure.span());
+            let krate = args.krate.at(site);
+            let answer = quote_spanned! {site=>
+                #krate::macro_support::answer::<#output>(#closure, error)
+            };
+            (site, answer)
+        }
+    };
+    let krate = args.krate.at(site);
+    // What never comes back cannot be returned, either: rustc would find that unreachable.
+    let leave = match &function.output {
+        Output::Never(_) => None,
+        Output::Type(_) => Some(quote_spanned!(site=> return)),
+    };
+    Some(quote_spanned! {site=>
+        #[allow(clippy::redundant_closure, clippy::redundant_closure_for_method_calls)]
+        ::core::result::Result::Err(error) if #krate::macro_support::is_contended(&error) => {
+            #leave #answer
+        }
+    })
 }
 
 fn bind(args: &Args) -> Option<TokenStream> {

@@ -1,7 +1,7 @@
 //! The `#[distributed_lock]` attribute of `lock-core`, which re-exports it.
 //!
 //! The crate is a pipeline of pure functions on tokens: `args` reads the options (`duration`,
-//! `template`, `value`), `function` the function (`scope`, `output`), `expand` writes. Faults are
+//! `terms`, `template`, `value`), `function` the function (`scope`, `output`), `expand` writes. Faults are
 //! collected on the way (`error`), so that one compile reports all of them.
 
 mod args;
@@ -12,6 +12,7 @@ mod function;
 mod output;
 mod scope;
 mod template;
+mod terms;
 mod value;
 
 use proc_macro2::TokenStream;

@@ -18,6 +18,9 @@ const FIELD_PATHS: &str = "only field paths are allowed in `{...}`; for other ex
 const HASH_TAG: &str = "braces in a lock name may only form one hash tag, such as `{{user1}}:cart`";
 const COMPANION: &str =
     "a lock name with a hash tag may not end in `:q`, `:f` or `:g`; append another word";
+const EMPTY_TAG: &str = "`hash_tag` is empty";
+const TAG_IN_BRACES: &str = "write `hash_tag` without its braces, such as `hash_tag = \"user1\"`";
+const TWO_TAGS: &str = "`hash_tag` cannot be combined with braces in `name`";
 const TOO_LONG: &str = "lock name is longer than 1024 bytes";
 
 #[derive(Debug, PartialEq, Eq)]
@@ -49,6 +52,37 @@ impl Template {
             faults.at(span, message);
         }
         None
+    }
+
+    /// Reads what is to stand between the braces of a hash tag.
+    pub(crate) fn hash_tag(literal: &LitStr, faults: &mut Faults) -> Option<Self> {
+        let span = literal.span();
+        let (parts, mut found) = read(&literal.value());
+        let braces = |part: &Part| matches!(part, Part::Text(text) if text.contains(['{', '}']));
+        if found.is_empty() {
+            if parts.is_empty() {
+                found.push(EMPTY_TAG.into());
+            } else if parts.iter().any(braces) {
+                found.push(TAG_IN_BRACES.into());
+            }
+        }
+        if found.is_empty() {
+            return Some(Self { parts, span });
+        }
+        for message in found {
+            faults.at(span, message);
+        }
+        None
+    }
+
+    /// Checks what a name may not be when a hash tag is put before it.
+    pub(crate) fn check_behind_a_tag(&self, faults: &mut Faults) {
+        let name = sample(&self.parts);
+        if name.contains(['{', '}']) {
+            faults.at(self.span, TWO_TAGS);
+        } else if is_companion(&name) {
+            faults.at(self.span, COMPANION);
+        }
     }
 
     /// Checks that each placeholder begins with a parameter or `self`.
@@ -125,8 +159,17 @@ fn word(text: &str) -> Option<String> {
         .map(|ident| ident.to_string())
 }
 
-/// Reads a template: its parts, or everything that is wrong with it.
+/// Reads a name: its parts, or everything that is wrong with it.
 fn parse(text: &str) -> (Vec<Part>, Vec<String>) {
+    let (parts, mut faults) = read(text);
+    if faults.is_empty() {
+        faults.extend(shape(&parts).map(str::to_owned));
+    }
+    (parts, faults)
+}
+
+/// Reads a template: its parts, and what is wrong with its braces and placeholders.
+fn read(text: &str) -> (Vec<Part>, Vec<String>) {
     let mut parts = Parts::default();
     let mut faults = Vec::new();
     let mut rest = text;
@@ -161,9 +204,6 @@ fn parse(text: &str) -> (Vec<Part>, Vec<String>) {
         }
     }
     parts.text(rest);
-    if faults.is_empty() {
-        faults.extend(shape(&parts.all).map(str::to_owned));
-    }
     (parts.all, faults)
 }
 
@@ -235,15 +275,23 @@ fn placeholder(inside: &str) -> Result<(String, Vec<Field>), String> {
     Ok((head, fields.ok_or(FIELD_PATHS)?))
 }
 
-/// What `lock_core` would refuse whatever the values are: they are never empty and hold no brace.
+/// A name that the template could give: values are never empty and hold no brace.
+fn sample(parts: &[Part]) -> String {
+    let pieces = parts.iter().map(|part| match part {
+        Part::Text(text) => text.as_str(),
+        Part::Value { .. } => "x",
+    });
+    pieces.collect()
+}
+
+/// Whether it would be the name of another lock's queue, counter or grace.
+fn is_companion(name: &str) -> bool {
+    [":q", ":f", ":g"].iter().any(|end| name.ends_with(end))
+}
+
+/// What `lock_core` would refuse whatever the values are.
 fn shape(parts: &[Part]) -> Option<&'static str> {
-    let sample: String = parts
-        .iter()
-        .map(|part| match part {
-            Part::Text(text) => text.as_str(),
-            Part::Value { .. } => "x",
-        })
-        .collect();
+    let sample = sample(parts);
     if sample.is_empty() {
         return Some("lock name is empty");
     }
@@ -263,8 +311,7 @@ fn shape(parts: &[Part]) -> Option<&'static str> {
     if !whole {
         return Some(HASH_TAG);
     }
-    let companion = [":q", ":f", ":g"].iter().any(|end| sample.ends_with(end));
-    companion.then_some(COMPANION)
+    is_companion(&sample).then_some(COMPANION)
 }
 
 #[cfg(test)]

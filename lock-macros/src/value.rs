@@ -2,9 +2,10 @@
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
-use syn::{Expr, ExprClosure, ExprPath, Lit};
+use syn::{Expr, ExprClosure, ExprPath, Lit, UnOp};
 
-use crate::error::Faults;
+use crate::error::{Faults, list};
+use crate::scope::Scope;
 use crate::template::Template;
 
 /// The path under which the expansion finds `lock_core`.
@@ -34,6 +35,8 @@ impl Krate {
 pub(crate) enum Name {
     Template(Template),
     Expression(Expr),
+    /// All of them; the tokens are the whole list.
+    List(Vec<Self>, TokenStream),
 }
 
 /// `$name:expr` of a `macro_rules!` macro arrives inside an invisible group.
@@ -59,8 +62,184 @@ impl Name {
             faults.on(&call.mac.path, message);
             return None;
         }
+        if let Expr::Array(array) = value {
+            let written = array.to_token_stream();
+            if array.elems.is_empty() {
+                faults.on(written, "lock name is empty");
+                return None;
+            }
+            let all = array.elems.len();
+            let elements = array.elems.into_iter();
+            let names: Vec<Self> = elements
+                .filter_map(|element| Self::new(peel(element), faults))
+                .collect();
+            return (names.len() == all).then_some(Self::List(names, written));
+        }
         refuse_await("name", &value, faults);
         Some(Self::Expression(value))
+    }
+
+    /// Checks that each placeholder begins with a parameter or `self`.
+    pub(crate) fn resolve(&self, scope: &Scope, faults: &mut Faults) {
+        match self {
+            Self::Template(template) => template.resolve(scope, faults),
+            Self::Expression(_) => {}
+            Self::List(names, written) => {
+                let before = faults.len();
+                for name in names {
+                    name.resolve(scope, faults);
+                }
+                if faults.len() == before {
+                    let message = "a list of names is not supported yet: it arrives with the \
+                                   other lock kinds; this version locks one name";
+                    faults.on(written, message);
+                }
+            }
+        }
+    }
+}
+
+/// How a lock is held.
+pub(crate) struct Mode {
+    word: Ident,
+}
+
+impl Mode {
+    pub(crate) fn new(value: &Expr, faults: &mut Faults) -> Option<Self> {
+        let word = word("mode", value, &["exclusive", "read", "write"], "", faults)?;
+        Some(Self { word })
+    }
+}
+
+/// How many may hold a lock.
+pub(crate) struct Permits(Expr);
+
+impl Permits {
+    pub(crate) fn new(value: Expr, faults: &mut Faults) -> Option<Self> {
+        let message = match &value {
+            Expr::Lit(literal) => match &literal.lit {
+                Lit::Int(number) if number.base10_parse::<u128>().is_ok_and(|n| n > 0) => {
+                    return Some(Self(value));
+                }
+                Lit::Int(_) => "`permits` must be at least 1",
+                _ => "`permits` takes a whole number, such as `permits = 4`",
+            },
+            Expr::Unary(negative) if matches!(negative.op, UnOp::Neg(_)) => {
+                "`permits` must be at least 1"
+            }
+            _ => return Some(Self(value)),
+        };
+        faults.on(value, message);
+        None
+    }
+}
+
+/// Refuses what this version cannot do yet, rather than to hold another kind of lock than asked.
+pub(crate) fn refuse_kinds(mode: Option<&Mode>, permits: Option<&Permits>, faults: &mut Faults) {
+    let later = "is not supported yet: it arrives with the other lock kinds; this version has \
+                 exclusive locks only";
+    if let Some(permits) = permits {
+        let message = match mode {
+            Some(_) => "`permits` cannot be combined with `mode`".to_owned(),
+            None => format!("`permits` {later}"),
+        };
+        faults.on(&permits.0, message);
+    }
+    if let Some(Mode { word }) = mode
+        && word != "exclusive"
+    {
+        faults.on(word, format!("`mode = {word}` {later}"));
+    }
+}
+
+/// What to do when somebody else holds the lock.
+#[derive(Default)]
+pub(crate) enum Contended {
+    /// It is an error like others.
+    #[default]
+    Error,
+    Skip(Ident),
+    Answer(ExprClosure),
+}
+
+impl Contended {
+    pub(crate) fn new(value: Expr, faults: &mut Faults) -> Self {
+        if let Expr::Closure(closure) = value {
+            return Self::Answer(closure);
+        }
+        let known = ["error", "skip"];
+        match word("on_contended", &value, &known, ", `|e| ...`", faults) {
+            Some(word) if word == "skip" => Self::Skip(word),
+            _ => Self::Error,
+        }
+    }
+}
+
+/// What to do when the lock is lost while the body runs.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum OnLost {
+    #[default]
+    Cancel,
+    Continue,
+}
+
+impl OnLost {
+    pub(crate) fn new(value: &Expr, faults: &mut Faults) -> Self {
+        match word("on_lost", value, &["cancel", "continue"], "", faults) {
+            Some(word) if word == "continue" => Self::Continue,
+            _ => Self::Cancel,
+        }
+    }
+}
+
+/// Whether the release is waited for.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Release {
+    #[default]
+    Confirm,
+    Background,
+}
+
+impl Release {
+    pub(crate) fn new(value: &Expr, faults: &mut Faults) -> Self {
+        match word("release", value, &["confirm", "background"], "", faults) {
+            Some(word) if word == "background" => Self::Background,
+            _ => Self::Confirm,
+        }
+    }
+}
+
+/// One of the words that an option takes; `others` says what it takes besides.
+pub(crate) fn word(
+    option: &str,
+    value: &Expr,
+    words: &[&str],
+    others: &str,
+    faults: &mut Faults,
+) -> Option<Ident> {
+    if let Some(word) = bare_word(value)
+        && words.iter().any(|known| word == known)
+    {
+        return Some(word);
+    }
+    let written = value.to_token_stream();
+    let known = list(words.iter().copied());
+    let message =
+        format!("unknown value `{written}` for `{option}`; expected one of: {known}{others}");
+    faults.on(written, message);
+    None
+}
+
+pub(crate) fn bare_word(value: &Expr) -> Option<Ident> {
+    match value {
+        Expr::Path(ExprPath {
+            path, qself: None, ..
+        }) => path.get_ident().cloned(),
+        // `on_lost = continue` is an expression of the language, too.
+        Expr::Continue(word) if word.label.is_none() => {
+            Some(Ident::new("continue", word.continue_token.span))
+        }
+        _ => None,
     }
 }
 
@@ -102,6 +281,17 @@ pub(crate) fn identifier(value: &Expr, faults: &mut Faults) -> Option<Ident> {
         return Some(ident.clone());
     }
     faults.on(value, "`bind` takes an identifier, such as `bind = held`");
+    None
+}
+
+pub(crate) fn hash_tag(value: &Expr, faults: &mut Faults) -> Option<Template> {
+    if let Expr::Lit(literal) = value
+        && let Lit::Str(text) = &literal.lit
+    {
+        return Template::hash_tag(text, faults);
+    }
+    let message = "`hash_tag` takes a template, such as `hash_tag = \"{user_id}\"`";
+    faults.on(value, message);
     None
 }
 

@@ -163,7 +163,7 @@ impl Memory {
                 grace_ms,
                 entries: &ending.entries,
             };
-            table.release(&call, at)
+            table.release_keeping(&call, ending.keep_ms(now), at)
         });
         Released {
             was_ours: verdict != table::Released::NotOurs,

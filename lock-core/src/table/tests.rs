@@ -93,6 +93,18 @@ impl World {
         })
     }
 
+    fn release_keeping(&mut self, number: u128, keep_ms: u64) -> Released {
+        self.with(|table, at| {
+            let call = Release {
+                nonce: nonce(number),
+                floor_us: NOW,
+                grace_ms: 20,
+                entries: &[],
+            };
+            table.release_keeping(&call, keep_ms, at)
+        })
+    }
+
     fn owner(&mut self) -> Option<Nonce> {
         self.table.expire(self.now_us / 1000);
         match &self.table.key {
@@ -556,4 +568,29 @@ fn the_queue_ends_ten_minutes_after_the_lock_and_the_last_look() {
     world.pass(1);
     world.table.expire(world.now_us / 1000);
     assert!(world.table.queue.is_none());
+}
+
+#[test]
+fn a_lock_that_is_kept_is_nobodys_until_its_time() {
+    let mut world = World::new();
+    world.try_once(1);
+    assert!(matches!(world.wait(2), Answer::Queued { .. }));
+    assert_eq!(world.release_keeping(1, 5_000), Released::Free);
+    assert_eq!(world.owner(), Some(Nonce::nobody()));
+    // Whoever is first is told when to look, and no other client is let in before.
+    assert!(matches!(
+        world.pushes.as_slice(),
+        [Push::Head {
+            holder_ms: 5_000,
+            ..
+        }]
+    ));
+    assert!(world.table.grace.is_none());
+    // What the release overtook cannot lengthen it.
+    let late = world.table.renew(nonce(1), TTL, world.now_us / 1000);
+    assert_eq!(late, Renewed::NotOurs);
+    assert!(matches!(world.try_once(1), Answer::Busy { .. }));
+    assert_eq!(world.release_keeping(1, 9_000), Released::NotOurs);
+    world.pass(5_001);
+    assert!(matches!(world.wait(2), Answer::Held { .. }));
 }

@@ -38,6 +38,7 @@ enum Step {
     Release {
         who: usize,
         grace_ms: u64,
+        keep_ms: u64,
         floor_ahead_us: i64,
     },
     Renew {
@@ -104,11 +105,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             },
         );
     let grace = prop_oneof![4 => Just(0_u64), 1 => Just(20)];
+    let keep = prop_oneof![3 => Just(0_u64), 1 => 1..3_000_u64];
     let release =
-        (who.clone(), grace, floor).prop_map(|(who, grace_ms, floor_ahead_us)| Step::Release {
-            who,
-            grace_ms,
-            floor_ahead_us,
+        (who.clone(), grace, keep, floor).prop_map(|(who, grace_ms, keep_ms, floor_ahead_us)| {
+            Step::Release {
+                who,
+                grace_ms,
+                keep_ms,
+                floor_ahead_us,
+            }
         });
     let renew = (who, ttl_ms.clone()).prop_map(|(who, ttl_ms)| Step::Renew { who, ttl_ms });
     let clock = prop_oneof![
@@ -352,6 +357,7 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
         Step::Release {
             who,
             grace_ms,
+            keep_ms,
             floor_ahead_us,
         } => {
             let entries = model.histories.remove(who).unwrap_or_default();
@@ -365,10 +371,11 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
                 call.nonce.to_string(),
                 call.floor_us.to_string(),
                 grace_ms.to_string(),
+                keep_ms.to_string(),
             ];
             args.extend(entries.iter().map(ToString::to_string));
             let reply = reply::release(server.run(&RELEASE, &KEYS, &args)).unwrap();
-            let (answer, pushes) = model.table.release(&call, &at);
+            let (answer, pushes) = model.table.release_keeping(&call, *keep_ms, &at);
             (format!("{:?}", reply.it), format!("{answer:?}"), pushes)
         }
         Step::Renew { who, ttl_ms } => {

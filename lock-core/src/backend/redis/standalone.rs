@@ -146,16 +146,17 @@ impl Standalone {
         let keys = (ending.key.queue(), ending.key.counter(), ending.key.grace());
         let keys = [ending.key.as_str(), &keys.0, &keys.1, &keys.2];
         let nonce = ending.nonce.to_string();
+        let sent = Clock::System.now();
         let write_args = |command: &mut Cmd| {
             command
                 .arg(&nonce)
                 .arg(connection.floor_us())
-                .arg(self.grace_ms);
+                .arg(self.grace_ms)
+                .arg(ending.keep_ms(sent));
             for entry in &ending.entries {
                 command.arg(entry.to_string());
             }
         };
-        let sent = Clock::System.now();
         let left = until.since(sent);
         let reply = self
             .server

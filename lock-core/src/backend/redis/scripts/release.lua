@@ -11,16 +11,18 @@
 -- ARGV[2] floor               microseconds: no token may be lower
 -- ARGV[3] grace               milliseconds during which a key with waiters stays free for
 --                             foreign clients; 0 hands over at once
--- ARGV[4...] entries that the nonce stands, or may stand, in the queue with
+-- ARGV[4] keep                milliseconds during which a lock that was yours stays locked, owned
+--                             by nobody; 0 lets it go at once
+-- ARGV[5...] entries that the nonce stands, or may stand, in the queue with
 --
 -- Answers with the server's time in microseconds as second element:
---   released  now     it was yours, and is free
+--   released  now     it was yours, and is free, or nobody's until `keep` is over
 --   handed    now     it was yours, and is the next waiter's
 --   gone      now     it was not yours
 --
 -- By hand, from this folder (drive.lua stands where its name does below):
 --   redis-cli --eval <(sed '/^-- include drive.lua$/r drive.lua' release.lua) \
---     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 0 0
+--     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 0 0 0
 
 local nonce, floor = ARGV[1], tonumber(ARGV[2])
 local entry, ttl, label, owner -- of a caller who wants the lock: none here
@@ -36,14 +38,19 @@ if type(value) == 'table' then
   value = ''
 end
 local mine = value and string.sub(value, 1, 41) == 'lk1:' .. nonce .. ' '
-if mine then
+if mine and tonumber(ARGV[4]) > 0 then
+  -- Under the nil nonce: a renewal or an acquire that was overtaken by this call finds that it is
+  -- not its own, and cannot lengthen it.
+  value = 'lk1:00000000-0000-0000-0000-000000000000 ' .. string.sub(value, 42)
+  redis.call('SET', KEYS[1], value, 'PX', ARGV[4])
+elseif mine then
   -- Before anything that can fail: a broken queue or counter is reported, and K is free.
   redis.call('DEL', KEYS[1])
   value = false
 end
-local moved = #ARGV > 3 and redis.call('ZREM', KEYS[2], unpack(ARGV, 4)) > 0 or mine
+local moved = #ARGV > 4 and redis.call('ZREM', KEYS[2], unpack(ARGV, 5)) > 0 or mine
 local queue = redis.call('EXISTS', KEYS[2]) == 1
-if mine and queue and tonumber(ARGV[3]) > 0 then
+if mine and not value and queue and tonumber(ARGV[3]) > 0 then
   redis.call('SET', KEYS[4], '', 'PX', ARGV[3])
 end
 

@@ -1,0 +1,167 @@
+//! The durations of an attribute together: what they demand of each other.
+
+use std::collections::BTreeSet;
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::Expr;
+
+use crate::duration::{Length, Rule};
+use crate::error::Faults;
+use crate::value::{Krate, bare_word, word};
+
+/// How long the lock is waited for, kept and renewed.
+#[derive(Default)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Option<Length>,
+    pub(crate) wait: Option<Length>,
+    pub(crate) renew: Option<Renew>,
+    pub(crate) max_hold: Option<Length>,
+    pub(crate) min_hold: Option<Length>,
+}
+
+/// Whether and how often the lock is renewed.
+pub(crate) enum Renew {
+    Auto,
+    Never(Ident),
+    Every(Length),
+}
+
+impl Renew {
+    pub(crate) fn new(value: Expr, faults: &mut Faults) -> Option<Self> {
+        // Constants are written in capitals, so that a word in small letters was meant as one of
+        // ours.
+        let is_word =
+            bare_word(&value).is_some_and(|ident| !ident.to_string().contains(char::is_uppercase));
+        if !is_word {
+            return Length::new(value, Rule::Renew, faults).map(Self::Every);
+        }
+        let duration = ", a duration such as \"10s\"";
+        let word = word("renew", &value, &["auto", "never"], duration, faults)?;
+        Some(if word == "never" {
+            Self::Never(word)
+        } else {
+            Self::Auto
+        })
+    }
+}
+
+impl Terms {
+    /// Checks what can be known before the compiler evaluates anything.
+    pub(crate) fn check(&self, faults: &mut Faults) {
+        if let Some(ttl) = &self.ttl {
+            if let Some(Renew::Every(every)) = &self.renew {
+                every.relate(ttl, faults);
+            }
+            for length in [&self.max_hold, &self.min_hold].into_iter().flatten() {
+                length.relate(ttl, faults);
+            }
+        }
+        if let (Some(Renew::Never(never)), Some(_)) = (&self.renew, &self.max_hold) {
+            let message = "`max_hold` needs renewal; remove `renew = never`";
+            faults.on(never, message);
+        }
+    }
+
+    /// An expression of the type `macro_support::Options`.
+    pub(crate) fn expand(&self, krate: &Krate, generics: &BTreeSet<String>) -> TokenStream {
+        let site = Span::mixed_site();
+        let support = krate.at(site);
+        let mut items = TokenStream::new();
+        let mut options = quote_spanned!(site=> #support::macro_support::Options::new());
+        let mut add = |setter: &str, length: &Length| {
+            let (item, value) = length.expand(self.ttl.as_ref(), krate, generics);
+            let setter = Ident::new(setter, site);
+            items.extend(item);
+            options = quote_spanned!(site=> #options.#setter(#value));
+        };
+        if let Some(ttl) = &self.ttl {
+            add("ttl", ttl);
+        }
+        if let Some(wait) = &self.wait {
+            add("wait", wait);
+        }
+        if let Some(Renew::Every(every)) = &self.renew {
+            add("renew_every", every);
+        }
+        if let Some(longest) = &self.max_hold {
+            add("max_hold", longest);
+        }
+        if let Some(shortest) = &self.min_hold {
+            add("min_hold", shortest);
+        }
+        if let Some(Renew::Never(_)) = &self.renew {
+            options = quote_spanned!(site=> #options.renew_never());
+        }
+        if items.is_empty() {
+            return options;
+        }
+        quote!({ #items #options })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syn::parse_quote;
+
+    fn renew(value: Expr) -> (Option<Renew>, Vec<String>) {
+        let mut faults = Faults::default();
+        let renew = Renew::new(value, &mut faults);
+        (renew, faults.messages())
+    }
+
+    #[test]
+    fn renew_is_a_word_or_a_duration() {
+        assert!(matches!(renew(parse_quote!(auto)).0, Some(Renew::Auto)));
+        assert!(matches!(
+            renew(parse_quote!(never)).0,
+            Some(Renew::Never(_))
+        ));
+        for every in [
+            parse_quote!("10s"),
+            parse_quote!(EVERY),
+            parse_quote!(config::every),
+            parse_quote!(seconds(3)),
+        ] {
+            assert!(matches!(renew(every).0, Some(Renew::Every(_))));
+        }
+        assert_eq!(
+            renew(parse_quote!(sometimes)).1,
+            [
+                "unknown value `sometimes` for `renew`; expected one of: `auto`, `never`, \
+                 a duration such as \"10s\""
+            ]
+        );
+        assert_eq!(
+            renew(parse_quote!(30)).1,
+            ["invalid duration `30`: write it as \"30s\""]
+        );
+    }
+
+    #[test]
+    fn constants_stand_before_what_uses_them() {
+        let mut faults = Faults::default();
+        let terms = Terms {
+            ttl: Length::new(parse_quote!(TTL), Rule::Ttl, &mut faults),
+            max_hold: Length::new(parse_quote!(LONG), Rule::MaxHold, &mut faults),
+            ..Terms::default()
+        };
+        let text = terms
+            .expand(&Krate::default(), &BTreeSet::new())
+            .to_string();
+        let places: Vec<_> = [
+            "const __DISTRIBUTED_LOCK_TTL",
+            "const __DISTRIBUTED_LOCK_MAX_HOLD",
+            "Some (__DISTRIBUTED_LOCK_TTL)",
+            "Options :: new () . ttl (__DISTRIBUTED_LOCK_TTL)",
+        ]
+        .iter()
+        .map(|part| text.find(part))
+        .collect();
+        assert!(
+            places.iter().all(Option::is_some) && places.is_sorted(),
+            "{text}"
+        );
+    }
+}

@@ -70,11 +70,16 @@ pub enum NameFault {
     PrefixBrace,
 }
 
-/// The keys of one lock, all in one slot.
+/// The keys of one lock, all in one slot. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LockKey {
+pub(crate) struct LockKey(Arc<Keys>);
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Keys {
     text: Arc<str>,
-    tagged: bool,
+    queue: String,
+    counter: String,
+    grace: String,
 }
 
 impl LockKey {
@@ -93,48 +98,51 @@ impl LockKey {
         if tagged && [":q", ":f", ":g"].iter().any(|end| name.ends_with(end)) {
             return Err(NameFault::Companion);
         }
-        Ok(Self {
+        // By hand, once for all commands: formatting them for each was a tenth of its cost.
+        let (open, close) = if tagged { ("", "") } else { ("{", "}") };
+        let companion = |end| [open, prefix, name, close, end].concat();
+        Ok(Self(Arc::new(Keys {
             text: [prefix, name].concat().into(),
-            tagged,
-        })
+            queue: companion(":q"),
+            counter: companion(":f"),
+            grace: companion(":g"),
+        })))
     }
 
     /// The key that holds the lock.
     pub(crate) fn as_str(&self) -> &str {
-        &self.text
+        &self.0.text
     }
 
     pub(crate) fn text(&self) -> Arc<str> {
-        Arc::clone(&self.text)
+        Arc::clone(&self.0.text)
     }
 
     /// The zset of those who wait.
-    pub(crate) fn queue(&self) -> String {
-        self.companion('q')
+    pub(crate) fn queue(&self) -> &str {
+        &self.0.queue
     }
 
     /// The fencing counter.
-    pub(crate) fn counter(&self) -> String {
-        self.companion('f')
+    pub(crate) fn counter(&self) -> &str {
+        &self.0.counter
     }
 
     /// The grace that `share_with_others` leaves to foreign clients.
-    pub(crate) fn grace(&self) -> String {
-        self.companion('g')
+    pub(crate) fn grace(&self) -> &str {
+        &self.0.grace
     }
 
-    fn companion(&self, letter: char) -> String {
-        if self.tagged {
-            format!("{}:{letter}", self.text)
-        } else {
-            format!("{{{}}}:{letter}", self.text)
-        }
+    /// All of them, in the order that the scripts have them.
+    #[cfg(feature = "redis")]
+    pub(crate) fn all(&self) -> [&str; 4] {
+        [self.as_str(), self.queue(), self.counter(), self.grace()]
     }
 }
 
 impl fmt::Display for LockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(self.as_str())
     }
 }
 

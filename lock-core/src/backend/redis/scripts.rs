@@ -8,6 +8,11 @@ use redis::Cmd;
 const INCLUDE: &str = "-- include drive.lua\n";
 const DRIVE: &str = include_str!("scripts/drive.lua");
 
+/// What a command without waiters has beside the script and the keys, and then some: one that
+/// grows while it is written costs more than one that is a little too large.
+const ARGS: usize = 16;
+const ARGS_LEN: usize = 192;
+
 /// A script, with its hash.
 pub(super) struct Script {
     source: String,
@@ -36,8 +41,9 @@ impl Script {
     }
 
     fn command(verb: &str, script: &str, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
-        let mut command = redis::cmd(verb);
-        command.arg(script).arg(keys.len()).arg(keys);
+        let keys_len: usize = keys.iter().map(|key| key.len()).sum();
+        let mut command = Cmd::with_capacity(ARGS, script.len() + keys_len + ARGS_LEN);
+        command.arg(verb).arg(script).arg(keys.len()).arg(keys);
         write_args(&mut command);
         command
     }

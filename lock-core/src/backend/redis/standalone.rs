@@ -101,12 +101,7 @@ impl Standalone {
         let copy = attempt.sending(connection.origin, not_after);
         let sent = Clock::System.now();
         let reply = {
-            let (queue, counter, grace) = (
-                attempt.key.queue(),
-                attempt.key.counter(),
-                attempt.key.grace(),
-            );
-            let keys = [attempt.key.as_str(), &queue, &counter, &grace];
+            let keys = attempt.key.all();
             let entry = attempt.entry().map(ToString::to_string).unwrap_or_default();
             let nonce = attempt.nonce.to_string();
             let write_args = |command: &mut Cmd| {
@@ -143,8 +138,7 @@ impl Standalone {
             Some(connection) => connection,
             None => self.server.connections.here(limit).await?,
         };
-        let keys = (ending.key.queue(), ending.key.counter(), ending.key.grace());
-        let keys = [ending.key.as_str(), &keys.0, &keys.1, &keys.2];
+        let keys = ending.key.all();
         let nonce = ending.nonce.to_string();
         let sent = Clock::System.now();
         let write_args = |command: &mut Cmd| {

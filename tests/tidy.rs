@@ -14,7 +14,7 @@ use serde_json::Value;
 /// is on top of them all and not listed. A folder's own file stands without the slash, so that
 /// `backend` is backend.rs (or backend/mod.rs).
 const LEVELS: &[&str] = &[
-    "clock key nesting nonce retry token ttl",
+    "clock counts key nesting nonce retry token ttl",
     "error inbox wire",
     "options table",
     "lease",

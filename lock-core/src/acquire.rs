@@ -74,6 +74,7 @@ impl Armed {
             token,
             self.core.clock(),
             lease,
+            Arc::clone(&self.core.counters),
         );
         debug!(key = %hold.key, %token, "lock acquired");
         LockGuard::new(Arc::clone(&self.core), Arc::new(hold), ending)

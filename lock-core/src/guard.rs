@@ -312,7 +312,9 @@ pub(crate) fn poll_under<T>(
 /// whatever becomes of the release.
 pub(crate) async fn release_after(guard: LockGuard) {
     let key = guard.hold.key.clone();
+    let counters = Arc::clone(&guard.core.counters);
     if let Err(error) = guard.release().await {
+        counters.release_failed();
         warn!(%key, %error, "the body is done, and its release failed");
     }
 }

@@ -1,12 +1,13 @@
 //! A held lock, as its guard, its watchers and the keeper see it.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::backend::{Renewal, Renewed};
 use crate::clock::{Clock, Moment};
+use crate::counts::Counters;
 use crate::error::LockError;
 use crate::inbox::locked;
 use crate::key::LockKey;
@@ -22,6 +23,7 @@ pub(crate) struct Hold {
     pub(crate) nonce: Nonce,
     pub(crate) token: FencingToken,
     pub(crate) clock: Clock,
+    counters: Arc<Counters>,
     state: Mutex<State>,
     /// Where it stands in the keeper's schedule, as nanoseconds; zero when it does not.
     pub(crate) scheduled: AtomicU64,
@@ -30,6 +32,7 @@ pub(crate) struct Hold {
 #[derive(Debug)]
 struct State {
     lease: Lease,
+    loss_is_counted: bool,
     /// Those who want to hear of the loss.
     listeners: Vec<(u64, Waker)>,
     next_listener: u64,
@@ -42,14 +45,17 @@ impl Hold {
         token: FencingToken,
         clock: Clock,
         lease: Lease,
+        counters: Arc<Counters>,
     ) -> Self {
         Self {
             key,
             nonce,
             token,
             clock,
+            counters,
             state: Mutex::new(State {
                 lease,
+                loss_is_counted: false,
                 listeners: Vec::new(),
                 next_listener: 0,
             }),
@@ -122,6 +128,7 @@ impl Hold {
             }
             Renewed::Failed(error) => {
                 warn!(key = %self.key, %error, "renewal failed; it is repeated until the lease ends");
+                self.counters.renewal_failed();
                 self.change(|lease| lease.unanswered(again_at));
                 Err(error)
             }
@@ -173,8 +180,14 @@ impl Hold {
     fn change<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
         let now = self.clock.now();
         let mut state = locked(&self.state);
+        // A release hides that the lease had ended before.
+        let was_lost = state.lease.is_lost(now);
         let result = change(&mut state.lease);
-        let woken = if state.lease.is_lost(now) {
+        let is_lost = state.lease.is_lost(now);
+        if (was_lost || is_lost) && !std::mem::replace(&mut state.loss_is_counted, true) {
+            self.counters.lost();
+        }
+        let woken = if is_lost {
             std::mem::take(&mut state.listeners)
         } else {
             Vec::new()

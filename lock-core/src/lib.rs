@@ -11,6 +11,7 @@
 mod acquire;
 mod backend;
 mod clock;
+mod counts;
 mod error;
 mod guard;
 mod hold;
@@ -35,6 +36,7 @@ mod wire;
 #[doc(hidden)]
 pub mod macro_support;
 
+pub use counts::Counts;
 pub use error::{BackendError, BackendErrorKind, Holder, LockError};
 pub use guard::{LockGuard, LockWatch, Lost};
 pub use key::{LockName, NameFault};

@@ -458,6 +458,9 @@ mod tests {
     use std::pin::pin;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn written(parts: &[Part<'_>]) -> String {
@@ -499,6 +502,46 @@ mod tests {
         assert_eq!(names.len(), all);
     }
 
+    proptest! {
+        /// The separators are those that the attribute accepts: with a letter in them that would
+        /// be encoded in a value.
+        #[test]
+        fn no_value_forges_another_name(
+            left in vec(any_value(), 1..5),
+            other in vec(any_value(), 1..5),
+            separators in vec("[a-z%{}]{0,2}[:/ %{}#][-_.a-z]{0,2}", 5),
+        ) {
+            let name = |values: &[String]| {
+                let mut parts = vec![Part::Text(&separators[4])];
+                for (value, separator) in values.iter().zip(&separators) {
+                    parts.push(Part::Value(value));
+                    parts.push(Part::Text(separator));
+                }
+                written(&parts)
+            };
+            // One template has as many values in every call.
+            let count = left.len().min(other.len());
+            let (left, other) = (&left[..count], &other[..count]);
+            prop_assert_eq!(name(left) == name(other), left == other);
+            // Nor does a value bring a brace or a separator into the name.
+            let of_templates: usize = separators[..count].iter().chain(&separators[4..])
+                .map(|text| text.matches(['{', '}', ':', '/', ' ', '#']).count())
+                .sum();
+            let found = name(left).matches(['{', '}', ':', '/', ' ', '#']).count();
+            prop_assert_eq!(found, of_templates);
+        }
+    }
+
+    /// Mostly of letters that templates use, so that names nearly meet.
+    fn any_value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[a:%]{1,3}",
+            "[-_.a-z0-9:/{}%ü]{1,6}",
+            "%(3A|25|7B){1,2}",
+            "\\PC{1,8}",
+        ]
+    }
+
     struct Broken;
 
     impl Display for Broken {
@@ -512,7 +555,13 @@ mod tests {
         for value in [&"" as &dyn Display, &Broken] {
             let name = template(&[Part::Text("a:"), Part::Value(value)]);
             assert!(
-                matches!(name, Err(LockError::InvalidName { .. })),
+                matches!(
+                    name,
+                    Err(LockError::InvalidName {
+                        fault: NameFault::EmptyValue,
+                        ..
+                    })
+                ),
                 "{name:?}"
             );
         }
@@ -554,6 +603,31 @@ mod tests {
         fn drop(&mut self) {
             self.0.store(true, Ordering::SeqCst);
         }
+    }
+
+    #[test]
+    fn related_constants_are_held_to_the_ttl() {
+        let second = Duration::from_secs(1);
+        let half = second / 2;
+        for ttl in [None, Some(second)] {
+            assert_eq!(checked_renew(half, ttl), half);
+            assert_eq!(checked_min_hold(half, ttl), half);
+            assert_eq!(checked_max_hold(2 * second, ttl), 2 * second);
+        }
+        let breaks = |check: fn(Duration, Option<Duration>) -> Duration, value| {
+            std::panic::catch_unwind(|| check(value, Some(second))).is_err()
+        };
+        assert!(breaks(checked_renew, half + Duration::from_nanos(1)));
+        assert!(breaks(checked_renew, Duration::from_millis(9)));
+        assert!(breaks(checked_min_hold, second));
+        assert!(breaks(checked_max_hold, second));
+    }
+
+    #[test]
+    fn a_hash_tag_stands_before_the_name() {
+        let tagged = |tag: &str, name: &str| tagged(Ok(tag.into()), Ok(name.into()));
+        assert_eq!(tagged("a", "b").unwrap().as_str(), "{a}:b");
+        assert!(tagged("a", "").is_err());
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use crate::backend::memory::Memory;
+use crate::counts::Counts;
 use crate::error::{BackendErrorKind, LockError};
 use crate::inbox::{Inbox, locked};
 use crate::key::LockName;
@@ -76,6 +77,12 @@ impl LockManager {
     /// That of the future.
     pub async fn scope<F: Future>(&self, future: F) -> F::Output {
         SCOPE.scope(self.clone(), future).await
+    }
+
+    /// What went wrong behind the callers' backs, in numbers.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.core.counters.read()
     }
 
     /// Waits until everything that was dropped has been released. Call it before the process

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::backend::{Backend, Ending, Renewed};
 use crate::clock::{Clock, Moment};
+use crate::counts::Counters;
 use crate::error::{Holder, LockError};
 use crate::hold::Hold;
 use crate::inbox::Inbox;
@@ -17,6 +18,7 @@ pub(crate) struct Core {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) settings: Settings,
+    pub(crate) counters: Arc<Counters>,
     /// Absent where the backend keeps leases by itself.
     keeper: Option<Keeper>,
     process: u32,
@@ -40,6 +42,7 @@ impl Core {
             backend,
             inbox,
             settings,
+            counters: Arc::default(),
             keeper: None,
             process: std::process::id(),
         }

@@ -47,8 +47,8 @@ async fn parent() -> Result<(), Box<dyn Error>> {
     let guard = locks.lock(LOCK).ttl(TTL).wait(PATIENCE).acquire().await?;
     let token = column(guard.fencing_token())?;
     let read = database.read(token)?;
-    let taken = database.write(token, &read.minus(30))?;
-    println!("the parent has the lock now and takes 30: {taken}");
+    let answer = database.write(token, &read.minus(30))?;
+    println!("the parent has the lock now and takes 30: {answer}");
     guard.release().await?;
 
     kill_process(child.pid()?, Signal::CONT)?;

@@ -42,6 +42,8 @@ pub(crate) struct Job {
 /// The way to the keeper. The thread ends when the last handle is gone and its work is done.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
+    /// Where the thread is. A child has none to be told anything.
+    process: u32,
 }
 
 struct Shared {
@@ -99,7 +101,10 @@ impl Keeper {
             .name("lock-keeper".into())
             .spawn(move || runtime.block_on(keep(work)))
             .map_err(failed)?;
-        Ok(Self { shared })
+        Ok(Self {
+            shared,
+            process: std::process::id(),
+        })
     }
 
     /// Renews the lease and watches over its end, until it is released or lost.
@@ -136,6 +141,9 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
+        if std::process::id() != self.process {
+            return;
+        }
         self.shared.closing.store(true, Ordering::Release);
         self.shared.wake.notify_one();
     }

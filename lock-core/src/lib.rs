@@ -48,3 +48,12 @@ pub use token::{FencingToken, ParseTokenError};
 #[cfg(feature = "macros")]
 #[doc(inline)]
 pub use lock_macros::distributed_lock;
+
+#[cfg(feature = "macros")]
+pub mod attribute {
+    #![doc = include_str!("../docs/attribute.md")]
+
+    pub mod coming_from {
+        #![doc = include_str!("../docs/coming-from.md")]
+    }
+}

@@ -555,6 +555,7 @@ mod tests {
                 "empty `{}`; name a parameter",
                 "`.await` is not allowed in `name`",
                 "write one literal; `concat!` is not read as a template",
+                "no parameter named `b`; parameters: `a`",
             ]
         );
         assert_eq!(
@@ -630,6 +631,21 @@ mod tests {
             [
                 "`.await` is not allowed in `name`",
                 "`.await` is not allowed in `manager`"
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_is_awaited_for_an_answer() {
+        assert_eq!(
+            faults(quote!(
+                name = "x",
+                on_error = async |e| f(e),
+                on_contended = async move |e| f(e)
+            )),
+            [
+                "`on_error` cannot await; leave out `async`",
+                "`on_contended` cannot await; leave out `async`"
             ]
         );
     }

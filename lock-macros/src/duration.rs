@@ -161,8 +161,8 @@ impl Length {
         }
         let site = self.value.site();
         let krate = krate.at(site);
-        let checker = format!("checked_{}", self.rule.option());
-        let checker = Ident::new(&checker, site);
+        let rule = format!("checked_{}", self.rule.option());
+        let rule = Ident::new(&rule, site);
         let value = self.value.expand();
         let against = match ttl {
             Some(ttl) => {
@@ -172,7 +172,7 @@ impl Length {
             None if matches!(self.rule, Rule::Ttl | Rule::Wait) => TokenStream::new(),
             None => quote_spanned!(site=> , ::core::option::Option::None),
         };
-        let checked = quote_spanned!(site=> #krate::macro_support::#checker(#value #against));
+        let checked = quote_spanned!(site=> #krate::macro_support::#rule(#value #against));
         let generic = |length: &Self| length.value.mentions(generics);
         if generic(self) || ttl.is_some_and(generic) {
             return (

@@ -33,8 +33,11 @@ pub(crate) fn expand(args: &Args, function: &Function) -> TokenStream {
             let guard = match #krate::macro_support::acquire(manager, name, #options).await {
                 ::core::result::Result::Ok(guard) => guard,
                 #contended
+                // In two steps: syn takes `break 'held ::core..`, in an attribute that comes after
+                // this one, for the label of a loop.
                 ::core::result::Result::Err(error) => {
-                    break 'held ::core::result::Result::Err(error)
+                    let failed = ::core::result::Result::Err(error);
+                    break 'held failed
                 }
             };
             #hold

@@ -165,9 +165,11 @@ fn check(attributes: &[Attribute], signature: &Signature, faults: &mut Faults) -
         return true;
     }
     let mut message = "`#[distributed_lock]` needs an `async fn`".to_owned();
-    // A test attribute that was expanded before us has taken the `async` away.
+    // An attribute for tests or `main` that was expanded before us has taken the `async` away.
     if attributes.iter().any(is_test) {
         message.push_str("; put it above `#[tokio::test]`");
+    } else if signature.ident == "main" {
+        message.push_str("; put it above `#[tokio::main]`");
     }
     faults.on(signature.fn_token, message);
     false
@@ -370,6 +372,12 @@ mod tests {
                 fn f() {}
             )),
             format!("{plain}; put it above `#[tokio::test]`")
+        );
+        assert_eq!(
+            fault(quote!(
+                fn main() {}
+            )),
+            format!("{plain}; put it above `#[tokio::main]`")
         );
         assert_eq!(
             fault(quote!(

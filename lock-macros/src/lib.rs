@@ -11,6 +11,8 @@ mod expand;
 mod function;
 mod output;
 mod scope;
+#[cfg(test)]
+mod snapshots;
 mod template;
 mod terms;
 mod value;
@@ -36,33 +38,33 @@ use crate::function::Function;
 /// }
 /// ```
 ///
-/// # Options
+/// The page `lock_core::attribute` has an example for each option and says which to choose.
 ///
 /// | Option | Value | Without it |
 /// |---|---|---|
 /// | `name` | `"order:{order.id}"`, or an expression that is `Into<LockName>` | required |
 /// | `ttl` | how long the lock outlives a crashed holder: `"30s"`, 100 ms to 24 h | the manager's |
 /// | `wait` | how long to wait for another holder: `"5s"` | one attempt |
+/// | `renew` | `auto`, `never`, or how often while the body runs: `"10s"` | `auto` |
+/// | `max_hold` | the longest time the lock is held, however it is renewed | no limit |
+/// | `min_hold` | the shortest time the key stays, also after the body | none |
+/// | `on_contended` | when another holds the lock: `error`, `skip`, `\|e\| ..` | `error` |
 /// | `on_error` | what to return when the body did not run to its end: `\|e\| ..` | `From<LockError>` |
+/// | `on_lost` | `cancel` the body at its next await, or `continue` it | `cancel` |
+/// | `release` | `confirm`: wait for the server's word, or `background` | `confirm` |
 /// | `bind` | an identifier for the `&LockGuard` inside the body | none |
 /// | `manager` | the `LockManager` to use; parameters and `self` are in scope | the scope's, the global, `LOCK_URL` |
+/// | `hash_tag` | a template for a hash tag before the name | none |
 /// | `crate` | the absolute path of `lock_core` | `::lock_core` |
 ///
 /// A duration is written as `"1h30m"`, `"90s"` or `"500ms"`, or is a constant expression of type
 /// `Duration`. It is checked when the code is compiled.
 ///
-/// # Names
-///
-/// `{parameter}`, `{parameter.field.0}` and `{self.field}` stand for values that are `Display`.
-/// Whatever is not a letter, a digit, `-`, `_` or `.` in a value is percent-encoded, so that no
-/// value can pass for another name. `{{` and `}}` are literal braces. The name is computed once,
-/// before anything is awaited. An empty value or a name over 1 KiB is an error at run time.
-///
 /// # Errors
 ///
 /// When the lock is not obtained, or is lost while the body runs, the function returns the
 /// `LockError`: its return type is `Result<_, E>` where `E: From<LockError>`, or `on_error` says
-/// what to return. `on_error` may use those parameters that are `Copy`.
+/// what to return.
 ///
 /// # Cancel safety
 ///
@@ -136,6 +138,30 @@ mod tests {
             let output = annotate(quote!(name = "{b}", ttl = 1), item.clone()).to_string();
             assert!(output.ends_with(&item.to_string()), "{output}");
             assert!(output.contains("compile_error"), "{output}");
+        }
+    }
+
+    #[test]
+    fn a_half_typed_body_keeps_its_function() {
+        // What an editor sees while it is typed: the signature is there, and the body as it is.
+        let head = quote!(pub(crate) async fn f<'a, T>(&'a self, mut a: T, (b, _): (u8, u8)) -> R<T> where T: Send);
+        for body in [
+            quote!(let x =),
+            quote!(self.),
+            quote!(match a { Some(x) => }),
+            quote!(if let Some(x) = a. { x. }),
+            quote!(format!("{}", ) ; ; +),
+        ] {
+            for args in [
+                quote!(name = "x:{b}", ttl = "1s"),
+                quote!(name = "x:{b"),
+                quote!(na),
+            ] {
+                let output = annotate(args, quote!(#head { #body })).to_string();
+                assert!(output.contains(&head.to_string()), "{output}");
+                assert!(output.contains(&body.to_string()), "{output}");
+                assert_eq!(output.matches(" fn f ").count(), 1, "{output}");
+            }
         }
     }
 

@@ -35,8 +35,8 @@ impl Krate {
 pub(crate) enum Name {
     Template(Template),
     Expression(Expr),
-    /// All of them; the tokens are the whole list.
-    List(Vec<Self>, TokenStream),
+    /// All of them. The tokens are the whole list, if nothing is wrong in it so far.
+    List(Vec<Self>, Option<TokenStream>),
 }
 
 /// `$name:expr` of a `macro_rules!` macro arrives inside an invisible group.
@@ -73,7 +73,8 @@ impl Name {
             let names: Vec<Self> = elements
                 .filter_map(|element| Self::new(peel(element), faults))
                 .collect();
-            return (names.len() == all).then_some(Self::List(names, written));
+            let sound = names.len() == all;
+            return Some(Self::List(names, sound.then_some(written)));
         }
         refuse_await("name", &value, faults);
         Some(Self::Expression(value))
@@ -89,7 +90,9 @@ impl Name {
                 for name in names {
                     name.resolve(scope, faults);
                 }
-                if faults.len() == before {
+                if let Some(written) = written
+                    && faults.len() == before
+                {
                     let message = "a list of names is not supported yet: it arrives with the \
                                    other lock kinds; this version locks one name";
                     faults.on(written, message);
@@ -165,6 +168,7 @@ pub(crate) enum Contended {
 impl Contended {
     pub(crate) fn new(value: Expr, faults: &mut Faults) -> Self {
         if let Expr::Closure(closure) = value {
+            refuse_async("on_contended", &closure, faults);
             return Self::Answer(closure);
         }
         let known = ["error", "skip"];
@@ -264,9 +268,21 @@ fn find_await(tokens: TokenStream, found: &mut Option<Span>) {
     }
 }
 
+/// Whether the closure is a plain one.
+fn refuse_async(option: &str, closure: &ExprClosure, faults: &mut Faults) -> bool {
+    let Some(keyword) = &closure.asyncness else {
+        return true;
+    };
+    faults.on(
+        keyword,
+        format!("`{option}` cannot await; leave out `async`"),
+    );
+    false
+}
+
 pub(crate) fn closure(option: &str, value: Expr, faults: &mut Faults) -> Option<ExprClosure> {
     if let Expr::Closure(closure) = value {
-        return Some(closure);
+        return refuse_async(option, &closure, faults).then_some(closure);
     }
     let message = format!("`{option}` takes a closure: `{option} = |e| ...`");
     faults.on(value, message);

@@ -53,8 +53,9 @@ where
         Ok(&self.items[at.min(key.len())])
     }
 
-    #[distributed_lock(name = "shelf:{_key}", manager = self.locks)]
-    async fn elided(&mut self, _key: &str, item: T) -> Result<&mut [T; N], LockError> {
+    #[distributed_lock(name = "shelf:{key}", manager = self.locks)]
+    async fn elided(&mut self, key: &str, item: T) -> Result<&mut [T; N], LockError> {
+        assert!(!key.is_empty());
         self.items[0] = item;
         Ok(&mut self.items)
     }

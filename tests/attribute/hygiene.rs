@@ -99,12 +99,13 @@ mod shadows {
     #[distributed_lock(name = "shadow", manager = manager)]
     async fn labels(manager: &LockManager) -> ::core::result::Result<u8, LockError> {
         let mut count = 0;
-        'held: loop {
+        'held: for _ in 0..3 {
             loop {
                 count += 1;
-                if count == 3 {
-                    break 'held;
+                if count < 9 {
+                    continue 'held;
                 }
+                break 'held;
             }
         }
         ::core::result::Result::Ok(count)

@@ -9,6 +9,8 @@ mod forms;
 mod hygiene;
 mod options;
 mod outside;
+mod run_time;
+mod ticks;
 
 use std::time::Duration;
 

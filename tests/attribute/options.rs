@@ -154,7 +154,7 @@ async fn min_hold_is_kept_by_a_server() {
     assert!((1..=800).contains(&left), "{left} ms are left");
 }
 
-#[distributed_lock(name = "x", min_hold = "30s", manager = locks)]
+#[distributed_lock(name = "shortest", min_hold = "30s", manager = locks)]
 async fn too_long_for_the_default(locks: &LockManager) -> Result<(), LockError> {
     Ok(())
 }
@@ -164,7 +164,7 @@ async fn too_short_for_the_default(locks: &LockManager) -> Result<(), LockError>
     Ok(())
 }
 
-#[distributed_lock(name = "x", renew = "20s", manager = locks)]
+#[distributed_lock(name = "renewal", renew = "20s", manager = locks)]
 async fn too_seldom_for_the_default(locks: &LockManager) -> Result<(), LockError> {
     Ok(())
 }

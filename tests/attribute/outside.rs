@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 const MANIFEST: &str = r#"
 [package]
@@ -19,7 +19,7 @@ tokio = { version = "1", default-features = false, features = ["macros", "rt", "
 [workspace]
 "#;
 
-const PROGRAM: &str = r##"
+const PROGRAM: &str = r#"
 #![deny(warnings)]
 
 use std::sync::Arc;
@@ -66,7 +66,7 @@ async fn again() -> Result<(), LockError> {
 ///
 /// None needed: it is here for its signature.
 #[distributed_lock(name = "unsafe", crate = ::locks)]
-unsafe async fn careful(pointer: &u8) -> Result<u8, LockError> {
+async unsafe fn careful(pointer: &u8) -> Result<u8, LockError> {
     let pointer: *const u8 = pointer;
     Ok(unsafe { *pointer })
 }
@@ -80,7 +80,35 @@ async fn main() -> Result<(), LockError> {
     println!("{shipped} {job:?} {careful}");
     Ok(())
 }
-"##;
+"#;
+
+/// A fault that `cargo check` does not see: whether a generic constant fits is known only where
+/// the function is used.
+const FAULTY: &str = r#"
+use std::future::Future;
+use std::time::Duration;
+
+trait Lease {
+    const TTL: Duration;
+}
+
+struct Short;
+
+impl Lease for Short {
+    const TTL: Duration = Duration::from_millis(50);
+}
+
+#[locks::distributed_lock(name = "x", ttl = L::TTL, crate = ::locks)]
+async fn f<L: Lease>() -> Result<(), locks::LockError> {
+    Ok(())
+}
+
+fn main() {
+    let mut f = Box::pin(f::<Short>());
+    let waker = std::task::Waker::noop();
+    let _ = f.as_mut().poll(&mut std::task::Context::from_waker(waker));
+}
+"#;
 
 struct Folder(PathBuf);
 
@@ -107,16 +135,28 @@ fn a_users_crate_compiles_and_runs() {
     // The versions that the other tests run with, which are known to be there.
     fs::copy(root.join("Cargo.lock"), folder.0.join("Cargo.lock")).expect("copied");
 
-    let output = Command::new(env!("CARGO"))
+    let output = run(&folder);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.trim(), "lock:shop:1:2 2 Some(1) 7", "{complaint}");
+
+    fs::write(folder.0.join("src/main.rs"), FAULTY).expect("written");
+    let complaint = run(&folder).stderr;
+    let complaint = String::from_utf8_lossy(&complaint);
+    assert!(
+        complaint.contains("`ttl` must be at least 100 ms"),
+        "{complaint}"
+    );
+}
+
+fn run(folder: &Folder) -> Output {
+    Command::new(env!("CARGO"))
         .args(["run", "--offline", "--quiet", "--target-dir"])
         // Kept from run to run: the dependencies are compiled once.
         .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside"))
         .current_dir(&folder.0)
         .env_remove("LOCK_URL")
         .output()
-        .expect("cargo runs");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{complaint}");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(said.trim(), "lock:shop:1:2 2 Some(1) 7", "{complaint}");
+        .expect("cargo runs")
 }

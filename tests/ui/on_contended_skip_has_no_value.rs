@@ -1,4 +1,4 @@
-use lock_core::{LockError, distributed_lock};
+use lock_core::distributed_lock;
 
 #[distributed_lock(name = "x", on_contended = skip, on_error = |_| 0)]
 async fn f() -> u8 {

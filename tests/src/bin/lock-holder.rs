@@ -4,9 +4,10 @@
 //! - `hold NAME TTL WAIT` gets the lock (times in milliseconds, a wait of zero is none) and says
 //!   `{"held": TOKEN}`. Each line on stdin is then answered by `{"lost": .., "remaining_ms": ..}`;
 //!   when the loss is told, it says `{"told": true}`.
-//! - `fork NAME COUNT`, with the shim that forks preloaded, takes the lock `NAME`, forks, and takes
-//!   `COUNT` more in the parent and in the child. The child says what its parent's manager answers
-//!   it, `{"forked": [..]}`, and both `{"took": COUNT}` before they wait for the end of stdin.
+//! - `fork NAME COUNT`, with the shim that forks preloaded, takes the locks `NAME:0` and on, forks,
+//!   and takes `COUNT` more in the parent and in the child. The child drops the guards that it has
+//!   from its parent and says what its parent's manager answers it, `{"forked": [..]}`; both say
+//!   `{"took": COUNT}` before they wait for the end of stdin.
 //!
 //! The server is that of LOCK_URL.
 
@@ -15,8 +16,11 @@ use std::io::{self, BufRead, Write};
 use std::str::FromStr;
 use std::time::Duration;
 
-use lock_core::{LockError, LockGuard, LockManager};
+use lock_core::{LockError, LockGuard, LockManager, Renew};
 use serde_json::json;
+
+/// How many locks are held over the fork.
+const HELD: u32 = 300;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -70,15 +74,22 @@ fn fork(name: &str, count: u32) {
     let runtime = runtime();
     let (locks, held) = runtime.block_on(async {
         let locks = connect().await;
-        let held = locks.lock(name).acquire().await.expect("the lock is free");
+        let mut held = Vec::new();
+        // So many, and so often renewed, that the keeper's thread is at work when the process
+        // forks, and not where it would wait for work.
+        for number in 0..HELD {
+            let request = locks.lock(format!("{name}:{number}"));
+            let request = request.renew(Renew::Every(Duration::from_millis(10)));
+            held.push(request.acquire().await.expect("the lock is free"));
+        }
         (locks, held)
     });
     let is_child = std::os::unix::process::parent_id() == 0;
     let own = if is_child {
-        let said = runtime.block_on(ask_after_fork(&locks, held));
+        let said = runtime.block_on(ask_after_fork(locks, held));
         say(&json!({ "forked": said }));
         // The runtime's system handles are shared with the parent: nothing of it may end here.
-        std::mem::forget((locks, runtime));
+        std::mem::forget(runtime);
         self::runtime()
     } else {
         std::mem::forget((locks, held));
@@ -100,7 +111,7 @@ fn fork(name: &str, count: u32) {
 }
 
 /// Everything that a child may try with what it has from its parent.
-async fn ask_after_fork(locks: &LockManager, held: LockGuard) -> Vec<String> {
+async fn ask_after_fork(locks: LockManager, mut held: Vec<LockGuard>) -> Vec<String> {
     fn said<T: Debug>(outcome: Result<T, LockError>) -> String {
         format!("{outcome:?}")
     }
@@ -110,10 +121,11 @@ async fn ask_after_fork(locks: &LockManager, held: LockGuard) -> Vec<String> {
         said(locks.lock("other").try_acquire().await),
         said(locks.lock("other").wait(wait).acquire().await),
         said(locks.lock("other").run(async |_| ()).await),
-        said(held.renew().await),
+        said(held[0].renew().await),
+        said(held.pop().expect("there are many").release().await),
     ];
-    // Its parent has it still.
-    drop(held);
+    // Its parent has them still.
+    drop((held, locks));
     said
 }
 

@@ -181,7 +181,8 @@ fn client_pause(scene: &mut Scene<'_>) -> Disturbed {
 }
 
 fn client_pause_long(scene: &mut Scene<'_>) -> Disturbed {
-    let slots = scene.random.some(SLOTS as usize, 2);
+    // One: the others have to go on, behind its claims and its lease.
+    let slots = vec![scene.random.below(SLOTS as usize)];
     each(&slots, |slot| scene.stage.stop(slot));
     scene.rest(1_300, 2_200);
     each(&slots, |slot| scene.stage.cont(slot));
@@ -339,12 +340,24 @@ fn net_cut(scene: &mut Scene<'_>) -> Disturbed {
     Disturbed::Everybody
 }
 
+/// How many of the processes a network fault can reach.
+#[derive(Clone, Copy)]
+enum Reach {
+    All,
+    /// So that there is somebody who takes the locks that the others lose.
+    Half,
+}
+
 /// A network fault between some of the processes and the server, which is undone in the end.
 fn between(
     scene: &mut Scene<'_>,
+    reach: Reach,
     mut act: impl FnMut(&mut Scene<'_>, &[usize]) -> (u64, u64),
 ) -> Disturbed {
-    let slots = scene.some_slots();
+    let slots = match reach {
+        Reach::All => scene.some_slots(),
+        Reach::Half => scene.random.some(SLOTS as usize, 2),
+    };
     while scene.goes_on() {
         let (from, to) = act(scene, &slots);
         scene.rest(from, to);
@@ -356,7 +369,7 @@ fn between(
 }
 
 fn net_delay(scene: &mut Scene<'_>) -> Disturbed {
-    between(scene, |scene, slots| {
+    between(scene, Reach::All, |scene, slots| {
         for slot in slots {
             let delay = scene.random.millis(2, 250);
             scene.stage.proxies[*slot].delay_round_trip(delay);
@@ -367,7 +380,7 @@ fn net_delay(scene: &mut Scene<'_>) -> Disturbed {
 
 /// Replies that come when the lease they tell of is over, or nearly.
 fn net_delay_long(scene: &mut Scene<'_>) -> Disturbed {
-    between(scene, |scene, slots| {
+    between(scene, Reach::Half, |scene, slots| {
         for slot in slots {
             let delay = scene.random.millis(600, 1_500);
             scene.stage.proxies[*slot].delay(Direction::ToClient, delay);
@@ -377,7 +390,7 @@ fn net_delay_long(scene: &mut Scene<'_>) -> Disturbed {
 }
 
 fn net_black_hole(scene: &mut Scene<'_>) -> Disturbed {
-    between(scene, |scene, slots| {
+    between(scene, Reach::Half, |scene, slots| {
         each(slots, |slot| scene.stage.proxies[slot].black_hole());
         scene.rest(300, 1_800);
         each(slots, |slot| scene.stage.proxies[slot].forward());
@@ -386,7 +399,7 @@ fn net_black_hole(scene: &mut Scene<'_>) -> Disturbed {
 }
 
 fn lose(scene: &mut Scene<'_>, what: Lost) -> Disturbed {
-    between(scene, |scene, slots| {
+    between(scene, Reach::All, |scene, slots| {
         for slot in slots {
             scene.stage.proxies[*slot].lose_next(what, "EVALSHA");
         }
@@ -404,7 +417,7 @@ fn net_lost_request(scene: &mut Scene<'_>) -> Disturbed {
 
 /// One connection of each falls silent in one direction, and stays open.
 fn net_mute(scene: &mut Scene<'_>) -> Disturbed {
-    between(scene, |scene, slots| {
+    between(scene, Reach::All, |scene, slots| {
         for slot in slots {
             let proxy = &scene.stage.proxies[*slot];
             let direction = *scene
@@ -422,7 +435,7 @@ fn net_mute(scene: &mut Scene<'_>) -> Disturbed {
 }
 
 fn net_refused(scene: &mut Scene<'_>) -> Disturbed {
-    between(scene, |scene, slots| {
+    between(scene, Reach::All, |scene, slots| {
         for slot in slots {
             scene.stage.proxies[*slot].refuse();
             scene.stage.proxies[*slot].cut_all();

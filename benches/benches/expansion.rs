@@ -1,0 +1,206 @@
+//! What the attribute adds to a program: `cargo bench -p benches --bench expansion`
+//!
+//! - `size_*`: by how much the future of an annotated function is larger than that of the same
+//!   function without the attribute, beyond its by-value arguments once more and, where the
+//!   release is confirmed, its return value.
+//! - `check_ratio`, `build_ratio`: the time to check and to build a crate of 200 annotated
+//!   functions, against that of the same 200 written by hand with the guard interface. By hand
+//!   means: acquire, the body, release, and nothing that ends the body when the lock is lost. The
+//!   dependencies are compiled before, and not counted.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use benches::{median, report, report_ratio};
+use lock_core::{LockError, LockManager, distributed_lock};
+
+/// What `macro.md` allows; `tests/macros.rs` fails above it.
+const MOST_BYTES: usize = 512;
+const FUNCTIONS: usize = 200;
+/// Each takes seconds, and their medians differ by a few percent.
+const ROUNDS: usize = 5;
+
+fn main() {
+    sizes();
+    compile_times();
+}
+
+async fn plain<const A: usize, const B: usize, const R: usize>(
+    locks: &LockManager,
+    argument: [u8; A],
+) -> Result<[u8; R], LockError> {
+    let local = [argument[0]; B];
+    tokio::task::yield_now().await;
+    let _ = locks;
+    Ok([argument[A - 1] + local[B - 1]; R])
+}
+
+#[distributed_lock(name = "size", ttl = "1s", wait = "1s", manager = locks)]
+async fn confirmed<const A: usize, const B: usize, const R: usize>(
+    locks: &LockManager,
+    argument: [u8; A],
+) -> Result<[u8; R], LockError> {
+    let local = [argument[0]; B];
+    tokio::task::yield_now().await;
+    let _ = locks;
+    Ok([argument[A - 1] + local[B - 1]; R])
+}
+
+#[distributed_lock(name = "size", release = background, on_lost = continue, manager = locks)]
+async fn in_background<const A: usize, const B: usize, const R: usize>(
+    locks: &LockManager,
+    argument: [u8; A],
+) -> Result<[u8; R], LockError> {
+    let local = [argument[0]; B];
+    tokio::task::yield_now().await;
+    let _ = locks;
+    Ok([argument[A - 1] + local[B - 1]; R])
+}
+
+fn sizes() {
+    let locks = LockManager::in_memory();
+    size::<1, 1, 1>("small", &locks);
+    size::<1, 10_000, 1>("of_locals", &locks);
+    size::<5_000, 1, 1>("of_arguments", &locks);
+    size::<1, 1, 3_000>("of_results", &locks);
+    size::<5_000, 10_000, 3_000>("of_all", &locks);
+}
+
+fn size<const A: usize, const B: usize, const R: usize>(shape: &str, locks: &LockManager) {
+    let bare = size_of_val(&plain::<A, B, R>(locks, [0; A]));
+    let held = size_of_val(&confirmed::<A, B, R>(locks, [0; A]));
+    let added = held.saturating_sub(bare + A + R);
+    println!("expansion.size_{shape} {added} bytes (target <= {MOST_BYTES})");
+    let held = size_of_val(&in_background::<A, B, R>(locks, [0; A]));
+    let added = held.saturating_sub(bare + A);
+    println!("expansion.size_{shape}_background {added} bytes (target <= {MOST_BYTES})");
+}
+
+fn compile_times() {
+    let folder = Folder::new();
+    let [annotated, by_hand] = ["annotated", "by_hand"].map(|name| folder.add(name));
+    for command in ["check", "build"] {
+        let mut times = [Vec::new(), Vec::new()];
+        // The first of each compiles the dependencies.
+        for round in 0..=ROUNDS {
+            for (package, times) in [&annotated, &by_hand].into_iter().zip(&mut times) {
+                let time = folder.cargo(command, package);
+                if round > 0 {
+                    times.push(time);
+                }
+            }
+        }
+        let [annotated, by_hand] = times.map(median);
+        report(
+            &format!("expansion.{command}_annotated"),
+            annotated * 1e3,
+            "ms",
+        );
+        report(&format!("expansion.{command}_by_hand"), by_hand * 1e3, "ms");
+        report_ratio(
+            &format!("expansion.{command}_ratio"),
+            annotated / by_hand,
+            1.5,
+        );
+    }
+}
+
+/// Crates of their own, in a temporary folder.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = format!("lock-core-expansion-{}", std::process::id());
+        Self(std::env::temp_dir().join(folder))
+    }
+
+    fn add(&self, name: &str) -> PathBuf {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .expect("the workspace");
+        let package = self.0.join(name);
+        fs::create_dir_all(package.join("src")).expect("a folder");
+        let manifest = format!(
+            "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
+             [dependencies]\nlock-core = {{ path = '{}', default-features = false, \
+             features = [\"macros\"] }}\n\n[workspace]\n",
+            root.join("lock-core").display()
+        );
+        fs::write(package.join("Cargo.toml"), manifest).expect("written");
+        fs::write(package.join("src/lib.rs"), source(name == "annotated")).expect("written");
+        fs::copy(root.join("Cargo.lock"), package.join("Cargo.lock")).expect("copied");
+        package
+    }
+
+    /// Seconds that cargo takes for the one package.
+    fn cargo(&self, command: &str, package: &Path) -> f64 {
+        let lib = package.join("src/lib.rs");
+        let text = fs::read_to_string(&lib).expect("it was written");
+        fs::write(&lib, text).expect("a new time makes cargo compile it again");
+        let begun = Instant::now();
+        let output = Command::new(env!("CARGO"))
+            .args([command, "--offline", "--quiet", "--target-dir"])
+            .arg(self.0.join("target"))
+            .current_dir(package)
+            // What is kept of the last build would be compared with what is not.
+            .env("CARGO_INCREMENTAL", "0")
+            .output()
+            .expect("cargo runs");
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{complaint}");
+        begun.elapsed().as_secs_f64()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left in a temporary folder harms nobody.
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// The functions call each other, so that none is left out of what is compiled.
+fn source(annotated: bool) -> String {
+    let mut text = String::from(
+        "#![allow(unused_imports)]\nuse std::time::Duration;\n\
+         use lock_core::{LockError, LockManager, distributed_lock};\n\
+         async fn look(id: u64) -> Result<u64, LockError> { Ok(id) }\n\
+         async fn write(id: u64, text: &str) -> Result<u64, LockError> { look(id).await?; \
+         Ok(text.len() as u64) }\n",
+    );
+    let mut calls = String::new();
+    for number in 0..FUNCTIONS {
+        let body = format!(
+            "let seen = look(id).await?; if seen > {number} {{ return Ok(seen); }} \
+             let text = format!(\"{{id}} {{seen}}\"); let done = write(id, &text).await?; \
+             Ok(done + seen)"
+        );
+        let signature =
+            format!("async fn f{number}(locks: &LockManager, id: u64) -> Result<u64, LockError>");
+        let function = if annotated {
+            format!(
+                "#[distributed_lock(name = \"order:{number}:{{id}}\", ttl = \"30s\", \
+                 wait = \"5s\", manager = locks)]\n{signature} {{ {body} }}\n"
+            )
+        } else {
+            format!(
+                "{signature} {{ let guard = locks.lock(format!(\"order:{number}:{{id}}\"))\
+                 .ttl(Duration::from_secs(30)).wait(Duration::from_secs(5)).acquire().await?; \
+                 let done = async {{ {body} }}.await; \
+                 if done.is_ok() {{ guard.release().await?; }} done }}\n"
+            )
+        };
+        text += &function;
+        writeln!(calls, "    sum += f{number}(locks, sum).await?;").expect("a string grows");
+    }
+    text + &format!(
+        "/// Calls all.\npub async fn all(locks: &LockManager) -> Result<u64, LockError> \
+         {{\n    let mut sum = 0;\n{calls}    Ok(sum)\n}}\n\
+         /// Makes the compiler finish the futures.\npub fn boxed(locks: LockManager) -> \
+         std::pin::Pin<Box<dyn Future<Output = Result<u64, LockError>> + Send>> \
+         {{ Box::pin(async move {{ all(&locks).await }}) }}\n"
+    )
+}

@@ -1,0 +1,131 @@
+//! `#[tracing::instrument]`: of two attributes the lower is outermost at run time.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use lock_core::{LockError, LockManager, distributed_lock};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::{Interest, Subscriber};
+use tracing::{Event, Metadata, Span, instrument};
+use tracing_core::span::Current;
+
+/// Knows which span is entered, and nothing else.
+#[derive(Default)]
+struct Entered {
+    last: AtomicU64,
+    spans: Mutex<HashMap<u64, &'static Metadata<'static>>>,
+}
+
+thread_local! {
+    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Subscriber for Entered {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::always()
+    }
+
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let id = self.last.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut spans = self.spans.lock().expect("no panic");
+        spans.insert(id, span.metadata());
+        drop(spans);
+        Id::from_u64(id)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, span: &Id) {
+        STACK.with_borrow_mut(|stack| stack.push(span.into_u64()));
+    }
+
+    fn exit(&self, span: &Id) {
+        STACK.with_borrow_mut(|stack| stack.retain(|id| *id != span.into_u64()));
+    }
+
+    fn current_span(&self) -> Current {
+        let id = STACK.with_borrow(|stack| stack.last().copied());
+        id.map_or_else(Current::none, |id| {
+            let metadata = self.spans.lock().expect("no panic")[&id];
+            Current::new(Id::from_u64(id), metadata)
+        })
+    }
+}
+
+/// The name of the span in which it is called: in `name = ..`, that of the waiting.
+fn span() -> String {
+    let span = Span::current();
+    span.metadata()
+        .map_or_else(|| "none".into(), |span| span.name().into())
+}
+
+/// The span of the waiting and that of the body.
+type Spans = Result<(String, String), LockError>;
+
+#[distributed_lock(name = span(), bind = held, manager = locks)]
+#[instrument(skip_all)]
+async fn above(locks: &LockManager) -> Spans {
+    tokio::task::yield_now().await;
+    Ok((held.key().into(), span()))
+}
+
+#[instrument(skip_all)]
+#[distributed_lock(name = span(), bind = held, manager = locks)]
+async fn below(locks: &LockManager) -> Spans {
+    tokio::task::yield_now().await;
+    Ok((held.key().into(), span()))
+}
+
+#[async_trait]
+trait Work {
+    async fn above(&self, locks: &LockManager, id: u8) -> Spans;
+    async fn below(&self, locks: &LockManager, id: u8) -> Spans;
+}
+
+struct Worker(u8);
+
+#[async_trait]
+impl Work for Worker {
+    #[distributed_lock(name = span(), bind = held, manager = locks)]
+    #[instrument(skip_all, fields(worker = self.0, id))]
+    async fn above(&self, locks: &LockManager, id: u8) -> Spans {
+        tokio::task::yield_now().await;
+        assert!(id > self.0);
+        Ok((held.key().into(), span()))
+    }
+
+    #[instrument(skip_all, fields(worker = self.0, id))]
+    #[distributed_lock(name = span(), bind = held, manager = locks)]
+    async fn below(&self, locks: &LockManager, id: u8) -> Spans {
+        tokio::task::yield_now().await;
+        assert!(id > self.0);
+        Ok((held.key().into(), span()))
+    }
+}
+
+#[tokio::test]
+async fn the_lower_attribute_is_the_outer_one() {
+    let _default = tracing::subscriber::set_default(Entered::default());
+    let locks = LockManager::in_memory();
+    let spans = |waiting: &str, body: &str| (format!("lock:{waiting}"), body.to_owned());
+    // The span contains the waiting, and is entered before the name is computed.
+    assert_eq!(above(&locks).await.expect("free"), spans("above", "above"));
+    let work = Worker(1);
+    let answer = work.above(&locks, 2).await;
+    assert_eq!(answer.expect("free"), spans("above", "above"));
+    // The span begins when the lock is held.
+    assert_eq!(below(&locks).await.expect("free"), spans("none", "below"));
+    let answer = work.below(&locks, 2).await;
+    assert_eq!(answer.expect("free"), spans("none", "below"));
+}

@@ -1,8 +1,0 @@
-use lock_core::{LockError, distributed_lock};
-
-#[distributed_lock(name = "x", ttl = L)]
-async fn f<L>() -> Result<(), LockError> {
-    Ok(())
-}
-
-fn main() {}

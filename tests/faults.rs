@@ -146,7 +146,7 @@ impl Written {
     }
 
     #[track_caller]
-    fn is_good(self) {
+    fn breaks_nothing(self) {
         assert_eq!(self.found(), []);
     }
 
@@ -201,8 +201,8 @@ fn both(change: impl FnOnce(&mut Held, &mut Held)) -> Written {
 }
 
 #[test]
-fn one_after_the_other_is_good() {
-    both(|_, _| {}).is_good();
+fn one_after_the_other_breaks_nothing() {
+    both(|_, _| {}).breaks_nothing();
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn a_holder_whose_lease_is_over_is_no_holder() {
         second.released = Some(1_900);
         first.lost = Some(1_100);
     })
-    .is_good();
+    .breaks_nothing();
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn tokens_follow_the_order_of_the_holds() {
         second.until = 402;
         second.released = Some(403);
     })
-    .is_good();
+    .breaks_nothing();
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_stale_write_that_is_accepted_is_found() {
     written.access(11, Accessed::Read);
     written.access(10, Accessed::StaleWrite { unfenced: 2 });
     written.write(11, 2);
-    written.is_good();
+    written.breaks_nothing();
 
     let mut written = Written::new();
     written.write(10, 1);
@@ -338,7 +338,7 @@ fn a_lost_update_of_the_unfenced_counter_is_counted() {
     written.access(10, Accessed::StaleWrite { unfenced: 2 });
     let lost = lost_updates(&written.history.accesses, Register::Unfenced);
     assert_eq!(lost.len(), 1);
-    written.is_good();
+    written.breaks_nothing();
 }
 
 #[test]
@@ -353,14 +353,14 @@ fn a_loss_that_is_told_late_or_never_is_found() {
         written.hold(held);
         written
     };
-    written(&lost_at(Some(1_249))).is_good();
-    written(&lost_at(Some(600))).is_good();
+    written(&lost_at(Some(1_249))).breaks_nothing();
+    written(&lost_at(Some(600))).breaks_nothing();
     written(&lost_at(Some(1_251))).breaks_inside(Check::Loss);
     written(&lost_at(None)).breaks_inside(Check::Loss);
     // Who gave it up meanwhile has no need to be told.
     let mut given_up = first();
     given_up.released = Some(1_200);
-    written(&given_up).is_good();
+    written(&given_up).breaks_nothing();
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn a_process_that_did_not_run_cannot_be_told() {
         ..first()
     });
     written.stall(1, 900, 2_990);
-    written.is_good();
+    written.breaks_nothing();
 
     let mut killed = Written::new();
     killed.hold(&Held {
@@ -380,7 +380,7 @@ fn a_process_that_did_not_run_cannot_be_told() {
         ..first()
     });
     killed.history.deaths.insert(1, ms(600));
-    killed.is_good();
+    killed.breaks_nothing();
 
     let mut another = Written::new();
     another.hold(&Held {
@@ -415,7 +415,7 @@ fn a_waiter_that_sleeps_while_the_lock_is_free_is_found() {
         written.free(1_500, 1_500 + free);
         written
     };
-    waiting(1_200).is_good();
+    waiting(1_200).breaks_nothing();
     waiting(1_400).breaks_inside(Check::Idle);
     // Somebody had it in between.
     let mut written = waiting(1_400);
@@ -426,14 +426,14 @@ fn a_waiter_that_sleeps_while_the_lock_is_free_is_found() {
         released: Some(2_110),
         ..first()
     });
-    written.is_good();
+    written.breaks_nothing();
     // It was cut off, and has to find its way back first.
     let mut written = waiting(1_400);
     written.fault(1_000, 1_600, Assumption::Inside);
-    written.is_good();
+    written.breaks_nothing();
     let mut written = waiting(1_400);
     written.stall(3, 2_000, 2_200);
-    written.is_good();
+    written.breaks_nothing();
 }
 
 #[test]
@@ -443,17 +443,17 @@ fn a_wait_that_takes_too_long_is_found() {
         written.wait(3, 1_000, to);
         written
     };
-    waited(2_249).is_good();
+    waited(2_249).breaks_nothing();
     waited(2_251).breaks_inside(Check::Wait);
     let mut stalled = waited(3_000);
     stalled.stall(3, 1_100, 1_900);
-    stalled.is_good();
+    stalled.breaks_nothing();
     // A dropped one did not wait.
     let mut dropped = Written::new();
     let end = dropped.wait(3, 1_000, 3_000);
     end.note = Some(DROPPED.to_owned());
     end.kind = Kind::Info;
-    dropped.is_good();
+    dropped.breaks_nothing();
     // And one without an end waits still.
     let mut hanging = waited(2_000);
     hanging.history.events.pop();
@@ -488,7 +488,7 @@ fn an_ambiguous_operation_is_neither_done_nor_undone() {
             .any(|o| o.worker == 2 && o.kind == Kind::Info)
     );
     assert_eq!(written.history.holds().len(), 1);
-    written.is_good();
+    written.breaks_nothing();
 }
 
 #[test]

@@ -32,6 +32,12 @@ const LEVELS: &[&str] = &[
     "request",
     "manager",
     "macro_support",
+    "model/network model/rules",
+    "model/state",
+    "model/turn",
+    "model/client model/server",
+    "model/step",
+    "model",
 ];
 
 /// What stays true however the lines above are rearranged.

@@ -291,13 +291,23 @@ impl Waiting {
                 if let Some(got) = self.ask_by_renewal(&error).await {
                     return Ok(Some(got));
                 }
-                self.trouble = Some(error);
+                self.note_trouble(error, limit);
                 let pause = self.backoff.pause();
                 self.looks.at_once(self.clock().now().plus(pause));
             }
             Err(error) => return Err(error),
         }
         Ok(None)
+    }
+
+    /// A look that the end of the wait cut short blames nobody, where an earlier one knew more:
+    /// who holds the lock, or what ails the server.
+    fn note_trouble(&mut self, error: LockError, limit: Duration) {
+        let was_cut_short = limit < self.armed.core.settings.command_timeout;
+        let knows_more = self.seen.is_some() || self.trouble.is_some();
+        if !(error.is_timed_out() && was_cut_short && knows_more) {
+            self.trouble = Some(error);
+        }
     }
 
     fn answered(

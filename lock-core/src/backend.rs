@@ -60,6 +60,7 @@ pub(crate) type Origin = u64;
 
 /// One acquisition on its way, under one nonce.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct Attempt {
     pub(crate) key: LockKey,
     pub(crate) nonce: Nonce,
@@ -210,6 +211,7 @@ impl Attempt {
 
 /// One sent command of an attempt.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct Copy {
     before: Option<u64>,
 }

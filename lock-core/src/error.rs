@@ -148,6 +148,11 @@ impl LockError {
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::Unreachable)
     }
+
+    /// Whether an answer did not come in time.
+    pub(crate) fn is_timed_out(&self) -> bool {
+        matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::TimedOut)
+    }
 }
 
 /// Who holds a lock that was not to be had.

@@ -37,7 +37,7 @@ fn no_later_than(end: Option<Moment>, moment: Moment) -> Moment {
 pub(crate) const UNKNOWN_LIFE: u64 = 0;
 
 /// Where the server's clock was, seen from here: the youngest reply that told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Anchor {
     /// Before the command was sent.
     pub(crate) sent: Moment,

@@ -20,6 +20,8 @@ mod keeper;
 mod key;
 mod lease;
 mod manager;
+#[cfg(test)]
+mod model;
 mod nesting;
 mod nonce;
 mod options;

@@ -130,6 +130,7 @@ impl Core {
         let clock = self.clock();
         let until = clock.now().plus(self.settings.command_timeout);
         let mut resent = false;
+        let mut trouble = None;
         loop {
             let limit = until.since(clock.now());
             match self.backend.release(ending, limit).await {
@@ -148,8 +149,13 @@ impl Core {
                 }
                 Err(error) if error.is_worth_a_retry() && !until.since(clock.now()).is_zero() => {
                     resent = true;
+                    // A copy with less than all the time, which ran out, says nothing new.
+                    if !(error.is_timed_out() && trouble.is_some()) {
+                        trouble = Some(error);
+                    }
                     tokio::time::sleep(RESEND_PAUSE.min(until.since(clock.now()))).await;
                 }
+                Err(error) if error.is_timed_out() => return Err(trouble.unwrap_or(error)),
                 Err(error) => return Err(error),
             }
         }

@@ -160,6 +160,7 @@ mod lints {
     use super::{LockError, LockManager, distributed_lock};
 
     #[allow(unused_variables, reason = "the attribute keeps attributes")]
+    #[allow(clippy::mixed_attributes_style, reason = "both are to be kept")]
     #[distributed_lock(name = "lint", manager = locks)]
     #[deprecated = "to see that it stays"]
     pub(super) async fn kept(locks: &LockManager, unused: u8) -> Result<(), LockError> {

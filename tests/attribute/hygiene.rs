@@ -100,12 +100,11 @@ mod shadows {
     async fn labels(manager: &LockManager) -> ::core::result::Result<u8, LockError> {
         let mut count = 0;
         'held: for _ in 0..3 {
-            loop {
+            for _ in 0..2 {
                 count += 1;
-                if count < 9 {
-                    continue 'held;
+                if count == 3 {
+                    break 'held;
                 }
-                break 'held;
             }
         }
         ::core::result::Result::Ok(count)

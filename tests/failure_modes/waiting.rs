@@ -8,7 +8,7 @@ use tests::{Direction, Proxy, RedisServer, eventually, eventually_async};
 
 use super::support::{
     AT_ONCE, COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SOON, assert_nothing_left, connect,
-    connect_with_timeout, granted, holder, keys, ms, stand_in_line, token,
+    connect_with_timeout, granted, holder, in_time, keys, ms, stand_in_line, token,
 };
 
 /// The latest that the first in the queue looks by itself.
@@ -122,6 +122,30 @@ async fn f50_a_grant_at_the_end_of_the_wait_is_taken_or_handed_on() {
         next.expect("nobody holds it").release().await.unwrap();
     }
     assert_nothing_left(&server, &theirs).await;
+}
+
+/// The last look gets no answer in the time that is left. That says nothing about the server, and
+/// the lock is what it was at the look before: busy.
+#[tokio::test]
+async fn f50_a_wait_that_ends_during_a_look_found_the_lock_busy() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = connect(&proxy.url()).await;
+    // Of another library, so that whoever is first looks every 50 ms.
+    server.cli(&["SET", KEY, "somebody", "PX", "60000"]);
+    let wait = ms(50);
+    let outcome = locks.lock(NAME).wait(wait).try_acquire().await;
+    assert!(outcome.unwrap().is_none());
+    proxy.delay_round_trip(ms(200));
+    for wait in [ms(300), ms(360)] {
+        let outcome = in_time(wait, locks.lock(NAME).wait(wait).acquire()).await;
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, LockError::Timeout { .. }), "{error}");
+        assert_eq!(error.holder().expect("it was seen").label(), "somebody");
+    }
+    proxy.forward();
+    server.cli(&["DEL", KEY]);
+    assert_nothing_left(&server, &locks).await;
 }
 
 /// One who is dead costs nothing, one who is frozen costs a claim and everybody behind knows, and

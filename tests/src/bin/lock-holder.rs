@@ -4,9 +4,9 @@
 //! - `hold NAME TTL WAIT` gets the lock (times in milliseconds, a wait of zero is none) and says
 //!   `{"held": TOKEN}`. Each line on stdin is then answered by `{"lost": .., "remaining_ms": ..}`;
 //!   when the loss is told, it says `{"told": true}`.
-//! - `fork NAME COUNT`, with the shim that forks preloaded, takes the locks `NAME:0` and on, forks,
-//!   and takes `COUNT` more in the parent and in the child. The child drops the guards that it has
-//!   from its parent and says what its parent's manager answers it, `{"forked": [..]}`; both say
+//! - `fork HELD CHILDREN COUNT`, with the shim that forks preloaded, takes so many locks, forks so
+//!   often, and takes `COUNT` more in the parent and in each child. A child first drops all that it
+//!   has from its parent, and says how that was answered, `{"forked": [..]}`. All say
 //!   `{"took": COUNT}` before they wait for the end of stdin.
 //!
 //! The server is that of LOCK_URL.
@@ -19,15 +19,12 @@ use std::time::Duration;
 use lock_core::{LockError, LockGuard, LockManager, Renew};
 use serde_json::json;
 
-/// How many locks are held over the fork.
-const HELD: u32 = 300;
-
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let mut next = || arguments.next().expect("an argument is missing");
     match next().as_str() {
         "hold" => hold(&next(), millis(&next()), millis(&next())),
-        "fork" => fork(&next(), number(&next())),
+        "fork" => fork(number(&next()), number(&next()), number(&next())),
         other => panic!("`{other}` is not known here"),
     }
 }
@@ -70,21 +67,21 @@ fn hold(name: &str, ttl: Duration, wait: Duration) {
     });
 }
 
-fn fork(name: &str, count: u32) {
+fn fork(held: u32, children: u32, count: u32) {
     let runtime = runtime();
     let (locks, held) = runtime.block_on(async {
         let locks = connect().await;
-        let mut held = Vec::new();
-        // So many, and so often renewed, that the keeper's thread is at work when the process
-        // forks, and not where it would wait for work.
-        for number in 0..HELD {
-            let request = locks.lock(format!("{name}:{number}"));
+        let mut guards = Vec::new();
+        // Renewed so often that the keeper's thread is at work when the process forks, and not
+        // where it would wait for work.
+        for number in 0..held {
+            let request = locks.lock(format!("held:{number}"));
             let request = request.renew(Renew::Every(Duration::from_millis(10)));
-            held.push(request.acquire().await.expect("the lock is free"));
+            guards.push(request.acquire().await.expect("the lock is free"));
         }
-        (locks, held)
+        (locks, guards)
     });
-    let is_child = std::os::unix::process::parent_id() == 0;
+    let is_child = (0..children).any(|_| std::os::unix::process::parent_id() == 0);
     let own = if is_child {
         let said = runtime.block_on(ask_after_fork(locks, held));
         say(&json!({ "forked": said }));
@@ -97,13 +94,13 @@ fn fork(name: &str, count: u32) {
     };
     own.block_on(async {
         let locks = connect().await;
-        let who = if is_child { "child" } else { "parent" };
+        let process = std::process::id();
         let mut kept = Vec::new();
         for number in 0..count {
-            let guard = locks.lock(format!("{who}:{number}")).acquire().await;
+            let guard = locks.lock(format!("{process}:{number}")).acquire().await;
             kept.push(guard.expect("the lock is free"));
         }
-        say(&json!({ "took": count, "who": who }));
+        say(&json!({ "took": count }));
         // Ends with the test, which closes it.
         for _line in io::stdin().lock().lines() {}
         std::process::exit(0);
@@ -112,17 +109,17 @@ fn fork(name: &str, count: u32) {
 
 /// Everything that a child may try with what it has from its parent.
 async fn ask_after_fork(locks: LockManager, mut held: Vec<LockGuard>) -> Vec<String> {
-    fn said<T: Debug>(outcome: Result<T, LockError>) -> String {
+    fn said<T: Debug>(outcome: &Result<T, LockError>) -> String {
         format!("{outcome:?}")
     }
     let wait = Duration::from_secs(1);
     let said = vec![
-        said(locks.lock("other").acquire().await),
-        said(locks.lock("other").try_acquire().await),
-        said(locks.lock("other").wait(wait).acquire().await),
-        said(locks.lock("other").run(async |_| ()).await),
-        said(held[0].renew().await),
-        said(held.pop().expect("there are many").release().await),
+        said(&locks.lock("other").acquire().await),
+        said(&locks.lock("other").try_acquire().await),
+        said(&locks.lock("other").wait(wait).acquire().await),
+        said(&locks.lock("other").run(async |_| ()).await),
+        said(&held[0].renew().await),
+        said(&held.pop().expect("there are many").release().await),
     ];
     // Its parent has them still.
     drop((held, locks));

@@ -11,8 +11,9 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use lock_core::{LockError, LockGuard, LockManager, LockRequest, LockWatch};
+use lock_core::{LockError, LockGuard, LockManager, LockRequest, LockWatch, Lost};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use super::event::{Call, Event, Kind, Nanos, Recorder, Stall, nanos, now};
 use super::history::{DROPPED, LONGEST_TTL, WAITS};
@@ -320,6 +321,14 @@ struct Log {
 }
 
 impl Log {
+    /// For a task that attends to the same hold.
+    fn copied(&self) -> Self {
+        Self {
+            recorder: Arc::clone(&self.recorder),
+            ..*self
+        }
+    }
+
     fn event(&self, call: Call, kind: Kind) -> Event {
         Event {
             at: now(),
@@ -514,49 +523,54 @@ impl Task {
         }
     }
 
-    /// Works under the lock, looks at the lease meanwhile, and hears of its loss.
-    async fn section(&mut self, log: &mut Log, held: &LockWatch, guard: Option<&LockGuard>) -> End {
+    /// Works under the lock until that is done, or until word comes that it is lost.
+    async fn section(&mut self, log: &Log, held: &LockWatch, guard: Option<&LockGuard>) -> End {
         // Most stop when they are told. The others show what the resource is fenced for.
         let is_stubborn = self.workload == Workload::Late || self.random.chance(25);
         let plan = self.plan();
-        let steps = Log {
-            recorder: Arc::clone(&log.recorder),
-            ..*log
-        };
         let token = held
             .fencing_token()
             .expect("a native lock has one")
             .as_u64();
-        let mut work = pin!(steps_of(&mut self.resource, &steps, plan, token, guard));
-        let mut lost = pin!(held.lost());
-        let mut is_lost = false;
-        let mut look = tokio::time::interval(LOOK_EVERY);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        look.reset();
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut lost, if !is_lost => {
-                    log.step(Call::Lost, Kind::Ok);
-                    is_lost = true;
-                    if !is_stubborn {
-                        return End::Lost;
-                    }
-                }
-                () = &mut work => return if is_lost { End::Lost } else { End::Done },
-                _ = look.tick() => {
-                    log.look(held);
-                    if self.stop.load(Ordering::Relaxed) {
-                        return End::Done;
-                    }
-                }
-            }
+        let _looks = Attendant(tokio::spawn(keep_looking(log.copied(), held.clone())));
+        let mut work = pin!(steps_of(
+            &mut self.resource,
+            log,
+            &plan,
+            token,
+            guard,
+            &self.stop
+        ));
+        if guard.is_none() {
+            // `run` hears of the loss, and drops this here.
+            work.await;
+            return End::Done;
         }
+        // In a task of its own, which nothing but the word of loss wakes up.
+        let mut heard = Attendant(tokio::spawn(hear(log.copied(), held.lost())));
+        let is_lost = tokio::select! {
+            biased;
+            _ = &mut heard.0 => true,
+            () = &mut work => false,
+        };
+        if !is_lost {
+            return End::Done;
+        }
+        if is_stubborn {
+            work.await;
+        }
+        End::Lost
     }
 
     fn plan(&mut self) -> Plan {
         let random = &mut self.random;
         match self.workload {
+            // Five times the ttl. In half of them nothing but word of loss ends a pause in time.
+            Workload::Long if random.chance(50) => Plan {
+                updates: 5,
+                think: TTL,
+                renew: random.chance(30),
+            },
             Workload::Long => Plan {
                 updates: 5 * 3,
                 think: TTL / 3,
@@ -591,14 +605,39 @@ struct Plan {
     renew: bool,
 }
 
+/// A task that ends with whoever started it.
+struct Attendant(JoinHandle<()>);
+
+impl Drop for Attendant {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn hear(log: Log, lost: Lost) {
+    lost.await;
+    log.step(Call::Lost, Kind::Ok);
+}
+
+async fn keep_looking(mut log: Log, held: LockWatch) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        log.look(&held);
+    }
+}
+
 async fn steps_of(
     resource: &mut Client,
     log: &Log,
-    plan: Plan,
+    plan: &Plan,
     token: u64,
     guard: Option<&LockGuard>,
+    stop: &AtomicBool,
 ) {
     for _ in 0..plan.updates {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
         log.step(Call::Write, Kind::Invoke);
         let Ok(done) = update(resource, log.key, token, plan.think).await else {
             // Without its runner a worker has no work.

@@ -14,7 +14,7 @@ use tracing::debug;
 use crate::error::LockError;
 use crate::guard::{self, LockGuard, Lost};
 use crate::key::{LockName, NameFault};
-use crate::manager::{self, LockManager};
+use crate::manager::LockManager;
 use crate::options::{MIN_RENEWAL, Renew};
 use crate::request::LockRequest;
 use crate::ttl::{MAX_TTL, MIN_TTL};
@@ -329,7 +329,7 @@ pub fn acquire(
         let name = name?;
         let manager = match manager {
             Some(manager) => manager,
-            None => manager::current().await?,
+            None => LockManager::current().await?,
         };
         options.apply(manager.lock(name)).acquire().await
     })

@@ -45,6 +45,29 @@ impl LockManager {
         Self::builder().in_memory()
     }
 
+    /// What the attribute uses: the manager of the [`scope`](Self::scope), the one that was
+    /// [installed](Self::install_global), or the one that the environment variable `LOCK_URL`
+    /// names, which is connected once.
+    ///
+    /// # Errors
+    /// [`LockError::NotConfigured`] when there is none of them, or what connecting says.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn current() -> Result<Self, LockError> {
+        if let Ok(scoped) = SCOPE.try_with(Clone::clone) {
+            return Ok(scoped);
+        }
+        if let Some(global) = locked(&GLOBAL).clone() {
+            return Ok(global);
+        }
+        let connect = async || {
+            let url = std::env::var(LOCK_URL).map_err(|_| LockError::NotConfigured)?;
+            Self::connect(&url).await
+        };
+        BY_URL.get_or_try_init(connect).await.cloned()
+    }
+
     /// A manager with other settings.
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder {
@@ -155,6 +178,10 @@ impl LockManagerBuilder {
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(clippy::unused_async, reason = "only servers are waited for")
+    )]
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
         if crate::ttl::Ttl::new(self.settings.default_ttl).is_none() {
             let ttl = self.settings.default_ttl;
@@ -200,23 +227,4 @@ static BY_URL: OnceCell<LockManager> = OnceCell::const_new();
 
 tokio::task_local! {
     static SCOPE: LockManager;
-}
-
-/// What the attribute uses: the manager of the scope, the installed one, or the one that
-/// `LOCK_URL` names, which is connected once.
-///
-/// # Errors
-/// [`LockError::NotConfigured`] when there is none of them, or what connecting says.
-pub(crate) async fn current() -> Result<LockManager, LockError> {
-    if let Ok(scoped) = SCOPE.try_with(Clone::clone) {
-        return Ok(scoped);
-    }
-    if let Some(global) = locked(&GLOBAL).clone() {
-        return Ok(global);
-    }
-    let connect = async || {
-        let url = std::env::var(LOCK_URL).map_err(|_| LockError::NotConfigured)?;
-        LockManager::connect(&url).await
-    };
-    BY_URL.get_or_try_init(connect).await.cloned()
 }

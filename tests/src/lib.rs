@@ -4,7 +4,7 @@
 //! - [`Proxy`] stands in front of a server and delays, cuts, loses, mutes and refuses.
 //! - [`FrozenClock`] is the wall clock of a server, moved only by the test.
 //! - [`Helper`] is a child process that speaks JSON lines and can be killed or frozen.
-//! - [`conformance`] is what every backend has to keep, as one suite.
+//! - [`mod@conformance`] is what every backend has to keep, as one suite.
 //! - [`faults`] is the fault suite: many clients, everything that breaks, and a judge.
 //! - [`eventually`] waits for a condition, never for an amount of time.
 //!

@@ -73,7 +73,7 @@ impl Clock {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn system_now() -> Moment {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
     Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))

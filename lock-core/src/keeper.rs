@@ -303,7 +303,6 @@ async fn settle(shared: Arc<Shared>, mut job: Job) {
             Ok(released) => {
                 let settled_at = job.ending.unsettled_until_ms;
                 match settled_at.filter(|until| released.server_ms <= *until) {
-                    _ if true => break,
                     None => break,
                     Some(until) => Duration::from_millis(until - released.server_ms + 1),
                 }

@@ -97,6 +97,9 @@ impl Core {
     /// No renewal from now on, and no loss either. Nothing in a child: the keeper may have held
     /// the locks of its schedule in the moment of the fork, and nobody lets go of them there.
     pub(crate) fn stop_keeping(&self, hold: &Hold) {
+        if self.check_process().is_err() {
+            return;
+        }
         hold.release();
         if let Some(keeper) = &self.keeper {
             keeper.forget(hold);

@@ -26,8 +26,8 @@ const OFF: Duration = Duration::from_secs(3);
 /// but long holds is what has the fewest operations for a fault to hit.
 const WORKLOADS: [Workload; 8] = [
     Workload::Mixed,
-    Workload::Storm,
     Workload::Mixed,
+    Workload::Storm,
     Workload::Cancel,
     Workload::Mixed,
     Workload::Modify,

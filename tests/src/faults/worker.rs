@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use lock_core::{LockError, LockGuard, LockManager, LockRequest, LockWatch, Lost};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::event::{Call, Event, Kind, Nanos, Recorder, Stall, nanos, now};
@@ -97,6 +98,8 @@ impl Workload {
             (Self::Mixed, 4) => Self::Cancel,
             (Self::Mixed, 5) => Self::Try,
             (Self::Mixed, _) => Self::Long,
+            // Who holds a lock for a moment has no time to lose it.
+            (Self::Modify | Self::Cancel | Self::Try, 7) => Self::Long,
             (pure, _) => pure,
         }
     }
@@ -158,12 +161,12 @@ impl Orders {
 /// Says `{"ready":true}` when it has connected, and `{"done":true}` when all is released.
 pub fn work(orders: &Orders) {
     let recorder = Arc::new(Recorder::to(&orders.record).expect("the runner made the folder"));
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(Stop::default());
     {
         let stop = Arc::clone(&stop);
         thread::spawn(move || {
             let _ = io::stdin().lock().read_line(&mut String::new());
-            stop.store(true, Ordering::Relaxed);
+            stop.set();
         });
     }
     watch_the_process(orders.worker, &recorder);
@@ -210,9 +213,34 @@ fn say(record: &Value) {
     let _ = writeln!(out, "{record}").and_then(|()| out.flush());
 }
 
+/// That it is time to leave. Wakes whoever sleeps, and nobody before.
+#[derive(Default)]
+struct Stop {
+    set: AtomicBool,
+    told: Notify,
+}
+
+impl Stop {
+    fn set(&self) {
+        self.set.store(true, Ordering::Release);
+        self.told.notify_waiters();
+    }
+
+    fn is_set(&self) -> bool {
+        self.set.load(Ordering::Acquire)
+    }
+
+    async fn or_after(&self, span: Duration) {
+        let told = self.told.notified();
+        if !self.is_set() {
+            let _told_or_over = tokio::time::timeout(span, told).await;
+        }
+    }
+}
+
 /// The server may be down just now.
-async fn connect(orders: &Orders, stop: &AtomicBool) -> Option<LockManager> {
-    while !stop.load(Ordering::Relaxed) {
+async fn connect(orders: &Orders, stop: &Stop) -> Option<LockManager> {
+    while !stop.is_set() {
         let builder = LockManager::builder().command_timeout(orders.command_timeout);
         if let Ok(locks) = builder.connect(&orders.url).await {
             return Some(locks);
@@ -304,7 +332,7 @@ struct Task {
     workload: Workload,
     recorder: Arc<Recorder>,
     holds: Arc<AtomicU64>,
-    stop: Arc<AtomicBool>,
+    stop: Arc<Stop>,
     random: Random,
     resource: Client,
 }
@@ -395,7 +423,7 @@ impl Log {
 
 impl Task {
     async fn run(mut self) {
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.stop.is_set() {
             self.turn().await;
         }
     }
@@ -565,10 +593,10 @@ impl Task {
     fn plan(&mut self) -> Plan {
         let random = &mut self.random;
         match self.workload {
-            // Five times the ttl. In half of them nothing but word of loss ends a pause in time.
+            // Five times the ttl. In half of them nothing but word of loss would end the pause.
             Workload::Long if random.chance(50) => Plan {
-                updates: 5,
-                think: TTL,
+                updates: 1,
+                think: TTL * 5,
                 renew: random.chance(30),
             },
             Workload::Long => Plan {
@@ -632,14 +660,14 @@ async fn steps_of(
     plan: &Plan,
     token: u64,
     guard: Option<&LockGuard>,
-    stop: &AtomicBool,
+    stop: &Stop,
 ) {
     for _ in 0..plan.updates {
-        if stop.load(Ordering::Relaxed) {
+        if stop.is_set() {
             return;
         }
         log.step(Call::Write, Kind::Invoke);
-        let Ok(done) = update(resource, log.key, token, plan.think).await else {
+        let Ok(done) = update(resource, log.key, token, plan.think, stop).await else {
             // Without its runner a worker has no work.
             std::process::exit(3);
         };
@@ -659,12 +687,18 @@ async fn steps_of(
 }
 
 /// False when the resource refused the token.
-async fn update(resource: &mut Client, key: &str, token: u64, think: Duration) -> io::Result<bool> {
+async fn update(
+    resource: &mut Client,
+    key: &str,
+    token: u64,
+    think: Duration,
+    stop: &Stop,
+) -> io::Result<bool> {
     let Answer::Values { fenced, unfenced } = resource.read(key, token).await? else {
         return Ok(false);
     };
     if !think.is_zero() {
-        tokio::time::sleep(think).await;
+        stop.or_after(think).await;
     }
     let answer = resource.write(key, token, fenced + 1, unfenced + 1).await?;
     Ok(answer != Answer::Stale)

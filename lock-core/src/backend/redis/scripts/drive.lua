@@ -42,7 +42,7 @@ end
 
 if owner then
   local number = redis.call('INCR', KEYS[3])
-  if number < 0 then
+  if number < floor then
     -- The counter was lost or rolled back, or is new: go on from the time.
     number = math.max(floor, now)
     redis.call('SET', KEYS[3], string.format('%.0f', number), 'EX', 86400)

@@ -327,7 +327,6 @@ fn everything_for_longer() {
 
     let mut three = three_clients();
     three.budget.silences = 1;
-    three.budget.crashes = 1;
     holds("three clients, for longer", three, &[]);
 
     let mut lossy = prompt_rules();

@@ -384,8 +384,8 @@ async fn f44_locks_in_both_orders_end_with_the_wait() {
 #[test]
 fn f45_after_a_fork_nonces_differ_and_the_manager_refuses() {
     const HELD: usize = 300;
-    const CHILDREN: usize = 10;
-    const EACH: usize = 8;
+    const CHILDREN: usize = 24;
+    const EACH: usize = 4;
     let server = RedisServer::start();
     let shim = Shim::build(include_str!("../shim/fork.c"));
     let (name, value) = shim.preload();

@@ -97,9 +97,10 @@ impl Workload {
             (Self::Mixed, 3) => Self::Modify,
             (Self::Mixed, 4) => Self::Cancel,
             (Self::Mixed, 5) => Self::Try,
-            (Self::Mixed, _) => Self::Long,
             // Who holds a lock for a moment has no time to lose it.
-            (Self::Modify | Self::Cancel | Self::Try, 7) => Self::Long,
+            (Self::Mixed, 6) | (Self::Mixed | Self::Modify | Self::Cancel | Self::Try, 7) => {
+                Self::Long
+            }
             (pure, _) => pure,
         }
     }

@@ -25,15 +25,15 @@ impl Drop for Flag {
     }
 }
 
-/// The only thread of the runtime does not come back for longer than three leases.
+/// The only thread of the runtime does not come back for two leases.
 #[tokio::test]
 async fn f36_a_blocked_executor_keeps_its_lock() {
-    let ttl = ms(300);
+    let ttl = ms(900);
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let body = async |held: &LockGuard| {
         let before = server.cli(&["GET", KEY]);
-        let until = Instant::now() + ttl * 3;
+        let until = Instant::now() + ttl * 2;
         while Instant::now() < until {
             assert_eq!(server.cli(&["GET", KEY]), before);
             thread::sleep(ms(10));
@@ -67,11 +67,14 @@ async fn f37_no_renewal_outlives_its_guard() {
         locks.shutdown().await;
         assert!(!watch.is_lost() && !watch.is_held());
         assert_eq!(keys(&server), Vec::<String>::new());
-        // Time for many more.
         let recording = monitor.stop();
-        let quiet = server.monitor();
-        tokio::time::sleep(every * 10).await;
-        assert_eq!(quiet.stop().client_commands_about(NAME), 0);
+        // One that was under way may still come; then there is time for many more.
+        eventually_async(SOON, async || {
+            let quiet = server.monitor();
+            tokio::time::sleep(every * 10).await;
+            quiet.stop().client_commands_about(NAME) == 0
+        })
+        .await;
         assert_eq!(grants(&recording), 0);
         let on_key = |name: &str| {
             let all = recording.all();
@@ -180,7 +183,7 @@ async fn f40_a_panic_releases_and_a_forgotten_guard_ends() {
         .await
         .unwrap();
 
-    let (ttl, longest) = (ms(300), ms(700));
+    let (ttl, longest) = (ms(600), ms(1_200));
     let asked = Instant::now();
     let request = locks.lock(NAME).ttl(ttl).max_hold(longest);
     let held = request.acquire().await.unwrap();

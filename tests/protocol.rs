@@ -1,6 +1,7 @@
 //! What happens on the wire, on a real server: how many commands, what the network may do to
 //! them, and how other clients of the same key fare.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -744,7 +745,7 @@ mod scripts {
         command.join(" ")
     }
 
-    /// Runs it in bash, in the folder of the scripts, as its header says; only the port is ours.
+    /// Runs it in bash, in its folder, as its header says; only the port is ours.
     fn run(server: &RedisServer, script: &str) -> Vec<String> {
         let found = Command::new("redis-cli")
             .arg("--version")
@@ -760,9 +761,10 @@ mod scripts {
             server.port(),
             by_hand(script)
         );
+        let path = Path::new(FOLDER).join(script);
         let output = Command::new("bash")
             .args(["-c", &to_our_server])
-            .current_dir(FOLDER)
+            .current_dir(path.parent().expect("it is in a folder"))
             .output()
             .expect("the command in the header is one for bash");
         let (said, complained) = (
@@ -802,17 +804,69 @@ mod scripts {
         assert_eq!(keys(&server), Vec::<String>::new());
     }
 
+    #[test]
+    fn those_of_the_dialects_run_as_their_headers_say() {
+        let server = RedisServer::start();
+        let run = |script: &str| run(&server, &format!("dialects/{script}"))[0].clone();
+        let pttl = || server.cli(&["PTTL", "lock:a"]).integer();
+
+        assert_eq!(run("extend.lua"), "gone");
+        assert_eq!(run("release.lua"), "gone");
+        assert_eq!(run("setnx_expire.lua"), "held");
+        assert_eq!(run("setnx_expire.lua"), "held", "asking again");
+        assert_eq!(server.cli(&["GET", "lock:a"]).text(), "me");
+        server.cli(&["PEXPIRE", "lock:a", "5000"]);
+        assert_eq!(run("extend.lua"), "held");
+        assert!(pttl() > 25_000);
+        assert_eq!(run("deadline_take.lua"), "busy", "it is no deadline");
+        assert_eq!(run("release.lua"), "held");
+        assert_eq!(keys(&server), Vec::<String>::new());
+
+        assert_eq!(run("repair.lua"), "gone");
+        server.cli(&["SET", "lock:a", "them"]);
+        assert_eq!(run("setnx_expire.lua"), "busy");
+        assert_eq!(run("repair.lua"), "held");
+        assert!(pttl() > 25_000);
+        assert_eq!(run("repair.lua"), "gone", "it has an expiry now");
+        server.cli(&["DEL", "lock:a"]);
+
+        // The deadline that the headers name has passed long ago.
+        server.cli(&["SET", "lock:a", "1763700000000"]);
+        assert_eq!(run("deadline_extend.lua"), "gone");
+        assert_eq!(run("deadline_release.lua"), "gone");
+        assert_eq!(run("deadline_take.lua"), "held");
+        assert!(pttl() > 25_000);
+        assert_eq!(run("deadline_take.lua"), "busy");
+        assert_eq!(run("deadline_release.lua"), "gone", "another deadline");
+    }
+
     /// drive.lua is a part of two others; every other file is run above.
     #[test]
     fn there_is_no_other_script() {
-        let mut files: Vec<_> = std::fs::read_dir(FOLDER)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        files.sort_unstable();
+        let scripts_in = |folder: &str| {
+            let mut files: Vec<_> = std::fs::read_dir(folder)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .filter(|name| name != "dialects")
+                .collect();
+            files.sort_unstable();
+            files
+        };
         assert_eq!(
-            files,
+            scripts_in(FOLDER),
             ["acquire.lua", "drive.lua", "release.lua", "renew.lua"]
+        );
+        assert_eq!(
+            scripts_in(&format!("{FOLDER}/dialects")),
+            [
+                "deadline_extend.lua",
+                "deadline_release.lua",
+                "deadline_take.lua",
+                "extend.lua",
+                "release.lua",
+                "repair.lua",
+                "setnx_expire.lua"
+            ]
         );
     }
 }

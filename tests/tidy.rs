@@ -14,9 +14,11 @@ use serde_json::Value;
 /// is on top of them all and not listed. A folder's own file stands without the slash, so that
 /// `backend` is backend.rs (or backend/mod.rs).
 const LEVELS: &[&str] = &[
-    "clock counts key nesting nonce retry token ttl",
-    "error inbox wire",
-    "options table",
+    "clock counts nesting nonce retry token ttl",
+    "dialect wire",
+    "key",
+    "error inbox",
+    "foreign options table",
     "lease",
     "wait",
     "backend",
@@ -24,8 +26,9 @@ const LEVELS: &[&str] = &[
     "backend/redis/connection backend/redis/differential keeper",
     "backend/redis/connections shared",
     "backend/redis/server",
-    "backend/redis/push",
-    "backend/redis/standalone",
+    "backend/redis/dialects/found backend/redis/push backend/redis/standalone",
+    "backend/redis/dialects/deadline backend/redis/dialects/owner backend/redis/dialects/watched",
+    "backend/redis/dialects",
     "backend/redis",
     "guard",
     "acquire",

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::backend::{Asked, Attempt, Ending, Renewal, Renewed, Seen};
 use crate::clock::{Clock, Moment};
 use crate::error::{BackendErrorKind, Holder, LockError};
+use crate::foreign;
 use crate::guard::LockGuard;
 use crate::hold::Hold;
 use crate::inbox::{Grant, Signal, Slot};
@@ -63,7 +64,7 @@ impl Armed {
         core.backend.acquire(&mut self.attempt, limit).await
     }
 
-    fn into_guard(mut self, token: FencingToken, lease: Lease) -> LockGuard {
+    fn into_guard(mut self, token: Option<FencingToken>, lease: Lease) -> LockGuard {
         let mut ending = self.ending();
         // The guard's own release needs no order: the acquire was answered.
         ending.origin = None;
@@ -76,7 +77,7 @@ impl Armed {
             lease,
             Arc::clone(&self.core.counters),
         );
-        debug!(key = %hold.key, %token, "lock acquired");
+        debug!(key = %hold.key, token = token.map(tracing::field::display), "lock acquired");
         LockGuard::new(Arc::clone(&self.core), Arc::new(hold), ending)
     }
 
@@ -165,7 +166,7 @@ pub(crate) async fn try_once(
                     });
                 };
                 if again.is_zero() {
-                    return Err(no_expiry_error(&armed.attempt.key, holder));
+                    return Err(without_expiry(&armed.attempt.key, holder));
                 }
                 tokio::time::sleep(again).await;
             }
@@ -205,7 +206,7 @@ pub(crate) async fn wait_for(
         armed: Armed::new(Arc::clone(core), attempt),
         started,
         deadline,
-        looks: Looks::new(started, Jitter::from_os()),
+        looks: Looks::new(started, core.settings.retry_interval, Jitter::from_os()),
         backoff: Backoff::new(Jitter::from_os()),
         seen: None,
         trouble: None,
@@ -229,8 +230,8 @@ struct Waiting {
     deadline: Moment,
     looks: Looks,
     backoff: Backoff,
-    /// The holder at the last look, and how many were before us.
-    seen: Option<(Option<Seen>, u64)>,
+    /// The holder at the last look, and how many were before us, where there is a queue.
+    seen: Option<(Option<Seen>, Option<u64>)>,
     /// Why the last look got no answer.
     trouble: Option<LockError>,
     no_expiry: NoExpiry,
@@ -238,7 +239,7 @@ struct Waiting {
 
 /// The lock, not yet in its guard.
 struct Got {
-    token: FencingToken,
+    token: Option<FencingToken>,
     lease: Lease,
 }
 
@@ -284,8 +285,8 @@ impl Waiting {
                 ahead,
                 holder,
                 poll,
-            }) => self.answered(now, rank, ahead, holder, poll)?,
-            Ok(Asked::Busy { ahead, holder }) => self.answered(now, 0, ahead, holder, None)?,
+            }) => self.answered(now, Some(rank), ahead, holder, poll)?,
+            Ok(Asked::Busy { ahead, holder }) => self.answered(now, None, ahead, holder, None)?,
             Err(error) if error.is_worth_a_retry() => {
                 debug!(key = %self.armed.attempt.key, %error, "waiting: no answer, asked again");
                 if let Some(got) = self.ask_by_renewal(&error).await {
@@ -313,7 +314,7 @@ impl Waiting {
     fn answered(
         &mut self,
         now: Moment,
-        rank: u64,
+        rank: Option<u64>,
         ahead: Ahead,
         holder: Option<Seen>,
         poll: Option<Duration>,
@@ -321,9 +322,9 @@ impl Waiting {
         self.trouble = None;
         self.backoff.reset();
         if self.no_expiry.check(ahead, now) == Some(Duration::ZERO) {
-            return Err(no_expiry_error(&self.armed.attempt.key, holder));
+            return Err(without_expiry(&self.armed.attempt.key, holder));
         }
-        self.looks.seen(now, rank, ahead, poll);
+        self.looks.seen(now, rank.unwrap_or(0), ahead, poll);
         self.seen = Some((holder, rank));
         Ok(())
     }
@@ -365,12 +366,17 @@ impl Waiting {
     }
 
     /// A lock by a reply. One that came too late is let go.
-    fn confirmed(&mut self, token: FencingToken, sent: Moment, remaining: Duration) -> Option<Got> {
+    fn confirmed(
+        &mut self,
+        token: Option<FencingToken>,
+        sent: Moment,
+        remaining: Duration,
+    ) -> Option<Got> {
         let lease = self.armed.lease(sent, remaining);
         self.if_valid(token, lease)
     }
 
-    fn if_valid(&mut self, token: FencingToken, lease: Lease) -> Option<Got> {
+    fn if_valid(&mut self, token: Option<FencingToken>, lease: Lease) -> Option<Got> {
         if lease.is_valid(self.clock().now()) {
             return Some(Got { token, lease });
         }
@@ -416,7 +422,7 @@ impl Waiting {
     async fn accept(&mut self, grant: Grant) -> Option<Got> {
         if self.armed.lives_with_its_guard() {
             let lease = Lease::endless(self.armed.attempt.terms, grant.received);
-            return self.if_valid(grant.token, lease);
+            return self.if_valid(Some(grant.token), lease);
         }
         let now = self.clock().now();
         match grant.until {
@@ -424,7 +430,7 @@ impl Waiting {
                 let terms = self.armed.attempt.terms;
                 let lease = Lease::handed_over(terms, grant.received, grant.lease, until);
                 Some(Got {
-                    token: grant.token,
+                    token: Some(grant.token),
                     lease,
                 })
             }
@@ -461,8 +467,8 @@ impl Waiting {
             return trouble;
         }
         let core = &self.armed.core;
-        let (seen, rank) = self.seen.take().unwrap_or((None, 0));
-        let holder = core.holder(seen, Some(rank));
+        let (seen, rank) = self.seen.take().unwrap_or((None, None));
+        let holder = core.holder(seen, rank);
         if holder.as_ref().is_some_and(Holder::is_this_process) {
             warn!(key = %self.armed.attempt.key, "gave up waiting for a lock that this process holds");
         }
@@ -492,10 +498,7 @@ impl NoExpiry {
     }
 }
 
-fn no_expiry_error(key: &LockKey, holder: Option<Seen>) -> LockError {
+fn without_expiry(key: &LockKey, holder: Option<Seen>) -> LockError {
     let value = holder.map_or_else(|| "".into(), |seen| seen.label);
-    LockError::ForeignKey {
-        key: key.text(),
-        found: format!("the value `{value}` without an expiry").into(),
-    }
+    foreign::no_expiry(key, &value)
 }

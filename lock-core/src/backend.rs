@@ -14,6 +14,8 @@ use crate::token::FencingToken;
 use crate::ttl::{Ttl, whole_millis};
 use crate::wait::{self, Ahead};
 use crate::wire::{Entry, Mode};
+#[cfg(feature = "redis")]
+use crate::wire::{OwnerValue, PlainOwner, tidy_label};
 
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
@@ -251,7 +253,8 @@ pub(crate) struct Renewal {
 #[derive(Clone, Debug)]
 pub(crate) enum Asked {
     Held {
-        token: FencingToken,
+        /// `None` in dialects that have none.
+        token: Option<FencingToken>,
         sent: Moment,
         remaining: Duration,
     },
@@ -268,25 +271,71 @@ pub(crate) enum Asked {
     },
 }
 
-/// Who was seen holding the lock.
+/// Who was seen holding the lock, by a value of whatever dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// `None` for a foreign holder.
+    /// `None` for another library's holder.
     pub(crate) nonce: Option<Nonce>,
     pub(crate) label: Arc<str>,
     pub(crate) remaining: Option<Duration>,
+}
+
+impl Seen {
+    /// The holder who wrote that value; `None` for an empty one, which nobody writes.
+    #[cfg(feature = "redis")]
+    pub(crate) fn by(value: &str, remaining: Option<Duration>) -> Option<Self> {
+        if value.is_empty() {
+            return None;
+        }
+        let native = OwnerValue::parse(value).map(|owner| (owner.nonce, owner.label));
+        let ours = native.or_else(|| {
+            let owner = PlainOwner::parse(value)?;
+            Some((owner.nonce, owner.label))
+        });
+        let (nonce, label) = match ours {
+            Some((nonce, label)) => (Some(nonce), label),
+            None => (None, tidy_label(value)),
+        };
+        Some(Self {
+            nonce,
+            label: label.into(),
+            remaining,
+        })
+    }
 }
 
 /// The answer to one [`Renewal`].
 #[derive(Clone, Debug)]
 pub(crate) enum Renewed {
     Held {
-        token: FencingToken,
+        token: Option<FencingToken>,
         sent: Moment,
         remaining: Duration,
     },
     NotOurs,
     Failed(LockError),
+}
+
+impl Renewed {
+    /// What a renewal that compares the owner has said.
+    #[cfg(feature = "redis")]
+    pub(crate) fn if_ours(was_ours: bool, renewal: &Renewal, sent: Moment) -> Self {
+        if !was_ours {
+            return Self::NotOurs;
+        }
+        Self::Held {
+            token: None,
+            sent,
+            remaining: renewal.ttl,
+        }
+    }
+
+    /// The same error for each.
+    #[cfg(feature = "redis")]
+    pub(crate) fn all_failed(renewals: &[Renewal], error: &LockError) -> Vec<Self> {
+        let failed = |_: &Renewal| Self::Failed(error.clone());
+        renewals.iter().map(failed).collect()
+    }
 }
 
 /// The answer to [`Backend::release`].

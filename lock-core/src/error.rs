@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dialect::{Dialect, DialectFault};
 use crate::key::NameFault;
 
 /// Why there is no lock, or no longer one.
@@ -43,16 +44,24 @@ pub enum LockError {
     /// Fewer than half of the servers granted the lock.
     #[error("too few servers granted the lock")]
     NoQuorum,
-    /// The key holds something that is not a lock with an expiry. It is left as it is.
-    #[error(
-        "key `{key}` holds {found}, which is not a lock; \
-         remove it, or use another name or prefix"
-    )]
+    /// The key holds something that is no lock with an expiry, or a lock of a dialect that the
+    /// one in use cannot share it with. It is left as it is, and never taken over.
+    #[error("key `{key}` holds {found}, which is no lock for us; {advice}")]
     ForeignKey {
         /// The key.
         key: Arc<str>,
         /// What stands there.
         found: Arc<str>,
+        /// What to do about it.
+        advice: Arc<str>,
+    },
+    /// The dialect cannot do what was asked of it.
+    #[error("invalid use of `Dialect::{dialect}`: {fault}")]
+    InvalidDialect {
+        /// The dialect.
+        dialect: Dialect,
+        /// What it cannot do.
+        fault: DialectFault,
     },
     /// The name cannot be a lock's name.
     #[error("invalid lock name `{name}`: {fault}")]
@@ -240,6 +249,12 @@ pub enum BackendErrorKind {
     TooManyClients,
     /// The server is too old, or answers what no server of ours would.
     Unsupported,
+    /// The clock of this machine and that of the server differ by more than the
+    /// [dialect](crate::Dialect) can bear.
+    ClocksDiffer,
+    /// A release got no answer, and must not be sent again in this [dialect](crate::Dialect): the
+    /// lock ends with its ttl, if it was not released.
+    Unsettled,
     /// The keeper of this process, which renews and releases, could not be started.
     Keeper,
     /// An error that is none of the above; see its source.
@@ -278,6 +293,10 @@ impl BackendErrorKind {
             Self::Authentication => "check user and password in the URL",
             Self::Permission => "grant the user the commands and keys that README lists",
             Self::TooManyClients => "raise the server's maxclients, or close connections",
+            Self::ClocksDiffer => {
+                "synchronize the clocks of both machines (NTP), or use another dialect"
+            }
+            Self::Unsettled => "in this dialect it is not sent twice; the lock ends with its ttl",
             Self::Unsupported => "use Redis 7.0 or later, or Valkey",
             Self::Keeper => "the process could not start a thread; check its limits",
             Self::Other => "see the cause",

@@ -50,10 +50,10 @@ impl LockGuard {
     }
 
     /// The token of this grant: greater than that of every earlier grant of this key. `None`
-    /// only in dialects that have none.
+    /// only in [dialects](crate::Dialect) that have none, which are all but the native one.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        Some(self.hold.token)
+        self.hold.token
     }
 
     /// For how long the lock is certainly held from now on, unless it is renewed: zero once it
@@ -195,7 +195,7 @@ impl LockWatch {
     /// As [`LockGuard::fencing_token`].
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        Some(self.hold.token)
+        self.hold.token
     }
 }
 

@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 pub(crate) struct Hold {
     pub(crate) key: LockKey,
     pub(crate) nonce: Nonce,
-    pub(crate) token: FencingToken,
+    pub(crate) token: Option<FencingToken>,
     pub(crate) clock: Clock,
     counters: Arc<Counters>,
     state: Mutex<State>,
@@ -42,7 +42,7 @@ impl Hold {
     pub(crate) fn new(
         key: LockKey,
         nonce: Nonce,
-        token: FencingToken,
+        token: Option<FencingToken>,
         clock: Clock,
         lease: Lease,
         counters: Arc<Counters>,

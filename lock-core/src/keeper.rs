@@ -278,12 +278,15 @@ async fn renew(shared: Arc<Shared>, holds: Vec<Arc<Hold>>, limit: Duration) {
     shared.wake.notify_one();
 }
 
-/// Whether a release would be told the same again. A companion of another type is met after the
+/// Whether a release would be told the same again, or not be sent. A companion of another type is met after the
 /// key was deleted, and a right is granted by people, who take longer than a lease.
 fn repeats_itself(error: &LockError) -> bool {
     match error {
         LockError::ForeignKey { .. } => true,
-        LockError::Backend(error) => error.kind() == BackendErrorKind::Permission,
+        LockError::Backend(error) => matches!(
+            error.kind(),
+            BackendErrorKind::Permission | BackendErrorKind::Unsettled
+        ),
         _ => false,
     }
 }

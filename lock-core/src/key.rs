@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::dialect::Dialect;
+
 /// Every key is sent with every command; longer names are data that lost its way.
 const MAX_NAME: usize = 1024;
 
@@ -70,9 +72,13 @@ pub enum NameFault {
     PrefixBrace,
 }
 
-/// The keys of one lock, all in one slot. Cheap to clone.
+/// The keys of one lock, all in one slot, and the dialect that they are locked in. Cheap to
+/// clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LockKey(Arc<Keys>);
+pub(crate) struct LockKey {
+    keys: Arc<Keys>,
+    dialect: Dialect,
+}
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Keys {
@@ -101,36 +107,48 @@ impl LockKey {
         // By hand, once for all commands: formatting them for each was a tenth of its cost.
         let (open, close) = if tagged { ("", "") } else { ("{", "}") };
         let companion = |end| [open, prefix, name, close, end].concat();
-        Ok(Self(Arc::new(Keys {
-            text: [prefix, name].concat().into(),
-            queue: companion(":q"),
-            counter: companion(":f"),
-            grace: companion(":g"),
-        })))
+        Ok(Self {
+            keys: Arc::new(Keys {
+                text: [prefix, name].concat().into(),
+                queue: companion(":q"),
+                counter: companion(":f"),
+                grace: companion(":g"),
+            }),
+            dialect: Dialect::Native,
+        })
+    }
+
+    pub(crate) fn in_dialect(mut self, dialect: Dialect) -> Self {
+        self.dialect = dialect;
+        self
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.dialect
     }
 
     /// The key that holds the lock.
     pub(crate) fn as_str(&self) -> &str {
-        &self.0.text
+        &self.keys.text
     }
 
     pub(crate) fn text(&self) -> Arc<str> {
-        Arc::clone(&self.0.text)
+        Arc::clone(&self.keys.text)
     }
 
     /// The zset of those who wait.
     pub(crate) fn queue(&self) -> &str {
-        &self.0.queue
+        &self.keys.queue
     }
 
     /// The fencing counter.
     pub(crate) fn counter(&self) -> &str {
-        &self.0.counter
+        &self.keys.counter
     }
 
     /// The grace that `share_with_others` leaves to foreign clients.
     pub(crate) fn grace(&self) -> &str {
-        &self.0.grace
+        &self.keys.grace
     }
 
     /// All of them, in the order that the scripts have them.

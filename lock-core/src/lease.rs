@@ -29,6 +29,11 @@ pub(crate) fn deadline(sent: Moment, remaining: Duration) -> Moment {
         .minus(ROUNDING)
 }
 
+/// As [`deadline`], for a holder who has to leave room for clocks that are ahead.
+fn deadline_for(terms: &Terms, sent: Moment, remaining: Duration) -> Moment {
+    deadline(sent, remaining).minus(terms.margin)
+}
+
 fn no_later_than(end: Option<Moment>, moment: Moment) -> Moment {
     end.map_or(moment, |end| end.min(moment))
 }
@@ -90,6 +95,8 @@ pub(crate) struct Terms {
     pub(crate) ttl: Ttl,
     pub(crate) renew: Renew,
     pub(crate) max_hold: Option<Duration>,
+    /// How much earlier than on the server the lease ends for its holder.
+    pub(crate) margin: Duration,
 }
 
 impl Terms {
@@ -144,7 +151,7 @@ pub(crate) enum Wish {
 impl Lease {
     /// Confirmed by a reply to a command that was sent at `sent`.
     pub(crate) fn confirmed(terms: Terms, sent: Moment, remaining: Duration) -> Self {
-        let deadline = deadline(sent, remaining);
+        let deadline = deadline_for(&terms, sent, remaining);
         Self::until(terms, sent, remaining, deadline)
     }
 
@@ -260,7 +267,7 @@ impl Lease {
             return;
         }
         self.phase = Phase::Valid;
-        let confirmed = no_later_than(self.ends_at, deadline(sent, remaining));
+        let confirmed = no_later_than(self.ends_at, deadline_for(&self.terms, sent, remaining));
         self.deadline = self.deadline.map(|known| known.max(confirmed));
         self.renew_at = self.terms.interval().map(|interval| sent.plus(interval));
     }
@@ -296,6 +303,7 @@ mod tests {
             ttl: Ttl::new(Duration::from_millis(ttl_ms)).unwrap(),
             renew,
             max_hold: None,
+            margin: Duration::ZERO,
         }
     }
 

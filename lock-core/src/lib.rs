@@ -12,7 +12,9 @@ mod acquire;
 mod backend;
 mod clock;
 mod counts;
+mod dialect;
 mod error;
+mod foreign;
 mod guard;
 mod hold;
 mod inbox;
@@ -39,6 +41,7 @@ mod wire;
 pub mod macro_support;
 
 pub use counts::Counts;
+pub use dialect::{Capabilities, Dialect, DialectFault, ReleaseBy};
 pub use error::{BackendError, BackendErrorKind, Holder, LockError};
 pub use guard::{LockGuard, LockWatch, Lost};
 pub use key::{LockName, NameFault};
@@ -50,6 +53,10 @@ pub use token::{FencingToken, ParseTokenError};
 #[cfg(feature = "macros")]
 #[doc(inline)]
 pub use lock_macros::distributed_lock;
+
+pub mod dialects {
+    #![doc = include_str!("../docs/dialects.md")]
+}
 
 #[cfg(feature = "macros")]
 pub mod attribute {

@@ -8,10 +8,11 @@ use tokio::sync::OnceCell;
 
 use crate::backend::memory::Memory;
 use crate::counts::Counts;
+use crate::dialect::Dialect;
 use crate::error::{BackendErrorKind, LockError};
 use crate::inbox::{Inbox, locked};
 use crate::key::LockName;
-use crate::options::Settings;
+use crate::options::{MIN_RETRY_INTERVAL, Settings};
 use crate::request::LockRequest;
 use crate::shared::Core;
 use crate::wire::tidy_label;
@@ -168,13 +169,30 @@ impl LockManagerBuilder {
         self
     }
 
+    /// The dialect of locks that name none: how they are written on the server, for sharing keys
+    /// with services of other languages. Defaults to [`Dialect::Native`].
+    pub fn dialect(mut self, dialect: Dialect) -> Self {
+        self.settings.dialect = dialect;
+        self
+    }
+
+    /// The longest pause between two looks of one who waits in a dialect other than the native
+    /// one, where nobody tells it. The pauses double up to this from an eighth of it, and each is
+    /// shortened by chance, so that many who wait do not ask in step. At least 1 ms. Defaults to
+    /// 50 ms.
+    pub fn retry_interval(mut self, longest: Duration) -> Self {
+        self.settings.retry_interval = longest.max(MIN_RETRY_INTERVAL);
+        self
+    }
+
     /// Connects to where the URL says: `redis://[user:password@]host[:port][/db]`,
     /// `unix:///path?db=1`, or `memory://`.
     ///
     /// # Errors
     /// [`LockError::Backend`] when the URL is not understood, the server does not answer
-    /// within the command timeout, or refuses; [`LockError::InvalidTtl`] for a default ttl out
-    /// of range.
+    /// within the command timeout, or refuses, or its clock differs too much for the dialect;
+    /// [`LockError::InvalidTtl`] for a default ttl out of range, [`LockError::InvalidDialect`]
+    /// for one that does not fit the dialect.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -187,6 +205,10 @@ impl LockManagerBuilder {
             let ttl = self.settings.default_ttl;
             return Err(LockError::InvalidTtl { ttl });
         }
+        let dialect = self.settings.dialect;
+        dialect
+            .check_ttl(self.settings.default_ttl)
+            .map_err(|fault| LockError::InvalidDialect { dialect, fault })?;
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         match scheme {
             "memory" => Ok(self.in_memory()),

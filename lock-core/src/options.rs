@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dialect::Dialect;
 use crate::error::LockError;
 use crate::ttl::{DEFAULT_TTL, Ttl};
 use crate::wire::tidy_label;
@@ -42,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) command_timeout: Duration,
     pub(crate) label: Arc<str>,
     pub(crate) share_with_others: bool,
+    pub(crate) dialect: Dialect,
+    pub(crate) retry_interval: Duration,
 }
 
 /// A round trip takes a millisecond or two; a server that needs a second is as good as down.
@@ -49,6 +52,12 @@ pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a key with waiters stays free for clients that poll for it.
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
+
+/// Shorter than what other libraries pause (redsync 50 to 250 ms, redis-py 100 ms), so that those
+/// who wait here get their share, and long enough for a server to serve hundreds of them.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// Asking more often than this helps nobody.
+pub(crate) const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Default for Settings {
     fn default() -> Self {
@@ -58,6 +67,8 @@ impl Default for Settings {
             command_timeout: COMMAND_TIMEOUT,
             label: default_label().into(),
             share_with_others: false,
+            dialect: Dialect::Native,
+            retry_interval: RETRY_INTERVAL,
         }
     }
 }

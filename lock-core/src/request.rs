@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire;
+use crate::dialect::Dialect;
 use crate::error::LockError;
 use crate::guard::{self, LockGuard};
 use crate::key::{LockKey, LockName};
@@ -19,6 +20,7 @@ use crate::ttl::Ttl;
 pub struct LockRequest {
     core: Arc<Core>,
     name: LockName,
+    dialect: Dialect,
     ttl: Duration,
     wait: Option<Duration>,
     renew: Renew,
@@ -29,9 +31,11 @@ pub struct LockRequest {
 impl LockRequest {
     pub(crate) fn new(core: Arc<Core>, name: LockName) -> Self {
         let ttl = core.settings.default_ttl;
+        let dialect = core.settings.dialect;
         Self {
             core,
             name,
+            dialect,
             ttl,
             wait: None,
             renew: Renew::default(),
@@ -48,8 +52,16 @@ impl LockRequest {
         self
     }
 
-    /// How long to wait for the lock. First come, first served, among those who wait. Defaults
-    /// to not waiting at all.
+    /// How the lock is written on the server. Those who share a key have to agree; the native
+    /// dialect and those that write an owner and an expiry respect each other. Defaults to the
+    /// manager's.
+    pub fn dialect(mut self, dialect: Dialect) -> Self {
+        self.dialect = dialect;
+        self
+    }
+
+    /// How long to wait for the lock. First come, first served, among those who wait, in the
+    /// native dialect. Defaults to not waiting at all.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
@@ -85,8 +97,8 @@ impl LockRequest {
     /// [`LockError::Timeout`] when it was not free within the wait. [`LockError::Backend`] when
     /// the server cannot be asked: at once, or, where asking again may help, at the end of the
     /// wait. [`LockError::WouldDeadlock`] inside a body of [`run`](Self::run) or of the attribute
-    /// that holds the same lock. [`LockError::ForeignKey`] when the key holds no lock, and the errors of names and
-    /// times that cannot be. Never later than the wait and 250 ms; without one, than the
+    /// that holds the same lock. [`LockError::ForeignKey`] when the key holds no lock, and the
+    /// errors of names, times and dialects that cannot be. Never later than the wait and 250 ms; without one, than the
     /// command timeout.
     ///
     /// # Cancel safety
@@ -148,6 +160,12 @@ impl LockRequest {
             }
         })?;
         let ttl = Ttl::new(self.ttl).ok_or(LockError::InvalidTtl { ttl: self.ttl })?;
+        let dialect = self.dialect;
+        self.core
+            .check_dialect(dialect)
+            .and_then(|()| dialect.check_ttl(ttl.as_duration()))
+            .map_err(|fault| LockError::InvalidDialect { dialect, fault })?;
+        let key = key.in_dialect(dialect);
         if self.wait.is_some_and(|wait| wait.is_zero()) {
             return Err(LockError::InvalidWait);
         }
@@ -167,6 +185,7 @@ impl LockRequest {
             ttl,
             renew,
             max_hold,
+            margin: dialect.margin(),
         };
         Ok((key, terms))
     }
@@ -176,6 +195,7 @@ impl std::fmt::Debug for LockRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LockRequest")
             .field("name", &self.name)
+            .field("dialect", &self.dialect)
             .field("ttl", &self.ttl)
             .field("wait", &self.wait)
             .field("renew", &self.renew)

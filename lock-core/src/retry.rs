@@ -25,44 +25,59 @@ impl Jitter {
         z ^ (z >> 31)
     }
 
+    /// Another generator, for other draws than this one's.
+    pub(crate) fn fork(&mut self) -> Self {
+        Self(self.next())
+    }
+
+    /// Less than `span`.
+    pub(crate) fn anywhere_in(&mut self, span: Duration) -> Duration {
+        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(self.next() % nanos.max(1))
+    }
+
     /// `span`, or up to a quarter less, so that many who wait do not come back in step.
     pub(crate) fn shorten(&mut self, span: Duration) -> Duration {
-        let quarter = u64::try_from(span.as_nanos() / 4).unwrap_or(u64::MAX);
-        if quarter == 0 {
-            return span;
-        }
-        span.saturating_sub(Duration::from_nanos(self.next() % quarter))
+        span.saturating_sub(self.anywhere_in(span / 4))
     }
 }
 
-/// Pauses between tries that doubles from 10 ms to half a second, with jitter.
+/// Pauses between tries that double up to a longest, with jitter.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
+    first: Duration,
     next: Duration,
+    longest: Duration,
     jitter: Jitter,
 }
 
 impl Backoff {
-    /// A server that restarts is back within a few of these; a first retry must not wait long.
+    /// From 10 ms to half a second, for servers in trouble. A server that restarts is back within a few of these; a first retry must not wait long.
     const FIRST: Duration = Duration::from_millis(10);
     /// Long enough to leave a struggling server alone, short against any useful wait.
     const LAST: Duration = Duration::from_millis(500);
 
     pub(crate) fn new(jitter: Jitter) -> Self {
+        Self::between(Self::FIRST, Self::LAST, jitter)
+    }
+
+    pub(crate) fn between(first: Duration, longest: Duration, jitter: Jitter) -> Self {
         Self {
-            next: Self::FIRST,
+            first,
+            next: first,
+            longest,
             jitter,
         }
     }
 
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.jitter.shorten(self.next);
-        self.next = (self.next * 2).min(Self::LAST);
+        self.next = (self.next * 2).min(self.longest);
         pause
     }
 
     pub(crate) fn reset(&mut self) {
-        self.next = Self::FIRST;
+        self.next = self.first;
     }
 }
 

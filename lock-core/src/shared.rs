@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::backend::{Backend, Ending, Renewed};
 use crate::clock::{Clock, Moment};
 use crate::counts::Counters;
+use crate::dialect::{Dialect, DialectFault};
 use crate::error::{Holder, LockError};
 use crate::hold::Hold;
 use crate::inbox::Inbox;
@@ -75,6 +76,16 @@ impl Core {
             Ok(())
         } else {
             Err(LockError::Forked)
+        }
+    }
+
+    /// Dialects are spoken to servers.
+    pub(crate) fn check_dialect(&self, dialect: Dialect) -> Result<(), DialectFault> {
+        let has_server = !self.backend.keeps_leases();
+        if dialect == Dialect::Native || has_server {
+            Ok(())
+        } else {
+            Err(DialectFault::NoServer)
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::retry::Jitter;
+use crate::retry::{Backoff, Jitter};
 use crate::ttl::Ttl;
 use crate::wire::Mode;
 
@@ -23,6 +23,11 @@ pub(crate) const FOREIGN_POLL: Duration = Duration::from_millis(50);
 pub(crate) const NO_EXPIRY_GRACE: Duration = Duration::from_millis(200);
 /// Without pushes a waiter asks this often, or three times within the lease it would be given.
 const POLL: Duration = Duration::from_millis(500);
+/// The first pause of one who polls in a dialect, as a part of the longest: a short section is
+/// over by then.
+const FIRST_PAUSE: u32 = 8;
+/// Those who poll in a dialect look at the holder's expiry one after another, by chance.
+const SPREAD: Duration = Duration::from_millis(20);
 /// How long an entry stays without a word from its waiter.
 const LONGEST_SILENCE: Duration = Duration::from_secs(600);
 
@@ -58,6 +63,8 @@ pub(crate) enum Ahead {
     Native { ends: Moment },
     /// Another client's, or nobody's while other clients go first.
     Foreign { ends: Moment },
+    /// Anybody, in a dialect where nobody tells those who wait.
+    Polled { ends: Moment },
     /// A key without expiry: either about to get one, or not a lock.
     NoExpiry,
 }
@@ -70,12 +77,17 @@ pub(crate) struct Looks {
     looked: Moment,
     poll: Option<Duration>,
     jitter: Jitter,
+    /// The pauses of one whom nobody ever tells.
+    pauses: Backoff,
     next: Moment,
 }
 
 impl Looks {
-    pub(crate) fn new(now: Moment, jitter: Jitter) -> Self {
+    /// In dialects where those who wait poll, they do so at least every `longest_pause`.
+    pub(crate) fn new(now: Moment, longest_pause: Duration, mut jitter: Jitter) -> Self {
+        let pauses = jitter.fork();
         Self {
+            pauses: Backoff::between(longest_pause / FIRST_PAUSE, longest_pause, pauses),
             rank: 0,
             ahead: Ahead::Native { ends: now },
             looked: now,
@@ -128,6 +140,11 @@ impl Looks {
                 let poll = self.looked.plus(self.jitter.shorten(FOREIGN_POLL));
                 next = next.min(poll).min(at_expiry(ends));
             }
+            Ahead::Polled { ends } => {
+                let spread = SPREAD.saturating_sub(self.jitter.anywhere_in(SPREAD));
+                next = self.looked.plus(self.pauses.pause());
+                next = next.min(ends.plus(AFTER_EXPIRY).plus(spread));
+            }
             Ahead::NoExpiry => next = next.min(self.looked.plus(FOREIGN_POLL)),
             Ahead::Native { .. } | Ahead::Foreign { .. } => {}
         }
@@ -145,7 +162,7 @@ mod tests {
     }
 
     fn looks() -> Looks {
-        Looks::new(at(0), Jitter::seeded(3))
+        Looks::new(at(0), Duration::from_millis(100), Jitter::seeded(3))
     }
 
     fn native(ms: u64) -> Ahead {
@@ -188,6 +205,60 @@ mod tests {
         assert!(looks.next() <= at(50) && looks.next() > at(37));
         looks.seen(at(0), 1, Ahead::Foreign { ends: at(10_000) }, None);
         assert!(looks.next() > at(700));
+    }
+
+    /// When each of so many looks comes, behind a holder who does not end.
+    fn polls(mut looks: Looks, count: usize) -> Vec<Moment> {
+        let mut now = at(0);
+        let mut moments = Vec::new();
+        for _ in 0..count {
+            looks.seen(now, 0, Ahead::Polled { ends: at(600_000) }, None);
+            now = looks.next();
+            moments.push(now);
+        }
+        moments
+    }
+
+    #[test]
+    fn whom_nobody_tells_backs_off_to_the_longest_pause() {
+        let moments = polls(looks(), 40);
+        assert!(moments[0] > at(9) && moments[0] <= at(13), "{moments:?}");
+        let pauses = moments.windows(2).map(|pair| pair[1].since(pair[0]));
+        let settled: Vec<_> = pauses.skip(4).collect();
+        let range = Duration::from_millis(75)..=Duration::from_millis(100);
+        assert!(
+            settled.iter().all(|pause| range.contains(pause)),
+            "{settled:?}"
+        );
+    }
+
+    #[test]
+    fn two_who_poll_do_not_stay_in_step() {
+        let of = |seed| {
+            let longest = Duration::from_millis(100);
+            polls(Looks::new(at(0), longest, Jitter::seeded(seed)), 50)
+        };
+        assert_eq!(of(1), of(1), "a seed tells all");
+        let (one, other) = (of(1), of(2));
+        let together = one
+            .iter()
+            .filter(|mine| {
+                let near = |theirs: &&Moment| theirs.since(**mine).max(mine.since(**theirs));
+                other
+                    .iter()
+                    .any(|theirs| near(&theirs) < Duration::from_millis(1))
+            })
+            .count();
+        assert!(together < 10, "{together} of 50 within a millisecond");
+    }
+
+    #[test]
+    fn whoever_polls_looks_soon_after_the_holder_s_end() {
+        let mut looks = looks();
+        for _ in 0..10 {
+            looks.seen(at(0), 0, Ahead::Polled { ends: at(7) }, None);
+            assert!(looks.next() >= at(9) && looks.next() <= at(29));
+        }
     }
 
     #[test]

@@ -33,6 +33,29 @@ impl fmt::Display for OwnerValue {
     }
 }
 
+/// The value of a lock key in the dialects that write an owner: `<nonce> <label>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlainOwner {
+    pub(crate) nonce: Nonce,
+    pub(crate) label: String,
+}
+
+impl PlainOwner {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (nonce, label) = text.split_once(' ')?;
+        Some(Self {
+            nonce: Nonce::parse(nonce)?,
+            label: label.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for PlainOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.nonce, self.label)
+    }
+}
+
 /// How a waiter learns that it was given the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mode {

@@ -2,7 +2,8 @@
 //!
 //! A contract is a function of a [`Subject`]: two managers on the same locks, made by whatever
 //! backend is under test. [`conformance!`](crate::conformance!) runs all of them; a new backend is
-//! one more line in `tests/conformance.rs`.
+//! one more line in `tests/conformance.rs`. Where a dialect does not claim what a contract is about,
+//! the contract checks that it says so, and what is left of it: [`Capabilities`] decides.
 
 use std::fmt::{self, Debug, Formatter};
 use std::future::poll_fn;
@@ -10,7 +11,9 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockRequest};
+use lock_core::{
+    Capabilities, Dialect, LockError, LockGuard, LockManager, LockManagerBuilder, LockRequest,
+};
 use tokio::task::JoinHandle;
 
 use crate::server::RedisServer;
@@ -97,17 +100,15 @@ macro_rules! conformance {
     };
 }
 
-/// How many wait for the lock of that name.
-type Look = Box<dyn Fn(&str) -> usize + Send + Sync>;
-
 /// A backend under test.
 pub struct Subject {
     first: LockManager,
     second: LockManager,
     /// Absent where a waiter stands in the queue as soon as it was polled.
-    waiters: Option<Look>,
+    server: Option<RedisServer>,
     /// Whether the lease of a lock that is renewed has an end to speak of.
     tells_remaining: bool,
+    able: Capabilities,
 }
 
 impl Subject {
@@ -122,37 +123,45 @@ impl Subject {
         Self {
             first: locks.clone(),
             second: locks,
-            waiters: None,
+            server: None,
             tells_remaining: false,
+            able: Dialect::Native.capabilities(),
         }
     }
 
     /// Two managers on one server, with connections and a keeper each, as in two processes.
     pub async fn redis() -> Self {
         let server = RedisServer::start();
-        let first = connect("first", &server).await;
-        let second = connect("second", &server).await;
+        let first = connect(builder("first"), &server).await;
+        let second = connect(builder("second"), &server).await;
         Self::on(server, first, second)
+    }
+
+    /// Two managers on one server, in another dialect.
+    pub async fn redis_in(dialect: Dialect) -> Self {
+        let server = RedisServer::start();
+        let first = connect(builder("first").dialect(dialect), &server).await;
+        let second = connect(builder("second").dialect(dialect), &server).await;
+        Self {
+            able: dialect.capabilities(),
+            ..Self::on(server, first, second)
+        }
     }
 
     /// One manager on a server, and a clone of it.
     pub async fn redis_with_one_manager() -> Self {
         let server = RedisServer::start();
-        let locks = connect("first", &server).await;
+        let locks = connect(builder("first"), &server).await;
         Self::on(server, locks.clone(), locks)
     }
 
     fn on(server: RedisServer, first: LockManager, second: LockManager) -> Self {
-        // The closure keeps the server for as long as the subject lives.
-        let waiters = move |name: &str| {
-            let count = server.cli(&["ZCARD", &format!("{{lock:{name}}}:q")]);
-            usize::try_from(count.integer()).expect("a count is not negative")
-        };
         Self {
             first,
             second,
-            waiters: Some(Box::new(waiters)),
+            server: Some(server),
             tells_remaining: true,
+            able: Dialect::Native.capabilities(),
         }
     }
 
@@ -165,11 +174,28 @@ impl Subject {
         }
     }
 
-    /// Whether so many wait for [`NAME`].
+    /// Whether so many wait for [`NAME`]; always where they stand in no queue to be seen in.
     fn has_waiters(&self, count: usize) -> bool {
-        self.waiters
-            .as_ref()
-            .is_none_or(|waiters| waiters(NAME) == count)
+        let Some(server) = self.server.as_ref().filter(|_| self.able.fifo) else {
+            return true;
+        };
+        let waiting = server.cli(&["ZCARD", &format!("{{lock:{NAME}}}:q")]);
+        usize::try_from(waiting.integer()) == Ok(count)
+    }
+
+    /// A lease to see the end of: long enough not to end while a busy machine turns to something
+    /// else between two lines of a contract, short enough to wait for.
+    fn ttl(&self) -> Duration {
+        self.able.min_ttl.max(Duration::from_millis(300))
+    }
+
+    /// How long a lock of [`Self::ttl`] may be taken after its request was dropped.
+    fn patience(&self) -> Duration {
+        if self.able.takes_back {
+            AT_ONCE
+        } else {
+            self.ttl() + AT_ONCE
+        }
     }
 
     /// Has a request for [`NAME`] wait in a task of its own, and returns when it stands in the
@@ -199,8 +225,8 @@ fn builder(label: &str) -> LockManagerBuilder {
     LockManager::builder().label(label)
 }
 
-async fn connect(label: &str, server: &RedisServer) -> LockManager {
-    let connected = builder(label).connect(&server.url()).await;
+async fn connect(builder: LockManagerBuilder, server: &RedisServer) -> LockManager {
+    let connected = builder.connect(&server.url()).await;
     connected.expect("the server has just started")
 }
 
@@ -217,7 +243,11 @@ async fn within<F: Future>(limit: Duration, future: F) -> F::Output {
 
 /// The guard of a waiter that has to have the lock at once.
 async fn granted_at_once(waiting: Waiting) -> LockGuard {
-    within(AT_ONCE, waiting)
+    granted_within(AT_ONCE, waiting).await
+}
+
+async fn granted_within(limit: Duration, waiting: Waiting) -> LockGuard {
+    within(limit, waiting)
         .await
         .expect("acquiring does not panic")
         .expect("the lock was free")
@@ -225,8 +255,12 @@ async fn granted_at_once(waiting: Waiting) -> LockGuard {
 
 /// Gets the lock, which has to be free by then without anybody's help.
 async fn free_at_once(locks: &LockManager) -> LockGuard {
+    free_within(AT_ONCE, locks).await
+}
+
+async fn free_within(limit: Duration, locks: &LockManager) -> LockGuard {
     let mut got = None;
-    eventually_async(AT_ONCE, async || {
+    eventually_async(limit, async || {
         got = locks.lock(NAME).try_acquire().await.unwrap();
         got.is_some()
     })

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::{Asked, Attempt, Backend, Boxed, Ending, Released, Renewal, Renewed, Seen};
 use crate::clock::{Clock, Moment};
 use crate::error::LockError;
+use crate::foreign;
 use crate::inbox::{Grant, Inbox, Signal, locked};
 use crate::lease::Terms;
 use crate::options::Renew;
@@ -121,7 +122,7 @@ impl Memory {
                 token,
                 remaining_ms,
             } => Asked::Held {
-                token,
+                token: Some(token),
                 sent: now,
                 remaining: Duration::from_millis(remaining_ms),
             },
@@ -141,10 +142,7 @@ impl Memory {
             // Other types and late copies need a server and a network.
             Answer::Foreign { found } => {
                 attempt.out();
-                return Err(LockError::ForeignKey {
-                    key,
-                    found: found.into(),
-                });
+                return Err(foreign::of_type(&attempt.key, &found));
             }
             Answer::Late => Asked::Busy {
                 ahead: Ahead::Native { ends: now },
@@ -183,7 +181,7 @@ impl Memory {
         });
         match answer {
             table::Renewed::Held { token, .. } => Renewed::Held {
-                token,
+                token: Some(token),
                 sent: now,
                 remaining: lease,
             },

@@ -14,6 +14,7 @@ use crate::backend::Attempt;
 use crate::clock::Moment;
 use crate::lease::{Anchor, Lease, Wish, deadline, granted_until};
 use crate::nonce::Nonce;
+use crate::options::RETRY_INTERVAL;
 use crate::retry::Jitter;
 use crate::token::FencingToken;
 use crate::ttl::whole_millis;
@@ -160,7 +161,7 @@ impl Turn<'_> {
             asking.slot.head = None;
             asking.next_look = now;
         } else if let Some(holder_ends) = asking.slot.head.take() {
-            let mut looks = Looks::new(asking.looked, Jitter::seeded(0));
+            let mut looks = Looks::new(asking.looked, RETRY_INTERVAL, Jitter::seeded(0));
             looks.is_head(holder_ends);
             asking.next_look = looks.next();
         }
@@ -390,7 +391,7 @@ impl Turn<'_> {
             }
             Reply::Queued { rank, remaining_ms } => {
                 let ends = now.plus(Duration::from_millis(*remaining_ms));
-                let mut looks = Looks::new(now, Jitter::seeded(0));
+                let mut looks = Looks::new(now, RETRY_INTERVAL, Jitter::seeded(0));
                 looks.seen(now, *rank, Ahead::Native { ends }, None);
                 asking.looked = now;
                 asking.next_look = looks.next();

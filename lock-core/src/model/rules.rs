@@ -99,6 +99,7 @@ impl Rules {
             ttl: self.ttl,
             renew: Renew::Auto,
             max_hold: None,
+            margin: Duration::ZERO,
         }
     }
 

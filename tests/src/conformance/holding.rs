@@ -8,7 +8,9 @@ use lock_core::LockError;
 use tokio::sync::{Barrier, oneshot};
 use tokio::task::JoinSet;
 
-use super::{AT_ONCE, NAME, Subject, WAIT, free_at_once, granted_at_once, poll_once, within};
+use super::{
+    AT_ONCE, NAME, Subject, WAIT, free_at_once, free_within, granted_at_once, poll_once, within,
+};
 
 /// Exclusive, whoever asks and however.
 pub async fn a_held_lock_is_nobody_else_s(s: &Subject) {
@@ -37,17 +39,20 @@ pub async fn one_who_tries_is_told_who_holds_it(s: &Subject) {
         let error = locks.lock(NAME).acquire().await.unwrap_err();
         assert!(error.is_contended());
         let holder = error.holder().expect("the holder is known");
-        assert_eq!(holder.label(), "first");
+        if s.able.names_holder {
+            assert_eq!(holder.label(), "first");
+            assert!(error.to_string().contains("`first`"), "{error}");
+        }
         assert_eq!(holder.position(), None);
         if let Some(remaining) = holder.remaining() {
-            assert!(remaining <= Duration::from_secs(30));
+            // Where the value is a deadline, it is rounded up.
+            assert!(remaining <= Duration::from_millis(30_005), "{remaining:?}");
             assert!(remaining > Duration::from_secs(28));
         }
         assert_eq!(holder.remaining().is_some(), s.tells_remaining);
-        assert!(error.to_string().contains("`first`"), "{error}");
     }
     let own = s.first.lock(NAME).acquire().await.unwrap_err();
-    assert!(own.holder().unwrap().is_this_process());
+    assert_eq!(own.holder().unwrap().is_this_process(), s.able.names_holder);
     held.release().await.unwrap();
 }
 
@@ -106,7 +111,7 @@ pub async fn a_dropped_body_frees_at_once(s: &Subject) {
 /// Wherever a release is dropped, the lock is free, and whoever has it next keeps it.
 pub async fn a_release_dropped_halfway_releases_once(s: &Subject) {
     for polls in 0..4 {
-        let held = s.first.lock(NAME).acquire().await.unwrap();
+        let held = s.first.lock(NAME).ttl(s.ttl()).acquire().await.unwrap();
         let mut releasing = Box::pin(held.release());
         for _ in 0..polls {
             if poll_once(releasing.as_mut()).await.is_ready() {
@@ -114,7 +119,7 @@ pub async fn a_release_dropped_halfway_releases_once(s: &Subject) {
             }
         }
         drop(releasing);
-        let next = free_at_once(&s.second).await;
+        let next = free_within(s.patience(), &s.second).await;
         // All that the dropped release had left to do is done then.
         s.first.shutdown().await;
         next.renew().await.expect("the release was not its own");
@@ -151,7 +156,7 @@ pub async fn the_result_of_the_body_is_returned_as_it_is(s: &Subject) {
         })
         .await
         .unwrap();
-    assert!(token.0.is_some());
+    assert_eq!(token.0.is_some(), s.able.fencing_token);
     assert_eq!(token.1, "borrowed");
     let free = s.first.lock(NAME).try_acquire().await.unwrap();
     free.expect("run released").release().await.unwrap();

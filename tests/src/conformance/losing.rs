@@ -8,44 +8,42 @@ use lock_core::{LockError, LockGuard, Renew};
 
 use super::{AT_ONCE, NAME, Subject, WAIT, granted_at_once, within};
 
-/// Long enough not to end while a busy machine turns to something else between two lines of a
-/// contract, short enough to wait for.
-const TTL: Duration = Duration::from_millis(300);
-
 /// The server counts in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 
 async fn mortal(s: &Subject) -> LockGuard {
-    let request = s.first.lock(NAME).ttl(TTL).renew(Renew::Never);
+    let request = s.first.lock(NAME).ttl(s.ttl()).renew(Renew::Never);
     request.acquire().await.unwrap()
 }
 
 /// A lock that is not renewed goes to the next after its ttl, not earlier, and by then its
 /// guard knows.
 pub async fn a_lease_ends(s: &Subject) {
+    let ttl = s.ttl();
     let asked = Instant::now();
     let held = mortal(s).await;
-    assert!(held.remaining() <= TTL && !held.is_lost());
+    assert!(held.remaining() <= ttl && !held.is_lost());
     let next = s.second.lock(NAME).wait(WAIT).acquire().await.unwrap();
     assert!(held.is_lost(), "two hold it");
     let took = asked.elapsed();
-    assert!(took + ROUNDING >= TTL, "{took:?}");
-    assert!(took < TTL + AT_ONCE, "{took:?}");
+    assert!(took + ROUNDING >= ttl, "{took:?}");
+    assert!(took < ttl + AT_ONCE, "{took:?}");
     next.release().await.unwrap();
 }
 
 /// Renewing counts the ttl anew.
 pub async fn a_lease_is_extended_by_renewing(s: &Subject) {
+    let ttl = s.ttl();
     let asked = Instant::now();
     let held = mortal(s).await;
     let watch = held.watch();
-    let end = asked + TTL * 2;
+    let end = asked + ttl * 2;
     while Instant::now() < end {
         held.renew().await.expect("the lock is held");
-        assert!(watch.remaining() > TTL / 2, "{:?}", watch.remaining());
+        assert!(watch.remaining() > ttl / 2, "{:?}", watch.remaining());
         let busy = s.second.lock(NAME).try_acquire().await.unwrap();
         assert!(busy.is_none(), "{busy:?}");
-        tokio::time::sleep(TTL / 10).await;
+        tokio::time::sleep(ttl / 10).await;
     }
     assert!(!held.is_lost());
     held.release().await.unwrap();
@@ -54,15 +52,16 @@ pub async fn a_lease_is_extended_by_renewing(s: &Subject) {
 /// Without a word of the holder, a lock outlives its ttl for as long as its guard lives: also
 /// one that was handed over.
 pub async fn a_living_guard_is_kept_beyond_its_ttl(s: &Subject) {
-    let held = s.first.lock(NAME).ttl(TTL).acquire().await.unwrap();
-    let request = s.second.lock(NAME).ttl(TTL).wait(WAIT);
+    let ttl = s.ttl();
+    let held = s.first.lock(NAME).ttl(ttl).acquire().await.unwrap();
+    let request = s.second.lock(NAME).ttl(ttl).wait(WAIT);
     let waiting = s.stand_in_line(request, 1).await;
-    tokio::time::sleep(TTL * 2).await;
+    tokio::time::sleep(ttl * 2).await;
     assert!(!held.is_lost());
     assert!(!waiting.is_finished());
     held.release().await.expect("it was held all the time");
     let held = granted_at_once(waiting).await;
-    tokio::time::sleep(TTL * 2).await;
+    tokio::time::sleep(ttl * 2).await;
     assert!(!held.is_lost());
     let busy = s.first.lock(NAME).try_acquire().await.unwrap();
     assert!(busy.is_none(), "{busy:?}");
@@ -71,6 +70,7 @@ pub async fn a_living_guard_is_kept_beyond_its_ttl(s: &Subject) {
 
 /// `is_lost`, `lost`, `remaining`, `renew` and `release` agree.
 pub async fn the_loss_is_told_in_every_way(s: &Subject) {
+    let ttl = s.ttl();
     let asked = Instant::now();
     let held = mortal(s).await;
     let watch = held.watch();
@@ -78,10 +78,10 @@ pub async fn the_loss_is_told_in_every_way(s: &Subject) {
         let watch = watch.clone();
         async move { watch.lost().await }
     });
-    within(TTL + AT_ONCE, held.lost()).await;
+    within(ttl + AT_ONCE, held.lost()).await;
     within(AT_ONCE, watching).await.unwrap();
     // The holder has to stop before the server lets another one in.
-    assert!(asked.elapsed() > TTL / 2);
+    assert!(asked.elapsed() > ttl / 2);
     assert!(held.is_lost() && watch.is_lost() && !watch.is_held());
     assert_eq!(held.remaining(), Duration::ZERO);
     assert_eq!(watch.remaining(), Duration::ZERO);
@@ -104,14 +104,15 @@ pub async fn the_body_is_dropped_when_the_lock_is_lost(s: &Subject) {
             self.0.store(true, Ordering::Release);
         }
     }
+    let ttl = s.ttl();
     let dropped = Arc::new(AtomicBool::new(false));
     let flag = Flag(Arc::clone(&dropped));
-    let request = s.first.lock(NAME).ttl(TTL).renew(Renew::Never);
+    let request = s.first.lock(NAME).ttl(ttl).renew(Renew::Never);
     let running = request.run(async move |_| {
         let _flag = flag;
         std::future::pending::<()>().await;
     });
-    let out = within(TTL + AT_ONCE, running).await;
+    let out = within(ttl + AT_ONCE, running).await;
     assert!(matches!(out, Err(LockError::Lost)), "{out:?}");
     assert!(dropped.load(Ordering::Acquire));
     let next = s.second.lock(NAME).wait(AT_ONCE).acquire().await.unwrap();
@@ -120,21 +121,22 @@ pub async fn the_body_is_dropped_when_the_lock_is_lost(s: &Subject) {
 
 /// Whatever renews it, a lock is lost after the longest time that it may be held.
 pub async fn a_hold_has_its_limit(s: &Subject) {
+    let ttl = s.ttl();
     let asked = Instant::now();
-    let longest = TTL * 2;
-    let request = s.first.lock(NAME).ttl(TTL).max_hold(longest);
+    let longest = ttl * 2;
+    let request = s.first.lock(NAME).ttl(ttl).max_hold(longest);
     let running = request.run(async |held| {
-        let end = asked + TTL;
+        let end = asked + ttl;
         while Instant::now() < end {
             assert!(!held.is_lost(), "{:?}", asked.elapsed());
-            tokio::time::sleep(TTL / 10).await;
+            tokio::time::sleep(ttl / 10).await;
         }
         std::future::pending::<()>().await;
     });
     let out = within(longest + AT_ONCE, running).await;
     assert!(matches!(out, Err(LockError::Lost)), "{out:?}");
-    assert!(asked.elapsed() > TTL);
-    let next = s.second.lock(NAME).wait(TTL + AT_ONCE).acquire().await;
+    assert!(asked.elapsed() > ttl);
+    let next = s.second.lock(NAME).wait(ttl + AT_ONCE).acquire().await;
     next.unwrap().release().await.unwrap();
 }
 
@@ -159,11 +161,17 @@ pub async fn a_lost_guard_cannot_release_the_next_holder(s: &Subject) {
     next.release().await.unwrap();
 }
 
-/// Each grant's token is greater than those of all earlier ones, however it came about.
+/// Each grant's token is greater than those of all earlier ones, however it came about; where
+/// there are none, nobody is given one.
 pub async fn tokens_grow(s: &Subject) {
     let mut last = None;
     let mut check = |held: &LockGuard| {
         let token = held.fencing_token();
+        assert_eq!(token, held.watch().fencing_token());
+        if !s.able.fencing_token {
+            assert_eq!(token, None);
+            return;
+        }
         assert!(token.is_some() && token > last, "{token:?} after {last:?}");
         last = token;
     };

@@ -4,9 +4,11 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use lock_core::LockError;
+use tokio::task::JoinSet;
 
 use super::{
-    AT_ONCE, NAME, SOON, Subject, WAIT, Waiting, free_at_once, granted_at_once, poll_once,
+    AT_ONCE, NAME, SOON, Subject, WAIT, Waiting, free_within, granted_at_once, granted_within,
+    poll_once,
 };
 use crate::wait::eventually_async;
 
@@ -43,8 +45,10 @@ pub async fn the_wait_ends_in_time_and_names_the_holder(s: &Subject) {
         assert!(*waited >= wait && *waited <= took, "{waited:?} of {took:?}");
         assert!(error.is_contended());
         let holder = error.holder().expect("the holder was seen");
-        assert_eq!(holder.label(), "first");
-        assert_eq!(holder.position(), Some(1));
+        if s.able.names_holder {
+            assert_eq!(holder.label(), "first");
+        }
+        assert_eq!(holder.position(), s.able.fifo.then_some(1));
         let none = s.second.lock(NAME).wait(wait).try_acquire().await.unwrap();
         assert!(none.is_none(), "{none:?}");
     }
@@ -53,13 +57,23 @@ pub async fn the_wait_ends_in_time_and_names_the_holder(s: &Subject) {
     held.release().await.unwrap();
 }
 
-/// First in, first out, whichever manager they ask.
+/// First in, first out, whichever manager they ask; where that is not claimed, one after another.
 pub async fn those_who_wait_are_served_in_order(s: &Subject) {
     let mut held = s.first.lock(NAME).acquire().await.unwrap();
     let mut line = Vec::new();
     for number in 1..=6 {
         let request = s.manager(number / 2).lock(NAME).wait(WAIT);
         line.push(s.stand_in_line(request, number).await);
+    }
+    if !s.able.fifo {
+        held.release().await.unwrap();
+        let served = line.into_iter().map(|waiting| async {
+            let held = granted_within(WAIT, waiting).await;
+            held.release().await.unwrap();
+        });
+        let served: JoinSet<_> = served.collect();
+        served.join_all().await;
+        return;
     }
     for waiting in line {
         held.release().await.unwrap();
@@ -69,38 +83,45 @@ pub async fn those_who_wait_are_served_in_order(s: &Subject) {
     held.release().await.unwrap();
 }
 
-/// The lock goes from the holder to the waiter, and is free at no time in between.
+/// The lock goes from the holder to the waiter, and is free at no time in between, where that is
+/// claimed.
 pub async fn one_who_tries_does_not_overtake_those_who_wait(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
     let waiting = s.stand_in_line(s.second.lock(NAME).wait(WAIT), 1).await;
     held.release().await.unwrap();
     let early = s.first.lock(NAME).try_acquire().await.unwrap();
-    assert!(early.is_none(), "{early:?}");
+    if s.able.hand_over {
+        assert!(early.is_none(), "{early:?}");
+    }
+    drop(early);
     granted_at_once(waiting).await.release().await.unwrap();
 }
 
 /// A waiter whose future is dropped is as if it had never been there.
 pub async fn a_waiter_that_leaves_is_passed_over(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
-    let leaving = s.stand_in_line(s.second.lock(NAME).wait(WAIT), 1).await;
+    let to_leave = || s.second.lock(NAME).ttl(s.ttl()).wait(WAIT);
+    let leaving = s.stand_in_line(to_leave(), 1).await;
     let staying = s.stand_in_line(s.first.lock(NAME).wait(WAIT), 2).await;
     // The release may well come before word of the leaving.
     leave(leaving);
     held.release().await.unwrap();
-    let held = granted_at_once(staying).await;
+    let held = granted_within(s.patience(), staying).await;
 
-    let leaving = s.stand_in_line(s.second.lock(NAME).wait(WAIT), 1).await;
+    let leaving = s.stand_in_line(to_leave(), 1).await;
     let staying = s.stand_in_line(s.first.lock(NAME).wait(WAIT), 2).await;
     leave(leaving);
     eventually_async(SOON, async || s.has_waiters(1)).await;
     held.release().await.unwrap();
-    granted_at_once(staying).await.release().await.unwrap();
+    let held = granted_within(s.patience(), staying).await;
+    held.release().await.unwrap();
 }
 
 /// A waiter that was given the lock, and is dropped before it was polled again, hands it on.
 pub async fn a_waiter_that_leaves_at_the_grant_hands_on(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
-    let mut leaving = Box::pin(s.second.lock(NAME).wait(WAIT).acquire());
+    let leaving = s.second.lock(NAME).ttl(s.ttl()).wait(WAIT);
+    let mut leaving = Box::pin(leaving.acquire());
     eventually_async(SOON, async || {
         assert!(poll_once(leaving.as_mut()).await.is_pending());
         s.has_waiters(1)
@@ -109,13 +130,14 @@ pub async fn a_waiter_that_leaves_at_the_grant_hands_on(s: &Subject) {
     let staying = s.stand_in_line(s.first.lock(NAME).wait(WAIT), 2).await;
     held.release().await.unwrap();
     drop(leaving);
-    granted_at_once(staying).await.release().await.unwrap();
+    let held = granted_within(s.patience(), staying).await;
+    held.release().await.unwrap();
 }
 
 /// However far a try came before it was dropped, the lock is free.
 pub async fn a_dropped_try_leaves_nothing(s: &Subject) {
     for polls in 0..12 {
-        let request = s.manager(polls).lock(NAME);
+        let request = s.manager(polls).lock(NAME).ttl(s.ttl());
         let mut trying = Box::pin(request.acquire());
         for _ in 0..polls {
             if let Poll::Ready(got) = poll_once(trying.as_mut()).await {
@@ -126,7 +148,7 @@ pub async fn a_dropped_try_leaves_nothing(s: &Subject) {
         }
         drop(trying);
         // A copy that is still on its way must not come after this one.
-        let held = free_at_once(s.manager(polls + 1)).await;
+        let held = free_within(s.patience(), s.manager(polls + 1)).await;
         held.release().await.unwrap();
     }
     s.first.shutdown().await;

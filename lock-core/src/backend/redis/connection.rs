@@ -3,7 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
@@ -36,6 +36,10 @@ pub(super) struct Connection {
     /// The server's time, and its life, as the connection began. The time is also the lowest
     /// token that may be given over this connection.
     pub(super) first: Anchor,
+    /// By how much this machine's clock and the server's differed at least, as it began.
+    pub(super) clock_difference: Duration,
+    /// For commands that only make sense one after another on one connection.
+    pub(super) turn: tokio::sync::Mutex<()>,
     broken: AtomicBool,
     /// How long a command may take before the connection is to blame.
     patience: Duration,
@@ -91,11 +95,13 @@ impl Connector {
                 .await
                 .map_err(|error| lock_error(CONNECT, error))?;
             let origin = next_origin();
-            let first = preflight(&mut handle).await?;
+            let (first, clock_difference) = preflight(&mut handle).await?;
             Ok(Connection {
                 handle,
                 origin,
                 first,
+                clock_difference,
+                turn: tokio::sync::Mutex::default(),
                 broken: AtomicBool::new(false),
                 patience: self.timeout,
                 unanswered: AtomicU32::new(0),
@@ -114,7 +120,7 @@ fn next_origin() -> Origin {
 }
 
 /// One pipeline: is it a primary, which life of which server, what time is it, and our scripts.
-async fn preflight(handle: &mut MultiplexedConnection) -> Result<Anchor, LockError> {
+async fn preflight(handle: &mut MultiplexedConnection) -> Result<(Anchor, Duration), LockError> {
     let mut pipeline = Pipeline::new();
     pipeline
         .cmd("ROLE")
@@ -127,10 +133,12 @@ async fn preflight(handle: &mut MultiplexedConnection) -> Result<Anchor, LockErr
     }
     pipeline.ignore_errors();
     let sent = Clock::System.now();
+    let wall_before = since_epoch();
     let replies = handle
         .send_packed_commands(&pipeline, 0, pipeline.len())
         .await
         .map_err(|error| lock_error(CONNECT, error))?;
+    let wall_after = since_epoch();
     let mut replies = replies.into_iter().map(Value::extract_error);
     let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
     let (role, info, time) = (next(), next(), next());
@@ -144,11 +152,25 @@ async fn preflight(handle: &mut MultiplexedConnection) -> Result<Anchor, LockErr
         // Then each is sent with its text once.
         warn!(%error, "the lock server does not load scripts");
     }
-    Ok(Anchor {
+    let server_us = time.0 * 1_000_000 + time.1;
+    let wall = Duration::from_micros(server_us);
+    // The server told its time at some moment in between.
+    let difference = wall_before
+        .saturating_sub(wall)
+        .max(wall.saturating_sub(wall_after));
+    let first = Anchor {
         sent,
-        server_us: time.0 * 1_000_000 + time.1,
+        server_us,
         incarnation,
-    })
+    };
+    Ok((first, difference))
+}
+
+/// What this machine's clock shows.
+fn since_epoch() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 fn check_role(role: Result<Value, RedisError>) -> Result<(), LockError> {

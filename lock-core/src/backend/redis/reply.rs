@@ -65,7 +65,54 @@ pub(super) fn renew(reply: Value) -> Result<Timed<Renewed>, LockError> {
     Ok(Timed { it, server_us })
 }
 
-fn unexpected() -> LockError {
+/// The answer to TIME, in microseconds.
+pub(super) fn server_time(reply: Value) -> Result<u64, LockError> {
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(reply).map_err(|_| unexpected())?;
+    Ok(seconds * 1_000_000 + micros)
+}
+
+/// Whether a lock of another dialect was ours.
+pub(super) fn was_ours(reply: Value) -> Result<Timed<bool>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let it = match parts.text()?.as_str() {
+        "held" => true,
+        "gone" => false,
+        _ => return Err(unexpected()),
+    };
+    let server_us = parts.number()?;
+    Ok(Timed { it, server_us })
+}
+
+/// The answer of a script that takes a lock in another dialect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Late,
+    Held { remaining_ms: u64 },
+    Busy { holder: HolderSeen },
+    Foreign { found: String },
+}
+
+pub(super) fn taken(reply: Value) -> Result<Timed<Taken>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let it = match verdict.as_str() {
+        "late" => Taken::Late,
+        "held" => Taken::Held {
+            remaining_ms: parts.number()?,
+        },
+        "busy" => Taken::Busy {
+            holder: parts.holder()?,
+        },
+        "foreign" => Taken::Foreign {
+            found: parts.text()?,
+        },
+        _ => return Err(unexpected()),
+    };
+    Ok(Timed { it, server_us })
+}
+
+pub(super) fn unexpected() -> LockError {
     LockError::backend(
         BackendErrorKind::Unsupported,
         "the server gave an answer that none of our scripts gives",
@@ -180,6 +227,15 @@ mod tests {
             assert!(acquire(odd.clone()).is_err(), "{odd:?}");
             assert!(release(odd.clone()).is_err(), "{odd:?}");
             assert!(renew(odd.clone()).is_err(), "{odd:?}");
+            assert!(taken(odd.clone()).is_err(), "{odd:?}");
+        }
+        for odd in [
+            Value::Nil,
+            Value::Array(vec![text("held")]),
+            Value::Array(vec![text("busy"), Value::Int(7)]),
+        ] {
+            assert!(was_ours(odd.clone()).is_err(), "{odd:?}");
+            assert!(server_time(odd.clone()).is_err(), "{odd:?}");
         }
     }
 }

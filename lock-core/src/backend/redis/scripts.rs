@@ -56,7 +56,23 @@ pub(super) static RELEASE: LazyLock<Script> =
 pub(super) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 
-/// All of them, to be loaded.
+// Those of the other dialects.
+pub(super) static SETNX_EXPIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/setnx_expire.lua")));
+pub(super) static OWNER_EXTEND: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/extend.lua")));
+pub(super) static OWNER_REPAIR: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/repair.lua")));
+pub(super) static OWNER_RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/release.lua")));
+pub(super) static DEADLINE_TAKE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_take.lua")));
+pub(super) static DEADLINE_EXTEND: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_extend.lua")));
+pub(super) static DEADLINE_RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_release.lua")));
+
+/// The native ones, to be loaded. Those of other dialects are sent with their text once.
 pub(super) fn all() -> [&'static Script; 3] {
     [&ACQUIRE, &RELEASE, &RENEW]
 }

@@ -3,17 +3,21 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::{Notify, watch};
 
 use super::connection::{Connection, Connector};
 use super::connections::Connections;
-use super::fault::is_unknown_script;
+use super::fault::{breaks_connection, is_unknown_script, is_wrong_type, lock_error};
 use super::scripts::Script;
+use crate::backend::Ending;
 use crate::clock::{Clock, Moment};
-use crate::error::LockError;
+use crate::error::{BackendErrorKind, LockError};
+use crate::foreign;
 use crate::inbox::{Inbox, locked};
+use crate::key::LockKey;
 use crate::lease::{Anchor, UNKNOWN_LIFE};
+use crate::ttl::whole_millis;
 
 /// What is known of the push connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +120,22 @@ impl Server {
             .unwrap_or(connection.first)
     }
 
+    /// The connection for a release: that of the command which it takes back, so that it cannot
+    /// overtake it, or the caller's.
+    pub(super) async fn connection_for(
+        &self,
+        ending: &Ending,
+        limit: Duration,
+    ) -> Result<Arc<Connection>, LockError> {
+        let same = ending
+            .origin
+            .and_then(|origin| self.connections.by_origin(origin));
+        match same {
+            Some(connection) => Ok(connection),
+            None => self.connections.here(limit).await,
+        }
+    }
+
     /// Runs a script, with its text where the server forgot it. The server's own errors are
     /// the inner result.
     pub(super) async fn run(
@@ -140,4 +160,95 @@ impl Server {
             reply => Ok(reply),
         }
     }
+
+    /// Runs a script many times, all in one pipeline. The moment of the send comes with each
+    /// answer, since one that the server had forgotten is sent again.
+    pub(super) async fn run_each(
+        &self,
+        connection: &Connection,
+        script: &Script,
+        calls: &[Call],
+        limit: Duration,
+    ) -> Vec<(Moment, Result<Value, LockError>)> {
+        let until = Clock::System.now().plus(limit);
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        for Call { key, args } in calls {
+            pipeline.add_command(script.by_hash(&[key.as_str()], |command| {
+                command.arg(&args[..]);
+            }));
+        }
+        pipeline.ignore_errors();
+        let sent = Clock::System.now();
+        let replies = match connection.call_all(&pipeline, until.since(sent)).await {
+            Ok(replies) => replies,
+            Err(error) => {
+                let failed = |_: &Call| (sent, Err(error.clone()));
+                return calls.iter().map(failed).collect();
+            }
+        };
+        let mut answers = Vec::with_capacity(calls.len());
+        for (Call { key, args }, reply) in calls.iter().zip(replies) {
+            let (sent, reply) = match reply {
+                Err(error) if is_unknown_script(&error) => {
+                    let sent = Clock::System.now();
+                    let command = script.by_text(&[key.as_str()], |command| {
+                        command.arg(&args[..]);
+                    });
+                    (sent, connection.call(&command, until.since(sent)).await)
+                }
+                reply => (sent, Ok(reply)),
+            };
+            let answer =
+                reply.and_then(|reply| reply.map_err(|error| refused(connection, key, error)));
+            answers.push((sent, answer));
+        }
+        answers
+    }
+
+    /// The server time after which a command that is sent now must do nothing any more, with the
+    /// latest that the server's clock can show now.
+    pub(super) fn not_after(&self, connection: &Connection, now: Moment) -> NotAfter {
+        let server_ms = self.anchor_for(connection).server_ms_at(now);
+        NotAfter {
+            server_ms,
+            not_after_ms: server_ms.saturating_add(whole_millis(self.command_timeout)),
+        }
+    }
+}
+
+/// One of many calls of a script: its key and its arguments.
+pub(super) struct Call {
+    pub(super) key: LockKey,
+    pub(super) args: Vec<String>,
+}
+
+/// How long a command counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NotAfter {
+    pub(super) server_ms: u64,
+    pub(super) not_after_ms: u64,
+}
+
+/// A server whose clock jumped forward refuses a command as late; its refusal tells the time,
+/// so the next one is right unless the clock jumps again.
+pub(super) const LATE_TRIES: usize = 3;
+
+/// Its clock jumped that often.
+pub(super) fn always_late() -> LockError {
+    LockError::backend(
+        BackendErrorKind::Other,
+        "the lock server's clock runs away: it refuses each command as late",
+    )
+}
+
+/// The server's own error: is the connection still good, is it about a key of ours?
+pub(super) fn refused(connection: &Connection, key: &LockKey, error: RedisError) -> LockError {
+    if is_wrong_type(&error) {
+        return foreign::companion(key);
+    }
+    let error = lock_error("the lock server refuses", error);
+    if breaks_connection(&error) {
+        connection.break_off();
+    }
+    error
 }

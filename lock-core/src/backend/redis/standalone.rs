@@ -1,56 +1,43 @@
-//! One primary.
+//! Native locks on one primary.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, RedisError};
+use redis::{Cmd, Value};
 
-use super::connection::{Connection, Connector};
-use super::fault::{breaks_connection, is_unknown_script, is_wrong_type, lock_error};
-use super::push;
+use super::connection::Connection;
 use super::reply::{self, Timed};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
-use super::server::Server;
-use crate::backend::{Asked, Attempt, Backend, Boxed, Ending, Released, Renewal, Renewed, Seen};
+use super::server::{Call, LATE_TRIES, NotAfter, Server, always_late, refused};
+use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed, Seen};
 use crate::clock::{Clock, Moment};
-use crate::error::{BackendErrorKind, LockError};
-use crate::inbox::Inbox;
-use crate::key::LockKey;
+use crate::error::LockError;
+use crate::foreign;
 use crate::options::Settings;
 use crate::table::{self, Answer, HolderSeen};
 use crate::ttl::whole_millis;
 use crate::wait::{self, Ahead};
-use crate::wire::{Mode, NATIVE, OwnerValue, tidy_label};
+use crate::wire::{Mode, NATIVE};
 
-/// A server whose clock jumped forward refuses a command as late; its refusal tells the time,
-/// so the next one is right unless the clock jumps again.
-const LATE_TRIES: usize = 3;
-
-/// Locks on one server.
-pub(crate) struct Redis(Standalone);
-
-struct Standalone {
+/// Native locks on one server.
+pub(super) struct Standalone {
     server: Arc<Server>,
     grace_ms: u64,
 }
 
-/// Connects once, so that what is wrong is said now and not at the first lock.
-pub(crate) async fn connect(
-    url: &str,
-    settings: &Settings,
-    inbox: Arc<Inbox>,
-) -> Result<Redis, LockError> {
-    let connector = Connector::new(url, settings.command_timeout)?;
-    let server = Server::new(connector, settings.command_timeout, inbox);
-    server.connections.here(settings.command_timeout).await?;
-    Ok(Redis(Standalone {
-        server: Arc::new(server),
-        grace_ms: whole_millis(settings.grace()),
-    }))
-}
-
 impl Standalone {
-    async fn ask(&self, attempt: &mut Attempt, limit: Duration) -> Result<Asked, LockError> {
+    pub(super) fn new(server: Arc<Server>, settings: &Settings) -> Self {
+        Self {
+            server,
+            grace_ms: whole_millis(settings.grace()),
+        }
+    }
+
+    pub(super) async fn ask(
+        &self,
+        attempt: &mut Attempt,
+        limit: Duration,
+    ) -> Result<Asked, LockError> {
         let until = Clock::System.now().plus(limit);
         let connection = self.server.connections.here(limit).await?;
         let mode = self.mode(attempt, &connection, limit).await;
@@ -60,10 +47,7 @@ impl Standalone {
                 return Ok(asked);
             }
         }
-        Err(LockError::backend(
-            BackendErrorKind::Other,
-            "the lock server's clock runs away: it refuses each command as late",
-        ))
+        Err(always_late())
     }
 
     /// How one who waits will be told.
@@ -89,8 +73,10 @@ impl Standalone {
     ) -> Result<Option<Asked>, LockError> {
         let ttl = attempt.terms.ttl;
         let now = Clock::System.now();
-        let server_ms = self.server.anchor_for(connection).server_ms_at(now);
-        let not_after = server_ms.saturating_add(whole_millis(self.server.command_timeout));
+        let NotAfter {
+            server_ms,
+            not_after_ms: not_after,
+        } = self.server.not_after(connection, now);
         attempt.stand(
             mode,
             &self.server.pushes.channel,
@@ -128,16 +114,13 @@ impl Standalone {
         asked(attempt, answer, sent, poll)
     }
 
-    async fn take_back(&self, ending: &Ending, limit: Duration) -> Result<Released, LockError> {
+    pub(super) async fn take_back(
+        &self,
+        ending: &Ending,
+        limit: Duration,
+    ) -> Result<Released, LockError> {
         let until = Clock::System.now().plus(limit);
-        // On the connection of the command that it takes back it cannot overtake it.
-        let same = ending
-            .origin
-            .and_then(|origin| self.server.connections.by_origin(origin));
-        let connection = match same {
-            Some(connection) => connection,
-            None => self.server.connections.here(limit).await?,
-        };
+        let connection = self.server.connection_for(ending, limit).await?;
         let keys = ending.key.all();
         let nonce = ending.nonce.to_string();
         let sent = Clock::System.now();
@@ -165,88 +148,41 @@ impl Standalone {
         })
     }
 
-    async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
-        let fail = |error: &LockError| {
-            renewals
-                .iter()
-                .map(|_| Renewed::Failed(error.clone()))
-                .collect()
-        };
+    pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
         let until = Clock::System.now().plus(limit);
         let connection = match self.server.connections.here(limit).await {
             Ok(connection) => connection,
-            Err(error) => return fail(&error),
+            Err(error) => return Renewed::all_failed(renewals, &error),
         };
-        let mut pipeline = Pipeline::with_capacity(renewals.len());
-        for renewal in renewals {
-            pipeline.add_command(RENEW.by_hash(&[renewal.key.as_str()], |command| {
-                renewal_args(command, renewal);
-            }));
-        }
-        pipeline.ignore_errors();
-        let sent = Clock::System.now();
-        let replies = match connection.call_all(&pipeline, until.since(sent)).await {
-            Ok(replies) => replies,
-            Err(error) => return fail(&error),
+        let left = until.since(Clock::System.now());
+        let call = |renewal: &Renewal| Call {
+            key: renewal.key.clone(),
+            args: vec![
+                renewal.nonce.to_string(),
+                whole_millis(renewal.ttl).to_string(),
+            ],
         };
-        let mut answers = Vec::with_capacity(renewals.len());
-        for (renewal, reply) in renewals.iter().zip(replies) {
-            let (sent, reply) = match reply {
-                Err(error) if is_unknown_script(&error) => {
-                    let sent = Clock::System.now();
-                    let command = RENEW.by_text(&[renewal.key.as_str()], |command| {
-                        renewal_args(command, renewal);
-                    });
-                    match connection.call(&command, until.since(sent)).await {
-                        Ok(reply) => (sent, reply),
-                        Err(error) => {
-                            answers.push(Renewed::Failed(error));
-                            continue;
-                        }
-                    }
-                }
-                reply => (sent, reply),
-            };
-            let answer = reply
-                .map_err(|error| refused(&connection, &renewal.key, error))
-                .and_then(reply::renew);
-            answers.push(match answer {
-                Ok(Timed { it, server_us }) => {
-                    self.server.told_time(&connection, sent, server_us);
-                    renewed(it, sent)
-                }
-                Err(error) => Renewed::Failed(error),
-            });
-        }
+        let calls: Vec<_> = renewals.iter().map(call).collect();
+        let answers = self
+            .server
+            .run_each(&connection, &RENEW, &calls, left)
+            .await;
+        let read = |(sent, answer): (Moment, Result<Value, LockError>)| {
+            let Timed { it, server_us } = reply::renew(answer?)?;
+            self.server.told_time(&connection, sent, server_us);
+            Ok(renewed(it, sent))
+        };
         answers
+            .into_iter()
+            .map(|answer| read(answer).unwrap_or_else(Renewed::Failed))
+            .collect()
     }
-}
-
-/// The server's own error: is the connection still good, is it about a key of ours?
-fn refused(connection: &Connection, key: &LockKey, error: RedisError) -> LockError {
-    if is_wrong_type(&error) {
-        return LockError::ForeignKey {
-            key: key.text(),
-            found: "a companion key of another type (its queue `:q` or counter `:f`)".into(),
-        };
-    }
-    let error = lock_error("the lock server refuses", error);
-    if breaks_connection(&error) {
-        connection.break_off();
-    }
-    error
-}
-
-fn renewal_args(command: &mut Cmd, renewal: &Renewal) {
-    command
-        .arg(renewal.nonce.to_string())
-        .arg(whole_millis(renewal.ttl));
 }
 
 fn renewed(answer: table::Renewed, sent: Moment) -> Renewed {
     match answer {
         table::Renewed::Held { token, ttl_ms } => Renewed::Held {
-            token,
+            token: Some(token),
             sent,
             remaining: Duration::from_millis(ttl_ms),
         },
@@ -268,7 +204,7 @@ fn asked(
             token,
             remaining_ms,
         } => Asked::Held {
-            token,
+            token: Some(token),
             sent,
             remaining: Duration::from_millis(remaining_ms),
         },
@@ -286,10 +222,7 @@ fn asked(
             }
         }
         Answer::Foreign { found } => {
-            return Err(LockError::ForeignKey {
-                key: attempt.key.text(),
-                found: format!("a {found}").into(),
-            });
+            return Err(foreign::of_type(&attempt.key, &found));
         }
     }))
 }
@@ -307,52 +240,8 @@ fn ahead(holder: &HolderSeen, received: Moment) -> Ahead {
 }
 
 fn seen(holder: &HolderSeen) -> Option<Seen> {
-    let remaining = holder.remaining_ms.map(Duration::from_millis);
-    match OwnerValue::parse(&holder.value) {
-        Some(value) => Some(Seen {
-            nonce: Some(value.nonce),
-            label: value.label.into(),
-            remaining,
-        }),
-        None if holder.value.is_empty() => None,
-        None => Some(Seen {
-            nonce: None,
-            label: tidy_label(&holder.value).into(),
-            remaining,
-        }),
-    }
-}
-
-impl Backend for Redis {
-    fn clock(&self) -> Clock {
-        Clock::System
-    }
-
-    fn acquire<'a>(
-        &'a self,
-        attempt: &'a mut Attempt,
-        limit: Duration,
-    ) -> Boxed<'a, Result<Asked, LockError>> {
-        Box::pin(self.0.ask(attempt, limit))
-    }
-
-    fn renew<'a>(&'a self, renewals: &'a [Renewal], limit: Duration) -> Boxed<'a, Vec<Renewed>> {
-        Box::pin(self.0.extend(renewals, limit))
-    }
-
-    fn release<'a>(
-        &'a self,
-        ending: &'a Ending,
-        limit: Duration,
-    ) -> Boxed<'a, Result<Released, LockError>> {
-        Box::pin(self.0.take_back(ending, limit))
-    }
-
-    fn listen(&self) -> Boxed<'_, ()> {
-        Box::pin(push::listen(Arc::clone(&self.0.server)))
-    }
-
-    fn keeps_leases(&self) -> bool {
-        false
-    }
+    Seen::by(
+        &holder.value,
+        holder.remaining_ms.map(Duration::from_millis),
+    )
 }

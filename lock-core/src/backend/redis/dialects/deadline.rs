@@ -1,0 +1,313 @@
+//! The dialect in which the value of the key is the time at which the lock ends.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use super::found::{Found, where_a_deadline_belongs};
+use crate::backend::redis::connection::Connection;
+use crate::backend::redis::reply::{self, Taken, Timed};
+use crate::backend::redis::scripts::{DEADLINE_EXTEND, DEADLINE_RELEASE, DEADLINE_TAKE};
+use crate::backend::redis::server::{Call, LATE_TRIES, Server, always_late, refused};
+use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed};
+use crate::clock::{Clock, Moment};
+use crate::dialect::CLOCK_TOLERANCE;
+use crate::error::{BackendErrorKind, LockError};
+use crate::inbox::locked;
+use crate::nonce::Nonce;
+use crate::ttl::whole_millis;
+
+/// A key whose holder died goes by itself this long after its deadline: others may take it over
+/// from the deadline on, by clocks that are behind as well.
+fn spare_ms() -> u64 {
+    whole_millis(CLOCK_TOLERANCE)
+}
+
+pub(super) struct Deadlines {
+    server: Arc<Server>,
+    written: Mutex<Written>,
+}
+
+impl Deadlines {
+    pub(super) fn new(server: Arc<Server>) -> Self {
+        Self {
+            server,
+            written: Mutex::default(),
+        }
+    }
+
+    /// The end of a lease that begins now, on the server's clock as it can show now at the
+    /// latest.
+    fn end_of(server_ms: u64, ttl: Duration) -> u64 {
+        server_ms
+            .saturating_add(whole_millis(ttl))
+            .saturating_add(1)
+    }
+
+    /// `SETNX key deadline`, or `GETSET` where the deadline has passed.
+    ///
+    /// A copy without an answer is left to end by itself: its deadline may be another's too, and
+    /// to take that for ours would make two holders.
+    pub(super) async fn take(
+        &self,
+        attempt: &mut Attempt,
+        connection: &Connection,
+        limit: Duration,
+    ) -> Result<Asked, LockError> {
+        let until = Clock::System.now().plus(limit);
+        let ttl = attempt.terms.ttl.as_duration();
+        for _ in 0..LATE_TRIES {
+            let sent = Clock::System.now();
+            let timing = self.server.not_after(connection, sent);
+            let deadline = Self::end_of(timing.server_ms, ttl);
+            let copy = attempt.sending(connection.origin, timing.not_after_ms);
+            let key = attempt.key.clone();
+            let write_args = |command: &mut Cmd| {
+                command
+                    .arg(deadline)
+                    .arg(spare_ms())
+                    .arg(timing.not_after_ms);
+            };
+            let left = until.since(sent);
+            let reply = self
+                .server
+                .run(
+                    connection,
+                    &DEADLINE_TAKE,
+                    &[key.as_str()],
+                    write_args,
+                    left,
+                )
+                .await?;
+            attempt.answered(&copy);
+            let reply = reply.map_err(|error| refused(connection, &key, error))?;
+            let Timed { it, server_us } = reply::taken(reply)?;
+            self.server.told_time(connection, sent, server_us);
+            let found = match it {
+                Taken::Late => continue,
+                Taken::Held { remaining_ms } => {
+                    let mut written = locked(&self.written);
+                    written.forget_those_before(server_us / 1000);
+                    written.holds(attempt.nonce, deadline);
+                    return Ok(Asked::Held {
+                        token: None,
+                        sent,
+                        remaining: ttl.min(Duration::from_millis(remaining_ms)),
+                    });
+                }
+                Taken::Busy { holder } => Found::by_script(holder),
+                Taken::Foreign { found } => Found::Type(found),
+            };
+            attempt.out();
+            return where_a_deadline_belongs(&key, &found, Clock::System.now());
+        }
+        Err(always_late())
+    }
+
+    pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
+        if renewals.is_empty() {
+            return Vec::new();
+        }
+        let until = Clock::System.now().plus(limit);
+        let connection = match self.server.connections.here(limit).await {
+            Ok(connection) => connection,
+            Err(error) => return Renewed::all_failed(renewals, &error),
+        };
+        let now = Clock::System.now();
+        let server_ms = self.server.not_after(&connection, now).server_ms;
+        let deadline = |renewal: &Renewal| Self::end_of(server_ms, renewal.ttl);
+        let call = |renewal: &Renewal| {
+            let deadline = deadline(renewal);
+            // Noted before it is sent: the answer may get lost, and then either stands there.
+            let known = locked(&self.written).may_hold(renewal.nonce, deadline);
+            let args = [deadline, spare_ms()].into_iter().chain(known);
+            Call {
+                key: renewal.key.clone(),
+                args: args.map(|arg| arg.to_string()).collect(),
+            }
+        };
+        let calls: Vec<_> = renewals.iter().map(call).collect();
+        let left = until.since(now);
+        let answers = self
+            .server
+            .run_each(&connection, &DEADLINE_EXTEND, &calls, left)
+            .await;
+        let read = |(renewal, (sent, answer)): (&Renewal, (Moment, Result<Value, LockError>))| {
+            let deadline = deadline(renewal);
+            let Timed { it, server_us } = reply::was_ours(answer?)?;
+            self.server.told_time(&connection, sent, server_us);
+            if !it {
+                return Ok(Renewed::NotOurs);
+            }
+            locked(&self.written).extended(renewal.nonce, deadline);
+            // The server's clock may have moved on since it told the time.
+            let left = Duration::from_millis(deadline.saturating_sub(server_us / 1000));
+            Ok(Renewed::Held {
+                token: None,
+                sent,
+                remaining: renewal.ttl.min(left),
+            })
+        };
+        renewals
+            .iter()
+            .zip(answers)
+            .map(|answer| read(answer).unwrap_or_else(Renewed::Failed))
+            .collect()
+    }
+
+    pub(super) async fn take_back(
+        &self,
+        ending: &Ending,
+        limit: Duration,
+    ) -> Result<Released, LockError> {
+        let until = Clock::System.now().plus(limit);
+        let connection = self.server.connection_for(ending, limit).await?;
+        let now = Clock::System.now();
+        // Sent once: when the first copy has freed the lock, the deadline that stands there may be
+        // the next holder's, and read the same.
+        let known = locked(&self.written).release(ending.nonce)?;
+        let mut args = vec![ending.keep_ms(now).to_string(), spare_ms().to_string()];
+        args.extend(known.iter().map(ToString::to_string));
+        let write_args = |command: &mut Cmd| {
+            command.arg(&args);
+        };
+        let key = &ending.key;
+        let left = until.since(now);
+        let reply = self
+            .server
+            .run(
+                &connection,
+                &DEADLINE_RELEASE,
+                &[key.as_str()],
+                write_args,
+                left,
+            )
+            .await?;
+        let reply = reply.map_err(|error| refused(&connection, key, error))?;
+        let Timed { it, server_us } = reply::was_ours(reply)?;
+        self.server.told_time(&connection, now, server_us);
+        locked(&self.written).forget(ending.nonce);
+        Ok(Released {
+            was_ours: it,
+            server_ms: server_us / 1000,
+        })
+    }
+}
+
+/// The deadlines that were written, by acquisition: the value of the key tells nobody's name, so
+/// that whose it is has to be known here.
+#[derive(Debug, Default)]
+struct Written(HashMap<Nonce, Lock>);
+
+#[derive(Debug)]
+struct Lock {
+    /// The one that the server confirmed, then those of renewals that had no answer.
+    deadlines: Vec<u64>,
+    release_is_sent: bool,
+}
+
+impl Written {
+    /// The server said that this one stands there.
+    fn holds(&mut self, nonce: Nonce, deadline: u64) {
+        let lock = Lock {
+            deadlines: vec![deadline],
+            release_is_sent: false,
+        };
+        self.0.insert(nonce, lock);
+    }
+
+    /// This one is about to be written in the place of one of those that are returned. They are
+    /// few: a renewal without an answer adds one, and the next with one leaves one.
+    fn may_hold(&mut self, nonce: Nonce, deadline: u64) -> Vec<u64> {
+        let Some(lock) = self.0.get_mut(&nonce) else {
+            return Vec::new();
+        };
+        let before = lock.deadlines.clone();
+        if !before.contains(&deadline) {
+            lock.deadlines.push(deadline);
+        }
+        before
+    }
+
+    /// A renewal said that this one stands there, unless a release is under way by now.
+    fn extended(&mut self, nonce: Nonce, deadline: u64) {
+        if let Some(lock) = self.0.get_mut(&nonce) {
+            lock.deadlines = vec![deadline];
+        }
+    }
+
+    /// A release is about to be sent; what may stand there. None where nothing was ever held.
+    fn release(&mut self, nonce: Nonce) -> Result<Vec<u64>, LockError> {
+        let Some(lock) = self.0.get_mut(&nonce) else {
+            return Ok(Vec::new());
+        };
+        if std::mem::replace(&mut lock.release_is_sent, true) {
+            return Err(LockError::backend(
+                BackendErrorKind::Unsettled,
+                "the release got no answer",
+            ));
+        }
+        Ok(lock.deadlines.clone())
+    }
+
+    fn forget(&mut self, nonce: Nonce) {
+        self.0.remove(&nonce);
+    }
+
+    /// Those that were given up without a release are over then.
+    fn forget_those_before(&mut self, server_ms: u64) {
+        let lasts = |lock: &Lock| lock.deadlines.iter().any(|end| *end >= server_ms);
+        self.0.retain(|_, lock| lasts(lock));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Nonce = Nonce::nobody();
+
+    #[test]
+    fn a_renewal_without_an_answer_leaves_two_that_may_stand_there() {
+        let mut written = Written::default();
+        assert!(written.may_hold(ONE, 5).is_empty());
+        assert!(written.release(ONE).unwrap().is_empty(), "never held");
+        written.holds(ONE, 10);
+        assert_eq!(written.may_hold(ONE, 20), [10]);
+        assert_eq!(written.may_hold(ONE, 30), [10, 20]);
+        written.extended(ONE, 30);
+        assert_eq!(written.may_hold(ONE, 40), [30]);
+        assert_eq!(written.release(ONE).unwrap(), [30, 40]);
+        written.forget(ONE);
+        assert!(written.release(ONE).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_release_is_sent_once() {
+        let mut written = Written::default();
+        written.holds(ONE, 10);
+        assert_eq!(written.release(ONE).unwrap(), [10]);
+        // One that crossed it.
+        written.extended(ONE, 20);
+        let error = written.release(ONE).unwrap_err();
+        assert!(error.to_string().contains("ends with its ttl"), "{error}");
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten() {
+        let mut written = Written::default();
+        let other = Nonce::random();
+        written.holds(ONE, 10);
+        written.holds(other, 20);
+        written.forget_those_before(20);
+        assert!(written.release(ONE).unwrap().is_empty());
+        assert_eq!(written.release(other).unwrap(), [20]);
+    }
+
+    #[test]
+    fn a_deadline_is_a_millisecond_after_the_ttl() {
+        assert_eq!(Deadlines::end_of(1_000, Duration::from_secs(2)), 3_001);
+    }
+}

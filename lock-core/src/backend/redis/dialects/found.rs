@@ -1,0 +1,222 @@
+//! What stands in the key of a lock that somebody else may have, and what follows from it.
+
+use std::time::Duration;
+
+use crate::backend::{Asked, Seen};
+use crate::clock::Moment;
+use crate::error::LockError;
+use crate::foreign;
+use crate::key::LockKey;
+use crate::table::HolderSeen;
+use crate::wait::Ahead;
+
+/// What a look at the key found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// No key: it was free a moment later.
+    Nothing,
+    Value {
+        text: String,
+        /// `None` for a key without expiry.
+        remaining: Option<Duration>,
+    },
+    /// A key of another type than a string.
+    Type(String),
+}
+
+impl Found {
+    pub(super) fn by_script(holder: HolderSeen) -> Self {
+        Self::Value {
+            remaining: holder.remaining_ms.map(Duration::from_millis),
+            text: holder.value,
+        }
+    }
+
+    /// Whether that very owner stands there.
+    pub(super) fn is_by(&self, owner: &str) -> bool {
+        matches!(self, Self::Value { text, .. } if text == owner)
+    }
+
+    /// Until the key goes; `None` where it does not, or where there is none.
+    pub(super) fn remaining(&self) -> Option<Duration> {
+        match self {
+            Self::Value { remaining, .. } => *remaining,
+            _ => None,
+        }
+    }
+}
+
+/// What it means to one who expects an owner there.
+pub(super) fn where_an_owner_belongs(
+    key: &LockKey,
+    found: &Found,
+    server_ms: u64,
+    now: Moment,
+) -> Result<Asked, LockError> {
+    if let Found::Value { text, remaining } = found {
+        // An owner may be a time: the one at which it asked, which has passed.
+        let is_ahead = text.parse::<u64>().is_ok_and(|ends| ends > server_ms);
+        if foreign::is_deadline(text) && (is_ahead || remaining.is_none()) {
+            return Err(foreign::deadline(key, text));
+        }
+    }
+    held_by_another(key, found, now)
+}
+
+/// What it means to one who expects a deadline there. Native locks and those of this library have
+/// an expiry that is to be respected; an owner of other clients is not told from rubbish.
+pub(super) fn where_a_deadline_belongs(
+    key: &LockKey,
+    found: &Found,
+    now: Moment,
+) -> Result<Asked, LockError> {
+    if let Found::Value { text, remaining } = found
+        && !foreign::is_deadline(text)
+    {
+        let seen = Seen::by(text, *remaining);
+        let ours = seen.is_some_and(|seen| seen.nonce.is_some());
+        if !ours || remaining.is_none() {
+            return Err(foreign::owner(key, &crate::wire::tidy_label(text)));
+        }
+    }
+    held_by_another(key, found, now)
+}
+
+fn held_by_another(key: &LockKey, found: &Found, now: Moment) -> Result<Asked, LockError> {
+    let (ahead, holder) = match found {
+        Found::Nothing => (Ahead::Polled { ends: now }, None),
+        Found::Type(kind) => return Err(foreign::of_type(key, kind)),
+        Found::Value { text, remaining } => {
+            let ahead = remaining.map_or(Ahead::NoExpiry, |remaining| Ahead::Polled {
+                ends: now.plus(remaining),
+            });
+            (ahead, Seen::by(text, *remaining))
+        }
+    };
+    Ok(Asked::Busy { ahead, holder })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::{Dialect, ReleaseBy};
+    use crate::key::LockName;
+
+    const SERVER_MS: u64 = 1_763_700_000_000;
+    const OURS: &str = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 web-1";
+    const NATIVE: &str = "lk1:6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 12 web-1";
+
+    fn value(text: &str, remaining_ms: Option<u64>) -> Found {
+        Found::Value {
+            text: text.to_owned(),
+            remaining: remaining_ms.map(Duration::from_millis),
+        }
+    }
+
+    fn key(dialect: Dialect) -> LockKey {
+        let key = LockKey::new("", &LockName::from("k")).unwrap();
+        key.in_dialect(dialect)
+    }
+
+    fn owners(found: &Found) -> Result<Asked, LockError> {
+        let release = ReleaseBy::Script;
+        let key = key(Dialect::SetNxPx { release });
+        where_an_owner_belongs(&key, found, SERVER_MS, Moment::from_millis(0))
+    }
+
+    fn deadlines(found: &Found) -> Result<Asked, LockError> {
+        let key = key(Dialect::DeadlineGetset);
+        where_a_deadline_belongs(&key, found, Moment::from_millis(0))
+    }
+
+    fn is_waited_for(asked: &Result<Asked, LockError>) -> bool {
+        matches!(
+            asked,
+            Ok(Asked::Busy {
+                ahead: Ahead::Polled { .. },
+                ..
+            })
+        )
+    }
+
+    #[test]
+    fn owners_wait_for_whoever_has_an_expiry() {
+        for text in [OURS, NATIVE, "me", "1763699999999", "17", ""] {
+            assert!(is_waited_for(&owners(&value(text, Some(5)))), "{text}");
+        }
+        assert!(is_waited_for(&owners(&Found::Nothing)));
+    }
+
+    #[test]
+    fn an_owner_without_expiry_is_about_to_get_one() {
+        let asked = owners(&value("me", None)).unwrap();
+        let Asked::Busy { ahead, holder } = asked else {
+            panic!("{asked:?}");
+        };
+        assert_eq!(ahead, Ahead::NoExpiry);
+        assert_eq!(&*holder.unwrap().label, "me");
+    }
+
+    #[test]
+    fn a_deadline_is_no_owner() {
+        for (text, remaining) in [
+            ("1763700000001", Some(5)),
+            ("1763700000001", None),
+            // Long past: its holder died, and nobody else may take it over.
+            ("1563700000000", None),
+        ] {
+            let error = owners(&value(text, remaining)).unwrap_err();
+            assert!(error.to_string().contains("expects an owner"), "{error}");
+        }
+    }
+
+    #[test]
+    fn deadlines_wait_for_deadlines_and_for_locks_of_this_library() {
+        for (text, remaining) in [
+            ("1763700000001", Some(1)),
+            (OURS, Some(5)),
+            (NATIVE, Some(5)),
+        ] {
+            assert!(is_waited_for(&deadlines(&value(text, remaining))), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_owner_is_no_deadline() {
+        for (text, remaining) in [
+            ("me", Some(5)),
+            ("me", None),
+            (OURS, None),
+            ("17", Some(5)),
+            ("", None),
+        ] {
+            let error = deadlines(&value(text, remaining)).unwrap_err();
+            assert!(error.to_string().contains("expects a deadline"), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_types_are_nobody_s_lock() {
+        for asked in [owners, deadlines] {
+            let error = asked(&Found::Type("hash".into())).unwrap_err();
+            assert!(error.to_string().contains("Redisson"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_holder_is_named_as_it_calls_itself() {
+        for (text, label, known) in [
+            (OURS, "web-1", true),
+            (NATIVE, "web-1", true),
+            ("4e2a", "4e2a", false),
+        ] {
+            let asked = owners(&value(text, Some(5))).unwrap();
+            let Asked::Busy { holder, .. } = asked else {
+                panic!("{asked:?}");
+            };
+            let holder = holder.unwrap();
+            assert_eq!(&*holder.label, label);
+            assert_eq!(holder.nonce.is_some(), known);
+        }
+    }
+}

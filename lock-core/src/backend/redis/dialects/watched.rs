@@ -1,0 +1,179 @@
+//! Release and renewal where scripts are denied: an optimistic transaction.
+//!
+//! `WATCH` belongs to a connection, so each of these has one to itself while it runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, Pipeline, RedisError, Value};
+use tracing::debug;
+
+use crate::backend::redis::connection::{Connection, Connector};
+use crate::backend::redis::connections::Connections;
+use crate::backend::redis::fault::{is_wrong_type, timed_out};
+use crate::backend::redis::reply::{server_time, unexpected};
+use crate::backend::redis::server::{Server, refused};
+use crate::backend::{Ending, Released, Renewal, Renewed};
+use crate::clock::{Clock, Moment};
+use crate::error::LockError;
+use crate::key::LockKey;
+use crate::nonce::Nonce;
+use crate::ttl::whole_millis;
+
+pub(super) struct Watched {
+    server: Arc<Server>,
+    connections: Connections,
+}
+
+/// What became of a change.
+struct Changed {
+    /// Whether the key was still the owner's.
+    was_ours: bool,
+    /// When the change was sent.
+    sent: Moment,
+    server_ms: u64,
+}
+
+impl Watched {
+    pub(super) fn new(server: Arc<Server>, connector: Connector) -> Self {
+        Self {
+            server,
+            connections: Connections::new(connector),
+        }
+    }
+
+    /// One after another: the transactions of a connection cannot overlap.
+    pub(super) async fn extend(
+        &self,
+        renewals: &[Renewal],
+        owner: impl Fn(Nonce) -> String,
+        limit: Duration,
+    ) -> Vec<Renewed> {
+        let until = Clock::System.now().plus(limit);
+        let mut answers = Vec::with_capacity(renewals.len());
+        for renewal in renewals {
+            let mut change = redis::cmd("PEXPIRE");
+            change
+                .arg(renewal.key.as_str())
+                .arg(whole_millis(renewal.ttl));
+            let left = until.since(Clock::System.now());
+            let owner = owner(renewal.nonce);
+            let changed = self.change(&renewal.key, &owner, &change, left).await;
+            answers.push(match changed {
+                Ok(changed) => Renewed::if_ours(changed.was_ours, renewal, changed.sent),
+                Err(error) => Renewed::Failed(error),
+            });
+        }
+        answers
+    }
+
+    pub(super) async fn take_back(
+        &self,
+        ending: &Ending,
+        owner: &str,
+        limit: Duration,
+    ) -> Result<Released, LockError> {
+        let key = ending.key.as_str();
+        let mut change = Cmd::new();
+        match ending.keep_ms(Clock::System.now()) {
+            0 => change.arg("DEL").arg(key),
+            // Never longer than it would have been.
+            keep => change.arg("PEXPIRE").arg(key).arg(keep).arg("LT"),
+        };
+        let changed = self.change(&ending.key, owner, &change, limit).await?;
+        Ok(Released {
+            was_ours: changed.was_ours,
+            server_ms: changed.server_ms,
+        })
+    }
+
+    /// Does something to the key if it is still the owner's. Done again when another client
+    /// touched the key in between, which need not have taken it away.
+    async fn change(
+        &self,
+        key: &LockKey,
+        owner: &str,
+        change: &Cmd,
+        limit: Duration,
+    ) -> Result<Changed, LockError> {
+        let until = Clock::System.now().plus(limit);
+        let connection = self.connections.here(limit).await?;
+        let left = until.since(Clock::System.now());
+        let _turn = tokio::time::timeout(left, connection.turn.lock())
+            .await
+            .map_err(|_| timed_out("another transaction is under way"))?;
+        loop {
+            let left = until.since(Clock::System.now());
+            if left.is_zero() {
+                return Err(timed_out("the key is changed all the time"));
+            }
+            if let Some(changed) = self
+                .try_change(&connection, key, owner, change, left)
+                .await?
+            {
+                return Ok(changed);
+            }
+            debug!(%key, "the key was touched in between; the transaction is done again");
+        }
+    }
+
+    /// `None` when the key was touched in between.
+    async fn try_change(
+        &self,
+        connection: &Connection,
+        key: &LockKey,
+        owner: &str,
+        change: &Cmd,
+        limit: Duration,
+    ) -> Result<Option<Changed>, LockError> {
+        let until = Clock::System.now().plus(limit);
+        let refused = |error| refused(connection, key, error);
+        let mut look = Pipeline::with_capacity(2);
+        look.cmd("WATCH").arg(key.as_str());
+        look.cmd("GETRANGE")
+            .arg(key.as_str())
+            .arg(0)
+            .arg(owner.len());
+        let [watching, value] = call(connection, &mut look, limit).await?;
+        watching.map_err(refused)?;
+        let was_ours = match value {
+            Ok(value) => value == Value::BulkString(owner.as_bytes().to_vec()),
+            Err(error) if is_wrong_type(&error) => false,
+            Err(error) => return Err(refused(error)),
+        };
+        let mut act = Pipeline::with_capacity(4);
+        act.cmd("MULTI");
+        if was_ours {
+            act.add_command(change.clone());
+        } else {
+            // Something has to stand between the two, and nothing is to be done.
+            act.cmd("TIME");
+        }
+        act.cmd("EXEC").cmd("TIME");
+        let sent = Clock::System.now();
+        let [multi, queued, executed, time] = call(connection, &mut act, until.since(sent)).await?;
+        multi.map_err(refused)?;
+        // Refused as it was queued: that says more than the refusal of the whole.
+        queued.map_err(refused)?;
+        let executed = executed.map_err(refused)?;
+        let server_us = server_time(time.map_err(refused)?)?;
+        self.server.told_time(connection, sent, server_us);
+        let changed = Changed {
+            was_ours,
+            sent,
+            server_ms: server_us / 1000,
+        };
+        // Touched in between: that matters only to one who was to change it.
+        Ok((!was_ours || executed != Value::Nil).then_some(changed))
+    }
+}
+
+async fn call<const N: usize>(
+    connection: &Connection,
+    pipeline: &mut Pipeline,
+    limit: Duration,
+) -> Result<[Result<Value, RedisError>; N], LockError> {
+    pipeline.ignore_errors();
+    let replies = connection.call_all(pipeline, limit).await?;
+    replies.try_into().map_err(|_| unexpected())
+}

@@ -1,0 +1,27 @@
+#!lua flags=allow-oom
+-- deadline_extend: move the deadline of the lock that is still yours, by GETSET. Never makes a
+-- key.
+--
+-- KEYS[1] lock key            a string: the deadline in milliseconds since the epoch
+-- ARGV[1] deadline            until when the lock is to be yours
+-- ARGV[2] spare               milliseconds after its deadline in which the key goes by itself
+-- ARGV[3...] the deadlines that you may have written before
+--
+-- Answers with the server's time in microseconds as second element:
+--   held  now                 extended
+--   gone  now                 it is not yours (any more), or its deadline has passed
+--
+-- By hand, from this folder, with the deadline that stands there:
+--   redis-cli --eval deadline_extend.lua lock:a , $(($(date +%s%3N) + 30001)) 100 1763700000000
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local value = redis.pcall('GET', KEYS[1])
+for i = 3, #ARGV do
+  if value == ARGV[i] and tonumber(value) * 1000 >= now then
+    redis.call('GETSET', KEYS[1], ARGV[1])
+    redis.call('PEXPIREAT', KEYS[1], ARGV[1] + ARGV[2])
+    return {'held', now}
+  end
+end
+return {'gone', now}

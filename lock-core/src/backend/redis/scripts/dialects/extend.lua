@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+-- extend: give the lock that is still yours an expiry. Never makes a key.
+--
+-- KEYS[1] lock key            a string
+-- ARGV[1] owner               who holds it
+-- ARGV[2] ttl                 milliseconds from now
+--
+-- Answers with the server's time in microseconds as second element:
+--   held  now                 extended
+--   gone  now                 it is not yours (any more)
+--
+-- By hand, from this folder:
+--   redis-cli --eval extend.lua lock:a , me 30000
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
+  return {'gone', now}
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return {'held', now}

@@ -163,7 +163,8 @@ impl Actor {
         self.process.kill().await
     }
 
-    pub fn pause(&self) -> Result<(), Fault> {
+    pub fn pause(&self, server: &Server) -> Result<(), Fault> {
+        server.wake_at_end(self.id()?)?;
         self.send(Signal::STOP)
     }
 
@@ -171,9 +172,12 @@ impl Actor {
         self.send(Signal::CONT)
     }
 
+    fn id(&self) -> Result<u32, Fault> {
+        Ok(self.process.id().ok_or("the child has ended")?)
+    }
+
     fn send(&self, signal: Signal) -> Result<(), Fault> {
-        let id = self.process.id().ok_or("the child has ended")?;
-        let id = Pid::from_raw(i32::try_from(id)?).ok_or("no such process")?;
+        let id = Pid::from_raw(i32::try_from(self.id()?)?).ok_or("no such process")?;
         Ok(kill_process(id, signal)?)
     }
 }

@@ -56,7 +56,7 @@ async fn pause(role: Role, server: &Server, key: &str) -> Result<(Actor, Resourc
     let mut writer = Actor::start(role, server, key)?;
     // The token is shown on the read too.
     resource.takes(writer.says().await?.1);
-    writer.pause()?;
+    writer.pause(server)?;
     Ok((writer, resource))
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::io::Write;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -25,13 +26,22 @@ const MISSING: &str = "cannot find `redis-server`, and the gallery shows real lo
     server: install it (`apt-get install redis-server`, `dnf install redis`, `apk add redis`, \
     `brew install redis`; 7.0 or later, or Valkey) and run this again";
 
-/// The shell is told by its closed input that we are gone, however we went, and ends the server.
-const KEEPER: &str = r#"trap '' INT TERM; "$@" >/dev/null & read -r _; kill -9 $!; wait"#;
+/// The shell is told by its closed input that we are gone, however we went. It ends the server, and
+/// wakes those of our children that are paused, which then see for themselves that we are gone.
+const KEEPER: &str = r#"
+trap '' INT TERM
+"$@" >/dev/null & server=$!
+while read -r pid; do paused="$paused $pid"; done
+kill -9 $server
+[ -z "$paused" ] || kill -CONT $paused 2>/dev/null
+wait
+"#;
 
 /// A server of our own on a free port. It ends with this process.
 pub struct Server {
     port: u16,
     keeper: Child,
+    orders: Option<ChildStdin>,
 }
 
 impl Server {
@@ -40,13 +50,18 @@ impl Server {
         let program = program.ok_or(MISSING)?;
         // The system knows a free port; it is free again as soon as the listener is dropped.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let keeper = Command::new("sh")
+        let mut keeper = Command::new("sh")
             .args(["-c", KEEPER, "keeper", program])
             .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
             .args(["--save", "", "--appendonly", "no"])
             .stdin(Stdio::piped())
             .spawn()?;
-        let server = Self { port, keeper };
+        let orders = keeper.stdin.take();
+        let server = Self {
+            port,
+            keeper,
+            orders,
+        };
         let up = refused_for(Duration::from_secs(10), async || {
             Ok(server.connect().await.is_ok())
         });
@@ -64,6 +79,14 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Has the process woken when this one ends.
+    pub fn wake_at_end(&self, pid: u32) -> std::io::Result<()> {
+        // One write, so that a kill in between cannot leave half a number.
+        let order = format!("{pid}\n");
+        let orders = self.orders.as_ref();
+        orders.map_or(Ok(()), |mut orders| orders.write_all(order.as_bytes()))
+    }
+
     /// A connection for a client that is written by hand.
     pub async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
         connect(&self.url()).await
@@ -77,7 +100,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
+        drop(self.orders.take());
         let _ = self.keeper.wait();
     }
 }

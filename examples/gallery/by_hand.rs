@@ -1,0 +1,158 @@
+//! Locks as they are written by hand, the way that many texts have taught. Do not copy them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, cmd};
+use tokio::time::sleep;
+
+/// How often those who wait ask again, where an act does not say otherwise.
+pub const POLL: Duration = Duration::from_millis(10);
+
+/// SETNX, and nothing that would ever take it away again.
+pub async fn setnx(redis: &mut MultiplexedConnection, key: &str) -> RedisResult<bool> {
+    cmd("SETNX").arg(key).arg("locked").query_async(redis).await
+}
+
+/// SETNX, and then EXPIRE.
+pub async fn setnx_then_expire(
+    redis: &mut MultiplexedConnection,
+    key: &str,
+    seconds: u64,
+) -> RedisResult<bool> {
+    let mine = setnx(redis, key).await?;
+    if mine {
+        // Between the two, the lock is for ever.
+        let expire = cmd("EXPIRE").arg(key).arg(seconds).to_owned();
+        expire.exec_async(redis).await?;
+    }
+    Ok(mine)
+}
+
+/// SET NX PX: both in one command.
+pub async fn set_nx_px(
+    redis: &mut MultiplexedConnection,
+    key: &str,
+    owner: &str,
+    ttl: Duration,
+) -> RedisResult<bool> {
+    let mut set = cmd("SET");
+    set.arg(key).arg(owner).arg("NX");
+    let answer: Option<String> = set.arg("PX").arg(millis(ttl)).query_async(redis).await?;
+    Ok(answer.is_some())
+}
+
+/// SET NX PX again and again, until it is ours.
+pub async fn poll_set_nx_px(
+    redis: &mut MultiplexedConnection,
+    key: &str,
+    owner: &str,
+    ttl: Duration,
+    every: Duration,
+) -> RedisResult<()> {
+    while !set_nx_px(redis, key, owner, ttl).await? {
+        sleep(every).await;
+    }
+    Ok(())
+}
+
+/// DEL, whosever lock it is by now.
+pub async fn del(redis: &mut MultiplexedConnection, key: &str) -> RedisResult<()> {
+    cmd("DEL").arg(key).exec_async(redis).await
+}
+
+/// Compare and delete, in a script: the release that is right.
+pub async fn delete_if_mine(
+    redis: &mut MultiplexedConnection,
+    key: &str,
+    owner: &str,
+) -> RedisResult<()> {
+    let script = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end";
+    let mut eval = cmd("EVAL");
+    eval.arg(script).arg(1).arg(key).arg(owner);
+    eval.exec_async(redis).await
+}
+
+/// What the key has left, in seconds; -1 is for ever.
+pub async fn ttl(redis: &mut MultiplexedConnection, key: &str) -> RedisResult<i64> {
+    cmd("TTL").arg(key).query_async(redis).await
+}
+
+/// A lock whose value is its deadline, in milliseconds since 1970 by the clock of its holder.
+pub struct Deadlines {
+    pub redis: MultiplexedConnection,
+    pub ttl: Duration,
+    /// How far this client's clock runs ahead.
+    pub clock_ahead: Duration,
+    /// What the network takes between its GET and its GETSET.
+    pub network: Duration,
+}
+
+impl Deadlines {
+    /// The deadline, if the lock is ours.
+    pub async fn try_lock(&mut self, key: &str) -> RedisResult<Option<u64>> {
+        let mine = self.deadline();
+        let mut setnx = cmd("SETNX");
+        setnx.arg(key).arg(mine);
+        if setnx.query_async(&mut self.redis).await? {
+            return Ok(Some(mine));
+        }
+        let Some(read) = self.read(key).await? else {
+            return Ok(None);
+        };
+        if read > self.now() {
+            return Ok(None);
+        }
+        sleep(self.network).await;
+        let mine = self.deadline();
+        let mut getset = cmd("GETSET");
+        getset.arg(key).arg(mine);
+        let before: Option<u64> = getset.query_async(&mut self.redis).await?;
+        // When somebody was faster, the lock is theirs, and the deadline in it is ours.
+        Ok((before == Some(read)).then_some(mine))
+    }
+
+    pub async fn lock(&mut self, key: &str) -> RedisResult<u64> {
+        loop {
+            if let Some(mine) = self.try_lock(key).await? {
+                return Ok(mine);
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// Deletes the key if the value is the one that we wrote.
+    pub async fn unlock(&mut self, key: &str, mine: u64) -> RedisResult<()> {
+        if self.read(key).await? == Some(mine) {
+            del(&mut self.redis, key).await?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the lock of a holder that died long ago.
+    pub async fn leave_dead_lock(&mut self, key: &str) -> RedisResult<()> {
+        let past = self.now() - 1;
+        cmd("SET")
+            .arg(key)
+            .arg(past)
+            .exec_async(&mut self.redis)
+            .await
+    }
+
+    async fn read(&mut self, key: &str) -> RedisResult<Option<u64>> {
+        cmd("GET").arg(key).query_async(&mut self.redis).await
+    }
+
+    fn deadline(&self) -> u64 {
+        self.now() + millis(self.ttl) + 1
+    }
+
+    fn now(&self) -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        millis(now.unwrap_or_default() + self.clock_ahead)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

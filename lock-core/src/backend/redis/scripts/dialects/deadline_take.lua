@@ -32,7 +32,7 @@ if redis.call('SETNX', KEYS[1], ARGV[1]) == 0 then
   if type(value) == 'table' then
     return {'foreign', now, redis.call('TYPE', KEYS[1]).ok}
   end
-  if not string.find(value, '^%d+$') or #value > 15 then
+  if not string.find(value, '^%d+$') or #value ~= 13 then
     return {'busy', now, redis.call('PTTL', KEYS[1]), string.sub(value, 1, 200)}
   end
   if tonumber(value) >= now_ms then

@@ -1,0 +1,299 @@
+//! The dialects that write an owner.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use lock_core::{BackendErrorKind, Dialect, LockError, LockManager};
+use tests::{Lost, Proxy, RedisServer, eventually_async};
+use tokio::task::JoinSet;
+
+use super::{
+    KEY, NAME, OWNERS, SET_NX_PX, SLACK, SOON, WATCH_MULTI, connect, exists, ms, refusal, value,
+};
+
+/// The commands of one acquisition and its release, in order, without those that look.
+async fn written(dialect: Dialect) -> Vec<String> {
+    let server = RedisServer::start();
+    let locks = connect(dialect, &server.url()).await;
+    // The scripts are known afterwards.
+    locks
+        .lock(NAME)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    let monitor = server.monitor();
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let owner = value(&server);
+    assert!(owner.ends_with(" rust"), "{owner}");
+    let pttl = server.cli(&["PTTL", KEY]).integer();
+    assert!((29_000..=30_000).contains(&pttl), "{pttl}");
+    held.release().await.unwrap();
+    assert!(!exists(&server));
+    let recording = monitor.stop();
+    let reads = ["GET", "GETRANGE", "PTTL", "TIME", "EVALSHA", "EXISTS"];
+    let writes = recording.all().iter().filter(|command| {
+        let about_it = command.words.iter().any(|word| word == KEY);
+        let of_a_transaction = ["MULTI", "EXEC"].contains(&&*command.name());
+        (about_it || of_a_transaction) && !reads.contains(&&*command.name())
+    });
+    let line = |words: &[String]| words.join(" ").replace(&owner, "me").to_uppercase();
+    writes.map(|command| line(&command.words)).collect()
+}
+
+/// What others do, command by command.
+#[tokio::test]
+async fn each_writes_what_its_scheme_says() {
+    assert_eq!(
+        written(Dialect::SetnxExpire).await,
+        [
+            "SETNX LOCK:JOB ME",
+            "PEXPIRE LOCK:JOB 30000",
+            "DEL LOCK:JOB"
+        ]
+    );
+    assert_eq!(
+        written(Dialect::LuaSetnxExpire).await,
+        ["SETNX LOCK:JOB ME", "EXPIRE LOCK:JOB 30", "DEL LOCK:JOB"]
+    );
+    assert_eq!(
+        written(SET_NX_PX).await,
+        ["SET LOCK:JOB ME NX PX 30000", "DEL LOCK:JOB"]
+    );
+    assert_eq!(
+        written(WATCH_MULTI).await,
+        [
+            "SET LOCK:JOB ME NX PX 30000",
+            "WATCH LOCK:JOB",
+            "MULTI",
+            "DEL LOCK:JOB",
+            "EXEC"
+        ]
+    );
+}
+
+/// Ownership is of the acquisition, whoever acquires.
+#[tokio::test]
+async fn no_two_acquisitions_write_the_same_owner() {
+    let server = RedisServer::start();
+    let mut owners = BTreeSet::new();
+    for dialect in OWNERS {
+        let locks = connect(dialect, &server.url()).await;
+        for _ in 0..25 {
+            let held = locks.lock(NAME).acquire().await.unwrap();
+            assert!(owners.insert(value(&server)));
+            held.release().await.unwrap();
+        }
+    }
+}
+
+/// Whoever holds it, in whatever dialect, the others see it and say who it is.
+#[tokio::test]
+async fn they_and_the_native_one_respect_each_other() {
+    let server = RedisServer::start();
+    let mut managers = Vec::new();
+    for dialect in [&OWNERS[..], &[Dialect::Native]].concat() {
+        managers.push(connect(dialect, &server.url()).await);
+    }
+    for holder in &managers {
+        let held = holder.lock(NAME).acquire().await.unwrap();
+        for other in &managers {
+            let error = refusal(other).await;
+            assert!(matches!(error, LockError::Contended { .. }), "{error}");
+            assert_eq!(error.holder().unwrap().label(), "rust");
+        }
+        held.renew().await.unwrap();
+        held.release().await.unwrap();
+        server.cli(&["DEL", "{lock:job}:f"]);
+    }
+}
+
+/// All of them at once on one key: nothing is lost, and nobody is left out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_mix_of_them_on_one_key_excludes() {
+    const ROUNDS: u64 = 20;
+    let server = RedisServer::start();
+    let counter = Arc::new(AtomicU64::new(0));
+    let mut tasks = JoinSet::new();
+    let mut managers = Vec::new();
+    for dialect in OWNERS {
+        managers.push(connect(dialect, &server.url()).await);
+    }
+    let native = LockManager::builder().share_with_others(true);
+    managers.push(native.connect(&server.url()).await.unwrap());
+    for locks in managers.iter().chain(&managers) {
+        let locks = locks.clone();
+        let counter = Arc::clone(&counter);
+        tasks.spawn(async move {
+            for _ in 0..ROUNDS {
+                let add = async |_: &_| {
+                    let read = counter.load(Ordering::Relaxed);
+                    tokio::time::sleep(ms(1)).await;
+                    counter.store(read + 1, Ordering::Relaxed);
+                };
+                locks.lock(NAME).wait(SOON).run(add).await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(counter.load(Ordering::Relaxed), 10 * ROUNDS);
+}
+
+/// The holder died between SETNX and EXPIRE: whoever comes next gives the key an expiry.
+#[tokio::test]
+async fn a_key_that_was_left_without_expiry_is_repaired() {
+    let server = RedisServer::start();
+    let locks = connect(Dialect::SetnxExpire, &server.url()).await;
+    let ttl = ms(500);
+    server.cli(&["SETNX", KEY, "died"]);
+    let asked = Instant::now();
+    let error = locks.lock(NAME).ttl(ttl).acquire().await.unwrap_err();
+    assert!(matches!(error, LockError::Contended { .. }), "{error}");
+    assert_eq!(error.holder().unwrap().label(), "died");
+    let pttl = server.cli(&["PTTL", KEY]).integer();
+    assert!((1..=500).contains(&pttl), "{pttl}");
+    let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+    let took = asked.elapsed();
+    assert!(took >= ttl - ms(2) && took < ttl + SLACK, "{took:?}");
+    held.release().await.unwrap();
+
+    // One that has an expiry is not touched, however short or long.
+    server.cli(&["SET", KEY, "lives", "PX", "60000"]);
+    let error = locks.lock(NAME).ttl(ttl).acquire().await.unwrap_err();
+    assert!(error.is_contended());
+    assert!(server.cli(&["PTTL", KEY]).integer() > 50_000);
+}
+
+/// What fails between the two commands leaves no lock without a holder.
+#[tokio::test]
+async fn an_expiry_that_does_not_arrive_costs_no_key() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = connect(Dialect::SetnxExpire, &proxy.url()).await;
+    // A wait asks again, under the same owner.
+    proxy.lose_next(Lost::Request, "30000");
+    let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+    assert!(!proxy.is_armed());
+    assert!(server.cli(&["PTTL", KEY]).integer() > 29_000);
+    held.release().await.unwrap();
+    // A caller that goes away takes it back.
+    proxy.lose_next(Lost::Request, "30000");
+    let request = locks.lock(NAME).wait(SOON);
+    let acquiring = tokio::spawn(request.acquire());
+    eventually_async(SOON, async || !proxy.is_armed()).await;
+    acquiring.abort();
+    drop(acquiring.await);
+    locks.shutdown().await;
+    assert!(!exists(&server));
+}
+
+/// A command whose answer got lost was carried out once, and asking again finds that out.
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again() {
+    for dialect in OWNERS {
+        let server = RedisServer::start();
+        let proxy = Proxy::in_front_of(&server);
+        let locks = connect(dialect, &proxy.url()).await;
+        proxy.lose_next(Lost::Reply, KEY);
+        let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+        assert!(!proxy.is_armed());
+        let owner = value(&server);
+        proxy.lose_next(Lost::Reply, KEY);
+        held.release().await.unwrap();
+        assert!(!proxy.is_armed() && !exists(&server), "{dialect}: {owner}");
+        locks.shutdown().await;
+    }
+}
+
+/// Only the owner renews and releases, and is told when it is not the owner any more.
+#[tokio::test]
+async fn what_was_taken_away_is_lost() {
+    for dialect in OWNERS {
+        let server = RedisServer::start();
+        let locks = connect(dialect, &server.url()).await;
+        for theirs in [None, Some("somebody else")] {
+            let held = locks.lock(NAME).acquire().await.unwrap();
+            server.cli(&["DEL", KEY]);
+            if let Some(theirs) = theirs {
+                server.cli(&["SET", KEY, theirs, "PX", "60000"]);
+            }
+            let error = held.renew().await.unwrap_err();
+            assert!(matches!(error, LockError::Lost), "{dialect}: {error}");
+            assert!(held.is_lost());
+            let error = held.release().await.unwrap_err();
+            assert!(matches!(error, LockError::Lost), "{dialect}: {error}");
+            assert_eq!(exists(&server), theirs.is_some(), "{dialect}");
+            server.cli(&["DEL", KEY]);
+        }
+    }
+}
+
+/// Many look by themselves, but not all the time, and not in step.
+#[tokio::test]
+async fn those_who_wait_look_at_the_pace_that_was_set() {
+    let server = RedisServer::start();
+    let builder = LockManager::builder().dialect(SET_NX_PX);
+    let locks = builder.retry_interval(ms(40)).connect(&server.url()).await;
+    let locks = locks.unwrap();
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+    tokio::time::sleep(ms(300)).await;
+    let monitor = server.monitor();
+    tokio::time::sleep(ms(1_000)).await;
+    let recording = monitor.stop();
+    let asked = recording
+        .from_clients()
+        .filter(|command| command.name() == "SET");
+    // Between 30 and 40 ms apart; a busy machine makes fewer.
+    let asked = asked.count();
+    assert!((8..=36).contains(&asked), "{asked}");
+    held.release().await.unwrap();
+    let held = tokio::time::timeout(SLACK, waiting).await.unwrap();
+    held.unwrap().unwrap().release().await.unwrap();
+}
+
+/// A user without the right to run scripts is told so, unless the dialect needs none.
+#[tokio::test]
+async fn only_transactions_do_without_scripts() {
+    let server = RedisServer::start();
+    server.cli(&[
+        "ACL",
+        "SETUSER",
+        "app",
+        "on",
+        ">pass",
+        "~*",
+        "&*",
+        "+@all",
+        "-@scripting",
+    ]);
+    let url = format!("redis://app:pass@{}", server.address());
+    let scripted = connect(SET_NX_PX, &url).await;
+    let held = scripted.lock(NAME).ttl(ms(500)).acquire().await.unwrap();
+    let error = held.release().await.unwrap_err();
+    let LockError::Backend(error) = error else {
+        panic!("{error}");
+    };
+    assert_eq!(error.kind(), BackendErrorKind::Permission);
+
+    let locks = connect(WATCH_MULTI, &url).await;
+    // The first one's lock ends with its ttl.
+    let held = locks
+        .lock(NAME)
+        .wait(SOON)
+        .ttl(ms(300))
+        .acquire()
+        .await
+        .unwrap();
+    tokio::time::sleep(ms(900)).await;
+    assert!(!held.is_lost(), "it is renewed");
+    assert!(refusal(&locks).await.is_contended());
+    held.release().await.unwrap();
+    assert!(!exists(&server));
+}

@@ -1,0 +1,153 @@
+//! Which dialect is spoken, and what it cannot do.
+
+use std::time::{Duration, Instant};
+
+use lock_core::{Dialect, DialectFault, LockError, LockManager, Renew, distributed_lock};
+use tests::RedisServer;
+
+use super::{KEY, NAME, SET_NX_PX, SLACK, SOON, connect, exists, ms, refusal, value};
+
+fn fault(error: LockError) -> (Dialect, DialectFault) {
+    match error {
+        LockError::InvalidDialect { dialect, fault } => (dialect, fault),
+        error => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn one_lock_may_be_in_another_dialect_than_its_manager_s() {
+    let server = RedisServer::start();
+    let native = LockManager::connect(&server.url()).await.unwrap();
+    let others = connect(SET_NX_PX, &server.url()).await;
+    let held = native
+        .lock(NAME)
+        .dialect(SET_NX_PX)
+        .acquire()
+        .await
+        .unwrap();
+    assert!(!value(&server).starts_with("lk1:"));
+    assert_eq!(held.fencing_token(), None);
+    held.release().await.unwrap();
+    let held = others
+        .lock(NAME)
+        .dialect(Dialect::Native)
+        .acquire()
+        .await
+        .unwrap();
+    assert!(value(&server).starts_with("lk1:"));
+    assert!(held.fencing_token().is_some());
+    held.release().await.unwrap();
+}
+
+#[distributed_lock(name = "job", manager = locks)]
+async fn annotated(locks: &LockManager, server: &RedisServer) -> Result<String, LockError> {
+    Ok(value(server))
+}
+
+#[tokio::test]
+async fn the_attribute_speaks_its_manager_s() {
+    let server = RedisServer::start();
+    let locks = connect(SET_NX_PX, &server.url()).await;
+    let owner = annotated(&locks, &server).await.unwrap();
+    assert!(
+        owner.ends_with(" rust") && !owner.starts_with("lk1:"),
+        "{owner}"
+    );
+    assert!(!exists(&server));
+}
+
+/// A keeper renews what it holds, whatever it is written in.
+#[tokio::test]
+async fn locks_of_all_dialects_are_renewed_side_by_side() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let ttl = Duration::from_secs(1);
+    let mut held = Vec::new();
+    for dialect in Dialect::ALL {
+        for number in 0..3 {
+            let request = locks.lock(format!("{dialect} {number}")).dialect(dialect);
+            held.push(request.ttl(ttl).acquire().await.unwrap());
+        }
+    }
+    tokio::time::sleep(ttl * 2).await;
+    for guard in held {
+        assert!(!guard.is_lost(), "{}", guard.key());
+        guard.release().await.unwrap();
+    }
+    assert_eq!(locks.counts().lost, 0);
+}
+
+#[tokio::test]
+async fn a_ttl_that_does_not_fit_is_refused() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let seconds = locks.lock(NAME).dialect(Dialect::LuaSetnxExpire);
+    let error = seconds.ttl(ms(1_500)).acquire().await.unwrap_err();
+    assert!(
+        error.to_string().contains("use a ttl of whole seconds"),
+        "{error}"
+    );
+    let refused = (Dialect::LuaSetnxExpire, DialectFault::WholeSeconds);
+    assert_eq!(fault(error), refused);
+    let short = locks.lock(NAME).dialect(Dialect::DeadlineGetset);
+    let error = short.ttl(ms(999)).acquire().await.unwrap_err();
+    let refused = DialectFault::TooShort {
+        shortest: Duration::from_secs(1),
+    };
+    assert_eq!(fault(error), (Dialect::DeadlineGetset, refused));
+    assert!(!exists(&server));
+    let builder = LockManager::builder().default_ttl(ms(1_500));
+    let builder = builder.dialect(Dialect::LuaSetnxExpire);
+    let error = builder.connect(&server.url()).await.unwrap_err();
+    assert_eq!(fault(error).1, DialectFault::WholeSeconds);
+}
+
+#[tokio::test]
+async fn locks_in_memory_have_no_dialect() {
+    let locks = LockManager::builder().dialect(SET_NX_PX).in_memory();
+    let error = refusal(&locks).await;
+    assert!(
+        error.to_string().contains("connect to a Redis server"),
+        "{error}"
+    );
+    assert_eq!(fault(error), (SET_NX_PX, DialectFault::NoServer));
+    let native = locks.lock(NAME).dialect(Dialect::Native);
+    native.acquire().await.unwrap().release().await.unwrap();
+}
+
+/// The key is kept, not the caller, in every dialect.
+#[tokio::test]
+async fn a_shortest_hold_keeps_the_key() {
+    for dialect in Dialect::ALL {
+        let server = RedisServer::start();
+        let locks = connect(dialect, &server.url()).await;
+        let shortest = ms(400);
+        let asked = Instant::now();
+        let held = locks.lock(NAME).min_hold(shortest).acquire().await.unwrap();
+        held.release().await.unwrap();
+        assert!(asked.elapsed() < shortest, "{dialect}: the caller was kept");
+        assert!(refusal(&locks).await.is_contended(), "{dialect}");
+        let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+        let took = asked.elapsed();
+        assert!(took > shortest - ms(20), "{dialect}: {took:?}");
+        assert!(took < shortest + SLACK, "{dialect}: {took:?}");
+        next.release().await.unwrap();
+        assert!(!exists(&server), "{dialect}");
+    }
+}
+
+/// Where a lease is not renewed, it ends for its holder before it does on the server.
+#[tokio::test]
+async fn a_lease_ends_for_its_holder_first() {
+    for dialect in Dialect::ALL {
+        let server = RedisServer::start();
+        let locks = connect(dialect, &server.url()).await;
+        let ttl = Duration::from_secs(1);
+        let request = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
+        let held = request.acquire().await.unwrap();
+        held.lost().await;
+        let left = server.cli(&["PTTL", KEY]).integer();
+        assert!(left > 0, "{dialect}: it was told {left} ms late");
+        assert!(refusal(&locks).await.is_contended(), "{dialect}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Release and renewal by WATCH and MULTI.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lock_core::LockError;
+use tests::{Direction, Proxy, RedisServer, eventually_async};
+use tokio::task::JoinSet;
+
+use super::{KEY, NAME, SOON, WATCH_MULTI, connect, exists, ms};
+
+/// Another client touches the key between the look and the change, and takes nothing away: the
+/// transaction is done again until it comes through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_is_no_loss_is_outlived() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    // The touches of a neighbour without delay come in between, whenever the transaction begins.
+    proxy.delay_round_trip(ms(4));
+    let locks = connect(WATCH_MULTI, &proxy.url()).await;
+    let touching = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut neighbour = server.connect().unwrap();
+            let mut touches = 0_u32;
+            while touching.load(Ordering::Relaxed) {
+                neighbour.call(&["PEXPIRE", KEY, "60000"]).unwrap();
+                // A pause now and then, in which a transaction comes through.
+                touches += 1;
+                let pause = if touches.is_multiple_of(8) { 9 } else { 1 };
+                std::thread::sleep(ms(pause));
+            }
+        });
+        let monitor = server.monitor();
+        tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(async {
+                for _ in 0..10 {
+                    let held = locks.lock(NAME).acquire().await.unwrap();
+                    held.renew().await.unwrap();
+                    held.release().await.unwrap();
+                    assert!(!exists(&server));
+                }
+            });
+        });
+        touching.store(false, Ordering::Relaxed);
+        let recording = monitor.stop();
+        let tries = recording
+            .from_clients()
+            .filter(|command| command.name() == "EXEC");
+        let tries = tries.count();
+        assert!(
+            tries > 20,
+            "{tries} transactions for 20 changes: none was disturbed"
+        );
+    });
+}
+
+/// The key is taken between the look and the change: that is a loss, and the new owner keeps it.
+#[tokio::test]
+async fn a_change_that_is_a_loss_is_told() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = connect(WATCH_MULTI, &proxy.url()).await;
+    // The connection of the transactions is made by the first of them, after that of the locks.
+    locks
+        .lock(NAME)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    let transactions = proxy.accepted() - 1;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let monitor = server.monitor();
+    proxy.hold(transactions, Direction::ToClient);
+    let releasing = tokio::spawn(held.release());
+    let watched = || {
+        server
+            .cli(&["INFO", "commandstats"])
+            .text()
+            .contains("cmdstat_watch:calls=2")
+    };
+    eventually_async(SOON, async || watched()).await;
+    server.cli(&["SET", KEY, "somebody else", "PX", "60000"]);
+    proxy.resume(transactions);
+    let error = releasing.await.unwrap().unwrap_err();
+    assert!(matches!(error, LockError::Lost), "{error}");
+    assert_eq!(server.cli(&["GET", KEY]).text(), "somebody else");
+    let recording = monitor.stop();
+    let tries = recording
+        .from_clients()
+        .filter(|c| c.name() == "EXEC")
+        .count();
+    assert_eq!(tries, 2, "one was sent before it knew, and did nothing");
+}
+
+/// Transactions take turns on their connection, and their callers go away in the middle.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_at_once_do_not_get_into_each_other_s_way() {
+    let server = RedisServer::start();
+    let locks = connect(WATCH_MULTI, &server.url()).await;
+    for round in 0..10 {
+        let mut releasing = JoinSet::new();
+        for number in 0..20 {
+            let held = locks
+                .lock(format!("{NAME}{number}"))
+                .acquire()
+                .await
+                .unwrap();
+            releasing.spawn(held.release());
+        }
+        if round % 2 == 0 {
+            tokio::task::yield_now().await;
+            releasing.abort_all();
+            while releasing.join_next().await.is_some() {}
+        } else {
+            for released in releasing.join_all().await {
+                released.unwrap();
+            }
+        }
+        locks.shutdown().await;
+        assert_eq!(server.cli(&["DBSIZE"]).integer(), 0);
+    }
+}

@@ -56,6 +56,10 @@ pub use lock_macros::distributed_lock;
 
 pub mod dialects {
     #![doc = include_str!("../docs/dialects.md")]
+
+    pub mod migrating {
+        #![doc = include_str!("../docs/migrating.md")]
+    }
 }
 
 #[cfg(feature = "macros")]

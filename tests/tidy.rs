@@ -27,6 +27,7 @@ const LEVELS: &[&str] = &[
     "backend/redis/connections shared",
     "backend/redis/server",
     "backend/redis/dialects/found backend/redis/push backend/redis/standalone",
+    "backend/redis/dialects/take",
     "backend/redis/dialects/deadline backend/redis/dialects/owner backend/redis/dialects/watched",
     "backend/redis/dialects",
     "backend/redis",

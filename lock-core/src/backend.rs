@@ -330,6 +330,15 @@ impl Renewed {
         }
     }
 
+    /// Held for no longer than that.
+    #[cfg(feature = "redis")]
+    pub(crate) fn for_at_most(mut self, left: Duration) -> Self {
+        if let Self::Held { remaining, .. } = &mut self {
+            *remaining = left.min(*remaining);
+        }
+        self
+    }
+
     /// The same error for each.
     #[cfg(feature = "redis")]
     pub(crate) fn all_failed(renewals: &[Renewal], error: &LockError) -> Vec<Self> {

@@ -14,6 +14,7 @@ use crate::options::Settings;
 mod deadline;
 mod found;
 mod owner;
+mod take;
 mod watched;
 
 use deadline::Deadlines;

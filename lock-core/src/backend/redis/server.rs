@@ -9,8 +9,9 @@ use tokio::sync::{Notify, watch};
 use super::connection::{Connection, Connector};
 use super::connections::Connections;
 use super::fault::{breaks_connection, is_unknown_script, is_wrong_type, lock_error};
+use super::reply::Timed;
 use super::scripts::Script;
-use crate::backend::Ending;
+use crate::backend::{Ending, Renewal, Renewed};
 use crate::clock::{Clock, Moment};
 use crate::error::{BackendErrorKind, LockError};
 use crate::foreign;
@@ -161,19 +162,60 @@ impl Server {
         }
     }
 
-    /// Runs a script many times, all in one pipeline. The moment of the send comes with each
-    /// answer, since one that the server had forgotten is sent again.
-    pub(super) async fn run_each(
+    /// Runs a script that has one key, and reads its answer.
+    pub(super) async fn ask<T>(
         &self,
         connection: &Connection,
         script: &Script,
-        calls: &[Call],
+        key: &LockKey,
+        args: &[String],
+        read: impl Fn(Value) -> Result<Timed<T>, LockError>,
         limit: Duration,
-    ) -> Vec<(Moment, Result<Value, LockError>)> {
+    ) -> Result<Asked<T>, LockError> {
+        let sent = Clock::System.now();
+        let write_args = |command: &mut Cmd| {
+            command.arg(args);
+        };
+        let reply = self
+            .run(connection, script, &[key.as_str()], write_args, limit)
+            .await?;
+        let reply = reply.map_err(|error| refused(connection, key, error))?;
+        let Timed { it, server_us } = read(reply)?;
+        self.told_time(connection, sent, server_us);
+        Ok(Asked {
+            it,
+            sent,
+            server_ms: server_us / 1000,
+        })
+    }
+
+    /// Runs a script for each lease, all in one pipeline. `args` and `read` are told the latest
+    /// that the server's clock can show now, `read` also when the command was sent.
+    pub(super) async fn renew_each(
+        &self,
+        script: &Script,
+        renewals: &[Renewal],
+        args: impl Fn(&Renewal, u64) -> Vec<String>,
+        read: impl Fn(&Renewal, u64, Moment, Value) -> Result<Timed<Renewed>, LockError>,
+        limit: Duration,
+    ) -> Vec<Renewed> {
+        if renewals.is_empty() {
+            return Vec::new();
+        }
         let until = Clock::System.now().plus(limit);
-        let mut pipeline = Pipeline::with_capacity(calls.len());
-        for Call { key, args } in calls {
-            pipeline.add_command(script.by_hash(&[key.as_str()], |command| {
+        let connection = match self.connections.here(limit).await {
+            Ok(connection) => connection,
+            Err(error) => return Renewed::all_failed(renewals, &error),
+        };
+        let now = Clock::System.now();
+        let server_ms = self.anchor_for(&connection).server_ms_at(now);
+        let all_args: Vec<_> = renewals
+            .iter()
+            .map(|renewal| args(renewal, server_ms))
+            .collect();
+        let mut pipeline = Pipeline::with_capacity(renewals.len());
+        for (renewal, args) in renewals.iter().zip(&all_args) {
+            pipeline.add_command(script.by_hash(&[renewal.key.as_str()], |command| {
                 command.arg(&args[..]);
             }));
         }
@@ -181,26 +223,31 @@ impl Server {
         let sent = Clock::System.now();
         let replies = match connection.call_all(&pipeline, until.since(sent)).await {
             Ok(replies) => replies,
-            Err(error) => {
-                let failed = |_: &Call| (sent, Err(error.clone()));
-                return calls.iter().map(failed).collect();
-            }
+            Err(error) => return Renewed::all_failed(renewals, &error),
         };
-        let mut answers = Vec::with_capacity(calls.len());
-        for (Call { key, args }, reply) in calls.iter().zip(replies) {
+        let mut answers = Vec::with_capacity(renewals.len());
+        for ((renewal, args), reply) in renewals.iter().zip(&all_args).zip(replies) {
+            // One that the server had forgotten is sent again, and counts from then.
             let (sent, reply) = match reply {
                 Err(error) if is_unknown_script(&error) => {
                     let sent = Clock::System.now();
-                    let command = script.by_text(&[key.as_str()], |command| {
+                    let command = script.by_text(&[renewal.key.as_str()], |command| {
                         command.arg(&args[..]);
                     });
                     (sent, connection.call(&command, until.since(sent)).await)
                 }
                 reply => (sent, Ok(reply)),
             };
-            let answer =
-                reply.and_then(|reply| reply.map_err(|error| refused(connection, key, error)));
-            answers.push((sent, answer));
+            let answer = reply
+                .and_then(|reply| reply.map_err(|e| refused(&connection, &renewal.key, e)))
+                .and_then(|reply| read(renewal, server_ms, sent, reply));
+            answers.push(match answer {
+                Ok(Timed { it, server_us }) => {
+                    self.told_time(&connection, sent, server_us);
+                    it
+                }
+                Err(error) => Renewed::Failed(error),
+            });
         }
         answers
     }
@@ -216,10 +263,12 @@ impl Server {
     }
 }
 
-/// One of many calls of a script: its key and its arguments.
-pub(super) struct Call {
-    pub(super) key: LockKey,
-    pub(super) args: Vec<String>,
+/// The answer of a script.
+pub(super) struct Asked<T> {
+    pub(super) it: T,
+    /// Before it was asked.
+    pub(super) sent: Moment,
+    pub(super) server_ms: u64,
 }
 
 /// How long a command counts.

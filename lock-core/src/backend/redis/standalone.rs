@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 
 use super::connection::Connection;
 use super::reply::{self, Timed};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
-use super::server::{Call, LATE_TRIES, NotAfter, Server, always_late, refused};
+use super::server::{LATE_TRIES, NotAfter, Server, always_late, refused};
 use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed, Seen};
 use crate::clock::{Clock, Moment};
 use crate::error::LockError;
@@ -149,33 +149,18 @@ impl Standalone {
     }
 
     pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
-        let until = Clock::System.now().plus(limit);
-        let connection = match self.server.connections.here(limit).await {
-            Ok(connection) => connection,
-            Err(error) => return Renewed::all_failed(renewals, &error),
+        let args = |renewal: &Renewal, _| {
+            let ttl = whole_millis(renewal.ttl);
+            vec![renewal.nonce.to_string(), ttl.to_string()]
         };
-        let left = until.since(Clock::System.now());
-        let call = |renewal: &Renewal| Call {
-            key: renewal.key.clone(),
-            args: vec![
-                renewal.nonce.to_string(),
-                whole_millis(renewal.ttl).to_string(),
-            ],
+        let read = |_: &Renewal, _, sent, reply| {
+            let Timed { it, server_us } = reply::renew(reply)?;
+            let it = renewed(it, sent);
+            Ok(Timed { it, server_us })
         };
-        let calls: Vec<_> = renewals.iter().map(call).collect();
-        let answers = self
-            .server
-            .run_each(&connection, &RENEW, &calls, left)
-            .await;
-        let read = |(sent, answer): (Moment, Result<Value, LockError>)| {
-            let Timed { it, server_us } = reply::renew(answer?)?;
-            self.server.told_time(&connection, sent, server_us);
-            Ok(renewed(it, sent))
-        };
-        answers
-            .into_iter()
-            .map(|answer| read(answer).unwrap_or_else(Renewed::Failed))
-            .collect()
+        self.server
+            .renew_each(&RENEW, renewals, args, read, limit)
+            .await
     }
 }
 

@@ -4,15 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
-
-use super::found::{Found, where_a_deadline_belongs};
+use super::found::where_a_deadline_belongs;
+use super::take::take;
 use crate::backend::redis::connection::Connection;
-use crate::backend::redis::reply::{self, Taken, Timed};
+use crate::backend::redis::reply::{self, Timed};
 use crate::backend::redis::scripts::{DEADLINE_EXTEND, DEADLINE_RELEASE, DEADLINE_TAKE};
-use crate::backend::redis::server::{Call, LATE_TRIES, Server, always_late, refused};
+use crate::backend::redis::server::{NotAfter, Server};
 use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed};
-use crate::clock::{Clock, Moment};
+use crate::clock::Clock;
 use crate::dialect::CLOCK_TOLERANCE;
 use crate::error::{BackendErrorKind, LockError};
 use crate::inbox::locked;
@@ -38,8 +37,7 @@ impl Deadlines {
         }
     }
 
-    /// The end of a lease that begins now, on the server's clock as it can show now at the
-    /// latest.
+    /// The end of a lease that begins when the server's clock shows that.
     fn end_of(server_ms: u64, ttl: Duration) -> u64 {
         server_ms
             .saturating_add(whole_millis(ttl))
@@ -56,105 +54,56 @@ impl Deadlines {
         connection: &Connection,
         limit: Duration,
     ) -> Result<Asked, LockError> {
-        let until = Clock::System.now().plus(limit);
         let ttl = attempt.terms.ttl.as_duration();
-        for _ in 0..LATE_TRIES {
-            let sent = Clock::System.now();
-            let timing = self.server.not_after(connection, sent);
+        let args = |timing: NotAfter| {
             let deadline = Self::end_of(timing.server_ms, ttl);
-            let copy = attempt.sending(connection.origin, timing.not_after_ms);
-            let key = attempt.key.clone();
-            let write_args = |command: &mut Cmd| {
-                command
-                    .arg(deadline)
-                    .arg(spare_ms())
-                    .arg(timing.not_after_ms);
-            };
-            let left = until.since(sent);
-            let reply = self
-                .server
-                .run(
-                    connection,
-                    &DEADLINE_TAKE,
-                    &[key.as_str()],
-                    write_args,
-                    left,
-                )
-                .await?;
-            attempt.answered(&copy);
-            let reply = reply.map_err(|error| refused(connection, &key, error))?;
-            let Timed { it, server_us } = reply::taken(reply)?;
-            self.server.told_time(connection, sent, server_us);
-            let found = match it {
-                Taken::Late => continue,
-                Taken::Held { remaining_ms } => {
-                    let mut written = locked(&self.written);
-                    written.forget_those_before(server_us / 1000);
-                    written.holds(attempt.nonce, deadline);
-                    return Ok(Asked::Held {
-                        token: None,
-                        sent,
-                        remaining: ttl.min(Duration::from_millis(remaining_ms)),
-                    });
-                }
-                Taken::Busy { holder } => Found::by_script(holder),
-                Taken::Foreign { found } => Found::Type(found),
-            };
-            attempt.out();
-            return where_a_deadline_belongs(&key, &found, Clock::System.now());
+            [deadline, spare_ms(), timing.not_after_ms]
+                .map(|arg| arg.to_string())
+                .to_vec()
+        };
+        let server = &self.server;
+        let said = take(server, attempt, connection, &DEADLINE_TAKE, args, limit).await?;
+        match said.got {
+            Ok(remaining) => {
+                let deadline = Self::end_of(said.timing.server_ms, ttl);
+                let mut written = locked(&self.written);
+                written.forget_those_before(said.server_ms);
+                written.holds(attempt.nonce, deadline);
+                Ok(Asked::Held {
+                    token: None,
+                    sent: said.sent,
+                    remaining: ttl.min(remaining),
+                })
+            }
+            Err(found) => {
+                attempt.out();
+                where_a_deadline_belongs(&attempt.key, &found, Clock::System.now())
+            }
         }
-        Err(always_late())
     }
 
     pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
-        if renewals.is_empty() {
-            return Vec::new();
-        }
-        let until = Clock::System.now().plus(limit);
-        let connection = match self.server.connections.here(limit).await {
-            Ok(connection) => connection,
-            Err(error) => return Renewed::all_failed(renewals, &error),
-        };
-        let now = Clock::System.now();
-        let server_ms = self.server.not_after(&connection, now).server_ms;
-        let deadline = |renewal: &Renewal| Self::end_of(server_ms, renewal.ttl);
-        let call = |renewal: &Renewal| {
-            let deadline = deadline(renewal);
+        let args = |renewal: &Renewal, server_ms| {
+            let deadline = Self::end_of(server_ms, renewal.ttl);
             // Noted before it is sent: the answer may get lost, and then either stands there.
             let known = locked(&self.written).may_hold(renewal.nonce, deadline);
             let args = [deadline, spare_ms()].into_iter().chain(known);
-            Call {
-                key: renewal.key.clone(),
-                args: args.map(|arg| arg.to_string()).collect(),
-            }
+            args.map(|arg| arg.to_string()).collect()
         };
-        let calls: Vec<_> = renewals.iter().map(call).collect();
-        let left = until.since(now);
-        let answers = self
-            .server
-            .run_each(&connection, &DEADLINE_EXTEND, &calls, left)
-            .await;
-        let read = |(renewal, (sent, answer)): (&Renewal, (Moment, Result<Value, LockError>))| {
-            let deadline = deadline(renewal);
-            let Timed { it, server_us } = reply::was_ours(answer?)?;
-            self.server.told_time(&connection, sent, server_us);
-            if !it {
-                return Ok(Renewed::NotOurs);
+        let read = |renewal: &Renewal, server_ms, sent, reply| {
+            let Timed { it, server_us } = reply::was_ours(reply)?;
+            let deadline = Self::end_of(server_ms, renewal.ttl);
+            if it {
+                locked(&self.written).extended(renewal.nonce, deadline);
             }
-            locked(&self.written).extended(renewal.nonce, deadline);
-            // The server's clock may have moved on since it told the time.
+            // The server's clock may have moved on further than ours since it told the time.
             let left = Duration::from_millis(deadline.saturating_sub(server_us / 1000));
-            Ok(Renewed::Held {
-                token: None,
-                sent,
-                remaining: renewal.ttl.min(left),
-            })
+            let it = Renewed::if_ours(it, renewal, sent).for_at_most(left);
+            Ok(Timed { it, server_us })
         };
-        renewals
-            .iter()
-            .zip(answers)
-            .map(|answer| read(answer).unwrap_or_else(Renewed::Failed))
-            .collect()
+        self.server
+            .renew_each(&DEADLINE_EXTEND, renewals, args, read, limit)
+            .await
     }
 
     pub(super) async fn take_back(
@@ -168,30 +117,17 @@ impl Deadlines {
         // Sent once: when the first copy has freed the lock, the deadline that stands there may be
         // the next holder's, and read the same.
         let known = locked(&self.written).release(ending.nonce)?;
-        let mut args = vec![ending.keep_ms(now).to_string(), spare_ms().to_string()];
-        args.extend(known.iter().map(ToString::to_string));
-        let write_args = |command: &mut Cmd| {
-            command.arg(&args);
-        };
-        let key = &ending.key;
-        let left = until.since(now);
-        let reply = self
+        let args = [ending.keep_ms(now), spare_ms()].into_iter().chain(known);
+        let args: Vec<_> = args.map(|arg| arg.to_string()).collect();
+        let (script, key, left) = (&DEADLINE_RELEASE, &ending.key, until.since(now));
+        let asked = self
             .server
-            .run(
-                &connection,
-                &DEADLINE_RELEASE,
-                &[key.as_str()],
-                write_args,
-                left,
-            )
+            .ask(&connection, script, key, &args, reply::was_ours, left)
             .await?;
-        let reply = reply.map_err(|error| refused(&connection, key, error))?;
-        let Timed { it, server_us } = reply::was_ours(reply)?;
-        self.server.told_time(&connection, now, server_us);
         locked(&self.written).forget(ending.nonce);
         Ok(Released {
-            was_ours: it,
-            server_ms: server_us / 1000,
+            was_ours: asked.it,
+            server_ms: asked.server_ms,
         })
     }
 }
@@ -231,10 +167,12 @@ impl Written {
         before
     }
 
-    /// A renewal said that this one stands there, unless a release is under way by now.
+    /// A renewal wrote this one: those before it have gone, those after it may come.
     fn extended(&mut self, nonce: Nonce, deadline: u64) {
-        if let Some(lock) = self.0.get_mut(&nonce) {
-            lock.deadlines = vec![deadline];
+        if let Some(lock) = self.0.get_mut(&nonce)
+            && let Some(position) = lock.deadlines.iter().position(|known| *known == deadline)
+        {
+            lock.deadlines.drain(..position);
         }
     }
 
@@ -277,9 +215,12 @@ mod tests {
         written.holds(ONE, 10);
         assert_eq!(written.may_hold(ONE, 20), [10]);
         assert_eq!(written.may_hold(ONE, 30), [10, 20]);
+        // The answers come in any order.
+        written.extended(ONE, 20);
+        assert_eq!(written.may_hold(ONE, 40), [20, 30]);
+        written.extended(ONE, 40);
         written.extended(ONE, 30);
-        assert_eq!(written.may_hold(ONE, 40), [30]);
-        assert_eq!(written.release(ONE).unwrap(), [30, 40]);
+        assert_eq!(written.release(ONE).unwrap(), [40]);
         written.forget(ONE);
         assert!(written.release(ONE).unwrap().is_empty());
     }
@@ -289,7 +230,8 @@ mod tests {
         let mut written = Written::default();
         written.holds(ONE, 10);
         assert_eq!(written.release(ONE).unwrap(), [10]);
-        // One that crossed it.
+        // A renewal that crossed it.
+        assert_eq!(written.may_hold(ONE, 20), [10]);
         written.extended(ONE, 20);
         let error = written.release(ONE).unwrap_err();
         assert!(error.to_string().contains("ends with its ttl"), "{error}");

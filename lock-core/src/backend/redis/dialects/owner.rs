@@ -4,19 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisError, Value};
+use tracing::warn;
 
 use super::found::{Found, where_an_owner_belongs};
+use super::take::take;
 use crate::backend::redis::connection::Connection;
 use crate::backend::redis::fault::is_wrong_type;
-use crate::backend::redis::reply::{self, Taken, Timed, server_time, unexpected};
-use crate::backend::redis::scripts::{
-    OWNER_EXTEND, OWNER_RELEASE, OWNER_REPAIR, SETNX_EXPIRE, Script,
-};
-use crate::backend::redis::server::{Call, LATE_TRIES, Server, always_late, refused};
+use crate::backend::redis::reply::{self, Timed, server_time, unexpected};
+use crate::backend::redis::scripts::{OWNER_EXTEND, OWNER_RELEASE, OWNER_REPAIR, SETNX_EXPIRE};
+use crate::backend::redis::server::{NotAfter, Server, refused};
 use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed};
 use crate::clock::{Clock, Moment};
 use crate::error::LockError;
-use crate::key::LockKey;
 use crate::nonce::Nonce;
 use crate::ttl::whole_millis;
 use crate::wait::Ahead;
@@ -77,7 +76,7 @@ impl Owners {
                 sent: look.sent,
                 remaining: remaining.min(ttl.as_duration()),
             }),
-            None => busy(attempt, &look),
+            None => busy(attempt, &look.found, look.server_ms),
         }
     }
 
@@ -91,7 +90,8 @@ impl Owners {
     ) -> Result<Asked, LockError> {
         let until = Clock::System.now().plus(limit);
         let owner = self.owner(attempt.nonce);
-        let ttl_ms = attempt.terms.ttl.as_millis();
+        let ttl = attempt.terms.ttl;
+        let ttl_ms = ttl.as_millis();
         let mut take = redis::cmd("SETNX");
         take.arg(attempt.key.as_str()).arg(&owner);
         let look = self.take_or_look(attempt, connection, take, limit).await?;
@@ -99,43 +99,42 @@ impl Owners {
         let left = until.since(Clock::System.now());
         if look.taken || look.found.is_by(&owner) {
             let args = [owner, ttl_ms.to_string()];
-            let (sent, done) = self
-                .compare(&OWNER_EXTEND, &key, connection, &args, left)
+            let script = &OWNER_EXTEND;
+            let expires = self
+                .server
+                .ask(connection, script, &key, &args, reply::was_ours, left)
                 .await?;
-            if done {
+            if expires.it {
                 return Ok(Asked::Held {
                     token: None,
-                    sent,
-                    remaining: attempt.terms.ttl.as_duration(),
+                    sent: expires.sent,
+                    remaining: ttl.as_duration(),
                 });
             }
-            attempt.out();
-            return Ok(Asked::Busy {
-                ahead: Ahead::Polled { ends: sent },
-                holder: None,
-            });
+            return busy(attempt, &Found::Nothing, expires.server_ms);
         }
-        let asked = busy(attempt, &look)?;
-        let Asked::Busy {
-            ahead: Ahead::NoExpiry,
-            holder,
-        } = asked
+        let asked = busy(attempt, &look.found, look.server_ms)?;
+        let (Asked::Busy { ahead, holder }, Found::Value { text, .. }) = (&asked, look.found)
         else {
             return Ok(asked);
         };
-        let Found::Value { text, .. } = look.found else {
-            return Err(unexpected());
-        };
+        if *ahead != Ahead::NoExpiry {
+            return Ok(asked);
+        }
         let args = [text, ttl_ms.to_string()];
-        let (sent, _repaired) = self
-            .compare(&OWNER_REPAIR, &key, connection, &args, left)
+        let script = &OWNER_REPAIR;
+        let repaired = self
+            .server
+            .ask(connection, script, &key, &args, reply::was_ours, left)
             .await?;
-        tracing::warn!(%key, "a lock without an expiry was given one: its holder died, or is slow");
+        if repaired.it {
+            warn!(%key, "a lock without an expiry was given one: its holder died, or is slow");
+        }
         Ok(Asked::Busy {
             ahead: Ahead::Polled {
-                ends: sent.plus(attempt.terms.ttl.as_duration()),
+                ends: repaired.sent.plus(ttl.as_duration()),
             },
-            holder,
+            holder: holder.clone(),
         })
     }
 
@@ -146,47 +145,25 @@ impl Owners {
         connection: &Connection,
         limit: Duration,
     ) -> Result<Asked, LockError> {
-        let until = Clock::System.now().plus(limit);
         let owner = self.owner(attempt.nonce);
         let seconds = attempt.terms.ttl.as_duration().as_secs();
-        for _ in 0..LATE_TRIES {
-            let sent = Clock::System.now();
-            let not_after = self.server.not_after(connection, sent).not_after_ms;
-            let copy = attempt.sending(connection.origin, not_after);
-            let key = attempt.key.clone();
-            let write_args = |command: &mut Cmd| {
-                command.arg(&owner).arg(seconds).arg(not_after);
-            };
-            let left = until.since(sent);
-            let reply = self
-                .server
-                .run(connection, &SETNX_EXPIRE, &[key.as_str()], write_args, left)
-                .await?;
-            attempt.answered(&copy);
-            let reply = reply.map_err(|error| refused(connection, &key, error))?;
-            let Timed { it, server_us } = reply::taken(reply)?;
-            self.server.told_time(connection, sent, server_us);
-            let found = match it {
-                Taken::Late => continue,
-                Taken::Held { remaining_ms } => {
-                    return Ok(Asked::Held {
-                        token: None,
-                        sent,
-                        remaining: Duration::from_millis(remaining_ms),
-                    });
-                }
-                Taken::Busy { holder } => Found::by_script(holder),
-                Taken::Foreign { found } => Found::Type(found),
-            };
-            let look = Look {
-                taken: false,
-                found,
-                sent,
-                server_ms: server_us / 1000,
-            };
-            return busy(attempt, &look);
+        let args = |timing: NotAfter| {
+            vec![
+                owner.clone(),
+                seconds.to_string(),
+                timing.not_after_ms.to_string(),
+            ]
+        };
+        let server = &self.server;
+        let taken = take(server, attempt, connection, &SETNX_EXPIRE, args, limit).await?;
+        match taken.got {
+            Ok(remaining) => Ok(Asked::Held {
+                token: None,
+                sent: taken.sent,
+                remaining,
+            }),
+            Err(found) => busy(attempt, &found, taken.server_ms),
         }
-        Err(always_late())
     }
 
     /// One pipeline: the command that takes, and what stands there if it did not.
@@ -250,61 +227,19 @@ impl Owners {
         })
     }
 
-    /// Runs a script that does something if the owner is still there.
-    async fn compare(
-        &self,
-        script: &Script,
-        key: &LockKey,
-        connection: &Connection,
-        args: &[String],
-        limit: Duration,
-    ) -> Result<(Moment, bool), LockError> {
-        let sent = Clock::System.now();
-        let write_args = |command: &mut Cmd| {
-            command.arg(args);
-        };
-        let reply = self
-            .server
-            .run(connection, script, &[key.as_str()], write_args, limit)
-            .await?;
-        let reply = reply.map_err(|error| refused(connection, key, error))?;
-        let Timed { it, server_us } = reply::was_ours(reply)?;
-        self.server.told_time(connection, sent, server_us);
-        Ok((sent, it))
-    }
-
     pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
-        if renewals.is_empty() {
-            return Vec::new();
-        }
-        let until = Clock::System.now().plus(limit);
-        let connection = match self.server.connections.here(limit).await {
-            Ok(connection) => connection,
-            Err(error) => return Renewed::all_failed(renewals, &error),
+        let args = |renewal: &Renewal, _| {
+            let ttl = whole_millis(renewal.ttl);
+            vec![self.owner(renewal.nonce), ttl.to_string()]
         };
-        let left = until.since(Clock::System.now());
-        let call = |renewal: &Renewal| Call {
-            key: renewal.key.clone(),
-            args: vec![
-                self.owner(renewal.nonce),
-                whole_millis(renewal.ttl).to_string(),
-            ],
+        let read = |renewal: &Renewal, _, sent, reply| {
+            let Timed { it, server_us } = reply::was_ours(reply)?;
+            let it = Renewed::if_ours(it, renewal, sent);
+            Ok(Timed { it, server_us })
         };
-        let calls: Vec<_> = renewals.iter().map(call).collect();
-        let answers = self
-            .server
-            .run_each(&connection, &OWNER_EXTEND, &calls, left)
-            .await;
-        let read = |(renewal, (sent, answer)): (&Renewal, (Moment, Result<Value, LockError>))| {
-            let Timed { it, server_us } = reply::was_ours(answer?)?;
-            self.server.told_time(&connection, sent, server_us);
-            Ok(Renewed::if_ours(it, renewal, sent))
-        };
-        renewals
-            .iter()
-            .zip(answers)
-            .map(|answer| read(answer).unwrap_or_else(Renewed::Failed))
-            .collect()
+        self.server
+            .renew_each(&OWNER_EXTEND, renewals, args, read, limit)
+            .await
     }
 
     pub(super) async fn take_back(
@@ -316,35 +251,22 @@ impl Owners {
         let connection = self.server.connection_for(ending, limit).await?;
         let now = Clock::System.now();
         let args = [self.owner(ending.nonce), ending.keep_ms(now).to_string()];
-        let write_args = |command: &mut Cmd| {
-            command.arg(&args);
-        };
-        let key = &ending.key;
-        let reply = self
+        let (script, key, left) = (&OWNER_RELEASE, &ending.key, until.since(now));
+        let asked = self
             .server
-            .run(
-                &connection,
-                &OWNER_RELEASE,
-                &[key.as_str()],
-                write_args,
-                until.since(now),
-            )
+            .ask(&connection, script, key, &args, reply::was_ours, left)
             .await?;
-        let reply = reply.map_err(|error| refused(&connection, key, error))?;
-        let Timed { it, server_us } = reply::was_ours(reply)?;
-        self.server.told_time(&connection, now, server_us);
         Ok(Released {
-            was_ours: it,
-            server_ms: server_us / 1000,
+            was_ours: asked.it,
+            server_ms: asked.server_ms,
         })
     }
 }
 
 /// Somebody else has it, or something is wrong with what stands there.
-fn busy(attempt: &mut Attempt, look: &Look) -> Result<Asked, LockError> {
+fn busy(attempt: &mut Attempt, found: &Found, server_ms: u64) -> Result<Asked, LockError> {
     attempt.out();
-    let now = Clock::System.now();
-    where_an_owner_belongs(&attempt.key, &look.found, look.server_ms, now)
+    where_an_owner_belongs(&attempt.key, found, server_ms, Clock::System.now())
 }
 
 fn read<T: redis::FromRedisValue>(value: Value) -> Result<T, LockError> {

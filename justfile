@@ -13,6 +13,10 @@ fix:
     cargo clippy --workspace --all-targets --all-features --fix --allow-dirty --allow-staged
     cargo fmt --all
 
+# Races with lock clients of other languages
+interop *args:
+    ./scripts/interop {{args}}
+
 # The figures of one bench
 bench name:
     cargo bench -p benches --bench {{name}}

@@ -6,6 +6,7 @@
 //! - [`Helper`] is a child process that speaks JSON lines and can be killed or frozen.
 //! - [`mod@conformance`] is what every backend has to keep, as one suite.
 //! - [`faults`] is the fault suite: many clients, everything that breaks, and a judge.
+//! - [`interop`] races clients of other languages against ours.
 //! - [`eventually`] waits for a condition, never for an amount of time.
 //!
 //! Nothing of this is ever skipped: what the harness needs and does not find is a failure that
@@ -14,6 +15,7 @@
 pub mod clock;
 pub mod conformance;
 pub mod faults;
+pub mod interop;
 mod janitor;
 pub mod monitor;
 mod ports;

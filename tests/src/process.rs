@@ -239,6 +239,14 @@ impl Process {
         signal::cont(self.pid());
     }
 
+    /// Whether it is gone, by itself or killed.
+    pub fn has_ended(&self) -> bool {
+        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Ended(_) => true,
+            State::Running(child) => signal::has_ended(child.id()),
+        }
+    }
+
     /// Waits until it ends by itself; all it had printed is then in [`lines`](Self::lines).
     ///
     /// # Panics

@@ -1,0 +1,22 @@
+package interop;
+
+import java.util.List;
+
+/** The release of both schemes that have a script for it. */
+final class CompareAndDelete {
+    private static final String SCRIPT =
+            """
+            if redis.call('get', KEYS[1]) == ARGV[1] then
+              return redis.call('del', KEYS[1])
+            else
+              return 0
+            end
+            """;
+
+    private CompareAndDelete() {}
+
+    static boolean unlock(Scheme.Place at, String owner) {
+        Object deleted = at.jedis().eval(SCRIPT, List.of(at.key()), List.of(owner));
+        return Long.valueOf(1).equals(deleted);
+    }
+}

@@ -176,10 +176,11 @@ impl LockManagerBuilder {
         self
     }
 
-    /// The longest pause between two looks of one who waits in a dialect other than the native
-    /// one, where nobody tells it. The pauses double up to this from an eighth of it, and each is
-    /// shortened by chance, so that many who wait do not ask in step. At least 1 ms. Defaults to
-    /// 50 ms.
+    /// The longest pause between two looks of those whom nobody tells that the lock is free: the
+    /// first native waiter behind another client's lock, and all who wait in other dialects, where
+    /// the pauses double up to this from an eighth of it. Each is shortened by chance, so that many
+    /// do not ask in step. Beside clients that poll faster, a shorter one gets its waiters more
+    /// turns. At least 1 ms. Defaults to 50 ms.
     pub fn retry_interval(mut self, longest: Duration) -> Self {
         self.settings.retry_interval = longest.max(MIN_RETRY_INTERVAL);
         self

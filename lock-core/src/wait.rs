@@ -17,8 +17,8 @@ const LOOK_AT_EXPIRY: u64 = 20;
 const CAP: Duration = Duration::from_secs(1);
 /// The cap grows with the rank, so that a thousand waiters ask seventy times a second.
 const CAP_BY_RANK: Duration = Duration::from_millis(100);
-/// A foreign holder releases by DEL and wakes nobody.
-pub(crate) const FOREIGN_POLL: Duration = Duration::from_millis(50);
+/// A key without expiry is about to get one, or is no lock: four looks tell.
+const NO_EXPIRY_POLL: Duration = Duration::from_millis(50);
 /// Other clients write SETNX and EXPIRE as two commands; this long the second may take.
 pub(crate) const NO_EXPIRY_GRACE: Duration = Duration::from_millis(200);
 /// Without pushes a waiter asks this often, or three times within the lease it would be given.
@@ -77,17 +77,21 @@ pub(crate) struct Looks {
     looked: Moment,
     poll: Option<Duration>,
     jitter: Jitter,
+    /// Between two looks where those who release tell nobody.
+    longest_pause: Duration,
     /// The pauses of one whom nobody ever tells.
     pauses: Backoff,
     next: Moment,
 }
 
 impl Looks {
-    /// In dialects where those who wait poll, they do so at least every `longest_pause`.
+    /// Where those who release tell nobody, somebody looks at least every `longest_pause`: the
+    /// first in the queue behind another client's lock, and all in other dialects.
     pub(crate) fn new(now: Moment, longest_pause: Duration, mut jitter: Jitter) -> Self {
         let pauses = jitter.fork();
         Self {
             pauses: Backoff::between(longest_pause / FIRST_PAUSE, longest_pause, pauses),
+            longest_pause,
             rank: 0,
             ahead: Ahead::Native { ends: now },
             looked: now,
@@ -137,7 +141,7 @@ impl Looks {
                 next = next.min(at_expiry(ends));
             }
             Ahead::Foreign { ends } if self.rank == 0 => {
-                let poll = self.looked.plus(self.jitter.shorten(FOREIGN_POLL));
+                let poll = self.looked.plus(self.jitter.shorten(self.longest_pause));
                 next = next.min(poll).min(at_expiry(ends));
             }
             Ahead::Polled { ends } => {
@@ -145,7 +149,7 @@ impl Looks {
                 next = self.looked.plus(self.pauses.pause());
                 next = next.min(ends.plus(AFTER_EXPIRY).plus(spread));
             }
-            Ahead::NoExpiry => next = next.min(self.looked.plus(FOREIGN_POLL)),
+            Ahead::NoExpiry => next = next.min(self.looked.plus(NO_EXPIRY_POLL)),
             Ahead::Native { .. } | Ahead::Foreign { .. } => {}
         }
         // An expiry that is already past must not become a hot loop.
@@ -161,8 +165,10 @@ mod tests {
         Moment::from_millis(ms)
     }
 
+    const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
     fn looks() -> Looks {
-        Looks::new(at(0), Duration::from_millis(100), Jitter::seeded(3))
+        Looks::new(at(0), LONGEST_PAUSE, Jitter::seeded(3))
     }
 
     fn native(ms: u64) -> Ahead {
@@ -202,7 +208,7 @@ mod tests {
     fn the_first_behind_a_foreign_holder_polls() {
         let mut looks = looks();
         looks.seen(at(0), 0, Ahead::Foreign { ends: at(10_000) }, None);
-        assert!(looks.next() <= at(50) && looks.next() > at(37));
+        assert!(looks.next() <= at(100) && looks.next() > at(74));
         looks.seen(at(0), 1, Ahead::Foreign { ends: at(10_000) }, None);
         assert!(looks.next() > at(700));
     }
@@ -225,7 +231,7 @@ mod tests {
         assert!(moments[0] > at(9) && moments[0] <= at(13), "{moments:?}");
         let pauses = moments.windows(2).map(|pair| pair[1].since(pair[0]));
         let settled: Vec<_> = pauses.skip(4).collect();
-        let range = Duration::from_millis(75)..=Duration::from_millis(100);
+        let range = LONGEST_PAUSE * 3 / 4..=LONGEST_PAUSE;
         assert!(
             settled.iter().all(|pause| range.contains(pause)),
             "{settled:?}"
@@ -234,10 +240,7 @@ mod tests {
 
     #[test]
     fn two_who_poll_do_not_stay_in_step() {
-        let of = |seed| {
-            let longest = Duration::from_millis(100);
-            polls(Looks::new(at(0), longest, Jitter::seeded(seed)), 50)
-        };
+        let of = |seed| polls(Looks::new(at(0), LONGEST_PAUSE, Jitter::seeded(seed)), 50);
         assert_eq!(of(1), of(1), "a seed tells all");
         let (one, other) = (of(1), of(2));
         let together = one

@@ -14,6 +14,8 @@ async fn main() -> ExitCode {
     let shares = dialect == Dialect::Native && env("SHARE") != "0";
     let builder = LockManager::builder()
         .dialect(dialect)
+        // As fast as the others, who would have nearly all turns else.
+        .retry_interval(Duration::from_millis(20))
         .share_with_others(shares);
     let url = format!("redis://127.0.0.1:{}", env("REDIS_PORT"));
     // The key is named in full, so that other clients and this one mean the same.

@@ -282,6 +282,7 @@ async fn only_transactions_do_without_scripts() {
     };
     assert_eq!(error.kind(), BackendErrorKind::Permission);
 
+    let monitor = server.monitor();
     let locks = connect(WATCH_MULTI, &url).await;
     // The first one's lock ends with its ttl.
     let held = locks
@@ -296,4 +297,12 @@ async fn only_transactions_do_without_scripts() {
     assert!(refusal(&locks).await.is_contended());
     held.release().await.unwrap();
     assert!(!exists(&server));
+    let recording = monitor.stop();
+    let of_scripts = |name: &str| ["EVAL", "EVALSHA", "SCRIPT"].contains(&name);
+    assert!(
+        !recording
+            .all()
+            .iter()
+            .any(|command| of_scripts(&command.name()))
+    );
 }

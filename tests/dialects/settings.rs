@@ -56,6 +56,48 @@ async fn the_attribute_speaks_its_manager_s() {
     assert!(!exists(&server));
 }
 
+/// The documentation names all rights that are needed.
+#[tokio::test]
+async fn the_rights_that_are_named_are_enough() {
+    let page = include_str!("../../lock-core/docs/dialects.md");
+    for dialect in Dialect::ALL {
+        let row = format!("| `{dialect}` | `+");
+        let Some(line) = page.lines().find(|line| line.starts_with(&row)) else {
+            assert_eq!(dialect, Dialect::Native, "README has its rights");
+            continue;
+        };
+        let server = RedisServer::start();
+        let rights = line.split('`').nth(3).unwrap().replace("\\|", "|");
+        let mut command = vec!["ACL", "SETUSER", "app", "on", ">pass", "~lock:*"];
+        command.extend(["+role", "+info", "+time"]);
+        command.extend(rights.split(' '));
+        assert_eq!(server.cli(&command).text(), "OK");
+        let locks = connect(dialect, &format!("redis://app:pass@{}", server.address())).await;
+        let held = locks.lock(NAME).min_hold(ms(50)).acquire().await.unwrap();
+        assert!(refusal(&locks).await.is_contended(), "{dialect}");
+        held.renew().await.unwrap();
+        held.release().await.unwrap();
+        let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+        held.release().await.unwrap();
+        server.cli(&["HSET", KEY, "f", "v"]);
+        let error = refusal(&locks).await;
+        assert!(
+            matches!(error, LockError::ForeignKey { .. }),
+            "{dialect}: {error}"
+        );
+        server.cli(&["DEL", KEY]);
+        // Repaired, waited for or told: each needs its rights.
+        server.cli(&["SET", KEY, "1577836800000", "PX", "100"]);
+        let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+        held.release().await.unwrap();
+        server.cli(&["SET", KEY, "me"]);
+        let _foreign_or_repaired = refusal(&locks).await;
+        assert_eq!(locks.counts().renewals_failed, 0);
+        let denied = server.cli(&["ACL", "LOG"]);
+        assert!(denied.array().is_empty(), "{dialect}: {denied:?}");
+    }
+}
+
 /// A keeper renews what it holds, whatever it is written in.
 #[tokio::test]
 async fn locks_of_all_dialects_are_renewed_side_by_side() {

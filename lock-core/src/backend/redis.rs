@@ -42,15 +42,16 @@ pub(crate) async fn connect(
     inbox: Arc<Inbox>,
 ) -> Result<Redis, LockError> {
     let timeout = settings.command_timeout;
-    let connector = || Connector::new(url, timeout);
-    let server = Arc::new(Server::new(connector()?, timeout, inbox));
+    let connector = |scripts| Connector::new(url, timeout, scripts);
+    let scripts = scripts::of(settings.dialect);
+    let server = Arc::new(Server::new(connector(scripts)?, timeout, inbox));
     let connection = server.connections.here(timeout).await?;
     if settings.dialect.capabilities().needs_clocks {
         check_clocks(&connection)?;
     }
     Ok(Redis {
         native: Standalone::new(Arc::clone(&server), settings),
-        dialects: Dialects::new(Arc::clone(&server), connector()?, settings),
+        dialects: Dialects::new(Arc::clone(&server), connector(Vec::new())?, settings),
         server,
     })
 }

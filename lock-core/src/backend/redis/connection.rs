@@ -15,7 +15,7 @@ use tokio::time::error::Elapsed;
 use tracing::warn;
 
 use super::fault::{lock_error, timed_out};
-use super::scripts;
+use super::scripts::Script;
 use crate::backend::Origin;
 use crate::clock::Clock;
 use crate::error::{BackendErrorKind, LockError};
@@ -27,6 +27,7 @@ const CONNECT: &str = "cannot connect to the lock server";
 pub(super) struct Connector {
     client: Client,
     timeout: Duration,
+    scripts: Vec<&'static Script>,
 }
 
 /// A connection to a primary, with the scripts loaded.
@@ -51,7 +52,12 @@ pub(super) struct Connection {
 const UNANSWERED: u32 = 3;
 
 impl Connector {
-    pub(super) fn new(url: &str, timeout: Duration) -> Result<Self, LockError> {
+    /// Of connections on which the server knows these scripts from the first command on.
+    pub(super) fn new(
+        url: &str,
+        timeout: Duration,
+        scripts: Vec<&'static Script>,
+    ) -> Result<Self, LockError> {
         let invalid = |error: RedisError| {
             LockError::caused(
                 BackendErrorKind::InvalidUrl,
@@ -69,7 +75,11 @@ impl Connector {
             // Off by default, and then a command waits for the acknowledgment of the last one.
             .set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let client = Client::open(info).map_err(invalid)?;
-        Ok(Self { client, timeout })
+        Ok(Self {
+            client,
+            timeout,
+            scripts,
+        })
     }
 
     /// The time limits are ours: the client's were seen to be overrun by a dead server.
@@ -95,7 +105,7 @@ impl Connector {
                 .await
                 .map_err(|error| lock_error(CONNECT, error))?;
             let origin = next_origin();
-            let (first, clock_difference) = preflight(&mut handle).await?;
+            let (first, clock_difference) = preflight(&mut handle, &self.scripts).await?;
             Ok(Connection {
                 handle,
                 origin,
@@ -119,8 +129,11 @@ fn next_origin() -> Origin {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// One pipeline: is it a primary, which life of which server, what time is it, and our scripts.
-async fn preflight(handle: &mut MultiplexedConnection) -> Result<(Anchor, Duration), LockError> {
+/// One pipeline: is it a primary, which life of which server, what time is it, and the scripts.
+async fn preflight(
+    handle: &mut MultiplexedConnection,
+    scripts: &[&Script],
+) -> Result<(Anchor, Duration), LockError> {
     let mut pipeline = Pipeline::new();
     pipeline
         .cmd("ROLE")
@@ -128,7 +141,7 @@ async fn preflight(handle: &mut MultiplexedConnection) -> Result<(Anchor, Durati
         .arg("server")
         .arg("memory")
         .cmd("TIME");
-    for script in scripts::all() {
+    for script in scripts {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
     }
     pipeline.ignore_errors();

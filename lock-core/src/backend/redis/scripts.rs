@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
+use crate::dialect::{Dialect, ReleaseBy};
+
 /// Stands in the sources where the shared part belongs.
 const INCLUDE: &str = "-- include drive.lua\n";
 const DRIVE: &str = include_str!("scripts/drive.lua");
@@ -72,14 +74,33 @@ pub(super) static DEADLINE_EXTEND: LazyLock<Script> =
 pub(super) static DEADLINE_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_release.lua")));
 
-/// The native ones, to be loaded. Those of other dialects are sent with their text once.
-pub(super) fn all() -> [&'static Script; 3] {
-    [&ACQUIRE, &RELEASE, &RENEW]
+/// Those that locks of a dialect need. Others are sent with their text once.
+pub(super) fn of(dialect: Dialect) -> Vec<&'static Script> {
+    match dialect {
+        Dialect::Native => vec![&ACQUIRE, &RELEASE, &RENEW],
+        Dialect::SetnxExpire => vec![&OWNER_EXTEND, &OWNER_RELEASE, &OWNER_REPAIR],
+        Dialect::DeadlineGetset => vec![&DEADLINE_TAKE, &DEADLINE_EXTEND, &DEADLINE_RELEASE],
+        Dialect::LuaSetnxExpire => vec![&SETNX_EXPIRE, &OWNER_EXTEND, &OWNER_RELEASE],
+        Dialect::SetNxPx {
+            release: ReleaseBy::Script,
+        } => vec![&OWNER_EXTEND, &OWNER_RELEASE],
+        Dialect::SetNxPx {
+            release: ReleaseBy::WatchMulti,
+        } => Vec::new(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_those_that_do_without_scripts_load_none() {
+        for dialect in Dialect::ALL {
+            let needs_none = dialect.capabilities().without_scripts;
+            assert_eq!(of(dialect).is_empty(), needs_none, "{dialect}");
+        }
+    }
 
     #[test]
     fn the_shared_part_stands_in_both_scripts_that_name_it() {

@@ -88,6 +88,8 @@ pub(crate) struct Release<'a> {
     pub(crate) nonce: Nonce,
     pub(crate) floor_us: u64,
     pub(crate) grace_ms: u64,
+    /// For how long a lock of the caller's stays locked all the same, owned by nobody.
+    pub(crate) keep_ms: u64,
     pub(crate) entries: &'a [Entry],
 }
 
@@ -253,34 +255,17 @@ impl Table {
         (Answer::Queued { rank, holder }, pushes)
     }
 
-    #[cfg_attr(
-        not(test),
-        allow(
-            dead_code,
-            reason = "backends say for how long the lock is kept; tests mostly not"
-        )
-    )]
     pub(crate) fn release(
         &mut self,
         call: &Release<'_>,
         at: &Context<'_>,
     ) -> (Released, Vec<Push>) {
-        self.release_keeping(call, 0, at)
-    }
-
-    /// Releases; a lock of the caller's stays locked for `keep_ms`, owned by nobody.
-    pub(crate) fn release_keeping(
-        &mut self,
-        call: &Release<'_>,
-        keep_ms: u64,
-        at: &Context<'_>,
-    ) -> (Released, Vec<Push>) {
         let now_ms = at.now_ms();
         self.expire(now_ms);
         let mine = self.is_owner(call.nonce);
-        let kept = mine && keep_ms > 0;
+        let kept = mine && call.keep_ms > 0;
         if kept {
-            self.park(now_ms + keep_ms);
+            self.park(now_ms + call.keep_ms);
         } else if mine {
             self.key = None;
         }

@@ -159,9 +159,10 @@ impl Memory {
                 nonce: ending.nonce,
                 floor_us,
                 grace_ms,
+                keep_ms: ending.keep_ms(now),
                 entries: &ending.entries,
             };
-            table.release_keeping(&call, ending.keep_ms(now), at)
+            table.release(&call, at)
         });
         Released {
             was_ours: verdict != table::Released::NotOurs,

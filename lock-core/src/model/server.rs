@@ -152,9 +152,10 @@ impl Turn<'_> {
                     nonce,
                     floor_us: floor(*floor_us),
                     grace_ms: 0,
+                    keep_ms: *keep_ms,
                     entries,
                 };
-                let (_, pushes) = table.release_keeping(&call, *keep_ms, &at);
+                let (_, pushes) = table.release(&call, &at);
                 (Reply::Released, pushes)
             }
         }

@@ -20,6 +20,17 @@ fn entry(number: u128) -> Entry {
     }
 }
 
+/// A plain release, of one who waits nowhere.
+fn ending(number: u128) -> Release<'static> {
+    Release {
+        nonce: nonce(number),
+        floor_us: NOW,
+        grace_ms: 0,
+        keep_ms: 0,
+        entries: &[],
+    }
+}
+
 /// A table with a clock, and channels on which nobody listens.
 struct World {
     table: Table,
@@ -78,31 +89,11 @@ impl World {
     }
 
     fn release(&mut self, number: u128) -> Released {
-        self.release_with(number, &[], 0)
+        self.release_by(&ending(number))
     }
 
-    fn release_with(&mut self, number: u128, entries: &[Entry], grace_ms: u64) -> Released {
-        self.with(|table, at| {
-            let call = Release {
-                nonce: nonce(number),
-                floor_us: NOW,
-                grace_ms,
-                entries,
-            };
-            table.release(&call, at)
-        })
-    }
-
-    fn release_keeping(&mut self, number: u128, keep_ms: u64) -> Released {
-        self.with(|table, at| {
-            let call = Release {
-                nonce: nonce(number),
-                floor_us: NOW,
-                grace_ms: 20,
-                entries: &[],
-            };
-            table.release_keeping(&call, keep_ms, at)
-        })
+    fn release_by(&mut self, call: &Release<'_>) -> Released {
+        self.with(|table, at| table.release(call, at))
     }
 
     fn owner(&mut self) -> Option<Nonce> {
@@ -379,7 +370,13 @@ fn cancelling_the_first_tells_the_second_when_to_look() {
     world.wait(2);
     world.wait(3);
     world.pass(10_000);
-    assert_eq!(world.release_with(2, &[entry(2)], 0), Released::NotOurs);
+    assert_eq!(
+        world.release_by(&Release {
+            entries: &[entry(2)],
+            ..ending(2)
+        }),
+        Released::NotOurs
+    );
     assert_eq!(
         world.pushes,
         [Push::Head {
@@ -397,7 +394,13 @@ fn cancelling_a_grant_that_crossed_it_hands_on() {
     world.wait(2);
     world.wait(3);
     world.release(1);
-    assert_eq!(world.release_with(2, &[entry(2)], 0), Released::HandedOver);
+    assert_eq!(
+        world.release_by(&Release {
+            entries: &[entry(2)],
+            ..ending(2)
+        }),
+        Released::HandedOver
+    );
     assert_eq!(world.owner(), Some(nonce(3)));
 }
 
@@ -501,7 +504,10 @@ fn behind_a_foreign_holder_a_new_first_begins_to_ask_at_once() {
     world.foreign(Some(NOW / 1000 + 500));
     world.wait(1);
     world.wait(2);
-    world.release_with(1, &[entry(1)], 0);
+    world.release_by(&Release {
+        entries: &[entry(1)],
+        ..ending(1)
+    });
     assert!(matches!(
         world.pushes[..],
         [Push::Head { holder_ms: 0, .. }]
@@ -525,7 +531,13 @@ fn during_grace_only_one_who_finds_no_queue_takes_the_key() {
     let mut world = World::new();
     world.try_once(1);
     world.wait(2);
-    assert_eq!(world.release_with(1, &[], 20), Released::Free);
+    assert_eq!(
+        world.release_by(&Release {
+            grace_ms: 20,
+            ..ending(1)
+        }),
+        Released::Free
+    );
     assert!(matches!(
         world.pushes[..],
         [Push::Head { holder_ms: 20, .. }]
@@ -541,7 +553,10 @@ fn during_grace_only_one_who_finds_no_queue_takes_the_key() {
 fn without_waiters_there_is_no_grace() {
     let mut world = World::new();
     world.try_once(1);
-    world.release_with(1, &[], 20);
+    world.release_by(&Release {
+        grace_ms: 20,
+        ..ending(1)
+    });
     assert!(world.table.grace.is_none());
     assert!(matches!(world.try_once(2), Answer::Held { .. }));
 }
@@ -575,7 +590,13 @@ fn a_lock_that_is_kept_is_nobodys_until_its_time() {
     let mut world = World::new();
     world.try_once(1);
     assert!(matches!(world.wait(2), Answer::Queued { .. }));
-    assert_eq!(world.release_keeping(1, 5_000), Released::Free);
+    assert_eq!(
+        world.release_by(&Release {
+            keep_ms: 5_000,
+            ..ending(1)
+        }),
+        Released::Free
+    );
     assert_eq!(world.owner(), Some(Nonce::nobody()));
     // Whoever is first is told when to look, and no other client is let in before.
     assert!(matches!(
@@ -590,7 +611,13 @@ fn a_lock_that_is_kept_is_nobodys_until_its_time() {
     let late = world.table.renew(nonce(1), TTL, world.now_us / 1000);
     assert_eq!(late, Renewed::NotOurs);
     assert!(matches!(world.try_once(1), Answer::Busy { .. }));
-    assert_eq!(world.release_keeping(1, 9_000), Released::NotOurs);
+    assert_eq!(
+        world.release_by(&Release {
+            keep_ms: 9_000,
+            ..ending(1)
+        }),
+        Released::NotOurs
+    );
     world.pass(5_001);
     assert!(matches!(world.wait(2), Answer::Held { .. }));
 }

@@ -365,6 +365,7 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
                 nonce: nonce(*who),
                 floor_us: micros.saturating_add_signed(*floor_ahead_us),
                 grace_ms: *grace_ms,
+                keep_ms: *keep_ms,
                 entries: &entries,
             };
             let mut args = vec![
@@ -375,7 +376,7 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
             ];
             args.extend(entries.iter().map(ToString::to_string));
             let reply = reply::release(server.run(&RELEASE, &KEYS, &args)).unwrap();
-            let (answer, pushes) = model.table.release_keeping(&call, *keep_ms, &at);
+            let (answer, pushes) = model.table.release(&call, &at);
             (format!("{:?}", reply.it), format!("{answer:?}"), pushes)
         }
         Step::Renew { who, ttl_ms } => {

@@ -665,7 +665,7 @@ fn a_paused_holder_overwrites_what_is_not_fenced() {
         worker,
         Random::new(1),
     );
-    let sampler = Sampler::start(&stage.server);
+    let sampler = Sampler::start(&stage);
     let started = Instant::now();
     let mut slot = 0;
     while lost_updates(&stage.accesses(), Register::Unfenced).is_empty() {

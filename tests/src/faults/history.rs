@@ -112,6 +112,8 @@ pub enum Stood {
         /// Its token, where the value has one.
         token: Option<u64>,
     },
+    /// A lock that never ends by itself.
+    Unexpiring,
 }
 
 /// The record of one round.
@@ -314,6 +316,18 @@ impl History {
     pub fn stalled(&self, worker: u32, from: Nanos, to: Nanos) -> bool {
         let stood = |stall: &Stall| stall.worker == worker && stall.from < to && from < stall.to;
         self.stalls.iter().any(stood) || self.died_before(worker, to)
+    }
+
+    /// How often a lock was seen without an expiry: its holder was dead, or had not come to it yet.
+    pub fn times_unexpiring(&self) -> usize {
+        let mut before: BTreeMap<&str, Stood> = BTreeMap::new();
+        let mut times = 0;
+        for sample in &self.samples {
+            let last = before.insert(&sample.key, sample.stood);
+            let begins = sample.stood == Stood::Unexpiring && last != Some(sample.stood);
+            times += usize::from(begins);
+        }
+        times
     }
 
     /// Whether that process was killed before that moment.

@@ -49,8 +49,9 @@ pub struct Report {
     unfenced_lost: usize,
     /// Writes that were taken although the lease was over: nothing told the resource.
     late_writes: usize,
-    /// Keys without an expiry that the dead left.
+    /// How often a key stood without an expiry, and how many did in the end.
     unexpiring: usize,
+    unexpiring_in_the_end: usize,
     /// How much after its deadline each loss was told; of processes that ran.
     notices: Vec<Nanos>,
     losses: u64,
@@ -77,6 +78,7 @@ impl Report {
             unfenced_lost: 0,
             late_writes: 0,
             unexpiring: 0,
+            unexpiring_in_the_end: 0,
             notices: Vec::new(),
             losses: 0,
             orphaned: 0,
@@ -112,7 +114,8 @@ impl Report {
         }
         let lost = checks::lost_updates(&history.accesses, Register::Unfenced);
         self.unfenced_lost += lost.len();
-        self.unexpiring += history.unexpiring.len();
+        self.unexpiring += history.times_unexpiring();
+        self.unexpiring_in_the_end += history.unexpiring.len();
         let holds = history.holds();
         let writers = Writers::of(history, &holds);
         let writes = history.accesses.iter();
@@ -305,10 +308,13 @@ impl Report {
                 "after the lease      {} writes, with no token to refuse them by",
                 self.late_writes
             )?;
+            if !spoken::may_leave_unexpiring(self.dialect) {
+                return Ok(());
+            }
             writeln!(
                 f,
-                "without expiry       {} keys, left by the dead",
-                self.unexpiring
+                "without expiry       seen {} times; {} keys in the end, left by the dead",
+                self.unexpiring, self.unexpiring_in_the_end
             )
         }
     }

@@ -159,7 +159,7 @@ fn play(round: &Round, options: &Options, random: &mut Random) -> History {
         &options.worker,
         random.fork(),
     );
-    let sampler = Sampler::start(&stage.server);
+    let sampler = Sampler::start(&stage);
     let mut random = random.fork();
     let started = Instant::now();
     let mut faults = Vec::new();

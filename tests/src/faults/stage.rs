@@ -361,10 +361,11 @@ pub struct Sampler {
 
 impl Sampler {
     /// Starts it.
-    pub fn start(server: &RedisServer) -> Self {
+    pub fn start(stage: &Stage) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let address = server.address();
+        let address = stage.server.address();
+        let dialect = stage.dialect;
         let thread = thread::spawn(move || {
             let mut samples = Vec::new();
             let mut connection = None;
@@ -378,7 +379,7 @@ impl Sampler {
                 let Some(mut asked) = connection.take().or_else(open) else {
                     continue;
                 };
-                if sample(&mut asked, &mut samples).is_some() {
+                if sample(&mut asked, dialect, &mut samples).is_some() {
                     connection = Some(asked);
                 }
             }
@@ -393,10 +394,16 @@ impl Sampler {
     }
 }
 
-fn sample(connection: &mut Connection, samples: &mut Vec<Sample>) -> Option<()> {
+/// How long each key lives still.
+const EXPIRIES: &str = "local all = {} \
+    for i, key in ipairs(KEYS) do all[i] = redis.call('PTTL', key) end \
+    return all";
+
+fn sample(connection: &mut Connection, dialect: Dialect, samples: &mut Vec<Sample>) -> Option<()> {
     let names = || SHORT_KEYS.iter().chain(&LONG_KEYS);
+    let keys: Vec<String> = names().map(|name| format!("{PREFIX}{name}")).collect();
     let mut words = vec!["MGET".to_owned()];
-    words.extend(names().map(|name| format!("{PREFIX}{name}")));
+    words.extend(keys.iter().cloned());
     let from = now();
     let reply = connection.call(&words).ok()?;
     let to = now();
@@ -404,8 +411,20 @@ fn sample(connection: &mut Connection, samples: &mut Vec<Sample>) -> Option<()> 
         // An error is an answer, but says nothing about the locks.
         return Some(());
     };
-    for (name, value) in names().zip(values) {
+    let mut expiries = Vec::new();
+    if spoken::may_leave_unexpiring(dialect) {
+        let mut words = vec!["EVAL".to_owned(), EXPIRIES.to_owned()];
+        words.push(keys.len().to_string());
+        words.extend(keys);
+        if let Reply::Array(told) = connection.call(&words).ok()? {
+            expiries = told;
+        }
+    }
+    for (number, (name, value)) in names().zip(values).enumerate() {
         let stood = match &value {
+            Reply::Bulk(_) if expiries.get(number) == Some(&Reply::Integer(-1)) => {
+                Stood::Unexpiring
+            }
             Reply::Bulk(value) => {
                 let value = String::from_utf8_lossy(value);
                 let token = value.split(' ').nth(1).and_then(|token| token.parse().ok());
@@ -438,8 +457,10 @@ pub fn orphaned(history: &History) -> Nanos {
         let step = last
             .insert(&sample.key, sample.to)
             .map_or(0, |last| sample.to.saturating_sub(last));
-        let Stood::Held { token } = sample.stood else {
-            continue;
+        let token = match sample.stood {
+            Stood::Free => continue,
+            Stood::Held { token } => token,
+            Stood::Unexpiring => None,
         };
         let holds_it = |hold: &&Hold| {
             // While it is being released the server cannot know yet.

@@ -104,7 +104,7 @@ pub const ALL: &[Nemesis] = &[
     durable("client-pause", client_pause),
     durable("client-pause-long", client_pause_long),
     durable("client-kill", client_kill),
-    durable("client-kill-far-off", client_kill_far_off),
+    durable("client-kill-midway", client_kill_midway),
     durable("server-pause", server_pause),
     durable("server-pause-long", server_pause_long),
     durable("server-restart", server_restart),
@@ -215,7 +215,7 @@ fn client_kill(scene: &mut Scene<'_>) -> Disturbed {
 }
 
 /// Killed while its commands and their answers are on their way.
-fn client_kill_far_off(scene: &mut Scene<'_>) -> Disturbed {
+fn client_kill_midway(scene: &mut Scene<'_>) -> Disturbed {
     while scene.goes_on() {
         let slot = scene.random.below(SLOTS as usize);
         let delay = scene.random.millis(20, 250);

@@ -8,7 +8,7 @@ use lock_core::Dialect;
 
 use super::checks::{self, Check, Register, Violation};
 use super::event::{Call, Kind, Nanos};
-use super::history::{Accessed, Assumption, History, Operation};
+use super::history::{Access, Accessed, Assumption, History, Operation};
 use super::late::Writers;
 use super::spoken;
 use super::stage::orphaned;
@@ -118,9 +118,10 @@ impl Report {
         self.unexpiring_in_the_end += history.unexpiring.len();
         let holds = history.holds();
         let writers = Writers::of(history, &holds);
-        let writes = history.accesses.iter();
-        let writes = writes.filter(|access| matches!(access.it, Accessed::Write { .. }));
-        self.late_writes += writes.filter(|write| writers.is_late(write)).count();
+        let is_late_write = |access: &&Access| {
+            matches!(access.it, Accessed::Write { .. }) && writers.is_late(access)
+        };
+        self.late_writes += history.accesses.iter().filter(is_late_write).count();
         for hold in &holds {
             let Some(lost) = hold.lost else { continue };
             self.losses += 1;

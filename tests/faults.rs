@@ -5,16 +5,19 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use lock_core::{Dialect, ReleaseBy};
 use tests::faults::checks::{Check, Register, Violation, check, lost_updates};
 use tests::faults::event::{Call, Event, Kind, Line, Nanos, Stall, now};
 use tests::faults::history::{
-    Access, Accessed, Assumption, DROPPED, Fault, History, Sample, WAITS,
+    Access, Accessed, Assumption, DROPPED, Fault, History, Sample, Stood, WAITS,
 };
 use tests::faults::nemesis;
 use tests::faults::random::Random;
 use tests::faults::runner::{self, Options};
-use tests::faults::stage::{Flavour, Sampler, Stage};
+use tests::faults::spoken;
+use tests::faults::stage::{Flavour, Sampler, Stage, left_behind};
 use tests::faults::worker::Workload;
+use tests::server::RedisServer;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_fault-worker");
 
@@ -34,7 +37,7 @@ struct Written {
 /// A hold that goes well unless something of it is changed.
 struct Held {
     worker: u32,
-    token: u64,
+    token: Option<u64>,
     asked: u64,
     ok: u64,
     until: u64,
@@ -71,7 +74,7 @@ impl Written {
         let worker = held.worker;
         self.step(held.asked, worker, Call::Acquire, Kind::Invoke);
         let ok = self.step(held.ok, worker, Call::Acquire, Kind::Ok);
-        ok.token = Some(held.token);
+        ok.token = held.token;
         ok.until = Some(ms(held.until));
         if let Some(released) = held.released {
             self.step(released, worker, Call::Release, Kind::Invoke);
@@ -115,7 +118,8 @@ impl Written {
             at,
             key: KEY.to_owned(),
             worker: 1,
-            token,
+            hold: 1,
+            token: Some(token),
             it,
         });
     }
@@ -135,7 +139,7 @@ impl Written {
                 from: ms(at),
                 to: ms(at + 1),
                 key: KEY.to_owned(),
-                token: None,
+                stood: Stood::Free,
             });
         }
     }
@@ -169,7 +173,7 @@ impl Written {
 fn first() -> Held {
     Held {
         worker: 1,
-        token: 10,
+        token: Some(10),
         asked: 90,
         ok: 100,
         until: 1_000,
@@ -182,7 +186,7 @@ fn first() -> Held {
 fn second() -> Held {
     Held {
         worker: 2,
-        token: 11,
+        token: Some(11),
         asked: 95,
         ok: 402,
         until: 1_400,
@@ -273,14 +277,14 @@ fn an_overlap_where_keys_are_lost_is_nobody_s_promise() {
 
 #[test]
 fn a_token_given_twice_is_found() {
-    both(|_, second| second.token = 10).breaks_inside(Check::Tokens);
+    both(|_, second| second.token = Some(10)).breaks_inside(Check::Tokens);
 }
 
 #[test]
 fn a_token_that_goes_back_is_found_also_where_keys_are_lost() {
     let mut written = both(|_, second| {
         second.asked = 401;
-        second.token = 9;
+        second.token = Some(9);
     });
     written.fault(300, 350, Assumption::Outside);
     written.breaks_inside(Check::Tokens);
@@ -289,10 +293,10 @@ fn a_token_that_goes_back_is_found_also_where_keys_are_lost() {
 /// The second was asked for before the first was granted, but it was valid after it.
 #[test]
 fn tokens_follow_the_order_of_the_holds() {
-    both(|_, second| second.token = 9).breaks_inside(Check::Tokens);
+    both(|_, second| second.token = Some(9)).breaks_inside(Check::Tokens);
     // Where the second was never valid nothing follows from when it was heard of.
     both(|_, second| {
-        second.token = 9;
+        second.token = Some(9);
         second.until = 402;
         second.released = Some(403);
     })
@@ -470,6 +474,147 @@ fn a_key_that_stays_is_found() {
     written.breaks_inside(Check::Survivor);
 }
 
+const SET_NX_PX: Dialect = Dialect::SetNxPx {
+    release: ReleaseBy::Script,
+};
+
+/// Two holds as [`both`] has them, in a dialect without tokens.
+fn without_tokens(change: impl FnOnce(&mut Held, &mut Held)) -> Written {
+    let mut written = both(|first, second| {
+        first.token = None;
+        second.token = None;
+        change(first, second);
+    });
+    written.history.dialect = SET_NX_PX;
+    written
+}
+
+/// What a holder did to a resource that fences nothing.
+fn touched(written: &mut Written, at: u64, hold: u64, it: Accessed) {
+    written.history.accesses.push(Access {
+        at: ms(at),
+        key: KEY.to_owned(),
+        worker: u32::try_from(hold).unwrap(),
+        hold,
+        token: None,
+        it,
+    });
+}
+
+const fn wrote(value: u64) -> Accessed {
+    Accessed::Write {
+        fenced: value,
+        unfenced: value,
+    }
+}
+
+#[test]
+fn a_dialect_without_tokens_gives_none() {
+    without_tokens(|_, _| {}).breaks_nothing();
+    without_tokens(|first, _| first.token = Some(3)).breaks_inside(Check::Tokens);
+    both(|first, _| first.token = None).breaks_nothing();
+    // And one that has them gives them always.
+    both(|first, second| {
+        first.token = None;
+        second.token = None;
+    })
+    .breaks_inside(Check::Tokens);
+    without_tokens(|_, second| second.ok = 399).breaks_inside(Check::Exclusion);
+    let able = SET_NX_PX.capabilities();
+    let left_out = Check::ALL.iter().filter(|check| !check.applies(able));
+    assert_eq!(left_out.collect::<Vec<_>>(), [&Check::Stale]);
+}
+
+#[test]
+fn without_tokens_all_writes_of_valid_holders_count() {
+    let mut written = without_tokens(|_, _| {});
+    touched(&mut written, 150, 1, Accessed::Read);
+    touched(&mut written, 200, 1, wrote(1));
+    touched(&mut written, 420, 2, Accessed::Read);
+    touched(&mut written, 450, 2, wrote(2));
+    written.breaks_nothing();
+
+    let mut written = without_tokens(|_, _| {});
+    touched(&mut written, 150, 1, Accessed::Read);
+    touched(&mut written, 160, 2, Accessed::Read);
+    touched(&mut written, 200, 1, wrote(1));
+    touched(&mut written, 450, 2, wrote(1));
+    written.breaks_inside(Check::Counter);
+}
+
+/// Nothing could refuse it; but one that ran on has been told.
+#[test]
+fn without_tokens_a_late_write_is_excused_where_it_cannot_be_helped() {
+    let late = |at| {
+        let mut written = without_tokens(|first, second| {
+            first.released = None;
+            first.lost = Some(1_000);
+            second.ok = 1_001;
+            second.until = 9_000;
+            second.released = Some(8_000);
+        });
+        touched(&mut written, 900, 1, Accessed::Read);
+        touched(&mut written, 1_010, 2, Accessed::Read);
+        touched(&mut written, 1_020, 2, wrote(1));
+        touched(&mut written, at, 1, wrote(1));
+        written
+    };
+    let outside = |written: Written| {
+        let violation = written.breaks(Check::Counter);
+        assert_eq!(violation.assumption, Assumption::Outside);
+    };
+    // On its way, as the lease ended.
+    outside(late(1_240));
+    late(1_260).breaks_inside(Check::Counter);
+    let mut stopped = late(3_000);
+    stopped.stall(1, 950, 2_990);
+    outside(stopped);
+    let mut another = late(3_000);
+    another.stall(2, 950, 2_990);
+    another.breaks_inside(Check::Counter);
+    // It was there first, and the next one, who had read before, wrote over it.
+    let mut written = late(1_240);
+    touched(&mut written, 1_250, 2, Accessed::Read);
+    touched(&mut written, 1_300, 2, wrote(2));
+    outside(written);
+    let mut overwritten = late(1_030);
+    overwritten.history.accesses.swap(2, 3);
+    overwritten.history.accesses[2].at = ms(1_015);
+    overwritten.history.accesses[3].at = ms(1_020);
+    outside(overwritten);
+}
+
+/// Nobody is told there, and everybody looks often.
+#[test]
+fn a_waiter_in_a_dialect_without_hand_over_looks_often() {
+    let waiting = |free: u64| {
+        let mut written = Written::new();
+        written.history.dialect = SET_NX_PX;
+        written.wait(3, 1_000, 1_900);
+        written.free(1_100, 1_100 + free);
+        written
+    };
+    waiting(300).breaks_nothing();
+    waiting(400).breaks_inside(Check::Idle);
+}
+
+/// The one that dies between `SETNX` and the expiry leaves a key for ever; the next who asks mends
+/// it, and is not counted among those who break something.
+#[test]
+fn a_key_without_expiry_is_the_scheme_s_as_long_as_it_is_mended() {
+    let server = RedisServer::start();
+    let leave = || server.cli(&["SET", "lock:k1", "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 w9"]);
+    leave();
+    let left = left_behind(&server, Dialect::SetnxExpire);
+    assert_eq!(left.unexpiring, ["lock:k1"]);
+    assert_eq!(left.survivors, [""; 0]);
+
+    leave();
+    let left = left_behind(&server, SET_NX_PX);
+    assert_eq!(left.unexpiring, [""; 0]);
+    assert!(left.survivors.contains(&"lock:k1".to_owned()), "{left:?}");
+}
+
 /// Nothing follows from an operation whose end nobody knows.
 #[test]
 fn an_ambiguous_operation_is_neither_done_nor_undone() {
@@ -513,8 +658,14 @@ fn a_record_is_read_back_but_for_half_a_line() {
 #[test]
 fn a_paused_holder_overwrites_what_is_not_fenced() {
     let worker = Path::new(WORKER);
-    let stage = Stage::start(Flavour::Durable, Workload::Late, worker, Random::new(1));
-    let sampler = Sampler::start(&stage.server);
+    let stage = Stage::start(
+        Flavour::Durable,
+        Workload::Late,
+        Dialect::Native,
+        worker,
+        Random::new(1),
+    );
+    let sampler = Sampler::start(&stage);
     let started = Instant::now();
     let mut slot = 0;
     while lost_updates(&stage.accesses(), Register::Unfenced).is_empty() {
@@ -544,6 +695,22 @@ fn every_nemesis_has_a_name_of_its_own() {
     assert_eq!(names.len(), nemesis::ALL.len());
 }
 
+#[test]
+fn every_dialect_has_a_name_and_a_ttl_and_nemeses() {
+    for dialect in Dialect::ALL {
+        assert_eq!(spoken::named(spoken::name(dialect)), Some(dialect));
+        let step = dialect.capabilities().ttl_step.as_nanos();
+        assert!(spoken::longest_ttl(dialect).as_nanos().is_multiple_of(step));
+        assert!(spoken::longest_ttl(dialect) > Duration::from_secs(1));
+        for nemesis in nemesis::ALL {
+            let promises = nemesis.flavour == Flavour::Durable;
+            assert!(dialect == Dialect::Native || promises || !nemesis.fits(dialect));
+        }
+    }
+    assert_eq!(spoken::foreign().len(), Dialect::ALL.len() - 1);
+    assert_eq!(spoken::names().len(), Dialect::ALL.len());
+}
+
 /// A quarter of a minute of the suite, with faults of each kind that is within the promises.
 #[test]
 fn a_short_run_breaks_no_promise() {
@@ -553,6 +720,7 @@ fn a_short_run_breaks_no_promise() {
             seconds: 15,
             seed: 1,
             nemeses: nemeses.map(ToOwned::to_owned).to_vec(),
+            dialect: Dialect::Native,
             workload: None,
             worker: WORKER.into(),
             keep: None,

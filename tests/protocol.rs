@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder};
+use lock_core::{Dialect, LockError, LockGuard, LockManager, LockManagerBuilder};
 use tests::monitor::Command as RecordedCommand;
 use tests::{Lost, Proxy, RedisServer, Reply, eventually, eventually_async};
 use tokio::sync::oneshot;
@@ -487,6 +487,38 @@ mod other_clients {
 mod holders {
     use super::*;
 
+    /// Each of two runtimes has a connection of its own. In the dialect of deadlines a renewal
+    /// replaces the value that the next one compares with.
+    #[test]
+    fn renewals_that_overtake_each_other_lose_nothing() {
+        let server = RedisServer::start();
+        for dialect in Dialect::ALL {
+            let here = runtime();
+            let guard = here.block_on(async {
+                let locks = LockManager::builder().dialect(dialect);
+                let locks = locks.connect(&server.url()).await.unwrap();
+                let request = locks.lock(NAME).ttl(Duration::from_secs(10));
+                request.acquire().await.unwrap()
+            });
+            thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        runtime().block_on(async {
+                            for _ in 0..200 {
+                                guard
+                                    .renew()
+                                    .await
+                                    .unwrap_or_else(|e| panic!("{dialect}: {e}"));
+                            }
+                        });
+                    });
+                }
+            });
+            here.block_on(guard.release()).unwrap();
+            assert_eq!(keys(&server), Vec::<String>::new(), "{dialect}");
+        }
+    }
+
     fn runtime() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -838,6 +870,30 @@ mod scripts {
         assert!(pttl() > 25_000);
         assert_eq!(run("deadline_take.lua"), "busy");
         assert_eq!(run("deadline_release.lua"), "gone", "another deadline");
+    }
+
+    /// A renewal got no answer, and the deadline before it has passed: what stands there may be the
+    /// next holder's, who happened to write the same.
+    #[test]
+    fn a_deadline_that_only_may_be_ours_is_left_alone() {
+        let server = RedisServer::start();
+        let ahead = SystemTime::now() + SOON;
+        let ahead = ahead.duration_since(UNIX_EPOCH).unwrap().as_millis();
+        let ahead = ahead.to_string();
+        for (confirmed, answer) in [("1763700000000", "gone"), (&ahead, "held")] {
+            server.cli(&["SET", "lock:a", &ahead]);
+            for (script, until) in [("deadline_extend", &*ahead), ("deadline_release", "0")] {
+                let file = format!("{FOLDER}/dialects/{script}.lua");
+                let text = std::fs::read_to_string(Path::new(&file)).unwrap();
+                let call = [
+                    "EVAL", &text, "1", "lock:a", until, "100", confirmed, &ahead,
+                ];
+                let said = server.cli(&call);
+                assert_eq!(said.array()[0].text(), answer, "{script} {confirmed}");
+            }
+            let left = server.cli(&["EXISTS", "lock:a"]).integer();
+            assert_eq!(left == 1, answer == "gone");
+        }
     }
 
     /// drive.lua is a part of two others; every other file is run above.

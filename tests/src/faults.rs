@@ -6,7 +6,8 @@
 //!
 //! - [`event`]: what is recorded, and its JSON lines;
 //! - [`history`]: one round's record, put together to holds and waits;
-//! - [`checks`]: the eight checks;
+//! - [`spoken`]: the dialects that clients may speak;
+//! - [`checks`]: the eight checks, and [`late`]: what counts where there are no tokens;
 //! - [`resource`]: what the lock protects, outside of Redis, fenced and unfenced;
 //! - [`worker`]: one client process of eight tasks;
 //! - [`stage`]: server, proxies, workers and resource of one round;
@@ -19,10 +20,12 @@
 pub mod checks;
 pub mod event;
 pub mod history;
+pub mod late;
 pub mod nemesis;
 pub mod random;
 pub mod report;
 pub mod resource;
 pub mod runner;
+pub mod spoken;
 pub mod stage;
 pub mod worker;

@@ -3,9 +3,13 @@
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use lock_core::Dialect;
 use tests::faults::nemesis;
 use tests::faults::runner::{self, Options};
+use tests::faults::spoken;
 use tests::faults::worker::Workload;
+
+const ALL_DIALECTS: &str = "all-dialects";
 
 const HELP: &str = "\
 Breaks a lock server, its clients and the network between them, and checks what was promised.
@@ -14,8 +18,10 @@ Breaks a lock server, its clients and the network between them, and checks what 
   --seed N          of all choices; printed in the report [the time]
   --nemesis A,B     only these
   --workload NAME   only this one
+  --dialect NAME    what the clients speak, or all-dialects for each but the native one, so many
+                    seconds and the next seed each [native]
   --keep FOLDER     where to keep records of rounds with violations
-  --list            the names of all nemeses and workloads
+  --list            the names of all nemeses, workloads and dialects
 
 Ends with 0 when all checks passed, 1 when a promise was broken.";
 
@@ -27,12 +33,14 @@ fn main() -> ExitCode {
             .duration_since(UNIX_EPOCH)
             .map_or(1, |now| now.as_secs()),
         nemeses: Vec::new(),
+        dialect: Dialect::Native,
         workload: None,
         worker: std::env::current_exe()
             .expect("this program has a path")
             .with_file_name("fault-worker"),
         keep: None,
     };
+    let mut dialects = vec![Dialect::Native];
     while let Some(argument) = arguments.next() {
         let mut value = || {
             let value = arguments.next();
@@ -51,11 +59,16 @@ fn main() -> ExitCode {
                 options.workload =
                     Some(workload.unwrap_or_else(|| exit_with(&format!("no workload `{name}`"))));
             }
+            "--dialect" => {
+                let name = value();
+                dialects = dialects_named(&name);
+            }
             "--keep" => options.keep = Some(value().into()),
             "--list" => {
                 let names: Vec<&str> = nemesis::ALL.iter().map(|nemesis| nemesis.name).collect();
                 println!("nemeses: {}", names.join(" "));
                 println!("workloads: {}", Workload::names().join(" "));
+                println!("dialects: {} {ALL_DIALECTS}", spoken::names().join(" "));
                 return ExitCode::SUCCESS;
             }
             "--help" | "-h" => {
@@ -65,17 +78,42 @@ fn main() -> ExitCode {
             other => exit_with(&format!("`{other}` is not known; see --help")),
         }
     }
-    let known = |name: &&String| !nemesis::ALL.iter().any(|nemesis| nemesis.name == **name);
-    if let Some(name) = options.nemeses.iter().find(known) {
-        exit_with(&format!("no nemesis `{name}`; see --list"));
+    for name in &options.nemeses {
+        let known = nemesis::ALL.iter().find(|nemesis| nemesis.name == *name);
+        let Some(known) = known else {
+            exit_with(&format!("no nemesis `{name}`; see --list"));
+        };
+        if let Some(dialect) = dialects.iter().find(|dialect| !known.fits(**dialect)) {
+            exit_with(&format!(
+                "the dialect {} promises nothing under the nemesis `{name}`",
+                spoken::name(*dialect)
+            ));
+        }
     }
-    let report = runner::run(&options, |line| println!("{line}"));
-    println!("\n{report}");
-    if report.is_good() {
+    let mut is_good = true;
+    for dialect in dialects {
+        options.dialect = dialect;
+        if dialect != Dialect::Native {
+            println!("dialect {}", spoken::name(dialect));
+        }
+        let report = runner::run(&options, |line| println!("{line}"));
+        println!("\n{report}\n");
+        is_good &= report.is_good();
+        options.seed = options.seed.wrapping_add(1);
+    }
+    if is_good {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
+}
+
+fn dialects_named(name: &str) -> Vec<Dialect> {
+    if name == ALL_DIALECTS {
+        return spoken::foreign();
+    }
+    let dialect = spoken::named(name);
+    vec![dialect.unwrap_or_else(|| exit_with(&format!("no dialect `{name}`; see --list")))]
 }
 
 fn number(text: &str) -> u64 {

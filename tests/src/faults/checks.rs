@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lock_core::Capabilities;
+
 use super::event::{Call, Nanos, nanos};
-use super::history::{Access, Accessed, Assumption, Fault, History, Hold, LONGEST_TTL};
+use super::history::{Access, Accessed, Assumption, Fault, History, Hold, LONGEST_TTL, Stood};
+use super::late::Writers;
+use super::worker::LOOK_INTERVAL;
 
 /// How much later than promised a client may hear: threads of a busy machine wake up late.
 pub const LATE: Duration = Duration::from_millis(250);
@@ -26,11 +30,13 @@ const SAMPLE_GAP: Duration = Duration::from_millis(250);
 pub enum Check {
     /// No two holders of a lock took it to be valid at once.
     Exclusion,
-    /// Tokens of a lock are unique, and grow from each grant to all that were asked for later.
+    /// Tokens of a lock are unique, and grow from each grant to all that were asked for later. In
+    /// dialects without tokens: nobody got one.
     Tokens,
     /// The resource took nothing from a holder after it had seen a later one.
     Stale,
-    /// The fenced counter is as high as the number of its accepted updates.
+    /// The fenced counter is as high as the number of its accepted updates. In dialects without
+    /// tokens nothing fences it.
     Counter,
     /// Who lost a lock was told, by its deadline and 250 ms.
     Loss,
@@ -55,13 +61,20 @@ impl Check {
         Self::Survivor,
     ];
 
+    /// Whether a dialect promises anything of that.
+    pub fn applies(self, able: Capabilities) -> bool {
+        able.fencing_token || self != Self::Stale
+    }
+
     /// For the report.
-    pub fn title(self) -> &'static str {
+    pub fn title(self, able: Capabilities) -> &'static str {
         match self {
             Self::Exclusion => "no overlap of validity",
-            Self::Tokens => "tokens unique and increasing",
+            Self::Tokens if able.fencing_token => "tokens unique and increasing",
+            Self::Tokens => "no token where there is none",
             Self::Stale => "no stale write accepted",
-            Self::Counter => "fenced counter = accepted writes",
+            Self::Counter if able.fencing_token => "fenced counter = accepted writes",
+            Self::Counter => "counter = accepted writes",
             Self::Loss => "loss told by the deadline + 250 ms",
             Self::Idle => "no waiter idle while the lock is free",
             Self::Wait => "no wait longer than asked + 250 ms",
@@ -70,11 +83,14 @@ impl Check {
     }
 
     fn run(self, history: &History, holds: &[Hold]) -> Vec<Violation> {
+        let has_tokens = history.dialect.capabilities().fencing_token;
         match self {
             Self::Exclusion => overlaps(history, holds),
-            Self::Tokens => disordered_tokens(history, holds),
+            Self::Tokens if has_tokens => disordered_tokens(history, holds),
+            Self::Tokens => tokens_of_nowhere(holds),
             Self::Stale => stale_accepts(&history.accesses),
-            Self::Counter => lost_updates(&history.accesses, Register::Fenced),
+            Self::Counter if has_tokens => lost_updates(&history.accesses, Register::Fenced),
+            Self::Counter => Writers::of(history, holds).lost_updates(),
             Self::Loss => losses_not_told(history, holds),
             Self::Idle => idle_waiters(history, holds),
             Self::Wait => long_waits(history),
@@ -101,7 +117,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    fn new(check: Check, key: &str, from: Nanos, to: Nanos, text: String) -> Self {
+    pub(super) fn new(check: Check, key: &str, from: Nanos, to: Nanos, text: String) -> Self {
         Self {
             check,
             key: key.to_owned(),
@@ -112,7 +128,7 @@ impl Violation {
         }
     }
 
-    fn excused_by(mut self, outside: bool) -> Self {
+    pub(super) fn excused_by(mut self, outside: bool) -> Self {
         if outside {
             self.assumption = Assumption::Outside;
         }
@@ -154,11 +170,7 @@ fn overlaps(history: &History, holds: &[Hold]) -> Vec<Violation> {
             {
                 let to = before.end().min(hold.end());
                 let text = format!(
-                    "w{} (token {}) and w{} (token {}) both held it for {} us",
-                    before.worker,
-                    before.token,
-                    hold.worker,
-                    hold.token,
+                    "{before} and {hold} both held it for {} us",
                     (to - hold.ok) / 1000,
                 );
                 let outside = is_outside(&history.faults, before.ok, hold.ok);
@@ -176,13 +188,10 @@ fn overlaps(history: &History, holds: &[Hold]) -> Vec<Violation> {
 fn disordered_tokens(history: &History, holds: &[Hold]) -> Vec<Violation> {
     let mut found = Vec::new();
     for (key, holds) in by_key(holds) {
-        let mut seen: BTreeMap<u64, &Hold> = BTreeMap::new();
+        let mut seen: BTreeMap<Option<u64>, &Hold> = BTreeMap::new();
         for hold in &holds {
             if let Some(other) = seen.insert(hold.token, hold) {
-                let text = format!(
-                    "token {} was given to w{} and to w{}",
-                    hold.token, other.worker, hold.worker
-                );
+                let text = format!("{other} and {hold} were given the same");
                 let violation = Violation::new(Check::Tokens, key, other.ok, hold.ok, text);
                 found.push(violation);
             }
@@ -200,10 +209,7 @@ fn disordered_tokens(history: &History, holds: &[Hold]) -> Vec<Violation> {
             if let Some(highest) = highest
                 && hold.token < highest.token
             {
-                let text = format!(
-                    "w{} got token {} after w{} had got {}",
-                    hold.worker, hold.token, highest.worker, highest.token
-                );
+                let text = format!("{hold} was granted after {highest}");
                 found.push(Violation::new(
                     Check::Tokens,
                     key,
@@ -222,10 +228,7 @@ fn disordered_tokens(history: &History, holds: &[Hold]) -> Vec<Violation> {
                 && hold.token < before.token
                 && before.ok >= hold.asked
             {
-                let text = format!(
-                    "w{} held token {} and w{} held {} after it",
-                    before.worker, before.token, hold.worker, hold.token
-                );
+                let text = format!("{before} held it, and {hold} after it");
                 let outside = is_outside(&history.faults, hold.asked, before.ok);
                 let violation = Violation::new(Check::Tokens, key, before.ok, hold.ok, text);
                 found.push(violation.excused_by(outside));
@@ -234,6 +237,17 @@ fn disordered_tokens(history: &History, holds: &[Hold]) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// A number that nobody else counts on is worse than none.
+fn tokens_of_nowhere(holds: &[Hold]) -> Vec<Violation> {
+    let has_one = holds.iter().filter(|hold| hold.token.is_some());
+    has_one
+        .map(|hold| {
+            let text = format!("{hold} was given a token");
+            Violation::new(Check::Tokens, &hold.key, hold.ok, hold.ok, text)
+        })
+        .collect()
 }
 
 fn stale_accepts(accesses: &[Access]) -> Vec<Violation> {
@@ -247,7 +261,7 @@ fn stale_accepts(accesses: &[Access]) -> Vec<Violation> {
         let seen = highest.entry(&access.key).or_insert(access);
         if access.token < seen.token {
             let text = format!(
-                "w{} was accepted with token {} after w{} with {}",
+                "w{} was accepted with {:?} after w{} with {:?}",
                 access.worker, access.token, seen.worker, seen.token
             );
             let violation = Violation::new(Check::Stale, &access.key, seen.at, access.at, text);
@@ -287,8 +301,8 @@ pub fn lost_updates(accesses: &[Access], register: Register) -> Vec<Violation> {
         let value = values.entry(&access.key).or_default();
         if written != *value + 1 {
             let text = format!(
-                "w{} (token {}) wrote {written} over {value}",
-                access.worker, access.token
+                "w{} (hold {}) wrote {written} over {value}",
+                access.worker, access.hold
             );
             let violation = Violation::new(Check::Counter, &access.key, access.at, access.at, text);
             found.push(violation);
@@ -319,15 +333,10 @@ fn losses_not_told(history: &History, holds: &[Hold]) -> Vec<Violation> {
         }
         let text = match hold.lost {
             Some(lost) => format!(
-                "w{} (token {}) was told of its loss {} us after its deadline",
-                hold.worker,
-                hold.token,
+                "{hold} was told of its loss {} us after its deadline",
                 (lost - hold.until) / 1000
             ),
-            None => format!(
-                "w{} (token {}) was never told of its loss",
-                hold.worker, hold.token
-            ),
+            None => format!("{hold} was never told of its loss"),
         };
         add(hold.lost.unwrap_or(due), text);
     }
@@ -350,7 +359,7 @@ fn free_times<'a>(history: &'a History, holds: &[Hold]) -> Vec<(&'a str, Nanos, 
         };
         match run {
             Some((from, last))
-                if sample.token.is_some()
+                if sample.stood != Stood::Free
                     || sample.from > last + nanos(SAMPLE_GAP)
                     || taken_between(last) =>
             {
@@ -363,7 +372,7 @@ fn free_times<'a>(history: &'a History, holds: &[Hold]) -> Vec<(&'a str, Nanos, 
             }
             None => {}
         }
-        if sample.token.is_none() {
+        if sample.stood == Stood::Free {
             open.insert(key, (sample.to, sample.to));
         }
     }
@@ -372,6 +381,21 @@ fn free_times<'a>(history: &'a History, holds: &[Hold]) -> Vec<(&'a str, Nanos, 
             .map(|(key, (from, last))| (key, from, last)),
     );
     found
+}
+
+/// How long a lock may be free while so many wait for it.
+///
+/// An acquisition or a release whose answer got lost costs [`DeadlineGetset`] a ttl: not of this
+/// time, since the key stands there meanwhile.
+///
+/// [`DeadlineGetset`]: lock_core::Dialect::DeadlineGetset
+fn allowed_idle(able: Capabilities, waiting: u32) -> Duration {
+    let look = if able.hand_over {
+        POLL_CAP.max(POLL_CAP_EACH * waiting)
+    } else {
+        LOOK_INTERVAL
+    };
+    look + LATE
 }
 
 fn idle_waiters(history: &History, holds: &[Hold]) -> Vec<Violation> {
@@ -388,7 +412,7 @@ fn idle_waiters(history: &History, holds: &[Hold]) -> Vec<Violation> {
             .filter(|wait| wait.to.unwrap_or(history.ended) > free_from)
             .collect();
         let waiting = u32::try_from(here.len()).unwrap_or(u32::MAX);
-        let allowed = nanos(POLL_CAP.max(POLL_CAP_EACH * waiting) + LATE);
+        let allowed = nanos(allowed_idle(history.dialect.capabilities(), waiting));
         for wait in here {
             let mut from = free_from.max(wait.from);
             let mut to = free_to.min(wait.to.unwrap_or(history.ended));

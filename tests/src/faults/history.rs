@@ -1,8 +1,10 @@
 //! One round's record, put together.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Display, Formatter, Write as _};
 use std::time::Duration;
+
+use lock_core::Dialect;
 
 use super::event::{Call, Event, Kind, Nanos, Stall};
 
@@ -58,8 +60,10 @@ pub struct Access {
     pub key: String,
     /// By whom.
     pub worker: u32,
-    /// With which token.
-    pub token: u64,
+    /// Under which of its acquisitions.
+    pub hold: u64,
+    /// With which token, where the lock has one.
+    pub token: Option<u64>,
     /// What.
     pub it: Accessed,
 }
@@ -94,13 +98,29 @@ pub struct Sample {
     pub to: Nanos,
     /// The lock.
     pub key: String,
-    /// The token of the lock key's value; `None` where the key is free.
-    pub token: Option<u64>,
+    /// What its key had.
+    pub stood: Stood,
+}
+
+/// What stood in a lock key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stood {
+    /// There was no such key.
+    Free,
+    /// Somebody's lock.
+    Held {
+        /// Its token, where the value has one.
+        token: Option<u64>,
+    },
+    /// A lock that never ends by itself.
+    Unexpiring,
 }
 
 /// The record of one round.
 #[derive(Clone, Debug, Default)]
 pub struct History {
+    /// What the clients spoke.
+    pub dialect: Dialect,
     /// Of all processes; in any order until [`History::sort`].
     pub events: Vec<Event>,
     /// When processes did not run.
@@ -117,6 +137,8 @@ pub struct History {
     pub hung: Vec<u32>,
     /// Keys that were still there after everybody had left and the longest lease was over.
     pub survivors: Vec<String>,
+    /// Keys without an expiry that killed holders left, where the dialect cannot help it.
+    pub unexpiring: Vec<String>,
     /// When the processes were told to end.
     pub ended: Nanos,
 }
@@ -130,8 +152,8 @@ pub struct Hold {
     pub number: u64,
     /// The lock.
     pub key: String,
-    /// Its token.
-    pub token: u64,
+    /// Its token, where the dialect has them.
+    pub token: Option<u64>,
     /// When it was asked for.
     pub asked: Nanos,
     /// When its holder knew that it was held.
@@ -158,6 +180,16 @@ impl Hold {
     /// Whether it was valid when its holder had it.
     pub fn was_ever_valid(&self) -> bool {
         self.end() > self.ok
+    }
+}
+
+impl Display for Hold {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "w{} ", self.worker)?;
+        match self.token {
+            Some(token) => write!(f, "(token {token})"),
+            None => write!(f, "(hold {})", self.number),
+        }
     }
 }
 
@@ -207,7 +239,7 @@ impl History {
                     worker: event.worker,
                     number: event.hold,
                     key: event.key.clone(),
-                    token: event.token.unwrap_or(0),
+                    token: event.token,
                     asked: asked.get(&id).copied().unwrap_or(event.at),
                     ok: event.at,
                     until: event.until.unwrap_or(event.at),
@@ -286,6 +318,18 @@ impl History {
         self.stalls.iter().any(stood) || self.died_before(worker, to)
     }
 
+    /// How often a lock was seen without an expiry: its holder was dead, or had not come to it yet.
+    pub fn times_unexpiring(&self) -> usize {
+        let mut before: BTreeMap<&str, Stood> = BTreeMap::new();
+        let mut times = 0;
+        for sample in &self.samples {
+            let last = before.insert(&sample.key, sample.stood);
+            let begins = sample.stood == Stood::Unexpiring && last != Some(sample.stood);
+            times += usize::from(begins);
+        }
+        times
+    }
+
     /// Whether that process was killed before that moment.
     pub fn died_before(&self, worker: u32, moment: Nanos) -> bool {
         self.deaths
@@ -309,8 +353,8 @@ impl History {
             .filter(|a| a.key == key && within(a.at))
         {
             let line = format!(
-                "resource w{} {} {:?}",
-                access.worker, access.token, access.it
+                "resource w{} (hold {}) {:?} {:?}",
+                access.worker, access.hold, access.token, access.it
             );
             lines.push((access.at, line));
         }

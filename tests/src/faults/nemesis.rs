@@ -5,9 +5,12 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use lock_core::Dialect;
+
 use super::history::Assumption::{self, Inside, Outside};
 use super::history::SLOTS;
 use super::random::Random;
+use super::spoken;
 use super::stage::{Admin, Flavour, Stage};
 use super::worker::{LONG_KEYS, SHORT_KEYS};
 use crate::proxy::{Direction, Lost};
@@ -37,6 +40,14 @@ struct Scene<'a> {
 }
 
 impl Nemesis {
+    /// Whether it has something to break where clients speak that dialect, and the dialect
+    /// promises anything meanwhile.
+    ///
+    /// Of the others none outlives a lost key or a clock that is set, and none has pushes.
+    pub fn fits(&self, dialect: Dialect) -> bool {
+        dialect == Dialect::Native || (self.flavour == Flavour::Durable && self.name != PUSHES)
+    }
+
     /// Breaks things for about this long, and puts them right again. Returns the places of the
     /// processes that were disturbed; none for all.
     pub fn act(&self, stage: &Stage, random: &mut Random, span: Duration) -> Vec<u32> {
@@ -86,16 +97,19 @@ const fn clock(
     }
 }
 
+const PUSHES: &str = "pushes-killed";
+
 /// All of them.
 pub const ALL: &[Nemesis] = &[
     durable("client-pause", client_pause),
     durable("client-pause-long", client_pause_long),
     durable("client-kill", client_kill),
+    durable("client-kill-midway", client_kill_midway),
     durable("server-pause", server_pause),
     durable("server-pause-long", server_pause_long),
     durable("server-restart", server_restart),
     durable("connections-killed", connections_killed),
-    durable("pushes-killed", pushes_killed),
+    durable(PUSHES, pushes_killed),
     durable("commands-paused", commands_paused),
     durable("scripts-flushed", scripts_flushed),
     durable("out-of-memory", out_of_memory),
@@ -196,6 +210,22 @@ fn client_kill(scene: &mut Scene<'_>) -> Disturbed {
         scene.rest(0, 500);
         scene.stage.spawn(slot);
         scene.rest(300, 800);
+    }
+    Disturbed::Everybody
+}
+
+/// Killed while its commands and their answers are on their way.
+fn client_kill_midway(scene: &mut Scene<'_>) -> Disturbed {
+    while scene.goes_on() {
+        let slot = scene.random.below(SLOTS as usize);
+        let delay = scene.random.millis(20, 250);
+        scene.stage.proxies[slot].delay_round_trip(delay);
+        scene.rest(50, 400);
+        scene.stage.kill(slot);
+        scene.rest(0, 300);
+        scene.stage.proxies[slot].forward();
+        scene.stage.spawn(slot);
+        scene.rest(200, 500);
     }
     Disturbed::Everybody
 }
@@ -399,9 +429,11 @@ fn net_black_hole(scene: &mut Scene<'_>) -> Disturbed {
 }
 
 fn lose(scene: &mut Scene<'_>, what: Lost) -> Disturbed {
+    let requests = spoken::requests(scene.stage.dialect);
     between(scene, Reach::All, |scene, slots| {
         for slot in slots {
-            scene.stage.proxies[*slot].lose_next(what, "EVALSHA");
+            let request = scene.random.pick(requests);
+            scene.stage.proxies[*slot].lose_next(what, request);
         }
         (5, 80)
     })

@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
+use lock_core::Dialect;
+
 use super::checks::{self, Check, Register, Violation};
 use super::event::{Call, Kind, Nanos};
-use super::history::{Accessed, Assumption, History, Operation};
+use super::history::{Access, Accessed, Assumption, History, Operation};
+use super::late::Writers;
+use super::spoken;
 use super::stage::orphaned;
 
 /// Lines of a record that are shown for a violation.
@@ -33,6 +37,7 @@ struct Uses {
 #[derive(Clone, Debug)]
 pub struct Report {
     seed: u64,
+    dialect: Dialect,
     rounds: Vec<String>,
     operations: BTreeMap<Call, Outcomes>,
     faults: BTreeMap<String, Uses>,
@@ -42,6 +47,11 @@ pub struct Report {
     stale_writes: u64,
     stale_reads: u64,
     unfenced_lost: usize,
+    /// Writes that were taken although the lease was over: nothing told the resource.
+    late_writes: usize,
+    /// How often a key stood without an expiry, and how many did in the end.
+    unexpiring: usize,
+    unexpiring_in_the_end: usize,
     /// How much after its deadline each loss was told; of processes that ran.
     notices: Vec<Nanos>,
     losses: u64,
@@ -53,9 +63,10 @@ pub struct Report {
 
 impl Report {
     /// A report of nothing yet.
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, dialect: Dialect) -> Self {
         Self {
             seed,
+            dialect,
             rounds: Vec::new(),
             operations: BTreeMap::new(),
             faults: BTreeMap::new(),
@@ -65,6 +76,9 @@ impl Report {
             stale_writes: 0,
             stale_reads: 0,
             unfenced_lost: 0,
+            late_writes: 0,
+            unexpiring: 0,
+            unexpiring_in_the_end: 0,
             notices: Vec::new(),
             losses: 0,
             orphaned: 0,
@@ -100,7 +114,15 @@ impl Report {
         }
         let lost = checks::lost_updates(&history.accesses, Register::Unfenced);
         self.unfenced_lost += lost.len();
-        for hold in history.holds() {
+        self.unexpiring += history.times_unexpiring();
+        self.unexpiring_in_the_end += history.unexpiring.len();
+        let holds = history.holds();
+        let writers = Writers::of(history, &holds);
+        let is_late_write = |access: &&Access| {
+            matches!(access.it, Accessed::Write { .. }) && writers.is_late(access)
+        };
+        self.late_writes += history.accesses.iter().filter(is_late_write).count();
+        for hold in &holds {
             let Some(lost) = hold.lost else { continue };
             self.losses += 1;
             if !history.stalled(hold.worker, hold.ok, lost) {
@@ -226,16 +248,7 @@ impl Display for Report {
         }
         self.write_violations(f)?;
         writeln!(f, "\nwrites accepted      {}", self.accepted)?;
-        writeln!(
-            f,
-            "stale, rejected      {} writes, {} reads",
-            self.stale_writes, self.stale_reads
-        )?;
-        writeln!(
-            f,
-            "unfenced counter     {} updates lost (nobody promises any better)",
-            self.unfenced_lost
-        )?;
+        self.write_what_came_late(f)?;
         let p99 = self.p99().map_or_else(|| "none".to_owned(), seconds);
         writeln!(
             f,
@@ -250,37 +263,71 @@ impl Display for Report {
             "processes            {} killed, {} stalls",
             self.deaths, self.stalls
         )?;
+        let dialect = spoken::name(self.dialect);
+        writeln!(f, "dialect              {dialect}")?;
         writeln!(f, "seed                 {}\n", self.seed)?;
-        let mut failed = 0;
+        let able = self.dialect.capabilities();
+        let (mut checked, mut failed) = (0, 0);
         for (number, check) in Check::ALL.iter().enumerate() {
-            let verdict = if self.inside(*check) == 0 {
+            let verdict = if !check.applies(able) {
+                "n/a "
+            } else if self.inside(*check) == 0 {
+                checked += 1;
                 "pass"
             } else {
+                checked += 1;
                 failed += 1;
                 "FAIL"
             };
-            writeln!(f, "{verdict}  {}. {}", number + 1, check.title())?;
+            writeln!(f, "{verdict}  {}. {}", number + 1, check.title(able))?;
         }
         if self.accepted == 0 {
             writeln!(f, "FAIL  nothing was written, so that nothing was checked")?;
+            checked += 1;
             failed += 1;
         }
-        write!(
-            f,
-            "{} passed, {failed} failed",
-            Check::ALL.len() + usize::from(self.accepted == 0) - failed
-        )
+        write!(f, "{} passed, {failed} failed", checked - failed)
     }
 }
 
 impl Report {
+    fn write_what_came_late(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.dialect.capabilities().fencing_token {
+            writeln!(
+                f,
+                "stale, rejected      {} writes, {} reads",
+                self.stale_writes, self.stale_reads
+            )?;
+            writeln!(
+                f,
+                "unfenced counter     {} updates lost (nobody promises any better)",
+                self.unfenced_lost
+            )
+        } else {
+            writeln!(
+                f,
+                "after the lease      {} writes, with no token to refuse them by",
+                self.late_writes
+            )?;
+            if !spoken::may_leave_unexpiring(self.dialect) {
+                return Ok(());
+            }
+            writeln!(
+                f,
+                "without expiry       seen {} times; {} keys in the end, left by the dead",
+                self.unexpiring, self.unexpiring_in_the_end
+            )
+        }
+    }
+
     fn write_violations(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let able = self.dialect.capabilities();
         for assumption in [Assumption::Inside, Assumption::Outside] {
             let counts: Vec<String> = Check::ALL
                 .iter()
                 .map(|check| (self.count(*check, assumption), check))
                 .filter(|(count, _)| *count > 0)
-                .map(|(count, check)| format!("{count} x {}", check.title()))
+                .map(|(count, check)| format!("{count} x {}", check.title(able)))
                 .collect();
             let total = if counts.is_empty() {
                 "none".to_owned()
@@ -299,7 +346,7 @@ impl Report {
                 f,
                 "\n  round {round} ({}): {}: `{}` {}\n{excerpt}",
                 self.rounds[round - 1],
-                violation.check.title(),
+                violation.check.title(able),
                 violation.key,
                 violation.text
             )?;

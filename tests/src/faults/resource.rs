@@ -18,7 +18,7 @@ use super::history::{Access, Accessed};
 
 #[derive(Debug, Default)]
 struct Counters {
-    highest: u64,
+    highest: Option<u64>,
     fenced: u64,
     unfenced: u64,
 }
@@ -92,13 +92,20 @@ fn serve(client: &TcpStream, state: &Mutex<State>) {
     }
 }
 
-/// `r KEY TOKEN WORKER` or `w KEY TOKEN WORKER FENCED UNFENCED`; answered by `ok FENCED UNFENCED`
-/// or `stale HIGHEST`.
+/// What stands for the token of a lock that has none.
+const NO_TOKEN: &str = "-";
+
+/// `r KEY TOKEN WORKER HOLD` or `w KEY TOKEN WORKER HOLD FENCED UNFENCED`; answered by
+/// `ok FENCED UNFENCED` or `stale HIGHEST`.
 fn answer(state: &Mutex<State>, line: &str) -> Option<String> {
     let mut words = line.split(' ');
     let (verb, key) = (words.next()?, words.next()?);
+    let token = match words.next()? {
+        NO_TOKEN => None,
+        token => Some(token.parse().ok()?),
+    };
     let mut number = || words.next()?.parse::<u64>().ok();
-    let (token, worker) = (number()?, u32::try_from(number()?).ok()?);
+    let (worker, hold) = (u32::try_from(number()?).ok()?, number()?);
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     let counters = state.counters.entry(key.to_owned()).or_default();
     let is_stale = token < counters.highest;
@@ -118,7 +125,7 @@ fn answer(state: &Mutex<State>, line: &str) -> Option<String> {
         Accessed::Read
     };
     let answer = if is_stale {
-        format!("stale {}", counters.highest)
+        format!("stale {}", counters.highest.unwrap_or_default())
     } else {
         format!("ok {} {}", counters.fenced, counters.unfenced)
     };
@@ -126,6 +133,7 @@ fn answer(state: &Mutex<State>, line: &str) -> Option<String> {
         at: now(),
         key: key.to_owned(),
         worker,
+        hold,
         token,
         it,
     });
@@ -144,6 +152,17 @@ pub enum Answer {
     },
     /// The token is too old.
     Stale,
+}
+
+/// Under which lock the resource is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    /// The lock.
+    pub key: &'static str,
+    /// The number of its acquisition in this process.
+    pub hold: u64,
+    /// Its token, where it has one.
+    pub token: Option<u64>,
 }
 
 /// A client of the resource.
@@ -169,8 +188,8 @@ impl Client {
     /// # Errors
     ///
     /// When the runner is gone.
-    pub async fn read(&mut self, key: &str, token: u64) -> io::Result<Answer> {
-        let line = format!("r {key} {token} {}\n", self.worker);
+    pub async fn read(&mut self, pass: Pass) -> io::Result<Answer> {
+        let line = format!("r {}\n", self.shown(pass));
         self.ask(&line).await
     }
 
@@ -179,15 +198,15 @@ impl Client {
     /// # Errors
     ///
     /// When the runner is gone.
-    pub async fn write(
-        &mut self,
-        key: &str,
-        token: u64,
-        fenced: u64,
-        unfenced: u64,
-    ) -> io::Result<Answer> {
-        let line = format!("w {key} {token} {} {fenced} {unfenced}\n", self.worker);
+    pub async fn write(&mut self, pass: Pass, fenced: u64, unfenced: u64) -> io::Result<Answer> {
+        let line = format!("w {} {fenced} {unfenced}\n", self.shown(pass));
         self.ask(&line).await
+    }
+
+    fn shown(&self, pass: Pass) -> String {
+        let Pass { key, hold, token } = pass;
+        let token = token.map_or_else(|| NO_TOKEN.to_owned(), |token| token.to_string());
+        format!("{key} {token} {} {hold}", self.worker)
     }
 
     async fn ask(&mut self, line: &str) -> io::Result<Answer> {

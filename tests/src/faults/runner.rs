@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use lock_core::Dialect;
+
 use super::event::now;
 use super::history::{Fault, History};
 use super::nemesis::{self, Nemesis};
 use super::random::Random;
 use super::report::Report;
+use super::spoken;
 use super::stage::{Flavour, Sampler, Stage};
 use super::worker::Workload;
 
@@ -44,6 +47,8 @@ pub struct Options {
     pub seed: u64,
     /// Names of nemeses; all when empty.
     pub nemeses: Vec<String>,
+    /// What clients speak.
+    pub dialect: Dialect,
     /// The only workload; all in turns when absent.
     pub workload: Option<Workload>,
     /// The program of the client processes.
@@ -70,13 +75,13 @@ impl Round {
 ///
 /// # Panics
 ///
-/// On a nemesis that nobody knows, and when a server or a process does not come up.
+/// On a nemesis that nobody knows or that does not fit the dialect, and when a server or a process does not come up.
 pub fn run(options: &Options, mut told: impl FnMut(&str)) -> Report {
     let mut random = Random::new(options.seed);
-    let mut report = Report::new(options.seed);
+    let mut report = Report::new(options.seed, options.dialect);
     for (number, round) in plan(options, &mut random).into_iter().enumerate() {
         let title = round.title();
-        let history = play(&round, &options.worker, &mut random);
+        let history = play(&round, options, &mut random);
         let found = report.add(title.clone(), &history);
         told(&format!(
             "round {}  {title}  {} events, {} found",
@@ -92,14 +97,20 @@ pub fn run(options: &Options, mut told: impl FnMut(&str)) -> Report {
 }
 
 fn plan(options: &Options, random: &mut Random) -> Vec<Round> {
+    let fits = |nemesis: &&Nemesis| nemesis.fits(options.dialect);
     for name in &options.nemeses {
         assert!(
-            nemesis::ALL.iter().any(|nemesis| nemesis.name == name),
-            "no nemesis is called `{name}`"
+            nemesis::ALL
+                .iter()
+                .filter(fits)
+                .any(|nemesis| nemesis.name == name),
+            "no nemesis for this dialect is called `{name}`"
         );
     }
     let is_wanted = |nemesis: &&Nemesis| {
-        options.nemeses.is_empty() || options.nemeses.iter().any(|name| name == nemesis.name)
+        fits(nemesis)
+            && (options.nemeses.is_empty()
+                || options.nemeses.iter().any(|name| name == nemesis.name))
     };
     let mut groups: BTreeMap<Flavour, (Vec<&'static Nemesis>, usize)> = BTreeMap::new();
     for nemesis in nemesis::ALL.iter().filter(is_wanted) {
@@ -140,9 +151,15 @@ fn plan(options: &Options, random: &mut Random) -> Vec<Round> {
     plan
 }
 
-fn play(round: &Round, worker: &Path, random: &mut Random) -> History {
-    let stage = Stage::start(round.flavour, round.workload, worker, random.fork());
-    let sampler = Sampler::start(&stage.server);
+fn play(round: &Round, options: &Options, random: &mut Random) -> History {
+    let stage = Stage::start(
+        round.flavour,
+        round.workload,
+        options.dialect,
+        &options.worker,
+        random.fork(),
+    );
+    let sampler = Sampler::start(&stage);
     let mut random = random.fork();
     let started = Instant::now();
     let mut faults = Vec::new();
@@ -184,7 +201,8 @@ fn keep(folder: &Path, number: usize, history: &History) {
     for sample in &history.samples {
         let _ = writeln!(text, "# {sample:?}");
     }
-    let file = folder.join(format!("round-{number}.jsonl"));
+    let dialect = spoken::name(history.dialect);
+    let file = folder.join(format!("{dialect}-round-{number}.jsonl"));
     let kept = fs::create_dir_all(folder).and_then(|()| fs::write(&file, text));
     kept.unwrap_or_else(|e| panic!("{}: {e}", file.display()));
 }

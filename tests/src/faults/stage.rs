@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lock_core::LockManager;
+use lock_core::{Dialect, LockError, LockManager};
 
 use super::event::{Line, Nanos, nanos, now};
-use super::history::{Access, History, LONGEST_TTL, SLOTS, Sample};
+use super::history::{Access, History, Hold, LONGEST_TTL, SLOTS, Sample, Stood};
 use super::random::Random;
 use super::resource::Resource;
-use super::worker::{LONG_KEYS, Orders, SHORT_KEYS, Workload};
+use super::spoken;
+use super::worker::{LONG_KEYS, Orders, SHORT_KEYS, TTL, Workload};
 use crate::clock::FrozenClock;
 use crate::janitor::Scratch;
 use crate::process::{Helper, Process};
@@ -34,6 +35,9 @@ const ADMIN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Beside the ttl: expiry is in whole milliseconds, and drift is nothing on one machine.
 const ROUNDING: Duration = Duration::from_millis(300);
+
+/// Of the keys of all locks: that of a manager of whom nothing else was asked.
+const PREFIX: &str = "lock:";
 
 /// How the server keeps its data and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +74,8 @@ pub struct Stage {
     deaths: Mutex<BTreeMap<u32, Nanos>>,
     worker: PathBuf,
     workload: Workload,
+    /// What the clients speak.
+    pub dialect: Dialect,
     seeds: Mutex<Random>,
 }
 
@@ -83,7 +89,13 @@ impl Stage {
     /// # Panics
     ///
     /// When one of them does not come up.
-    pub fn start(flavour: Flavour, workload: Workload, worker: &Path, mut random: Random) -> Self {
+    pub fn start(
+        flavour: Flavour,
+        workload: Workload,
+        dialect: Dialect,
+        worker: &Path,
+        mut random: Random,
+    ) -> Self {
         let mut options = RedisServer::options();
         let clock = if flavour == Flavour::Clock {
             let time = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -109,6 +121,7 @@ impl Stage {
             deaths: Mutex::default(),
             worker: worker.to_owned(),
             workload,
+            dialect,
             seeds: Mutex::new(random.fork()),
         };
         for slot in 0..stage.clients.len() {
@@ -139,6 +152,7 @@ impl Stage {
             } else {
                 DEFAULT_TIMEOUT
             },
+            dialect: self.dialect,
         };
         let process = Helper::new(&self.worker).arg(orders.to_argument()).spawn();
         *locked(&self.clients[slot]) = Some(Client { number, process });
@@ -194,6 +208,7 @@ impl Stage {
     /// together.
     pub fn finish(self, samples: Sampler, ended: Nanos) -> History {
         let mut history = History {
+            dialect: self.dialect,
             ended,
             ..History::default()
         };
@@ -218,7 +233,14 @@ impl Stage {
             process.kill9();
         }
         history.samples = samples.end();
-        history.survivors = self.survivors();
+        let back = self.clock.as_ref().map_or(0, |(_, offset)| {
+            // Keys live longer by what the clock was put back.
+            offset.load(Ordering::Relaxed).min(0).unsigned_abs()
+        });
+        thread::sleep(LONGEST_TTL + ROUNDING + Duration::from_micros(back));
+        let left = left_behind(&self.server, self.dialect);
+        history.survivors = left.survivors;
+        history.unexpiring = left.unexpiring;
         history.deaths.clone_from(&locked(&self.deaths));
         history.accesses = self.resource.accesses();
         for number in 0..self.next_worker.load(Ordering::Relaxed) * SLOTS {
@@ -239,51 +261,81 @@ impl Stage {
     fn record(&self, worker: u32) -> PathBuf {
         self.records.path().join(format!("{worker}.jsonl"))
     }
+}
 
-    /// Keys that ought to be gone: locks after the longest ttl, and everything but the counters
-    /// after one more client has been at each lock.
-    fn survivors(&self) -> Vec<String> {
-        let back = self.clock.as_ref().map_or(0, |(_, offset)| {
-            // Keys live longer by what the clock was put back.
-            offset.load(Ordering::Relaxed).min(0).unsigned_abs()
-        });
-        thread::sleep(LONGEST_TTL + ROUNDING + Duration::from_micros(back));
-        let mut found: Vec<String> = self
-            .keys()
-            .into_iter()
-            .filter(|key| key.starts_with("lock:"))
-            .collect();
-        let visitor = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime can be built");
-        let visited = visitor.block_on(async {
-            let locks = LockManager::connect(&self.server.url()).await?;
-            for key in SHORT_KEYS.iter().chain(&LONG_KEYS) {
-                let wait = PATIENCE / 2;
-                locks
-                    .lock(*key)
-                    .wait(wait)
-                    .acquire()
-                    .await?
-                    .release()
-                    .await?;
-            }
-            locks.shutdown().await;
-            Ok::<(), lock_core::LockError>(())
-        });
-        if let Err(error) = visited {
-            found.push(format!("a lock that nobody can take any more: {error}"));
+/// What is there when everybody has left and the longest lease is over.
+#[derive(Debug, Default)]
+pub struct LeftBehind {
+    /// Keys that ought to be gone.
+    pub survivors: Vec<String>,
+    /// Keys without an expiry, where the dialect cannot help it. That somebody asks for such a
+    /// lock has to mend it; otherwise they are survivors too.
+    pub unexpiring: Vec<String>,
+}
+
+/// Keys that ought to be gone: locks at once, and everything but the counters after one more
+/// client has been at each lock.
+pub fn left_behind(server: &RedisServer, dialect: Dialect) -> LeftBehind {
+    let mut left = LeftBehind::default();
+    for key in keys(server).into_iter().filter(|key| is_lock(key)) {
+        let is_unexpiring = server.cli(&["PTTL", &key]) == Reply::Integer(-1);
+        if is_unexpiring && spoken::may_leave_unexpiring(dialect) {
+            left.unexpiring.push(key);
+        } else {
+            left.survivors.push(key);
         }
-        found.extend(self.keys().into_iter().filter(|key| !key.ends_with(":f")));
-        found
     }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be built");
+    if let Err(error) = runtime.block_on(visit(server, dialect, &mut left)) {
+        let text = format!("a lock that nobody can take any more: {error}");
+        left.survivors.push(text);
+    }
+    let has_counters = dialect.capabilities().fencing_token;
+    let rest = keys(server).into_iter();
+    left.survivors
+        .extend(rest.filter(|key| !(has_counters && key.ends_with(":f"))));
+    left
+}
 
-    fn keys(&self) -> Vec<String> {
-        let keys = self.server.cli(&["KEYS", "*"]);
-        let keys = keys.array().iter().map(|key| key.text().to_owned());
-        keys.collect()
+async fn visit(
+    server: &RedisServer,
+    dialect: Dialect,
+    left: &mut LeftBehind,
+) -> Result<(), LockError> {
+    let builder = LockManager::builder().dialect(dialect);
+    let locks = builder.connect(&server.url()).await?;
+    // To have asked once has to be enough.
+    for key in &left.unexpiring {
+        let name = key.strip_prefix(PREFIX).unwrap_or(key);
+        if locks.lock(name).ttl(TTL).try_acquire().await?.is_some() {
+            left.survivors
+                .push(format!("{key}, and yet it was given to somebody else"));
+        }
     }
+    if !left.unexpiring.is_empty() {
+        tokio::time::sleep(TTL + ROUNDING).await;
+        left.survivors
+            .extend(keys(server).into_iter().filter(|key| is_lock(key)));
+    }
+    for key in SHORT_KEYS.iter().chain(&LONG_KEYS) {
+        let request = locks.lock(*key).wait(PATIENCE / 2);
+        request.acquire().await?.release().await?;
+    }
+    locks.shutdown().await;
+    Ok(())
+}
+
+fn is_lock(key: &str) -> bool {
+    key.starts_with(PREFIX)
+}
+
+fn keys(server: &RedisServer) -> Vec<String> {
+    let keys = server.cli(&["KEYS", "*"]);
+    let keys = keys.array().iter().map(|key| key.text().to_owned());
+    keys.collect()
 }
 
 /// A connection of the nemesis and of the sampler.
@@ -309,10 +361,11 @@ pub struct Sampler {
 
 impl Sampler {
     /// Starts it.
-    pub fn start(server: &RedisServer) -> Self {
+    pub fn start(stage: &Stage) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let address = server.address();
+        let address = stage.server.address();
+        let dialect = stage.dialect;
         let thread = thread::spawn(move || {
             let mut samples = Vec::new();
             let mut connection = None;
@@ -326,7 +379,7 @@ impl Sampler {
                 let Some(mut asked) = connection.take().or_else(open) else {
                     continue;
                 };
-                if sample(&mut asked, &mut samples).is_some() {
+                if sample(&mut asked, dialect, &mut samples).is_some() {
                     connection = Some(asked);
                 }
             }
@@ -341,10 +394,16 @@ impl Sampler {
     }
 }
 
-fn sample(connection: &mut Connection, samples: &mut Vec<Sample>) -> Option<()> {
+/// How long each key lives still.
+const EXPIRIES: &str = "local all = {} \
+    for i, key in ipairs(KEYS) do all[i] = redis.call('PTTL', key) end \
+    return all";
+
+fn sample(connection: &mut Connection, dialect: Dialect, samples: &mut Vec<Sample>) -> Option<()> {
     let names = || SHORT_KEYS.iter().chain(&LONG_KEYS);
+    let keys: Vec<String> = names().map(|name| format!("{PREFIX}{name}")).collect();
     let mut words = vec!["MGET".to_owned()];
-    words.extend(names().map(|name| format!("lock:{name}")));
+    words.extend(keys.iter().cloned());
     let from = now();
     let reply = connection.call(&words).ok()?;
     let to = now();
@@ -352,20 +411,32 @@ fn sample(connection: &mut Connection, samples: &mut Vec<Sample>) -> Option<()> 
         // An error is an answer, but says nothing about the locks.
         return Some(());
     };
-    for (name, value) in names().zip(values) {
-        let token = match &value {
+    let mut expiries = Vec::new();
+    if spoken::may_leave_unexpiring(dialect) {
+        let mut words = vec!["EVAL".to_owned(), EXPIRIES.to_owned()];
+        words.push(keys.len().to_string());
+        words.extend(keys);
+        if let Reply::Array(told) = connection.call(&words).ok()? {
+            expiries = told;
+        }
+    }
+    for (number, (name, value)) in names().zip(values).enumerate() {
+        let stood = match &value {
+            Reply::Bulk(_) if expiries.get(number) == Some(&Reply::Integer(-1)) => {
+                Stood::Unexpiring
+            }
             Reply::Bulk(value) => {
                 let value = String::from_utf8_lossy(value);
                 let token = value.split(' ').nth(1).and_then(|token| token.parse().ok());
-                Some(token.unwrap_or(0))
+                Stood::Held { token }
             }
-            _ => None,
+            _ => Stood::Free,
         };
         samples.push(Sample {
             from,
             to,
             key: (*name).to_owned(),
-            token,
+            stood,
         });
     }
     Some(())
@@ -374,9 +445,11 @@ fn sample(connection: &mut Connection, samples: &mut Vec<Sample>) -> Option<()> 
 /// For how long keys were held in the server by nobody: the holder had released before, or was
 /// dead, or never got to know of it.
 pub fn orphaned(history: &History) -> Nanos {
-    let mut holds = BTreeMap::new();
-    for hold in history.holds() {
-        holds.insert((hold.key.clone(), hold.token), hold);
+    let mut holds: BTreeMap<(&str, Option<u64>), Vec<&Hold>> = BTreeMap::new();
+    let all = history.holds();
+    for hold in &all {
+        let same = holds.entry((&hold.key, hold.token)).or_default();
+        same.push(hold);
     }
     let mut last: BTreeMap<&str, Nanos> = BTreeMap::new();
     let mut total = 0;
@@ -384,15 +457,23 @@ pub fn orphaned(history: &History) -> Nanos {
         let step = last
             .insert(&sample.key, sample.to)
             .map_or(0, |last| sample.to.saturating_sub(last));
-        let Some(token) = sample.token else { continue };
-        let is_held = holds.get(&(sample.key.clone(), token)).is_some_and(|hold| {
+        let token = match sample.stood {
+            Stood::Free => continue,
+            Stood::Held { token } => token,
+            Stood::Unexpiring => None,
+        };
+        let holds_it = |hold: &&Hold| {
             // While it is being released the server cannot know yet.
             let released = hold.release_done.map(|(at, _)| at).or(hold.released);
             let died = history.deaths.get(&hold.worker).copied();
-            let end = released.into_iter().chain(died).min();
-            end.is_none_or(|end| sample.from <= end)
-        });
-        if !is_held {
+            // Without a token any hold of that time may be the one.
+            let over = token.is_none().then_some(hold.until);
+            let end = released.into_iter().chain(died).chain(over).min();
+            let has_begun = token.is_some() || hold.asked <= sample.to;
+            has_begun && end.is_none_or(|end| sample.from <= end)
+        };
+        let same = holds.get(&(sample.key.as_str(), token));
+        if !same.is_some_and(|same| same.iter().any(holds_it)) {
             total += step.min(nanos(SAMPLE_EVERY) * 3);
         }
     }

@@ -11,15 +11,16 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use lock_core::{LockError, LockGuard, LockManager, LockRequest, LockWatch, Lost};
+use lock_core::{Dialect, LockError, LockGuard, LockManager, LockRequest, LockWatch, Lost};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::event::{Call, Event, Kind, Nanos, Recorder, Stall, nanos, now};
-use super::history::{DROPPED, LONGEST_TTL, WAITS};
+use super::history::{DROPPED, WAITS};
 use super::random::Random;
-use super::resource::{Answer, Client};
+use super::resource::{Answer, Client, Pass};
+use super::spoken;
 
 /// Tasks of each process.
 pub const TASKS: u32 = 8;
@@ -31,7 +32,10 @@ pub const SHORT_KEYS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 pub const LONG_KEYS: [&str; 4] = ["long0", "long1", "long2", "long3"];
 
 /// Short, because a dead holder costs as much.
-const TTL: Duration = Duration::from_secs(1);
+pub const TTL: Duration = Duration::from_secs(1);
+
+/// How often one who waits looks by itself, where nobody tells it.
+pub const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often a holder looks at its lease: often against the 250 ms that word of loss may take.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -123,6 +127,8 @@ pub struct Orders {
     pub workload: Workload,
     /// The manager's command timeout.
     pub command_timeout: Duration,
+    /// And its dialect.
+    pub dialect: Dialect,
 }
 
 impl Orders {
@@ -136,6 +142,7 @@ impl Orders {
             "seed": self.seed,
             "workload": self.workload.name(),
             "command_timeout_ms": nanos(self.command_timeout) / 1_000_000,
+            "dialect": spoken::name(self.dialect),
         })
         .to_string()
     }
@@ -153,6 +160,7 @@ impl Orders {
             seed: number("seed")?,
             workload: Workload::named(text("workload")?)?,
             command_timeout: Duration::from_millis(number("command_timeout_ms")?),
+            dialect: spoken::named(text("dialect")?)?,
         })
     }
 }
@@ -191,6 +199,7 @@ pub fn work(orders: &Orders) {
                 worker: orders.worker,
                 number,
                 command_timeout: orders.command_timeout,
+                dialect: orders.dialect,
                 workload: orders.workload.of_task(number),
                 recorder: Arc::clone(&recorder),
                 holds: Arc::clone(&holds),
@@ -242,7 +251,10 @@ impl Stop {
 /// The server may be down just now.
 async fn connect(orders: &Orders, stop: &Stop) -> Option<LockManager> {
     while !stop.is_set() {
-        let builder = LockManager::builder().command_timeout(orders.command_timeout);
+        let builder = LockManager::builder()
+            .command_timeout(orders.command_timeout)
+            .retry_interval(LOOK_INTERVAL)
+            .dialect(orders.dialect);
         if let Ok(locks) = builder.connect(&orders.url).await {
             return Some(locks);
         }
@@ -330,6 +342,7 @@ struct Task {
     worker: u32,
     number: u32,
     command_timeout: Duration,
+    dialect: Dialect,
     workload: Workload,
     recorder: Arc<Recorder>,
     holds: Arc<AtomicU64>,
@@ -447,7 +460,7 @@ impl Task {
         };
         let ttl = if is_long && self.random.chance(50) {
             // Longer than what a hand-over gives, so that the first renewal has to extend it.
-            LONGEST_TTL
+            spoken::longest_ttl(self.dialect)
         } else {
             TTL
         };
@@ -554,19 +567,23 @@ impl Task {
 
     /// Works under the lock until that is done, or until word comes that it is lost.
     async fn section(&mut self, log: &Log, held: &LockWatch, guard: Option<&LockGuard>) -> End {
-        // Most stop when they are told. The others show what the resource is fenced for.
-        let is_stubborn = self.workload == Workload::Late || self.random.chance(25);
+        // Most stop when they are told. The others show what the resource is fenced for; one that
+        // cannot refuse them must not have them.
+        let token = held.fencing_token().map(u64::from);
+        let is_stubborn =
+            token.is_some() && (self.workload == Workload::Late || self.random.chance(25));
         let plan = self.plan();
-        let token = held
-            .fencing_token()
-            .expect("a native lock has one")
-            .as_u64();
+        let pass = Pass {
+            key: log.key,
+            hold: log.hold,
+            token,
+        };
         let _looks = Attendant(tokio::spawn(keep_looking(log.copied(), held.clone())));
         let mut work = pin!(steps_of(
             &mut self.resource,
             log,
             &plan,
-            token,
+            pass,
             guard,
             &self.stop
         ));
@@ -659,7 +676,7 @@ async fn steps_of(
     resource: &mut Client,
     log: &Log,
     plan: &Plan,
-    token: u64,
+    pass: Pass,
     guard: Option<&LockGuard>,
     stop: &Stop,
 ) {
@@ -668,7 +685,7 @@ async fn steps_of(
             return;
         }
         log.step(Call::Write, Kind::Invoke);
-        let Ok(done) = update(resource, log.key, token, plan.think, stop).await else {
+        let Ok(done) = update(resource, pass, plan.think, stop).await else {
             // Without its runner a worker has no work.
             std::process::exit(3);
         };
@@ -690,17 +707,16 @@ async fn steps_of(
 /// False when the resource refused the token.
 async fn update(
     resource: &mut Client,
-    key: &str,
-    token: u64,
+    pass: Pass,
     think: Duration,
     stop: &Stop,
 ) -> io::Result<bool> {
-    let Answer::Values { fenced, unfenced } = resource.read(key, token).await? else {
+    let Answer::Values { fenced, unfenced } = resource.read(pass).await? else {
         return Ok(false);
     };
     if !think.is_zero() {
         stop.or_after(think).await;
     }
-    let answer = resource.write(key, token, fenced + 1, unfenced + 1).await?;
+    let answer = resource.write(pass, fenced + 1, unfenced + 1).await?;
     Ok(answer != Answer::Stale)
 }

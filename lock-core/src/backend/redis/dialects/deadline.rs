@@ -82,7 +82,40 @@ impl Deadlines {
         }
     }
 
+    /// Renewals of one lock from several runtimes may overtake each other, each over a connection
+    /// of its own, and then find another value than they expect. Those are done again.
     pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
+        let until = Clock::System.now().plus(limit);
+        let (mut answers, mut overtaken) = self.extend_once(renewals, limit).await;
+        while !overtaken.is_empty() {
+            let left = until.since(Clock::System.now());
+            if left.is_zero() {
+                break;
+            }
+            let mut places = Vec::new();
+            let mut again = Vec::new();
+            for (place, renewal) in renewals.iter().enumerate() {
+                if overtaken.contains(&renewal.nonce) {
+                    places.push(place);
+                    again.push(renewal.clone());
+                }
+            }
+            let (answered, still) = self.extend_once(&again, left).await;
+            for (place, answer) in places.into_iter().zip(answered) {
+                answers[place] = answer;
+            }
+            overtaken = still;
+        }
+        answers
+    }
+
+    /// Also says whose answer means nothing, since another renewal came in between.
+    async fn extend_once(
+        &self,
+        renewals: &[Renewal],
+        limit: Duration,
+    ) -> (Vec<Renewed>, Vec<Nonce>) {
+        let overtaken = Mutex::new(Vec::new());
         let args = |renewal: &Renewal, server_ms| {
             let deadline = Self::end_of(server_ms, renewal.ttl);
             // Noted before it is sent: the answer may get lost, and then either stands there.
@@ -93,17 +126,26 @@ impl Deadlines {
         let read = |renewal: &Renewal, server_ms, sent, reply| {
             let Timed { it, server_us } = reply::was_ours(reply)?;
             let deadline = Self::end_of(server_ms, renewal.ttl);
+            let mut written = locked(&self.written);
             if it {
-                locked(&self.written).extended(renewal.nonce, deadline);
+                written.extended(renewal.nonce, deadline);
+            } else if written.is_overtaken(renewal.nonce, deadline) {
+                locked(&overtaken).push(renewal.nonce);
+                return Err(LockError::backend(
+                    BackendErrorKind::TimedOut,
+                    "other renewals of the lock came first, again and again",
+                ));
             }
             // The server's clock may have moved on further than ours since it told the time.
             let left = Duration::from_millis(deadline.saturating_sub(server_us / 1000));
             let it = Renewed::if_ours(it, renewal, sent).for_at_most(left);
             Ok(Timed { it, server_us })
         };
-        self.server
+        let answers = self
+            .server
             .renew_each(&DEADLINE_EXTEND, renewals, args, read, limit)
-            .await
+            .await;
+        (answers, std::mem::take(&mut *locked(&overtaken)))
     }
 
     pub(super) async fn take_back(
@@ -154,17 +196,23 @@ impl Written {
         self.0.insert(nonce, lock);
     }
 
-    /// This one is about to be written in the place of one of those that are returned. They are
-    /// few: a renewal without an answer adds one, and the next with one leaves one.
+    /// This one is about to be written in the place of one of those that are returned, itself
+    /// among them. They are few: a renewal without an answer adds one, and the next with one
+    /// leaves one.
     fn may_hold(&mut self, nonce: Nonce, deadline: u64) -> Vec<u64> {
         let Some(lock) = self.0.get_mut(&nonce) else {
             return Vec::new();
         };
-        let before = lock.deadlines.clone();
-        if !before.contains(&deadline) {
+        if !lock.deadlines.contains(&deadline) {
             lock.deadlines.push(deadline);
         }
-        before
+        lock.deadlines.clone()
+    }
+
+    /// Whether another one was about to be written after this one, which need not have expected it.
+    fn is_overtaken(&self, nonce: Nonce, deadline: u64) -> bool {
+        let lock = self.0.get(&nonce);
+        lock.is_some_and(|lock| lock.deadlines.last() != Some(&deadline))
     }
 
     /// A renewal wrote this one: those before it have gone, those after it may come.
@@ -213,11 +261,14 @@ mod tests {
         assert!(written.may_hold(ONE, 5).is_empty());
         assert!(written.release(ONE).unwrap().is_empty(), "never held");
         written.holds(ONE, 10);
-        assert_eq!(written.may_hold(ONE, 20), [10]);
-        assert_eq!(written.may_hold(ONE, 30), [10, 20]);
+        assert_eq!(written.may_hold(ONE, 20), [10, 20]);
+        assert!(!written.is_overtaken(ONE, 20));
+        assert_eq!(written.may_hold(ONE, 30), [10, 20, 30]);
+        assert_eq!(written.may_hold(ONE, 30), [10, 20, 30], "a twin");
+        assert!(written.is_overtaken(ONE, 20));
         // The answers come in any order.
         written.extended(ONE, 20);
-        assert_eq!(written.may_hold(ONE, 40), [20, 30]);
+        assert_eq!(written.may_hold(ONE, 40), [20, 30, 40]);
         written.extended(ONE, 40);
         written.extended(ONE, 30);
         assert_eq!(written.release(ONE).unwrap(), [40]);
@@ -231,7 +282,7 @@ mod tests {
         written.holds(ONE, 10);
         assert_eq!(written.release(ONE).unwrap(), [10]);
         // A renewal that crossed it.
-        assert_eq!(written.may_hold(ONE, 20), [10]);
+        assert_eq!(written.may_hold(ONE, 20), [10, 20]);
         written.extended(ONE, 20);
         let error = written.release(ONE).unwrap_err();
         assert!(error.to_string().contains("ends with its ttl"), "{error}");

@@ -7,9 +7,10 @@ use std::time::Duration;
 use super::found::where_a_deadline_belongs;
 use super::take::take;
 use crate::backend::redis::connection::Connection;
+use crate::backend::redis::fault::timed_out;
 use crate::backend::redis::reply::{self, Timed};
 use crate::backend::redis::scripts::{DEADLINE_EXTEND, DEADLINE_RELEASE, DEADLINE_TAKE};
-use crate::backend::redis::server::{NotAfter, Server};
+use crate::backend::redis::server::{NotAfter, Server, refused};
 use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed};
 use crate::clock::Clock;
 use crate::dialect::CLOCK_TOLERANCE;
@@ -82,7 +83,50 @@ impl Deadlines {
         }
     }
 
+    /// One renewal of a lock at a time: each has to know what the one before wrote, and two on
+    /// two connections may arrive in any order.
     pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
+        let until = Clock::System.now().plus(limit);
+        let mut answers: Vec<Option<Renewed>> = renewals.iter().map(|_| None).collect();
+        let (mut free, mut turns, mut busy) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, renewal) in renewals.iter().enumerate() {
+            match self.turn(renewal.nonce).try_lock_owned() {
+                Ok(turn) => {
+                    free.push((at, renewal.clone()));
+                    turns.push(turn);
+                }
+                Err(_) => busy.push((at, renewal)),
+            }
+        }
+        let (places, free): (Vec<_>, Vec<_>) = free.into_iter().unzip();
+        let said = self.extend_each(&free, limit).await;
+        drop(turns);
+        for (at, answer) in places.into_iter().zip(said) {
+            answers[at] = Some(answer);
+        }
+        for (at, renewal) in busy {
+            let patience = until.since(Clock::System.now()) / 2;
+            let turn = tokio::time::timeout(patience, self.turn(renewal.nonce).lock_owned()).await;
+            answers[at] = if turn.is_ok() {
+                let left = until.since(Clock::System.now());
+                let again = std::slice::from_ref(renewal);
+                self.extend_each(again, left).await.pop()
+            } else {
+                let error = timed_out("another renewal is under way");
+                Some(Renewed::Failed(error))
+            };
+        }
+        let answer = |answer: Option<_>| answer.unwrap_or(Renewed::NotOurs);
+        answers.into_iter().map(answer).collect()
+    }
+
+    fn turn(&self, nonce: Nonce) -> Arc<tokio::sync::Mutex<()>> {
+        let written = locked(&self.written);
+        let lock = written.0.get(&nonce);
+        lock.map(|lock| Arc::clone(&lock.turn)).unwrap_or_default()
+    }
+
+    async fn extend_each(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
         let args = |renewal: &Renewal, server_ms| {
             let deadline = Self::end_of(server_ms, renewal.ttl);
             // Noted before it is sent: the answer may get lost, and then either stands there.
@@ -113,6 +157,11 @@ impl Deadlines {
     ) -> Result<Released, LockError> {
         let until = Clock::System.now().plus(limit);
         let connection = self.server.connection_for(ending, limit).await?;
+        // The server may have closed a connection that nobody used: to be found out by something
+        // that may be sent again.
+        let left = until.since(Clock::System.now());
+        let alive = connection.call(&redis::cmd("TIME"), left).await?;
+        alive.map_err(|error| refused(&connection, &ending.key, error))?;
         let now = Clock::System.now();
         // Sent once: when the first copy has freed the lock, the deadline that stands there may be
         // the next holder's, and read the same.
@@ -123,8 +172,15 @@ impl Deadlines {
         let asked = self
             .server
             .ask(&connection, script, key, &args, reply::was_ours, left)
-            .await?;
-        locked(&self.written).forget(ending.nonce);
+            .await;
+        let mut written = locked(&self.written);
+        if let Err(error) = &asked
+            && error.is_refusal()
+        {
+            written.release_was_refused(ending.nonce);
+        }
+        let asked = asked?;
+        written.forget(ending.nonce);
         Ok(Released {
             was_ours: asked.it,
             server_ms: asked.server_ms,
@@ -142,6 +198,7 @@ struct Lock {
     /// The one that the server confirmed, then those of renewals that had no answer.
     deadlines: Vec<u64>,
     release_is_sent: bool,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Written {
@@ -150,6 +207,7 @@ impl Written {
         let lock = Lock {
             deadlines: vec![deadline],
             release_is_sent: false,
+            turn: Arc::default(),
         };
         self.0.insert(nonce, lock);
     }
@@ -157,7 +215,9 @@ impl Written {
     /// This one is about to be written in the place of one of those that are returned. They are
     /// few: a renewal without an answer adds one, and the next with one leaves one.
     fn may_hold(&mut self, nonce: Nonce, deadline: u64) -> Vec<u64> {
-        let Some(lock) = self.0.get_mut(&nonce) else {
+        let lock = self.0.get_mut(&nonce);
+        // What a release that is on its way does not know of must not be written any more.
+        let Some(lock) = lock.filter(|lock| !lock.release_is_sent) else {
             return Vec::new();
         };
         let before = lock.deadlines.clone();
@@ -188,6 +248,13 @@ impl Written {
             ));
         }
         Ok(lock.deadlines.clone())
+    }
+
+    /// The server did nothing: it may be sent again.
+    fn release_was_refused(&mut self, nonce: Nonce) {
+        if let Some(lock) = self.0.get_mut(&nonce) {
+            lock.release_is_sent = false;
+        }
     }
 
     fn forget(&mut self, nonce: Nonce) {
@@ -230,9 +297,7 @@ mod tests {
         let mut written = Written::default();
         written.holds(ONE, 10);
         assert_eq!(written.release(ONE).unwrap(), [10]);
-        // A renewal that crossed it.
-        assert_eq!(written.may_hold(ONE, 20), [10]);
-        written.extended(ONE, 20);
+        assert!(written.may_hold(ONE, 20).is_empty(), "no renewal follows");
         let error = written.release(ONE).unwrap_err();
         assert!(error.to_string().contains("ends with its ttl"), "{error}");
     }

@@ -17,6 +17,9 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+  return value
+end
 for i = 3, #ARGV do
   if value == ARGV[i] and tonumber(value) * 1000 >= now then
     redis.call('GETSET', KEYS[1], ARGV[1])

@@ -29,6 +29,9 @@ if now_ms > tonumber(ARGV[3]) then
 end
 if redis.call('SETNX', KEYS[1], ARGV[1]) == 0 then
   local value = redis.pcall('GET', KEYS[1])
+  if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+    return value
+  end
   if type(value) == 'table' then
     return {'foreign', now, redis.call('TYPE', KEYS[1]).ok}
   end
@@ -41,4 +44,4 @@ if redis.call('SETNX', KEYS[1], ARGV[1]) == 0 then
   redis.call('GETSET', KEYS[1], ARGV[1])
 end
 redis.call('PEXPIREAT', KEYS[1], deadline + ARGV[2])
-return {'held', now, deadline - now_ms}
+return {'held', now, math.max(deadline - now_ms, 0)}

@@ -1,7 +1,7 @@
 //! What was found wrong with dialects when somebody tried to break them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, Renew};
 use tests::{Direction, Lost, Proxy, RedisServer, eventually_async};
@@ -9,6 +9,11 @@ use tests::{Direction, Lost, Proxy, RedisServer, eventually_async};
 use super::{KEY, NAME, SET_NX_PX, SLACK, SOON, WATCH_MULTI, connect, exists, ms, refusal, value};
 
 const TTL: Duration = Duration::from_secs(1);
+
+fn deadline_in(millis: i128) -> String {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    (i128::try_from(now).unwrap() + millis).to_string()
+}
 
 fn kind(error: &LockError) -> Option<BackendErrorKind> {
     match error {
@@ -183,6 +188,28 @@ async fn an_unsettled_release_does_not_hold_up_a_shutdown() {
     assert_eq!(kind(&error), Some(BackendErrorKind::Unsettled), "{error}");
     let drained = tokio::time::timeout(SOON / 4, locks.shutdown()).await;
     drained.expect("nothing can be done any more");
+}
+
+/// An owner that is the time at which it asked, with the expiry of its lock.
+#[tokio::test]
+async fn an_owner_that_is_a_time_is_never_taken_over() {
+    let server = RedisServer::start();
+    let locks = connect(Dialect::DeadlineGetset, &server.url()).await;
+    server.cli(&["SET", KEY, &deadline_in(-150), "NX", "PX", "60000"]);
+    let asked = locks.lock(NAME).acquire().await;
+    assert!(asked.is_err(), "two hold it");
+    let error = asked.unwrap_err();
+    assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
+}
+
+/// A client whose clock is 80 ms behind the server's, within what is borne, holds it for 40 ms yet.
+#[tokio::test]
+async fn a_holder_whose_clock_is_behind_is_borne() {
+    let server = RedisServer::start();
+    let locks = connect(Dialect::DeadlineGetset, &server.url()).await;
+    server.cli(&["SET", KEY, &deadline_in(-40)]);
+    let error = refusal(&locks).await;
+    assert!(error.is_contended(), "{error}");
 }
 
 /// Somebody touches one key all the time: the other locks are renewed.

@@ -78,7 +78,7 @@ impl Deadlines {
             }
             Err(found) => {
                 attempt.out();
-                where_a_deadline_belongs(&attempt.key, &found, Clock::System.now())
+                where_a_deadline_belongs(&attempt.key, &found, said.server_ms, Clock::System.now())
             }
         }
     }

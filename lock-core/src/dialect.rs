@@ -63,7 +63,8 @@ pub struct Capabilities {
     /// Whoever is refused is told what the holder calls itself.
     pub names_holder: bool,
     /// An acquisition or a release whose answer got lost is settled as long as the process lives,
-    /// instead of ending with its ttl.
+    /// instead of ending with its ttl. Outside the native dialect not what arrives later than the
+    /// command timeout.
     pub takes_back: bool,
     /// Works without the right to run scripts.
     pub without_scripts: bool,

@@ -153,6 +153,32 @@ impl LockError {
         matches!(self, Self::Backend(error) if error.kind().is_transient())
     }
 
+    /// Whether the server answered that it does not, so that nothing was done.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_refusal(&self) -> bool {
+        use BackendErrorKind as Kind;
+        let LockError::Backend(error) = self else {
+            return false;
+        };
+        matches!(
+            error.kind(),
+            Kind::Loading
+                | Kind::ScriptBusy
+                | Kind::OutOfMemory
+                | Kind::Misconfigured
+                | Kind::NoReplicas
+                | Kind::NotPrimary
+                | Kind::Authentication
+                | Kind::Permission
+        )
+    }
+
+    /// Whether that will not change by itself.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_refused_for_good(&self) -> bool {
+        matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::Permission)
+    }
+
     /// Whether there is no connection, or it broke.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::Unreachable)

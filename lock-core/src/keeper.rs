@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::backend::{Backend, Ending};
 use crate::clock::Moment;
+use crate::dialect::Dialect;
 use crate::error::{BackendErrorKind, LockError};
 use crate::hold::Hold;
 use crate::inbox::{Inbox, locked};
@@ -139,6 +140,16 @@ impl Keeper {
     }
 }
 
+impl Shared {
+    /// One job less is open.
+    fn settled(&self) {
+        if self.open_jobs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.drained.notify_waiters();
+            self.wake.notify_one();
+        }
+    }
+}
+
 impl Drop for Keeper {
     fn drop(&mut self) {
         if std::process::id() != self.process {
@@ -230,7 +241,14 @@ fn attend(shared: &Arc<Shared>, due: Vec<Arc<Hold>>, now: Moment) {
     for hold in due {
         match hold.wish(now) {
             Wish::Renew { before } => {
-                limit = limit.min(before.since(now));
+                let left = before.since(now);
+                if hold.key.dialect().capabilities().without_scripts {
+                    // Transactions come one after another: nobody is to wait for their answers.
+                    let limit = shared.command_timeout.min(left);
+                    tokio::spawn(renew(Arc::clone(shared), vec![hold], limit));
+                    continue;
+                }
+                limit = limit.min(left);
                 batch.push(hold);
             }
             Wish::Look(at) => {
@@ -278,23 +296,28 @@ async fn renew(shared: Arc<Shared>, holds: Vec<Arc<Hold>>, limit: Duration) {
     shared.wake.notify_one();
 }
 
-/// Whether a release would be told the same again, or not be sent. A companion of another type is met after the
+/// Whether a release would be told the same again. A companion of another type is met after the
 /// key was deleted, and a right is granted by people, who take longer than a lease.
 fn repeats_itself(error: &LockError) -> bool {
     match error {
         LockError::ForeignKey { .. } => true,
-        LockError::Backend(error) => matches!(
-            error.kind(),
-            BackendErrorKind::Permission | BackendErrorKind::Unsettled
-        ),
+        LockError::Backend(error) => matches!(error.kind(), BackendErrorKind::Permission),
         _ => false,
     }
+}
+
+/// Whether a release is not sent any more, whatever may come.
+fn is_unsettled(error: &LockError) -> bool {
+    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::Unsettled)
 }
 
 /// Takes a nonce back until the server has confirmed that nothing of it can come back.
 async fn settle(shared: Arc<Shared>, mut job: Job) {
     let clock = shared.backend.clock();
     let mut backoff = Backoff::new(Jitter::from_os());
+    // The expiry may be what the server did not hear of.
+    let may_stay_for_ever = job.ending.key.dialect() == Dialect::SetnxExpire;
+    let mut is_awaited = true;
     loop {
         let answer = shared
             .backend
@@ -311,8 +334,15 @@ async fn settle(shared: Arc<Shared>, mut job: Job) {
                 }
             }
             Err(error) => {
-                let refused = repeats_itself(&error) && job.ending.unsettled_until_ms.is_none();
-                if refused || clock.now() >= job.give_up_at {
+                let refused = is_unsettled(&error)
+                    || repeats_itself(&error) && job.ending.unsettled_until_ms.is_none();
+                let is_over = clock.now() >= job.give_up_at;
+                if is_over && may_stay_for_ever && is_awaited {
+                    warn!(key = %job.ending.key, %error, "release goes on: the key may have no expiry");
+                    shared.settled();
+                    is_awaited = false;
+                }
+                if refused || is_over && !may_stay_for_ever {
                     warn!(key = %job.ending.key, %error, "release given up: the lease ends by itself");
                     break;
                 }
@@ -323,8 +353,7 @@ async fn settle(shared: Arc<Shared>, mut job: Job) {
         tokio::time::sleep(pause).await;
     }
     shared.inbox.remove(job.ending.nonce);
-    if shared.open_jobs.fetch_sub(1, Ordering::AcqRel) == 1 {
-        shared.drained.notify_waiters();
-        shared.wake.notify_one();
+    if is_awaited {
+        shared.settled();
     }
 }

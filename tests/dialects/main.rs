@@ -8,10 +8,12 @@ use lock_core::{Dialect, LockError, LockManager, ReleaseBy};
 use tests::RedisServer;
 
 mod deadlines;
+mod dropped;
 mod keys;
 mod owners;
 mod settings;
 mod transactions;
+mod trouble;
 
 const NAME: &str = "job";
 const KEY: &str = "lock:job";

@@ -122,7 +122,8 @@ impl Dialects {
         match scheme {
             Scheme::SetNxPx(ReleaseBy::WatchMulti) => {
                 let owner = self.owners.owner(ending.nonce);
-                self.watched.take_back(ending, &owner, limit).await
+                let nobody = self.owners.nobody();
+                self.watched.take_back(ending, &owner, &nobody, limit).await
             }
             Scheme::DeadlineGetset => self.deadlines.take_back(ending, limit).await,
             Scheme::SetnxExpire | Scheme::LuaSetnxExpire | Scheme::SetNxPx(ReleaseBy::Script) => {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, RedisError, Value};
+use redis::{Cmd, Pipeline, RedisError, ToRedisArgs, Value};
 use tokio::sync::{Notify, watch};
 
 use super::connection::{Connection, Connector};
@@ -168,7 +168,7 @@ impl Server {
         connection: &Connection,
         script: &Script,
         key: &LockKey,
-        args: &[String],
+        args: &[impl ToRedisArgs],
         read: impl Fn(Value) -> Result<Timed<T>, LockError>,
         limit: Duration,
     ) -> Result<Asked<T>, LockError> {

@@ -7,9 +7,10 @@ use std::time::Duration;
 use super::found::where_a_deadline_belongs;
 use super::take::take;
 use crate::backend::redis::connection::Connection;
+use crate::backend::redis::fault::timed_out;
 use crate::backend::redis::reply::{self, Timed};
 use crate::backend::redis::scripts::{DEADLINE_EXTEND, DEADLINE_RELEASE, DEADLINE_TAKE};
-use crate::backend::redis::server::{NotAfter, Server};
+use crate::backend::redis::server::{NotAfter, Server, refused};
 use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed};
 use crate::clock::Clock;
 use crate::dialect::CLOCK_TOLERANCE;
@@ -27,6 +28,7 @@ fn spare_ms() -> u64 {
 pub(super) struct Deadlines {
     server: Arc<Server>,
     written: Mutex<Written>,
+    renewing: tokio::sync::Mutex<()>,
 }
 
 impl Deadlines {
@@ -34,6 +36,7 @@ impl Deadlines {
         Self {
             server,
             written: Mutex::default(),
+            renewing: tokio::sync::Mutex::default(),
         }
     }
 
@@ -77,45 +80,21 @@ impl Deadlines {
             }
             Err(found) => {
                 attempt.out();
-                where_a_deadline_belongs(&attempt.key, &found, Clock::System.now())
+                where_a_deadline_belongs(&attempt.key, &found, said.server_ms, Clock::System.now())
             }
         }
     }
 
-    /// Renewals of one lock from several runtimes may overtake each other, each over a connection
-    /// of its own, and then find another value than they expect. Those are done again.
+    /// One after another: each has to know what the one before wrote, and two on two connections
+    /// may arrive in any order.
     pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
-        let until = Clock::System.now().plus(limit);
-        let (mut answers, mut overtaken) = self.extend_once(renewals, limit).await;
-        while !overtaken.is_empty() {
-            let left = until.since(Clock::System.now());
-            if left.is_zero() {
-                break;
-            }
-            let mut places = Vec::new();
-            let mut again = Vec::new();
-            for (place, renewal) in renewals.iter().enumerate() {
-                if overtaken.contains(&renewal.nonce) {
-                    places.push(place);
-                    again.push(renewal.clone());
-                }
-            }
-            let (answered, still) = self.extend_once(&again, left).await;
-            for (place, answer) in places.into_iter().zip(answered) {
-                answers[place] = answer;
-            }
-            overtaken = still;
+        if renewals.is_empty() {
+            return Vec::new();
         }
-        answers
-    }
-
-    /// Also says whose answer means nothing, since another renewal came in between.
-    async fn extend_once(
-        &self,
-        renewals: &[Renewal],
-        limit: Duration,
-    ) -> (Vec<Renewed>, Vec<Nonce>) {
-        let overtaken = Mutex::new(Vec::new());
+        let until = Clock::System.now().plus(limit);
+        let Ok(_turn) = tokio::time::timeout(limit, self.renewing.lock()).await else {
+            return Renewed::all_failed(renewals, &timed_out("other renewals are under way"));
+        };
         let args = |renewal: &Renewal, server_ms| {
             let deadline = Self::end_of(server_ms, renewal.ttl);
             // Noted before it is sent: the answer may get lost, and then either stands there.
@@ -126,26 +105,23 @@ impl Deadlines {
         let read = |renewal: &Renewal, server_ms, sent, reply| {
             let Timed { it, server_us } = reply::was_ours(reply)?;
             let deadline = Self::end_of(server_ms, renewal.ttl);
-            let mut written = locked(&self.written);
             if it {
-                written.extended(renewal.nonce, deadline);
-            } else if written.is_overtaken(renewal.nonce, deadline) {
-                locked(&overtaken).push(renewal.nonce);
-                return Err(LockError::backend(
-                    BackendErrorKind::TimedOut,
-                    "other renewals of the lock came first, again and again",
-                ));
+                locked(&self.written).extended(renewal.nonce, deadline);
             }
             // The server's clock may have moved on further than ours since it told the time.
             let left = Duration::from_millis(deadline.saturating_sub(server_us / 1000));
             let it = Renewed::if_ours(it, renewal, sent).for_at_most(left);
             Ok(Timed { it, server_us })
         };
-        let answers = self
-            .server
-            .renew_each(&DEADLINE_EXTEND, renewals, args, read, limit)
-            .await;
-        (answers, std::mem::take(&mut *locked(&overtaken)))
+        self.server
+            .renew_each(
+                &DEADLINE_EXTEND,
+                renewals,
+                args,
+                read,
+                until.since(Clock::System.now()),
+            )
+            .await
     }
 
     pub(super) async fn take_back(
@@ -155,6 +131,11 @@ impl Deadlines {
     ) -> Result<Released, LockError> {
         let until = Clock::System.now().plus(limit);
         let connection = self.server.connection_for(ending, limit).await?;
+        // The server may have closed a connection that nobody used: to be found out by something
+        // that may be sent again.
+        let left = until.since(Clock::System.now());
+        let alive = connection.call(&redis::cmd("TIME"), left).await?;
+        alive.map_err(|error| refused(&connection, &ending.key, error))?;
         let now = Clock::System.now();
         // Sent once: when the first copy has freed the lock, the deadline that stands there may be
         // the next holder's, and read the same.
@@ -165,8 +146,15 @@ impl Deadlines {
         let asked = self
             .server
             .ask(&connection, script, key, &args, reply::was_ours, left)
-            .await?;
-        locked(&self.written).forget(ending.nonce);
+            .await;
+        let mut written = locked(&self.written);
+        if let Err(error) = &asked
+            && error.is_refusal()
+        {
+            written.release_was_refused(ending.nonce);
+        }
+        let asked = asked?;
+        written.forget(ending.nonce);
         Ok(Released {
             was_ours: asked.it,
             server_ms: asked.server_ms,
@@ -196,23 +184,19 @@ impl Written {
         self.0.insert(nonce, lock);
     }
 
-    /// This one is about to be written in the place of one of those that are returned, itself
-    /// among them. They are few: a renewal without an answer adds one, and the next with one
-    /// leaves one.
+    /// This one is about to be written in the place of one of those that are returned. They are
+    /// few: a renewal without an answer adds one, and the next with one leaves one.
     fn may_hold(&mut self, nonce: Nonce, deadline: u64) -> Vec<u64> {
-        let Some(lock) = self.0.get_mut(&nonce) else {
+        let lock = self.0.get_mut(&nonce);
+        // What a release that is on its way does not know of must not be written any more.
+        let Some(lock) = lock.filter(|lock| !lock.release_is_sent) else {
             return Vec::new();
         };
-        if !lock.deadlines.contains(&deadline) {
+        let before = lock.deadlines.clone();
+        if !before.contains(&deadline) {
             lock.deadlines.push(deadline);
         }
-        lock.deadlines.clone()
-    }
-
-    /// Whether another one was about to be written after this one, which need not have expected it.
-    fn is_overtaken(&self, nonce: Nonce, deadline: u64) -> bool {
-        let lock = self.0.get(&nonce);
-        lock.is_some_and(|lock| lock.deadlines.last() != Some(&deadline))
+        before
     }
 
     /// A renewal wrote this one: those before it have gone, those after it may come.
@@ -238,6 +222,13 @@ impl Written {
         Ok(lock.deadlines.clone())
     }
 
+    /// The server did nothing: it may be sent again.
+    fn release_was_refused(&mut self, nonce: Nonce) {
+        if let Some(lock) = self.0.get_mut(&nonce) {
+            lock.release_is_sent = false;
+        }
+    }
+
     fn forget(&mut self, nonce: Nonce) {
         self.0.remove(&nonce);
     }
@@ -261,14 +252,11 @@ mod tests {
         assert!(written.may_hold(ONE, 5).is_empty());
         assert!(written.release(ONE).unwrap().is_empty(), "never held");
         written.holds(ONE, 10);
-        assert_eq!(written.may_hold(ONE, 20), [10, 20]);
-        assert!(!written.is_overtaken(ONE, 20));
-        assert_eq!(written.may_hold(ONE, 30), [10, 20, 30]);
-        assert_eq!(written.may_hold(ONE, 30), [10, 20, 30], "a twin");
-        assert!(written.is_overtaken(ONE, 20));
+        assert_eq!(written.may_hold(ONE, 20), [10]);
+        assert_eq!(written.may_hold(ONE, 30), [10, 20]);
         // The answers come in any order.
         written.extended(ONE, 20);
-        assert_eq!(written.may_hold(ONE, 40), [20, 30, 40]);
+        assert_eq!(written.may_hold(ONE, 40), [20, 30]);
         written.extended(ONE, 40);
         written.extended(ONE, 30);
         assert_eq!(written.release(ONE).unwrap(), [40]);
@@ -281,9 +269,7 @@ mod tests {
         let mut written = Written::default();
         written.holds(ONE, 10);
         assert_eq!(written.release(ONE).unwrap(), [10]);
-        // A renewal that crossed it.
-        assert_eq!(written.may_hold(ONE, 20), [10, 20]);
-        written.extended(ONE, 20);
+        assert!(written.may_hold(ONE, 20).is_empty(), "no renewal follows");
         let error = written.release(ONE).unwrap_err();
         assert!(error.to_string().contains("ends with its ttl"), "{error}");
     }

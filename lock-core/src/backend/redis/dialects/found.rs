@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::backend::{Asked, Seen};
 use crate::clock::Moment;
+use crate::dialect::CLOCK_TOLERANCE;
 use crate::error::LockError;
 use crate::foreign;
 use crate::key::LockKey;
@@ -68,18 +69,37 @@ pub(super) fn where_an_owner_belongs(
 pub(super) fn where_a_deadline_belongs(
     key: &LockKey,
     found: &Found,
+    server_ms: u64,
     now: Moment,
 ) -> Result<Asked, LockError> {
-    if let Found::Value { text, remaining } = found
-        && !foreign::is_deadline(text)
-    {
-        let seen = Seen::by(text, *remaining);
-        let ours = seen.is_some_and(|seen| seen.nonce.is_some());
-        if !ours || remaining.is_none() {
-            return Err(foreign::owner(key, &crate::wire::tidy_label(text)));
+    let mut asked = held_by_another(key, found, now)?;
+    let Found::Value { text, remaining } = found else {
+        return Ok(asked);
+    };
+    if is_a_deadline_with(text, *remaining, server_ms) {
+        if let Asked::Busy {
+            ahead: Ahead::Polled { ends },
+            ..
+        } = &mut asked
+        {
+            // Taken over only then: its holder's clock may be behind.
+            *ends = ends.plus(CLOCK_TOLERANCE);
         }
+        return Ok(asked);
     }
-    held_by_another(key, found, now)
+    let seen = Seen::by(text, *remaining);
+    let ours = seen.is_some_and(|seen| seen.nonce.is_some());
+    if !ours || remaining.is_none() {
+        return Err(foreign::owner(key, &crate::wire::tidy_label(text)));
+    }
+    Ok(asked)
+}
+
+/// An owner may be a time as well: then its key outlives that time by more than deadlines do.
+fn is_a_deadline_with(text: &str, remaining: Option<Duration>, server_ms: u64) -> bool {
+    let is_over = text.parse::<u64>().is_ok_and(|ends| ends < server_ms);
+    let goes_with_it = remaining.is_none_or(|remaining| remaining <= CLOCK_TOLERANCE);
+    foreign::is_deadline(text) && (!is_over || goes_with_it)
 }
 
 fn held_by_another(key: &LockKey, found: &Found, now: Moment) -> Result<Asked, LockError> {
@@ -126,7 +146,7 @@ mod tests {
 
     fn deadlines(found: &Found) -> Result<Asked, LockError> {
         let key = key(Dialect::DeadlineGetset);
-        where_a_deadline_belongs(&key, found, Moment::from_millis(0))
+        where_a_deadline_belongs(&key, found, SERVER_MS, Moment::from_millis(0))
     }
 
     fn is_waited_for(asked: &Result<Asked, LockError>) -> bool {
@@ -174,6 +194,8 @@ mod tests {
     fn deadlines_wait_for_deadlines_and_for_locks_of_this_library() {
         for (text, remaining) in [
             ("1763700000001", Some(1)),
+            // It may be taken over in a moment.
+            ("1763699999950", Some(50)),
             (OURS, Some(5)),
             (NATIVE, Some(5)),
         ] {
@@ -189,6 +211,7 @@ mod tests {
             (OURS, None),
             ("17", Some(5)),
             ("", None),
+            ("1763699999950", Some(5_000)),
         ] {
             let error = deadlines(&value(text, remaining)).unwrap_err();
             assert!(error.to_string().contains("expects a deadline"), "{error}");

@@ -33,6 +33,8 @@ pub(super) struct Owners {
 struct Look {
     taken: bool,
     found: Found,
+    /// The beginning of the value, which need not be text.
+    bytes: Vec<u8>,
     sent: Moment,
     server_ms: u64,
 }
@@ -46,6 +48,11 @@ impl Owners {
     pub(super) fn owner(&self, nonce: Nonce) -> String {
         let label = self.label.to_string();
         PlainOwner { nonce, label }.to_string()
+    }
+
+    /// What stands in a key that stays locked after its release.
+    pub(super) fn nobody(&self) -> String {
+        self.owner(Nonce::nobody())
     }
 
     /// `SET key owner NX PX ttl`.
@@ -103,7 +110,20 @@ impl Owners {
             let expires = self
                 .server
                 .ask(connection, script, &key, &args, reply::was_ours, left)
-                .await?;
+                .await;
+            let expires = match expires {
+                Ok(expires) => expires,
+                Err(error) => {
+                    if error.is_refused_for_good() {
+                        // Nor can it be released: it is at least not to stay for ever.
+                        let mut expire = redis::cmd("PEXPIRE");
+                        expire.arg(key.as_str()).arg(ttl_ms).arg("NX");
+                        let left = until.since(Clock::System.now());
+                        let _set_or_not = connection.call(&expire, left).await;
+                    }
+                    return Err(error);
+                }
+            };
             if expires.it {
                 return Ok(Asked::Held {
                     token: None,
@@ -114,14 +134,14 @@ impl Owners {
             return busy(attempt, &Found::Nothing, expires.server_ms);
         }
         let asked = busy(attempt, &look.found, look.server_ms)?;
-        let (Asked::Busy { ahead, holder }, Found::Value { text, .. }) = (&asked, look.found)
+        let Asked::Busy {
+            ahead: Ahead::NoExpiry,
+            holder,
+        } = &asked
         else {
             return Ok(asked);
         };
-        if *ahead != Ahead::NoExpiry {
-            return Ok(asked);
-        }
-        let args = [text, ttl_ms.to_string()];
+        let args = [look.bytes, ttl_ms.to_string().into_bytes()];
         let script = &OWNER_REPAIR;
         let repaired = self
             .server
@@ -204,24 +224,34 @@ impl Owners {
         let server_us = server_time(time.map_err(refused)?)?;
         self.server.told_time(connection, sent, server_us);
         let pttl: i64 = read(pttl.map_err(refused)?)?;
+        let mut bytes = Vec::new();
         let found = match value {
             _ if pttl == -2 => Found::Nothing,
-            Ok(value) => Found::Value {
-                text: String::from_utf8_lossy(&read::<Vec<u8>>(value)?).into_owned(),
-                remaining: u64::try_from(pttl).ok().map(Duration::from_millis),
-            },
+            Ok(value) => {
+                bytes = read(value)?;
+                Found::Value {
+                    text: String::from_utf8_lossy(&bytes).into_owned(),
+                    remaining: u64::try_from(pttl).ok().map(Duration::from_millis),
+                }
+            }
             Err(error) if is_wrong_type(&error) => {
                 let mut kind = redis::cmd("TYPE");
                 kind.arg(key.as_str());
                 let left = until.since(Clock::System.now());
                 let kind = connection.call(&kind, left).await?.map_err(refused)?;
-                Found::Type(read(kind)?)
+                let kind: String = read(kind)?;
+                match kind.as_str() {
+                    // Another one than a moment ago.
+                    "none" | "string" => Found::Nothing,
+                    _ => Found::Type(kind),
+                }
             }
             Err(error) => return Err(refused(error)),
         };
         Ok(Look {
             taken,
             found,
+            bytes,
             sent,
             server_ms: server_us / 1000,
         })
@@ -250,7 +280,8 @@ impl Owners {
         let until = Clock::System.now().plus(limit);
         let connection = self.server.connection_for(ending, limit).await?;
         let now = Clock::System.now();
-        let args = [self.owner(ending.nonce), ending.keep_ms(now).to_string()];
+        let keep = ending.keep_ms(now).to_string();
+        let args = [self.owner(ending.nonce), keep, self.nobody()];
         let (script, key, left) = (&OWNER_RELEASE, &ending.key, until.since(now));
         let asked = self
             .server

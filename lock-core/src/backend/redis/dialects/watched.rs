@@ -56,6 +56,7 @@ impl Watched {
             change
                 .arg(renewal.key.as_str())
                 .arg(whole_millis(renewal.ttl));
+            let change = [change];
             let left = until.since(Clock::System.now());
             let owner = owner(renewal.nonce);
             let changed = self.change(&renewal.key, &owner, &change, left).await;
@@ -71,14 +72,28 @@ impl Watched {
         &self,
         ending: &Ending,
         owner: &str,
+        nobody: &str,
         limit: Duration,
     ) -> Result<Released, LockError> {
         let key = ending.key.as_str();
-        let mut change = Cmd::new();
-        match ending.keep_ms(Clock::System.now()) {
-            0 => change.arg("DEL").arg(key),
-            // Never longer than it would have been.
-            keep => change.arg("PEXPIRE").arg(key).arg(keep).arg("LT"),
+        let command = |name, arg: &dyn Fn(&mut Cmd)| {
+            let mut command = redis::cmd(name);
+            command.arg(key);
+            arg(&mut command);
+            command
+        };
+        let change = match ending.keep_ms(Clock::System.now()) {
+            0 => vec![command("DEL", &|_| {})],
+            keep => vec![
+                // Owned by nobody: a renewal that was overtaken must not lengthen it.
+                command("SET", &|set| {
+                    set.arg(nobody).arg("KEEPTTL");
+                }),
+                // Never longer than it would have been.
+                command("PEXPIRE", &|expire| {
+                    expire.arg(keep).arg("LT");
+                }),
+            ],
         };
         let changed = self.change(&ending.key, owner, &change, limit).await?;
         Ok(Released {
@@ -93,16 +108,17 @@ impl Watched {
         &self,
         key: &LockKey,
         owner: &str,
-        change: &Cmd,
+        change: &[Cmd],
         limit: Duration,
     ) -> Result<Changed, LockError> {
         let until = Clock::System.now().plus(limit);
         let connection = self.connections.here(limit).await?;
-        let left = until.since(Clock::System.now());
-        let _turn = tokio::time::timeout(left, connection.turn.lock())
-            .await
-            .map_err(|_| timed_out("another transaction is under way"))?;
         loop {
+            let left = until.since(Clock::System.now());
+            // Given back between two tries: a key that is touched all the time holds up no other.
+            let _turn = tokio::time::timeout(left, connection.turn.lock())
+                .await
+                .map_err(|_| timed_out("other transactions are under way"))?;
             let left = until.since(Clock::System.now());
             if left.is_zero() {
                 return Err(timed_out("the key is changed all the time"));
@@ -123,7 +139,7 @@ impl Watched {
         connection: &Connection,
         key: &LockKey,
         owner: &str,
-        change: &Cmd,
+        change: &[Cmd],
         limit: Duration,
     ) -> Result<Option<Changed>, LockError> {
         let until = Clock::System.now().plus(limit);
@@ -141,20 +157,26 @@ impl Watched {
             Err(error) if is_wrong_type(&error) => false,
             Err(error) => return Err(refused(error)),
         };
-        let mut act = Pipeline::with_capacity(4);
+        let mut act = Pipeline::with_capacity(5);
         act.cmd("MULTI");
         if was_ours {
-            act.add_command(change.clone());
+            for command in change {
+                act.add_command(command.clone());
+            }
         } else {
             // Something has to stand between the two, and nothing is to be done.
             act.cmd("TIME");
         }
         act.cmd("EXEC").cmd("TIME");
         let sent = Clock::System.now();
-        let [multi, queued, executed, time] = call(connection, &mut act, until.since(sent)).await?;
-        multi.map_err(refused)?;
-        // Refused as it was queued: that says more than the refusal of the whole.
-        queued.map_err(refused)?;
+        act.ignore_errors();
+        let mut replies = connection.call_all(&act, until.since(sent)).await?;
+        let time = replies.pop().ok_or_else(unexpected)?;
+        let executed = replies.pop().ok_or_else(unexpected)?;
+        for queued in replies {
+            // Refused as it was queued: that says more than the refusal of the whole.
+            queued.map_err(refused)?;
+        }
         let executed = executed.map_err(refused)?;
         let server_us = server_time(time.map_err(refused)?)?;
         self.server.told_time(connection, sent, server_us);

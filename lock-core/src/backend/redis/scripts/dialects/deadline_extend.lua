@@ -5,7 +5,7 @@
 -- KEYS[1] lock key            a string: the deadline in milliseconds since the epoch
 -- ARGV[1] deadline            until when the lock is to be yours
 -- ARGV[2] spare               milliseconds after its deadline in which the key goes by itself
--- ARGV[3...] the deadlines that you may have written, this one among them
+-- ARGV[3...] the deadlines that you may have written before
 --
 -- Answers with the server's time in microseconds as second element:
 --   held  now                 extended
@@ -17,6 +17,9 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+  return value
+end
 local mine = false
 for i = 3, #ARGV do
   -- It may have stood there, and the lock be taken over since: by one whose deadline reads like

@@ -19,6 +19,9 @@ local now = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now / 1000)
 local keep = tonumber(ARGV[1])
 local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+  return value
+end
 local mine = false
 for i = 3, #ARGV do
   -- It may have stood there, and the lock be taken over since: by one whose deadline reads like

@@ -3,7 +3,8 @@
 --
 -- KEYS[1] lock key            a string: the deadline in milliseconds since the epoch
 -- ARGV[1] deadline            until when the lock is to be yours
--- ARGV[2] spare               milliseconds after its deadline in which the key goes by itself
+-- ARGV[2] spare               milliseconds after its deadline in which the key goes by itself, and
+--                             until which nobody takes it over
 -- ARGV[3] not_after           milliseconds of server time: a later copy of this call does nothing
 --
 -- Answers with the server's time in microseconds as second element:
@@ -29,16 +30,25 @@ if now_ms > tonumber(ARGV[3]) then
 end
 if redis.call('SETNX', KEYS[1], ARGV[1]) == 0 then
   local value = redis.pcall('GET', KEYS[1])
+  if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+    return value
+  end
   if type(value) == 'table' then
     return {'foreign', now, redis.call('TYPE', KEYS[1]).ok}
   end
   if not string.find(value, '^%d+$') or #value ~= 13 then
     return {'busy', now, redis.call('PTTL', KEYS[1]), string.sub(value, 1, 200)}
   end
-  if tonumber(value) >= now_ms then
-    return {'busy', now, value - now_ms, value}
+  -- Its holder's clock may be behind.
+  if value + ARGV[2] >= now_ms then
+    return {'busy', now, math.max(value - now_ms, 0), value}
+  end
+  -- A deadline goes with its time: this is an owner that looks like one.
+  local remaining = redis.call('PTTL', KEYS[1])
+  if remaining > tonumber(ARGV[2]) then
+    return {'busy', now, remaining, value}
   end
   redis.call('GETSET', KEYS[1], ARGV[1])
 end
 redis.call('PEXPIREAT', KEYS[1], deadline + ARGV[2])
-return {'held', now, deadline - now_ms}
+return {'held', now, math.max(deadline - now_ms, 0)}

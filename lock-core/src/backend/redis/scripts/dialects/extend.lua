@@ -14,7 +14,11 @@
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+  return value
+end
+if value ~= ARGV[1] then
   return {'gone', now}
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])

@@ -26,6 +26,9 @@ if redis.call('SETNX', KEYS[1], ARGV[1]) == 1 then
   return {'held', now, ARGV[2] * 1000}
 end
 local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+  return value
+end
 if type(value) == 'table' then
   return {'foreign', now, redis.call('TYPE', KEYS[1]).ok}
 end

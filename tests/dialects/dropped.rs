@@ -1,0 +1,102 @@
+//! Futures of each dialect, dropped after every number of polls.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use lock_core::{Dialect, LockManager};
+use tests::{RedisServer, eventually_async};
+
+use super::{KEY, NAME, OWNERS, SOON, exists, ms};
+
+const MANY: usize = 60;
+
+/// Polls a future at most so often, and then is done without it.
+struct Cut<F> {
+    future: Pin<Box<F>>,
+    polls: usize,
+}
+
+impl<F: Future> Future for Cut<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.polls == 0 {
+            return Poll::Ready(None);
+        }
+        self.polls -= 1;
+        match self.future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if self.polls == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+fn cut<F: Future>(future: F, polls: usize) -> Cut<F> {
+    Cut {
+        future: Box::pin(future),
+        polls,
+    }
+}
+
+async fn is_free(server: &RedisServer, what: &str, dialect: Dialect, polls: usize) {
+    let free = tokio::time::timeout(SOON / 4, eventually_async(SOON, async || !exists(server)));
+    let left = || server.cli(&["PTTL", KEY]).integer();
+    assert!(
+        free.await.is_ok(),
+        "{dialect}: {what}, {polls} polls: {}",
+        left()
+    );
+}
+
+/// Nothing is left behind but, where a value names nobody, a lock that ends with its ttl.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_dropped_is_given_back() {
+    for dialect in [&OWNERS[..], &[Dialect::DeadlineGetset]].concat() {
+        let server = RedisServer::start();
+        // Nothing but a release is fast enough, unless only the ttl can be.
+        let ttl = if dialect.capabilities().takes_back {
+            ms(60_000)
+        } else {
+            ms(1_000)
+        };
+        let builder = LockManager::builder().dialect(dialect).default_ttl(ttl);
+        let locks = builder.connect(&server.url()).await.unwrap();
+        for what in ["acquire", "wait", "renew", "release"] {
+            let mut is_done = false;
+            for polls in 0..MANY {
+                is_done = match what {
+                    "acquire" => cut(locks.lock(NAME).acquire(), polls).await.is_some(),
+                    "wait" => {
+                        let other = locks.lock(NAME).acquire().await.unwrap();
+                        let waiting = cut(locks.lock(NAME).wait(SOON).acquire(), polls);
+                        let releasing = async {
+                            tokio::time::sleep(ms(2)).await;
+                            other.release().await.unwrap();
+                        };
+                        tokio::join!(waiting, releasing).0.is_some()
+                    }
+                    "renew" => {
+                        let held = locks.lock(NAME).acquire().await.unwrap();
+                        let done = cut(held.renew(), polls).await;
+                        held.renew().await.unwrap();
+                        held.release().await.unwrap();
+                        done.is_some()
+                    }
+                    _ => {
+                        let held = locks.lock(NAME).acquire().await.unwrap();
+                        cut(held.release(), polls).await.is_some()
+                    }
+                };
+                is_free(&server, what, dialect, polls).await;
+                if is_done {
+                    break;
+                }
+            }
+            assert!(is_done, "{dialect}: {what}");
+        }
+        tokio::time::timeout(SOON, locks.shutdown()).await.unwrap();
+        assert!(!exists(&server), "{dialect}");
+    }
+}

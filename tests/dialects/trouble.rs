@@ -1,0 +1,416 @@
+//! What was found wrong with dialects when somebody tried to break them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, Renew};
+use tests::{Direction, Lost, Proxy, RedisServer, eventually_async};
+
+use super::{KEY, NAME, SET_NX_PX, SLACK, SOON, WATCH_MULTI, connect, exists, ms, refusal, value};
+
+const TTL: Duration = Duration::from_secs(1);
+
+fn deadline_in(millis: i128) -> String {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    (i128::try_from(now).unwrap() + millis).to_string()
+}
+
+fn kind(error: &LockError) -> Option<BackendErrorKind> {
+    match error {
+        LockError::Backend(error) => Some(error.kind()),
+        _ => None,
+    }
+}
+
+/// Owners need not be text, nor short.
+#[tokio::test]
+async fn any_owner_that_was_left_without_expiry_is_repaired() {
+    let long = "x".repeat(1_000_000).into_bytes();
+    for owner in [&b"\xac\xed\x00\x05t\x00\x02me"[..], &long[..], b""] {
+        let server = RedisServer::start();
+        let locks = connect(Dialect::SetnxExpire, &server.url()).await;
+        server.cli(&[b"SETNX", KEY.as_bytes(), owner]);
+        let asked = locks.lock(NAME).ttl(ms(300)).wait(SOON / 4).acquire().await;
+        asked.unwrap().release().await.unwrap();
+    }
+}
+
+fn user(server: &RedisServer, rights: &[&str]) -> String {
+    let words = [
+        &["ACL", "SETUSER", "app", "on", ">pass", "~*", "&*", "+@all"][..],
+        rights,
+    ];
+    server.cli(&words.concat());
+    format!("redis://app:pass@{}", server.address())
+}
+
+/// A right that is missing is not a lock that is lost, nor a key of another kind.
+#[tokio::test]
+async fn a_missing_right_is_said_to_be_one() {
+    for dialect in [SET_NX_PX, Dialect::LuaSetnxExpire, Dialect::DeadlineGetset] {
+        let server = RedisServer::start();
+        let url = user(&server, &[]);
+        let locks = connect(dialect, &url).await;
+        let held = locks.lock(NAME).ttl(TTL).acquire().await.unwrap();
+        user(&server, &["-get"]);
+        let error = held.renew().await.unwrap_err();
+        assert_eq!(
+            kind(&error),
+            Some(BackendErrorKind::Permission),
+            "{dialect}: {error}"
+        );
+        let error = held.release().await.unwrap_err();
+        assert_eq!(
+            kind(&error),
+            Some(BackendErrorKind::Permission),
+            "{dialect}: {error}"
+        );
+        if dialect != SET_NX_PX {
+            let error = refusal(&locks).await;
+            assert_eq!(
+                kind(&error),
+                Some(BackendErrorKind::Permission),
+                "{dialect}: {error}"
+            );
+        }
+    }
+}
+
+/// Without the right to set the expiry by script there is no lock, and no key for ever.
+#[tokio::test]
+async fn a_key_is_not_left_for_ever_where_scripts_are_denied() {
+    let server = RedisServer::start();
+    let url = user(&server, &["-@scripting"]);
+    let locks = connect(Dialect::SetnxExpire, &url).await;
+    let error = locks.lock(NAME).ttl(ms(300)).acquire().await.unwrap_err();
+    assert_eq!(kind(&error), Some(BackendErrorKind::Permission), "{error}");
+    locks.shutdown().await;
+    tokio::time::sleep(ms(300)).await;
+    assert!(
+        !exists(&server),
+        "TTL {}",
+        server.cli(&["TTL", KEY]).integer()
+    );
+}
+
+/// The expiry cannot be set, nor the key taken back, for longer than the ttl.
+#[tokio::test]
+async fn a_key_is_not_left_for_ever_after_a_long_outage() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let builder = LockManager::builder().dialect(Dialect::SetnxExpire);
+    let locks = builder
+        .command_timeout(ms(200))
+        .connect(&proxy.url())
+        .await
+        .unwrap();
+    // The answer to SETNX is here after 60 ms, and the expiry on its way until 120.
+    proxy.delay(Direction::ToServer, ms(60));
+    let asking = tokio::spawn(locks.lock(NAME).ttl(ms(300)).acquire());
+    eventually_async(SOON, async || exists(&server)).await;
+    tokio::time::sleep(ms(20)).await;
+    proxy.cut_all();
+    proxy.refuse();
+    asking.await.unwrap().unwrap_err();
+    tokio::time::sleep(ms(1_500)).await;
+    proxy.forward();
+    tokio::time::timeout(SOON, locks.shutdown()).await.unwrap();
+    tokio::time::sleep(ms(500)).await;
+    assert!(
+        !exists(&server),
+        "TTL {}",
+        server.cli(&["TTL", KEY]).integer()
+    );
+}
+
+/// Renewals of one lock on three connections, which arrive in any order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewals_that_cross_lose_nothing() {
+    const RENEWALS: usize = 100;
+    async fn renew(held: &LockGuard) {
+        for _ in 0..RENEWALS {
+            held.renew().await.unwrap();
+        }
+    }
+    let server = RedisServer::start();
+    let locks = connect(Dialect::DeadlineGetset, &server.url()).await;
+    for _ in 0..10 {
+        let request = locks.lock(NAME).ttl(TTL).renew(Renew::Every(ms(10)));
+        let held = request.acquire().await.unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let runtime = tokio::runtime::Builder::new_current_thread()
+                        .enable_all()
+                        .build()
+                        .unwrap();
+                    runtime.block_on(renew(&held));
+                });
+            }
+        });
+        held.release().await.unwrap();
+        assert!(!exists(&server));
+    }
+}
+
+/// A server that refused a release has not carried it out.
+#[tokio::test]
+async fn a_release_that_was_refused_is_sent_again() {
+    let server = RedisServer::start();
+    let locks = connect(Dialect::DeadlineGetset, &server.url()).await;
+    let held = locks.lock(NAME).ttl(TTL * 20).acquire().await.unwrap();
+    server.cli(&["CONFIG", "SET", "busy-reply-threshold", "1"]);
+    let mut other = server.connect().unwrap();
+    other.send(&["EVAL", "while true do end", "0"]).unwrap();
+    tokio::time::sleep(ms(100)).await;
+    let releasing = tokio::spawn(held.release());
+    tokio::time::sleep(ms(200)).await;
+    server.cli(&["SCRIPT", "KILL"]);
+    let released = releasing.await.unwrap();
+    locks.shutdown().await;
+    assert!(!exists(&server), "{released:?}");
+    released.unwrap();
+}
+
+/// What cannot be settled keeps nobody from leaving.
+#[tokio::test]
+async fn an_unsettled_release_does_not_hold_up_a_shutdown() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = connect(Dialect::DeadlineGetset, &proxy.url()).await;
+    let warm = locks.lock(NAME).acquire().await.unwrap();
+    warm.release().await.unwrap();
+    proxy.lose_next(Lost::Request, KEY);
+    let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+    let written = value(&server);
+    proxy.lose_next(Lost::Reply, written);
+    let error = held.release().await.unwrap_err();
+    assert_eq!(kind(&error), Some(BackendErrorKind::Unsettled), "{error}");
+    let drained = tokio::time::timeout(SOON / 4, locks.shutdown()).await;
+    drained.expect("nothing can be done any more");
+}
+
+/// An owner that is the time at which it asked, with the expiry of its lock.
+#[tokio::test]
+async fn an_owner_that_is_a_time_is_never_taken_over() {
+    let server = RedisServer::start();
+    let locks = connect(Dialect::DeadlineGetset, &server.url()).await;
+    server.cli(&["SET", KEY, &deadline_in(-150), "NX", "PX", "60000"]);
+    let asked = locks.lock(NAME).acquire().await;
+    assert!(asked.is_err(), "two hold it");
+    let error = asked.unwrap_err();
+    assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
+}
+
+/// A client whose clock is 80 ms behind the server's, within what is borne, holds it for 40 ms yet.
+#[tokio::test]
+async fn a_holder_whose_clock_is_behind_is_borne() {
+    let server = RedisServer::start();
+    let locks = connect(Dialect::DeadlineGetset, &server.url()).await;
+    server.cli(&["SET", KEY, &deadline_in(-40)]);
+    let error = refusal(&locks).await;
+    assert!(error.is_contended(), "{error}");
+}
+
+/// Somebody touches one key all the time: the other locks are renewed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_touched_all_the_time_costs_no_other() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    proxy.delay_round_trip(ms(6));
+    let locks = connect(WATCH_MULTI, &proxy.url()).await;
+    let ttl = ms(1_500);
+    let mut others = Vec::new();
+    let hot = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
+    for number in 0..3 {
+        let request = locks.lock(format!("other{number}")).ttl(ttl);
+        others.push(request.acquire().await.unwrap());
+    }
+    let touching = AtomicBool::new(true);
+    let lost = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut neighbour = server.connect().unwrap();
+            while touching.load(Ordering::Relaxed) {
+                neighbour.call(&["PEXPIRE", KEY, "60000"]).unwrap();
+            }
+        });
+        std::thread::sleep(ms(4_000));
+        touching.store(false, Ordering::Relaxed);
+        others.iter().filter(|held| held.is_lost()).count()
+    });
+    drop(hot);
+    assert_eq!(lost, 0, "of 3 that nobody touched");
+}
+
+/// The connection of the transactions hangs: native locks are renewed.
+#[tokio::test]
+async fn trouble_with_transactions_costs_no_native_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = connect(Dialect::Native, &proxy.url()).await;
+    let ttl = ms(900);
+    // The keeper's connections: the first lock makes the one, the second the other.
+    let native = locks.lock("native").ttl(ttl).acquire().await.unwrap();
+    tokio::time::sleep(ms(400)).await;
+    let before = proxy.accepted();
+    let watched = locks
+        .lock(NAME)
+        .ttl(ttl)
+        .dialect(WATCH_MULTI)
+        .acquire()
+        .await
+        .unwrap();
+    eventually_async(SOON, async || proxy.accepted() > before).await;
+    drop(native);
+    let native = locks.lock("native2").ttl(ttl).acquire().await.unwrap();
+    watched.renew().await.unwrap();
+    native.renew().await.unwrap();
+    proxy.mute(before, Direction::ToClient);
+    tokio::time::sleep(ttl * 2).await;
+    assert!(!native.is_lost(), "its renewals were answered");
+}
+
+/// A renewal that was overtaken by the release does not lengthen what the release left.
+#[tokio::test]
+async fn a_late_renewal_does_not_lengthen_the_shortest_hold() {
+    for dialect in [
+        Dialect::Native,
+        SET_NX_PX,
+        Dialect::SetnxExpire,
+        Dialect::LuaSetnxExpire,
+        Dialect::DeadlineGetset,
+        WATCH_MULTI,
+    ] {
+        let server = RedisServer::start();
+        let proxy = Proxy::in_front_of(&server);
+        let locks = connect(dialect, &proxy.url()).await;
+        let ttl = TTL * 3;
+        let request = locks
+            .lock(NAME)
+            .ttl(ttl)
+            .renew(Renew::Every(ms(150)))
+            .min_hold(ms(1_000));
+        let held = request.acquire().await.unwrap();
+        let before = proxy.accepted();
+        // The keeper's, made by its first renewal.
+        eventually_async(SOON, async || proxy.accepted() > before).await;
+        tokio::time::sleep(ms(100)).await;
+        for number in before..proxy.accepted() {
+            proxy.hold(number, Direction::ToServer);
+        }
+        tokio::time::sleep(ms(200)).await;
+        held.release().await.unwrap();
+        for number in before..proxy.accepted() {
+            proxy.resume(number);
+        }
+        tokio::time::sleep(ms(50)).await;
+        let left = server.cli(&["PTTL", KEY]).integer();
+        assert!(left < 1_200, "{dialect}: {left}");
+    }
+}
+
+/// The key of another type goes while it is asked for its type.
+#[tokio::test]
+async fn a_key_that_goes_while_it_is_looked_at_is_free() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = connect(SET_NX_PX, &proxy.url()).await;
+    server.cli(&["RPUSH", KEY, "x"]);
+    proxy.hold(0, Direction::ToClient);
+    let asking = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+    tokio::time::sleep(SLACK).await;
+    server.cli(&["DEL", KEY]);
+    proxy.resume(0);
+    asking.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// The server closes connections that nobody uses; a release that was never carried out is sent
+/// again.
+#[tokio::test]
+async fn a_connection_that_was_idle_costs_no_ttl() {
+    for dialect in Dialect::ALL {
+        let server = RedisServer::start();
+        let proxy = Proxy::in_front_of(&server);
+        let locks = connect(dialect, &proxy.url()).await;
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        proxy.cut(0);
+        tokio::time::sleep(ms(50)).await;
+        let released = held.release().await;
+        assert!(!exists(&server), "{dialect}: {released:?}");
+        released.unwrap();
+    }
+}
+
+/// What is held is renewed, released and kept, also by a server that takes no more writes.
+#[tokio::test]
+async fn a_server_without_memory_renews_and_releases() {
+    for dialect in Dialect::ALL {
+        let server = RedisServer::start();
+        let locks = connect(dialect, &server.url()).await;
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        let kept = locks
+            .lock("kept")
+            .min_hold(ms(600))
+            .acquire()
+            .await
+            .unwrap();
+        server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+        if dialect == WATCH_MULTI {
+            // It queues no command: the page says so.
+            let error = held.renew().await.unwrap_err();
+            assert_eq!(kind(&error), Some(BackendErrorKind::OutOfMemory), "{error}");
+            server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+            held.renew().await.unwrap();
+            continue;
+        }
+        held.renew().await.unwrap();
+        held.release().await.unwrap();
+        assert!(!exists(&server), "{dialect}");
+        kept.renew().await.unwrap();
+        kept.release().await.unwrap();
+        let left = server.cli(&["PTTL", "lock:kept"]).integer();
+        assert!((1..=750).contains(&left), "{dialect}: {left}");
+        let error = refusal(&locks).await;
+        assert_eq!(
+            kind(&error),
+            Some(BackendErrorKind::OutOfMemory),
+            "{dialect}: {error}"
+        );
+    }
+}
+
+/// The last step of the way from deadlines to the native lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deadlines_of_ours_and_native_locks_exclude_each_other() {
+    let server = RedisServer::start();
+    let inside = std::sync::Arc::new(AtomicBool::new(false));
+    let mut tasks = tokio::task::JoinSet::new();
+    for dialect in [Dialect::DeadlineGetset, Dialect::Native] {
+        let builder = LockManager::builder()
+            .dialect(dialect)
+            .share_with_others(true);
+        let locks = builder.connect(&server.url()).await.unwrap();
+        for task in 0..3 {
+            let locks = locks.clone();
+            let inside = std::sync::Arc::clone(&inside);
+            tasks.spawn(async move {
+                for round in 0..15 {
+                    let request = locks.lock(NAME).ttl(TTL).wait(SOON);
+                    let held = request.renew(Renew::Never).acquire().await.unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two hold it");
+                    tokio::time::sleep(ms(2)).await;
+                    inside.store(false, Ordering::SeqCst);
+                    if round == task * 4 {
+                        // It dies, as far as others see.
+                        std::mem::forget(held);
+                    } else {
+                        held.release().await.unwrap();
+                    }
+                }
+            });
+        }
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}

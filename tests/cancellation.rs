@@ -3,13 +3,10 @@
 //! The ttl is long against the time that each round is given, so a key that only its expiry
 //! takes away is seen.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lock_core::{LockManager, distributed_lock};
-use tests::{RedisServer, eventually_async};
+use tests::{RedisServer, cut, eventually_async};
 
 const TTL: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(20);
@@ -17,35 +14,6 @@ const WAIT: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(5);
 /// No future here is polled more often before it is done.
 const MANY: usize = 60;
-
-/// Polls a future at most so often, and then is done without it.
-struct Cut<F> {
-    future: Pin<Box<F>>,
-    polls: usize,
-}
-
-impl<F: Future> Future for Cut<F> {
-    type Output = Option<F::Output>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.polls == 0 {
-            return Poll::Ready(None);
-        }
-        self.polls -= 1;
-        match self.future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if self.polls == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-fn cut<F: Future>(future: F, polls: usize) -> Cut<F> {
-    Cut {
-        future: Box::pin(future),
-        polls,
-    }
-}
 
 struct Place {
     server: RedisServer,

@@ -1,44 +1,11 @@
 //! Futures of each dialect, dropped after every number of polls.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use lock_core::{Dialect, LockManager};
-use tests::{RedisServer, eventually_async};
+use tests::{RedisServer, cut, eventually_async};
 
 use super::{KEY, NAME, OWNERS, SOON, exists, ms};
 
 const MANY: usize = 60;
-
-/// Polls a future at most so often, and then is done without it.
-struct Cut<F> {
-    future: Pin<Box<F>>,
-    polls: usize,
-}
-
-impl<F: Future> Future for Cut<F> {
-    type Output = Option<F::Output>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.polls == 0 {
-            return Poll::Ready(None);
-        }
-        self.polls -= 1;
-        match self.future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if self.polls == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-fn cut<F: Future>(future: F, polls: usize) -> Cut<F> {
-    Cut {
-        future: Box::pin(future),
-        polls,
-    }
-}
 
 async fn is_free(server: &RedisServer, what: &str, dialect: Dialect, polls: usize) {
     let free = tokio::time::timeout(SOON / 4, eventually_async(SOON, async || !exists(server)));

@@ -14,6 +14,7 @@
 
 pub mod clock;
 pub mod conformance;
+pub mod cut;
 pub mod faults;
 pub mod interop;
 mod janitor;
@@ -28,6 +29,7 @@ mod signal;
 pub mod wait;
 
 pub use clock::FrozenClock;
+pub use cut::cut;
 pub use monitor::{Monitor, Recording};
 pub use preload::Shim;
 pub use process::Helper;

@@ -70,7 +70,7 @@ impl Deadlines {
             Ok(remaining) => {
                 let deadline = Self::end_of(said.timing.server_ms, ttl);
                 let mut written = locked(&self.written);
-                written.forget_those_before(said.server_ms);
+                written.sweep(said.server_ms);
                 written.holds(attempt.nonce, deadline);
                 Ok(Asked::Held {
                     token: None,
@@ -165,7 +165,14 @@ impl Deadlines {
 /// The deadlines that were written, by acquisition: the value of the key tells nobody's name, so
 /// that whose it is has to be known here.
 #[derive(Debug, Default)]
-struct Written(HashMap<Nonce, Lock>);
+struct Written {
+    locks: HashMap<Nonce, Lock>,
+    /// How many there were when those that are over were last looked for.
+    swept: usize,
+}
+
+/// Fewer are not worth a look.
+const SWEEP_FROM: usize = 64;
 
 #[derive(Debug)]
 struct Lock {
@@ -181,13 +188,13 @@ impl Written {
             deadlines: vec![deadline],
             release_is_sent: false,
         };
-        self.0.insert(nonce, lock);
+        self.locks.insert(nonce, lock);
     }
 
     /// This one is about to be written in the place of one of those that are returned. They are
     /// few: a renewal without an answer adds one, and the next with one leaves one.
     fn may_hold(&mut self, nonce: Nonce, deadline: u64) -> Vec<u64> {
-        let lock = self.0.get_mut(&nonce);
+        let lock = self.locks.get_mut(&nonce);
         // What a release that is on its way does not know of must not be written any more.
         let Some(lock) = lock.filter(|lock| !lock.release_is_sent) else {
             return Vec::new();
@@ -201,7 +208,7 @@ impl Written {
 
     /// A renewal wrote this one: those before it have gone, those after it may come.
     fn extended(&mut self, nonce: Nonce, deadline: u64) {
-        if let Some(lock) = self.0.get_mut(&nonce)
+        if let Some(lock) = self.locks.get_mut(&nonce)
             && let Some(position) = lock.deadlines.iter().position(|known| *known == deadline)
         {
             lock.deadlines.drain(..position);
@@ -210,7 +217,7 @@ impl Written {
 
     /// A release is about to be sent; what may stand there. None where nothing was ever held.
     fn release(&mut self, nonce: Nonce) -> Result<Vec<u64>, LockError> {
-        let Some(lock) = self.0.get_mut(&nonce) else {
+        let Some(lock) = self.locks.get_mut(&nonce) else {
             return Ok(Vec::new());
         };
         if std::mem::replace(&mut lock.release_is_sent, true) {
@@ -224,19 +231,24 @@ impl Written {
 
     /// The server did nothing: it may be sent again.
     fn release_was_refused(&mut self, nonce: Nonce) {
-        if let Some(lock) = self.0.get_mut(&nonce) {
+        if let Some(lock) = self.locks.get_mut(&nonce) {
             lock.release_is_sent = false;
         }
     }
 
     fn forget(&mut self, nonce: Nonce) {
-        self.0.remove(&nonce);
+        self.locks.remove(&nonce);
     }
 
-    /// Those that were given up without a release are over then.
-    fn forget_those_before(&mut self, server_ms: u64) {
+    /// Forgets those that were given up without a release, and are over: whenever there are twice
+    /// as many as the last time, so that many locks cost no more than few.
+    fn sweep(&mut self, server_ms: u64) {
+        if self.locks.len() < SWEEP_FROM.max(self.swept * 2) {
+            return;
+        }
         let lasts = |lock: &Lock| lock.deadlines.iter().any(|end| *end >= server_ms);
-        self.0.retain(|_, lock| lasts(lock));
+        self.locks.retain(|_, lock| lasts(lock));
+        self.swept = self.locks.len();
     }
 }
 
@@ -277,12 +289,20 @@ mod tests {
     #[test]
     fn what_is_over_is_forgotten() {
         let mut written = Written::default();
-        let other = Nonce::random();
-        written.holds(ONE, 10);
-        written.holds(other, 20);
-        written.forget_those_before(20);
-        assert!(written.release(ONE).unwrap().is_empty());
-        assert_eq!(written.release(other).unwrap(), [20]);
+        let lasting = Nonce::random();
+        written.holds(lasting, 1_000_000);
+        for deadline in 0..10_000 {
+            written.sweep(deadline);
+            written.holds(Nonce::random(), deadline);
+        }
+        assert!(written.locks.len() <= SWEEP_FROM, "{}", written.locks.len());
+        assert_eq!(written.release(lasting).unwrap(), [1_000_000]);
+        // As long as they last they are known, however many.
+        for _ in 0..10_000 {
+            written.sweep(10_000);
+            written.holds(Nonce::random(), 20_000);
+        }
+        assert!(written.locks.len() > 10_000);
     }
 
     #[test]

@@ -189,12 +189,22 @@ impl Subject {
         self.able.min_ttl.max(Duration::from_millis(300))
     }
 
-    /// How long a lock of [`Self::ttl`] may be taken after its request was dropped.
+    /// The ttl of what is to be dropped: so long that only giving it back is fast enough, unless
+    /// the ttl is what ends it.
+    fn ttl_to_drop(&self) -> Duration {
+        if self.able.takes_back {
+            Duration::from_secs(30)
+        } else {
+            self.ttl()
+        }
+    }
+
+    /// How long a lock of [`Self::ttl_to_drop`] may be taken after its future was dropped.
     fn patience(&self) -> Duration {
         if self.able.takes_back {
             AT_ONCE
         } else {
-            self.ttl() + AT_ONCE
+            self.ttl_to_drop() + AT_ONCE
         }
     }
 

@@ -111,7 +111,13 @@ pub async fn a_dropped_body_frees_at_once(s: &Subject) {
 /// Wherever a release is dropped, the lock is free, and whoever has it next keeps it.
 pub async fn a_release_dropped_halfway_releases_once(s: &Subject) {
     for polls in 0..4 {
-        let held = s.first.lock(NAME).ttl(s.ttl()).acquire().await.unwrap();
+        let held = s
+            .first
+            .lock(NAME)
+            .ttl(s.ttl_to_drop())
+            .acquire()
+            .await
+            .unwrap();
         let mut releasing = Box::pin(held.release());
         for _ in 0..polls {
             if poll_once(releasing.as_mut()).await.is_ready() {

@@ -100,7 +100,7 @@ pub async fn one_who_tries_does_not_overtake_those_who_wait(s: &Subject) {
 /// A waiter whose future is dropped is as if it had never been there.
 pub async fn a_waiter_that_leaves_is_passed_over(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
-    let to_leave = || s.second.lock(NAME).ttl(s.ttl()).wait(WAIT);
+    let to_leave = || s.second.lock(NAME).ttl(s.ttl_to_drop()).wait(WAIT);
     let leaving = s.stand_in_line(to_leave(), 1).await;
     let staying = s.stand_in_line(s.first.lock(NAME).wait(WAIT), 2).await;
     // The release may well come before word of the leaving.
@@ -120,7 +120,7 @@ pub async fn a_waiter_that_leaves_is_passed_over(s: &Subject) {
 /// A waiter that was given the lock, and is dropped before it was polled again, hands it on.
 pub async fn a_waiter_that_leaves_at_the_grant_hands_on(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
-    let leaving = s.second.lock(NAME).ttl(s.ttl()).wait(WAIT);
+    let leaving = s.second.lock(NAME).ttl(s.ttl_to_drop()).wait(WAIT);
     let mut leaving = Box::pin(leaving.acquire());
     eventually_async(SOON, async || {
         assert!(poll_once(leaving.as_mut()).await.is_pending());
@@ -137,7 +137,7 @@ pub async fn a_waiter_that_leaves_at_the_grant_hands_on(s: &Subject) {
 /// However far a try came before it was dropped, the lock is free.
 pub async fn a_dropped_try_leaves_nothing(s: &Subject) {
     for polls in 0..12 {
-        let request = s.manager(polls).lock(NAME).ttl(s.ttl());
+        let request = s.manager(polls).lock(NAME).ttl(s.ttl_to_drop());
         let mut trying = Box::pin(request.acquire());
         for _ in 0..polls {
             if let Poll::Ready(got) = poll_once(trying.as_mut()).await {

@@ -52,11 +52,9 @@ impl Watched {
         let until = Clock::System.now().plus(limit);
         let mut answers = Vec::with_capacity(renewals.len());
         for renewal in renewals {
-            let mut change = redis::cmd("PEXPIRE");
-            change
-                .arg(renewal.key.as_str())
-                .arg(whole_millis(renewal.ttl));
-            let change = [change];
+            let ttl = whole_millis(renewal.ttl);
+            let key = renewal.key.as_str();
+            let change = [redis::cmd("PEXPIRE").arg(key).arg(ttl).clone()];
             let left = until.since(Clock::System.now());
             let owner = owner(renewal.nonce);
             let changed = self.change(&renewal.key, &owner, &change, left).await;
@@ -76,23 +74,17 @@ impl Watched {
         limit: Duration,
     ) -> Result<Released, LockError> {
         let key = ending.key.as_str();
-        let command = |name, arg: &dyn Fn(&mut Cmd)| {
-            let mut command = redis::cmd(name);
-            command.arg(key);
-            arg(&mut command);
-            command
-        };
         let change = match ending.keep_ms(Clock::System.now()) {
-            0 => vec![command("DEL", &|_| {})],
+            0 => vec![redis::cmd("DEL").arg(key).clone()],
             keep => vec![
                 // Owned by nobody: a renewal that was overtaken must not lengthen it.
-                command("SET", &|set| {
-                    set.arg(nobody).arg("KEEPTTL");
-                }),
+                redis::cmd("SET")
+                    .arg(key)
+                    .arg(nobody)
+                    .arg("KEEPTTL")
+                    .clone(),
                 // Never longer than it would have been.
-                command("PEXPIRE", &|expire| {
-                    expire.arg(keep).arg("LT");
-                }),
+                redis::cmd("PEXPIRE").arg(key).arg(keep).arg("LT").clone(),
             ],
         };
         let changed = self.change(&ending.key, owner, &change, limit).await?;
@@ -146,6 +138,7 @@ impl Watched {
         let refused = |error| refused(connection, key, error);
         let mut look = Pipeline::with_capacity(2);
         look.cmd("WATCH").arg(key.as_str());
+        // More than the owner has: what begins with it is somebody else's.
         look.cmd("GETRANGE")
             .arg(key.as_str())
             .arg(0)

@@ -19,8 +19,8 @@ use crate::inbox::locked;
 use crate::nonce::Nonce;
 use crate::ttl::whole_millis;
 
-/// A key whose holder died goes by itself this long after its deadline: others may take it over
-/// from the deadline on, by clocks that are behind as well.
+/// A key goes by itself this long after its deadline, and nobody of ours takes it over before: its
+/// holder's clock may be behind.
 fn spare_ms() -> u64 {
     whole_millis(CLOCK_TOLERANCE)
 }

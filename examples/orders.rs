@@ -85,7 +85,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
         .await?;
     // Locks of requests that were dropped are released before the process ends, not at their ttl.
-    locks.shutdown().await;
+    locks.shutdown().await?;
     Ok(())
 }
 

@@ -106,7 +106,7 @@ fn keys(server: &RedisServer) -> Vec<String> {
 /// Nothing that failed is still tried, or held.
 async fn assert_at_rest(server: &RedisServer, locks: LockManager, left: &[&str]) {
     let ended = tokio::time::timeout(COMMAND_TIMEOUT * 2, locks.shutdown()).await;
-    ended.expect("there is nothing to release");
+    ended.expect("there is nothing to release").unwrap();
     assert_eq!(keys(server), left);
 }
 
@@ -425,7 +425,7 @@ mod servers {
         let got = locks.lock("other").wait(SOON).acquire().await;
         got.unwrap().release().await.unwrap();
         let ended = tokio::time::timeout(SOON, locks.shutdown()).await;
-        ended.expect("what was left is settled");
+        ended.expect("what was left is settled").unwrap();
         let left = keys(server);
         assert!(left.iter().all(|key| key.ends_with(":f")), "{left:?}");
     }

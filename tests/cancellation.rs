@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use lock_core::{LockManager, distributed_lock};
-use tests::{RedisServer, cut, eventually_async};
+use tests::{RedisServer, cut, eventually_async, shut_down};
 
 const TTL: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(20);
@@ -54,7 +54,7 @@ async fn at_every_poll(what: &str, place: &Place, mut round: impl AsyncFnMut(usi
         if done {
             assert!(polls > 0, "{what} was never cut");
             // Once all is settled, nothing can come back to life.
-            place.locks.shutdown().await;
+            shut_down(&place.locks).await;
             place.is_clean(what, polls).await;
             return;
         }

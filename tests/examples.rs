@@ -12,7 +12,7 @@ use std::time::Duration;
 use lock_core::LockManager;
 use serde_json::Value;
 use tests::process::Process;
-use tests::{Helper, Recording, RedisServer, Reply, eventually, eventually_some};
+use tests::{Helper, Recording, RedisServer, Reply, eventually, eventually_some, shut_down};
 
 /// Bound on what takes some milliseconds.
 const SOON: Duration = Duration::from_secs(30);
@@ -520,7 +520,7 @@ mod readme {
             guard.release().await.unwrap();
             drop(waiting.await.unwrap().unwrap());
         }
-        there.shutdown().await;
+        shut_down(&there).await;
         // Nothing but fencing counters is left behind.
         let counters = "return #redis.call('KEYS', '*:f')";
         assert_eq!(

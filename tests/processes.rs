@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager, Renew};
 use tests::process::Process;
-use tests::{Helper, RedisServer, Reply, eventually, helper};
+use tests::{Helper, RedisServer, Reply, eventually, helper, shut_down};
 use tokio::task::JoinSet;
 
 /// Bound on conditions that say nothing about speed.
@@ -108,7 +108,7 @@ async fn a_killed_holder_costs_its_ttl() {
     assert!(took <= ttl + SLACK, "{took:?}");
     assert!(!guard.is_lost());
     guard.release().await.unwrap();
-    locks.shutdown().await;
+    shut_down(&locks).await;
     assert_eq!(keys(&server), Vec::<String>::new());
 }
 
@@ -199,7 +199,7 @@ async fn waiters_outlive_a_restart_of_the_server() {
     let error = held.release().await.unwrap_err();
     assert!(matches!(error, LockError::Lost), "{error}");
     for locks in locks {
-        locks.shutdown().await;
+        shut_down(&locks).await;
     }
     assert_eq!(keys(&server), Vec::<String>::new());
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lock_core::{Dialect, LockError, LockGuard, LockManager, LockManagerBuilder};
 use tests::monitor::Command as RecordedCommand;
-use tests::{Lost, Proxy, RedisServer, Reply, eventually, eventually_async};
+use tests::{Lost, Proxy, RedisServer, Reply, eventually, eventually_async, shut_down};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -66,8 +66,7 @@ fn keys(server: &RedisServer) -> Vec<String> {
 }
 
 async fn assert_nothing_left(server: &RedisServer, locks: &LockManager) {
-    let ended = tokio::time::timeout(SOON, locks.shutdown()).await;
-    ended.expect("what was left is settled");
+    shut_down(locks).await;
     assert_eq!(keys(server), Vec::<String>::new());
 }
 
@@ -425,7 +424,7 @@ mod other_clients {
         tokio::time::timeout(TTL, held.lost()).await.unwrap();
         let error = held.release().await.unwrap_err();
         assert!(matches!(error, LockError::Lost), "{error}");
-        locks.shutdown().await;
+        shut_down(&locks).await;
         assert_eq!(server.cli(&["GET", KEY]).text(), "theirs");
         assert!(server.cli(&["PTTL", KEY]).integer() > 25_000);
     }
@@ -673,7 +672,7 @@ mod holders {
             drop(held);
             drop(granted(AT_ONCE, first).await);
             granted(AT_ONCE, second).await.release().await.unwrap();
-            locks.shutdown().await;
+            shut_down(&locks).await;
             // The grace after the last hand-over is over by itself.
             eventually_async(AT_ONCE, async || keys(&server).is_empty()).await;
         }
@@ -822,7 +821,10 @@ mod scripts {
         let words: Vec<_> = value.text().split(' ').collect();
         assert!(words[0].starts_with("lk1:"), "{value:?}");
         assert_eq!(words[1], held[2], "the token");
-        assert_eq!(words[2], "by-hand");
+        let since: i64 = words[2].parse().unwrap();
+        let now_us: i64 = held[1].parse().unwrap();
+        assert_eq!(since, now_us / 1000, "when it was granted");
+        assert_eq!(words[3], "by-hand");
 
         // Asking again is having asked once.
         let again = run(&server, "acquire.lua");

@@ -9,26 +9,30 @@ use crate::error::{BackendErrorKind, Holder, LockError};
 use crate::foreign;
 use crate::guard::LockGuard;
 use crate::hold::Hold;
-use crate::inbox::{Grant, Signal, Slot};
+use crate::inbox::{Grant, Place, Signal, Slot};
 use crate::key::LockKey;
 use crate::lease::{Lease, Terms};
 use crate::nesting;
 use crate::options::Renew;
 use crate::retry::{Backoff, Jitter};
-use crate::shared::Core;
+use crate::shared::{Core, check_runtime};
 use crate::token::FencingToken;
-use crate::wait::{Ahead, Looks, NO_EXPIRY_GRACE};
+use crate::wait::{Ahead, Looks, NO_EXPIRY_GRACE, NO_EXPIRY_POLL, Sighting, Standing};
 use tracing::{debug, warn};
 
 /// How much longer than its wait a waiter may stay to hear that it left the queue. When that
 /// is not enough the keeper goes on.
 const LEAVE: Duration = Duration::from_millis(150);
+/// How much longer than its wait a call may take to find out that a key without expiry gets none.
+const LATEST: Duration = Duration::from_millis(230);
 
 /// An attempt that is taken back when it is dropped, at whatever await.
 struct Armed {
     core: Arc<Core>,
     attempt: Attempt,
     slot: Option<Arc<Slot>>,
+    /// Among the waiters of this manager, once it stands in the queue.
+    place: Option<Place>,
 }
 
 impl Armed {
@@ -44,6 +48,7 @@ impl Armed {
             core,
             attempt,
             slot,
+            place: None,
         }
     }
 
@@ -52,7 +57,7 @@ impl Armed {
             key: self.attempt.key.clone(),
             nonce: self.attempt.nonce,
             ttl: self.attempt.terms.ttl,
-            entries: self.attempt.entries().to_vec(),
+            entries: self.attempt.entries(),
             origin: self.attempt.origin,
             unsettled_until_ms: self.attempt.unsettled_until_ms(),
             keep_until: None,
@@ -68,17 +73,53 @@ impl Armed {
         let mut ending = self.ending();
         // The guard's own release needs no order: the acquire was answered.
         ending.origin = None;
+        let now = self.core.clock().now();
+        let ends = lease.deadline().map(|holder_ends| Sighting {
+            at: now,
+            holder_ends,
+        });
+        self.leave_queue(ends, token);
         self.attempt.taken_over();
-        let hold = Hold::new(
+        let hold = Arc::new(Hold::new(
             self.attempt.key.clone(),
             self.attempt.nonce,
             token,
             self.core.clock(),
             lease,
             Arc::clone(&self.core.counters),
-        );
-        debug!(key = %hold.key, token = token.map(tracing::field::display), "lock acquired");
-        LockGuard::new(Arc::clone(&self.core), Arc::new(hold), ending)
+            self.core.process(),
+        ));
+        let guard = LockGuard::new(Arc::clone(&self.core), Arc::clone(&hold), ending);
+        self.core.counters.trace(|| {
+            debug!(key = %hold.key, token = token.map(tracing::field::display), "lock acquired");
+        });
+        guard
+    }
+
+    /// The server put it into the queue, and told who holds the lock. Says where it stands among
+    /// the waiters of this manager.
+    fn stands_in_queue(
+        &mut self,
+        sighting: Option<Sighting>,
+        token: Option<FencingToken>,
+    ) -> Standing {
+        let Some(slot) = &self.slot else {
+            return Standing::Foremost;
+        };
+        let key = self.attempt.key.text();
+        let inbox = &self.core.inbox;
+        let place = *self
+            .place
+            .get_or_insert_with(|| inbox.enter_queue(&key, slot));
+        inbox.see(&key, place, sighting, token)
+    }
+
+    /// The next waiter of this manager is the foremost now, if this one was.
+    fn leave_queue(&mut self, sighting: Option<Sighting>, token: Option<FencingToken>) {
+        if let Some(place) = self.place.take() {
+            let key = self.attempt.key.as_str();
+            self.core.inbox.leave_queue(key, place, sighting, token);
+        }
     }
 
     fn lease(&self, sent: Moment, remaining: Duration) -> Lease {
@@ -103,9 +144,11 @@ impl Armed {
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        if self.attempt.is_taken_over() {
+        // A child has a copy, and must not touch the locks of its parent.
+        if self.attempt.is_taken_over() || self.core.check_process().is_err() {
             return;
         }
+        self.leave_queue(None, None);
         if self.attempt.is_open() {
             self.core.abandon(self.ending());
         } else {
@@ -116,6 +159,7 @@ impl Drop for Armed {
 
 fn check(core: &Arc<Core>, key: &LockKey) -> Result<(), LockError> {
     core.check_process()?;
+    check_runtime()?;
     if nesting::is_inside(core.domain(), key.as_str()) {
         return Err(LockError::WouldDeadlock);
     }
@@ -135,43 +179,57 @@ pub(crate) async fn try_once(
     let label = Arc::clone(&core.settings.label);
     let mut armed = Armed::new(Arc::clone(core), Attempt::new(key, terms, label, None));
     let mut no_expiry = NoExpiry::default();
-    let mut limit = core.settings.command_timeout;
-    let until = core.clock().now().plus(limit);
+    let clock = core.clock();
+    let timeout = core.settings.command_timeout;
+    let started = clock.now();
+    let until = started.plus(timeout);
     let mut asked_again = false;
     loop {
-        let asked = match armed.ask(limit).await {
+        // A key without expiry is looked at for a while, also where a command may not take long.
+        let latest = no_expiry.latest(until.max(started.plus(LATEST)));
+        let latest = latest.unwrap_or(until);
+        let limit = timeout.min(latest.since(clock.now()));
+        match armed.ask(limit).await {
             // The server may have closed a connection that nobody used, and the first command
             // finds it out. To ask again under the same nonce is to ask once.
-            Err(error) if error.is_unreachable() && !asked_again => {
+            Err(error) if error.is_unreachable() && !asked_again && clock.now() < until => {
                 asked_again = true;
-                limit = until.since(core.clock().now());
-                continue;
             }
-            asked => asked?,
-        };
-        match asked {
-            Asked::Held {
+            Err(error) => return Err(no_expiry.instead_of(error, &armed.attempt.key)),
+            Ok(Asked::Held {
                 token,
                 sent,
                 remaining,
-            } => {
+            }) => {
                 let lease = armed.lease(sent, remaining);
                 return usable(armed.into_guard(token, lease));
             }
-            Asked::Queued { ahead, holder, .. } | Asked::Busy { ahead, holder } => {
-                let Some(again) = no_expiry.check(ahead, core.clock().now()) else {
+            Ok(Asked::More) if clock.now() < until => {}
+            Ok(Asked::More) => return Err(too_many_dead()),
+            Ok(Asked::Queued { ahead, holder, .. } | Asked::Busy { ahead, holder }) => {
+                let now = clock.now();
+                if !no_expiry.see(ahead, holder.as_ref(), now) {
                     return Err(LockError::Contended {
                         key: armed.attempt.key.text(),
                         holder: core.holder(holder, None),
                     });
-                };
-                if again.is_zero() {
-                    return Err(without_expiry(&armed.attempt.key, holder));
                 }
-                tokio::time::sleep(again).await;
+                let left = no_expiry.left(now);
+                if left.is_zero() {
+                    return Err(no_expiry.error(&armed.attempt.key));
+                }
+                tokio::time::sleep(NO_EXPIRY_POLL.min(left)).await;
             }
         }
     }
+}
+
+/// There was no end of dead waiters. The lock is not held, and so not contended.
+fn too_many_dead() -> LockError {
+    LockError::backend(
+        BackendErrorKind::TimedOut,
+        "the queue of the lock holds very many dead waiters, which are still being removed",
+    )
 }
 
 /// A reply that came after the lease it tells of is no lock.
@@ -210,13 +268,14 @@ pub(crate) async fn wait_for(
         backoff: Backoff::new(Jitter::from_os()),
         seen: None,
         trouble: None,
+        is_cut_off: false,
         no_expiry: NoExpiry::default(),
     };
     loop {
         if let Some(guard) = waiting.look().await? {
             return Ok(guard.into_guard(waiting.armed));
         }
-        match waiting.be_told().await {
+        match waiting.be_told().await? {
             Told::Granted(got) => return Ok(got.into_guard(waiting.armed)),
             Told::Look => {}
             Told::TimeIsUp => return Err(waiting.leave().await),
@@ -234,6 +293,8 @@ struct Waiting {
     seen: Option<(Option<Seen>, Option<u64>)>,
     /// Why the last look got no answer.
     trouble: Option<LockError>,
+    /// There is no connection to look over.
+    is_cut_off: bool,
     no_expiry: NoExpiry,
 }
 
@@ -260,45 +321,65 @@ impl Waiting {
         self.armed.core.clock()
     }
 
+    /// The end of the wait, or a little more to find out whether a key gets its expiry.
+    fn ends_at(&self) -> Moment {
+        let latest = self.no_expiry.latest(self.deadline.plus(LATEST));
+        latest.map_or(self.deadline, |latest| self.deadline.max(latest))
+    }
+
     /// The longest that one command may take now.
     fn limit(&self) -> Duration {
-        let left = self.deadline.since(self.clock().now());
+        let left = self.ends_at().since(self.clock().now());
         self.armed.core.settings.command_timeout.min(left)
     }
 
     /// Asks the server.
     async fn look(&mut self) -> Result<Option<Got>, LockError> {
-        let limit = self.limit();
-        if limit.is_zero() {
+        loop {
+            let limit = self.limit();
+            if limit.is_zero() {
+                return Ok(None);
+            }
+            let asked = self.armed.ask(limit).await;
+            let now = self.clock().now();
+            match asked {
+                Ok(Asked::Held {
+                    token,
+                    sent,
+                    remaining,
+                }) => return Ok(self.confirmed(token, sent, remaining)),
+                Ok(Asked::Queued {
+                    rank,
+                    ahead,
+                    holder,
+                    poll,
+                }) => self.answered(now, Some(rank), ahead, holder, poll)?,
+                Ok(Asked::Busy { ahead, holder }) => {
+                    self.answered(now, None, ahead, holder, None)?;
+                }
+                // Nobody holds it, and a hundred dead are out of the way.
+                Ok(Asked::More) => {
+                    self.trouble = None;
+                    self.seen = None;
+                    continue;
+                }
+                Err(error) if error.is_worth_a_retry() => {
+                    self.armed.core.counters.trace(|| {
+                        let key = &self.armed.attempt.key;
+                        debug!(%key, %error, "waiting: no answer, asked again");
+                    });
+                    if let Some(got) = self.ask_by_renewal(&error).await {
+                        return Ok(Some(got));
+                    }
+                    self.is_cut_off = !self.armed.core.backend.is_connected();
+                    self.note_trouble(error, limit);
+                    let pause = self.backoff.pause();
+                    self.looks.at_once(self.clock().now().plus(pause));
+                }
+                Err(error) => return Err(error),
+            }
             return Ok(None);
         }
-        let asked = self.armed.ask(limit).await;
-        let now = self.clock().now();
-        match asked {
-            Ok(Asked::Held {
-                token,
-                sent,
-                remaining,
-            }) => return Ok(self.confirmed(token, sent, remaining)),
-            Ok(Asked::Queued {
-                rank,
-                ahead,
-                holder,
-                poll,
-            }) => self.answered(now, Some(rank), ahead, holder, poll)?,
-            Ok(Asked::Busy { ahead, holder }) => self.answered(now, None, ahead, holder, None)?,
-            Err(error) if error.is_worth_a_retry() => {
-                debug!(key = %self.armed.attempt.key, %error, "waiting: no answer, asked again");
-                if let Some(got) = self.ask_by_renewal(&error).await {
-                    return Ok(Some(got));
-                }
-                self.note_trouble(error, limit);
-                let pause = self.backoff.pause();
-                self.looks.at_once(self.clock().now().plus(pause));
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(None)
     }
 
     /// A look that the end of the wait cut short blames nobody, where an earlier one knew more:
@@ -321,10 +402,22 @@ impl Waiting {
     ) -> Result<(), LockError> {
         self.trouble = None;
         self.backoff.reset();
-        if self.no_expiry.check(ahead, now) == Some(Duration::ZERO) {
-            return Err(without_expiry(&self.armed.attempt.key, holder));
+        if self.no_expiry.see(ahead, holder.as_ref(), now) && self.no_expiry.left(now).is_zero() {
+            return Err(self.no_expiry.error(&self.armed.attempt.key));
         }
-        self.looks.seen(now, rank.unwrap_or(0), ahead, poll);
+        let standing = match rank {
+            Some(_) => {
+                let token = holder.as_ref().and_then(|holder| holder.token);
+                let sighting = ahead.ends().map(|holder_ends| Sighting {
+                    at: now,
+                    holder_ends,
+                });
+                self.armed.stands_in_queue(sighting, token)
+            }
+            None => Standing::Foremost,
+        };
+        self.looks
+            .seen(now, rank.unwrap_or(0), ahead, poll, standing);
         self.seen = Some((holder, rank));
         Ok(())
     }
@@ -380,52 +473,87 @@ impl Waiting {
         if lease.is_valid(self.clock().now()) {
             return Some(Got { token, lease });
         }
-        debug!(key = %self.armed.attempt.key, "a grant came too late and is let go");
+        self.armed.core.counters.trace(|| {
+            let key = &self.armed.attempt.key;
+            debug!(%key, "a grant came too late and is let go");
+        });
         self.armed.rename();
         self.looks.at_once(self.clock().now());
         None
     }
 
     /// Sleeps until there is the lock, something to look at, or no more time.
-    async fn be_told(&mut self) -> Told {
+    async fn be_told(&mut self) -> Result<Told, LockError> {
         loop {
             let Some(slot) = self.armed.slot.clone() else {
-                return Told::Look;
+                return Ok(Told::Look);
             };
             let clock = self.clock();
-            let look_at = self.looks.next().min(self.deadline);
-            let pause = look_at.since(clock.now());
-            let signal = tokio::time::timeout(pause, slot.next()).await;
+            let ends_at = self.ends_at();
+            let core = Arc::clone(&self.armed.core);
+            let look_at = if self.is_cut_off {
+                ends_at
+            } else {
+                self.looks.next().min(ends_at)
+            };
+            let is_cut_off = self.is_cut_off;
+            // Without a connection there is nothing to look at before it is back.
+            let connected = async {
+                if is_cut_off {
+                    core.backend.connected(ends_at).await
+                } else {
+                    std::future::pending().await
+                }
+            };
+            let pause = tokio::time::sleep(look_at.since(clock.now()));
+            let signal = tokio::select! {
+                biased;
+                signal = slot.next() => Some(signal),
+                connected = connected => {
+                    match connected {
+                        Ok(()) => self.is_cut_off = false,
+                        Err(error) if error.is_worth_a_retry() => self.trouble = Some(error),
+                        Err(error) => return Err(error),
+                    }
+                    None
+                }
+                () = pause => None,
+            };
             match signal {
-                Ok(Signal::Grant(grant)) => {
-                    return match self.accept(grant).await {
+                Some(Signal::Grant(grant)) => {
+                    return Ok(match self.accept(grant).await {
                         Some(got) => Told::Granted(got),
                         None => Told::Look,
-                    };
+                    });
                 }
-                Ok(Signal::Head { holder_ends }) => self.looks.is_head(holder_ends),
-                Ok(Signal::Look) => return Told::Look,
-                Err(_elapsed) => {}
+                Some(Signal::Head { holder_ends }) => self.looks.is_head(clock.now(), holder_ends),
+                Some(Signal::Foremost) => {
+                    let seen = core.inbox.seen(self.armed.attempt.key.as_str());
+                    self.looks.is_foremost(clock.now(), seen);
+                }
+                Some(Signal::Look) if !self.is_cut_off => return Ok(Told::Look),
+                Some(Signal::Look) | None => {}
             }
             let now = clock.now();
-            if now >= self.deadline {
-                return Told::TimeIsUp;
+            if now >= self.ends_at() {
+                return Ok(Told::TimeIsUp);
             }
-            if now >= self.looks.next() {
-                return Told::Look;
+            if !self.is_cut_off && now >= self.looks.next() {
+                return Ok(Told::Look);
             }
         }
     }
 
-    /// A lock by a push. Where it cannot be said for how long, a renewal tells; one that is
-    /// over is let go.
+    /// A lock by a push. Where it cannot be said for how long, or somebody else may have written
+    /// it, a renewal tells; one that is over is let go.
     async fn accept(&mut self, grant: Grant) -> Option<Got> {
         if self.armed.lives_with_its_guard() {
             let lease = Lease::endless(self.armed.attempt.terms, grant.received);
             return self.if_valid(Some(grant.token), lease);
         }
         let now = self.clock().now();
-        match grant.until {
+        let until = grant.until.filter(|_| self.is_plausible(&grant));
+        match until {
             Some(until) if until.since(now) >= grant.lease / 2 => {
                 let terms = self.armed.attempt.terms;
                 let lease = Lease::handed_over(terms, grant.received, grant.lease, until);
@@ -438,14 +566,27 @@ impl Waiting {
         }
     }
 
-    /// A renewal tells whether it is ours. Where that has no answer, asking again will tell.
+    /// Whether the server would have written that. Anybody who may publish on our channel, and
+    /// knows the owner id, can write anything.
+    fn is_plausible(&self, grant: &Grant) -> bool {
+        let attempt = &self.armed.attempt;
+        let longest = attempt.longest_handover();
+        let known = self.armed.core.inbox.last_token(attempt.key.as_str());
+        let is_plausible = grant.lease <= longest && known.is_none_or(|known| grant.token >= known);
+        if !is_plausible {
+            let key = &attempt.key;
+            self.armed.core.counters.trace(|| {
+                warn!(%key, "a grant that the server would not have written is confirmed first");
+            });
+        }
+        is_plausible
+    }
+
+    /// A renewal tells whether it is ours. Where that has no answer, asking again will tell. The
+    /// place in the queue stays: there need not have been a grant at all.
     async fn confirm(&mut self) -> Option<Got> {
         let answer = self.renew().await;
-        let refused = matches!(answer, Some(Renewed::NotOurs));
         let confirmed = answer.and_then(|answer| self.renewed(&answer));
-        if refused {
-            self.armed.rename();
-        }
         if confirmed.is_none() {
             self.looks.at_once(self.clock().now());
         }
@@ -454,13 +595,16 @@ impl Waiting {
 
     /// The wait is over. A lock that is granted at this very moment goes to the next.
     async fn leave(mut self) -> LockError {
-        if self.armed.attempt.is_open() {
+        if let Some(error) = self.no_expiry.take_error(&self.armed.attempt.key) {
+            return error;
+        }
+        if self.armed.attempt.is_open() && !self.is_cut_off {
             let ending = self.armed.ending();
             match self.armed.core.backend.release(&ending, LEAVE).await {
-                Ok(released) => self.armed.attempt.taken_back(released.server_ms),
-                Err(error) => {
+                Ok(released) => self.armed.attempt.taken_back(&released),
+                Err(error) => self.armed.core.counters.trace(|| {
                     debug!(key = %ending.key, %error, "the keeper will leave the queue");
-                }
+                }),
             }
         }
         if let Some(trouble) = self.trouble.take() {
@@ -470,7 +614,9 @@ impl Waiting {
         let (seen, rank) = self.seen.take().unwrap_or((None, None));
         let holder = core.holder(seen, rank);
         if holder.as_ref().is_some_and(Holder::is_this_process) {
-            warn!(key = %self.armed.attempt.key, "gave up waiting for a lock that this process holds");
+            let key = &self.armed.attempt.key;
+            core.counters
+                .trace(|| warn!(%key, "gave up waiting for a lock that this process holds"));
         }
         LockError::Timeout {
             key: self.armed.attempt.key.text(),
@@ -483,22 +629,49 @@ impl Waiting {
 /// Tells a lock that is about to get its expiry from a key that is no lock.
 #[derive(Debug, Default)]
 struct NoExpiry {
-    since: Option<Moment>,
+    /// Since when, and what stands there.
+    since: Option<(Moment, Arc<str>)>,
 }
 
 impl NoExpiry {
-    /// `None` where the key has an expiry; else how much longer it may be without one.
-    fn check(&mut self, ahead: Ahead, now: Moment) -> Option<Duration> {
+    /// Whether what was seen has no expiry.
+    fn see(&mut self, ahead: Ahead, holder: Option<&Seen>, now: Moment) -> bool {
         if ahead != Ahead::NoExpiry {
             self.since = None;
-            return None;
+            return false;
         }
-        let since = *self.since.get_or_insert(now);
-        Some(NO_EXPIRY_GRACE.saturating_sub(now.since(since)))
+        let since = self.since.as_ref().map_or(now, |(since, _)| *since);
+        let value = holder.map_or_else(|| "".into(), |seen| Arc::clone(&seen.label));
+        self.since = Some((since, value));
+        true
     }
-}
 
-fn without_expiry(key: &LockKey, holder: Option<Seen>) -> LockError {
-    let value = holder.map_or_else(|| "".into(), |seen| seen.label);
-    foreign::no_expiry(key, &value)
+    /// How much longer the key may be without one.
+    fn left(&self, now: Moment) -> Duration {
+        let since = self.since.as_ref().map_or(now, |(since, _)| *since);
+        NO_EXPIRY_GRACE.saturating_sub(now.since(since))
+    }
+
+    /// Until when it is looked at, by a call that has to end by `limit`; `None` where the key has an
+    /// expiry.
+    fn latest(&self, limit: Moment) -> Option<Moment> {
+        let (since, _) = self.since.as_ref()?;
+        Some(since.plus(LATEST).min(limit))
+    }
+
+    fn error(&self, key: &LockKey) -> LockError {
+        let value = self.since.as_ref().map_or("", |(_, value)| value);
+        foreign::no_expiry(key, value)
+    }
+
+    /// The error, where the key had no expiry when it was seen last.
+    fn take_error(&self, key: &LockKey) -> Option<LockError> {
+        self.since.is_some().then(|| self.error(key))
+    }
+
+    /// A look that got no answer in the little time that was left says nothing new.
+    fn instead_of(&self, error: LockError, key: &LockKey) -> LockError {
+        let known = self.take_error(key).filter(|_| error.is_timed_out());
+        known.unwrap_or(error)
+    }
 }

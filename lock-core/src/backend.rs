@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, ServerMs};
 use crate::error::LockError;
 use crate::key::LockKey;
 use crate::lease::Terms;
@@ -49,6 +49,23 @@ pub(crate) trait Backend: Send + Sync + 'static {
         limit: Duration,
     ) -> Boxed<'a, Result<Released, LockError>>;
 
+    /// Whether releases of that lock may go out in one batch with others.
+    fn batches(&self, key: &LockKey) -> bool;
+
+    /// As [`release`](Self::release), many in one go. One answer for each, in order.
+    fn release_all<'a>(
+        &'a self,
+        endings: &'a [Ending],
+        limit: Duration,
+    ) -> Boxed<'a, Vec<Result<Released, LockError>>>;
+
+    /// Whether the calling runtime can ask at once.
+    fn is_connected(&self) -> bool;
+
+    /// Waits until the calling runtime can ask, or asking cannot help; at most until then. What
+    /// went wrong last is the error.
+    fn connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>>;
+
     /// Receives pushes for as long as it is polled.
     fn listen(&self) -> Boxed<'_, ()>;
 
@@ -71,15 +88,37 @@ pub(crate) struct Attempt {
     /// The end of the wait; absent to ask once.
     pub(crate) waits_until: Option<Moment>,
     /// All entries that may stand in the queue, the youngest last.
-    entries: Vec<Entry>,
+    entries: Vec<Standing>,
     gone_at: Option<Moment>,
     /// The latest server time at which a copy without an answer may take effect.
-    unsettled_until_ms: Option<u64>,
+    unsettled_until_ms: Option<ServerMs>,
     /// Something was sent, and no answer has said that nothing is held or queued.
     open: bool,
     /// A guard has it now.
     taken_over: bool,
     pub(crate) origin: Option<Origin>,
+}
+
+/// An entry that may stand in the queue.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
+struct Standing {
+    entry: Entry,
+    /// The latest server time at which a command that was sent with it may put it there.
+    not_after_ms: ServerMs,
+}
+
+/// What a waiter's entry is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stand<'a> {
+    pub(crate) mode: Mode,
+    pub(crate) channel: &'a str,
+    /// What a hand-over to it gives.
+    pub(crate) lease: Duration,
+    pub(crate) now: Moment,
+    /// The latest that the server's clock can show now.
+    pub(crate) server_ms: ServerMs,
+    pub(crate) command_timeout: Duration,
 }
 
 impl Attempt {
@@ -115,57 +154,80 @@ impl Attempt {
     }
 
     /// Makes the entry to be sent the last one, when the attempt waits: the one that stands, or
-    /// a new one when how it is told has changed or its time is nearly over. A hand-over to it
-    /// gives `lease`.
-    pub(crate) fn stand(
-        &mut self,
-        mode: Mode,
-        channel: &str,
-        lease: Duration,
-        now: Moment,
-        server_ms: u64,
-    ) {
+    /// a new one when how it is told has changed or its time is nearly over.
+    pub(crate) fn stand(&mut self, stand: Stand<'_>) {
         let Some(deadline) = self.waits_until else {
             return;
         };
-        if let (Some(last), Some(gone_at)) = (self.entries.last(), self.gone_at)
+        let Stand { mode, now, .. } = stand;
+        if let (Some(last), Some(gone_at)) = (self.entry(), self.gone_at)
             && last.mode == mode
-            && last.channel == channel
-            && !wait::wants_extension(now, gone_at, deadline)
+            && last.channel == stand.channel
+            && !wait::wants_extension(mode, now, gone_at, deadline)
         {
             return;
         }
-        let stay = wait::stay(deadline.since(now));
+        let left = deadline.since(now);
+        let stay = wait::stay(mode, left, self.terms.ttl, stand.command_timeout);
         self.gone_at = Some(now.plus(stay));
-        self.entries.push(Entry {
+        let entry = Entry {
             nonce: self.nonce,
             mode,
-            lease_ms: whole_millis(lease),
-            gone_at_ms: server_ms.saturating_add(whole_millis(stay)),
-            channel: channel.to_owned(),
+            kind: String::new(),
+            lease_ms: whole_millis(stand.lease),
+            gone_at_ms: stand.server_ms.plus(whole_millis(stay)),
+            channel: stand.channel.to_owned(),
             label: self.label.to_string(),
-        });
+        };
+        // The server's clock may have been set back, and an entry come out as one before.
+        let same = self.entries.iter().position(|known| known.entry == entry);
+        let standing = same.map(|at| self.entries.remove(at));
+        self.entries.push(standing.unwrap_or(Standing {
+            entry,
+            not_after_ms: ServerMs::new(0),
+        }));
     }
 
     pub(crate) fn entry(&self) -> Option<&Entry> {
-        self.entries.last()
+        self.entries.last().map(|standing| &standing.entry)
     }
 
     /// The entries that stood in the queue before the last one.
-    pub(crate) fn earlier(&self) -> &[Entry] {
-        self.entries
-            .split_last()
-            .map_or(&[], |(_, earlier)| earlier)
+    pub(crate) fn earlier(&self) -> Vec<Entry> {
+        let earlier = self.entries.split_last().map_or(&[][..], |(_, all)| all);
+        earlier
+            .iter()
+            .map(|standing| standing.entry.clone())
+            .collect()
     }
 
-    pub(crate) fn entries(&self) -> &[Entry] {
-        &self.entries
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        let entries = self.entries.iter();
+        entries.map(|standing| standing.entry.clone()).collect()
+    }
+
+    /// The longest lease that a hand-over to one of the entries gives.
+    pub(crate) fn longest_handover(&self) -> Duration {
+        let leases = self.entries.iter().map(|standing| standing.entry.lease_ms);
+        Duration::from_millis(leases.max().unwrap_or(0))
+    }
+
+    /// The server looked at the queue at that time, and took out all earlier entries. Those are
+    /// forgotten that nothing can put back any more: every command that could is late by now.
+    pub(crate) fn queued(&mut self, server_ms: ServerMs) {
+        let last = self.entries.pop();
+        self.entries
+            .retain(|standing| server_ms <= standing.not_after_ms);
+        self.entries.extend(last);
     }
 
     /// A copy is about to be sent that the server carries out until `not_after_ms`.
-    pub(crate) fn sending(&mut self, origin: Origin, not_after_ms: u64) -> Copy {
+    pub(crate) fn sending(&mut self, origin: Origin, not_after_ms: ServerMs) -> Copy {
         let before = self.unsettled_until_ms;
         self.unsettled_until_ms = Some(before.map_or(not_after_ms, |b| b.max(not_after_ms)));
+        if let Some(last) = self.entries.last_mut() {
+            last.not_after_ms = last.not_after_ms.max(not_after_ms);
+        }
         self.open = true;
         self.origin = Some(origin);
         Copy { before }
@@ -195,18 +257,18 @@ impl Attempt {
         self.taken_over
     }
 
-    /// A cancel was confirmed at that server time.
-    pub(crate) fn taken_back(&mut self, server_ms: u64) {
-        if self
+    /// A cancel was confirmed.
+    pub(crate) fn taken_back(&mut self, released: &Released) {
+        let is_final = self
             .unsettled_until_ms
-            .is_none_or(|until| until < server_ms)
-        {
+            .is_none_or(|until| until < released.server_ms);
+        if is_final && !released.more {
             self.unsettled_until_ms = None;
             self.open = false;
         }
     }
 
-    pub(crate) fn unsettled_until_ms(&self) -> Option<u64> {
+    pub(crate) fn unsettled_until_ms(&self) -> Option<ServerMs> {
         self.unsettled_until_ms
     }
 }
@@ -215,7 +277,7 @@ impl Attempt {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct Copy {
-    before: Option<u64>,
+    before: Option<ServerMs>,
 }
 
 /// A nonce that has to go, with all that it has or wants.
@@ -227,7 +289,7 @@ pub(crate) struct Ending {
     pub(crate) entries: Vec<Entry>,
     pub(crate) origin: Option<Origin>,
     /// Confirmed only by an answer from a later server time.
-    pub(crate) unsettled_until_ms: Option<u64>,
+    pub(crate) unsettled_until_ms: Option<ServerMs>,
     /// Until when a lock that is held stays locked all the same.
     pub(crate) keep_until: Option<Moment>,
 }
@@ -269,6 +331,9 @@ pub(crate) enum Asked {
         ahead: Ahead,
         holder: Option<Seen>,
     },
+    /// The lock is free, and there are more dead waiters before this one than the server looks at
+    /// in one call: to be asked again at once.
+    More,
 }
 
 /// Who was seen holding the lock, by a value of whatever dialect.
@@ -276,6 +341,9 @@ pub(crate) enum Asked {
 pub(crate) struct Seen {
     /// `None` for another library's holder.
     pub(crate) nonce: Option<Nonce>,
+    /// `None` where it has none, or is not known.
+    pub(crate) token: Option<FencingToken>,
+    /// Tidied: it goes to errors and logs.
     pub(crate) label: Arc<str>,
     pub(crate) remaining: Option<Duration>,
 }
@@ -287,18 +355,17 @@ impl Seen {
         if value.is_empty() {
             return None;
         }
-        let native = OwnerValue::parse(value).map(|owner| (owner.nonce, owner.label));
-        let ours = native.or_else(|| {
-            let owner = PlainOwner::parse(value)?;
-            Some((owner.nonce, owner.label))
-        });
-        let (nonce, label) = match ours {
-            Some((nonce, label)) => (Some(nonce), label),
-            None => (None, tidy_label(value)),
+        let (nonce, token, label) = if let Some(owner) = OwnerValue::parse(value) {
+            (Some(owner.nonce), Some(owner.token), owner.label)
+        } else if let Some(owner) = PlainOwner::parse(value) {
+            (Some(owner.nonce), None, owner.label)
+        } else {
+            (None, None, value.to_owned())
         };
         Some(Self {
             nonce,
-            label: label.into(),
+            token,
+            label: tidy_label(&label).into(),
             remaining,
         })
     }
@@ -351,5 +418,19 @@ impl Renewed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Released {
     pub(crate) was_ours: bool,
-    pub(crate) server_ms: u64,
+    pub(crate) server_ms: ServerMs,
+    /// There were too many dead waiters for one call: to be sent again.
+    pub(crate) more: bool,
+}
+
+impl Released {
+    /// Of a dialect that has no waiters.
+    #[cfg(feature = "redis")]
+    pub(crate) fn without_waiters(was_ours: bool, server_ms: ServerMs) -> Self {
+        Self {
+            was_ours,
+            server_ms,
+            more: false,
+        }
+    }
 }

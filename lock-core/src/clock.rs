@@ -1,5 +1,6 @@
-//! Local time: which clock a manager lives by, and moments on it.
+//! Time: which clock a manager lives by, moments on it, and moments on a server's clock.
 
+use std::fmt;
 use std::time::Duration;
 
 /// A moment on one [`Clock`], in nanoseconds from an origin that only that clock knows.
@@ -48,6 +49,43 @@ impl Moment {
 
 fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A moment on a server's clock, in milliseconds since the epoch.
+///
+/// All arithmetic saturates: what others wrote into the server may be any number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ServerMs(u64);
+
+impl ServerMs {
+    pub(crate) const LAST: Self = Self(u64::MAX);
+
+    pub(crate) const fn new(ms: u64) -> Self {
+        Self(ms)
+    }
+
+    pub(crate) const fn from_micros(us: u64) -> Self {
+        Self(us / 1000)
+    }
+
+    pub(crate) const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn plus(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms))
+    }
+
+    /// How many milliseconds after `earlier` this is; zero when it is not after it.
+    pub(crate) const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Display for ServerMs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
 }
 
 /// The clock that a backend's leases are counted on.
@@ -112,6 +150,9 @@ mod tests {
         assert_eq!(moment.since(Moment::from_millis(9)), Duration::ZERO);
         assert_eq!(moment.shifted_us(-2_000), Moment::from_millis(3));
         assert_eq!(moment.shifted_us(i64::MIN), Moment(0));
+        assert_eq!(ServerMs::LAST.plus(1), ServerMs::LAST);
+        assert_eq!(ServerMs::new(1).since(ServerMs::LAST), 0);
+        assert_eq!(ServerMs::from_micros(5_999), ServerMs::new(5));
     }
 
     #[test]

@@ -104,6 +104,12 @@ pub enum LockError {
          when the program starts, or set the environment variable LOCK_URL"
     )]
     NotConfigured,
+    /// The call was not made on a tokio runtime.
+    #[error(
+        "there is no tokio runtime here: call it from a task, or inside of `Runtime::block_on` or \
+         `Runtime::enter`"
+    )]
+    NoRuntime,
     /// A global manager is there already.
     #[error("a global lock manager is already installed; install one, once")]
     AlreadyInstalled,
@@ -134,6 +140,31 @@ impl LockError {
 
     pub(crate) fn backend(kind: BackendErrorKind, context: impl Into<String>) -> Self {
         Self::Backend(BackendError::new(kind, context.into(), None))
+    }
+
+    /// As [`backend`](Self::backend), where the usual advice would mislead.
+    pub(crate) fn advised(
+        kind: BackendErrorKind,
+        context: impl Into<String>,
+        advice: &'static str,
+    ) -> Self {
+        let mut inner = Inner::new(kind, context.into(), None);
+        inner.advice = advice;
+        Self::Backend(BackendError(Arc::new(inner)))
+    }
+
+    /// Adds to what a backend's error says, such as where its URL came from.
+    pub(crate) fn with_detail(self, detail: &'static str) -> Self {
+        match self {
+            Self::Backend(error) => {
+                let inner = Inner {
+                    detail: Some(detail),
+                    ..(*error.0).clone()
+                };
+                Self::Backend(BackendError(Arc::new(inner)))
+            }
+            other => other,
+        }
     }
 
     pub(crate) fn caused(
@@ -245,6 +276,19 @@ fn about(holder: Option<&Holder>) -> String {
     [Some(text), lease, queue].into_iter().flatten().collect()
 }
 
+/// [`LockManager::shutdown`](crate::LockManager::shutdown) ended before all was released. What is
+/// left is released in the background while the process lives, and ends with its ttl otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{open} locks were not released within the shutdown timeout; each ends with its ttl, at the \
+     latest"
+)]
+#[non_exhaustive]
+pub struct ShutdownIncomplete {
+    /// How many releases and cancels were still open.
+    pub open: usize,
+}
+
 /// What kind of trouble a server, or the way to it, is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -334,10 +378,29 @@ impl BackendErrorKind {
 #[derive(Clone)]
 pub struct BackendError(Arc<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: BackendErrorKind,
     context: String,
+    detail: Option<&'static str>,
+    advice: &'static str,
     cause: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl Inner {
+    fn new(
+        kind: BackendErrorKind,
+        context: String,
+        cause: Option<Arc<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self {
+            kind,
+            context,
+            detail: None,
+            advice: kind.advice(),
+            cause,
+        }
+    }
 }
 
 impl BackendError {
@@ -346,11 +409,7 @@ impl BackendError {
         context: String,
         cause: Option<Arc<dyn Error + Send + Sync>>,
     ) -> Self {
-        Self(Arc::new(Inner {
-            kind,
-            context,
-            cause,
-        }))
+        Self(Arc::new(Inner::new(kind, context, cause)))
     }
 
     /// What kind of trouble it is.
@@ -362,7 +421,16 @@ impl BackendError {
 
 impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.0.context, self.0.kind.advice())
+        let Inner {
+            context,
+            detail,
+            advice,
+            ..
+        } = &*self.0;
+        match detail {
+            Some(detail) => write!(f, "{context} ({detail}): {advice}"),
+            None => write!(f, "{context}: {advice}"),
+        }
     }
 }
 
@@ -371,6 +439,7 @@ impl fmt::Debug for BackendError {
         f.debug_struct("BackendError")
             .field("kind", &self.0.kind)
             .field("context", &self.0.context)
+            .field("detail", &self.0.detail)
             .field("cause", &self.0.cause)
             .finish()
     }

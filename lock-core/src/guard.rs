@@ -230,11 +230,13 @@ impl Lost {
 
     fn set_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = self.hold.deadline().filter(|_| !self.hold.is_released());
-        let Some(deadline) = deadline else {
+        let left = deadline.map(|deadline| deadline.since(Clock::Tokio.now()));
+        // A deadline beyond all clocks is none.
+        let at = left.and_then(|left| tokio::time::Instant::now().checked_add(left));
+        let Some(at) = at else {
             self.timer = None;
             return Poll::Pending;
         };
-        let at = tokio::time::Instant::now() + deadline.since(Clock::Tokio.now());
         let timer = self
             .timer
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
@@ -315,6 +317,6 @@ pub(crate) async fn release_after(guard: LockGuard) {
     let counters = Arc::clone(&guard.core.counters);
     if let Err(error) = guard.release().await {
         counters.release_failed();
-        warn!(%key, %error, "the body is done, and its release failed");
+        counters.trace(|| warn!(%key, %error, "the body is done, and its release failed"));
     }
 }

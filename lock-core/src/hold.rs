@@ -1,7 +1,8 @@
 //! A held lock, as its guard, its watchers and the keeper see it.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use crate::backend::{Renewal, Renewed};
 use crate::clock::{Clock, Moment};
 use crate::counts::Counters;
 use crate::error::LockError;
-use crate::inbox::locked;
 use crate::key::LockKey;
 use crate::lease::{Lease, Wish};
 use crate::nonce::Nonce;
+use crate::sync::{Mutex, Process};
 use crate::token::FencingToken;
 use tracing::{debug, warn};
 
@@ -24,6 +25,7 @@ pub(crate) struct Hold {
     pub(crate) token: Option<FencingToken>,
     pub(crate) clock: Clock,
     counters: Arc<Counters>,
+    process: Process,
     state: Mutex<State>,
     /// Where it stands in the keeper's schedule, as nanoseconds; zero when it does not.
     pub(crate) scheduled: AtomicU64,
@@ -33,8 +35,8 @@ pub(crate) struct Hold {
 struct State {
     lease: Lease,
     loss_is_counted: bool,
-    /// Those who want to hear of the loss.
-    listeners: Vec<(u64, Waker)>,
+    /// The tasks that wait for the loss. A map, since one lock may have thousands of them.
+    listeners: HashMap<u64, Waker>,
     next_listener: u64,
 }
 
@@ -46,6 +48,7 @@ impl Hold {
         clock: Clock,
         lease: Lease,
         counters: Arc<Counters>,
+        process: Process,
     ) -> Self {
         Self {
             key,
@@ -53,10 +56,11 @@ impl Hold {
             token,
             clock,
             counters,
+            process,
             state: Mutex::new(State {
                 lease,
                 loss_is_counted: false,
-                listeners: Vec::new(),
+                listeners: HashMap::new(),
                 next_listener: 0,
             }),
             scheduled: AtomicU64::new(0),
@@ -65,25 +69,25 @@ impl Hold {
 
     pub(crate) fn is_lost(&self) -> bool {
         let now = self.clock.now();
-        locked(&self.state).lease.is_lost(now)
+        self.state.lock().lease.is_lost(now)
     }
 
     pub(crate) fn remaining(&self) -> Duration {
         let now = self.clock.now();
-        locked(&self.state).lease.remaining(now)
+        self.state.lock().lease.remaining(now)
     }
 
     pub(crate) fn is_released(&self) -> bool {
-        locked(&self.state).lease.is_released()
+        self.state.lock().lease.is_released()
     }
 
     /// When the lease ends by itself, as known now.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        locked(&self.state).lease.deadline()
+        self.state.lock().lease.deadline()
     }
 
     pub(crate) fn due(&self) -> Option<Moment> {
-        locked(&self.state).lease.due()
+        self.state.lock().lease.due()
     }
 
     pub(crate) fn wish(&self, now: Moment) -> Wish {
@@ -92,7 +96,7 @@ impl Hold {
 
     pub(crate) fn renewal(&self) -> Renewal {
         let now = self.clock.now();
-        let state = locked(&self.state);
+        let state = self.state.lock();
         Renewal {
             key: self.key.clone(),
             nonce: self.nonce,
@@ -119,17 +123,22 @@ impl Hold {
             }
             Renewed::NotOurs => {
                 self.change(Lease::refused);
-                if self.is_released() {
-                    debug!(key = %self.key, "renewed after its release");
-                } else {
-                    warn!(key = %self.key, "lock lost: the server says that it is not ours");
-                }
+                let is_released = self.is_released();
+                self.counters.trace(|| {
+                    if is_released {
+                        debug!(key = %self.key, "renewed after its release");
+                    } else {
+                        warn!(key = %self.key, "lock lost: the server says that it is not ours");
+                    }
+                });
                 Err(LockError::Lost)
             }
             Renewed::Failed(error) => {
-                warn!(key = %self.key, %error, "renewal failed; it is repeated until the lease ends");
                 self.counters.renewal_failed();
                 self.change(|lease| lease.unanswered(again_at));
+                self.counters.trace(|| {
+                    warn!(key = %self.key, %error, "renewal failed; it is repeated until the lease ends");
+                });
                 Err(error)
             }
         }
@@ -143,25 +152,43 @@ impl Hold {
     /// Ready once the lock is lost, and never after it was released.
     pub(crate) fn poll_lost(&self, cx: &Context<'_>, listener: &mut Option<u64>) -> Poll<()> {
         let now = self.clock.now();
-        let mut state = locked(&self.state);
-        if state.lease.is_lost(now) {
-            return Poll::Ready(());
+        {
+            let state = self.state.lock();
+            if state.lease.is_lost(now) {
+                return Poll::Ready(());
+            }
+            let known = listener.and_then(|id| state.listeners.get(&id));
+            if known.is_some_and(|waker| waker.will_wake(cx.waker())) {
+                return Poll::Pending;
+            }
         }
-        let id = *listener.get_or_insert_with(|| {
-            state.next_listener += 1;
-            state.next_listener
-        });
-        match state.listeners.iter_mut().find(|(known, _)| *known == id) {
-            Some((_, waker)) => waker.clone_from(cx.waker()),
-            None => state.listeners.push((id, cx.waker().clone())),
+        // To clone a waker and to drop one is to run the code of whoever made it.
+        let mut waker = Some(cx.waker().clone());
+        let replaced;
+        {
+            let mut state = self.state.lock();
+            // It may have been lost in between, and the wake-up with it.
+            if state.lease.is_lost(now) {
+                return Poll::Ready(());
+            }
+            let id = *listener.get_or_insert_with(|| {
+                state.next_listener += 1;
+                state.next_listener
+            });
+            replaced = waker
+                .take()
+                .and_then(|waker| state.listeners.insert(id, waker));
         }
+        drop(replaced);
         Poll::Pending
     }
 
     pub(crate) fn forget_listener(&self, id: u64) {
-        locked(&self.state)
-            .listeners
-            .retain(|(known, _)| *known != id);
+        if !self.process.is_current() {
+            return;
+        }
+        let removed = self.state.lock().listeners.remove(&id);
+        drop(removed);
     }
 
     pub(crate) fn scheduled_at(&self) -> Option<Moment> {
@@ -176,25 +203,23 @@ impl Hold {
         self.scheduled.store(nanos, Ordering::Relaxed);
     }
 
-    /// Changes the lease, and tells the listeners if that lost it.
+    /// Changes the lease, and wakes the listeners if that lost it.
     fn change<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
         let now = self.clock.now();
-        let mut state = locked(&self.state);
-        // A release hides that the lease had ended before.
-        let was_lost = state.lease.is_lost(now);
-        let result = change(&mut state.lease);
-        let is_lost = state.lease.is_lost(now);
-        if (was_lost || is_lost) && !std::mem::replace(&mut state.loss_is_counted, true) {
-            self.counters.lost();
-        }
-        let woken = if is_lost {
-            std::mem::take(&mut state.listeners)
-        } else {
-            Vec::new()
+        let (result, woken) = {
+            let mut state = self.state.lock();
+            // A release hides that the lease had ended before.
+            let was_lost = state.lease.is_lost(now);
+            let result = change(&mut state.lease);
+            let is_lost = state.lease.is_lost(now);
+            if (was_lost || is_lost) && !std::mem::replace(&mut state.loss_is_counted, true) {
+                self.counters.lost();
+            }
+            let woken = is_lost.then(|| std::mem::take(&mut state.listeners));
+            (result, woken)
         };
-        drop(state);
-        for (_, waker) in woken {
-            waker.wake();
+        for waker in woken.into_iter().flat_map(HashMap::into_values) {
+            self.counters.wake(waker);
         }
         result
     }

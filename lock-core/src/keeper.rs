@@ -4,24 +4,35 @@
 //! It has its own runtime, and so its own connections: a blocked executor cannot stop
 //! renewals, and a guard that is dropped while its runtime shuts down is still released. It
 //! lives while a handle, a job or a lease lives.
+//!
+//! Renewals come first: what is cleaned up goes out in few and small portions between them. A panic
+//! on the thread, of a tracing subscriber say, ends nothing: it is counted, and what was under way
+//! is done again.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::{Backend, Ending};
+use crate::backend::{Backend, Renewed};
 use crate::clock::Moment;
-use crate::dialect::Dialect;
+use crate::counts::Counters;
 use crate::error::{BackendErrorKind, LockError};
 use crate::hold::Hold;
-use crate::inbox::{Inbox, locked};
+use crate::inbox::Inbox;
 use crate::lease::Wish;
 use crate::nonce::Nonce;
-use crate::retry::{Backoff, Jitter};
+use crate::sync::{Mutex, Process, catch, caught};
 use tracing::{debug, warn};
+
+mod cleanup;
+mod common;
+
+use cleanup::Cleanup;
+pub(crate) use cleanup::Job;
+use common::Common;
 
 /// Leases in one pipeline: enough to make the round trip cheap, few enough not to hold up
 /// what comes behind it.
@@ -31,32 +42,20 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 /// A failed renewal is repeated after a tenth of what is left, within these bounds.
 const RETRY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(1);
-
-/// A nonce to be ended, and how long that is worth trying.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) ending: Ending,
-    /// By then everything that the nonce ever had is over by itself.
-    pub(crate) give_up_at: Moment,
-}
+/// Before the thread goes on after a panic: what panicked may do so again.
+const AFTER_PANIC: Duration = Duration::from_millis(20);
 
 /// The way to the keeper. The thread ends when the last handle is gone and its work is done.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
     /// Where the thread is. A child has none to be told anything.
-    process: u32,
+    process: Process,
 }
 
 struct Shared {
-    backend: Arc<dyn Backend>,
-    inbox: Arc<Inbox>,
-    command_timeout: Duration,
+    common: Arc<Common>,
     schedule: Mutex<Schedule>,
-    jobs: Mutex<VecDeque<Job>>,
-    /// Jobs that are queued or under way.
-    open_jobs: AtomicUsize,
-    drained: Notify,
-    wake: Notify,
+    cleanup: Arc<Cleanup>,
     closing: AtomicBool,
 }
 
@@ -73,6 +72,7 @@ impl Keeper {
     pub(crate) fn start(
         backend: Arc<dyn Backend>,
         inbox: Arc<Inbox>,
+        counters: Arc<Counters>,
         command_timeout: Duration,
     ) -> Result<Self, LockError> {
         let failed = |error: std::io::Error| {
@@ -86,25 +86,27 @@ impl Keeper {
             .enable_all()
             .build()
             .map_err(failed)?;
-        let shared = Arc::new(Shared {
+        let common = Arc::new(Common {
             backend,
             inbox,
+            counters,
             command_timeout,
-            schedule: Mutex::default(),
-            jobs: Mutex::default(),
-            open_jobs: AtomicUsize::new(0),
-            drained: Notify::new(),
             wake: Notify::new(),
+        });
+        let shared = Arc::new(Shared {
+            cleanup: Arc::new(Cleanup::new(Arc::clone(&common))),
+            common,
+            schedule: Mutex::default(),
             closing: AtomicBool::new(false),
         });
         let work = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("lock-keeper".into())
-            .spawn(move || runtime.block_on(keep(work)))
+            .spawn(move || run(&runtime, &work))
             .map_err(failed)?;
         Ok(Self {
             shared,
-            process: std::process::id(),
+            process: Process::current(),
         })
     }
 
@@ -113,56 +115,45 @@ impl Keeper {
         let Some(due) = hold.due() else {
             return;
         };
-        if locked(&self.shared.schedule).put(due, hold) {
-            self.shared.wake.notify_one();
+        let wakes = self.shared.schedule.lock().put(due, hold);
+        if wakes {
+            self.shared.common.wake.notify_one();
         }
     }
 
     pub(crate) fn forget(&self, hold: &Hold) {
-        locked(&self.shared.schedule).remove(hold);
+        let removed = self.shared.schedule.lock().remove(hold);
+        drop(removed);
     }
 
     pub(crate) fn end(&self, job: Job) {
-        self.shared.open_jobs.fetch_add(1, Ordering::AcqRel);
-        locked(&self.shared.jobs).push_back(job);
-        self.shared.wake.notify_one();
+        self.shared.cleanup.put(job);
     }
 
-    /// Waits until no release or settlement is open.
-    pub(crate) async fn drain(&self) {
-        loop {
-            let drained = self.shared.drained.notified();
-            if self.shared.open_jobs.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            drained.await;
-        }
-    }
-}
-
-impl Shared {
-    /// One job less is open.
-    fn settled(&self) {
-        if self.open_jobs.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.drained.notify_waiters();
-            self.wake.notify_one();
+    /// Waits until no release or settlement is open, at most for the limit. How many are left.
+    pub(crate) async fn drain(&self, limit: Duration) -> usize {
+        let cleanup = &self.shared.cleanup;
+        match tokio::time::timeout(limit, cleanup.drained()).await {
+            Ok(()) => 0,
+            Err(_elapsed) => cleanup.open(),
         }
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if std::process::id() != self.process {
+        if !self.process.is_current() {
             return;
         }
         self.shared.closing.store(true, Ordering::Release);
-        self.shared.wake.notify_one();
+        self.shared.common.wake.notify_one();
     }
 }
 
 impl Schedule {
     /// Whether the keeper has to be woken for it.
     fn put(&mut self, due: Moment, hold: &Arc<Hold>) -> bool {
+        // Never the last one: the caller has another.
         self.remove(hold);
         // A guard may be released between two steps of the keeper: then it stays out.
         if hold.is_released() {
@@ -174,11 +165,11 @@ impl Schedule {
         self.looks_at.is_none_or(|looks_at| due < looks_at)
     }
 
-    fn remove(&mut self, hold: &Hold) {
-        if let Some(at) = hold.scheduled_at() {
-            self.due.remove(&(at, hold.nonce));
-            hold.set_scheduled(None);
-        }
+    /// The caller drops what was here, and with it the wakers of those who wait for its loss.
+    fn remove(&mut self, hold: &Hold) -> Option<Arc<Hold>> {
+        let at = hold.scheduled_at()?;
+        hold.set_scheduled(None);
+        self.due.remove(&(at, hold.nonce))
     }
 
     fn take_due(&mut self, now: Moment) -> Vec<Arc<Hold>> {
@@ -193,37 +184,59 @@ impl Schedule {
         due
     }
 
-    fn next_look(&mut self, now: Moment) -> Option<Duration> {
+    fn next_look(&mut self, now: Moment, cleanup: Option<Moment>) -> Option<Duration> {
         let first = self.due.first_key_value().map(|((at, _), _)| *at);
         // Not at rest as soon as nothing is held: where short sections follow each other, each
         // would wake the keeper, which costs as much as a command.
         let expected = std::mem::take(&mut self.stirred).then_some(LONGEST_SLEEP);
-        let pause = first
+        let pauses = [first, cleanup].into_iter().flatten();
+        let pause = pauses
             .map(|at| at.since(now).min(LONGEST_SLEEP))
+            .min()
             .or(expected);
         self.looks_at = pause.map(|pause| now.plus(pause));
         pause
     }
 }
 
-async fn keep(shared: Arc<Shared>) {
-    let listening = Arc::clone(&shared);
-    let listener = tokio::spawn(async move { listening.backend.listen().await });
-    let clock = shared.backend.clock();
+/// The thread. Goes on after a panic, with all that is scheduled and queued.
+fn run(runtime: &tokio::runtime::Runtime, shared: &Arc<Shared>) {
     loop {
-        let jobs = std::mem::take(&mut *locked(&shared.jobs));
-        for job in jobs {
-            tokio::spawn(settle(Arc::clone(&shared), job));
+        match catch(|| runtime.block_on(keep(shared))) {
+            Ok(()) => return,
+            Err(payload) => shared
+                .common
+                .counters
+                .panicked("the background thread", payload),
         }
+        std::thread::sleep(AFTER_PANIC);
+    }
+}
+
+/// Ends with the thread's work, also when that panics.
+struct Listener(tokio::task::JoinHandle<()>);
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn keep(shared: &Arc<Shared>) {
+    let _listener = Listener(tokio::spawn(listen(Arc::clone(shared))));
+    let clock = shared.common.backend.clock();
+    loop {
         let now = clock.now();
-        let due = locked(&shared.schedule).take_due(now);
-        attend(&shared, due, now);
-        let idle = shared.open_jobs.load(Ordering::Acquire) == 0;
+        let due = shared.schedule.lock().take_due(now);
+        attend(shared, due, now);
+        shared.cleanup.dispatch(now);
+        let idle = shared.cleanup.open() == 0;
         if shared.closing.load(Ordering::Acquire) && idle {
             break;
         }
-        let pause = locked(&shared.schedule).next_look(clock.now());
-        let woken = shared.wake.notified();
+        let cleanup = shared.cleanup.next_at();
+        let pause = shared.schedule.lock().next_look(clock.now(), cleanup);
+        let woken = shared.common.wake.notified();
         match pause {
             None => woken.await,
             Some(pause) => {
@@ -231,129 +244,130 @@ async fn keep(shared: Arc<Shared>) {
             }
         }
     }
-    listener.abort();
+}
+
+async fn listen(shared: Arc<Shared>) {
+    while let Err(payload) = caught(shared.common.backend.listen()).await {
+        shared
+            .common
+            .counters
+            .panicked("the background thread", payload);
+        tokio::time::sleep(AFTER_PANIC).await;
+    }
+}
+
+/// Leases that were taken out of the schedule. Whatever happens to their renewal, those that it
+/// came to nothing for go back.
+struct Taken {
+    shared: Arc<Shared>,
+    holds: Vec<Arc<Hold>>,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let again_at = self.shared.common.now().plus(*RETRY.start());
+        for hold in self.holds.drain(..) {
+            self.shared.schedule.lock().put(again_at, &hold);
+        }
+    }
 }
 
 /// Asks each lease what it wants, and renews those that want it, many in one pipeline.
 fn attend(shared: &Arc<Shared>, due: Vec<Arc<Hold>>, now: Moment) {
-    let mut batch = Vec::new();
-    let mut limit = shared.command_timeout;
-    for hold in due {
-        match hold.wish(now) {
-            Wish::Renew { before } => {
-                let left = before.since(now);
-                if hold.key.dialect().capabilities().without_scripts {
-                    // Transactions come one after another: nobody is to wait for their answers.
-                    let limit = shared.command_timeout.min(left);
-                    tokio::spawn(renew(Arc::clone(shared), vec![hold], limit));
-                    continue;
-                }
-                limit = limit.min(left);
-                batch.push(hold);
-            }
+    let mut due = Taken {
+        shared: Arc::clone(shared),
+        holds: due,
+    };
+    let mut renewed = Vec::new();
+    while let Some(hold) = due.holds.last() {
+        let wish = hold.wish(now);
+        let Some(hold) = due.holds.pop() else {
+            break;
+        };
+        match wish {
+            Wish::Renew { before } => renewed.push((before.since(now), hold)),
             Wish::Look(at) => {
-                locked(&shared.schedule).put(at, &hold);
+                shared.schedule.lock().put(at, &hold);
             }
             Wish::Nothing if hold.is_released() => {}
-            Wish::Nothing => warn!(key = %hold.key, "lock lost: its lease ended"),
-        }
-        if batch.len() == BATCH {
-            tokio::spawn(renew(Arc::clone(shared), std::mem::take(&mut batch), limit));
-            limit = shared.command_timeout;
-        }
-    }
-    if !batch.is_empty() {
-        tokio::spawn(renew(Arc::clone(shared), batch, limit));
-    }
-}
-
-async fn renew(shared: Arc<Shared>, holds: Vec<Arc<Hold>>, limit: Duration) {
-    let renewals: Vec<_> = holds.iter().map(|hold| hold.renewal()).collect();
-    let renewing = shared.backend.renew(&renewals, limit);
-    // The end of each lease is watched meanwhile: an answer may never come.
-    {
-        let mut schedule = locked(&shared.schedule);
-        for hold in &holds {
-            if let Some(deadline) = hold.deadline() {
-                schedule.put(deadline, hold);
-            }
+            Wish::Nothing => shared
+                .common
+                .counters
+                .trace(|| warn!(key = %hold.key, "lock lost: its lease ended")),
         }
     }
-    let answers = renewing.await;
-    for (hold, answer) in holds.iter().zip(answers) {
-        let pause = (hold.remaining() / 10).clamp(*RETRY.start(), *RETRY.end());
-        let again_at = shared.backend.clock().now().plus(pause);
-        if hold.renewal_said(answer, again_at).is_ok() {
-            debug!(key = %hold.key, "lease renewed");
-        }
-        match hold.due() {
-            Some(due) => {
-                locked(&shared.schedule).put(due, hold);
-            }
-            None => locked(&shared.schedule).remove(hold),
-        }
-    }
-    shared.wake.notify_one();
-}
-
-/// Whether a release would be told the same again. A companion of another type is met after the
-/// key was deleted, and a right is granted by people, who take longer than a lease.
-fn repeats_itself(error: &LockError) -> bool {
-    match error {
-        LockError::ForeignKey { .. } => true,
-        LockError::Backend(error) => matches!(error.kind(), BackendErrorKind::Permission),
-        _ => false,
-    }
-}
-
-/// Whether a release is not sent any more, whatever may come.
-fn is_unsettled(error: &LockError) -> bool {
-    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::Unsettled)
-}
-
-/// Takes a nonce back until the server has confirmed that nothing of it can come back.
-async fn settle(shared: Arc<Shared>, mut job: Job) {
-    let clock = shared.backend.clock();
-    let mut backoff = Backoff::new(Jitter::from_os());
-    // The expiry may be what the server did not hear of.
-    let may_stay_for_ever = job.ending.key.dialect() == Dialect::SetnxExpire;
-    let mut is_awaited = true;
-    loop {
-        let answer = shared
-            .backend
-            .release(&job.ending, shared.command_timeout)
-            .await;
-        // Once behind the command on its own connection, then on the keeper's, which lives.
-        job.ending.origin = None;
-        let pause = match answer {
-            Ok(released) => {
-                let settled_at = job.ending.unsettled_until_ms;
-                match settled_at.filter(|until| released.server_ms <= *until) {
-                    None => break,
-                    Some(until) => Duration::from_millis(until - released.server_ms + 1),
-                }
-            }
-            Err(error) => {
-                let refused = is_unsettled(&error)
-                    || repeats_itself(&error) && job.ending.unsettled_until_ms.is_none();
-                let is_over = clock.now() >= job.give_up_at;
-                if is_over && may_stay_for_ever && is_awaited {
-                    warn!(key = %job.ending.key, %error, "release goes on: the key may have no expiry");
-                    shared.settled();
-                    is_awaited = false;
-                }
-                if refused || is_over && !may_stay_for_ever {
-                    warn!(key = %job.ending.key, %error, "release given up: the lease ends by itself");
-                    break;
-                }
-                debug!(key = %job.ending.key, %error, "release failed; it is repeated");
-                backoff.pause()
-            }
+    for (limit, holds) in batches(renewed, shared.common.command_timeout) {
+        let taken = Taken {
+            shared: Arc::clone(shared),
+            holds,
         };
-        tokio::time::sleep(pause).await;
+        shared.common.spawn(renew(taken, limit));
     }
-    shared.inbox.remove(job.ending.nonce);
-    if is_awaited {
-        shared.settled();
+}
+
+/// Puts leases together whose renewals may take about the same time: one that is nearly over would
+/// else take the time from all others of its batch.
+fn batches(
+    mut leases: Vec<(Duration, Arc<Hold>)>,
+    command_timeout: Duration,
+) -> Vec<(Duration, Vec<Arc<Hold>>)> {
+    for (left, _) in &mut leases {
+        *left = command_timeout.min(*left);
+    }
+    leases.sort_by_key(|(left, _)| *left);
+    let mut batches: Vec<(Duration, Vec<Arc<Hold>>)> = Vec::new();
+    let mut goes_alone = false;
+    for (left, hold) in leases {
+        // Transactions come one after another: nobody is to wait for their answers.
+        let is_alone = hold.key.dialect().capabilities().without_scripts;
+        match batches.last_mut() {
+            Some((limit, batch))
+                if !is_alone
+                    && !goes_alone
+                    && batch.len() < BATCH
+                    && left <= limit.saturating_mul(2) =>
+            {
+                batch.push(hold);
+            }
+            _ => batches.push((left, vec![hold])),
+        }
+        goes_alone = is_alone;
+    }
+    batches
+}
+
+async fn renew(mut taken: Taken, limit: Duration) {
+    let shared = Arc::clone(&taken.shared);
+    let renewals: Vec<_> = taken.holds.iter().map(|hold| hold.renewal()).collect();
+    let renewing = shared.common.backend.renew(&renewals, limit);
+    // The end of each lease is watched meanwhile: an answer may never come.
+    for hold in &taken.holds {
+        if let Some(deadline) = hold.deadline() {
+            shared.schedule.lock().put(deadline, hold);
+        }
+    }
+    let mut answers = renewing.await;
+    // From the back, so that what is done leaves `taken` and what is not stays there.
+    while let (Some(hold), Some(answer)) = (taken.holds.last(), answers.pop()) {
+        conclude(&shared, hold, answer);
+        taken.holds.pop();
+    }
+    shared.common.wake.notify_one();
+}
+
+fn conclude(shared: &Shared, hold: &Arc<Hold>, answer: Renewed) {
+    let pause = (hold.remaining() / 10).clamp(*RETRY.start(), *RETRY.end());
+    let again_at = shared.common.now().plus(pause);
+    if hold.renewal_said(answer, again_at).is_ok() {
+        shared
+            .common
+            .counters
+            .trace(|| debug!(key = %hold.key, "lease renewed"));
+    }
+    if let Some(due) = hold.due() {
+        shared.schedule.lock().put(due, hold);
+    } else {
+        let removed = shared.schedule.lock().remove(hold);
+        drop(removed);
     }
 }

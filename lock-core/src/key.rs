@@ -7,6 +7,10 @@ use crate::dialect::Dialect;
 
 /// Every key is sent with every command; longer names are data that lost its way.
 const MAX_NAME: usize = 1024;
+/// The prefix stands in each key, and in each entry of a queue as a part of the channel.
+pub(crate) const MAX_PREFIX: usize = 64;
+/// What the names of companion keys end with: queue, counter, grace, and holders.
+const COMPANIONS: [&str; 4] = [":q", ":f", ":g", ":h"];
 
 /// What a lock is called: at most 1 KiB of text, not empty.
 ///
@@ -65,11 +69,16 @@ pub enum NameFault {
     #[error("braces may only form one non-empty hash tag, such as `{{user1}}:cart`")]
     Braces,
     /// A tagged name ends like one of the companion keys.
-    #[error("a name with a hash tag may not end in `:q`, `:f` or `:g`, which name companion keys")]
+    #[error(
+        "a name with a hash tag may not end in `:q`, `:f`, `:g` or `:h`, which name companion keys"
+    )]
     Companion,
     /// The manager's prefix holds a brace.
     #[error("the manager's prefix may not hold a brace; put the hash tag into the name")]
     PrefixBrace,
+    /// The manager's prefix is longer than 64 bytes.
+    #[error("the manager's prefix is longer than 64 bytes; put the rest into the names")]
+    PrefixTooLong,
 }
 
 /// The keys of one lock, all in one slot, and the dialect that they are locked in. Cheap to
@@ -94,6 +103,9 @@ impl LockKey {
         if prefix.contains(['{', '}']) {
             return Err(NameFault::PrefixBrace);
         }
+        if prefix.len() > MAX_PREFIX {
+            return Err(NameFault::PrefixTooLong);
+        }
         if name.is_empty() {
             return Err(NameFault::Empty);
         }
@@ -101,7 +113,7 @@ impl LockKey {
             return Err(NameFault::TooLong);
         }
         let tagged = has_tag(name)?;
-        if tagged && [":q", ":f", ":g"].iter().any(|end| name.ends_with(end)) {
+        if tagged && COMPANIONS.iter().any(|end| name.ends_with(end)) {
             return Err(NameFault::Companion);
         }
         // By hand, once for all commands: formatting them for each was a tenth of its cost.
@@ -200,6 +212,7 @@ mod tests {
         assert_eq!(key("{a}:q"), Err(NameFault::Companion));
         assert_eq!(key("x{a}y:f"), Err(NameFault::Companion));
         assert_eq!(key("{a}:g"), Err(NameFault::Companion));
+        assert_eq!(key("{a}:h"), Err(NameFault::Companion));
         assert!(key("a:q").is_ok());
         assert_eq!(
             LockKey::new("{", &LockName::from("a}:q")),
@@ -217,6 +230,14 @@ mod tests {
         for good in ["{a}", "x{a}", "{a}x", "x{a:b c}y"] {
             assert!(key(good).is_ok(), "{good}");
         }
+    }
+
+    #[test]
+    fn a_prefix_has_at_most_64_bytes() {
+        let name = LockName::from("a");
+        assert!(LockKey::new(&"x".repeat(64), &name).is_ok());
+        let long = LockKey::new(&"é".repeat(33), &name);
+        assert_eq!(long, Err(NameFault::PrefixTooLong));
     }
 
     #[test]

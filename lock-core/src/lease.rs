@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, ServerMs};
 use crate::options::Renew;
 use crate::ttl::Ttl;
 
@@ -53,11 +53,9 @@ pub(crate) struct Anchor {
 
 impl Anchor {
     /// The latest that the server's clock can show now, if it does not jump.
-    pub(crate) fn server_ms_at(&self, now: Moment) -> u64 {
+    pub(crate) fn server_ms_at(&self, now: Moment) -> ServerMs {
         let elapsed = u64::try_from(now.since(self.sent).as_millis()).unwrap_or(u64::MAX);
-        (self.server_us / 1000)
-            .saturating_add(elapsed)
-            .saturating_add(1)
+        ServerMs::from_micros(self.server_us).plus(elapsed).plus(1)
     }
 }
 
@@ -84,7 +82,7 @@ pub(crate) fn granted_until(
     }
     let deadline = start
         .plus(lease)
-        .minus((age + lease) / DRIFT_DIVISOR)
+        .minus(age.saturating_add(lease) / DRIFT_DIVISOR)
         .minus(ROUNDING);
     (deadline.since(received) >= lease / 2).then_some(deadline)
 }
@@ -130,6 +128,8 @@ enum Phase {
 pub(crate) struct Lease {
     terms: Terms,
     phase: Phase,
+    /// When the command was sent that confirmed it last.
+    sent: Moment,
     /// `None` when it does not end by itself.
     deadline: Option<Moment>,
     /// No renewal goes beyond this.
@@ -176,6 +176,7 @@ impl Lease {
         Self {
             terms,
             phase: Phase::Valid,
+            sent: start,
             deadline: Some(no_later_than(ends_at, deadline)),
             ends_at,
             renew_at: interval.map(|interval| start.plus(interval)),
@@ -189,6 +190,7 @@ impl Lease {
         Self {
             terms,
             phase: Phase::Valid,
+            sent: now,
             deadline: ends_at,
             ends_at,
             renew_at: None,
@@ -262,13 +264,20 @@ impl Lease {
 
     /// A renewal that was sent at `sent` was confirmed. Too late for a lease that is over:
     /// whoever was told of the loss has acted on it.
+    ///
+    /// The youngest one counts, also where it confirms less than the one before: the server may
+    /// have shortened the lease to what was left of the longest hold.
     pub(crate) fn renewed(&mut self, sent: Moment, remaining: Duration, now: Moment) {
         if !self.is_valid(now) {
             return;
         }
         self.phase = Phase::Valid;
+        if sent < self.sent {
+            return;
+        }
+        self.sent = sent;
         let confirmed = no_later_than(self.ends_at, deadline_for(&self.terms, sent, remaining));
-        self.deadline = self.deadline.map(|known| known.max(confirmed));
+        self.deadline = self.deadline.map(|_| confirmed);
         self.renew_at = self.terms.interval().map(|interval| sent.plus(interval));
     }
 
@@ -408,6 +417,21 @@ mod tests {
     }
 
     #[test]
+    fn a_younger_confirmation_counts_although_it_confirms_less() {
+        let longest = Some(Duration::from_secs(31));
+        let terms = Terms {
+            max_hold: longest,
+            ..terms(30_000, Renew::Auto)
+        };
+        let mut lease = Lease::confirmed(terms, at(0), secs(30));
+        lease.renewed(at(10_000), secs(21), at(10_005));
+        assert_eq!(lease.deadline(), Some(at(31_000 - 210 - 2)));
+        // Less than the deadline that is known, by the margin of a clock that runs fast.
+        lease.renewed(at(20_000), secs(10), at(20_005));
+        assert_eq!(lease.deadline(), Some(at(30_000 - 100 - 2)));
+    }
+
+    #[test]
     fn an_endless_lease_ends_by_release_or_refusal_only() {
         let mut lease = Lease::endless(terms(1_000, Renew::Auto), at(0));
         assert!(lease.is_valid(at(u64::MAX / 1_000_000)));
@@ -487,6 +511,6 @@ mod tests {
 
     #[test]
     fn the_anchor_gives_the_latest_time_that_the_server_can_have() {
-        assert_eq!(anchor().server_ms_at(at(5_250)), 1_000_251);
+        assert_eq!(anchor().server_ms_at(at(5_250)), ServerMs::new(1_000_251));
     }
 }

@@ -30,9 +30,11 @@ mod options;
 mod request;
 mod retry;
 mod shared;
+mod sync;
 mod table;
 mod token;
 mod ttl;
+mod url;
 mod wait;
 mod wire;
 
@@ -42,12 +44,15 @@ pub mod macro_support;
 
 pub use counts::Counts;
 pub use dialect::{Capabilities, Dialect, DialectFault, ReleaseBy};
-pub use error::{BackendError, BackendErrorKind, Holder, LockError};
+pub use error::{BackendError, BackendErrorKind, Holder, LockError, ShutdownIncomplete};
 pub use guard::{LockGuard, LockWatch, Lost};
 pub use key::{LockName, NameFault};
 pub use manager::{LockManager, LockManagerBuilder};
 pub use options::Renew;
 pub use request::LockRequest;
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use sync::held_mutexes;
 pub use token::{FencingToken, ParseTokenError};
 
 #[cfg(feature = "macros")]

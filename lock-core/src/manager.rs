@@ -1,24 +1,28 @@
 //! The manager: where locks are asked for.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
+use tokio::sync::watch;
 
 use crate::backend::memory::Memory;
-use crate::counts::Counts;
+use crate::counts::{Counters, Counts};
 use crate::dialect::Dialect;
-use crate::error::{BackendErrorKind, LockError};
-use crate::inbox::{Inbox, locked};
+use crate::error::{LockError, ShutdownIncomplete};
+use crate::inbox::Inbox;
 use crate::key::LockName;
 use crate::options::{MIN_RETRY_INTERVAL, Settings};
 use crate::request::LockRequest;
-use crate::shared::Core;
+use crate::shared::{Core, check_runtime};
+use crate::sync::{Mutex, assert_no_mutex_held};
+use crate::url;
 use crate::wire::tidy_label;
 
 /// The environment variable that says where locks live when no manager is installed.
 const LOCK_URL: &str = "LOCK_URL";
+/// What its errors say.
+const FROM_LOCK_URL: &str = "the URL is that of the environment variable LOCK_URL";
 
 /// Gives out locks. Cheap to clone; all clones share connections and one keeper thread.
 #[derive(Clone)]
@@ -50,6 +54,9 @@ impl LockManager {
     /// [installed](Self::install_global), or the one that the environment variable `LOCK_URL`
     /// names, which is connected once.
     ///
+    /// Calls that come while it is being connected wait for the same connection, and share its
+    /// failure; that takes no longer than the command timeout, 1 s.
+    ///
     /// # Errors
     /// [`LockError::NotConfigured`] when there is none of them, or what connecting says.
     ///
@@ -59,14 +66,11 @@ impl LockManager {
         if let Ok(scoped) = SCOPE.try_with(Clone::clone) {
             return Ok(scoped);
         }
-        if let Some(global) = locked(&GLOBAL).clone() {
+        let global = GLOBAL.lock().clone();
+        if let Some(global) = global {
             return Ok(global);
         }
-        let connect = async || {
-            let url = std::env::var(LOCK_URL).map_err(|_| LockError::NotConfigured)?;
-            Self::connect(&url).await
-        };
-        BY_URL.get_or_try_init(connect).await.cloned()
+        by_url().await
     }
 
     /// A manager with other settings.
@@ -86,7 +90,7 @@ impl LockManager {
     /// # Errors
     /// [`LockError::AlreadyInstalled`] when one is there.
     pub fn install_global(&self) -> Result<(), LockError> {
-        let mut global = locked(&GLOBAL);
+        let mut global = GLOBAL.lock();
         if global.is_some() {
             return Err(LockError::AlreadyInstalled);
         }
@@ -109,13 +113,25 @@ impl LockManager {
         self.core.counters.read()
     }
 
-    /// Waits until everything that was dropped has been released. Call it before the process
+    /// Waits until everything that was dropped has been released, at most for the manager's
+    /// [`shutdown_timeout`](LockManagerBuilder::shutdown_timeout). Call it before the process
     /// ends: a guard that is dropped as it ends may keep its key for the ttl.
+    ///
+    /// # Errors
+    /// [`ShutdownIncomplete`] when the timeout ended first, because the server did not answer, say.
+    /// The releases go on in the background as long as the process lives; where it ends, the locks
+    /// end with their ttl.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     ///
     /// # Cancel safety
     /// Dropping the future stops the waiting, not the releases.
-    pub async fn shutdown(&self) {
-        self.core.drain().await;
+    pub async fn shutdown(&self) -> Result<(), ShutdownIncomplete> {
+        match self.core.drain().await {
+            0 => Ok(()),
+            open => Err(ShutdownIncomplete { open }),
+        }
     }
 }
 
@@ -135,7 +151,8 @@ pub struct LockManagerBuilder {
 }
 
 impl LockManagerBuilder {
-    /// What stands before every name in the server. Holds no brace. Defaults to `lock:`.
+    /// What stands before every name in the server, and in the channels of waiters. Holds no brace,
+    /// and has at most 64 bytes. Defaults to `lock:`.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.settings.prefix = prefix.into();
         self
@@ -154,7 +171,13 @@ impl LockManagerBuilder {
         self
     }
 
-    /// What the holder is called in the server and in other clients' errors: at most 60 bytes,
+    /// How long [`LockManager::shutdown`] waits for releases. Defaults to 5 s.
+    pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.shutdown_timeout = timeout;
+        self
+    }
+
+    /// What the holder is called in the server and in other clients' errors: at most 96 bytes,
     /// the rest and control characters are left out. Defaults to host and process id.
     pub fn label(mut self, label: &str) -> Self {
         self.settings.label = tidy_label(label).into();
@@ -189,11 +212,17 @@ impl LockManagerBuilder {
     /// Connects to where the URL says: `redis://[user:password@]host[:port][/db]`,
     /// `unix:///path?db=1`, or `memory://`.
     ///
+    /// User and password are percent-encoded where they hold a `/`, `#`, `?` or `@`.
+    ///
     /// # Errors
     /// [`LockError::Backend`] when the URL is not understood, the server does not answer
     /// within the command timeout, or refuses, or its clock differs too much for the dialect;
     /// [`LockError::InvalidTtl`] for a default ttl out of range, [`LockError::InvalidDialect`]
-    /// for one that does not fit the dialect.
+    /// for one that does not fit the dialect, [`LockError::InvalidName`] for a prefix that is too
+    /// long, [`LockError::NoRuntime`] outside of a tokio runtime.
+    ///
+    /// # Panics
+    /// On a tokio runtime that was built without its time or IO driver.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -210,24 +239,30 @@ impl LockManagerBuilder {
         dialect
             .check_ttl(self.settings.default_ttl)
             .map_err(|fault| LockError::InvalidDialect { dialect, fault })?;
-        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        match scheme {
-            "memory" => Ok(self.in_memory()),
+        self.settings.check_prefix()?;
+        match url::scheme(url)? {
+            url::Scheme::Memory => Ok(self.in_memory()),
             #[cfg(feature = "redis")]
-            "redis" | "unix" | "redis+unix" => {
-                let inbox = Arc::new(Inbox::default());
-                let backend =
-                    crate::backend::redis::connect(url, &self.settings, Arc::clone(&inbox)).await?;
-                let core = Core::with_keeper(Arc::new(backend), inbox, self.settings)?;
-                Ok(LockManager {
-                    core: Arc::new(core),
-                })
-            }
-            _ => Err(LockError::backend(
-                BackendErrorKind::InvalidUrl,
-                format!("unknown scheme `{scheme}` in the lock URL"),
-            )),
+            url::Scheme::Redis => self.connect_redis(url).await,
         }
+    }
+
+    #[cfg(feature = "redis")]
+    async fn connect_redis(self, url: &str) -> Result<LockManager, LockError> {
+        check_runtime()?;
+        let inbox = Arc::new(Inbox::default());
+        let counters = Arc::new(Counters::default());
+        let backend = crate::backend::redis::connect(
+            url,
+            &self.settings,
+            Arc::clone(&inbox),
+            Arc::clone(&counters),
+        );
+        let backend = Arc::new(backend.await?);
+        let core = Core::with_keeper(backend, inbox, counters, self.settings)?;
+        Ok(LockManager {
+            core: Arc::new(core),
+        })
     }
 
     /// Locks within this process: see [`LockManager::in_memory`].
@@ -239,6 +274,7 @@ impl LockManagerBuilder {
             core: Arc::new(Core::without_keeper(
                 Arc::new(backend),
                 inbox,
+                Arc::new(Counters::default()),
                 self.settings,
             )),
         }
@@ -246,7 +282,79 @@ impl LockManagerBuilder {
 }
 
 static GLOBAL: Mutex<Option<LockManager>> = Mutex::new(None);
-static BY_URL: OnceCell<LockManager> = OnceCell::const_new();
+static BY_URL: Mutex<ByUrl> = Mutex::new(ByUrl::Nothing);
+
+/// What is known of the manager that `LOCK_URL` names.
+enum ByUrl {
+    Nothing,
+    /// A task connects. Closed without a word when its runtime ended first.
+    Connecting(watch::Receiver<Option<Result<LockManager, LockError>>>),
+    Connected(LockManager),
+}
+
+/// The manager that `LOCK_URL` names. One task connects; all who come meanwhile share what comes
+/// of it, and whoever comes after a failure tries again.
+async fn by_url() -> Result<LockManager, LockError> {
+    check_runtime()?;
+    loop {
+        let (sender, receiver) = watch::channel(None);
+        let (mut receiver, sender) = {
+            let mut known = BY_URL.lock();
+            match &*known {
+                ByUrl::Connected(manager) => return Ok(manager.clone()),
+                ByUrl::Connecting(others) => (others.clone(), None),
+                ByUrl::Nothing => {
+                    *known = ByUrl::Connecting(receiver.clone());
+                    (receiver, Some(sender))
+                }
+            }
+        };
+        if let Some(sender) = sender {
+            assert_no_mutex_held();
+            tokio::spawn(connect_by_url(ConnectingByUrl { sender }));
+        }
+        if let Ok(outcome) = receiver.wait_for(Option::is_some).await
+            && let Some(outcome) = outcome.clone()
+        {
+            return outcome;
+        }
+    }
+}
+
+/// Held by the task that connects.
+struct ConnectingByUrl {
+    sender: watch::Sender<Option<Result<LockManager, LockError>>>,
+}
+
+impl Drop for ConnectingByUrl {
+    /// Without an outcome: its runtime has ended, and the next to ask begins anew.
+    fn drop(&mut self) {
+        let is_done = self.sender.borrow().is_some();
+        if !is_done {
+            conclude_by_url(ByUrl::Nothing);
+        }
+    }
+}
+
+async fn connect_by_url(connecting: ConnectingByUrl) {
+    let connect = async {
+        let url = std::env::var(LOCK_URL).map_err(|_| LockError::NotConfigured)?;
+        let connected = LockManager::connect(&url).await;
+        connected.map_err(|error| error.with_detail(FROM_LOCK_URL))
+    };
+    let outcome = connect.await;
+    let known = match &outcome {
+        Ok(manager) => ByUrl::Connected(manager.clone()),
+        Err(_) => ByUrl::Nothing,
+    };
+    conclude_by_url(known);
+    connecting.sender.send_replace(Some(outcome));
+}
+
+fn conclude_by_url(outcome: ByUrl) {
+    let replaced = std::mem::replace(&mut *BY_URL.lock(), outcome);
+    drop(replaced);
+}
 
 tokio::task_local! {
     static SCOPE: LockManager;

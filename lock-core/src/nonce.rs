@@ -1,6 +1,7 @@
 //! Who holds a lock: a number drawn for each acquisition.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use uuid::Uuid;
 
 /// Ownership of one acquisition: a UUID v4 from the operating system's random source.
@@ -25,6 +26,12 @@ impl Nonce {
         Self(Uuid::from_u128(number))
     }
 
+    /// What the server calls this one where a message may be read by others.
+    pub(crate) fn short(self) -> ShortId {
+        let [a, b, c, d, ..] = self.0.into_bytes();
+        ShortId(u32::from_be_bytes([a, b, c, d]))
+    }
+
     pub(crate) fn parse(text: &str) -> Option<Self> {
         // Other spellings of a UUID are somebody else's.
         (text.len() == 36)
@@ -45,6 +52,31 @@ impl fmt::Debug for Nonce {
     }
 }
 
+/// The first eight hex digits of an owner id: enough to find a waiter, too few to speak for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ShortId(u32);
+
+impl ShortId {
+    /// All owner ids that begin with these digits.
+    pub(crate) fn nonces(self) -> RangeInclusive<Nonce> {
+        let first = u128::from(self.0) << 96;
+        Nonce(Uuid::from_u128(first))..=Nonce(Uuid::from_u128(first | (u128::MAX >> 32)))
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        (text.len() == 8 && text.bytes().all(is_hex))
+            .then(|| u32::from_str_radix(text, 16).ok().map(Self))
+            .flatten()
+    }
+}
+
+impl fmt::Display for ShortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +89,27 @@ mod tests {
         assert_eq!(Nonce::parse(&nonce.to_string()), Some(nonce));
         assert_eq!(Nonce::parse("0"), None);
         assert_eq!(Nonce::parse(&nonce.to_string().replace('-', "")), None);
+    }
+
+    #[test]
+    fn short_ids_print_parse_and_find_their_nonces() {
+        let nonce = Nonce::random();
+        let short = nonce.short();
+        assert_eq!(short.to_string(), nonce.to_string()[..8]);
+        assert_eq!(ShortId::parse(&short.to_string()), Some(short));
+        assert!(short.nonces().contains(&nonce));
+        let other = Nonce::from_number(0x0123_4567_ffff << 80);
+        assert_eq!(other.short().to_string(), "01234567");
+        assert!(!other.short().nonces().contains(&Nonce::nobody()));
+        for bad in [
+            "",
+            "0123456",
+            "012345678",
+            "0123456G",
+            "ABCDEF01",
+            "+1234567",
+        ] {
+            assert_eq!(ShortId::parse(bad), None, "{bad}");
+        }
     }
 }

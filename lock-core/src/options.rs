@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::dialect::Dialect;
 use crate::error::LockError;
+use crate::key::{MAX_PREFIX, NameFault};
 use crate::ttl::{DEFAULT_TTL, Ttl};
-use crate::wire::tidy_label;
+use crate::wire::{tidy, tidy_label};
 
 /// Whether and how often a held lock is renewed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -41,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) prefix: Arc<str>,
     pub(crate) default_ttl: Duration,
     pub(crate) command_timeout: Duration,
+    pub(crate) shutdown_timeout: Duration,
     pub(crate) label: Arc<str>,
     pub(crate) share_with_others: bool,
     pub(crate) dialect: Dialect,
@@ -50,6 +52,8 @@ pub(crate) struct Settings {
 /// A round trip takes a millisecond or two; a server that needs a second is as good as down.
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Servers that end a process kill it ten to thirty seconds later; this leaves time for the rest.
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a key with waiters stays free for clients that poll for it.
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
@@ -65,6 +69,7 @@ impl Default for Settings {
             prefix: "lock:".into(),
             default_ttl: DEFAULT_TTL,
             command_timeout: COMMAND_TIMEOUT,
+            shutdown_timeout: SHUTDOWN_TIMEOUT,
             label: default_label().into(),
             share_with_others: false,
             dialect: Dialect::Native,
@@ -74,6 +79,17 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The channel of waiters is made of it, before any lock is asked for.
+    pub(crate) fn check_prefix(&self) -> Result<(), LockError> {
+        if self.prefix.len() <= MAX_PREFIX {
+            return Ok(());
+        }
+        Err(LockError::InvalidName {
+            name: tidy(&self.prefix, 40).into(),
+            fault: NameFault::PrefixTooLong,
+        })
+    }
+
     pub(crate) fn grace(&self) -> Duration {
         if self.share_with_others {
             GRACE

@@ -70,9 +70,17 @@ impl Backoff {
         }
     }
 
+    /// The longest pause after so many tries, for those who do not count by themselves.
+    pub(crate) fn after(tries: u32) -> Duration {
+        let doubled = 1_u32
+            .checked_shl(tries.saturating_sub(1))
+            .unwrap_or(u32::MAX);
+        Self::FIRST.saturating_mul(doubled).min(Self::LAST)
+    }
+
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.jitter.shorten(self.next);
-        self.next = (self.next * 2).min(self.longest);
+        self.next = self.next.saturating_mul(2).min(self.longest);
         pause
     }
 
@@ -103,5 +111,18 @@ mod tests {
         assert!(pauses[9] <= Duration::from_millis(500) && pauses[9] > Duration::from_millis(375));
         backoff.reset();
         assert!(backoff.pause() <= Duration::from_millis(10));
+        let counted = [0, 1, 2, 6, 7, 32, u32::MAX].map(Backoff::after);
+        assert_eq!(
+            counted.map(|pause| pause.as_millis()),
+            [10, 10, 20, 320, 500, 500, 500]
+        );
+    }
+
+    #[test]
+    fn back_off_between_the_longest_times_does_not_overflow() {
+        let mut backoff = Backoff::between(Duration::MAX / 8, Duration::MAX, Jitter::seeded(1));
+        for _ in 0..10 {
+            assert!(backoff.pause() > Duration::MAX / 16);
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use crate::backend::{Backend, Ending, Renewed};
 use crate::clock::{Clock, Moment};
 use crate::counts::Counters;
@@ -13,6 +15,7 @@ use crate::hold::Hold;
 use crate::inbox::Inbox;
 use crate::keeper::{Job, Keeper};
 use crate::options::Settings;
+use crate::sync::Process;
 
 /// Shared by all clones of a manager, and kept by each guard and waiter.
 pub(crate) struct Core {
@@ -22,7 +25,7 @@ pub(crate) struct Core {
     pub(crate) counters: Arc<Counters>,
     /// Absent where the backend keeps leases by itself.
     keeper: Option<Keeper>,
-    process: u32,
+    process: Process,
 }
 
 /// The answer to a release.
@@ -37,15 +40,16 @@ impl Core {
     pub(crate) fn without_keeper(
         backend: Arc<dyn Backend>,
         inbox: Arc<Inbox>,
+        counters: Arc<Counters>,
         settings: Settings,
     ) -> Self {
         Self {
             backend,
             inbox,
             settings,
-            counters: Arc::default(),
+            counters,
             keeper: None,
-            process: std::process::id(),
+            process: Process::current(),
         }
     }
 
@@ -53,16 +57,18 @@ impl Core {
     pub(crate) fn with_keeper(
         backend: Arc<dyn Backend>,
         inbox: Arc<Inbox>,
+        counters: Arc<Counters>,
         settings: Settings,
     ) -> Result<Self, LockError> {
         let keeper = Keeper::start(
             Arc::clone(&backend),
             Arc::clone(&inbox),
+            Arc::clone(&counters),
             settings.command_timeout,
         )?;
         Ok(Self {
             keeper: Some(keeper),
-            ..Self::without_keeper(backend, inbox, settings)
+            ..Self::without_keeper(backend, inbox, counters, settings)
         })
     }
 
@@ -72,10 +78,22 @@ impl Core {
 
     /// A child has neither the keeper thread nor connections of its own.
     pub(crate) fn check_process(&self) -> Result<(), LockError> {
-        if std::process::id() == self.process {
+        if self.process.is_current() {
             Ok(())
         } else {
             Err(LockError::Forked)
+        }
+    }
+
+    pub(crate) fn process(&self) -> Process {
+        self.process
+    }
+
+    /// Where a server has to be asked, it takes a runtime to do so.
+    fn check_runtime(&self) -> Result<(), LockError> {
+        match &self.keeper {
+            Some(_) => check_runtime(),
+            None => Ok(()),
         }
     }
 
@@ -119,6 +137,7 @@ impl Core {
 
     pub(crate) async fn renew(&self, hold: &Arc<Hold>) -> Result<(), LockError> {
         self.check_process()?;
+        self.check_runtime()?;
         if hold.is_lost() || hold.is_released() {
             return Err(LockError::Lost);
         }
@@ -138,6 +157,7 @@ impl Core {
         was_valid: bool,
     ) -> Result<Ended, LockError> {
         self.check_process()?;
+        self.check_runtime()?;
         let clock = self.clock();
         let until = clock.now().plus(self.settings.command_timeout);
         let mut resent = false;
@@ -146,9 +166,11 @@ impl Core {
             let limit = until.since(clock.now());
             match self.backend.release(ending, limit).await {
                 Ok(released) => {
-                    let open = ending
+                    let unsettled = ending
                         .unsettled_until_ms
                         .is_some_and(|until_ms| released.server_ms <= until_ms);
+                    // Released it is all the same; the keeper sees to those who wait.
+                    let open = unsettled || released.more;
                     if !open {
                         self.inbox.remove(ending.nonce);
                     }
@@ -200,9 +222,12 @@ impl Core {
             .plus(ending.ttl.as_duration())
     }
 
-    pub(crate) async fn drain(&self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.drain().await;
+    /// Waits until nothing is to be released any more, at most for the shutdown timeout. How much
+    /// is left.
+    pub(crate) async fn drain(&self) -> usize {
+        match &self.keeper {
+            Some(keeper) => keeper.drain(self.settings.shutdown_timeout).await,
+            None => 0,
         }
     }
 
@@ -218,6 +243,14 @@ impl Core {
             remaining: seen.remaining,
             position: position.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
         })
+    }
+}
+
+/// Waiting takes the timers of a tokio runtime, and asking a server its sockets.
+pub(crate) fn check_runtime() -> Result<(), LockError> {
+    match Handle::try_current() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(LockError::NoRuntime),
     }
 }
 

@@ -7,14 +7,22 @@
 
 use std::collections::BTreeMap;
 
+use crate::clock::ServerMs;
 use crate::nonce::Nonce;
 use crate::token::FencingToken;
 use crate::wire::{Entry, Mode, OwnerValue, Push};
 
-/// The counter lives a day; a lost one is seeded from the time, so tokens still grow.
-const COUNTER_LIFE_MS: u64 = 86_400_000;
+/// How long the counter lives after it was seeded. Counting does not extend that: seeded at a
+/// server time S it gives S and a little, less than one per microsecond, and expires on the same
+/// clock, so that the next seed is higher.
+const COUNTER_LIFE_MS: u64 = 300_000;
 /// The queue outlives the lock and the last look at it by the longest silence of a waiter.
 const QUEUE_LIFE_MS: u64 = 600_000;
+/// Other clients write keys that expire in a million years; no lock of ours lives longer than this.
+const LONGEST_HOLDER_MS: u64 = 86_400_000;
+/// One call looks at so many entries at most, so that it does not hold up the server. Whoever
+/// called repeats it when there are more.
+pub(crate) const LOOKS_PER_CALL: usize = 100;
 
 /// What a lock key holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,36 +35,28 @@ const QUEUE_LIFE_MS: u64 = 600_000;
 )]
 pub(crate) enum Held {
     /// A lock of ours.
-    Native(Owner),
+    Native(OwnerValue),
     /// A string that somebody else wrote: another library's lock, or no lock at all.
     Foreign(String),
     /// Something that is no string, by its Redis type.
     OtherType(&'static str),
 }
 
-/// [`OwnerValue`] as a map key: hashable for the model checker.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Owner {
-    pub(crate) nonce: Nonce,
-    pub(crate) token: FencingToken,
-    pub(crate) label: String,
-}
-
-/// Something with an expiry: it lives while `now_ms <= expires_ms`.
+/// Something with an expiry: it lives while the clock does not show a later time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Mortal<T> {
     pub(crate) it: T,
     /// `None` lives until it is deleted.
-    pub(crate) expires_ms: Option<u64>,
+    pub(crate) expires_ms: Option<ServerMs>,
 }
 
 impl<T> Mortal<T> {
-    fn is_alive(&self, now_ms: u64) -> bool {
+    fn is_alive(&self, now_ms: ServerMs) -> bool {
         self.expires_ms.is_none_or(|end| now_ms <= end)
     }
 
-    fn remaining_ms(&self, now_ms: u64) -> Option<u64> {
-        self.expires_ms.map(|end| end.saturating_sub(now_ms))
+    fn remaining_ms(&self, now_ms: ServerMs) -> Option<u64> {
+        self.expires_ms.map(|end| end.since(now_ms))
     }
 }
 
@@ -75,10 +75,12 @@ pub(crate) struct Acquire<'a> {
     pub(crate) nonce: Nonce,
     pub(crate) ttl_ms: u64,
     pub(crate) floor_us: u64,
-    pub(crate) not_after_ms: u64,
+    pub(crate) not_after_ms: ServerMs,
     pub(crate) label: &'a str,
     /// Absent to ask once without standing in the queue.
     pub(crate) entry: Option<&'a Entry>,
+    /// How far the seed of a counter lies ahead of the server's time, in microseconds.
+    pub(crate) lead_us: u64,
     pub(crate) earlier: &'a [Entry],
 }
 
@@ -90,6 +92,8 @@ pub(crate) struct Release<'a> {
     pub(crate) grace_ms: u64,
     /// For how long a lock of the caller's stays locked all the same, owned by nobody.
     pub(crate) keep_ms: u64,
+    /// As in [`Acquire`].
+    pub(crate) lead_us: u64,
     pub(crate) entries: &'a [Entry],
 }
 
@@ -117,6 +121,8 @@ pub(crate) enum Answer {
     Busy {
         holder: HolderSeen,
     },
+    /// The key is free, and the first entries of the queue were all dead: ask again at once.
+    More,
     Foreign {
         found: String,
     },
@@ -124,7 +130,16 @@ pub(crate) enum Answer {
 
 /// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Released {
+pub(crate) struct Released {
+    pub(crate) verdict: Verdict,
+    /// The key is free, and the first entries of the queue were all dead: release again, so that
+    /// whoever lives behind them gets it.
+    pub(crate) more: bool,
+}
+
+/// What became of the caller's lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
     Free,
     HandedOver,
     NotOurs,
@@ -133,7 +148,10 @@ pub(crate) enum Released {
 /// The answer to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
-    Held { token: FencingToken, ttl_ms: u64 },
+    Held {
+        token: FencingToken,
+        remaining_ms: u64,
+    },
     NotOurs,
 }
 
@@ -144,8 +162,8 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    fn now_ms(&self) -> u64 {
-        self.now_us / 1000
+    pub(crate) fn now_ms(&self) -> ServerMs {
+        ServerMs::from_micros(self.now_us)
     }
 }
 
@@ -156,6 +174,17 @@ struct Grantee {
     label: String,
     /// Where to tell; absent for the caller, who reads the reply, and for those who poll.
     channel: Option<String>,
+}
+
+/// What a look at the queue of a free key came to.
+#[derive(Default)]
+struct Walk {
+    grantee: Option<Grantee>,
+    /// For how long the key stays free for foreign clients.
+    grace_ms: u64,
+    /// Whoever waits first has to be told: nobody got the key, and somebody there may live.
+    head_is_unserved: bool,
+    more: bool,
 }
 
 impl Grantee {
@@ -176,8 +205,8 @@ impl Table {
     }
 
     /// Takes away what has expired, as a server does when a key is touched.
-    pub(crate) fn expire(&mut self, now_ms: u64) {
-        fn drop_dead<T>(slot: &mut Option<Mortal<T>>, now_ms: u64) {
+    pub(crate) fn expire(&mut self, now_ms: ServerMs) {
+        fn drop_dead<T>(slot: &mut Option<Mortal<T>>, now_ms: ServerMs) {
             if slot.as_ref().is_some_and(|mortal| !mortal.is_alive(now_ms)) {
                 *slot = None;
             }
@@ -188,13 +217,25 @@ impl Table {
         drop_dead(&mut self.grace, now_ms);
     }
 
+    /// When all of this is over, if nobody comes: `None` where something lives until it is deleted.
+    pub(crate) fn ends_ms(&self) -> Option<ServerMs> {
+        fn end<T>(slot: Option<&Mortal<T>>) -> Option<ServerMs> {
+            slot.map_or(Some(ServerMs::new(0)), |mortal| mortal.expires_ms)
+        }
+        let key = end(self.key.as_ref())?;
+        let queue = end(self.queue.as_ref())?;
+        let counter = end(self.counter.as_ref())?;
+        let grace = end(self.grace.as_ref())?;
+        Some(key.max(queue).max(counter).max(grace))
+    }
+
     pub(crate) fn acquire(&mut self, ask: &Acquire<'_>, at: &Context<'_>) -> (Answer, Vec<Push>) {
         let now_ms = at.now_ms();
         if now_ms > ask.not_after_ms {
             return (Answer::Late, Vec::new());
         }
         self.expire(now_ms);
-        let mut grantee = None;
+        let mut walk = Walk::default();
         match &mut self.key {
             Some(Mortal {
                 it: Held::OtherType(found),
@@ -217,25 +258,25 @@ impl Table {
                 let holder = self.holder_seen(0, now_ms);
                 return (Answer::Busy { holder }, Vec::new());
             }
-            None if self.queue.is_none() => grantee = Some(Grantee::caller(ask)),
+            None if self.queue.is_none() => walk.grantee = Some(Grantee::caller(ask)),
             Some(_) | None => {}
         }
-        let queue = grantee.is_none();
+        let queue = walk.grantee.is_none();
+        let mut head_left = false;
         if let (true, Some(entry)) = (queue, ask.entry) {
-            self.enqueue(entry, ask.earlier);
+            let stood = self.enqueue(entry, ask.earlier);
+            if stood && self.key.is_some() {
+                head_left = self.prune(entry, now_ms);
+            }
         }
-        let mut grace_ms = 0;
         if queue && self.key.is_none() {
-            (grantee, grace_ms) = self.drive(Some(ask), at);
+            walk = self.drive(Some(ask), at);
         }
-        let token = grantee.as_ref().map(|to| self.grant(to, ask.floor_us, at));
-        let pushes = self.pushes(
-            grantee.as_ref().zip(token),
-            queue && grantee.is_some(),
-            grace_ms,
-            at,
-        );
-        if let (Some(to), Some(token)) = (&grantee, token)
+        let granted = walk.grantee.as_ref();
+        let token = granted.map(|to| self.grant(to, ask.floor_us, ask.lead_us, at));
+        let moved = queue && (granted.is_some() || head_left || walk.head_is_unserved);
+        let pushes = self.pushes(granted.zip(token), moved, walk.grace_ms, at);
+        if let (Some(to), Some(token)) = (granted, token)
             && to.nonce == ask.nonce
         {
             let remaining_ms = to.lease_ms;
@@ -247,7 +288,10 @@ impl Table {
                 pushes,
             );
         }
-        let holder = self.holder_seen(grace_ms, now_ms);
+        if walk.more {
+            return (Answer::More, pushes);
+        }
+        let holder = self.holder_seen(walk.grace_ms, now_ms);
         let Some(entry) = ask.entry else {
             return (Answer::Busy { holder }, pushes);
         };
@@ -265,7 +309,7 @@ impl Table {
         let mine = self.is_owner(call.nonce);
         let kept = mine && call.keep_ms > 0;
         if kept {
-            self.park(now_ms + call.keep_ms);
+            self.park(now_ms.plus(call.keep_ms));
         } else if mine {
             self.key = None;
         }
@@ -274,45 +318,53 @@ impl Table {
         if mine && !kept && queue && call.grace_ms > 0 {
             self.grace = Some(Mortal {
                 it: (),
-                expires_ms: Some(now_ms + call.grace_ms),
+                expires_ms: Some(now_ms.plus(call.grace_ms)),
             });
         }
-        let (grantee, grace_ms) = if queue && self.key.is_none() {
+        let walk = if queue && self.key.is_none() {
             self.drive(None, at)
         } else {
-            (None, 0)
+            Walk::default()
         };
-        let token = grantee.as_ref().map(|to| self.grant(to, call.floor_us, at));
-        let moved = queue && (moved || grantee.is_some());
-        let pushes = self.pushes(grantee.as_ref().zip(token), moved, grace_ms, at);
-        let verdict = match (mine, grantee.is_some()) {
-            (true, true) => Released::HandedOver,
-            (true, false) => Released::Free,
-            (false, _) => Released::NotOurs,
+        let granted = walk.grantee.as_ref();
+        let token = granted.map(|to| self.grant(to, call.floor_us, call.lead_us, at));
+        let moved = queue && (moved || granted.is_some() || walk.head_is_unserved);
+        let pushes = self.pushes(granted.zip(token), moved, walk.grace_ms, at);
+        let verdict = match (mine, granted.is_some()) {
+            (true, true) => Verdict::HandedOver,
+            (true, false) => Verdict::Free,
+            (false, _) => Verdict::NotOurs,
         };
-        (verdict, pushes)
+        let more = walk.more;
+        (Released { verdict, more }, pushes)
     }
 
-    pub(crate) fn renew(&mut self, nonce: Nonce, ttl_ms: u64, now_ms: u64) -> Renewed {
+    /// Extends the lease, and never shortens it: whoever is told of the end of an earlier renewal
+    /// counts on that.
+    pub(crate) fn renew(&mut self, nonce: Nonce, ttl_ms: u64, now_ms: ServerMs) -> Renewed {
         self.expire(now_ms);
         match &mut self.key {
             Some(Mortal {
                 it: Held::Native(owner),
                 expires_ms,
-            }) if owner.nonce == nonce => {
-                *expires_ms = Some(now_ms + ttl_ms);
-                Renewed::Held {
-                    token: owner.token,
-                    ttl_ms,
-                }
-            }
+            }) if owner.nonce == nonce => Renewed::Held {
+                token: owner.token,
+                remaining_ms: raise(expires_ms, ttl_ms, now_ms),
+            },
             _ => Renewed::NotOurs,
         }
     }
 
-    /// Under nobody's nonce: a renewal or an acquire that the release overtook finds that it is
-    /// not its own, and cannot lengthen it.
-    fn park(&mut self, until_ms: u64) {
+    fn is_owner(&self, nonce: Nonce) -> bool {
+        matches!(
+            &self.key,
+            Some(Mortal { it: Held::Native(owner), .. }) if owner.nonce == nonce
+        )
+    }
+
+    /// Locked on, but no longer the caller's: a renewal or an acquire that was overtaken by the
+    /// release finds that it is not its own.
+    fn park(&mut self, until_ms: ServerMs) {
         if let Some(Mortal {
             it: Held::Native(owner),
             expires_ms,
@@ -323,19 +375,14 @@ impl Table {
         }
     }
 
-    fn is_owner(&self, nonce: Nonce) -> bool {
-        matches!(&self.key, Some(Mortal { it: Held::Native(owner), .. }) if owner.nonce == nonce)
-    }
-
-    /// Order of arrival: behind the last, or where an earlier entry of the same nonce stood.
-    fn enqueue(&mut self, entry: &Entry, earlier: &[Entry]) {
+    /// Order of arrival: behind the last, or where an earlier entry of the same nonce stood. Says
+    /// whether this very entry stood there already.
+    fn enqueue(&mut self, entry: &Entry, earlier: &[Entry]) -> bool {
         let queue = self.queue.get_or_insert_with(|| Mortal {
             it: BTreeMap::new(),
             expires_ms: None,
         });
-        if queue.it.values().any(|waits| waits == entry) {
-            return;
-        }
+        let stood = score_of(&queue.it, entry);
         let mut score = queue.it.last_key_value().map_or(1, |(last, _)| last + 1);
         for old in earlier {
             if let Some(stood) = score_of(&queue.it, old) {
@@ -343,7 +390,26 @@ impl Table {
                 queue.it.remove(&stood);
             }
         }
-        queue.it.insert(score, entry.clone());
+        if stood.is_none() {
+            queue.it.insert(score, entry.clone());
+        }
+        stood.is_some()
+    }
+
+    /// Takes out those whose time has passed, while somebody holds the key. Not those that nobody
+    /// listens for: their line may be broken just now. Says whether the head was among them.
+    fn prune(&mut self, own: &Entry, now_ms: ServerMs) -> bool {
+        let Some(queue) = &mut self.queue else {
+            return false;
+        };
+        let first = queue.it.first_key_value().map(|(score, _)| *score);
+        let looked_at = queue.it.iter().take(LOOKS_PER_CALL);
+        let over = looked_at.filter(|(_, entry)| *entry != own && now_ms > entry.gone_at_ms);
+        let over: Vec<u64> = over.map(|(score, _)| *score).collect();
+        for score in &over {
+            queue.it.remove(score);
+        }
+        first.is_some_and(|first| over.contains(&first))
     }
 
     fn leave_queue(&mut self, entries: &[Entry]) -> bool {
@@ -369,68 +435,98 @@ impl Table {
 
     /// The key is free and somebody waits: who gets it, and else for how long it stays free
     /// for foreign clients.
-    fn drive(&mut self, caller: Option<&Acquire<'_>>, at: &Context<'_>) -> (Option<Grantee>, u64) {
+    fn drive(&mut self, caller: Option<&Acquire<'_>>, at: &Context<'_>) -> Walk {
         if let Some(grace) = &self.grace {
-            return (None, grace.remaining_ms(at.now_ms()).unwrap_or(0));
+            return Walk {
+                grace_ms: grace.remaining_ms(at.now_ms()).unwrap_or(0),
+                ..Walk::default()
+            };
         }
-        let grantee = self.next_in_line(caller, at);
-        // Nobody who waits is alive: then it is free for one who only asks once.
-        let only_asks = caller.filter(|ask| ask.entry.is_none());
-        (grantee.or_else(|| only_asks.map(Grantee::caller)), 0)
+        let mut walk = self.next_in_line(caller, at);
+        if walk.grantee.is_none() && !walk.head_is_unserved {
+            // Nobody who waits is alive: then it is free for one who only asks once.
+            let only_asks = caller.filter(|ask| ask.entry.is_none());
+            walk.grantee = only_asks.map(Grantee::caller);
+        }
+        walk
     }
 
     /// The first who waits and is alive. Those before it are taken out.
-    fn next_in_line(&mut self, caller: Option<&Acquire<'_>>, at: &Context<'_>) -> Option<Grantee> {
-        let mut next = None;
-        while next.is_none()
-            && let Some((_, head)) = self.queue.as_mut().and_then(|queue| queue.it.pop_first())
-        {
-            let asks_now = caller.filter(|ask| ask.entry == Some(&head));
-            if let Some(ask) = asks_now {
-                next = Some(Grantee {
+    fn next_in_line(&mut self, caller: Option<&Acquire<'_>>, at: &Context<'_>) -> Walk {
+        let mut walk = Walk::default();
+        let mut dead = 0;
+        while let Some(first) = self.queue.as_mut().and_then(|queue| queue.it.first_entry()) {
+            if dead == LOOKS_PER_CALL {
+                walk.more = true;
+                walk.head_is_unserved = true;
+                break;
+            }
+            let head = first.get();
+            let asks_now = caller.filter(|ask| ask.entry == Some(head));
+            if asks_now.is_none() && !is_alive(head, at) {
+                first.remove();
+                dead += 1;
+                continue;
+            }
+            if !head.kind.is_empty() {
+                // Its own version knows what it wants, and takes the key.
+                walk.head_is_unserved = true;
+                break;
+            }
+            let head = first.remove();
+            walk.grantee = Some(match asks_now {
+                Some(ask) => Grantee {
                     nonce: head.nonce,
                     lease_ms: ask.ttl_ms,
                     label: head.label,
                     channel: None,
-                });
-            } else if is_alive(&head, at) {
-                next = Some(Grantee {
+                },
+                None => Grantee {
                     nonce: head.nonce,
                     lease_ms: head.lease_ms,
                     label: head.label,
                     channel: (head.mode == Mode::Subscribed).then_some(head.channel),
-                });
-            }
+                },
+            });
+            break;
         }
         self.forget_empty_queue();
-        next
+        walk
     }
 
     /// The counter first, then the key.
-    fn grant(&mut self, to: &Grantee, floor_us: u64, at: &Context<'_>) -> FencingToken {
-        let token = self.next_token(floor_us, at);
+    fn grant(
+        &mut self,
+        to: &Grantee,
+        floor_us: u64,
+        lead_us: u64,
+        at: &Context<'_>,
+    ) -> FencingToken {
+        let token = self.next_token(floor_us, lead_us, at);
+        let now_ms = at.now_ms();
         self.key = Some(Mortal {
-            it: Held::Native(Owner {
+            it: Held::Native(OwnerValue {
                 nonce: to.nonce,
                 token,
+                since_ms: now_ms,
                 label: to.label.clone(),
             }),
-            expires_ms: Some(at.now_ms() + to.lease_ms),
+            expires_ms: Some(now_ms.plus(to.lease_ms)),
         });
         token
     }
 
     /// Grows by one, and from the time when the counter was lost, rolled back or never there.
-    fn next_token(&mut self, floor_us: u64, at: &Context<'_>) -> FencingToken {
+    fn next_token(&mut self, floor_us: u64, lead_us: u64, at: &Context<'_>) -> FencingToken {
         let counter = self.counter.get_or_insert(Mortal {
             it: 0,
             expires_ms: None,
         });
-        counter.it += 1;
+        counter.it = counter.it.saturating_add(1);
         if counter.it < floor_us {
             *counter = Mortal {
-                it: floor_us.max(at.now_us),
-                expires_ms: Some(at.now_ms() + COUNTER_LIFE_MS),
+                it: floor_us.max(at.now_us.saturating_add(lead_us)),
+                expires_ms: Some(at.now_ms().plus(COUNTER_LIFE_MS)),
             };
         }
         FencingToken::new(counter.it)
@@ -464,7 +560,7 @@ impl Table {
             .and_then(|queue| queue.it.values().next());
         if let Some(head) = head.filter(|head| head.mode == Mode::Subscribed) {
             pushes.push(Push::Head {
-                nonce: head.nonce,
+                to: head.nonce.short(),
                 server_us: at.now_us,
                 holder_ms: match (&granted, &self.key) {
                     (Some((to, _)), _) => to.lease_ms,
@@ -485,7 +581,7 @@ impl Table {
         pushes
     }
 
-    fn holder_seen(&self, grace_ms: u64, now_ms: u64) -> HolderSeen {
+    fn holder_seen(&self, grace_ms: u64, now_ms: ServerMs) -> HolderSeen {
         match &self.key {
             None => HolderSeen {
                 remaining_ms: Some(grace_ms),
@@ -494,12 +590,7 @@ impl Table {
             Some(key) => HolderSeen {
                 remaining_ms: key.remaining_ms(now_ms),
                 value: match &key.it {
-                    Held::Native(owner) => OwnerValue {
-                        nonce: owner.nonce,
-                        token: owner.token,
-                        label: owner.label.clone(),
-                    }
-                    .to_string(),
+                    Held::Native(owner) => owner.to_string(),
                     Held::Foreign(text) => text.clone(),
                     Held::OtherType(_) => String::new(),
                 },
@@ -507,11 +598,12 @@ impl Table {
         }
     }
 
-    fn looked_at(&mut self, entry: &Entry, holder: &HolderSeen, now_ms: u64) -> u64 {
+    fn looked_at(&mut self, entry: &Entry, holder: &HolderSeen, now_ms: ServerMs) -> u64 {
         let Some(queue) = &mut self.queue else {
             return 0;
         };
-        queue.expires_ms = Some(now_ms + holder.remaining_ms.unwrap_or(0) + QUEUE_LIFE_MS);
+        let held_ms = holder.remaining_ms.unwrap_or(0).min(LONGEST_HOLDER_MS);
+        queue.expires_ms = Some(now_ms.plus(held_ms).plus(QUEUE_LIFE_MS));
         let before = queue
             .it
             .values()
@@ -524,17 +616,22 @@ impl Table {
 /// Asking again is having asked once: same token, and at least the ttl that was asked for.
 fn asked_again(
     token: FencingToken,
-    expires_ms: &mut Option<u64>,
+    expires_ms: &mut Option<ServerMs>,
     ttl_ms: u64,
-    now_ms: u64,
+    now_ms: ServerMs,
 ) -> Answer {
-    let remaining = expires_ms.map_or(0, |end| end.saturating_sub(now_ms));
-    let remaining_ms = remaining.max(ttl_ms);
-    *expires_ms = Some(now_ms + remaining_ms);
     Answer::Held {
         token,
-        remaining_ms,
+        remaining_ms: raise(expires_ms, ttl_ms, now_ms),
     }
+}
+
+/// Makes an expiry at least so far away, and says how far it is. A key without one gets one.
+fn raise(expires_ms: &mut Option<ServerMs>, ttl_ms: u64, now_ms: ServerMs) -> u64 {
+    let remaining = expires_ms.map_or(0, |end| end.since(now_ms));
+    let remaining_ms = remaining.max(ttl_ms);
+    *expires_ms = Some(now_ms.plus(remaining_ms));
+    remaining_ms
 }
 
 /// Gone when its wait is over, or when it would be told and nobody listens.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Shorter leases would be eaten by the drift margin and a slow round trip.
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
-/// Longer leases outlive the fencing counter, which lives a day.
+/// A holder that dies blocks its lock for so long; a day is as long as people sleep over it.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Long enough for a renewal every ten seconds to survive a server's restart, short enough
 /// for people to wait for when a holder dies; Redisson's watchdog has the same.

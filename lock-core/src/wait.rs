@@ -9,16 +9,24 @@ use crate::wire::Mode;
 
 /// A key still exists at PTTL 0, and its expiry is in whole milliseconds.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
-/// Waiters look at the holder's expiry one after another, so that the first finds it free.
+/// The foremost waiters of several managers look at the holder's expiry one after another, so that
+/// the first of the queue finds it free.
 const STEP_BY_RANK: Duration = Duration::from_millis(10);
-/// Those further behind leave that look to the first ones.
-const LOOK_AT_EXPIRY: u64 = 20;
+/// Those further behind come within this time after the expiry, at random.
+const SPREAD_AT_EXPIRY: Duration = Duration::from_millis(250);
 /// However quiet it is: this is what a lost push can cost the first in the queue.
 const CAP: Duration = Duration::from_secs(1);
 /// The cap grows with the rank, so that a thousand waiters ask seventy times a second.
 const CAP_BY_RANK: Duration = Duration::from_millis(100);
+/// One waiter of each manager looks this often, however many entries stand before it: all of them
+/// may be dead. A thousand managers ask two hundred times a second.
+const LONGEST_CAP_FOREMOST: Duration = Duration::from_secs(5);
+/// The others of that manager: often against the time after which an entry ends.
+const LONGEST_CAP: Duration = Duration::from_secs(30);
+/// Whoever may publish can say that a waiter is the first, as often as it likes.
+const HEAD_INTERVAL: Duration = Duration::from_millis(50);
 /// A key without expiry is about to get one, or is no lock: four looks tell.
-const NO_EXPIRY_POLL: Duration = Duration::from_millis(50);
+pub(crate) const NO_EXPIRY_POLL: Duration = Duration::from_millis(50);
 /// Other clients write SETNX and EXPIRE as two commands; this long the second may take.
 pub(crate) const NO_EXPIRY_GRACE: Duration = Duration::from_millis(200);
 /// Without pushes a waiter asks this often, or three times within the lease it would be given.
@@ -41,19 +49,34 @@ pub(crate) fn poll_interval(ttl: Ttl) -> Duration {
 pub(crate) fn claim(mode: Mode, ttl: Ttl) -> Duration {
     match mode {
         Mode::Subscribed => crate::lease::CLAIM.min(ttl.as_duration()),
-        Mode::Polling => poll_interval(ttl) * 3,
+        Mode::Polling => poll_interval(ttl).saturating_mul(3),
     }
 }
 
 /// Until when the entry of a waiter stands, counted from now: its wait, in steps of at most
 /// ten minutes. It is written anew when less than half of a step is left.
-pub(crate) fn stay(left: Duration) -> Duration {
-    left.min(LONGEST_SILENCE)
+///
+/// Nobody can see that a waiter which polls is dead: its entry ends when it has not asked for some
+/// polls, and is written anew each time.
+pub(crate) fn stay(mode: Mode, left: Duration, ttl: Ttl, command_timeout: Duration) -> Duration {
+    let longest = match mode {
+        Mode::Subscribed => LONGEST_SILENCE,
+        Mode::Polling => {
+            let polls = poll_interval(ttl).saturating_mul(4);
+            let answers = command_timeout.saturating_mul(2);
+            polls.saturating_add(answers).min(LONGEST_SILENCE)
+        }
+    };
+    left.min(longest)
 }
 
 /// Whether an entry that stands until `gone_at` has to be extended for a wait until `deadline`.
-pub(crate) fn wants_extension(now: Moment, gone_at: Moment, deadline: Moment) -> bool {
-    gone_at < deadline && gone_at.since(now) < LONGEST_SILENCE / 2
+pub(crate) fn wants_extension(mode: Mode, now: Moment, gone_at: Moment, deadline: Moment) -> bool {
+    let is_due = match mode {
+        Mode::Subscribed => gone_at.since(now) < LONGEST_SILENCE / 2,
+        Mode::Polling => true,
+    };
+    gone_at < deadline && is_due
 }
 
 /// What is known of the holder.
@@ -69,6 +92,31 @@ pub(crate) enum Ahead {
     NoExpiry,
 }
 
+impl Ahead {
+    /// When the holder's lease ends, if nobody extends it.
+    pub(crate) fn ends(self) -> Option<Moment> {
+        match self {
+            Self::Native { ends } | Self::Foreign { ends } | Self::Polled { ends } => Some(ends),
+            Self::NoExpiry => None,
+        }
+    }
+}
+
+/// Where a waiter stands among those of its manager on the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// No other one stands before it: it looks at the holder's expiry.
+    Foremost,
+    Behind,
+}
+
+/// When the holder's lease ends, as some waiter saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sighting {
+    pub(crate) at: Moment,
+    pub(crate) holder_ends: Moment,
+}
+
 /// When to look next.
 #[derive(Clone, Debug)]
 pub(crate) struct Looks {
@@ -76,6 +124,11 @@ pub(crate) struct Looks {
     ahead: Ahead,
     looked: Moment,
     poll: Option<Duration>,
+    standing: Standing,
+    /// Whether the next look comes because of a push that said that we are the first.
+    next_is_for_head: bool,
+    /// The earliest time for another such look.
+    next_head: Moment,
     jitter: Jitter,
     /// Between two looks where those who release tell nobody.
     longest_pause: Duration,
@@ -96,25 +149,64 @@ impl Looks {
             ahead: Ahead::Native { ends: now },
             looked: now,
             poll: None,
+            standing: Standing::Foremost,
+            next_is_for_head: false,
+            next_head: now,
             jitter,
             next: now,
         }
     }
 
     /// The answer to a look. `poll` is set for those who are not pushed to.
-    pub(crate) fn seen(&mut self, now: Moment, rank: u64, ahead: Ahead, poll: Option<Duration>) {
+    pub(crate) fn seen(
+        &mut self,
+        now: Moment,
+        rank: u64,
+        ahead: Ahead,
+        poll: Option<Duration>,
+        standing: Standing,
+    ) {
+        if std::mem::take(&mut self.next_is_for_head) {
+            self.next_head = now.plus(HEAD_INTERVAL);
+        }
         self.looked = now;
         self.rank = rank;
         self.ahead = ahead;
         self.poll = poll;
+        self.standing = standing;
         self.plan();
     }
 
-    /// A push said that we are the first now, and when the holder's lease ends.
-    pub(crate) fn is_head(&mut self, holder_ends: Moment) {
+    /// A push said that we are the first now, and when the holder's lease ends. Anybody who may
+    /// publish can say so: it never puts a look off, and brings at most one forward in 50 ms.
+    pub(crate) fn is_head(&mut self, now: Moment, holder_ends: Moment) {
         self.rank = 0;
+        self.standing = Standing::Foremost;
         self.ahead = Ahead::Native { ends: holder_ends };
-        self.plan();
+        let cap = now.plus(self.jitter.shorten(CAP));
+        let look = self.at_expiry(holder_ends, 0).min(cap).max(self.next_head);
+        if look < self.next {
+            self.next = look;
+            self.next_is_for_head = true;
+        }
+    }
+
+    /// Those of this manager who stood before have left. One of them may have seen later than this
+    /// one when the holder's lease ends.
+    pub(crate) fn is_foremost(&mut self, now: Moment, seen: Option<Sighting>) {
+        self.standing = Standing::Foremost;
+        if let Ahead::Native { ends } = &mut self.ahead
+            && let Some(seen) = seen.filter(|seen| seen.at > self.looked)
+        {
+            *ends = seen.holder_ends;
+        }
+        // The one before has looked until now.
+        let cap = now.plus(self.jitter.shorten(self.cap()));
+        self.next = self.next.min(cap);
+        if let Ahead::Native { ends } | Ahead::Foreign { ends } = self.ahead {
+            let rank = self.rank_in_steps();
+            self.next = self.next.min(self.at_expiry(ends, rank));
+        }
     }
 
     /// Something happened that only asking can tell.
@@ -127,22 +219,21 @@ impl Looks {
     }
 
     fn plan(&mut self) {
-        let rank = u32::try_from(self.rank).unwrap_or(u32::MAX);
-        let mut next = self.looked.plus(
-            self.jitter
-                .shorten(CAP.max(CAP_BY_RANK.saturating_mul(rank))),
-        );
+        let rank = self.rank_in_steps();
+        let cap = self.cap();
+        let mut next = self.looked.plus(self.jitter.shorten(cap));
         if let Some(poll) = self.poll {
             next = next.min(self.looked.plus(self.jitter.shorten(poll)));
         }
-        let at_expiry = |ends: Moment| ends.plus(AFTER_EXPIRY).plus(STEP_BY_RANK * rank);
+        let is_foremost = self.standing == Standing::Foremost;
         match self.ahead {
-            Ahead::Native { ends } if self.rank < LOOK_AT_EXPIRY => {
-                next = next.min(at_expiry(ends));
-            }
-            Ahead::Foreign { ends } if self.rank == 0 => {
-                let poll = self.looked.plus(self.jitter.shorten(self.longest_pause));
-                next = next.min(poll).min(at_expiry(ends));
+            Ahead::Native { ends } if is_foremost => next = next.min(self.at_expiry(ends, rank)),
+            Ahead::Foreign { ends } if is_foremost => {
+                next = next.min(self.at_expiry(ends, rank));
+                if rank == 0 {
+                    let poll = self.looked.plus(self.jitter.shorten(self.longest_pause));
+                    next = next.min(poll);
+                }
             }
             Ahead::Polled { ends } => {
                 let spread = SPREAD.saturating_sub(self.jitter.anywhere_in(SPREAD));
@@ -154,6 +245,31 @@ impl Looks {
         }
         // An expiry that is already past must not become a hot loop.
         self.next = next.max(self.looked.plus(AFTER_EXPIRY));
+    }
+
+    fn rank_in_steps(&self) -> u32 {
+        u32::try_from(self.rank).unwrap_or(u32::MAX)
+    }
+
+    /// The longest time without a look.
+    fn cap(&self) -> Duration {
+        let longest = match self.standing {
+            Standing::Foremost => LONGEST_CAP_FOREMOST,
+            Standing::Behind => LONGEST_CAP,
+        };
+        let by_rank = CAP_BY_RANK.saturating_mul(self.rank_in_steps());
+        CAP.max(by_rank).min(longest)
+    }
+
+    fn at_expiry(&mut self, ends: Moment, rank: u32) -> Moment {
+        let step = STEP_BY_RANK.saturating_mul(rank);
+        let spread = SPREAD_AT_EXPIRY.saturating_sub(AFTER_EXPIRY);
+        let after = if step < spread {
+            step
+        } else {
+            self.jitter.anywhere_in(spread)
+        };
+        ends.plus(AFTER_EXPIRY).plus(after)
     }
 }
 
@@ -175,42 +291,65 @@ mod tests {
         Ahead::Native { ends: at(ms) }
     }
 
+    const FOREMOST: Standing = Standing::Foremost;
+    const BEHIND: Standing = Standing::Behind;
+
     #[test]
-    fn the_first_looks_when_the_holder_s_lease_ends() {
+    fn the_foremost_looks_when_the_holder_s_lease_ends() {
         let mut looks = looks();
-        looks.seen(at(100), 0, native(400), None);
+        looks.seen(at(100), 0, native(400), None, FOREMOST);
         assert_eq!(looks.next(), at(402));
-        looks.seen(at(100), 3, native(400), None);
+        looks.seen(at(100), 3, native(400), None, FOREMOST);
         assert_eq!(looks.next(), at(432));
+        // Whatever its rank: all before it may be dead.
+        for rank in [24, 25, 300, 1_000_000] {
+            looks.seen(at(100), rank, native(400), None, FOREMOST);
+            assert!(looks.next() >= at(402) && looks.next() <= at(650), "{rank}");
+        }
+    }
+
+    #[test]
+    fn those_behind_leave_the_look_at_expiry_to_the_foremost() {
+        let mut looks = looks();
+        looks.seen(at(0), 1, native(100), None, BEHIND);
+        assert!(looks.next() > at(700) && looks.next() <= at(1_000));
+        looks.seen(at(0), 20, native(100), None, BEHIND);
+        assert!(looks.next() > at(1_400) && looks.next() <= at(2_000));
     }
 
     #[test]
     fn nobody_is_silent_for_longer_than_the_cap() {
         let mut looks = looks();
-        looks.seen(at(100), 0, native(60_000), None);
+        looks.seen(at(100), 0, native(60_000), None, FOREMOST);
         assert!(looks.next() > at(850) && looks.next() <= at(1_100));
-        looks.seen(at(100), 50, native(200), None);
-        assert!(looks.next() > at(3_850) && looks.next() <= at(5_100));
-        looks.seen(at(100), u64::MAX, native(200), None);
-        assert!(looks.next() > at(1_000_000));
+        looks.seen(at(100), 30, native(60_000), None, FOREMOST);
+        assert!(looks.next() > at(2_300) && looks.next() <= at(3_100));
+        for (standing, longest) in [(FOREMOST, 5_000), (BEHIND, 30_000)] {
+            for rank in [1_000, 3_000, 100_000, u64::MAX] {
+                looks.seen(at(100), rank, native(86_000_000), None, standing);
+                let next = looks.next().since(at(100));
+                let longest = Duration::from_millis(longest);
+                assert!(next <= longest && next > longest * 3 / 4, "{rank} {next:?}");
+            }
+        }
     }
 
+    /// However long the queue, an entry is sent again many times before it ends.
     #[test]
-    fn those_far_behind_leave_the_look_at_expiry_to_the_first() {
-        let mut looks = looks();
-        looks.seen(at(0), 19, native(100), None);
-        assert_eq!(looks.next(), at(292));
-        looks.seen(at(0), 20, native(100), None);
-        assert!(looks.next() > at(1_400));
+    fn a_waiter_of_any_rank_stays_in_the_queue() {
+        assert!(LONGEST_CAP * 10 < LONGEST_SILENCE);
     }
 
     #[test]
     fn the_first_behind_a_foreign_holder_polls() {
         let mut looks = looks();
-        looks.seen(at(0), 0, Ahead::Foreign { ends: at(10_000) }, None);
+        let ahead = Ahead::Foreign { ends: at(10_000) };
+        looks.seen(at(0), 0, ahead, None, FOREMOST);
         assert!(looks.next() <= at(100) && looks.next() > at(74));
-        looks.seen(at(0), 1, Ahead::Foreign { ends: at(10_000) }, None);
+        looks.seen(at(0), 1, ahead, None, BEHIND);
         assert!(looks.next() > at(700));
+        looks.seen(at(0), 50, Ahead::Foreign { ends: at(300) }, None, FOREMOST);
+        assert!(looks.next() <= at(550) && looks.next() >= at(302));
     }
 
     /// When each of so many looks comes, behind a holder who does not end.
@@ -218,7 +357,7 @@ mod tests {
         let mut now = at(0);
         let mut moments = Vec::new();
         for _ in 0..count {
-            looks.seen(now, 0, Ahead::Polled { ends: at(600_000) }, None);
+            looks.seen(now, 0, Ahead::Polled { ends: at(600_000) }, None, FOREMOST);
             now = looks.next();
             moments.push(now);
         }
@@ -259,7 +398,7 @@ mod tests {
     fn whoever_polls_looks_soon_after_the_holder_s_end() {
         let mut looks = looks();
         for _ in 0..10 {
-            looks.seen(at(0), 0, Ahead::Polled { ends: at(7) }, None);
+            looks.seen(at(0), 0, Ahead::Polled { ends: at(7) }, None, FOREMOST);
             assert!(looks.next() >= at(9) && looks.next() <= at(29));
         }
     }
@@ -267,7 +406,7 @@ mod tests {
     #[test]
     fn a_key_without_expiry_is_looked_at_soon() {
         let mut looks = looks();
-        looks.seen(at(0), 4, Ahead::NoExpiry, None);
+        looks.seen(at(0), 4, Ahead::NoExpiry, None, BEHIND);
         assert_eq!(looks.next(), at(50));
     }
 
@@ -275,7 +414,7 @@ mod tests {
     fn without_pushes_everybody_polls_three_times_within_a_claim() {
         let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
         let mut looks = looks();
-        looks.seen(at(0), 12, native(60_000), Some(poll_interval(ttl)));
+        looks.seen(at(0), 12, native(60_000), Some(poll_interval(ttl)), BEHIND);
         assert!(looks.next() <= at(500) && looks.next() > at(375));
         assert_eq!(claim(Mode::Polling, ttl), Duration::from_millis(1_500));
         let short = Ttl::new(Duration::from_millis(150)).unwrap();
@@ -288,29 +427,107 @@ mod tests {
     #[test]
     fn a_push_to_the_head_brings_the_look_forward() {
         let mut looks = looks();
-        looks.seen(at(0), 30, native(60_000), None);
+        looks.seen(at(0), 30, native(60_000), None, BEHIND);
         assert!(looks.next() > at(2_000));
-        looks.is_head(at(300));
+        looks.is_head(at(100), at(300));
         assert_eq!(looks.next(), at(302));
+        // The holder may have renewed: then the answer says when it ends.
+        looks.seen(at(302), 0, native(60_000), None, FOREMOST);
+        looks.is_head(at(400), at(90_000));
+        assert!(looks.next() <= at(1_302));
         looks.at_once(at(7));
         assert_eq!(looks.next(), at(7));
     }
 
     #[test]
+    fn pushes_to_the_head_cause_one_look_in_50_ms_and_put_none_off() {
+        let mut looks = looks();
+        let mut now = at(0);
+        looks.seen(now, 5, native(60_000), None, BEHIND);
+        let mut polls = Vec::new();
+        while now < at(1_000) {
+            // Whatever they say.
+            let ends = if now.as_nanos().is_multiple_of(3) {
+                now
+            } else {
+                at(86_000_000)
+            };
+            looks.is_head(now, ends);
+            if now >= looks.next() {
+                polls.push(now);
+                looks.seen(now, 5, native(60_000), None, BEHIND);
+            }
+            now = now.plus(Duration::from_micros(500));
+        }
+        assert!(polls.len() <= 20, "{}", polls.len());
+        let too_soon = |pair: &[Moment]| pair[1].since(pair[0]) < HEAD_INTERVAL;
+        assert!(!polls.windows(2).any(too_soon), "{polls:?}");
+
+        looks.seen(at(2_000), 0, native(2_500), None, FOREMOST);
+        for ms in (2_000..2_500).step_by(10) {
+            looks.is_head(at(ms), at(86_000_000));
+        }
+        assert_eq!(looks.next(), at(2_502), "the look at the expiry stays");
+    }
+
+    #[test]
+    fn the_next_foremost_goes_by_what_the_last_one_saw() {
+        let mut looks = looks();
+        looks.seen(at(0), 7, native(100), None, BEHIND);
+        let seen = Sighting {
+            at: at(400),
+            holder_ends: at(2_400),
+        };
+        looks.is_foremost(at(400), Some(seen));
+        // By its rank it would have looked after 1 s, and 5 s is the longest from now on.
+        assert!(looks.next() > at(700) && looks.next() <= at(1_000));
+
+        looks.seen(at(0), 999, native(100), None, BEHIND);
+        looks.is_foremost(at(9_000), None);
+        assert_eq!(
+            looks.next().max(at(350)),
+            at(350),
+            "its holder is over by now"
+        );
+        looks.seen(at(0), 999, native(100), None, BEHIND);
+        let seen = Sighting {
+            at: at(9_000),
+            holder_ends: at(11_000),
+        };
+        looks.is_foremost(at(9_000), Some(seen));
+        assert!(looks.next() >= at(11_002) && looks.next() <= at(11_250));
+        // What it saw itself after that counts.
+        looks.seen(at(9_500), 3, native(9_600), None, FOREMOST);
+        looks.is_foremost(at(9_500), Some(seen));
+        assert_eq!(looks.next(), at(9_632));
+    }
+
+    #[test]
     fn an_expiry_in_the_past_is_no_hot_loop() {
         let mut looks = looks();
-        looks.seen(at(500), 0, native(100), None);
+        looks.seen(at(500), 0, native(100), None, FOREMOST);
         assert_eq!(looks.next(), at(502));
     }
 
     #[test]
     fn long_waits_are_extended_in_time() {
         let day = Duration::from_secs(86_400);
-        assert_eq!(stay(Duration::from_secs(5)), Duration::from_secs(5));
-        assert_eq!(stay(day), LONGEST_SILENCE);
+        let second = Duration::from_secs(1);
+        let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
+        let stays = |mode, left| stay(mode, left, ttl, second);
+        let told = Mode::Subscribed;
+        assert_eq!(stays(told, 5 * second), 5 * second);
+        assert_eq!(stays(told, day), LONGEST_SILENCE);
         let gone_at = at(600_000);
-        assert!(!wants_extension(at(0), gone_at, at(86_400_000)));
-        assert!(wants_extension(at(300_001), gone_at, at(86_400_000)));
-        assert!(!wants_extension(at(300_001), gone_at, gone_at));
+        let wants = |mode, now, deadline| wants_extension(mode, at(now), gone_at, at(deadline));
+        assert!(!wants(told, 0, 86_400_000));
+        assert!(wants(told, 300_001, 86_400_000));
+        assert!(!wants(told, 300_001, 600_000));
+        // Nobody sees that one who asks is dead: its entry lasts for four polls and two answers.
+        assert_eq!(stays(Mode::Polling, day), 4 * second);
+        assert_eq!(stays(Mode::Polling, second), second);
+        assert!(wants(Mode::Polling, 0, 86_400_000) && !wants(Mode::Polling, 0, 600_000));
+        let longest = stay(Mode::Polling, Duration::MAX, ttl, Duration::MAX);
+        assert_eq!(longest, LONGEST_SILENCE);
     }
 }

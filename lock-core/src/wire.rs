@@ -2,26 +2,30 @@
 
 use std::fmt;
 
-use crate::nonce::Nonce;
+use crate::clock::ServerMs;
+use crate::nonce::{Nonce, ShortId};
 use crate::token::FencingToken;
 
 /// What the value of a native lock begins with; everything else is foreign.
 pub(crate) const NATIVE: &str = "lk1:";
 
-/// The value of a lock key: `lk1:<nonce> <token> <label>`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The value of a lock key: `lk1:<owner id> <token> <since> <label>`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OwnerValue {
     pub(crate) nonce: Nonce,
     pub(crate) token: FencingToken,
+    /// When the lock was granted.
+    pub(crate) since_ms: ServerMs,
     pub(crate) label: String,
 }
 
 impl OwnerValue {
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.strip_prefix(NATIVE)?.splitn(3, ' ');
+        let mut parts = text.strip_prefix(NATIVE)?.splitn(4, ' ');
         Some(Self {
             nonce: Nonce::parse(parts.next()?)?,
             token: parts.next()?.parse().ok()?,
+            since_ms: ServerMs::new(parts.next()?.parse().ok()?),
             label: parts.next()?.to_owned(),
         })
     }
@@ -29,7 +33,13 @@ impl OwnerValue {
 
 impl fmt::Display for OwnerValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{NATIVE}{} {} {}", self.nonce, self.token, self.label)
+        let Self {
+            nonce,
+            token,
+            since_ms,
+            label,
+        } = self;
+        write!(f, "{NATIVE}{nonce} {token} {since_ms} {label}")
     }
 }
 
@@ -74,15 +84,19 @@ impl Mode {
     }
 }
 
-/// A waiter in the queue: `<nonce> <mode> <lease> <gone_at> <channel> <label>`.
+/// A waiter in the queue: `<owner id> <mode><kind> <lease> <expires_at> <channel> <label>`.
+///
+/// The kind is empty in this version. What a version does not know it leaves to those that do:
+/// such a waiter is never removed or passed while it lives.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Entry {
     pub(crate) nonce: Nonce,
     pub(crate) mode: Mode,
+    pub(crate) kind: String,
     /// The lease that a hand-over gives, in milliseconds.
     pub(crate) lease_ms: u64,
-    /// Server time in milliseconds after which nobody waits here any more.
-    pub(crate) gone_at_ms: u64,
+    /// The waiter has gone when the server's clock is past this.
+    pub(crate) gone_at_ms: ServerMs,
     pub(crate) channel: String,
     pub(crate) label: String,
 }
@@ -91,15 +105,18 @@ impl Entry {
     #[cfg(test)]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(6, ' ');
+        let nonce = Nonce::parse(parts.next()?)?;
+        let (mode, kind) = parts.next()?.split_at_checked(1)?;
         Some(Self {
-            nonce: Nonce::parse(parts.next()?)?,
-            mode: match parts.next()? {
+            nonce,
+            mode: match mode {
                 "s" => Mode::Subscribed,
                 "p" => Mode::Polling,
                 _ => return None,
             },
+            kind: kind.to_owned(),
             lease_ms: parts.next()?.parse().ok()?,
-            gone_at_ms: parts.next()?.parse().ok()?,
+            gone_at_ms: ServerMs::new(parts.next()?.parse().ok()?),
             channel: parts.next()?.to_owned(),
             label: parts.next()?.to_owned(),
         })
@@ -108,15 +125,19 @@ impl Entry {
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            nonce,
+            mode,
+            kind,
+            lease_ms,
+            gone_at_ms,
+            channel,
+            label,
+        } = self;
+        let mode = mode.letter();
         write!(
             f,
-            "{} {} {} {} {} {}",
-            self.nonce,
-            self.mode.letter(),
-            self.lease_ms,
-            self.gone_at_ms,
-            self.channel,
-            self.label
+            "{nonce} {mode}{kind} {lease_ms} {gone_at_ms} {channel} {label}"
         )
     }
 }
@@ -124,41 +145,35 @@ impl fmt::Display for Entry {
 /// What a push says to a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Push {
-    /// `g nonce token server_us lease_ms`: the lock is yours for the lease, from that time on.
+    /// `g owner-id token server_us lease_ms`: the lock is yours for the lease, from that time on.
     Grant {
         nonce: Nonce,
         token: FencingToken,
         server_us: u64,
         lease_ms: u64,
     },
-    /// `h nonce server_us holder_pttl`: you are the first in the queue, and the key ends then.
+    /// `h short-id server_us holder_pttl`: you are the first in the queue, and the key ends then.
+    /// Only the first digits of the owner id: whoever may subscribe can read this one, and must not
+    /// learn from it how to forge a grant.
     Head {
-        nonce: Nonce,
+        to: ShortId,
         server_us: u64,
         holder_ms: u64,
     },
 }
 
 impl Push {
-    pub(crate) fn nonce(&self) -> Nonce {
-        match self {
-            Self::Grant { nonce, .. } | Self::Head { nonce, .. } => *nonce,
-        }
-    }
-
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(' ');
-        let kind = parts.next()?;
-        let nonce = Nonce::parse(parts.next()?)?;
-        let push = match kind {
+        let push = match parts.next()? {
             "g" => Self::Grant {
-                nonce,
+                nonce: Nonce::parse(parts.next()?)?,
                 token: parts.next()?.parse().ok()?,
                 server_us: parts.next()?.parse().ok()?,
                 lease_ms: parts.next()?.parse().ok()?,
             },
             "h" => Self::Head {
-                nonce,
+                to: ShortId::parse(parts.next()?)?,
                 server_us: parts.next()?.parse().ok()?,
                 holder_ms: parts.next()?.parse().ok()?,
             },
@@ -178,27 +193,57 @@ impl fmt::Display for Push {
                 lease_ms,
             } => write!(f, "g {nonce} {token} {server_us} {lease_ms}"),
             Self::Head {
-                nonce,
+                to,
                 server_us,
                 holder_ms,
-            } => write!(f, "h {nonce} {server_us} {holder_ms}"),
+            } => write!(f, "h {to} {server_us} {holder_ms}"),
         }
     }
 }
 
 /// People read labels in `redis-cli`; a long one is paid for in every value and entry.
-pub(crate) const MAX_LABEL: usize = 60;
+pub(crate) const MAX_LABEL: usize = 96;
 
-/// Cuts a label to what may stand in a value: at most 60 bytes, no control characters.
+/// Cuts a label to what may stand in a value: at most 96 bytes that [`tidy`] leaves.
 pub(crate) fn tidy_label(label: &str) -> String {
-    let mut tidy = String::with_capacity(MAX_LABEL);
-    for letter in label.chars().filter(|letter| !letter.is_control()) {
-        if tidy.len() + letter.len_utf8() > MAX_LABEL {
+    tidy(label, MAX_LABEL)
+}
+
+/// What others wrote, so that it can stand in an error or a log line: without control characters
+/// and those that change the direction of the text, which could forge a line or hide a part of it.
+pub(crate) fn tidy(text: &str, limit: usize) -> String {
+    let mut tidy = String::new();
+    for letter in text.chars().filter(|letter| is_harmless(*letter)) {
+        if tidy.len() + letter.len_utf8() > limit {
             break;
         }
         tidy.push(letter);
     }
     tidy
+}
+
+fn is_harmless(letter: char) -> bool {
+    let changes_lines_or_direction = matches!(
+        letter,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    !letter.is_control() && !changes_lines_or_direction
+}
+
+/// A prefix as a part of a channel: every byte outside `[A-Za-z0-9_.:-]` is percent-encoded, so
+/// that a pattern of a server's access list can tell the channels of one prefix from those of
+/// another, and no byte of it ends the channel in a queue entry.
+pub(crate) fn in_channel(prefix: &str) -> String {
+    let mut encoded = String::with_capacity(prefix.len());
+    for byte in prefix.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b':' | b'-') {
+            encoded.push(char::from(byte));
+        } else {
+            use fmt::Write as _;
+            let _infallible = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
 }
 
 #[cfg(test)]
@@ -210,11 +255,12 @@ mod tests {
         let value = OwnerValue {
             nonce: Nonce::from_number(7),
             token: FencingToken::new(12),
+            since_ms: ServerMs::new(99),
             label: "web 1".into(),
         };
         assert_eq!(
             value.to_string(),
-            "lk1:00000000-0000-0000-0000-000000000007 12 web 1"
+            "lk1:00000000-0000-0000-0000-000000000007 12 99 web 1"
         );
         assert_eq!(OwnerValue::parse(&value.to_string()), Some(value));
         for foreign in [
@@ -222,7 +268,8 @@ mod tests {
             "lk1:",
             "lk1:x 1 a",
             "4e2a",
-            "lk2:00000000-0000-0000-0000-000000000007 1 a",
+            "lk2:00000000-0000-0000-0000-000000000007 1 2 a",
+            "lk1:00000000-0000-0000-0000-000000000007 1 web 1",
         ] {
             assert_eq!(OwnerValue::parse(foreign), None, "{foreign}");
         }
@@ -230,12 +277,17 @@ mod tests {
 
     #[test]
     fn entries_print_and_parse() {
-        for (mode, label) in [(Mode::Subscribed, "a b"), (Mode::Polling, "")] {
+        for (mode, kind, label) in [
+            (Mode::Subscribed, "", "a b"),
+            (Mode::Polling, "", ""),
+            (Mode::Subscribed, "4x2", "x"),
+        ] {
             let entry = Entry {
                 nonce: Nonce::from_number(1),
                 mode,
+                kind: kind.into(),
                 lease_ms: 2000,
-                gone_at_ms: 99,
+                gone_at_ms: ServerMs::new(99),
                 channel: "lk1:c".into(),
                 label: label.into(),
             };
@@ -254,7 +306,7 @@ mod tests {
                 lease_ms: 2000,
             },
             Push::Head {
-                nonce,
+                to: nonce.short(),
                 server_us: 5,
                 holder_ms: 0,
             },
@@ -266,17 +318,28 @@ mod tests {
             "g",
             "x 1",
             "g 1 2 3 4",
-            &format!("h {nonce} 1"),
-            &format!("h {nonce} 1 2 3"),
+            &format!("h {nonce} 1 2"),
+            "h 00000000 1",
+            "h 00000000 1 2 3",
         ] {
             assert_eq!(Push::parse(bad), None, "{bad}");
         }
     }
 
     #[test]
-    fn labels_are_cut_on_a_character_and_lose_control_characters() {
+    fn labels_are_cut_on_a_character_and_lose_what_could_mislead() {
         assert_eq!(tidy_label("web\n1\u{7f}"), "web1");
-        assert_eq!(tidy_label(&"é".repeat(40)).len(), 60);
-        assert_eq!(tidy_label(&"x".repeat(61)).len(), 60);
+        assert_eq!(
+            tidy_label("\u{1b}[31mred\u{202e}der\u{2028}x\u{9b}"),
+            "[31mredderx"
+        );
+        assert_eq!(tidy_label(&"é".repeat(60)).len(), 96);
+        assert_eq!(tidy_label(&"x".repeat(97)).len(), 96);
+    }
+
+    #[test]
+    fn a_prefix_in_a_channel_has_no_byte_that_means_something_else() {
+        assert_eq!(in_channel("lock:"), "lock:");
+        assert_eq!(in_channel("a b*?[é]%"), "a%20b%2A%3F%5B%C3%A9%5D%25");
     }
 }

@@ -596,7 +596,7 @@ mod tests {
         assert_eq!(
             resolved(quote!(name = "{a}:q", hash_tag = "{a}")),
             [
-                "a lock name with a hash tag may not end in `:q`, `:f` or `:g`; append another \
+                "a lock name with a hash tag may not end in `:q`, `:f`, `:g` or `:h`; append another \
                  word"
             ]
         );

@@ -17,7 +17,7 @@ const FIELD_PATHS: &str = "only field paths are allowed in `{...}`; for other ex
                            `name = format!(...)`";
 const HASH_TAG: &str = "braces in a lock name may only form one hash tag, such as `{{user1}}:cart`";
 const COMPANION: &str =
-    "a lock name with a hash tag may not end in `:q`, `:f` or `:g`; append another word";
+    "a lock name with a hash tag may not end in `:q`, `:f`, `:g` or `:h`; append another word";
 const EMPTY_TAG: &str = "`hash_tag` is empty";
 const TAG_IN_BRACES: &str = "write `hash_tag` without its braces, such as `hash_tag = \"user1\"`";
 const TWO_TAGS: &str = "`hash_tag` cannot be combined with braces in `name`";
@@ -284,9 +284,11 @@ fn sample(parts: &[Part]) -> String {
     pieces.collect()
 }
 
-/// Whether it would be the name of another lock's queue, counter or grace.
+/// Whether it would be the name of another lock's queue, counter, grace or holders.
 fn is_companion(name: &str) -> bool {
-    [":q", ":f", ":g"].iter().any(|end| name.ends_with(end))
+    [":q", ":f", ":g", ":h"]
+        .iter()
+        .any(|end| name.ends_with(end))
 }
 
 /// What `lock_core` would refuse whatever the values are.

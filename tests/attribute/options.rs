@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::{LockError, LockManager, distributed_lock};
-use tests::RedisServer;
+use tests::{RedisServer, shut_down};
 use tokio::time::{Instant, sleep};
 
 use crate::{becomes_free, is_held};
@@ -149,7 +149,7 @@ async fn min_hold_is_kept_by_a_server() {
 
     let running = tokio::time::timeout(SECOND / 10, dropped(&locks));
     running.await.expect_err("it never ends");
-    locks.shutdown().await;
+    shut_down(&locks).await;
     let left = server.cli(&["PTTL", "lock:cron"]).integer();
     assert!((1..=800).contains(&left), "{left} ms are left");
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockManager};
-use tests::{FrozenClock, Lost, Proxy, RedisServer};
+use tests::{FrozenClock, Lost, Proxy, RedisServer, shut_down};
 use tokio::task::JoinSet;
 
 use super::{KEY, NAME, SLACK, SOON, connect, exists, ms, refusal, value};
@@ -164,7 +164,7 @@ async fn clocks_that_differ_are_refused() {
                 "{text}"
             );
         }
-        native.shutdown().await;
+        shut_down(&native).await;
     }
 }
 
@@ -195,7 +195,7 @@ async fn a_release_without_an_answer_is_not_sent_again() {
     // Somebody else has it by now, until the very same moment.
     server.cli(&["SET", KEY, &written]);
     let drained = tokio::time::timeout(TTL / 2, locks.shutdown()).await;
-    drained.expect("nothing is left to be done");
+    drained.expect("nothing is left to be done").unwrap();
     assert_eq!(value(&server), written);
 }
 

@@ -1,7 +1,7 @@
 //! Futures of each dialect, dropped after every number of polls.
 
 use lock_core::{Dialect, LockManager};
-use tests::{RedisServer, cut, eventually_async};
+use tests::{RedisServer, cut, eventually_async, shut_down};
 
 use super::{KEY, NAME, OWNERS, SOON, exists, ms};
 
@@ -63,7 +63,7 @@ async fn whatever_is_dropped_is_given_back() {
             }
             assert!(is_done, "{dialect}: {what}");
         }
-        tokio::time::timeout(SOON, locks.shutdown()).await.unwrap();
+        shut_down(&locks).await;
         assert!(!exists(&server), "{dialect}");
     }
 }

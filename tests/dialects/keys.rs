@@ -1,7 +1,7 @@
 //! What stands in the key of a lock that is asked for in another dialect.
 
 use lock_core::{Dialect, LockError, LockManager};
-use tests::RedisServer;
+use tests::{RedisServer, shut_down};
 
 use super::{KEY, NAME, OWNERS, SET_NX_PX, SOON, connect, refusal};
 
@@ -21,7 +21,7 @@ async fn told(dialect: Dialect, setup: &[&str]) -> LockError {
         let waited = locks.lock(NAME).wait(SOON).acquire().await.unwrap_err();
         assert_eq!(waited.to_string(), error.to_string());
     }
-    locks.shutdown().await;
+    shut_down(&locks).await;
     assert_eq!(server.cli(&["DUMP", KEY]), before, "{dialect}: {setup:?}");
     error
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockManager};
-use tests::{Lost, Proxy, RedisServer, eventually_async};
+use tests::{Lost, Proxy, RedisServer, eventually_async, shut_down};
 use tokio::task::JoinSet;
 
 use super::{
@@ -189,7 +189,7 @@ async fn an_expiry_that_does_not_arrive_costs_no_key() {
     eventually_async(SOON, async || !proxy.is_armed()).await;
     acquiring.abort();
     drop(acquiring.await);
-    locks.shutdown().await;
+    shut_down(&locks).await;
     assert!(!exists(&server));
 }
 
@@ -207,7 +207,7 @@ async fn a_lost_answer_is_asked_for_again() {
         proxy.lose_next(Lost::Reply, KEY);
         held.release().await.unwrap();
         assert!(!proxy.is_armed() && !exists(&server), "{dialect}: {owner}");
-        locks.shutdown().await;
+        shut_down(&locks).await;
     }
 }
 

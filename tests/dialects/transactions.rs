@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lock_core::LockError;
-use tests::{Direction, Proxy, RedisServer, eventually_async};
+use tests::{Direction, Proxy, RedisServer, eventually_async, shut_down};
 use tokio::task::JoinSet;
 
 use super::{KEY, NAME, SOON, WATCH_MULTI, connect, exists, ms};
@@ -118,7 +118,7 @@ async fn many_at_once_do_not_get_into_each_other_s_way() {
                 released.unwrap();
             }
         }
-        locks.shutdown().await;
+        shut_down(&locks).await;
         assert_eq!(server.cli(&["DBSIZE"]).integer(), 0);
     }
 }

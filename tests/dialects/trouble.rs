@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, Renew};
-use tests::{Direction, Lost, Proxy, RedisServer, eventually_async};
+use tests::{Direction, Lost, Proxy, RedisServer, eventually_async, shut_down};
 
 use super::{KEY, NAME, SET_NX_PX, SLACK, SOON, WATCH_MULTI, connect, exists, ms, refusal, value};
 
@@ -84,7 +84,7 @@ async fn a_key_is_not_left_for_ever_where_scripts_are_denied() {
     let locks = connect(Dialect::SetnxExpire, &url).await;
     let error = locks.lock(NAME).ttl(ms(300)).acquire().await.unwrap_err();
     assert_eq!(kind(&error), Some(BackendErrorKind::Permission), "{error}");
-    locks.shutdown().await;
+    shut_down(&locks).await;
     tokio::time::sleep(ms(300)).await;
     assert!(
         !exists(&server),
@@ -114,7 +114,7 @@ async fn a_key_is_not_left_for_ever_after_a_long_outage() {
     asking.await.unwrap().unwrap_err();
     tokio::time::sleep(ms(1_500)).await;
     proxy.forward();
-    tokio::time::timeout(SOON, locks.shutdown()).await.unwrap();
+    shut_down(&locks).await;
     tokio::time::sleep(ms(500)).await;
     assert!(
         !exists(&server),
@@ -167,7 +167,7 @@ async fn a_release_that_was_refused_is_sent_again() {
     tokio::time::sleep(ms(200)).await;
     server.cli(&["SCRIPT", "KILL"]);
     let released = releasing.await.unwrap();
-    locks.shutdown().await;
+    shut_down(&locks).await;
     assert!(!exists(&server), "{released:?}");
     released.unwrap();
 }
@@ -187,7 +187,7 @@ async fn an_unsettled_release_does_not_hold_up_a_shutdown() {
     let error = held.release().await.unwrap_err();
     assert_eq!(kind(&error), Some(BackendErrorKind::Unsettled), "{error}");
     let drained = tokio::time::timeout(SOON / 4, locks.shutdown()).await;
-    drained.expect("nothing can be done any more");
+    drained.expect("nothing can be done any more").unwrap();
 }
 
 /// An owner that is the time at which it asked, with the expiry of its lock.

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, Renew};
-use tests::{Direction, Lost, Proxy, RedisServer, eventually, eventually_async};
+use tests::{Direction, Lost, Proxy, RedisServer, eventually, eventually_async, shut_down};
 
 use super::support::{
     AT_ONCE, KEY, LONG, NAME, NOTICE, QUEUE, SOON, assert_nothing_left, connect,
@@ -116,7 +116,7 @@ fn f04_a_cancel_that_overtakes_its_acquire_is_repeated() {
     // All three connections are there before the network holds one back.
     staying.block_on(async {
         drop(locks.lock(NAME).acquire().await.unwrap());
-        locks.shutdown().await;
+        shut_down(&locks).await;
     });
     ending.block_on(async {
         let held = locks.lock(NAME).acquire().await.unwrap();
@@ -201,7 +201,7 @@ async fn f06_a_black_hole_is_left_for_a_new_connection() {
         assert!(tries < 6, "the connection is never given up");
     }
     assert!(tries > 0, "nothing was muted");
-    patient.shutdown().await;
+    shut_down(&patient).await;
     assert_nothing_left(&server, &locks).await;
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockGuard, LockManager, Renew, distributed_lock};
-use tests::{Proxy, RedisServer, Shim, eventually, eventually_async, helper};
+use tests::{Proxy, RedisServer, Shim, eventually, eventually_async, helper, shut_down};
 use tokio::sync::Barrier;
 
 use super::support::{
@@ -64,7 +64,7 @@ async fn f37_no_renewal_outlives_its_guard() {
         } else {
             drop(held);
         }
-        locks.shutdown().await;
+        shut_down(&locks).await;
         assert!(!watch.is_lost() && !watch.is_held());
         assert_eq!(keys(&server), Vec::<String>::new());
         let recording = monitor.stop();

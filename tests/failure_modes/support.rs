@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager, LockRequest};
-use tests::{Helper, RedisServer, Reply, eventually_async, helper};
+use tests::{Helper, RedisServer, Reply, eventually_async, helper, shut_down};
 use tokio::task::JoinHandle;
 use tracing::field::{Field, Visit};
 use tracing::span;
@@ -72,8 +72,7 @@ pub(crate) fn keys(server: &RedisServer) -> Vec<String> {
 
 /// Nothing is still to be taken back, and no key is left.
 pub(crate) async fn assert_nothing_left(server: &RedisServer, locks: &LockManager) {
-    let ended = tokio::time::timeout(SOON, locks.shutdown()).await;
-    ended.expect("what was left is settled");
+    shut_down(locks).await;
     assert_eq!(keys(server), Vec::<String>::new());
 }
 

@@ -36,4 +36,4 @@ pub use process::Helper;
 pub use proxy::{Direction, Lost, Proxy};
 pub use resp::{Connection, Reply};
 pub use server::{RedisServer, ServerOptions};
-pub use wait::{eventually, eventually_async, eventually_some};
+pub use wait::{eventually, eventually_async, eventually_some, shut_down};

@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lock_core::LockManager;
+
 /// Time between two looks: short against any lease a test uses, long against a context switch.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -73,5 +75,20 @@ pub async fn eventually_async(within: Duration, mut condition: impl AsyncFnMut()
             "what the test waits for did not come within {within:?}"
         );
         tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Bound on the end of all releases, for tests that say nothing about how long they take.
+const SHUTDOWN: Duration = Duration::from_secs(20);
+
+/// Waits until nothing is left to be released or cancelled.
+///
+/// # Panics
+///
+/// If that takes longer than 20 s.
+pub async fn shut_down(locks: &LockManager) {
+    let started = Instant::now();
+    while let Err(incomplete) = locks.shutdown().await {
+        assert!(started.elapsed() < SHUTDOWN, "{incomplete}");
     }
 }

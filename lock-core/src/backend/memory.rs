@@ -5,18 +5,20 @@
 //! lives as long as its guard. With a thread in between, tests on paused time would see their
 //! timeouts fire before their grants.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Asked, Attempt, Backend, Boxed, Ending, Released, Renewal, Renewed, Seen};
-use crate::clock::{Clock, Moment};
+use super::{Asked, Attempt, Backend, Boxed, Ending, Released, Renewal, Renewed, Seen, Stand};
+use crate::clock::{Clock, Moment, ServerMs};
 use crate::error::LockError;
 use crate::foreign;
-use crate::inbox::{Grant, Inbox, Signal, locked};
+use crate::inbox::{Grant, Inbox, Signal};
+use crate::key::LockKey;
 use crate::lease::Terms;
 use crate::options::Renew;
-use crate::table::{self, Answer, Context, HolderSeen, Table};
+use crate::sync::Mutex;
+use crate::table::{self, Answer, Context, HolderSeen, Table, Verdict};
 use crate::wait::Ahead;
 use crate::wire::{Mode, OwnerValue, Push};
 
@@ -36,8 +38,61 @@ pub(crate) struct Memory {
 #[derive(Default)]
 struct State {
     tables: HashMap<Arc<str>, Table>,
+    /// When those tables end that end by themselves: nobody may ever ask for them again.
+    ends: BTreeSet<(ServerMs, Arc<str>)>,
     /// One counter for all locks, so that a lock at rest takes no memory.
     last_token: u64,
+}
+
+/// Tables that one command removes because their time is over: more than it makes, and few enough
+/// to take no time.
+const SWEPT_PER_COMMAND: usize = 16;
+
+impl State {
+    /// Runs a command on a table, and notes when the table ends now.
+    fn run<T>(&mut self, key: &Arc<str>, run: impl FnOnce(&mut Table) -> T) -> T {
+        let table = self.tables.entry(Arc::clone(key)).or_default();
+        let before = end_of(table);
+        let result = run(table);
+        let after = end_of(table);
+        if table.is_empty() {
+            self.tables.remove(key);
+        }
+        if before != after {
+            if let Some(end) = before {
+                self.ends.remove(&(end, Arc::clone(key)));
+            }
+            self.ends.extend(after.map(|end| (end, Arc::clone(key))));
+        }
+        result
+    }
+
+    /// Removes tables that ended.
+    fn sweep(&mut self, now_ms: ServerMs) {
+        for _ in 0..SWEPT_PER_COMMAND {
+            let Some((end, key)) = self.ends.first() else {
+                break;
+            };
+            if now_ms <= *end {
+                break;
+            }
+            let key = Arc::clone(key);
+            self.run(&key, |table| table.expire(now_ms));
+        }
+        // A burst of locks leaves a table of that size otherwise.
+        if self.tables.len() < self.tables.capacity() / 8 {
+            let spare = self.tables.len() * 2;
+            self.tables.shrink_to(spare);
+        }
+    }
+}
+
+/// When a table that is not empty ends by itself, if it does within anybody's lifetime: a lock that
+/// lives as long as its guard is removed with it.
+fn end_of(table: &Table) -> Option<ServerMs> {
+    let endless = ServerMs::new(crate::ttl::whole_millis(ENDLESS / 2));
+    let end = table.ends_ms().filter(|end| *end < endless)?;
+    (!table.is_empty()).then_some(end)
 }
 
 impl Memory {
@@ -61,15 +116,15 @@ impl Memory {
             heard: &|_| true,
         };
         let (answer, pushes) = {
-            let mut state = locked(&self.state);
-            let floor_us = state.last_token.max(at.now_us) + 1;
-            let table = state.tables.entry(Arc::clone(key)).or_default();
-            let (answer, pushes) = run(table, &at, floor_us);
-            let counted = table.counter.take().map_or(0, |counter| counter.it);
-            if table.is_empty() {
-                state.tables.remove(key);
-            }
+            let mut state = self.state.lock();
+            let floor_us = state.last_token.max(at.now_us).saturating_add(1);
+            let (answer, pushes, counted) = state.run(key, |table| {
+                let (answer, pushes) = run(table, &at, floor_us);
+                let counted = table.counter.take().map_or(0, |counter| counter.it);
+                (answer, pushes, counted)
+            });
             state.last_token = state.last_token.max(counted);
+            state.sweep(ServerMs::from_micros(at.now_us));
             (answer, pushes)
         };
         for push in pushes {
@@ -79,43 +134,60 @@ impl Memory {
     }
 
     fn deliver(&self, push: &Push, now: Moment) {
-        let signal = match *push {
+        match *push {
             Push::Grant {
-                token, lease_ms, ..
+                nonce,
+                token,
+                lease_ms,
+                ..
             } => {
                 let lease = Duration::from_millis(lease_ms);
-                Signal::Grant(Grant {
+                let grant = Grant {
                     token,
                     received: now,
                     lease,
                     until: Some(crate::lease::deadline(now, lease)),
-                })
+                };
+                self.inbox.tell(nonce, Signal::Grant(grant));
             }
-            Push::Head { holder_ms, .. } => Signal::Head {
-                holder_ends: now.plus(Duration::from_millis(holder_ms)),
-            },
-        };
-        self.inbox.tell(push.nonce(), signal);
+            Push::Head { to, holder_ms, .. } => {
+                let holder_ends = now.plus(Duration::from_millis(holder_ms));
+                self.inbox.tell_all(to, Signal::Head { holder_ends });
+            }
+        }
     }
 
     fn ask(&self, attempt: &mut Attempt) -> Result<Asked, LockError> {
         let now = Clock::Tokio.now();
         let lease = lease_of(attempt.terms);
-        attempt.stand(Mode::Subscribed, CHANNEL, lease, now, micros(now) / 1000);
-        let sending = attempt.sending(0, u64::MAX);
+        attempt.stand(Stand {
+            mode: Mode::Subscribed,
+            channel: CHANNEL,
+            lease,
+            now,
+            server_ms: server_ms(now),
+            command_timeout: Duration::ZERO,
+        });
+        let sending = attempt.sending(0, ServerMs::LAST);
         let key = attempt.key.text();
-        let answer = self.command(&key, now, |table, at, floor_us| {
+        let earlier = attempt.earlier();
+        let ask = |table: &mut Table, at: &Context<'_>, floor_us| {
             let ask = table::Acquire {
                 nonce: attempt.nonce,
                 ttl_ms: crate::ttl::whole_millis(lease),
                 floor_us,
-                not_after_ms: u64::MAX,
+                not_after_ms: ServerMs::LAST,
                 label: &attempt.label,
                 entry: attempt.entry(),
-                earlier: attempt.earlier(),
+                lead_us: 0,
+                earlier: &earlier,
             };
             table.acquire(&ask, at)
-        });
+        };
+        let mut answer = self.command(&key, now, ask);
+        while answer == Answer::More {
+            answer = self.command(&key, now, ask);
+        }
         attempt.answered(&sending);
         Ok(match answer {
             Answer::Held {
@@ -144,7 +216,7 @@ impl Memory {
                 attempt.out();
                 return Err(foreign::of_type(&attempt.key, &found));
             }
-            Answer::Late => Asked::Busy {
+            Answer::Late | Answer::More => Asked::Busy {
                 ahead: Ahead::Native { ends: now },
                 holder: None,
             },
@@ -154,19 +226,27 @@ impl Memory {
     fn take_back(&self, ending: &Ending) -> Released {
         let now = Clock::Tokio.now();
         let grace_ms = crate::ttl::whole_millis(self.grace);
-        let verdict = self.command(&ending.key.text(), now, |table, at, floor_us| {
+        let key = ending.key.text();
+        let release = |table: &mut Table, at: &Context<'_>, floor_us| {
             let call = table::Release {
                 nonce: ending.nonce,
                 floor_us,
                 grace_ms,
                 keep_ms: ending.keep_ms(now),
+                lead_us: 0,
                 entries: &ending.entries,
             };
             table.release(&call, at)
-        });
+        };
+        let released = self.command(&key, now, release);
+        let mut more = released.more;
+        while more {
+            more = self.command(&key, now, release).more;
+        }
         Released {
-            was_ours: verdict != table::Released::NotOurs,
-            server_ms: micros(now) / 1000,
+            was_ours: released.verdict != Verdict::NotOurs,
+            server_ms: server_ms(now),
+            more: false,
         }
     }
 
@@ -175,10 +255,7 @@ impl Memory {
         let lease = lease_of(renewal.terms);
         let ttl_ms = crate::ttl::whole_millis(lease);
         let answer = self.command(&renewal.key.text(), now, |table, at, _| {
-            (
-                table.renew(renewal.nonce, ttl_ms, at.now_us / 1000),
-                Vec::new(),
-            )
+            (table.renew(renewal.nonce, ttl_ms, at.now_ms()), Vec::new())
         });
         match answer {
             table::Renewed::Held { token, .. } => Renewed::Held {
@@ -221,6 +298,27 @@ impl Backend for Memory {
         Box::pin(async move { Ok(self.take_back(ending)) })
     }
 
+    fn batches(&self, _key: &LockKey) -> bool {
+        true
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        endings: &'a [Ending],
+        _limit: Duration,
+    ) -> Boxed<'a, Vec<Result<Released, LockError>>> {
+        let released = endings.iter().map(|ending| Ok(self.take_back(ending)));
+        Box::pin(std::future::ready(released.collect()))
+    }
+
+    fn is_connected(&self) -> bool {
+        true
+    }
+
+    fn connected(&self, _until: Moment) -> Boxed<'_, Result<(), LockError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn listen(&self) -> Boxed<'_, ()> {
         Box::pin(std::future::pending())
     }
@@ -241,6 +339,10 @@ fn micros(now: Moment) -> u64 {
     now.as_nanos() / 1000
 }
 
+fn server_ms(now: Moment) -> ServerMs {
+    ServerMs::from_micros(micros(now))
+}
+
 fn ahead(holder: &HolderSeen, now: Moment) -> Ahead {
     let left = Duration::from_millis(holder.remaining_ms.unwrap_or(0));
     let ends = now.plus(left);
@@ -256,6 +358,7 @@ fn seen(holder: &HolderSeen) -> Option<Seen> {
     let remaining = holder.remaining_ms.map(Duration::from_millis);
     Some(Seen {
         nonce: Some(value.nonce),
+        token: Some(value.token),
         label: value.label.into(),
         // A lease that lives as long as its guard has no remaining time to speak of.
         remaining: remaining.filter(|left| *left < ENDLESS / 2),

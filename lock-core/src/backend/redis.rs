@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Asked, Attempt, Backend, Boxed, Ending, Released, Renewal, Renewed};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
+use crate::counts::Counters;
 use crate::error::LockError;
 use crate::inbox::Inbox;
 use crate::key::LockKey;
@@ -40,12 +41,14 @@ pub(crate) async fn connect(
     url: &str,
     settings: &Settings,
     inbox: Arc<Inbox>,
+    counters: Arc<Counters>,
 ) -> Result<Redis, LockError> {
     let timeout = settings.command_timeout;
-    let connector = |scripts| Connector::new(url, timeout, scripts);
+    let connector = |scripts| Connector::new(url, timeout, scripts, Arc::clone(&counters));
     let scripts = scripts::of(settings.dialect);
-    let server = Arc::new(Server::new(connector(scripts)?, timeout, inbox));
-    let connection = server.connections.here(timeout).await?;
+    let server = Server::new(connector(scripts)?, settings, inbox, Arc::clone(&counters));
+    let server = Arc::new(server);
+    let connection = server.connections.first(timeout).await?;
     if settings.dialect.capabilities().needs_clocks {
         check_clocks(&connection)?;
     }
@@ -58,27 +61,52 @@ pub(crate) async fn connect(
 
 impl Redis {
     async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
-        let native = |renewal: &&Renewal| scheme(&renewal.key).is_none();
-        if renewals.iter().all(|renewal| native(&renewal)) {
+        let is_native = |renewal: &Renewal| scheme(&renewal.key).is_none();
+        if renewals.iter().all(is_native) {
             return self.native.extend(renewals, limit).await;
         }
+        let (ours, others) = split(renewals, is_native);
         // Side by side, so that none waits for the others.
-        let (ours, others): (Vec<_>, Vec<_>) = renewals.iter().cloned().partition(|r| native(&r));
         let (ours, others) = tokio::join!(
             self.native.extend(&ours, limit),
             self.dialects.extend(&others, limit)
         );
-        let (mut ours, mut others) = (ours.into_iter(), others.into_iter());
-        let answer = |renewal| {
-            let answers = if native(&renewal) {
-                &mut ours
-            } else {
-                &mut others
-            };
-            answers.next().unwrap_or(Renewed::NotOurs)
-        };
-        renewals.iter().map(answer).collect()
+        merge(renewals, is_native, ours, others)
     }
+
+    async fn take_back_all(
+        &self,
+        endings: &[Ending],
+        limit: Duration,
+    ) -> Vec<Result<Released, LockError>> {
+        let is_native = |ending: &Ending| scheme(&ending.key).is_none();
+        if endings.iter().all(is_native) {
+            return self.native.take_back_all(endings, limit).await;
+        }
+        let (ours, others) = split(endings, is_native);
+        let (ours, others) = tokio::join!(
+            self.native.take_back_all(&ours, limit),
+            self.dialects.take_back_all(&others, limit)
+        );
+        merge(endings, is_native, ours, others)
+    }
+}
+
+fn split<T: Clone>(all: &[T], is_first: impl Fn(&T) -> bool) -> (Vec<T>, Vec<T>) {
+    all.iter().cloned().partition(is_first)
+}
+
+/// Puts the answers to what was [`split`] into its order again. There is one for each.
+fn merge<T, A>(all: &[T], is_first: impl Fn(&T) -> bool, first: Vec<A>, second: Vec<A>) -> Vec<A> {
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let answers = all.iter().filter_map(|one| {
+        if is_first(one) {
+            first.next()
+        } else {
+            second.next()
+        }
+    });
+    answers.collect()
 }
 
 /// The scheme of a lock that is not native.
@@ -115,6 +143,29 @@ impl Backend for Redis {
             None => Box::pin(self.native.take_back(ending, limit)),
             Some(scheme) => Box::pin(self.dialects.take_back(scheme, ending, limit)),
         }
+    }
+
+    fn batches(&self, key: &LockKey) -> bool {
+        scheme(key).is_none_or(Scheme::batches_releases)
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        endings: &'a [Ending],
+        limit: Duration,
+    ) -> Boxed<'a, Vec<Result<Released, LockError>>> {
+        Box::pin(self.take_back_all(endings, limit))
+    }
+
+    fn is_connected(&self) -> bool {
+        self.server.connections.is_here()
+    }
+
+    fn connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {
+        Box::pin(async move {
+            let limit = until.since(Clock::System.now());
+            self.server.connections.here(limit).await.map(drop)
+        })
     }
 
     fn listen(&self) -> Boxed<'_, ()> {

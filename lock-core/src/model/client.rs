@@ -10,15 +10,15 @@ use super::network::{Lane, Reply, Request, Told};
 use super::rules::{Mutation, Sight};
 use super::state::{Asking, Ending, Grant, Holding, Phase, Sent, Slot};
 use super::turn::{Turn, channel};
-use crate::backend::Attempt;
-use crate::clock::Moment;
+use crate::backend::{Attempt, Released, Stand};
+use crate::clock::{Moment, ServerMs};
 use crate::lease::{Anchor, Lease, Wish, deadline, granted_until};
 use crate::nonce::Nonce;
 use crate::options::RETRY_INTERVAL;
 use crate::retry::Jitter;
 use crate::token::FencingToken;
 use crate::ttl::whole_millis;
-use crate::wait::{Ahead, Looks};
+use crate::wait::{Ahead, Looks, Standing};
 use crate::wire::Mode;
 
 /// After a command without an answer: the first pause of a back-off.
@@ -51,9 +51,16 @@ impl Turn<'_> {
             return;
         };
         let server_ms = anchor.server_ms_at(now);
-        let not_after_ms = server_ms.saturating_add(whole_millis(timeout));
+        let not_after_ms = server_ms.plus(whole_millis(timeout));
         let attempt = &mut asking.attempt;
-        attempt.stand(Mode::Subscribed, &channel(id), claim, now, server_ms);
+        attempt.stand(Stand {
+            mode: Mode::Subscribed,
+            channel: &channel(id),
+            lease: claim,
+            now,
+            server_ms,
+            command_timeout: timeout,
+        });
         let copy = attempt.sending(0, not_after_ms);
         let left = attempt.waits_until.map_or(timeout, |end| end.since(now));
         asking.sent = Some(Sent {
@@ -65,7 +72,7 @@ impl Turn<'_> {
             floor_us,
             not_after_ms,
             entry: attempt.entry().cloned(),
-            earlier: attempt.earlier().to_vec(),
+            earlier: attempt.earlier(),
         };
         let nonce = attempt.nonce;
         self.send(id, Lane::Ask, nonce, request);
@@ -162,7 +169,8 @@ impl Turn<'_> {
             asking.next_look = now;
         } else if let Some(holder_ends) = asking.slot.head.take() {
             let mut looks = Looks::new(asking.looked, RETRY_INTERVAL, Jitter::seeded(0));
-            looks.is_head(holder_ends);
+            looks.at_once(asking.next_look);
+            looks.is_head(now, holder_ends);
             asking.next_look = looks.next();
         }
     }
@@ -268,7 +276,7 @@ impl Turn<'_> {
         let floor_us = client.floor_us;
         let ending = &mut client.endings[at];
         ending.sent = Some(until);
-        let entries = ending.attempt.entries().to_vec();
+        let entries = ending.attempt.entries();
         let keep = ending
             .keep_until
             .map_or(Duration::ZERO, |end| end.since(now));
@@ -371,7 +379,6 @@ impl Turn<'_> {
         if let Some(copy) = &sent.copy {
             asking.attempt.answered(copy);
         }
-        let confirms = sent.copy.is_none();
         match reply {
             Reply::Held {
                 token,
@@ -392,7 +399,9 @@ impl Turn<'_> {
             Reply::Queued { rank, remaining_ms } => {
                 let ends = now.plus(Duration::from_millis(*remaining_ms));
                 let mut looks = Looks::new(now, RETRY_INTERVAL, Jitter::seeded(0));
-                looks.seen(now, *rank, Ahead::Native { ends }, None);
+                looks.seen(now, *rank, Ahead::Native { ends }, None, Standing::Foremost);
+                let seen_ms = ServerMs::from_micros(server_us);
+                asking.attempt.queued(seen_ms);
                 asking.looked = now;
                 asking.next_look = looks.next();
                 if pushes_only && let Some(end) = asking.attempt.waits_until {
@@ -403,8 +412,7 @@ impl Turn<'_> {
                 asking.attempt.out();
                 self.give_up(id);
             }
-            Reply::NotOurs if confirms => self.rename(id),
-            // Asked again at once: the refusal told the time.
+            // Asked again at once: the refusal told the time, or that there was no grant.
             Reply::Late | Reply::NotOurs | Reply::Released => asking.next_look = now,
         }
         self.told_time(id, sent.at, server_us);
@@ -437,7 +445,7 @@ impl Turn<'_> {
 
     pub(super) fn cancel_said(&mut self, id: usize, nonce: Nonce, server_us: u64) {
         let now = self.state.now(id);
-        let confirmed_ms = server_us / 1000;
+        let confirmed_ms = ServerMs::from_micros(server_us);
         let at_once = self.rules.is(Mutation::SettledAtOnce);
         let endings = &mut self.client(id).endings;
         let Some(at) = endings
@@ -448,10 +456,14 @@ impl Turn<'_> {
         };
         let ending = &mut endings[at];
         ending.sent = None;
-        ending.attempt.taken_back(confirmed_ms);
+        ending.attempt.taken_back(&Released {
+            was_ours: false,
+            server_ms: confirmed_ms,
+            more: false,
+        });
         let pending = ending.attempt.unsettled_until_ms().filter(|_| !at_once);
         if let Some(until) = pending {
-            let pause = Duration::from_millis(until - confirmed_ms + 1);
+            let pause = Duration::from_millis(until.since(confirmed_ms) + 1);
             ending.again_at = now.plus(pause);
             self.sights.saw(Sight::CancelHadToWait);
         } else {

@@ -4,6 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use crate::clock::ServerMs;
 use crate::nonce::Nonce;
 use crate::table::Answer;
 use crate::token::FencingToken;
@@ -14,7 +15,7 @@ use crate::wire::{Entry, Push};
 pub(super) enum Request {
     Acquire {
         floor_us: u64,
-        not_after_ms: u64,
+        not_after_ms: ServerMs,
         entry: Option<Entry>,
         earlier: Vec<Entry>,
     },
@@ -199,6 +200,7 @@ impl From<Answer> for Reply {
                 remaining_ms: holder.remaining_ms.unwrap_or(0),
             },
             Answer::Busy { .. } => Self::Busy,
+            Answer::More => panic!("there are not that many clients"),
             Answer::Foreign { found } => panic!("nobody writes a {found} here"),
         }
     }

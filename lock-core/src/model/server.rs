@@ -2,12 +2,13 @@
 
 use super::network::{Body, Lane, Message, Reply, Request, Told};
 use super::rules::{Mutation, Sight};
-use super::state::{Ending, Part, Phase, client_of};
+use super::state::{Client, Ending, Part, Phase, client_of};
 use super::turn::{Turn, channel};
+use crate::clock::ServerMs;
 use crate::nonce::Nonce;
-use crate::table::{self, Acquire, Context, Held, Mortal, Owner, Release, Table};
+use crate::table::{self, Acquire, Context, Held, Mortal, Release, Table};
 use crate::token::FencingToken;
-use crate::wire::Push;
+use crate::wire::{OwnerValue, Push};
 
 impl Turn<'_> {
     /// The server carries out a command.
@@ -28,11 +29,15 @@ impl Turn<'_> {
             self.state.last_token = self.state.last_token.max(token.as_u64());
         }
         for push in pushes {
-            let nonce = push.nonce();
-            let client = client_of(nonce);
-            let asking = self.state.clients[client].asking();
             // Nobody hears the others, and what is not heard need not be on its way.
-            if asking.is_some_and(|asking| asking.attempt.nonce == nonce) {
+            let asked = |client: &Part<Client>| client.asking().map(|asking| asking.attempt.nonce);
+            let mut asked = self.state.clients.iter().filter_map(asked);
+            let awaited = asked.find(|nonce| match push {
+                Push::Grant { nonce: to, .. } => to == *nonce,
+                Push::Head { to, .. } => to == nonce.short(),
+            });
+            if let Some(nonce) = awaited {
+                let client = client_of(nonce);
                 self.state.network.send(Message {
                     client,
                     lane: Lane::Ask,
@@ -114,12 +119,13 @@ impl Turn<'_> {
                     ttl_ms: self.rules.ttl.as_millis(),
                     floor_us: floor(*floor_us),
                     not_after_ms: if self.rules.is(Mutation::NoNotAfter) {
-                        u64::MAX
+                        ServerMs::LAST
                     } else {
                         *not_after_ms
                     },
                     label: "",
                     entry: entry.as_ref(),
+                    lead_us: 0,
                     earlier,
                 };
                 let (answer, pushes) = table.acquire(&ask, &at);
@@ -127,16 +133,19 @@ impl Turn<'_> {
             }
             Request::Renew => {
                 let ttl_ms = self.rules.ttl.as_millis();
-                let renewed = table.renew(nonce, ttl_ms, now_us / 1000);
+                let renewed = table.renew(nonce, ttl_ms, at.now_ms());
                 let reply = match renewed {
-                    table::Renewed::Held { token, ttl_ms } => Reply::Held {
+                    table::Renewed::Held {
                         token,
-                        remaining_ms: ttl_ms,
+                        remaining_ms,
+                    } => Reply::Held {
+                        token,
+                        remaining_ms,
                     },
                     table::Renewed::NotOurs => Reply::NotOurs,
                 };
                 if reply == Reply::NotOurs && self.rules.is(Mutation::RenewalRecreates) {
-                    recreate(table, nonce, now_us / 1000 + ttl_ms);
+                    recreate(table, nonce, at.now_ms().plus(ttl_ms));
                 }
                 (reply, Vec::new())
             }
@@ -153,6 +162,7 @@ impl Turn<'_> {
                     floor_us: floor(*floor_us),
                     grace_ms: 0,
                     keep_ms: *keep_ms,
+                    lead_us: 0,
                     entries,
                 };
                 let (_, pushes) = table.release(&call, &at);
@@ -163,8 +173,16 @@ impl Turn<'_> {
 }
 
 /// The queue and the counter end far beyond the horizon; states that differ only in when are
-/// one. So are those that differ in the scores of a queue but not in its order.
+/// one. So are those that differ in the scores of a queue but not in its order, and in when the
+/// lock was granted, which only people read.
 fn forget_far_ends(table: &mut Table) {
+    if let Some(Mortal {
+        it: Held::Native(owner),
+        ..
+    }) = &mut table.key
+    {
+        owner.since_ms = ServerMs::new(0);
+    }
     if let Some(counter) = &mut table.counter {
         counter.expires_ms = None;
     }
@@ -175,13 +193,14 @@ fn forget_far_ends(table: &mut Table) {
     }
 }
 
-fn recreate(table: &mut Table, nonce: Nonce, expires_ms: u64) {
+fn recreate(table: &mut Table, nonce: Nonce, expires_ms: ServerMs) {
     let counted = table.counter.as_ref().map_or(0, |counter| counter.it);
     if table.key.is_none() {
         table.key = Some(Mortal {
-            it: Held::Native(Owner {
+            it: Held::Native(OwnerValue {
                 nonce,
                 token: FencingToken::new(counted),
+                since_ms: ServerMs::new(0),
                 label: String::new(),
             }),
             expires_ms: Some(expires_ms),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::network::{Network, fingerprint};
 use super::rules::{Budget, Rules};
 use crate::backend::{Attempt, Copy};
-use crate::clock::Moment;
+use crate::clock::{Moment, ServerMs};
 use crate::lease::{Anchor, Lease};
 use crate::nonce::Nonce;
 use crate::table::{Held, Table};
@@ -258,8 +258,8 @@ impl State {
         (BEGIN_US + self.real_us()).saturating_add_signed(self.moved_us)
     }
 
-    pub(super) fn server_ms(&self) -> u64 {
-        self.server_us() / 1000
+    pub(super) fn server_ms(&self) -> ServerMs {
+        ServerMs::from_micros(self.server_us())
     }
 
     /// The clock of a client. It has nothing to do with the server's, nor with another's.
@@ -334,7 +334,12 @@ impl State {
 
 fn nonce_of(id: usize, used: usize) -> Nonce {
     assert!(used < NONCES, "a client used up its nonces");
-    Nonce::from_number(FIRST_NONCE + (id * NONCES + used) as u128)
+    numbered(id * NONCES + used)
+}
+
+/// They differ in their first digits, by which the head of a queue is told.
+fn numbered(number: usize) -> Nonce {
+    Nonce::from_number((FIRST_NONCE + number as u128) << 96)
 }
 
 pub(super) fn client_of(nonce: Nonce) -> usize {
@@ -343,6 +348,6 @@ pub(super) fn client_of(nonce: Nonce) -> usize {
 
 fn index(nonce: Nonce) -> usize {
     (0..RATES.len() * NONCES)
-        .find(|number| nonce == Nonce::from_number(FIRST_NONCE + *number as u128))
+        .find(|number| nonce == numbered(*number))
         .expect("a nonce of the model")
 }

@@ -5,8 +5,14 @@ use super::*;
 const TTL: u64 = 30_000;
 const NOW: u64 = 1_000_000_000;
 
+/// They differ in their first digits, by which the head of a queue is told.
 fn nonce(number: u128) -> Nonce {
-    Nonce::from_number(number)
+    Nonce::from_number(number << 96)
+}
+
+/// So many milliseconds after the beginning.
+fn after(ms: u64) -> ServerMs {
+    ServerMs::from_micros(NOW).plus(ms)
 }
 
 fn entry(number: u128) -> Entry {
@@ -14,7 +20,8 @@ fn entry(number: u128) -> Entry {
         nonce: nonce(number),
         mode: Mode::Subscribed,
         lease_ms: 2_000,
-        gone_at_ms: NOW / 1000 + 60_000,
+        kind: String::new(),
+        gone_at_ms: after(60_000),
         channel: format!("c{number}"),
         label: "waiter".into(),
     }
@@ -27,6 +34,7 @@ fn ending(number: u128) -> Release<'static> {
         floor_us: NOW,
         grace_ms: 0,
         keep_ms: 0,
+        lead_us: 0,
         entries: &[],
     }
 }
@@ -53,6 +61,10 @@ impl World {
         self.now_us += ms * 1000;
     }
 
+    fn now_ms(&self) -> ServerMs {
+        ServerMs::from_micros(self.now_us)
+    }
+
     fn with<T>(&mut self, run: impl FnOnce(&mut Table, &Context<'_>) -> (T, Vec<Push>)) -> T {
         let deaf = self.deaf.clone();
         let at = Context {
@@ -65,7 +77,7 @@ impl World {
     }
 
     fn ask(&mut self, number: u128, entry: Option<&Entry>, earlier: &[Entry]) -> Answer {
-        let not_after_ms = self.now_us / 1000 + 1_000;
+        let not_after_ms = self.now_ms().plus(1_000);
         self.with(|table, at| {
             let ask = Acquire {
                 nonce: nonce(number),
@@ -74,6 +86,7 @@ impl World {
                 not_after_ms,
                 label: "caller",
                 entry,
+                lead_us: 0,
                 earlier,
             };
             table.acquire(&ask, at)
@@ -88,16 +101,18 @@ impl World {
         self.ask(number, Some(&entry(number)), &[])
     }
 
-    fn release(&mut self, number: u128) -> Released {
+    fn release(&mut self, number: u128) -> Verdict {
         self.release_by(&ending(number))
     }
 
-    fn release_by(&mut self, call: &Release<'_>) -> Released {
-        self.with(|table, at| table.release(call, at))
+    fn release_by(&mut self, call: &Release<'_>) -> Verdict {
+        let released = self.with(|table, at| table.release(call, at));
+        assert!(!released.more, "{released:?}");
+        released.verdict
     }
 
     fn owner(&mut self) -> Option<Nonce> {
-        self.table.expire(self.now_us / 1000);
+        self.table.expire(self.now_ms());
         match &self.table.key {
             Some(Mortal {
                 it: Held::Native(owner),
@@ -107,7 +122,7 @@ impl World {
         }
     }
 
-    fn foreign(&mut self, expires_ms: Option<u64>) {
+    fn foreign(&mut self, expires_ms: Option<ServerMs>) {
         self.table.key = Some(Mortal {
             it: Held::Foreign("theirs".into()),
             expires_ms,
@@ -178,7 +193,8 @@ fn asking_again_is_having_asked_once() {
 fn asking_again_never_shortens() {
     let mut world = World::new();
     world.try_once(1);
-    world.table.renew(nonce(1), 60_000, world.now_us / 1000);
+    let now_ms = world.now_ms();
+    world.table.renew(nonce(1), 60_000, now_ms);
     assert!(matches!(
         world.try_once(1),
         Answer::Held {
@@ -199,9 +215,10 @@ fn a_copy_after_not_after_writes_nothing() {
         nonce: nonce(1),
         ttl_ms: TTL,
         floor_us: NOW,
-        not_after_ms: NOW / 1000,
+        not_after_ms: after(0),
         label: "",
         entry: None,
+        lead_us: 0,
         earlier: &[],
     };
     assert_eq!(world.table.acquire(&ask, &at).0, Answer::Late);
@@ -215,11 +232,11 @@ fn waiters_are_served_in_order_of_arrival() {
     assert_eq!(rank(&world.wait(2)), 0);
     assert_eq!(rank(&world.wait(3)), 1);
     assert_eq!(rank(&world.wait(2)), 0);
-    assert_eq!(world.release(1), Released::HandedOver);
+    assert_eq!(world.release(1), Verdict::HandedOver);
     assert_eq!(world.owner(), Some(nonce(2)));
-    assert_eq!(world.release(2), Released::HandedOver);
+    assert_eq!(world.release(2), Verdict::HandedOver);
     assert_eq!(world.owner(), Some(nonce(3)));
-    assert_eq!(world.release(3), Released::Free);
+    assert_eq!(world.release(3), Verdict::Free);
     assert_eq!(world.owner(), None);
 }
 
@@ -262,7 +279,7 @@ fn the_first_takes_an_ended_lease_by_looking() {
     assert_eq!(
         world.pushes,
         [Push::Head {
-            nonce: nonce(3),
+            to: nonce(3).short(),
             server_us: world.now_us,
             holder_ms: TTL
         }]
@@ -285,7 +302,7 @@ fn a_hand_over_gives_a_claim_and_tells_the_next_when_it_ends() {
             ..
         },
         Push::Head {
-            nonce: head,
+            to: head,
             holder_ms: 2_000,
             ..
         },
@@ -293,7 +310,10 @@ fn a_hand_over_gives_a_claim_and_tells_the_next_when_it_ends() {
     else {
         panic!("{:?}", world.pushes);
     };
-    assert_eq!((to, head, server_us), (nonce(2), nonce(3), world.now_us));
+    assert_eq!(
+        (to, head, server_us),
+        (nonce(2), nonce(3).short(), world.now_us)
+    );
     world.pass(2_001);
     assert_eq!(world.owner(), None);
 }
@@ -315,7 +335,7 @@ fn a_waiter_whose_wait_is_over_is_skipped() {
     let mut world = World::new();
     world.try_once(1);
     let short = Entry {
-        gone_at_ms: NOW / 1000 + 10,
+        gone_at_ms: after(10),
         ..entry(2)
     };
     world.ask(2, Some(&short), &[]);
@@ -356,7 +376,7 @@ fn an_extended_entry_keeps_its_place() {
     world.wait(2);
     world.wait(3);
     let extended = Entry {
-        gone_at_ms: NOW / 1000 + 600_000,
+        gone_at_ms: after(600_000),
         ..entry(2)
     };
     assert_eq!(rank(&world.ask(2, Some(&extended), &[entry(2)])), 0);
@@ -375,12 +395,12 @@ fn cancelling_the_first_tells_the_second_when_to_look() {
             entries: &[entry(2)],
             ..ending(2)
         }),
-        Released::NotOurs
+        Verdict::NotOurs
     );
     assert_eq!(
         world.pushes,
         [Push::Head {
-            nonce: nonce(3),
+            to: nonce(3).short(),
             server_us: world.now_us,
             holder_ms: 20_000
         }]
@@ -399,7 +419,7 @@ fn cancelling_a_grant_that_crossed_it_hands_on() {
             entries: &[entry(2)],
             ..ending(2)
         }),
-        Released::HandedOver
+        Verdict::HandedOver
     );
     assert_eq!(world.owner(), Some(nonce(3)));
 }
@@ -408,11 +428,8 @@ fn cancelling_a_grant_that_crossed_it_hands_on() {
 fn nobody_releases_or_renews_what_is_another_s() {
     let mut world = World::new();
     world.try_once(1);
-    assert_eq!(world.release(2), Released::NotOurs);
-    assert_eq!(
-        world.table.renew(nonce(2), TTL, NOW / 1000),
-        Renewed::NotOurs
-    );
+    assert_eq!(world.release(2), Verdict::NotOurs);
+    assert_eq!(world.table.renew(nonce(2), TTL, after(0)), Renewed::NotOurs);
     assert_eq!(world.owner(), Some(nonce(1)));
 }
 
@@ -422,7 +439,7 @@ fn a_second_release_touches_nobody() {
     world.try_once(1);
     world.wait(2);
     world.release(1);
-    assert_eq!(world.release(1), Released::NotOurs);
+    assert_eq!(world.release(1), Verdict::NotOurs);
     assert_eq!(world.owner(), Some(nonce(2)));
 }
 
@@ -431,7 +448,7 @@ fn a_renewal_extends_and_never_makes_a_key() {
     let mut world = World::new();
     world.try_once(1);
     world.pass(TTL - 1);
-    let now_ms = world.now_us / 1000;
+    let now_ms = world.now_ms();
     assert!(matches!(
         world.table.renew(nonce(1), TTL, now_ms),
         Renewed::Held { .. }
@@ -439,7 +456,7 @@ fn a_renewal_extends_and_never_makes_a_key() {
     world.pass(TTL);
     assert_eq!(world.owner(), Some(nonce(1)));
     world.pass(1);
-    let now_ms = world.now_us / 1000;
+    let now_ms = world.now_ms();
     assert_eq!(world.table.renew(nonce(1), TTL, now_ms), Renewed::NotOurs);
     assert!(world.table.key.is_none());
 }
@@ -474,7 +491,7 @@ fn tokens_count_by_one_while_the_counter_lives() {
 #[test]
 fn a_foreign_holder_is_respected_and_its_end_is_the_first_waiter_s_turn() {
     let mut world = World::new();
-    world.foreign(Some(NOW / 1000 + 500));
+    world.foreign(Some(after(500)));
     let Answer::Queued { holder, .. } = world.wait(1) else {
         panic!("not queued");
     };
@@ -490,18 +507,15 @@ fn a_foreign_holder_is_respected_and_its_end_is_the_first_waiter_s_turn() {
 fn a_foreign_key_is_never_released_or_renewed() {
     let mut world = World::new();
     world.foreign(None);
-    assert_eq!(world.release(1), Released::NotOurs);
-    assert_eq!(
-        world.table.renew(nonce(1), TTL, NOW / 1000),
-        Renewed::NotOurs
-    );
+    assert_eq!(world.release(1), Verdict::NotOurs);
+    assert_eq!(world.table.renew(nonce(1), TTL, after(0)), Renewed::NotOurs);
     assert!(world.table.key.is_some());
 }
 
 #[test]
 fn behind_a_foreign_holder_a_new_first_begins_to_ask_at_once() {
     let mut world = World::new();
-    world.foreign(Some(NOW / 1000 + 500));
+    world.foreign(Some(after(500)));
     world.wait(1);
     world.wait(2);
     world.release_by(&Release {
@@ -536,7 +550,7 @@ fn during_grace_only_one_who_finds_no_queue_takes_the_key() {
             grace_ms: 20,
             ..ending(1)
         }),
-        Released::Free
+        Verdict::Free
     );
     assert!(matches!(
         world.pushes[..],
@@ -578,10 +592,10 @@ fn the_queue_ends_ten_minutes_after_the_lock_and_the_last_look() {
     world.try_once(1);
     world.wait(2);
     world.pass(TTL + 600_000);
-    world.table.expire(world.now_us / 1000);
+    world.table.expire(world.now_ms());
     assert!(world.table.queue.is_some());
     world.pass(1);
-    world.table.expire(world.now_us / 1000);
+    world.table.expire(world.now_ms());
     assert!(world.table.queue.is_none());
 }
 
@@ -595,7 +609,7 @@ fn a_lock_that_is_kept_is_nobodys_until_its_time() {
             keep_ms: 5_000,
             ..ending(1)
         }),
-        Released::Free
+        Verdict::Free
     );
     assert_eq!(world.owner(), Some(Nonce::nobody()));
     // Whoever is first is told when to look, and no other client is let in before.
@@ -608,7 +622,8 @@ fn a_lock_that_is_kept_is_nobodys_until_its_time() {
     ));
     assert!(world.table.grace.is_none());
     // What the release overtook cannot lengthen it.
-    let late = world.table.renew(nonce(1), TTL, world.now_us / 1000);
+    let now_ms = world.now_ms();
+    let late = world.table.renew(nonce(1), TTL, now_ms);
     assert_eq!(late, Renewed::NotOurs);
     assert!(matches!(world.try_once(1), Answer::Busy { .. }));
     assert_eq!(
@@ -616,8 +631,230 @@ fn a_lock_that_is_kept_is_nobodys_until_its_time() {
             keep_ms: 9_000,
             ..ending(1)
         }),
-        Released::NotOurs
+        Verdict::NotOurs
     );
     world.pass(5_001);
     assert!(matches!(world.wait(2), Answer::Held { .. }));
+}
+
+/// Puts so many others into the queue, before whoever comes next.
+fn crowd(world: &mut World, count: u128, one: impl Fn(u128) -> Entry) {
+    let queue = world.table.queue.get_or_insert_with(|| Mortal {
+        it: BTreeMap::new(),
+        expires_ms: None,
+    });
+    let last = queue.it.last_key_value().map_or(0, |(score, _)| *score);
+    for (score, number) in (last + 1..).zip(1_000..1_000 + count) {
+        queue.it.insert(score, one(number));
+    }
+}
+
+fn deaf(number: u128) -> Entry {
+    Entry {
+        channel: "deaf".into(),
+        ..entry(number)
+    }
+}
+
+fn expired(number: u128) -> Entry {
+    Entry {
+        gone_at_ms: ServerMs::new(0),
+        ..entry(number)
+    }
+}
+
+fn queued(world: &World) -> usize {
+    world.table.queue.as_ref().map_or(0, |queue| queue.it.len())
+}
+
+#[test]
+fn a_look_while_the_key_is_held_removes_those_whose_time_has_passed_and_nobody_else() {
+    let mut world = World::new();
+    world.deaf.push("deaf".into());
+    world.try_once(1);
+    crowd(&mut world, 60, |number| {
+        if number % 2 == 0 {
+            expired(number)
+        } else {
+            deaf(number)
+        }
+    });
+    assert_eq!(rank(&world.wait(2)), 60, "to come is not to look");
+    assert_eq!(queued(&world), 61);
+    assert_eq!(rank(&world.wait(2)), 30);
+    assert_eq!(queued(&world), 31, "their line may be broken just now");
+}
+
+#[test]
+fn a_look_that_removes_the_head_tells_the_next() {
+    let mut world = World::new();
+    world.try_once(1);
+    crowd(&mut world, 1, expired);
+    world.wait(2);
+    world.wait(3);
+    world.pushes.clear();
+    assert_eq!(rank(&world.wait(3)), 1);
+    let head = Push::Head {
+        to: nonce(2).short(),
+        server_us: world.now_us,
+        holder_ms: TTL,
+    };
+    assert_eq!(world.pushes, [head]);
+}
+
+#[test]
+fn one_call_looks_at_a_hundred_and_says_that_there_are_more() {
+    let mut world = World::new();
+    world.deaf.push("deaf".into());
+    crowd(&mut world, 250, deaf);
+    assert_eq!(world.wait(2), Answer::More);
+    assert_eq!(queued(&world), 151);
+    assert_eq!(world.wait(2), Answer::More);
+    token(&world.wait(2));
+    assert_eq!(queued(&world), 0);
+
+    // Exactly a hundred are no more.
+    let mut world = World::new();
+    crowd(&mut world, 100, expired);
+    token(&world.try_once(2));
+    let mut world = World::new();
+    crowd(&mut world, 101, expired);
+    assert_eq!(world.try_once(2), Answer::More);
+    token(&world.try_once(2));
+}
+
+#[test]
+fn a_release_says_that_there_are_more_and_goes_on_when_it_is_repeated() {
+    let mut world = World::new();
+    world.deaf.push("deaf".into());
+    world.try_once(1);
+    crowd(&mut world, 250, deaf);
+    world.wait(2);
+    let mut release = || {
+        let answer = world.with(|table, at| table.release(&ending(1), at));
+        (answer.verdict, answer.more)
+    };
+    assert_eq!(release(), (Verdict::Free, true));
+    assert_eq!(release(), (Verdict::NotOurs, true));
+    assert_eq!(release(), (Verdict::NotOurs, false));
+    assert_eq!(world.owner(), Some(nonce(2)));
+}
+
+#[test]
+fn a_waiter_of_an_unknown_kind_is_neither_removed_nor_passed() {
+    let kind = |number| Entry {
+        kind: "r".into(),
+        ..entry(number)
+    };
+    let mut world = World::new();
+    world.try_once(1);
+    crowd(&mut world, 1, kind);
+    world.wait(2);
+    assert_eq!(world.release(1), Verdict::Free);
+    let head = Push::Head {
+        to: nonce(1_000).short(),
+        server_us: world.now_us,
+        holder_ms: 0,
+    };
+    assert_eq!(world.pushes, std::slice::from_ref(&head));
+    assert_eq!(world.owner(), None);
+    assert!(matches!(world.try_once(3), Answer::Busy { .. }));
+    assert_eq!(rank(&world.wait(2)), 1);
+    assert_eq!(world.pushes, [head], "until it takes the key");
+    // Dead it goes as any other.
+    world.deaf.push("c1000".into());
+    token(&world.wait(2));
+}
+
+#[test]
+fn sums_of_times_end_at_the_last_moment() {
+    let mut world = World::new();
+    let answer = world.with(|table, at| {
+        let ask = Acquire {
+            nonce: nonce(1),
+            ttl_ms: u64::MAX,
+            floor_us: u64::MAX,
+            not_after_ms: ServerMs::LAST,
+            label: "",
+            entry: None,
+            lead_us: u64::MAX,
+            earlier: &[],
+        };
+        table.acquire(&ask, at)
+    });
+    assert_eq!(token(&answer), FencingToken::new(u64::MAX));
+    world.pass(TTL * 1_000_000);
+    assert_eq!(world.owner(), Some(nonce(1)));
+    world.wait(2);
+    let now_ms = world.now_ms();
+    world.table.renew(nonce(1), u64::MAX, now_ms);
+    assert_eq!(world.owner(), Some(nonce(1)));
+    let parked = Release {
+        keep_ms: u64::MAX,
+        ..ending(1)
+    };
+    world.release_by(&parked);
+    world.pass(TTL);
+    assert_eq!(world.owner(), Some(Nonce::nobody()));
+}
+
+#[test]
+fn a_renewal_never_shortens() {
+    let mut world = World::new();
+    world.try_once(1);
+    let now_ms = world.now_ms();
+    let renewed = world.table.renew(nonce(1), 500, now_ms);
+    assert!(matches!(
+        renewed,
+        Renewed::Held {
+            remaining_ms: TTL,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_counter_lives_five_minutes_from_its_seed_and_the_next_one_is_higher() {
+    let mut world = World::new();
+    let mut last = FencingToken::new(0);
+    for _ in 0..7 {
+        let answer = world.try_once(1);
+        assert!(token(&answer) > last);
+        last = token(&answer);
+        world.release(1);
+        world.pass(60_000);
+    }
+    assert!(last.as_u64() > NOW + 300_000_000, "it was seeded again");
+    let mut ahead = World::new();
+    let answer = ahead.with(|table, at| {
+        let ask = Acquire {
+            nonce: nonce(1),
+            ttl_ms: TTL,
+            floor_us: NOW,
+            not_after_ms: ServerMs::LAST,
+            label: "",
+            entry: None,
+            lead_us: 60_000_000,
+            earlier: &[],
+        };
+        table.acquire(&ask, at)
+    });
+    assert_eq!(token(&answer).as_u64(), NOW + 60_000_000);
+}
+
+#[test]
+fn an_earlier_entry_that_came_late_goes_at_the_next_look() {
+    let mut world = World::new();
+    world.try_once(1);
+    let (old, new) = (expired(2), entry(2));
+    let old = Entry {
+        gone_at_ms: after(1),
+        ..old
+    };
+    world.ask(2, Some(&new), std::slice::from_ref(&old));
+    // A copy that was overtaken.
+    world.ask(2, Some(&old), &[]);
+    assert_eq!(queued(&world), 2);
+    assert_eq!(rank(&world.ask(2, Some(&new), &[old])), 0);
+    assert_eq!(queued(&world), 1);
 }

@@ -14,6 +14,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
+use tests::shut_down;
 
 use lock_core::{LockError, LockManager, distributed_lock};
 use serde_json::json;
@@ -102,7 +103,7 @@ async fn leave(count: u32) {
     for guard in guards {
         drop(guard.expect("the lock is free"));
     }
-    locks.shutdown().await;
+    shut_down(&locks).await;
     say(&json!({ "left": count }));
 }
 

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use super::{
     AT_ONCE, NAME, Subject, WAIT, free_at_once, free_within, granted_at_once, poll_once, within,
 };
+use crate::wait::shut_down;
 
 /// Exclusive, whoever asks and however.
 pub async fn a_held_lock_is_nobody_else_s(s: &Subject) {
@@ -127,7 +128,7 @@ pub async fn a_release_dropped_halfway_releases_once(s: &Subject) {
         drop(releasing);
         let next = free_within(s.patience(), &s.second).await;
         // All that the dropped release had left to do is done then.
-        s.first.shutdown().await;
+        shut_down(&s.first).await;
         next.renew().await.expect("the release was not its own");
         next.release().await.unwrap();
     }
@@ -138,7 +139,7 @@ pub async fn shutdown_waits_for_dropped_guards(s: &Subject) {
     for number in 0..50 {
         drop(s.first.lock(format!("n{number}")).acquire().await.unwrap());
     }
-    s.first.shutdown().await;
+    shut_down(&s.first).await;
     for number in 0..50 {
         let got = s.second.lock(format!("n{number}")).try_acquire().await;
         got.unwrap().expect("it is free").release().await.unwrap();

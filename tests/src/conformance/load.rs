@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::{NAME, Subject, WAIT};
+use crate::wait::shut_down;
 
 /// A thousand names are a thousand locks, held all at once.
 pub async fn a_thousand_locks_at_once(s: &Subject) {
@@ -29,12 +30,12 @@ pub async fn a_thousand_locks_at_once(s: &Subject) {
         guard.release().await.unwrap();
     }
     drop(second_half);
-    s.first.shutdown().await;
+    shut_down(&s.first).await;
     for number in 0..COUNT {
         let free = s.second.lock(name(number)).try_acquire().await.unwrap();
         drop(free.expect("it was released"));
     }
-    s.second.shutdown().await;
+    shut_down(&s.second).await;
 }
 
 /// The oracle of them all: a counter that is read and written in two steps.

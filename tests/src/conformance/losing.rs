@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use lock_core::{LockError, LockGuard, Renew};
 
 use super::{AT_ONCE, NAME, Subject, WAIT, granted_at_once, within};
+use crate::wait::shut_down;
 
 /// The server counts in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
@@ -147,14 +148,14 @@ pub async fn a_lost_guard_cannot_release_the_next_holder(s: &Subject) {
     let next = s.second.lock(NAME).wait(WAIT).acquire().await.unwrap();
     let error = first.release().await.unwrap_err();
     assert!(matches!(error, LockError::Lost), "{error}");
-    s.first.shutdown().await;
+    shut_down(&s.first).await;
     next.renew().await.expect("the first did not release it");
     next.release().await.unwrap();
 
     let first = mortal(s).await;
     let next = s.second.lock(NAME).wait(WAIT).acquire().await.unwrap();
     drop(first);
-    s.first.shutdown().await;
+    shut_down(&s.first).await;
     next.renew().await.expect("the first did not release it");
     let busy = s.first.lock(NAME).try_acquire().await.unwrap();
     assert!(busy.is_none(), "{busy:?}");

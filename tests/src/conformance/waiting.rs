@@ -11,6 +11,7 @@ use super::{
     poll_once,
 };
 use crate::wait::eventually_async;
+use crate::wait::shut_down;
 
 /// The holder's release is the waiter's grant.
 pub async fn one_who_waits_gets_it(s: &Subject) {
@@ -151,8 +152,8 @@ pub async fn a_dropped_try_leaves_nothing(s: &Subject) {
         let held = free_within(s.patience(), s.manager(polls + 1)).await;
         held.release().await.unwrap();
     }
-    s.first.shutdown().await;
-    s.second.shutdown().await;
+    shut_down(&s.first).await;
+    shut_down(&s.second).await;
     let free = s.first.lock(NAME).try_acquire().await.unwrap();
     free.expect("it is free").release().await.unwrap();
 }

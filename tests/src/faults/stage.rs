@@ -22,6 +22,7 @@ use crate::process::{Helper, Process};
 use crate::proxy::Proxy;
 use crate::resp::{Connection, Reply};
 use crate::server::RedisServer;
+use crate::wait::shut_down;
 
 /// Bound on the start and on the end of the workers: they wait 3 s at most for a lock, and the
 /// longest lease is shorter.
@@ -324,7 +325,7 @@ async fn visit(
         let request = locks.lock(*key).wait(PATIENCE / 2);
         request.acquire().await?.release().await?;
     }
-    locks.shutdown().await;
+    shut_down(&locks).await;
     Ok(())
 }
 

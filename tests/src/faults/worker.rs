@@ -21,6 +21,7 @@ use super::history::{DROPPED, WAITS};
 use super::random::Random;
 use super::resource::{Answer, Client, Pass};
 use super::spoken;
+use crate::wait::shut_down;
 
 /// Tasks of each process.
 pub const TASKS: u32 = 8;
@@ -212,7 +213,7 @@ pub fn work(orders: &Orders) {
         while let Some(ended) = tasks.join_next().await {
             ended.expect("no task panics");
         }
-        locks.shutdown().await;
+        shut_down(&locks).await;
     });
     say(&json!({ "done": true }));
 }

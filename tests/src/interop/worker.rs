@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::faults::random::Random;
+use crate::wait::shut_down;
 
 /// As long as a client of another library would wait.
 const WAIT: Duration = Duration::from_secs(10);
@@ -72,7 +73,7 @@ pub async fn work(locks: &LockManager, place: &Place) -> ExitCode {
         say("section");
         sleep(random.millis(0, place.pause_ms)).await;
     }
-    locks.shutdown().await;
+    shut_down(locks).await;
     say(&format!("done {sections} {refused}"));
     ExitCode::SUCCESS
 }

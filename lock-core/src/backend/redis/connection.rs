@@ -2,11 +2,13 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline,
     ProtocolVersion, RedisError, Value,
@@ -14,25 +16,35 @@ use redis::{
 use tokio::time::error::Elapsed;
 use tracing::warn;
 
-use super::fault::{lock_error, timed_out};
+use super::fault::{connect_error, lock_error, said, timed_out};
+use super::reply::micros_of;
 use super::scripts::Script;
 use crate::backend::Origin;
 use crate::clock::Clock;
+use crate::counts::Counters;
 use crate::error::{BackendErrorKind, LockError};
 use crate::lease::{Anchor, UNKNOWN_LIFE};
+use crate::wire::{MAX_LABEL, tidy};
 
-const CONNECT: &str = "cannot connect to the lock server";
+/// Balancers and address translators forget a connection that is silent for some minutes, and drop
+/// what comes then without a word: the first call after a pause would cost a timeout.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Makes connections.
 pub(super) struct Connector {
     client: Client,
+    /// For error texts.
+    address: Arc<str>,
     timeout: Duration,
     scripts: Vec<&'static Script>,
+    counters: Arc<Counters>,
 }
 
 /// A connection to a primary, with the scripts loaded.
 pub(super) struct Connection {
     handle: MultiplexedConnection,
+    address: Arc<str>,
     pub(super) origin: Origin,
     /// The server's time, and its life, as the connection began. The time is also the lowest
     /// token that may be given over this connection.
@@ -57,13 +69,11 @@ impl Connector {
         url: &str,
         timeout: Duration,
         scripts: Vec<&'static Script>,
+        counters: Arc<Counters>,
     ) -> Result<Self, LockError> {
         let invalid = |error: RedisError| {
-            LockError::caused(
-                BackendErrorKind::InvalidUrl,
-                "the lock URL is not understood",
-                error,
-            )
+            let text = format!("the lock URL is not understood ({})", said(&error));
+            LockError::backend(BackendErrorKind::InvalidUrl, text)
         };
         let info: ConnectionInfo = url.into_connection_info().map_err(invalid)?;
         let settings = info
@@ -73,13 +83,30 @@ impl Connector {
         let info = info
             .set_redis_settings(settings)
             // Off by default, and then a command waits for the acknowledgment of the last one.
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
+            .set_tcp_settings(
+                TcpSettings::default().set_nodelay(true).set_keepalive(
+                    TcpKeepalive::new()
+                        .with_time(KEEPALIVE)
+                        .with_interval(KEEPALIVE_INTERVAL),
+                ),
+            );
+        let address = info.addr().to_string().into();
         let client = Client::open(info).map_err(invalid)?;
         Ok(Self {
             client,
+            address,
             timeout,
             scripts,
+            counters,
         })
+    }
+
+    /// Nothing came of connecting within the limit of whoever waits for it.
+    pub(super) fn no_answer(&self) -> LockError {
+        timed_out(&format!(
+            "cannot connect to the lock server at {}",
+            self.address
+        ))
     }
 
     /// The time limits are ours: the client's were seen to be overrun by a dead server.
@@ -103,11 +130,12 @@ impl Connector {
                 .client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
-                .map_err(|error| lock_error(CONNECT, error))?;
+                .map_err(|error| connect_error(&self.address, &error))?;
             let origin = next_origin();
-            let (first, clock_difference) = preflight(&mut handle, &self.scripts).await?;
+            let (first, clock_difference) = self.preflight(&mut handle).await?;
             Ok(Connection {
                 handle,
+                address: Arc::clone(&self.address),
                 origin,
                 first,
                 clock_difference,
@@ -119,7 +147,181 @@ impl Connector {
         };
         tokio::time::timeout(limit.min(self.timeout), connecting)
             .await
-            .unwrap_or_else(|_| Err(timed_out(CONNECT)))
+            .unwrap_or_else(|_| Err(self.no_answer()))
+    }
+
+    /// One pipeline: is it a primary, which life of which server, what time is it, and the scripts.
+    async fn preflight(
+        &self,
+        handle: &mut MultiplexedConnection,
+    ) -> Result<(Anchor, Duration), LockError> {
+        let mut pipeline = Pipeline::new();
+        pipeline
+            .cmd("ROLE")
+            .cmd("INFO")
+            .arg("server")
+            .arg("memory")
+            .arg("cluster")
+            .cmd("TIME");
+        for script in &self.scripts {
+            pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
+        }
+        pipeline.ignore_errors();
+        let sent = Clock::System.now();
+        let wall_before = since_epoch();
+        let replies = handle
+            .send_packed_commands(&pipeline, 0, pipeline.len())
+            .await
+            .map_err(|error| connect_error(&self.address, &error))?;
+        let wall_after = since_epoch();
+        let mut replies = replies.into_iter().map(Value::extract_error);
+        let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
+        let (role, info, time) = (next(), next(), next());
+        // A sentinel tells its role, and not the time.
+        let role = role.map_err(|error| self.role_is_not_told(&error));
+        if let Ok(role) = &role {
+            self.check_role(role)?;
+        }
+        // A server that cannot say the time cannot serve at all now; its reason is the error.
+        let server_us = time
+            .and_then(|time| Ok(redis::from_redis_value(time)?))
+            .map(|(seconds, micros): (u64, u64)| micros_of(seconds, micros))
+            .map_err(|error| {
+                let text = format!("the lock server at {} refuses commands", self.address);
+                lock_error(text, &error)
+            })?;
+        if let Err(Some(error)) = role {
+            return Err(error);
+        }
+        let incarnation = self.incarnation(info)?;
+        if let Some(Err(error)) = replies.find(Result::is_err) {
+            // Then each is sent with its text once.
+            let error = said(&error);
+            self.counters
+                .trace(|| warn!(error, "the lock server does not load scripts"));
+        }
+        let wall = Duration::from_micros(server_us);
+        // The server told its time at some moment in between.
+        let difference = wall_before
+            .saturating_sub(wall)
+            .max(wall.saturating_sub(wall_after));
+        let first = Anchor {
+            sent,
+            server_us,
+            incarnation,
+        };
+        Ok((first, difference))
+    }
+
+    fn check_role(&self, role: &Value) -> Result<(), LockError> {
+        let role = match role {
+            Value::Array(parts) => match parts.first() {
+                Some(Value::BulkString(role)) => role.as_slice(),
+                _ => b"",
+            },
+            // Not a server that knows roles.
+            _ => return Ok(()),
+        };
+        let address = &self.address;
+        match role {
+            b"master" => Ok(()),
+            b"sentinel" => Err(LockError::advised(
+                BackendErrorKind::Unsupported,
+                format!("the server at {address} is a Redis Sentinel, which is not supported yet"),
+                "connect to the primary that it watches",
+            )),
+            _ => Err(LockError::backend(
+                BackendErrorKind::NotPrimary,
+                format!("the lock server at {address} is a replica"),
+            )),
+        }
+    }
+
+    /// Why the role is not known; `None` where one can do without it.
+    fn role_is_not_told(&self, error: &RedisError) -> Option<LockError> {
+        if error.code() == Some("NOPERM") {
+            let address = &self.address;
+            self.counters.trace(|| {
+                warn!(%address, "the user may not run ROLE: a replica is not told from a primary");
+            });
+            return None;
+        }
+        let text = format!("the lock server at {} does not tell its role", self.address);
+        Some(lock_error(text, error))
+    }
+
+    /// A number for the life of the server: its run id. To a server that does not tell nobody
+    /// listens for grants, since they may be another server's.
+    fn incarnation(&self, info: Result<Value, RedisError>) -> Result<u64, LockError> {
+        let info: Result<String, RedisError> =
+            info.and_then(|info| Ok(redis::from_redis_value(info)?));
+        let info = match info {
+            Ok(info) => info,
+            Err(error) => {
+                let error = said(&error);
+                self.counters.trace(|| {
+                    warn!(
+                        error,
+                        "the user may not run INFO: waiters ask instead of being told"
+                    );
+                });
+                return Ok(UNKNOWN_LIFE);
+            }
+        };
+        let field = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .map(str::trim)
+        };
+        self.check_version(field("redis_version"))?;
+        if field("cluster_enabled") == Some("1") {
+            let address = &self.address;
+            return Err(LockError::advised(
+                BackendErrorKind::Unsupported,
+                format!(
+                    "the server at {address} is a node of a Redis Cluster, which is not supported yet"
+                ),
+                "connect to a primary that is not part of a cluster",
+            ));
+        }
+        self.check_eviction(field("maxmemory"), field("maxmemory_policy"));
+        let Some(run_id) = field("run_id") else {
+            return Ok(UNKNOWN_LIFE);
+        };
+        let mut hasher = DefaultHasher::new();
+        run_id.hash(&mut hasher);
+        Ok(hasher.finish().max(UNKNOWN_LIFE + 1))
+    }
+
+    /// A server that makes room by deleting keys deletes locks.
+    fn check_eviction(&self, limit: Option<&str>, policy: Option<&str>) {
+        let (Some(limit), Some(policy)) = (limit, policy) else {
+            return;
+        };
+        if limit != "0" && policy != "noeviction" {
+            let policy = tidy(policy, MAX_LABEL);
+            self.counters.trace(|| {
+                warn!(
+                    policy,
+                    "the lock server may evict locks when its memory is full: set maxmemory-policy to noeviction"
+                );
+            });
+        }
+    }
+
+    fn check_version(&self, version: Option<&str>) -> Result<(), LockError> {
+        let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+        match major {
+            Some(major) if major < 7 => Err(LockError::backend(
+                BackendErrorKind::Unsupported,
+                format!(
+                    "the lock server at {} is Redis {}",
+                    self.address,
+                    tidy(version.unwrap_or_default(), MAX_LABEL)
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -129,129 +331,11 @@ fn next_origin() -> Origin {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// One pipeline: is it a primary, which life of which server, what time is it, and the scripts.
-async fn preflight(
-    handle: &mut MultiplexedConnection,
-    scripts: &[&Script],
-) -> Result<(Anchor, Duration), LockError> {
-    let mut pipeline = Pipeline::new();
-    pipeline
-        .cmd("ROLE")
-        .cmd("INFO")
-        .arg("server")
-        .arg("memory")
-        .cmd("TIME");
-    for script in scripts {
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
-    }
-    pipeline.ignore_errors();
-    let sent = Clock::System.now();
-    let wall_before = since_epoch();
-    let replies = handle
-        .send_packed_commands(&pipeline, 0, pipeline.len())
-        .await
-        .map_err(|error| lock_error(CONNECT, error))?;
-    let wall_after = since_epoch();
-    let mut replies = replies.into_iter().map(Value::extract_error);
-    let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
-    let (role, info, time) = (next(), next(), next());
-    // A server that cannot say the time cannot serve at all now; its reason is the error.
-    let time: (u64, u64) = time
-        .and_then(|time| Ok(redis::from_redis_value(time)?))
-        .map_err(|error| lock_error("the lock server refuses commands", error))?;
-    check_role(role)?;
-    let incarnation = incarnation(info)?;
-    if let Some(Err(error)) = replies.find(Result::is_err) {
-        // Then each is sent with its text once.
-        warn!(%error, "the lock server does not load scripts");
-    }
-    let server_us = time.0 * 1_000_000 + time.1;
-    let wall = Duration::from_micros(server_us);
-    // The server told its time at some moment in between.
-    let difference = wall_before
-        .saturating_sub(wall)
-        .max(wall.saturating_sub(wall_after));
-    let first = Anchor {
-        sent,
-        server_us,
-        incarnation,
-    };
-    Ok((first, difference))
-}
-
 /// What this machine's clock shows.
 fn since_epoch() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
-}
-
-fn check_role(role: Result<Value, RedisError>) -> Result<(), LockError> {
-    match role {
-        Ok(Value::Array(parts)) => match parts.first() {
-            Some(Value::BulkString(role)) if role == b"master" => Ok(()),
-            _ => Err(LockError::backend(
-                BackendErrorKind::NotPrimary,
-                "the lock server is a replica",
-            )),
-        },
-        Ok(_) => Ok(()),
-        Err(error) if error.code() == Some("NOPERM") => {
-            warn!("the user may not run ROLE: a replica is not told from a primary");
-            Ok(())
-        }
-        Err(error) => Err(lock_error("the lock server does not tell its role", error)),
-    }
-}
-
-/// A number for the life of the server: its run id. To a server that does not tell nobody
-/// listens for grants, since they may be another server's.
-fn incarnation(info: Result<Value, RedisError>) -> Result<u64, LockError> {
-    let info: Result<String, RedisError> = info.and_then(|info| Ok(redis::from_redis_value(info)?));
-    let info = match info {
-        Ok(info) => info,
-        Err(error) => {
-            warn!(%error, "the user may not run INFO: waiters ask instead of being told");
-            return Ok(UNKNOWN_LIFE);
-        }
-    };
-    let field = |name: &str| {
-        info.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .map(str::trim)
-    };
-    check_version(field("redis_version"))?;
-    check_eviction(field("maxmemory"), field("maxmemory_policy"));
-    let Some(run_id) = field("run_id") else {
-        return Ok(UNKNOWN_LIFE);
-    };
-    let mut hasher = DefaultHasher::new();
-    run_id.hash(&mut hasher);
-    Ok(hasher.finish().max(UNKNOWN_LIFE + 1))
-}
-
-/// A server that makes room by deleting keys deletes locks.
-fn check_eviction(limit: Option<&str>, policy: Option<&str>) {
-    let (Some(limit), Some(policy)) = (limit, policy) else {
-        return;
-    };
-    if limit != "0" && policy != "noeviction" {
-        warn!(
-            policy,
-            "the lock server may evict locks when its memory is full: set maxmemory-policy to noeviction"
-        );
-    }
-}
-
-fn check_version(version: Option<&str>) -> Result<(), LockError> {
-    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-    match major {
-        Some(major) if major < 7 => Err(LockError::backend(
-            BackendErrorKind::Unsupported,
-            format!("the lock server is Redis {}", version.unwrap_or_default()),
-        )),
-        _ => Ok(()),
-    }
 }
 
 impl Connection {
@@ -296,8 +380,16 @@ impl Connection {
         let answers = tokio::time::timeout(limit, sending).await;
         match self.sorted(answers, limit)? {
             Ok(answers) => Ok(answers.into_iter().map(Value::extract_error).collect()),
-            Err(error) => Err(lock_error(ASK, error)),
+            Err(error) => Err(self.unusable(&error)),
         }
+    }
+
+    fn unusable(&self, error: &RedisError) -> LockError {
+        lock_error(self.cannot_ask(), error)
+    }
+
+    fn cannot_ask(&self) -> String {
+        format!("cannot ask the lock server at {}", self.address)
     }
 
     /// Tells the server's errors, which are answers, from those of the way to it.
@@ -309,7 +401,7 @@ impl Connection {
         match answer {
             Ok(Err(error)) if !is_from_server(&error) => {
                 self.break_off();
-                Err(lock_error(ASK, error))
+                Err(self.unusable(&error))
             }
             Ok(answer) => {
                 self.unanswered.store(0, Ordering::Relaxed);
@@ -321,7 +413,7 @@ impl Connection {
                 if limit >= self.patience || in_a_row >= UNANSWERED {
                     self.break_off();
                 }
-                Err(timed_out(ASK))
+                Err(timed_out(&self.cannot_ask()))
             }
         }
     }
@@ -330,5 +422,3 @@ impl Connection {
 fn is_from_server(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
-
-const ASK: &str = "cannot ask the lock server";

@@ -2,71 +2,125 @@
 //!
 //! A connection's driver is a task of the runtime that made it and dies with it, so runtimes
 //! never share one. A seat is given up when its runtime ends.
+//!
+//! Connecting is a task of its own, one at a time for each runtime: whoever waits for it may give
+//! up, and it goes on for the next one. All who wait share what comes of it. A failure is repeated
+//! after a pause that doubles, as long as somebody waits.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::connection::{Connection, Connector};
-use super::fault::timed_out;
 use crate::backend::Origin;
+use crate::clock::{Clock, Moment};
 use crate::error::LockError;
-use crate::inbox::locked;
+use crate::retry::{Backoff, Jitter};
+use crate::sync::{Mutex, Process, assert_no_mutex_held};
 
 /// The seats of all runtimes.
 pub(super) struct Connections {
-    pub(super) connector: Connector,
+    pub(super) connector: Arc<Connector>,
     seats: Arc<Mutex<HashMap<Id, Arc<Seat>>>>,
     /// The life of the server that was seen last; connections to an earlier one are dropped.
-    incarnation: AtomicU64,
+    incarnation: Arc<AtomicU64>,
+    process: Process,
 }
 
 struct Seat {
-    current: Mutex<Option<Arc<Connection>>>,
-    /// One at a time connects, the others wait for what it gets.
-    connecting: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+    /// There is a connection, or an error that waiting does not cure.
+    settled: Notify,
+    process: Process,
     /// Dropped with the seat: ends the task that waits for the end of the runtime.
     _open: oneshot::Sender<()>,
+}
+
+struct State {
+    current: Option<Arc<Connection>>,
+    /// Whether a task of the runtime connects.
+    is_dialing: bool,
+    /// How many wait for it.
+    waiting: usize,
+    failure: Option<Failure>,
+    backoff: Backoff,
+}
+
+/// What came of connecting last.
+struct Failure {
+    error: LockError,
+    /// Before this it is not tried again.
+    again_at: Moment,
 }
 
 impl Connections {
     pub(super) fn new(connector: Connector) -> Self {
         Self {
-            connector,
+            connector: Arc::new(connector),
             seats: Arc::default(),
-            incarnation: AtomicU64::new(0),
+            incarnation: Arc::new(AtomicU64::new(0)),
+            process: Process::current(),
         }
     }
 
-    /// The connection of the calling runtime, made where there is none that works.
+    /// The connection of the calling runtime, made where there is none that works. Waits for that
+    /// at most for the limit; what went wrong last is the error then.
+    ///
+    /// # Cancel safety
+    /// Connecting goes on for others who wait.
     pub(super) async fn here(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
         let seat = self.seat();
         if let Some(connection) = self.usable(&seat) {
             return Ok(connection);
         }
-        let started = tokio::time::Instant::now();
-        let _turn = tokio::time::timeout(limit, seat.connecting.lock())
-            .await
-            .map_err(|_| timed_out("cannot connect to the lock server"))?;
-        if let Some(connection) = self.usable(&seat) {
-            return Ok(connection);
-        }
-        let left = limit.saturating_sub(started.elapsed());
-        let connection = Arc::new(self.connector.connect(left).await?);
+        let waiting = Waiting::at(&seat);
+        let connected = async {
+            loop {
+                // Before the look, so that nothing is missed in between.
+                let settled = seat.settled.notified();
+                if let Some(connection) = self.usable(&seat) {
+                    return Ok(connection);
+                }
+                if let Some(error) = seat.lasting_failure() {
+                    return Err(error);
+                }
+                self.dial(&seat);
+                settled.await;
+            }
+        };
+        let outcome = tokio::time::timeout(limit, connected).await;
+        drop(waiting);
+        outcome.unwrap_or_else(|_elapsed| Err(self.last_failure(&seat)))
+    }
+
+    /// Whether the calling runtime has a connection that works.
+    pub(super) fn is_here(&self) -> bool {
+        self.usable(&self.seat()).is_some()
+    }
+
+    /// Makes the first connection of a manager, and says at once what is wrong.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub(super) async fn first(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
+        let connection = Arc::new(self.connector.connect(limit).await?);
         self.seen(connection.first.incarnation);
-        *locked(&seat.current) = Some(Arc::clone(&connection));
+        let seat = self.seat();
+        let replaced = seat.state.lock().current.replace(Arc::clone(&connection));
+        drop(replaced);
         Ok(connection)
     }
 
     /// That very connection, where it still works.
     pub(super) fn by_origin(&self, origin: Origin) -> Option<Arc<Connection>> {
-        locked(&self.seats)
-            .values()
-            .filter_map(|seat| locked(&seat.current).clone())
+        let seats: Vec<_> = self.seats.lock().values().cloned().collect();
+        seats
+            .iter()
+            .filter_map(|seat| seat.current())
             .find(|connection| connection.origin == origin && !connection.is_broken())
     }
 
@@ -77,29 +131,64 @@ impl Connections {
 
     fn usable(&self, seat: &Seat) -> Option<Arc<Connection>> {
         let newest = self.incarnation.load(Ordering::Relaxed);
-        locked(&seat.current)
-            .as_ref()
+        seat.current()
             .filter(|connection| !connection.is_broken() && connection.first.incarnation == newest)
-            .cloned()
+    }
+
+    fn last_failure(&self, seat: &Seat) -> LockError {
+        let known = seat.state.lock().failure.as_ref().map(|f| f.error.clone());
+        known.unwrap_or_else(|| self.connector.no_answer())
+    }
+
+    /// Has a task of the runtime connect, unless one does.
+    fn dial(&self, seat: &Arc<Seat>) {
+        {
+            let mut state = seat.state.lock();
+            if state.is_dialing {
+                return;
+            }
+            state.is_dialing = true;
+        }
+        let dialing = Dialing {
+            seat: Arc::clone(seat),
+            is_over: false,
+        };
+        let connector = Arc::clone(&self.connector);
+        let incarnation = Arc::clone(&self.incarnation);
+        assert_no_mutex_held();
+        tokio::spawn(dialing.run(connector, incarnation));
     }
 
     fn seat(&self) -> Arc<Seat> {
         let runtime = Handle::current();
-        let mut seats = locked(&self.seats);
-        if let Some(seat) = seats.get(&runtime.id()) {
-            return Arc::clone(seat);
-        }
         let (open, closed) = oneshot::channel();
-        let seat = Arc::new(Seat {
-            current: Mutex::default(),
-            connecting: tokio::sync::Mutex::default(),
-            _open: open,
-        });
-        seats.insert(runtime.id(), Arc::clone(&seat));
+        let seat = {
+            let mut seats = self.seats.lock();
+            if let Some(seat) = seats.get(&runtime.id()) {
+                return Arc::clone(seat);
+            }
+            let seat = Arc::new(Seat {
+                state: Mutex::new(State {
+                    current: None,
+                    is_dialing: false,
+                    waiting: 0,
+                    failure: None,
+                    backoff: Backoff::new(Jitter::from_os()),
+                }),
+                settled: Notify::new(),
+                process: self.process,
+                _open: open,
+            });
+            seats.insert(runtime.id(), Arc::clone(&seat));
+            seat
+        };
         let leave = LeaveSeat {
             seats: Arc::downgrade(&self.seats),
             runtime: runtime.id(),
+            process: self.process,
         };
+        // A runtime that shuts down drops the task in this call, and the seat with it.
+        assert_no_mutex_held();
         runtime.spawn(async move {
             let _leave = leave;
             let _closed = closed.await;
@@ -108,16 +197,129 @@ impl Connections {
     }
 }
 
+impl Seat {
+    fn current(&self) -> Option<Arc<Connection>> {
+        self.state.lock().current.clone()
+    }
+
+    /// An error that asking again does not cure, as long as it is fresh.
+    fn lasting_failure(&self) -> Option<LockError> {
+        let now = Clock::System.now();
+        let state = self.state.lock();
+        let failure = state.failure.as_ref()?;
+        let is_lasting = !failure.error.is_worth_a_retry() && now < failure.again_at;
+        is_lasting.then(|| failure.error.clone())
+    }
+}
+
+/// Somebody waits for a connection.
+struct Waiting<'a> {
+    seat: &'a Seat,
+}
+
+impl<'a> Waiting<'a> {
+    fn at(seat: &'a Seat) -> Self {
+        seat.state.lock().waiting += 1;
+        Self { seat }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.seat.process.is_current() {
+            self.seat.state.lock().waiting -= 1;
+        }
+    }
+}
+
+/// The task that connects. Ends with a connection, with an error that asking again does not cure,
+/// or when nobody waits any more.
+struct Dialing {
+    seat: Arc<Seat>,
+    /// Another task may connect by now.
+    is_over: bool,
+}
+
+impl Dialing {
+    async fn run(mut self, connector: Arc<Connector>, incarnation: Arc<AtomicU64>) {
+        loop {
+            let pause = {
+                let state = self.seat.state.lock();
+                let again_at = state.failure.as_ref().map(|failure| failure.again_at);
+                again_at.map_or(Duration::ZERO, |at| at.since(Clock::System.now()))
+            };
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+            match connector.connect(Duration::MAX).await {
+                Ok(connection) => {
+                    incarnation.store(connection.first.incarnation, Ordering::Relaxed);
+                    self.succeeded(connection);
+                }
+                Err(error) => self.failed(error),
+            }
+            if self.is_over {
+                return;
+            }
+        }
+    }
+
+    fn succeeded(&mut self, connection: Connection) {
+        let replaced = {
+            let mut state = self.seat.state.lock();
+            state.is_dialing = false;
+            state.backoff.reset();
+            let connection = Some(Arc::new(connection));
+            let connection = std::mem::replace(&mut state.current, connection);
+            (connection, state.failure.take())
+        };
+        self.is_over = true;
+        drop(replaced);
+    }
+
+    fn failed(&mut self, error: LockError) {
+        let lasts = !error.is_worth_a_retry();
+        let now = Clock::System.now();
+        let (is_last, replaced) = {
+            let mut state = self.seat.state.lock();
+            let again_at = now.plus(state.backoff.pause());
+            let replaced = state.failure.replace(Failure { error, again_at });
+            let is_last = lasts || state.waiting == 0;
+            // In one step with the look at those who wait: the next to come begins anew.
+            state.is_dialing = !is_last;
+            (is_last, replaced)
+        };
+        self.is_over = is_last;
+        drop(replaced);
+    }
+}
+
+impl Drop for Dialing {
+    /// Also when its runtime ends in the middle of it, or it panicked.
+    fn drop(&mut self) {
+        if !self.seat.process.is_current() {
+            return;
+        }
+        if !self.is_over {
+            self.seat.state.lock().is_dialing = false;
+        }
+        self.seat.settled.notify_waiters();
+    }
+}
+
 /// Held by a task of the runtime: dropped with it.
 struct LeaveSeat {
     seats: Weak<Mutex<HashMap<Id, Arc<Seat>>>>,
     runtime: Id,
+    process: Process,
 }
 
 impl Drop for LeaveSeat {
     fn drop(&mut self) {
-        if let Some(seats) = self.seats.upgrade() {
-            let seat = locked(&seats).remove(&self.runtime);
+        if let Some(seats) = self.seats.upgrade()
+            && self.process.is_current()
+        {
+            let seat = seats.lock().remove(&self.runtime);
             // Outside of the lock: its connection's driver may go with it.
             drop(seat);
         }

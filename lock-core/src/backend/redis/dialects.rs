@@ -41,6 +41,14 @@ impl Scheme {
             Dialect::SetNxPx { release } => Some(Self::SetNxPx(release)),
         }
     }
+
+    /// Whether a release is one script that may be sent twice.
+    pub(super) fn batches_releases(self) -> bool {
+        match self {
+            Self::SetnxExpire | Self::LuaSetnxExpire | Self::SetNxPx(ReleaseBy::Script) => true,
+            Self::DeadlineGetset | Self::SetNxPx(ReleaseBy::WatchMulti) => false,
+        }
+    }
 }
 
 pub(super) struct Dialects {
@@ -130,6 +138,27 @@ impl Dialects {
                 self.owners.take_back(ending, limit).await
             }
         }
+    }
+}
+
+impl Dialects {
+    /// Of those that [batch](Scheme::batches_releases) their releases; the others go one by one.
+    pub(super) async fn take_back_all(
+        &self,
+        endings: &[Ending],
+        limit: Duration,
+    ) -> Vec<Result<Released, LockError>> {
+        let scheme = |ending: &Ending| Scheme::of(ending.key.dialect());
+        let batches = |ending: &Ending| scheme(ending).is_some_and(Scheme::batches_releases);
+        if endings.iter().all(batches) {
+            return self.owners.take_back_all(endings, limit).await;
+        }
+        let mut answers = Vec::with_capacity(endings.len());
+        for ending in endings {
+            let scheme = scheme(ending).unwrap_or(Scheme::SetNxPx(ReleaseBy::Script));
+            answers.push(self.take_back(scheme, ending, limit).await);
+        }
+        answers
     }
 }
 

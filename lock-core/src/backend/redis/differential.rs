@@ -13,9 +13,10 @@ use tests::{FrozenClock, RedisServer};
 
 use super::reply;
 use super::scripts::{ACQUIRE, RELEASE, RENEW, Script};
+use crate::clock::ServerMs;
 use crate::nonce::Nonce;
-use crate::table::{Acquire, Answer, Context, Held, Mortal, Owner, Release, Table};
-use crate::wire::{Entry, Mode, OwnerValue, Push};
+use crate::table::{Acquire, Answer, Context, Held, Mortal, Release, Table};
+use crate::wire::{Entry, Mode, Push};
 
 /// When the clock of each sequence begins, in microseconds.
 const START: u64 = 1_700_000_000_000_000;
@@ -32,6 +33,7 @@ enum Step {
         floor_ahead_us: i64,
         not_after_ms: i64,
         wait: Option<Wait>,
+        lead_us: u64,
         /// As an earlier or a later copy of the entry would be sent.
         entry_from_history: bool,
     },
@@ -40,6 +42,7 @@ enum Step {
         grace_ms: u64,
         keep_ms: u64,
         floor_ahead_us: i64,
+        lead_us: u64,
     },
     Renew {
         who: usize,
@@ -70,6 +73,12 @@ enum Foreign {
     LoseCounter,
     SetCounter(u64),
     LoseQueue,
+    /// Waiters of other managers come into the queue, all at once.
+    Crowd {
+        count: usize,
+        wait: Wait,
+        kind: &'static str,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -85,36 +94,41 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             gone_in_ms,
         },
     );
+    let lead = prop_oneof![4 => Just(0_u64), 1 => Just(60_000_000)];
     let not_after = prop_oneof![9 => 0..3_000_i64, 1 => -5..1_i64];
     let acquire = (
         who.clone(),
         ttl_ms.clone(),
         floor.clone(),
         not_after,
-        proptest::option::weighted(0.7, wait),
+        proptest::option::weighted(0.7, wait.clone()),
+        lead.clone(),
         any::<bool>(),
     )
         .prop_map(
-            |(who, ttl_ms, floor_ahead_us, not_after_ms, wait, entry_from_history)| Step::Acquire {
-                who,
-                ttl_ms,
-                floor_ahead_us,
-                not_after_ms,
-                wait,
-                entry_from_history,
+            |(who, ttl_ms, floor_ahead_us, not_after_ms, wait, lead_us, entry_from_history)| {
+                Step::Acquire {
+                    who,
+                    ttl_ms,
+                    floor_ahead_us,
+                    not_after_ms,
+                    wait,
+                    lead_us,
+                    entry_from_history,
+                }
             },
         );
     let grace = prop_oneof![4 => Just(0_u64), 1 => Just(20)];
     let keep = prop_oneof![3 => Just(0_u64), 1 => 1..3_000_u64];
-    let release =
-        (who.clone(), grace, keep, floor).prop_map(|(who, grace_ms, keep_ms, floor_ahead_us)| {
-            Step::Release {
-                who,
-                grace_ms,
-                keep_ms,
-                floor_ahead_us,
-            }
-        });
+    let release = (who.clone(), grace, keep, floor, lead).prop_map(
+        |(who, grace_ms, keep_ms, floor_ahead_us, lead_us)| Step::Release {
+            who,
+            grace_ms,
+            keep_ms,
+            floor_ahead_us,
+            lead_us,
+        },
+    );
     let renew = (who, ttl_ms.clone()).prop_map(|(who, ttl_ms)| Step::Renew { who, ttl_ms });
     let clock = prop_oneof![
         4 => 0..50_000_i64,
@@ -136,8 +150,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(Foreign::LoseQueue),
     ]
     .prop_map(Step::Foreign);
+    // Around the number that one call looks at.
+    let count = prop_oneof![3 => 1..4_usize, 1 => 98..103_usize, 1 => 190..210_usize];
+    let kind = prop_oneof![3 => Just(""), 1 => Just("r"), 1 => Just("4x2")];
+    let crowd = (count, wait, kind)
+        .prop_map(|(count, wait, kind)| Step::Foreign(Foreign::Crowd { count, wait, kind }));
     vec(
-        prop_oneof![8 => acquire, 5 => release, 2 => renew, 4 => clock, 1 => foreign],
+        prop_oneof![16 => acquire, 10 => release, 4 => renew, 8 => clock, 2 => foreign, 1 => crowd],
         1..30,
     )
 }
@@ -237,26 +256,20 @@ impl Server {
 struct Model {
     table: Table,
     histories: BTreeMap<usize, Vec<Entry>>,
+    strangers: usize,
 }
 
 impl Model {
     fn state(&mut self, now_us: u64) -> Vec<String> {
-        self.table.expire(now_us / 1000);
+        self.table.expire(ServerMs::from_micros(now_us));
         let mut state = Vec::new();
-        let line =
-            |key: &str, text: String, expires: Option<u64>| format!("{key} {text} {expires:?}");
+        let line = |key: &str, text: String, expires: Option<ServerMs>| {
+            let expires = expires.map(ServerMs::as_u64);
+            format!("{key} {text} {expires:?}")
+        };
         if let Some(Mortal { it, expires_ms }) = &self.table.key {
             let text = match it {
-                Held::Native(Owner {
-                    nonce,
-                    token,
-                    label,
-                }) => OwnerValue {
-                    nonce: *nonce,
-                    token: *token,
-                    label: label.clone(),
-                }
-                .to_string(),
+                Held::Native(owner) => owner.to_string(),
                 Held::Foreign(text) => text.clone(),
                 Held::OtherType(_) => "other type".into(),
             };
@@ -283,22 +296,31 @@ impl Model {
         if from_history && let Some(last) = history.last() {
             return last.clone();
         }
-        let entry = Entry {
-            nonce: nonce(who),
-            mode: wait.mode,
-            lease_ms: wait.lease_ms,
-            gone_at_ms: now_ms.saturating_add_signed(wait.gone_in_ms),
-            channel: CHANNELS[wait.channel].into(),
-            label: format!("w {who}"),
-        };
+        let entry = wait.entry(who, now_ms, "");
         history.retain(|old| *old != entry);
         history.push(entry.clone());
         entry
     }
 }
 
+impl Wait {
+    fn entry(&self, who: usize, now_ms: u64, kind: &str) -> Entry {
+        Entry {
+            nonce: nonce(who),
+            mode: self.mode,
+            kind: kind.to_owned(),
+            lease_ms: self.lease_ms,
+            gone_at_ms: ServerMs::new(now_ms.saturating_add_signed(self.gone_in_ms)),
+            channel: CHANNELS[self.channel].into(),
+            label: format!("w {who}"),
+        }
+    }
+}
+
+/// They differ in their first digits too, by which the head of a queue is told.
 fn nonce(who: usize) -> Nonce {
-    Nonce::from_number(who as u128 + 1)
+    let number = who as u128 + 1;
+    Nonce::from_number(number << 96 | number)
 }
 
 /// Runs one step on both sides; the answers as text.
@@ -316,6 +338,7 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
             floor_ahead_us,
             not_after_ms,
             wait,
+            lead_us,
             entry_from_history,
         } => {
             let entry = wait
@@ -330,9 +353,10 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
                 nonce: nonce(*who),
                 ttl_ms: *ttl_ms,
                 floor_us: micros.saturating_add_signed(*floor_ahead_us),
-                not_after_ms: now_ms.saturating_add_signed(*not_after_ms),
+                not_after_ms: ServerMs::new(now_ms.saturating_add_signed(*not_after_ms)),
                 label: &label,
                 entry: entry.as_ref(),
+                lead_us: *lead_us,
                 earlier: &earlier,
             };
             let mut args = vec![
@@ -342,6 +366,8 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
                 ask.not_after_ms.to_string(),
                 label.clone(),
                 entry.as_ref().map(ToString::to_string).unwrap_or_default(),
+                lead_us.to_string(),
+                String::new(),
             ];
             args.extend(earlier.iter().map(ToString::to_string));
             let reply = server.run(&ACQUIRE, &KEYS, &args);
@@ -359,6 +385,7 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
             grace_ms,
             keep_ms,
             floor_ahead_us,
+            lead_us,
         } => {
             let entries = model.histories.remove(who).unwrap_or_default();
             let call = Release {
@@ -366,6 +393,7 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
                 floor_us: micros.saturating_add_signed(*floor_ahead_us),
                 grace_ms: *grace_ms,
                 keep_ms: *keep_ms,
+                lead_us: *lead_us,
                 entries: &entries,
             };
             let mut args = vec![
@@ -373,6 +401,9 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
                 call.floor_us.to_string(),
                 grace_ms.to_string(),
                 keep_ms.to_string(),
+                lead_us.to_string(),
+                "label".to_owned(),
+                String::new(),
             ];
             args.extend(entries.iter().map(ToString::to_string));
             let reply = reply::release(server.run(&RELEASE, &KEYS, &args)).unwrap();
@@ -382,7 +413,7 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
         Step::Renew { who, ttl_ms } => {
             let args = [nonce(*who).to_string(), ttl_ms.to_string()];
             let reply = reply::renew(server.run(&RENEW, &KEYS[..1], &args)).unwrap();
-            let answer = model.table.renew(nonce(*who), *ttl_ms, now_ms);
+            let answer = model.table.renew(nonce(*who), *ttl_ms, at.now_ms());
             (format!("{:?}", reply.it), format!("{answer:?}"), Vec::new())
         }
         Step::Clock { step_us } => {
@@ -398,11 +429,11 @@ fn step(server: &mut Server, model: &mut Model, step: &Step) -> (String, String,
 
 fn interfere(server: &mut Server, model: &mut Model, foreign: &Foreign, now_ms: u64) {
     let table = &mut model.table;
-    table.expire(now_ms);
-    let foreign_value = |expires_ms| {
+    table.expire(ServerMs::new(now_ms));
+    let foreign_value = |ends: Option<u64>| {
         Some(Mortal {
             it: Held::Foreign("theirs".into()),
-            expires_ms,
+            expires_ms: ends.map(ServerMs::new),
         })
     };
     match foreign {
@@ -447,6 +478,22 @@ fn interfere(server: &mut Server, model: &mut Model, foreign: &Foreign, now_ms: 
             server.command(&["DEL", KEYS[1]]);
             table.queue = None;
         }
+        Foreign::Crowd { count, wait, kind } => {
+            let queue = table.queue.get_or_insert_with(|| Mortal {
+                it: BTreeMap::new(),
+                expires_ms: None,
+            });
+            let last = queue.it.last_key_value().map_or(0, |(score, _)| *score);
+            let mut command = vec!["ZADD".to_owned(), KEYS[1].to_owned()];
+            for score in last + 1..=last + *count as u64 {
+                model.strangers += 1;
+                let entry = wait.entry(OWNERS + model.strangers, now_ms, kind);
+                command.extend([score.to_string(), entry.to_string()]);
+                queue.it.insert(score, entry);
+            }
+            let words: Vec<&str> = command.iter().map(String::as_str).collect();
+            server.command(&words);
+        }
     }
 }
 
@@ -487,7 +534,10 @@ fn silent(model: &Model, text: &str) -> bool {
         .queue
         .iter()
         .flat_map(|queue| queue.it.values())
-        .any(|entry| entry.nonce == push.nonce() && entry.channel == CHANNELS[2])
+        .any(|entry| match push {
+            Push::Grant { nonce, .. } => entry.nonce == nonce && entry.channel == CHANNELS[2],
+            Push::Head { to, .. } => entry.nonce.short() == to && entry.channel == CHANNELS[2],
+        })
 }
 
 #[test]

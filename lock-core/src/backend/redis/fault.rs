@@ -1,12 +1,51 @@
 //! What a server's error means to somebody who wants a lock.
 
+use std::error::Error as _;
+
 use redis::{ErrorKind, RedisError};
 
 use crate::error::{BackendErrorKind, LockError};
+use crate::wire::tidy;
+
+/// As much of a server's words as goes into an error or a log line.
+const SAID: usize = 300;
+
+/// What a server, or the way to it, said, tidied: it goes to errors and logs.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Cause(String);
+
+/// The words of an error, without what could forge a log line.
+pub(super) fn said(error: &RedisError) -> String {
+    tidy(&error.to_string(), SAID)
+}
 
 /// Sorts an error of the client or the server.
-pub(super) fn lock_error(context: &str, error: RedisError) -> LockError {
-    LockError::caused(kind_of(&error), context, error)
+pub(super) fn lock_error(context: impl Into<String>, error: &RedisError) -> LockError {
+    LockError::caused(kind_of(error), context, Cause(said(error)))
+}
+
+/// There is no connection, and why: an operator needs address and reason in one line.
+pub(super) fn connect_error(address: &str, error: &RedisError) -> LockError {
+    let io = error.source().and_then(|cause| cause.downcast_ref());
+    let reason = match io {
+        Some(io) => io_reason(io),
+        None => said(error),
+    };
+    let text = format!("cannot connect to the lock server at {address} ({reason})");
+    LockError::backend(kind_of(error), text)
+}
+
+/// As `connection refused`, without the number that the system has for it.
+fn io_reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let text = tidy(text, SAID);
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => first.to_lowercase().chain(letters).collect(),
+        None => error.kind().to_string(),
+    }
 }
 
 /// The server did not answer in time.

@@ -38,12 +38,16 @@ pub(super) async fn listen(server: Arc<Server>) {
                 server.connections.seen(connection.first.incarnation);
                 tell(&server, Line::Up(connection.first.incarnation));
                 hear_out(&server, &connection, &broken).await;
-                debug!("the push connection broke; waiters ask by themselves until it is back");
+                server.counters.trace(|| {
+                    debug!("the push connection broke; waiters ask by themselves until it is back");
+                });
                 Duration::ZERO
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
-                    warn!(%error, "no pushes: waiters ask by themselves");
+                    server
+                        .counters
+                        .trace(|| warn!(%error, "no pushes: waiters ask by themselves"));
                 }
                 let refused = matches!(
                     &error,
@@ -91,7 +95,7 @@ async fn subscribe(server: &Arc<Server>) -> Result<(Connection, Arc<Notify>), Lo
     let confirmed = handle.subscribe(&server.pushes.channel);
     match tokio::time::timeout(timeout, confirmed).await {
         Ok(Ok(())) => Ok((connection, broken)),
-        Ok(Err(error)) => Err(lock_error("cannot subscribe to our channel", error)),
+        Ok(Err(error)) => Err(lock_error("cannot subscribe to our channel", &error)),
         Err(_elapsed) => Err(super::fault::timed_out("cannot subscribe to our channel")),
     }
 }
@@ -120,35 +124,41 @@ fn hear(server: &Server, push: &PushInfo) {
         return;
     };
     let Some(push) = std::str::from_utf8(text).ok().and_then(Push::parse) else {
-        warn!("an unknown message on our private channel");
+        // Anybody who may publish there can send anything: worth a line, and no attention.
+        server
+            .counters
+            .trace(|| debug!("an unknown message on our private channel"));
         return;
     };
     let Line::Up(incarnation) = server.pushes.line() else {
         return;
     };
-    let nonce = push.nonce();
-    let signal = match push {
+    let is_awaited = match push {
         Push::Grant {
+            nonce,
             token,
             server_us,
             lease_ms,
-            ..
         } => {
             let lease = Duration::from_millis(lease_ms);
             let anchor = server.anchor();
-            Signal::Grant(Grant {
+            let grant = Grant {
                 token,
                 received,
                 lease,
                 until: granted_until(anchor, incarnation, server_us, lease, received),
-            })
+            };
+            server.inbox.tell(nonce, Signal::Grant(grant))
         }
-        Push::Head { holder_ms, .. } => Signal::Head {
-            holder_ends: received.plus(Duration::from_millis(holder_ms)),
-        },
+        Push::Head { to, holder_ms, .. } => {
+            let holder_ends = received.plus(Duration::from_millis(holder_ms));
+            server.inbox.tell_all(to, Signal::Head { holder_ends })
+        }
     };
-    if !server.inbox.tell(nonce, signal) {
+    if !is_awaited {
         // Its attempt has ended, and with it went the command that takes everything back.
-        debug!(%nonce, "a push for a nonce that does not wait any more");
+        server
+            .counters
+            .trace(|| debug!(%push, "a push for one who does not wait any more"));
     }
 }

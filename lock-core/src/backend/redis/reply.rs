@@ -3,7 +3,7 @@
 use redis::{FromRedisValue, Value};
 
 use crate::error::{BackendErrorKind, LockError};
-use crate::table::{Answer, HolderSeen, Released, Renewed};
+use crate::table::{Answer, HolderSeen, Released, Renewed, Verdict};
 use crate::token::FencingToken;
 
 /// An answer, and the server's time in microseconds when it was given.
@@ -30,6 +30,7 @@ pub(super) fn acquire(reply: Value) -> Result<Timed<Answer>, LockError> {
         "busy" => Answer::Busy {
             holder: parts.holder()?,
         },
+        "more" => Answer::More,
         "foreign" => Answer::Foreign {
             found: parts.text()?,
         },
@@ -40,13 +41,19 @@ pub(super) fn acquire(reply: Value) -> Result<Timed<Answer>, LockError> {
 
 pub(super) fn release(reply: Value) -> Result<Timed<Released>, LockError> {
     let mut parts = Parts::of(reply)?;
-    let it = match parts.text()?.as_str() {
-        "released" => Released::Free,
-        "handed" => Released::HandedOver,
-        "gone" => Released::NotOurs,
+    let verdict = match parts.text()?.as_str() {
+        "released" => Verdict::Free,
+        "handed" => Verdict::HandedOver,
+        "gone" => Verdict::NotOurs,
         _ => return Err(unexpected()),
     };
     let server_us = parts.number()?;
+    let more = match parts.rest() {
+        None => false,
+        Some(Value::BulkString(word)) if word == b"more" => true,
+        Some(_) => return Err(unexpected()),
+    };
+    let it = Released { verdict, more };
     Ok(Timed { it, server_us })
 }
 
@@ -57,7 +64,7 @@ pub(super) fn renew(reply: Value) -> Result<Timed<Renewed>, LockError> {
     let it = match verdict.as_str() {
         "held" => Renewed::Held {
             token: parts.token()?,
-            ttl_ms: parts.number()?,
+            remaining_ms: parts.number()?,
         },
         "gone" => Renewed::NotOurs,
         _ => return Err(unexpected()),
@@ -68,7 +75,12 @@ pub(super) fn renew(reply: Value) -> Result<Timed<Renewed>, LockError> {
 /// The answer to TIME, in microseconds.
 pub(super) fn server_time(reply: Value) -> Result<u64, LockError> {
     let (seconds, micros): (u64, u64) = redis::from_redis_value(reply).map_err(|_| unexpected())?;
-    Ok(seconds * 1_000_000 + micros)
+    Ok(micros_of(seconds, micros))
+}
+
+/// What TIME tells, in one number.
+pub(super) fn micros_of(seconds: u64, micros: u64) -> u64 {
+    seconds.saturating_mul(1_000_000).saturating_add(micros)
 }
 
 /// Whether a lock of another dialect was ours.
@@ -132,6 +144,11 @@ impl Parts {
     fn next<T: FromRedisValue>(&mut self) -> Result<T, LockError> {
         let part = self.0.next().ok_or_else(unexpected)?;
         T::from_redis_value(part).map_err(|_| unexpected())
+    }
+
+    /// What is left, if anything is.
+    fn rest(&mut self) -> Option<Value> {
+        self.0.next()
     }
 
     fn text(&mut self) -> Result<String, LockError> {
@@ -198,6 +215,33 @@ mod tests {
                 }
             }
         );
+    }
+
+    #[test]
+    fn a_release_may_have_more_to_do() {
+        let reply = |words: &[&str]| {
+            let mut parts = vec![text(words[0]), Value::Int(7)];
+            parts.extend(words[1..].iter().map(|word| text(word)));
+            release(Value::Array(parts)).map(|reply| reply.it)
+        };
+        let verdict = Verdict::Free;
+        assert_eq!(
+            reply(&["released"]).unwrap(),
+            Released {
+                verdict,
+                more: false
+            }
+        );
+        assert_eq!(
+            reply(&["released", "more"]).unwrap(),
+            Released {
+                verdict,
+                more: true
+            }
+        );
+        assert!(reply(&["released", "less"]).is_err());
+        let more = acquire(Value::Array(vec![text("more"), Value::Int(7)]));
+        assert_eq!(more.unwrap().it, Answer::More);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the parts of a server's backend share: connections, pushes, and the server's time.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisError, ToRedisArgs, Value};
@@ -12,13 +12,17 @@ use super::fault::{breaks_connection, is_unknown_script, is_wrong_type, lock_err
 use super::reply::Timed;
 use super::scripts::Script;
 use crate::backend::{Ending, Renewal, Renewed};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, ServerMs};
+use crate::counts::Counters;
 use crate::error::{BackendErrorKind, LockError};
 use crate::foreign;
-use crate::inbox::{Inbox, locked};
+use crate::inbox::Inbox;
 use crate::key::LockKey;
 use crate::lease::{Anchor, UNKNOWN_LIFE};
+use crate::options::Settings;
+use crate::sync::Mutex;
 use crate::ttl::whole_millis;
+use crate::wire;
 
 /// What is known of the push connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +42,11 @@ pub(super) struct Pushes {
 }
 
 impl Pushes {
-    pub(super) fn new() -> Self {
+    /// The prefix stands in the channel, so that an access list can keep apart who shares a server.
+    pub(super) fn new(prefix: &str) -> Self {
+        let prefix = wire::in_channel(prefix);
         Self {
-            channel: format!("lk1:{}", uuid::Uuid::new_v4()),
+            channel: format!("lk1:{prefix}:{}", uuid::Uuid::new_v4()),
             line: watch::Sender::new(Line::Idle),
             wanted: Notify::new(),
         }
@@ -80,28 +86,35 @@ pub(super) struct Server {
     pub(super) connections: Connections,
     pub(super) pushes: Pushes,
     pub(super) inbox: Arc<Inbox>,
+    pub(super) counters: Arc<Counters>,
     pub(super) command_timeout: Duration,
     anchor: Mutex<Option<Anchor>>,
 }
 
 impl Server {
-    pub(super) fn new(connector: Connector, command_timeout: Duration, inbox: Arc<Inbox>) -> Self {
+    pub(super) fn new(
+        connector: Connector,
+        settings: &Settings,
+        inbox: Arc<Inbox>,
+        counters: Arc<Counters>,
+    ) -> Self {
         Self {
             connections: Connections::new(connector),
-            pushes: Pushes::new(),
+            pushes: Pushes::new(&settings.prefix),
             inbox,
-            command_timeout,
+            counters,
+            command_timeout: settings.command_timeout,
             anchor: Mutex::default(),
         }
     }
 
     pub(super) fn anchor(&self) -> Option<Anchor> {
-        *locked(&self.anchor)
+        *self.anchor.lock()
     }
 
     /// A reply told the server's time.
     pub(super) fn told_time(&self, connection: &Connection, sent: Moment, server_us: u64) {
-        let mut anchor = locked(&self.anchor);
+        let mut anchor = self.anchor.lock();
         let incarnation = connection.first.incarnation;
         let older =
             anchor.is_none_or(|known| known.incarnation != incarnation || known.sent < sent);
@@ -179,13 +192,13 @@ impl Server {
         let reply = self
             .run(connection, script, &[key.as_str()], write_args, limit)
             .await?;
-        let reply = reply.map_err(|error| refused(connection, key, error))?;
+        let reply = reply.map_err(|error| refused(connection, key, &error))?;
         let Timed { it, server_us } = read(reply)?;
         self.told_time(connection, sent, server_us);
         Ok(Asked {
             it,
             sent,
-            server_ms: server_us / 1000,
+            server_ms: ServerMs::from_micros(server_us),
         })
     }
 
@@ -195,8 +208,8 @@ impl Server {
         &self,
         script: &Script,
         renewals: &[Renewal],
-        args: impl Fn(&Renewal, u64) -> Vec<String>,
-        read: impl Fn(&Renewal, u64, Moment, Value) -> Result<Timed<Renewed>, LockError>,
+        args: impl Fn(&Renewal, ServerMs) -> Vec<String>,
+        read: impl Fn(&Renewal, ServerMs, Moment, Value) -> Result<Timed<Renewed>, LockError>,
         limit: Duration,
     ) -> Vec<Renewed> {
         if renewals.is_empty() {
@@ -213,41 +226,91 @@ impl Server {
             .iter()
             .map(|renewal| args(renewal, server_ms))
             .collect();
-        let mut pipeline = Pipeline::with_capacity(renewals.len());
-        for (renewal, args) in renewals.iter().zip(&all_args) {
-            pipeline.add_command(script.by_hash(&[renewal.key.as_str()], |command| {
-                command.arg(&args[..]);
-            }));
-        }
-        pipeline.ignore_errors();
-        let sent = Clock::System.now();
-        let replies = match connection.call_all(&pipeline, until.since(sent)).await {
-            Ok(replies) => replies,
-            Err(error) => return Renewed::all_failed(renewals, &error),
+        let calls: Vec<_> = renewals
+            .iter()
+            .map(|renewal| Call {
+                key: &renewal.key,
+                keys: vec![renewal.key.as_str()],
+            })
+            .collect();
+        let write_args = |at: usize, command: &mut Cmd| {
+            command.arg(&all_args[at][..]);
         };
-        let mut answers = Vec::with_capacity(renewals.len());
-        for ((renewal, args), reply) in renewals.iter().zip(&all_args).zip(replies) {
-            // One that the server had forgotten is sent again, and counts from then.
-            let (sent, reply) = match reply {
-                Err(error) if is_unknown_script(&error) => {
-                    let sent = Clock::System.now();
-                    let command = script.by_text(&[renewal.key.as_str()], |command| {
-                        command.arg(&args[..]);
-                    });
-                    (sent, connection.call(&command, until.since(sent)).await)
-                }
-                reply => (sent, Ok(reply)),
-            };
-            let answer = reply
-                .and_then(|reply| reply.map_err(|e| refused(&connection, &renewal.key, e)))
-                .and_then(|reply| read(renewal, server_ms, sent, reply));
-            answers.push(match answer {
-                Ok(Timed { it, server_us }) => {
-                    self.told_time(&connection, sent, server_us);
-                    it
-                }
-                Err(error) => Renewed::Failed(error),
+        let read = |at: usize, sent, reply| read(&renewals[at], server_ms, sent, reply);
+        let answers = self
+            .run_each(
+                &connection,
+                script,
+                &calls,
+                write_args,
+                read,
+                until.since(now),
+            )
+            .await;
+        answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(Renewed::Failed))
+            .collect()
+    }
+
+    /// Runs a script for each call, all in one pipeline. One answer for each, in order.
+    /// `write_args` and `read` are told which one it is, `read` also when it was sent.
+    pub(super) async fn run_each<T>(
+        &self,
+        connection: &Connection,
+        script: &Script,
+        calls: &[Call<'_>],
+        write_args: impl Fn(usize, &mut Cmd),
+        read: impl Fn(usize, Moment, Value) -> Result<Timed<T>, LockError>,
+        limit: Duration,
+    ) -> Vec<Result<T, LockError>> {
+        let until = Clock::System.now().plus(limit);
+        let sent = Clock::System.now();
+        let by_hash = pipeline(0..calls.len(), |at| {
+            script.by_hash(&calls[at].keys, |command| write_args(at, command))
+        });
+        let mut replies = match connection.call_all(&by_hash, until.since(sent)).await {
+            Ok(replies) => replies,
+            Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
+        };
+        // Those that the server had forgotten are sent again, and count from then.
+        let unknown: Vec<usize> = replies
+            .iter()
+            .enumerate()
+            .filter(|(_, reply)| reply.as_ref().is_err_and(is_unknown_script))
+            .map(|(at, _)| at)
+            .collect();
+        let mut sent_at = vec![sent; calls.len()];
+        let mut failed = None;
+        if !unknown.is_empty() {
+            let sent = Clock::System.now();
+            let by_text = pipeline(unknown.iter().copied(), |at| {
+                script.by_text(&calls[at].keys, |command| write_args(at, command))
             });
+            match connection.call_all(&by_text, until.since(sent)).await {
+                Ok(again) => {
+                    for (at, reply) in unknown.iter().zip(again) {
+                        replies[*at] = reply;
+                        sent_at[*at] = sent;
+                    }
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        let mut answers = Vec::with_capacity(calls.len());
+        for (at, reply) in replies.into_iter().enumerate() {
+            let reply = match reply {
+                Err(error) if is_unknown_script(&error) && failed.is_some() => {
+                    answers.extend(failed.clone().map(Err));
+                    continue;
+                }
+                reply => reply.map_err(|error| refused(connection, calls[at].key, &error)),
+            };
+            let sent = sent_at[at];
+            answers.push(reply.and_then(|reply| read(at, sent, reply)).map(|answer| {
+                self.told_time(connection, sent, answer.server_us);
+                answer.it
+            }));
         }
         answers
     }
@@ -258,7 +321,7 @@ impl Server {
         let server_ms = self.anchor_for(connection).server_ms_at(now);
         NotAfter {
             server_ms,
-            not_after_ms: server_ms.saturating_add(whole_millis(self.command_timeout)),
+            not_after_ms: server_ms.plus(whole_millis(self.command_timeout)),
         }
     }
 }
@@ -268,14 +331,30 @@ pub(super) struct Asked<T> {
     pub(super) it: T,
     /// Before it was asked.
     pub(super) sent: Moment,
-    pub(super) server_ms: u64,
+    pub(super) server_ms: ServerMs,
+}
+
+/// One of many runs of a script.
+pub(super) struct Call<'a> {
+    /// What an error is about.
+    pub(super) key: &'a LockKey,
+    pub(super) keys: Vec<&'a str>,
+}
+
+fn pipeline(of: impl Iterator<Item = usize>, command: impl Fn(usize) -> Cmd) -> Pipeline {
+    let mut pipeline = Pipeline::with_capacity(of.size_hint().0);
+    for at in of {
+        pipeline.add_command(command(at));
+    }
+    pipeline.ignore_errors();
+    pipeline
 }
 
 /// How long a command counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NotAfter {
-    pub(super) server_ms: u64,
-    pub(super) not_after_ms: u64,
+    pub(super) server_ms: ServerMs,
+    pub(super) not_after_ms: ServerMs,
 }
 
 /// A server whose clock jumped forward refuses a command as late; its refusal tells the time,
@@ -291,8 +370,8 @@ pub(super) fn always_late() -> LockError {
 }
 
 /// The server's own error: is the connection still good, is it about a key of ours?
-pub(super) fn refused(connection: &Connection, key: &LockKey, error: RedisError) -> LockError {
-    if is_wrong_type(&error) {
+pub(super) fn refused(connection: &Connection, key: &LockKey, error: &RedisError) -> LockError {
+    if is_wrong_type(error) {
         return foreign::companion(key);
     }
     let error = lock_error("the lock server refuses", error);

@@ -3,26 +3,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 
 use super::connection::Connection;
 use super::reply::{self, Timed};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
-use super::server::{LATE_TRIES, NotAfter, Server, always_late, refused};
-use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed, Seen};
-use crate::clock::{Clock, Moment};
+use super::server::{Call, LATE_TRIES, NotAfter, Server, always_late, refused};
+use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed, Seen, Stand};
+use crate::clock::{Clock, Moment, ServerMs};
 use crate::error::LockError;
 use crate::foreign;
 use crate::options::Settings;
-use crate::table::{self, Answer, HolderSeen};
+use crate::table::{self, Answer, HolderSeen, Verdict};
 use crate::ttl::whole_millis;
 use crate::wait::{self, Ahead};
 use crate::wire::{Mode, NATIVE};
+
+/// How far the seed of a counter lies ahead of the server's time: nothing, on one primary.
+const LEAD: u64 = 0;
+/// Of the lock: the exclusive one.
+const KIND: &str = "";
 
 /// Native locks on one server.
 pub(super) struct Standalone {
     server: Arc<Server>,
     grace_ms: u64,
+    label: Arc<str>,
 }
 
 impl Standalone {
@@ -30,6 +36,7 @@ impl Standalone {
         Self {
             server,
             grace_ms: whole_millis(settings.grace()),
+            label: Arc::clone(&settings.label),
         }
     }
 
@@ -77,13 +84,14 @@ impl Standalone {
             server_ms,
             not_after_ms: not_after,
         } = self.server.not_after(connection, now);
-        attempt.stand(
+        attempt.stand(Stand {
             mode,
-            &self.server.pushes.channel,
-            wait::claim(mode, ttl),
+            channel: &self.server.pushes.channel,
+            lease: wait::claim(mode, ttl),
             now,
             server_ms,
-        );
+            command_timeout: self.server.command_timeout,
+        });
         let copy = attempt.sending(connection.origin, not_after);
         let sent = Clock::System.now();
         let reply = {
@@ -95,9 +103,11 @@ impl Standalone {
                     .arg(&nonce)
                     .arg(ttl.as_millis())
                     .arg(connection.floor_us())
-                    .arg(not_after)
+                    .arg(not_after.as_u64())
                     .arg(&*attempt.label)
-                    .arg(&entry);
+                    .arg(&entry)
+                    .arg(LEAD)
+                    .arg(KIND);
                 for earlier in attempt.earlier() {
                     command.arg(earlier.to_string());
                 }
@@ -107,7 +117,7 @@ impl Standalone {
                 .await?
         };
         attempt.answered(&copy);
-        let reply = reply.map_err(|error| refused(connection, &attempt.key, error))?;
+        let reply = reply.map_err(|error| refused(connection, &attempt.key, &error))?;
         let answer = reply::acquire(reply)?;
         self.server.told_time(connection, sent, answer.server_us);
         let poll = (mode == Mode::Polling).then(|| wait::poll_interval(ttl));
@@ -121,31 +131,69 @@ impl Standalone {
     ) -> Result<Released, LockError> {
         let until = Clock::System.now().plus(limit);
         let connection = self.server.connection_for(ending, limit).await?;
-        let keys = ending.key.all();
-        let nonce = ending.nonce.to_string();
         let sent = Clock::System.now();
-        let write_args = |command: &mut Cmd| {
-            command
-                .arg(&nonce)
-                .arg(connection.floor_us())
-                .arg(self.grace_ms)
-                .arg(ending.keep_ms(sent));
-            for entry in &ending.entries {
-                command.arg(entry.to_string());
-            }
-        };
-        let left = until.since(sent);
+        let write_args = |command: &mut Cmd| self.write_release(command, ending, &connection, sent);
+        let (keys, left) = (ending.key.all(), until.since(sent));
         let reply = self
             .server
             .run(&connection, &RELEASE, &keys, write_args, left)
             .await?;
-        let reply = reply.map_err(|error| refused(&connection, &ending.key, error))?;
-        let answer = reply::release(reply)?;
-        self.server.told_time(&connection, sent, answer.server_us);
-        Ok(Released {
-            was_ours: answer.it != table::Released::NotOurs,
-            server_ms: answer.server_us / 1000,
-        })
+        let reply = reply.map_err(|error| refused(&connection, &ending.key, &error))?;
+        let Timed { it, server_us } = released(reply)?;
+        self.server.told_time(&connection, sent, server_us);
+        Ok(it)
+    }
+
+    /// Many releases in one pipeline.
+    pub(super) async fn take_back_all(
+        &self,
+        endings: &[Ending],
+        limit: Duration,
+    ) -> Vec<Result<Released, LockError>> {
+        if endings.is_empty() {
+            return Vec::new();
+        }
+        let until = Clock::System.now().plus(limit);
+        let connection = match self.server.connections.here(limit).await {
+            Ok(connection) => connection,
+            Err(error) => return endings.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let now = Clock::System.now();
+        let calls: Vec<_> = endings
+            .iter()
+            .map(|ending| Call {
+                key: &ending.key,
+                keys: ending.key.all().to_vec(),
+            })
+            .collect();
+        let write_args = |at: usize, command: &mut Cmd| {
+            self.write_release(command, &endings[at], &connection, now);
+        };
+        let read = |_, _, reply| released(reply);
+        let left = until.since(now);
+        self.server
+            .run_each(&connection, &RELEASE, &calls, write_args, read, left)
+            .await
+    }
+
+    fn write_release(
+        &self,
+        command: &mut Cmd,
+        ending: &Ending,
+        connection: &Connection,
+        now: Moment,
+    ) {
+        command
+            .arg(ending.nonce.to_string())
+            .arg(connection.floor_us())
+            .arg(self.grace_ms)
+            .arg(ending.keep_ms(now))
+            .arg(LEAD)
+            .arg(&*self.label)
+            .arg(KIND);
+        for entry in &ending.entries {
+            command.arg(entry.to_string());
+        }
     }
 
     pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
@@ -164,12 +212,25 @@ impl Standalone {
     }
 }
 
+fn released(reply: Value) -> Result<Timed<Released>, LockError> {
+    let Timed { it, server_us } = reply::release(reply)?;
+    let it = Released {
+        was_ours: it.verdict != Verdict::NotOurs,
+        server_ms: ServerMs::from_micros(server_us),
+        more: it.more,
+    };
+    Ok(Timed { it, server_us })
+}
+
 fn renewed(answer: table::Renewed, sent: Moment) -> Renewed {
     match answer {
-        table::Renewed::Held { token, ttl_ms } => Renewed::Held {
+        table::Renewed::Held {
+            token,
+            remaining_ms,
+        } => Renewed::Held {
             token: Some(token),
             sent,
-            remaining: Duration::from_millis(ttl_ms),
+            remaining: Duration::from_millis(remaining_ms),
         },
         table::Renewed::NotOurs => Renewed::NotOurs,
     }
@@ -193,12 +254,16 @@ fn asked(
             sent,
             remaining: Duration::from_millis(remaining_ms),
         },
-        Answer::Queued { rank, holder } => Asked::Queued {
-            rank,
-            ahead: ahead(&holder, received),
-            holder: seen(&holder),
-            poll,
-        },
+        Answer::Queued { rank, holder } => {
+            attempt.queued(ServerMs::from_micros(answer.server_us));
+            Asked::Queued {
+                rank,
+                ahead: ahead(&holder, received),
+                holder: seen(&holder),
+                poll,
+            }
+        }
+        Answer::More => Asked::More,
         Answer::Busy { holder } => {
             attempt.out();
             Asked::Busy {

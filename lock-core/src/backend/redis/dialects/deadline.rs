@@ -1,7 +1,7 @@
 //! The dialect in which the value of the key is the time at which the lock ends.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::found::where_a_deadline_belongs;
@@ -12,11 +12,11 @@ use crate::backend::redis::reply::{self, Timed};
 use crate::backend::redis::scripts::{DEADLINE_EXTEND, DEADLINE_RELEASE, DEADLINE_TAKE};
 use crate::backend::redis::server::{NotAfter, Server, refused};
 use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed};
-use crate::clock::Clock;
+use crate::clock::{Clock, ServerMs};
 use crate::dialect::CLOCK_TOLERANCE;
 use crate::error::{BackendErrorKind, LockError};
-use crate::inbox::locked;
 use crate::nonce::Nonce;
+use crate::sync::Mutex;
 use crate::ttl::whole_millis;
 
 /// A key goes by itself this long after its deadline, and nobody of ours takes it over before: its
@@ -41,10 +41,8 @@ impl Deadlines {
     }
 
     /// The end of a lease that begins when the server's clock shows that.
-    fn end_of(server_ms: u64, ttl: Duration) -> u64 {
-        server_ms
-            .saturating_add(whole_millis(ttl))
-            .saturating_add(1)
+    fn end_of(server_ms: ServerMs, ttl: Duration) -> u64 {
+        server_ms.plus(whole_millis(ttl)).plus(1).as_u64()
     }
 
     /// `SETNX key deadline`, or `GETSET` where the deadline has passed.
@@ -60,7 +58,7 @@ impl Deadlines {
         let ttl = attempt.terms.ttl.as_duration();
         let args = |timing: NotAfter| {
             let deadline = Self::end_of(timing.server_ms, ttl);
-            [deadline, spare_ms(), timing.not_after_ms]
+            [deadline, spare_ms(), timing.not_after_ms.as_u64()]
                 .map(|arg| arg.to_string())
                 .to_vec()
         };
@@ -69,8 +67,8 @@ impl Deadlines {
         match said.got {
             Ok(remaining) => {
                 let deadline = Self::end_of(said.timing.server_ms, ttl);
-                let mut written = locked(&self.written);
-                written.sweep(said.server_ms);
+                let mut written = self.written.lock();
+                written.sweep(said.server_ms.as_u64());
                 written.holds(attempt.nonce, deadline);
                 Ok(Asked::Held {
                     token: None,
@@ -98,7 +96,7 @@ impl Deadlines {
         let args = |renewal: &Renewal, server_ms| {
             let deadline = Self::end_of(server_ms, renewal.ttl);
             // Noted before it is sent: the answer may get lost, and then either stands there.
-            let known = locked(&self.written).may_hold(renewal.nonce, deadline);
+            let known = self.written.lock().may_hold(renewal.nonce, deadline);
             let args = [deadline, spare_ms()].into_iter().chain(known);
             args.map(|arg| arg.to_string()).collect()
         };
@@ -106,7 +104,7 @@ impl Deadlines {
             let Timed { it, server_us } = reply::was_ours(reply)?;
             let deadline = Self::end_of(server_ms, renewal.ttl);
             if it {
-                locked(&self.written).extended(renewal.nonce, deadline);
+                self.written.lock().extended(renewal.nonce, deadline);
             }
             // The server's clock may have moved on further than ours since it told the time.
             let left = Duration::from_millis(deadline.saturating_sub(server_us / 1000));
@@ -135,11 +133,11 @@ impl Deadlines {
         // that may be sent again.
         let left = until.since(Clock::System.now());
         let alive = connection.call(&redis::cmd("TIME"), left).await?;
-        alive.map_err(|error| refused(&connection, &ending.key, error))?;
+        alive.map_err(|error| refused(&connection, &ending.key, &error))?;
         let now = Clock::System.now();
         // Sent once: when the first copy has freed the lock, the deadline that stands there may be
         // the next holder's, and read the same.
-        let known = locked(&self.written).release(ending.nonce)?;
+        let known = self.written.lock().release(ending.nonce)?;
         let args = [ending.keep_ms(now), spare_ms()].into_iter().chain(known);
         let args: Vec<_> = args.map(|arg| arg.to_string()).collect();
         let (script, key, left) = (&DEADLINE_RELEASE, &ending.key, until.since(now));
@@ -147,7 +145,7 @@ impl Deadlines {
             .server
             .ask(&connection, script, key, &args, reply::was_ours, left)
             .await;
-        let mut written = locked(&self.written);
+        let mut written = self.written.lock();
         if let Err(error) = &asked
             && error.is_refusal()
         {
@@ -155,10 +153,7 @@ impl Deadlines {
         }
         let asked = asked?;
         written.forget(ending.nonce);
-        Ok(Released {
-            was_ours: asked.it,
-            server_ms: asked.server_ms,
-        })
+        Ok(Released::without_waiters(asked.it, asked.server_ms))
     }
 }
 
@@ -307,6 +302,9 @@ mod tests {
 
     #[test]
     fn a_deadline_is_a_millisecond_after_the_ttl() {
-        assert_eq!(Deadlines::end_of(1_000, Duration::from_secs(2)), 3_001);
+        assert_eq!(
+            Deadlines::end_of(ServerMs::new(1_000), Duration::from_secs(2)),
+            3_001
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::backend::{Asked, Seen};
-use crate::clock::Moment;
+use crate::clock::{Moment, ServerMs};
 use crate::dialect::CLOCK_TOLERANCE;
 use crate::error::LockError;
 use crate::foreign;
@@ -51,12 +51,14 @@ impl Found {
 pub(super) fn where_an_owner_belongs(
     key: &LockKey,
     found: &Found,
-    server_ms: u64,
+    server_ms: ServerMs,
     now: Moment,
 ) -> Result<Asked, LockError> {
     if let Found::Value { text, remaining } = found {
         // An owner may be a time: the one at which it asked, which has passed.
-        let is_ahead = text.parse::<u64>().is_ok_and(|ends| ends > server_ms);
+        let is_ahead = text
+            .parse::<u64>()
+            .is_ok_and(|ends| ends > server_ms.as_u64());
         if foreign::is_deadline(text) && (is_ahead || remaining.is_none()) {
             return Err(foreign::deadline(key, text));
         }
@@ -69,7 +71,7 @@ pub(super) fn where_an_owner_belongs(
 pub(super) fn where_a_deadline_belongs(
     key: &LockKey,
     found: &Found,
-    server_ms: u64,
+    server_ms: ServerMs,
     now: Moment,
 ) -> Result<Asked, LockError> {
     let mut asked = held_by_another(key, found, now)?;
@@ -96,8 +98,10 @@ pub(super) fn where_a_deadline_belongs(
 }
 
 /// An owner may be a time as well: then its key outlives that time by more than deadlines do.
-fn is_a_deadline_with(text: &str, remaining: Option<Duration>, server_ms: u64) -> bool {
-    let is_over = text.parse::<u64>().is_ok_and(|ends| ends < server_ms);
+fn is_a_deadline_with(text: &str, remaining: Option<Duration>, server_ms: ServerMs) -> bool {
+    let is_over = text
+        .parse::<u64>()
+        .is_ok_and(|ends| ends < server_ms.as_u64());
     let goes_with_it = remaining.is_none_or(|remaining| remaining <= CLOCK_TOLERANCE);
     foreign::is_deadline(text) && (!is_over || goes_with_it)
 }
@@ -122,9 +126,9 @@ mod tests {
     use crate::dialect::{Dialect, ReleaseBy};
     use crate::key::LockName;
 
-    const SERVER_MS: u64 = 1_763_700_000_000;
+    const SERVER_MS: ServerMs = ServerMs::new(1_763_700_000_000);
     const OURS: &str = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 web-1";
-    const NATIVE: &str = "lk1:6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 12 web-1";
+    const NATIVE: &str = "lk1:6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 12 99 web-1";
 
     fn value(text: &str, remaining_ms: Option<u64>) -> Found {
         Found::Value {

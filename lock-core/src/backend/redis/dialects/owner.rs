@@ -12,9 +12,9 @@ use crate::backend::redis::connection::Connection;
 use crate::backend::redis::fault::is_wrong_type;
 use crate::backend::redis::reply::{self, Timed, server_time, unexpected};
 use crate::backend::redis::scripts::{OWNER_EXTEND, OWNER_RELEASE, OWNER_REPAIR, SETNX_EXPIRE};
-use crate::backend::redis::server::{NotAfter, Server, refused};
+use crate::backend::redis::server::{Call, NotAfter, Server, refused};
 use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, ServerMs};
 use crate::error::LockError;
 use crate::nonce::Nonce;
 use crate::ttl::whole_millis;
@@ -36,7 +36,7 @@ struct Look {
     /// The beginning of the value, which need not be text.
     bytes: Vec<u8>,
     sent: Moment,
-    server_ms: u64,
+    server_ms: ServerMs,
 }
 
 impl Owners {
@@ -148,7 +148,9 @@ impl Owners {
             .ask(connection, script, &key, &args, reply::was_ours, left)
             .await?;
         if repaired.it {
-            warn!(%key, "a lock without an expiry was given one: its holder died, or is slow");
+            self.server.counters.trace(|| {
+                warn!(%key, "a lock without an expiry was given one: its holder died, or is slow");
+            });
         }
         Ok(Asked::Busy {
             ahead: Ahead::Polled {
@@ -213,7 +215,7 @@ impl Owners {
         let copy = attempt.sending(connection.origin, not_after);
         let replies = connection.call_all(&pipeline, until.since(sent)).await?;
         attempt.answered(&copy);
-        let refused = |error| refused(connection, &key, error);
+        let refused = |error: RedisError| refused(connection, &key, &error);
         let [took, pttl, value, time]: [Result<Value, RedisError>; 4] =
             replies.try_into().map_err(|_| unexpected())?;
         let taken = match took.map_err(refused)? {
@@ -253,7 +255,7 @@ impl Owners {
             found,
             bytes,
             sent,
-            server_ms: server_us / 1000,
+            server_ms: ServerMs::from_micros(server_us),
         })
     }
 
@@ -280,22 +282,59 @@ impl Owners {
         let until = Clock::System.now().plus(limit);
         let connection = self.server.connection_for(ending, limit).await?;
         let now = Clock::System.now();
-        let keep = ending.keep_ms(now).to_string();
-        let args = [self.owner(ending.nonce), keep, self.nobody()];
+        let args = self.release_args(ending, now);
         let (script, key, left) = (&OWNER_RELEASE, &ending.key, until.since(now));
         let asked = self
             .server
             .ask(&connection, script, key, &args, reply::was_ours, left)
             .await?;
-        Ok(Released {
-            was_ours: asked.it,
-            server_ms: asked.server_ms,
-        })
+        Ok(Released::without_waiters(asked.it, asked.server_ms))
+    }
+
+    /// Many releases in one pipeline.
+    pub(super) async fn take_back_all(
+        &self,
+        endings: &[Ending],
+        limit: Duration,
+    ) -> Vec<Result<Released, LockError>> {
+        if endings.is_empty() {
+            return Vec::new();
+        }
+        let until = Clock::System.now().plus(limit);
+        let connection = match self.server.connections.here(limit).await {
+            Ok(connection) => connection,
+            Err(error) => return endings.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let now = Clock::System.now();
+        let calls: Vec<_> = endings
+            .iter()
+            .map(|ending| Call {
+                key: &ending.key,
+                keys: vec![ending.key.as_str()],
+            })
+            .collect();
+        let write_args = |at: usize, command: &mut Cmd| {
+            command.arg(&self.release_args(&endings[at], now));
+        };
+        let read = |_, _, reply| {
+            let Timed { it, server_us } = reply::was_ours(reply)?;
+            let it = Released::without_waiters(it, ServerMs::from_micros(server_us));
+            Ok(Timed { it, server_us })
+        };
+        let left = until.since(now);
+        self.server
+            .run_each(&connection, &OWNER_RELEASE, &calls, write_args, read, left)
+            .await
+    }
+
+    fn release_args(&self, ending: &Ending, now: Moment) -> [String; 3] {
+        let keep = ending.keep_ms(now).to_string();
+        [self.owner(ending.nonce), keep, self.nobody()]
     }
 }
 
 /// Somebody else has it, or something is wrong with what stands there.
-fn busy(attempt: &mut Attempt, found: &Found, server_ms: u64) -> Result<Asked, LockError> {
+fn busy(attempt: &mut Attempt, found: &Found, server_ms: ServerMs) -> Result<Asked, LockError> {
     attempt.out();
     where_an_owner_belongs(&attempt.key, found, server_ms, Clock::System.now())
 }

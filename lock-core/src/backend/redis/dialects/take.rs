@@ -8,7 +8,7 @@ use crate::backend::redis::connection::Connection;
 use crate::backend::redis::reply::{self, Taken};
 use crate::backend::redis::scripts::Script;
 use crate::backend::redis::server::{LATE_TRIES, NotAfter, Server, always_late};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, ServerMs};
 use crate::error::LockError;
 
 /// What such a script has said.
@@ -18,7 +18,7 @@ pub(super) struct Said {
     pub(super) sent: Moment,
     /// How the command was timed that was answered.
     pub(super) timing: NotAfter,
-    pub(super) server_ms: u64,
+    pub(super) server_ms: ServerMs,
 }
 
 /// Sends the script until it is not late.

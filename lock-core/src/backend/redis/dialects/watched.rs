@@ -14,7 +14,7 @@ use crate::backend::redis::fault::{is_wrong_type, timed_out};
 use crate::backend::redis::reply::{server_time, unexpected};
 use crate::backend::redis::server::{Server, refused};
 use crate::backend::{Ending, Released, Renewal, Renewed};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, ServerMs};
 use crate::error::LockError;
 use crate::key::LockKey;
 use crate::nonce::Nonce;
@@ -31,7 +31,7 @@ struct Changed {
     was_ours: bool,
     /// When the change was sent.
     sent: Moment,
-    server_ms: u64,
+    server_ms: ServerMs,
 }
 
 impl Watched {
@@ -88,10 +88,10 @@ impl Watched {
             ],
         };
         let changed = self.change(&ending.key, owner, &change, limit).await?;
-        Ok(Released {
-            was_ours: changed.was_ours,
-            server_ms: changed.server_ms,
-        })
+        Ok(Released::without_waiters(
+            changed.was_ours,
+            changed.server_ms,
+        ))
     }
 
     /// Does something to the key if it is still the owner's. Done again when another client
@@ -121,7 +121,9 @@ impl Watched {
             {
                 return Ok(changed);
             }
-            debug!(%key, "the key was touched in between; the transaction is done again");
+            self.server.counters.trace(|| {
+                debug!(%key, "the key was touched in between; the transaction is done again");
+            });
         }
     }
 
@@ -135,7 +137,7 @@ impl Watched {
         limit: Duration,
     ) -> Result<Option<Changed>, LockError> {
         let until = Clock::System.now().plus(limit);
-        let refused = |error| refused(connection, key, error);
+        let refused = |error: RedisError| refused(connection, key, &error);
         let mut look = Pipeline::with_capacity(2);
         look.cmd("WATCH").arg(key.as_str());
         // More than the owner has: what begins with it is somebody else's.
@@ -176,7 +178,7 @@ impl Watched {
         let changed = Changed {
             was_ours,
             sent,
-            server_ms: server_us / 1000,
+            server_ms: ServerMs::from_micros(server_us),
         };
         // Touched in between: that matters only to one who was to change it.
         Ok((!was_ours || executed != Value::Nil).then_some(changed))

@@ -5,29 +5,36 @@
 -- KEYS[2] queue of waiters    a zset: entry -> order of arrival
 -- KEYS[3] fencing counter     a string with an integer
 -- KEYS[4] grace key           set for a moment after a release that lets other clients in
--- ARGV[1] nonce               who asks
+-- ARGV[1] owner id            who asks
 -- ARGV[2] ttl                 milliseconds
 -- ARGV[3] floor               microseconds: no token may be lower
 -- ARGV[4] not_after           milliseconds of server time: a later copy of this call does nothing
 -- ARGV[5] label               for people
--- ARGV[6] entry               "<nonce> <mode> <lease ms> <gone_at ms> <channel> <label>", or ""
---                             to ask once without standing in the queue
--- ARGV[7...] entries that the same nonce stood in the queue with before
+-- ARGV[6] entry               "<owner id> <mode><kind> <lease ms> <expires_at ms> <channel> <label>",
+--                             or "" to ask once without standing in the queue
+-- ARGV[7] lead                microseconds: how far a counter's seed lies ahead of the time; 0
+-- ARGV[8] kind                of the lock: "" in this version
+-- ARGV[9...] entries that the same owner id stood in the queue with before
+--
+-- The value of K is "lk1:<owner id> <token> <since ms> <label>".
 --
 -- Answers with the server's time in microseconds as second element:
 --   late     now                              the call came after not_after; nothing was written
 --   held     now  token  remaining            the lock is yours (also when it was before)
 --   queued   now  rank   remaining  value     you wait; remaining and value are the holder's
 --   busy     now  remaining  value            somebody holds it, or goes before you
+--   more     now                              K is free, and the first hundred of the queue were
+--                                             dead and are gone: ask again at once
 --   foreign  now  type                        the key holds something that is no string
--- A remaining of -1 is a key without expiry. The value is cut to 200 bytes, "" during grace.
+-- A remaining of -1 is a key without expiry. The value is cut to 200 bytes, "" while K is free.
 --
 -- By hand, from this folder (drive.lua stands where its name does below):
 --   redis-cli --eval <(sed '/^-- include drive.lua$/r drive.lua' acquire.lua) \
 --     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , \
---     6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000 0 9999999999999 by-hand ''
+--     6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000 0 9999999999999 by-hand '' 0 ''
 
 local nonce, ttl, floor, label, entry = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5], ARGV[6]
+local lead = tonumber(ARGV[7])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now / 1000)
@@ -64,18 +71,38 @@ elseif redis.call('EXISTS', KEYS[2]) == 0 then
 end
 
 local queue, moved = not owner, false
-if queue and entry ~= '' and not redis.call('ZSCORE', KEYS[2], entry) then
-  -- Order of arrival: behind the last, or where an older entry of the same nonce stood.
-  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
-  local score = last[2] and last[2] + 1 or 1
-  for i = 7, #ARGV do
-    local earlier = redis.call('ZSCORE', KEYS[2], ARGV[i])
-    if earlier then
-      score = math.min(score, tonumber(earlier))
-      redis.call('ZREM', KEYS[2], ARGV[i])
+if queue and entry ~= '' then
+  local stood = redis.call('ZSCORE', KEYS[2], entry)
+  if not stood or ARGV[9] then
+    -- Order of arrival: behind the last, or where an older entry of the same owner id stood.
+    local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
+    local score = last[2] and last[2] + 1 or 1
+    for i = 9, #ARGV do
+      local earlier = redis.call('ZSCORE', KEYS[2], ARGV[i])
+      if earlier then
+        score = math.min(score, tonumber(earlier))
+        redis.call('ZREM', KEYS[2], ARGV[i])
+      end
+    end
+    if not stood then
+      redis.call('ZADD', KEYS[2], score, entry)
     end
   end
-  redis.call('ZADD', KEYS[2], score, entry)
+  if stood and value then
+    -- Those whose time has passed go. Not those that nobody listens for: their line may be broken
+    -- just now, and they keep their place until the key could be theirs.
+    local over = {}
+    for i, other in ipairs(redis.call('ZRANGE', KEYS[2], 0, 99)) do
+      local expires_at = string.match(other, '^%S+ %a%S* %d+ (%d+) %S+ ')
+      if expires_at and now_ms > tonumber(expires_at) and other ~= entry then
+        over[#over + 1] = other
+        moved = moved or i == 1
+      end
+    end
+    if over[1] then
+      redis.call('ZREM', KEYS[2], unpack(over))
+    end
+  end
 end
 
 -- include drive.lua
@@ -83,12 +110,16 @@ end
 if owner and owner.nonce == nonce then
   return {'held', now, owner.token, owner.lease}
 end
+if more then
+  return {'more', now}
+end
 local remaining = value and redis.call('PTTL', KEYS[1]) or grace
 value = value and string.sub(value, 1, 200) or ''
 if entry == '' then
   return {'busy', now, remaining, value}
 end
 -- The queue outlives the lock and the last look at it by ten minutes, the longest a waiter
--- stays silent.
-redis.call('PEXPIRE', KEYS[2], math.max(remaining, 0) + 600000)
+-- stays silent. Other clients write keys that expire in a million years: a day is enough.
+local held = math.min(math.max(remaining, 0), 86400000)
+redis.call('PEXPIRE', KEYS[2], held + 600000)
 return {'queued', now, redis.call('ZRANK', KEYS[2], entry), remaining, value}

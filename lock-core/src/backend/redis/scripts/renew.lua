@@ -1,13 +1,14 @@
 #!lua flags=allow-oom
--- renew: extend the lease of the lock that is still yours. Never makes a key.
+-- renew: extend the lease of the lock that is still yours. Never makes a key, and never shortens
+-- the lease: whoever was told of the end of an earlier one counts on that.
 --
 -- KEYS[1] lock key K          a string with an expiry
--- ARGV[1] nonce               who holds it
+-- ARGV[1] owner id            who holds it
 -- ARGV[2] ttl                 milliseconds from now
 --
 -- Answers with the server's time in microseconds as second element:
---   held  now  token  ttl     extended
---   gone  now                 it is not yours (any more)
+--   held  now  token  remaining   extended
+--   gone  now                     it is not yours (any more)
 --
 -- By hand, from this folder:
 --   redis-cli --eval renew.lua lock:a , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000
@@ -16,8 +17,12 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. ' ' then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return {'held', now, string.match(value, '^%S+ (%S+)'), tonumber(ARGV[2])}
+  local ttl, remaining = tonumber(ARGV[2]), redis.call('PTTL', KEYS[1])
+  if remaining < ttl then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    remaining = ttl
+  end
+  return {'held', now, string.match(value, '^%S+ (%S+)'), remaining}
 end
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
   return value

@@ -1,0 +1,147 @@
+//! The mutexes of this library, and what must never run under one of them.
+//!
+//! No user code, spawn, waker, tracing event or drop of a foreign value runs while a thread holds a
+//! mutex of ours: any of them may come back into the library and ask for the same mutex. So a
+//! critical section only moves data: what is to be dropped, woken or spawned leaves it first.
+//! Debug builds count the mutexes that each thread holds, and the places that call foreign code
+//! check that there are none.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::PoisonError;
+use std::task::Poll;
+
+/// A mutex whose holders cannot leave its data half-written, so that a panic does not poison it.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+
+/// The right to use what is in a [`Mutex`].
+pub(crate) struct MutexGuard<'a, T> {
+    data: std::sync::MutexGuard<'a, T>,
+    #[cfg(debug_assertions)]
+    _counted: counting::Counted,
+}
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(data: T) -> Self {
+        Self(std::sync::Mutex::new(data))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        let data = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        MutexGuard {
+            data,
+            #[cfg(debug_assertions)]
+            _counted: counting::Counted::new(),
+        }
+    }
+}
+
+impl<T> std::ops::Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.data
+    }
+}
+
+impl<T> std::ops::DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.data
+    }
+}
+
+#[cfg(debug_assertions)]
+mod counting {
+    use std::cell::Cell;
+
+    thread_local! {
+        static HELD: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) struct Counted;
+
+    impl Counted {
+        pub(super) fn new() -> Self {
+            HELD.set(HELD.get() + 1);
+            Self
+        }
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            HELD.set(HELD.get() - 1);
+        }
+    }
+
+    pub(super) fn held() -> usize {
+        HELD.get()
+    }
+}
+
+/// How many mutexes of this library the calling thread holds. Only in debug builds, for this
+/// project's own tests.
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+#[must_use]
+pub fn held_mutexes() -> usize {
+    counting::held()
+}
+
+/// The process that made something. A forked child has a copy of it, and of the mutexes that other
+/// threads held in the moment of the fork: nobody unlocks those there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    pub(crate) fn current() -> Self {
+        Self(std::process::id())
+    }
+
+    /// Whether this is still the process that made it. To be asked before a mutex is locked where
+    /// the user cannot keep a child from coming: in a drop.
+    pub(crate) fn is_current(self) -> bool {
+        self == Self::current()
+    }
+}
+
+/// Foreign code is about to run.
+#[track_caller]
+pub(crate) fn assert_no_mutex_held() {
+    #[cfg(debug_assertions)]
+    debug_assert_eq!(counting::held(), 0, "foreign code would run under a mutex");
+}
+
+/// Runs foreign code, such as a tracing subscriber or a waker. Returns the payload of its panic.
+pub(crate) fn catch<T>(foreign: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
+    assert_no_mutex_held();
+    catch_unwind(AssertUnwindSafe(foreign))
+}
+
+/// As [`catch`], for a future.
+pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
+        match polled {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Err(payload) => Poll::Ready(Err(payload)),
+        }
+    })
+    .await
+}
+
+/// Drops the payload of a panic, which is foreign and may panic too, and returns its message.
+pub(crate) fn panic_message(payload: Box<dyn Any + Send>) -> String {
+    let message = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned());
+    if let Err(again) = catch(|| drop(payload)) {
+        std::mem::forget(again);
+    }
+    message
+}

@@ -73,12 +73,12 @@ impl Armed {
         let mut ending = self.ending();
         // The guard's own release needs no order: the acquire was answered.
         ending.origin = None;
-        let now = self.core.clock().now();
-        let ends = lease.deadline().map(|holder_ends| Sighting {
-            at: now,
-            holder_ends,
-        });
-        self.leave_queue(ends, token);
+        if self.place.is_some() {
+            let at = self.core.clock().now();
+            let ends = lease.deadline();
+            let sighting = ends.map(|holder_ends| Sighting { at, holder_ends });
+            self.leave_queue(sighting, token);
+        }
         self.attempt.taken_over();
         let hold = Arc::new(Hold::new(
             self.attempt.key.clone(),
@@ -159,14 +159,17 @@ impl Drop for Armed {
 
 fn check(core: &Arc<Core>, key: &LockKey) -> Result<(), LockError> {
     core.check_process()?;
-    check_runtime()?;
+    // A server's backend looks for its runtime by itself.
+    if core.backend.keeps_leases() {
+        check_runtime()?;
+    }
     if nesting::is_inside(core.domain(), key.as_str()) {
         return Err(LockError::WouldDeadlock);
     }
     Ok(())
 }
 
-/// Asks once, without standing in the queue.
+/// Asks once, without standing in the queue. `spent` is what has passed of the command timeout.
 ///
 /// # Cancel safety
 /// Dropped at any await, whatever was granted is taken back.
@@ -174,15 +177,19 @@ pub(crate) async fn try_once(
     core: &Arc<Core>,
     key: LockKey,
     terms: Terms,
+    spent: Duration,
 ) -> Result<LockGuard, LockError> {
     check(core, &key)?;
-    let label = Arc::clone(&core.settings.label);
-    let mut armed = Armed::new(Arc::clone(core), Attempt::new(key, terms, label, None));
-    let mut no_expiry = NoExpiry::default();
     let clock = core.clock();
     let timeout = core.settings.command_timeout;
     let started = clock.now();
-    let until = started.plus(timeout);
+    let until = started.plus(timeout.saturating_sub(spent));
+    if core.backend.seems_down() {
+        core.backend.connected(until).await?;
+    }
+    let label = Arc::clone(&core.settings.label);
+    let mut armed = Armed::new(Arc::clone(core), Attempt::new(key, terms, label, None));
+    let mut no_expiry = NoExpiry::default();
     let mut asked_again = false;
     loop {
         // A key without expiry is looked at for a while, also where a command may not take long.
@@ -244,7 +251,7 @@ fn usable(guard: LockGuard) -> Result<LockGuard, LockError> {
     Ok(guard)
 }
 
-/// Waits for the lock for at most `wait`.
+/// Waits for the lock for at most `wait`, of which `spent` has passed.
 ///
 /// # Cancel safety
 /// Dropped at any await, the place in the queue is given up, and a lock that was granted
@@ -254,10 +261,14 @@ pub(crate) async fn wait_for(
     key: LockKey,
     terms: Terms,
     wait: Duration,
+    spent: Duration,
 ) -> Result<LockGuard, LockError> {
     check(core, &key)?;
-    let started = core.clock().now();
+    let started = core.clock().now().minus(spent);
     let deadline = started.plus(wait);
+    if core.backend.seems_down() {
+        core.backend.connected(deadline).await?;
+    }
     let label = Arc::clone(&core.settings.label);
     let attempt = Attempt::new(key, terms, label, Some(deadline));
     let mut waiting = Waiting {
@@ -491,25 +502,20 @@ impl Waiting {
             let clock = self.clock();
             let ends_at = self.ends_at();
             let core = Arc::clone(&self.armed.core);
-            let look_at = if self.is_cut_off {
-                ends_at
-            } else {
-                self.looks.next().min(ends_at)
-            };
+            let look_at = self.looks.next().min(ends_at);
             let is_cut_off = self.is_cut_off;
             // Without a connection there is nothing to look at before it is back.
-            let connected = async {
+            let pause = async {
                 if is_cut_off {
-                    core.backend.connected(ends_at).await
-                } else {
-                    std::future::pending().await
+                    return core.backend.connected(ends_at).await;
                 }
+                tokio::time::sleep(look_at.since(clock.now())).await;
+                Ok(())
             };
-            let pause = tokio::time::sleep(look_at.since(clock.now()));
             let signal = tokio::select! {
                 biased;
                 signal = slot.next() => Some(signal),
-                connected = connected => {
+                connected = pause => {
                     match connected {
                         Ok(()) => self.is_cut_off = false,
                         Err(error) if error.is_worth_a_retry() => self.trouble = Some(error),
@@ -517,7 +523,6 @@ impl Waiting {
                     }
                     None
                 }
-                () = pause => None,
             };
             match signal {
                 Some(Signal::Grant(grant)) => {

@@ -59,6 +59,10 @@ pub(crate) trait Backend: Send + Sync + 'static {
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<Released, LockError>>>;
 
+    /// Whether some runtime failed to connect and none has succeeded since: then to wait for a
+    /// connection comes first, and all else after it.
+    fn seems_down(&self) -> bool;
+
     /// Whether the calling runtime can ask at once.
     fn is_connected(&self) -> bool;
 
@@ -432,5 +436,103 @@ impl Released {
             server_ms,
             more: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::LockName;
+    use crate::options::Renew;
+
+    const TIMEOUT: u64 = 1_000;
+
+    fn attempt() -> Attempt {
+        let key = LockKey::new("", &LockName::from("k")).unwrap();
+        let terms = Terms {
+            ttl: Ttl::new(Duration::from_secs(30)).unwrap(),
+            renew: Renew::Auto,
+            max_hold: None,
+            margin: Duration::ZERO,
+        };
+        let deadline = Moment::from_millis(86_400_000);
+        Attempt::new(key, terms, "".into(), Some(deadline))
+    }
+
+    /// A look at that time, over a line of that name. What it sends besides its entry.
+    fn look(attempt: &mut Attempt, ms: u64, channel: &str, mode: Mode) -> usize {
+        attempt.stand(Stand {
+            mode,
+            channel,
+            lease: Duration::from_secs(2),
+            now: Moment::from_millis(ms),
+            server_ms: ServerMs::new(ms),
+            command_timeout: Duration::from_millis(TIMEOUT),
+        });
+        let copy = attempt.sending(1, ServerMs::new(ms + TIMEOUT));
+        let earlier = attempt.earlier().len();
+        attempt.answered(&copy);
+        earlier
+    }
+
+    #[test]
+    fn an_entry_is_forgotten_once_nothing_can_put_it_back() {
+        let mut attempt = attempt();
+        look(&mut attempt, 0, "a", Mode::Subscribed);
+        attempt.queued(ServerMs::new(5));
+        assert_eq!(look(&mut attempt, 100, "b", Mode::Subscribed), 1);
+        // The command that carried the first may still be on its way.
+        attempt.queued(ServerMs::new(TIMEOUT));
+        assert_eq!(attempt.entries().len(), 2);
+        assert_eq!(look(&mut attempt, 900, "b", Mode::Subscribed), 1);
+        attempt.queued(ServerMs::new(TIMEOUT + 1));
+        assert_eq!(attempt.entries().len(), 1);
+        assert_eq!(look(&mut attempt, 1_900, "b", Mode::Subscribed), 0);
+        // Without an answer nothing is forgotten.
+        for number in 0..50 {
+            let channel = format!("c{number}");
+            let earlier = look(&mut attempt, 2_000 + number, &channel, Mode::Subscribed);
+            assert_eq!(earlier as u64, number + 1);
+        }
+        attempt.queued(ServerMs::new(86_400_000));
+        assert_eq!(attempt.entries().len(), 1);
+    }
+
+    #[test]
+    fn hundreds_of_breaks_make_no_look_longer() {
+        let mut attempt = attempt();
+        let mut longest = 0;
+        for number in 0..2_000 {
+            let (ms, channel) = (number * 250, format!("c{}", number % 7));
+            longest = longest.max(look(&mut attempt, ms, &channel, Mode::Subscribed));
+            attempt.queued(ServerMs::new(ms + 1));
+        }
+        assert!(longest <= 5, "{longest}");
+    }
+
+    #[test]
+    fn whoever_polls_writes_its_entry_anew_and_carries_few() {
+        let mut attempt = attempt();
+        let mut last = None;
+        for poll in 0..100 {
+            let ms = poll * 500;
+            assert!(look(&mut attempt, ms, "c", Mode::Polling) <= 3);
+            let gone_at = attempt.entry().map(|entry| entry.gone_at_ms);
+            // Four polls and two answers.
+            assert_eq!(gone_at, Some(ServerMs::new(ms + 4_000)));
+            assert!(gone_at > last);
+            last = gone_at;
+            attempt.queued(ServerMs::new(ms));
+        }
+    }
+
+    #[test]
+    fn an_entry_that_comes_out_as_one_before_stands_once() {
+        let mut attempt = attempt();
+        for (ms, channel) in [(0, "a"), (10, "b"), (0, "a"), (0, "a")] {
+            look(&mut attempt, ms, channel, Mode::Subscribed);
+        }
+        let channels: Vec<_> = attempt.entries().into_iter().map(|e| e.channel).collect();
+        assert_eq!(channels, ["b", "a"]);
     }
 }

@@ -25,7 +25,7 @@ pub enum LockError {
         holder: Option<Holder>,
     },
     /// The lock was not free within the wait.
-    #[error("lock `{key}` was not free within {waited:?}{}", about(holder.as_ref()))]
+    #[error("lock `{key}` was not free within {}{}", rounded(*waited), about(holder.as_ref()))]
     Timeout {
         /// The lock's key.
         key: Arc<str>,
@@ -101,7 +101,8 @@ pub enum LockError {
     /// No manager is there to ask.
     #[error(
         "no lock manager is configured: call `LockManager::connect(url).await?.install_global()?` \
-         when the program starts, or set the environment variable LOCK_URL"
+         when the program starts, or set the environment variable LOCK_URL; a task that is spawned \
+         inside of `LockManager::scope` is not in that scope: give it one of its own"
     )]
     NotConfigured,
     /// The call was not made on a tokio runtime.
@@ -258,6 +259,24 @@ impl Holder {
     }
 }
 
+/// A time as people read it.
+fn rounded(time: Duration) -> String {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const YEAR: u64 = 365 * 24 * HOUR;
+    match time.as_secs() {
+        0 => format!("{}ms", time.as_nanos().div_ceil(1_000_000)),
+        seconds @ 1..10 => match time.subsec_millis() / 100 {
+            0 => format!("{seconds}s"),
+            tenths => format!("{seconds}.{tenths}s"),
+        },
+        seconds @ 10..120 => format!("{seconds}s"),
+        seconds @ 120..HOUR => format!("{}m", seconds / MINUTE),
+        seconds @ HOUR..YEAR => format!("{}h", seconds / HOUR),
+        _ => "more than a year".to_owned(),
+    }
+}
+
 fn about(holder: Option<&Holder>) -> String {
     let Some(holder) = holder else {
         return String::new();
@@ -269,7 +288,7 @@ fn about(holder: Option<&Holder>) -> String {
     };
     let lease = holder
         .remaining
-        .map(|remaining| format!(", for {remaining:?} unless renewed"));
+        .map(|remaining| format!(", for {} unless renewed", rounded(remaining)));
     let queue = holder
         .position
         .map(|position| format!(", {position} waited before this one"));
@@ -495,6 +514,24 @@ mod tests {
             "lock `lock:a` is busy; try later, or say how long to `wait`"
         );
         assert!(error.is_contended() && error.holder().is_none());
+    }
+
+    #[test]
+    fn times_are_rounded_for_people() {
+        for (time, expected) in [
+            (Duration::ZERO, "0ms"),
+            (Duration::from_nanos(51_890_774), "52ms"),
+            (Duration::from_nanos(1), "1ms"),
+            (Duration::from_secs(1), "1s"),
+            (Duration::from_millis(1_290), "1.2s"),
+            (Duration::from_millis(29_998), "29s"),
+            (Duration::from_secs(119), "119s"),
+            (Duration::from_secs(121), "2m"),
+            (Duration::from_secs(86_399), "23h"),
+            (Duration::MAX, "more than a year"),
+        ] {
+            assert_eq!(rounded(time), expected);
+        }
     }
 
     #[test]

@@ -111,6 +111,8 @@ impl LockGuard {
         let Some(ending) = self.ending.clone() else {
             return Ok(());
         };
+        // A child has a copy, and must not touch the lock of its parent.
+        self.core.check_process()?;
         let was_valid = !self.hold.is_lost();
         self.core.stop_keeping(&self.hold);
         let released = self.core.release(&ending, was_valid).await?;
@@ -140,8 +142,12 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        self.core.stop_keeping(&self.hold);
-        if let Some(ending) = self.ending.take() {
+        // Without one it was released, and is not kept any more. A child has a copy, and must not
+        // touch the lock of its parent.
+        if let Some(ending) = self.ending.take()
+            && self.core.check_process().is_ok()
+        {
+            self.core.stop_keeping(&self.hold);
             self.core.abandon(ending);
         }
     }

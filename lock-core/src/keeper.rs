@@ -371,3 +371,230 @@ fn conclude(shared: &Shared, hold: &Arc<Hold>, answer: Renewed) {
         drop(removed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::backend::{Asked, Attempt, Boxed, Ending, Released, Renewal};
+    use crate::clock::{Clock, ServerMs};
+    use crate::key::{LockKey, LockName};
+    use crate::lease::{Lease, Terms};
+    use crate::options::Renew;
+    use crate::ttl::Ttl;
+
+    /// Panics at the first of each kind of call, and then does what it is asked for.
+    #[derive(Default)]
+    struct Panicking {
+        renewals: AtomicUsize,
+        releases: AtomicUsize,
+        listens: AtomicUsize,
+        /// How many each batch of releases held.
+        batches: Mutex<Vec<usize>>,
+    }
+
+    fn released() -> Released {
+        Released {
+            was_ours: true,
+            server_ms: ServerMs::new(1),
+            more: false,
+        }
+    }
+
+    impl Backend for Panicking {
+        fn clock(&self) -> Clock {
+            Clock::System
+        }
+
+        fn acquire<'a>(
+            &'a self,
+            _attempt: &'a mut Attempt,
+            _limit: Duration,
+        ) -> Boxed<'a, Result<Asked, LockError>> {
+            unreachable!("nobody acquires here")
+        }
+
+        fn renew<'a>(&'a self, renewals: &'a [Renewal], _: Duration) -> Boxed<'a, Vec<Renewed>> {
+            Box::pin(async move {
+                let before = self.renewals.fetch_add(1, Ordering::AcqRel);
+                assert!(before > 0, "the first renewal panics");
+                let held = |renewal: &Renewal| Renewed::Held {
+                    token: None,
+                    sent: Clock::System.now(),
+                    remaining: renewal.ttl,
+                };
+                renewals.iter().map(held).collect()
+            })
+        }
+
+        fn release<'a>(
+            &'a self,
+            _ending: &'a Ending,
+            _limit: Duration,
+        ) -> Boxed<'a, Result<Released, LockError>> {
+            Box::pin(async move {
+                let before = self.releases.fetch_add(1, Ordering::AcqRel);
+                assert!(before > 0, "the first release panics");
+                Ok(released())
+            })
+        }
+
+        fn batches(&self, _key: &LockKey) -> bool {
+            true
+        }
+
+        fn release_all<'a>(
+            &'a self,
+            endings: &'a [Ending],
+            _limit: Duration,
+        ) -> Boxed<'a, Vec<Result<Released, LockError>>> {
+            Box::pin(async move {
+                self.batches.lock().push(endings.len());
+                let before = self.releases.fetch_add(1, Ordering::AcqRel);
+                assert!(before > 0, "the first batch panics");
+                endings.iter().map(|_| Ok(released())).collect()
+            })
+        }
+
+        fn seems_down(&self) -> bool {
+            false
+        }
+
+        fn is_connected(&self) -> bool {
+            true
+        }
+
+        fn connected(&self, _until: Moment) -> Boxed<'_, Result<(), LockError>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn listen(&self) -> Boxed<'_, ()> {
+            Box::pin(async move {
+                let before = self.listens.fetch_add(1, Ordering::AcqRel);
+                assert!(before > 0, "the first listener panics");
+                std::future::pending::<()>().await;
+            })
+        }
+
+        fn keeps_leases(&self) -> bool {
+            false
+        }
+    }
+
+    fn key() -> LockKey {
+        LockKey::new("", &LockName::from("k")).unwrap()
+    }
+
+    fn ttl(ms: u64) -> Ttl {
+        Ttl::new(Duration::from_millis(ms)).unwrap()
+    }
+
+    fn hold(ttl_ms: u64) -> Arc<Hold> {
+        let terms = Terms {
+            ttl: ttl(ttl_ms),
+            renew: Renew::Every(Duration::from_millis(50)),
+            max_hold: None,
+            margin: Duration::ZERO,
+        };
+        let now = Clock::System.now();
+        let lease = Lease::confirmed(terms, now, terms.ttl.as_duration());
+        Arc::new(Hold::new(
+            key(),
+            Nonce::random(),
+            None,
+            Clock::System,
+            lease,
+            Arc::default(),
+            Process::current(),
+        ))
+    }
+
+    fn job(origin: Option<u64>) -> Job {
+        Job {
+            ending: Ending {
+                key: key(),
+                nonce: Nonce::random(),
+                ttl: ttl(60_000),
+                entries: Vec::new(),
+                origin,
+                unsettled_until_ms: None,
+                keep_until: None,
+            },
+            give_up_at: Clock::System.now().plus(Duration::from_secs(60)),
+        }
+    }
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    fn start(backend: &Arc<Panicking>) -> (Keeper, Arc<Counters>) {
+        let counters = Arc::new(Counters::default());
+        let timeout = Duration::from_millis(500);
+        let backend: Arc<dyn Backend> = Arc::<Panicking>::clone(backend);
+        let keeper = Keeper::start(backend, Arc::default(), Arc::clone(&counters), timeout);
+        (keeper.unwrap(), counters)
+    }
+
+    #[tokio::test]
+    async fn what_panics_is_done_again() {
+        let backend = Arc::new(Panicking::default());
+        let (keeper, counters) = start(&backend);
+        // Long, since a panic takes its time to be printed.
+        let held = hold(10_000);
+        keeper.keep(&held);
+        for origin in [None, Some(7), None] {
+            keeper.end(job(origin));
+        }
+        assert_eq!(
+            keeper.drain(SOON).await,
+            0,
+            "each job stayed counted, and is done"
+        );
+        let started = Clock::System.now();
+        let again = |calls: &AtomicUsize| calls.load(Ordering::Acquire) >= 3;
+        while !again(&backend.renewals) || backend.listens.load(Ordering::Acquire) < 2 {
+            assert!(
+                Clock::System.now().since(started) < SOON,
+                "it is not done again"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(!held.is_lost());
+        assert_eq!(counters.read().panics, 3);
+    }
+
+    #[tokio::test]
+    async fn a_burst_goes_out_in_bounded_batches() {
+        const BURST: usize = 5_000;
+        let backend = Arc::new(Panicking::default());
+        backend.releases.store(1, Ordering::Release);
+        let (keeper, _) = start(&backend);
+        for _ in 0..BURST {
+            keeper.end(job(None));
+        }
+        assert_eq!(keeper.drain(SOON).await, 0);
+        let batches = std::mem::take(&mut *backend.batches.lock());
+        assert_eq!(batches.iter().sum::<usize>(), BURST);
+        assert!(batches.iter().all(|count| *count <= 128), "{batches:?}");
+    }
+
+    #[test]
+    fn a_lease_that_is_nearly_over_takes_no_time_from_others() {
+        let ms = Duration::from_millis;
+        let timeout = ms(1_000);
+        let lefts = [1, 20_000, 30, 40, 2, 20_001, 900, 1_001];
+        let leases = lefts.map(|left| (ms(left), hold(1_000))).to_vec();
+        let batches = batches(leases, timeout);
+        let shapes: Vec<_> = batches
+            .iter()
+            .map(|(limit, holds)| (limit.as_millis(), holds.len()))
+            .collect();
+        assert_eq!(shapes, [(1, 2), (30, 2), (900, 4)]);
+        let many = (0..300).map(|_| (timeout, hold(1_000))).collect();
+        let sizes: Vec<_> = super::batches(many, timeout)
+            .iter()
+            .map(|(_, holds)| holds.len())
+            .collect();
+        assert_eq!(sizes, [128, 128, 44]);
+    }
+}

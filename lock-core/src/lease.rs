@@ -22,8 +22,13 @@ const MIN_RENEWED: Duration = Duration::from_millis(1);
 /// An anchor older than this says too little about the server's clock now.
 const ANCHOR_LIFE: Duration = Duration::from_secs(60);
 
+/// Longer leases are as good as this one. Where sums saturate, a part of a longer one would be
+/// more than was added.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// When a lease that a command confirmed is over, for us.
 pub(crate) fn deadline(sent: Moment, remaining: Duration) -> Moment {
+    let remaining = remaining.min(LONGEST);
     sent.plus(remaining)
         .minus(remaining / DRIFT_DIVISOR)
         .minus(ROUNDING)
@@ -414,6 +419,15 @@ mod tests {
         lease.renewed(at(11_000), secs(30), at(11_005));
         lease.renewed(at(10_000), secs(30), at(11_006));
         assert_eq!(lease.deadline(), Some(at(40_698)));
+    }
+
+    #[test]
+    fn the_longest_leases_are_valid() {
+        for longest in [Duration::MAX, LONGEST, Duration::from_millis(u64::MAX)] {
+            let mut lease = Lease::confirmed(terms(1_000, Renew::Auto), at(5), longest);
+            lease.renewed(at(6), longest, at(7));
+            assert!(lease.is_valid(at(1_000_000_000)), "{longest:?}");
+        }
     }
 
     #[test]

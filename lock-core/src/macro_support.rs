@@ -17,6 +17,7 @@ use crate::key::{LockName, NameFault};
 use crate::manager::LockManager;
 use crate::options::{MIN_RENEWAL, Renew};
 use crate::request::LockRequest;
+use crate::shared::check_runtime;
 use crate::ttl::{MAX_TTL, MIN_TTL};
 
 /// Enough to make `LockName` refuse a name: there is no use in writing more of it.
@@ -327,12 +328,24 @@ pub fn acquire(
 ) -> Boxed<Result<LockGuard, LockError>> {
     Box::pin(async move {
         let name = name?;
-        let manager = match manager {
-            Some(manager) => manager,
-            None => LockManager::current().await?,
+        let (manager, spent) = match manager {
+            Some(manager) => (manager, Duration::ZERO),
+            None => current(options.wait).await?,
         };
-        options.apply(manager.lock(name)).acquire().await
+        let request = options.apply(manager.lock(name));
+        request.spent(spent).acquire().await
     })
+}
+
+/// The manager of the caller, and how long it took to connect it. That counts as waiting.
+async fn current(wait: Option<Duration>) -> Result<(LockManager, Duration), LockError> {
+    check_runtime()?;
+    let asked = tokio::time::Instant::now();
+    // Connecting takes no longer than the command timeout.
+    let wait = wait.unwrap_or(Duration::MAX);
+    let connected = tokio::time::timeout(wait, LockManager::current()).await;
+    let manager = connected.unwrap_or_else(|_elapsed| Err(LockManager::not_in_time()))?;
+    Ok((manager, asked.elapsed()))
 }
 
 /// Polls the body of an annotated function, unless its lock is lost: then the caller drops it.

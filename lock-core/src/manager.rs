@@ -9,6 +9,8 @@ use tokio::sync::watch;
 use crate::backend::memory::Memory;
 use crate::counts::{Counters, Counts};
 use crate::dialect::Dialect;
+#[cfg(feature = "macros")]
+use crate::error::BackendErrorKind;
 use crate::error::{LockError, ShutdownIncomplete};
 use crate::inbox::Inbox;
 use crate::key::LockName;
@@ -71,6 +73,13 @@ impl LockManager {
             return Ok(global);
         }
         by_url().await
+    }
+
+    /// What is said when [`current`](Self::current) takes longer than its caller's wait.
+    #[cfg(feature = "macros")]
+    pub(crate) fn not_in_time() -> LockError {
+        let text = "cannot connect to the lock server: no answer in time";
+        LockError::backend(BackendErrorKind::TimedOut, text).with_detail(FROM_LOCK_URL)
     }
 
     /// A manager with other settings.
@@ -318,6 +327,9 @@ async fn by_url() -> Result<LockManager, LockError> {
         {
             return outcome;
         }
+        // A runtime that shuts down drops what is spawned at once. Then this task has to leave its
+        // poll, so that it is dropped too.
+        tokio::task::yield_now().await;
     }
 }
 

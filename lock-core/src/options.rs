@@ -136,6 +136,12 @@ mod tests {
     }
 
     #[test]
+    fn a_shutdown_waits_for_five_seconds_unless_told_otherwise() {
+        let timeout = Settings::default().shutdown_timeout;
+        assert_eq!(timeout, Duration::from_secs(5));
+    }
+
+    #[test]
     fn the_label_ends_with_the_process_id() {
         let label = Settings::default().label;
         assert!(

@@ -1,5 +1,7 @@
 //! A lock that is asked for.
 
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +16,8 @@ use crate::shared::Core;
 use crate::ttl::Ttl;
 
 /// A lock that is asked for: made by [`LockManager::lock`](crate::LockManager::lock), sent by
-/// [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) or [`run`](Self::run).
+/// [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) or [`run`](Self::run). To await
+/// it is to acquire: `locks.lock("order:42").await?`.
 #[must_use = "nothing is asked for before `acquire`, `try_acquire` or `run`"]
 #[derive(Clone)]
 pub struct LockRequest {
@@ -26,6 +29,8 @@ pub struct LockRequest {
     renew: Renew,
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
+    /// Of the time that the call may take, before it was made.
+    spent: Duration,
 }
 
 impl LockRequest {
@@ -41,7 +46,15 @@ impl LockRequest {
             renew: Renew::default(),
             max_hold: None,
             min_hold: None,
+            spent: Duration::ZERO,
         }
+    }
+
+    /// So much of the time that the call may take has passed already.
+    #[cfg(feature = "macros")]
+    pub(crate) fn spent(mut self, spent: Duration) -> Self {
+        self.spent = spent;
+        self
     }
 
     /// How long the lock outlives a holder that dies: 100 ms to 24 h, a part of a millisecond
@@ -108,8 +121,10 @@ impl LockRequest {
         let (key, terms) = self.checked()?;
         // Boxed, so that a caller's future does not carry the states of waiting.
         let mut guard = match self.wait {
-            None => Box::pin(acquire::try_once(&self.core, key, terms)).await,
-            Some(wait) => Box::pin(acquire::wait_for(&self.core, key, terms, wait)).await,
+            None => Box::pin(acquire::try_once(&self.core, key, terms, self.spent)).await,
+            Some(wait) => {
+                Box::pin(acquire::wait_for(&self.core, key, terms, wait, self.spent)).await
+            }
         }?;
         if let Some(shortest) = self.min_hold {
             guard.keep_for(shortest);
@@ -188,6 +203,16 @@ impl LockRequest {
             margin: dialect.margin(),
         };
         Ok((key, terms))
+    }
+}
+
+/// As [`LockRequest::acquire`].
+impl IntoFuture for LockRequest {
+    type Output = Result<LockGuard, LockError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
     }
 }
 

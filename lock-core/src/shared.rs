@@ -123,12 +123,9 @@ impl Core {
         }
     }
 
-    /// No renewal from now on, and no loss either. Nothing in a child: the keeper may have held
-    /// the locks of its schedule in the moment of the fork, and nobody lets go of them there.
+    /// No renewal from now on, and no loss either. Not in a child: the keeper may have held the
+    /// mutex of its schedule in the moment of the fork, and nobody unlocks it there.
     pub(crate) fn stop_keeping(&self, hold: &Hold) {
-        if self.check_process().is_err() {
-            return;
-        }
         hold.release();
         if let Some(keeper) = &self.keeper {
             keeper.forget(hold);
@@ -150,14 +147,12 @@ impl Core {
         said
     }
 
-    /// Releases on the caller's runtime, sent again while there is time for it.
+    /// Releases on the caller's runtime, sent again while there is time for it. Not in a child.
     pub(crate) async fn release(
         &self,
         ending: &Ending,
         was_valid: bool,
     ) -> Result<Ended, LockError> {
-        self.check_process()?;
-        self.check_runtime()?;
         let clock = self.clock();
         let until = clock.now().plus(self.settings.command_timeout);
         let mut resent = false;
@@ -194,12 +189,9 @@ impl Core {
         }
     }
 
-    /// Ends a nonce in the background. Callable from anywhere, also while a runtime ends.
+    /// Ends a nonce in the background. Callable from anywhere, also while a runtime ends, but for a
+    /// child: it is the parent's lock.
     pub(crate) fn abandon(&self, ending: Ending) {
-        if self.check_process().is_err() {
-            // The parent's lock: a child must not release it.
-            return;
-        }
         if let Some(keeper) = &self.keeper {
             let give_up_at = self.all_over_at(&ending);
             keeper.end(Job { ending, give_up_at });

@@ -334,10 +334,29 @@ mod tests {
         }
     }
 
-    /// However long the queue, an entry is sent again many times before it ends.
+    /// However long the queue is, each look finds the entry of the one before still standing.
     #[test]
     fn a_waiter_of_any_rank_stays_in_the_queue() {
-        assert!(LONGEST_CAP * 10 < LONGEST_SILENCE);
+        let (ttl, hours) = (Ttl::new(Duration::from_secs(30)).unwrap(), 3_600_000);
+        let deadline = at(4 * hours);
+        for rank in [0, 19, 2_999, 3_000, 6_000, 100_000, u64::MAX] {
+            for standing in [FOREMOST, BEHIND] {
+                let mut looks = looks();
+                let (mut now, mut gone_at, mut polls) = (at(0), at(0), 0_u64);
+                while now < at(2 * hours) {
+                    assert!(now <= gone_at || polls == 0, "{rank} fell out at {now:?}");
+                    let mode = Mode::Subscribed;
+                    if polls == 0 || wants_extension(mode, now, gone_at, deadline) {
+                        let left = deadline.since(now);
+                        gone_at = now.plus(stay(mode, left, ttl, Duration::from_secs(1)));
+                    }
+                    looks.seen(now, rank, native(4 * hours), None, standing);
+                    now = looks.next();
+                    polls += 1;
+                }
+                assert!(polls >= 2 * hours / 30_000, "{rank}: {polls} looks");
+            }
+        }
     }
 
     #[test]

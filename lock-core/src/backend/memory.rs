@@ -311,6 +311,10 @@ impl Backend for Memory {
         Box::pin(std::future::ready(released.collect()))
     }
 
+    fn seems_down(&self) -> bool {
+        false
+    }
+
     fn is_connected(&self) -> bool {
         true
     }
@@ -363,4 +367,114 @@ fn seen(holder: &HolderSeen) -> Option<Seen> {
         // A lease that lives as long as its guard has no remaining time to speak of.
         remaining: remaining.filter(|left| *left < ENDLESS / 2),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::LockName;
+    use crate::manager::LockManager;
+    use crate::nonce::Nonce;
+    use crate::ttl::Ttl;
+
+    fn terms(renew: Renew) -> Terms {
+        Terms {
+            ttl: Ttl::new(Duration::from_secs(1)).unwrap(),
+            renew,
+            max_hold: None,
+            margin: Duration::ZERO,
+        }
+    }
+
+    fn ending(key: &LockKey, nonce: Nonce, keep_until: Option<Moment>) -> Ending {
+        Ending {
+            key: key.clone(),
+            nonce,
+            ttl: terms(Renew::Auto).ttl,
+            entries: Vec::new(),
+            origin: None,
+            unsettled_until_ms: None,
+            keep_until,
+        }
+    }
+
+    fn key(number: usize) -> LockKey {
+        LockKey::new("", &LockName::from(format!("k{number}"))).unwrap()
+    }
+
+    fn take(memory: &Memory, key: &LockKey, renew: Renew) -> Nonce {
+        let mut attempt = Attempt::new(key.clone(), terms(renew), "".into(), None);
+        assert!(matches!(memory.ask(&mut attempt), Ok(Asked::Held { .. })));
+        attempt.nonce
+    }
+
+    fn size(memory: &Memory) -> (usize, usize, usize) {
+        let state = memory.state.lock();
+        (
+            state.tables.len(),
+            state.ends.len(),
+            state.tables.capacity(),
+        )
+    }
+
+    /// Released under a shortest hold, or forgotten: nobody may ever ask for them again.
+    #[tokio::test(start_paused = true)]
+    async fn locks_that_end_by_themselves_are_removed() {
+        const LOCKS: usize = 20_000;
+        let memory = Memory::new(Arc::default(), Duration::ZERO);
+        for number in 0..LOCKS {
+            let (key, now) = (key(number), Clock::Tokio.now());
+            if number % 2 == 0 {
+                let nonce = take(&memory, &key, Renew::Auto);
+                let keep_until = Some(now.plus(Duration::from_millis(500)));
+                memory.take_back(&ending(&key, nonce, keep_until));
+            } else {
+                take(&memory, &key, Renew::Never);
+            }
+        }
+        assert_eq!(size(&memory).0, LOCKS);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        // As other locks come and go.
+        for number in 0..LOCKS / 8 {
+            let key = key(LOCKS + number % 3);
+            let nonce = take(&memory, &key, Renew::Auto);
+            memory.take_back(&ending(&key, nonce, None));
+        }
+        let (tables, ends, capacity) = size(&memory);
+        assert_eq!((tables, ends), (0, 0));
+        assert!(capacity < LOCKS / 4, "{capacity}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn locks_that_live_with_their_guards_are_not_swept() {
+        let memory = Memory::new(Arc::default(), Duration::ZERO);
+        let held = take(&memory, &key(1), Renew::Auto);
+        assert_eq!(size(&memory).1, 0, "it has no end");
+        for _ in 0..100 {
+            tokio::time::advance(Duration::from_secs(3_600)).await;
+            take(&memory, &key(2), Renew::Never);
+        }
+        assert!(memory.take_back(&ending(&key(1), held, None)).was_ours);
+    }
+
+    /// Waiters that gave up without a word stand there until their time is over; whoever tries
+    /// passes all of them in one call.
+    #[tokio::test(start_paused = true)]
+    async fn one_call_passes_any_number_of_dead_waiters() {
+        let locks = LockManager::in_memory();
+        let held = locks.lock("a").acquire().await.unwrap();
+        for _ in 0..350 {
+            let waiting = locks.lock("a").wait(Duration::from_secs(1)).acquire();
+            let mut waiting = Box::pin(waiting);
+            let polled = std::future::poll_fn(|cx| {
+                std::task::Poll::Ready(Future::poll(waiting.as_mut(), cx))
+            });
+            assert!(polled.await.is_pending());
+            std::mem::forget(waiting);
+        }
+        tokio::time::advance(Duration::from_secs(2)).await;
+        held.release().await.unwrap();
+        let got = locks.lock("a").try_acquire().await.unwrap();
+        got.expect("nobody lives there").release().await.unwrap();
+    }
 }

@@ -157,6 +157,10 @@ impl Backend for Redis {
         Box::pin(self.take_back_all(endings, limit))
     }
 
+    fn seems_down(&self) -> bool {
+        self.server.connections.seem_down()
+    }
+
     fn is_connected(&self) -> bool {
         self.server.connections.is_here()
     }

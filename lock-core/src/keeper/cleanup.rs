@@ -153,7 +153,9 @@ impl Queue {
     /// When there is something to do, if nothing happens before.
     fn next_at(&self) -> Option<Moment> {
         let later = self.later.first_key_value().map(|((at, _), _)| *at);
-        let resumed = self.resume_at.filter(|_| !self.batched.is_empty());
+        // While all are under way, the end of one of them wakes the thread.
+        let can_resume = !self.batched.is_empty() && self.batches_under_way < BATCHES;
+        let resumed = self.resume_at.filter(|_| can_resume);
         match (later, resumed) {
             (Some(later), Some(resumed)) => Some(later.min(resumed)),
             (one, other) => one.or(other),
@@ -169,6 +171,10 @@ impl Queue {
         let is_over = |task: &Task| now >= task.terms.give_up_at && !task.may_stay_for_ever();
         let mut over = Vec::new();
         for queue in [&mut self.batched, &mut self.singles] {
+            // Mostly there are none, and then nothing is moved.
+            if !queue.iter().any(is_over) {
+                continue;
+            }
             let (ended, rest) = std::mem::take(queue).into_iter().partition(is_over);
             *queue = rest;
             over.extend::<VecDeque<_>>(ended);

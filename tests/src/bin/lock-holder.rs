@@ -9,15 +9,26 @@
 //!   has from its parent, and says how that was answered, `{"forked": [..]}`. All say
 //!   `{"took": COUNT}` before they wait for the end of stdin.
 //!
+//! - `fork-busy CHILDREN`, with the same shim, forks so often while other threads of the parent use
+//!   everything that the child then drops. Each child says `{"dropped": true}` when it has done so.
+//! - `current COUNT` asks for the manager of LOCK_URL, so often at a time, and says how long each
+//!   took and what it was told, `{"calls": [{"ms": .., "error": ..}], "annotated": ..}`, the latter
+//!   for an annotated function that waits 200 ms. Each line on stdin asks once more, and is
+//!   answered by `{"again": "connected"}` or the error.
+//!
 //! The server is that of LOCK_URL.
 
 use std::fmt::Debug;
+use std::future::Future;
 use std::io::{self, BufRead, Write};
+use std::pin::Pin;
 use std::str::FromStr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 
-use lock_core::{LockError, LockGuard, LockManager, Renew};
-use serde_json::json;
+use lock_core::{LockError, LockGuard, LockManager, Renew, distributed_lock};
+use serde_json::{Value, json};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -25,6 +36,8 @@ fn main() {
     match next().as_str() {
         "hold" => hold(&next(), millis(&next()), millis(&next())),
         "fork" => fork(number(&next()), number(&next()), number(&next())),
+        "fork-busy" => fork_busy(number(&next())),
+        "current" => current(number(&next())),
         other => panic!("`{other}` is not known here"),
     }
 }
@@ -124,6 +137,92 @@ async fn ask_after_fork(locks: LockManager, mut held: Vec<LockGuard>) -> Vec<Str
     // Its parent has them still.
     drop((held, locks));
     said
+}
+
+fn fork_busy(children: u32) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build()
+        .expect("a runtime can be had");
+    let (locks, held) = runtime.block_on(async {
+        let locks = connect().await;
+        let mut held = Vec::new();
+        for number in 0..4 {
+            let request = locks.lock(format!("held:{number}"));
+            let request = request.renew(Renew::Every(Duration::from_millis(10)));
+            held.push(Arc::new(request.acquire().await.expect("the lock is free")));
+        }
+        (locks, held)
+    });
+    let listen = |guard: &Arc<LockGuard>| {
+        let mut lost = guard.lost();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut lost).poll(&mut context).is_pending());
+        lost
+    };
+    for (number, guard) in held.iter().enumerate() {
+        let (guard, locks) = (Arc::clone(guard), locks.clone());
+        runtime.spawn(async move {
+            loop {
+                for _ in 0..2_000 {
+                    drop(listen(&guard));
+                }
+                let own = locks.lock(format!("busy:{number}")).acquire().await;
+                drop(own);
+            }
+        });
+    }
+    for _ in 0..children {
+        let listeners: Vec<_> = held.iter().map(listen).collect();
+        let spare = runtime.block_on(locks.lock("spare").wait(Duration::from_secs(5)).acquire());
+        let spare = spare.expect("the lock is free");
+        if std::os::unix::process::parent_id() == 0 {
+            drop((listeners, spare));
+            say(&json!({ "dropped": true }));
+            std::process::exit(0);
+        }
+    }
+    for _line in io::stdin().lock().lines() {}
+    std::process::exit(0);
+}
+
+#[distributed_lock(name = "annotated", wait = "200ms")]
+async fn annotated() -> Result<(), LockError> {
+    Ok(())
+}
+
+/// How long it took, and what went wrong.
+async fn timed<T>(call: impl Future<Output = Result<T, LockError>>) -> Value {
+    let asked = Instant::now();
+    let error = call.await.err().map(|error| error.to_string());
+    json!({ "ms": asked.elapsed().as_millis().to_string().parse::<u64>().ok(), "error": error })
+}
+
+fn current(count: u32) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime can be had");
+    runtime.block_on(async {
+        let annotated = timed(annotated()).await;
+        let calls: Vec<_> = (0..count)
+            .map(|_| tokio::spawn(timed(LockManager::current())))
+            .collect();
+        let mut said = Vec::new();
+        for call in calls {
+            said.push(call.await.expect("no call panics"));
+        }
+        say(&json!({ "calls": said, "annotated": annotated }));
+        for _question in io::stdin().lock().lines() {
+            let again = match LockManager::current().await {
+                Ok(_) => "connected".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            say(&json!({ "again": again }));
+        }
+    });
 }
 
 fn number<T: FromStr>(text: &str) -> T {

@@ -3,7 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
@@ -20,7 +20,7 @@ use super::fault::{connect_error, lock_error, said, timed_out};
 use super::reply::micros_of;
 use super::scripts::Script;
 use crate::backend::Origin;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::counts::Counters;
 use crate::error::{BackendErrorKind, LockError};
 use crate::lease::{Anchor, UNKNOWN_LIFE};
@@ -56,12 +56,11 @@ pub(super) struct Connection {
     broken: AtomicBool,
     /// How long a command may take before the connection is to blame.
     patience: Duration,
-    /// Commands without an answer since the last one with.
-    unanswered: AtomicU32,
+    /// When the first command was sent, in nanoseconds, of those without an answer since the last
+    /// answer; zero when there is none. Commands with little time left time out on good connections
+    /// too, so that their number says nothing.
+    silent_since: AtomicU64,
 }
-
-/// Commands with little time left time out on good connections too; so many in a row do not.
-const UNANSWERED: u32 = 3;
 
 impl Connector {
     /// Of connections on which the server knows these scripts from the first command on.
@@ -142,7 +141,7 @@ impl Connector {
                 turn: tokio::sync::Mutex::default(),
                 broken: AtomicBool::new(false),
                 patience: self.timeout,
-                unanswered: AtomicU32::new(0),
+                silent_since: AtomicU64::new(0),
             })
         };
         tokio::time::timeout(limit.min(self.timeout), connecting)
@@ -384,6 +383,19 @@ impl Connection {
         }
     }
 
+    /// A command that was sent `limit` ago has had no answer. Whether none has come for so long.
+    fn is_silent_for(&self, span: Duration, limit: Duration) -> bool {
+        let now = Clock::System.now();
+        let sent = now.minus(limit).as_nanos().max(1);
+        let known = self.silent_since.load(Ordering::Relaxed);
+        if known == 0 {
+            // Whoever else does so at the same time saw the same silence.
+            self.silent_since.store(sent, Ordering::Relaxed);
+        }
+        let since = if known == 0 { sent } else { known.min(sent) };
+        now.since(Moment::from_nanos(since)) >= span
+    }
+
     fn unusable(&self, error: &RedisError) -> LockError {
         lock_error(self.cannot_ask(), error)
     }
@@ -404,13 +416,12 @@ impl Connection {
                 Err(self.unusable(&error))
             }
             Ok(answer) => {
-                self.unanswered.store(0, Ordering::Relaxed);
+                self.silent_since.store(0, Ordering::Relaxed);
                 Ok(answer)
             }
             Err(_elapsed) => {
                 // Behind a black hole nothing would ever tell that the connection is dead.
-                let in_a_row = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
-                if limit >= self.patience || in_a_row >= UNANSWERED {
+                if limit >= self.patience || self.is_silent_for(self.patience / 2, limit) {
                     self.break_off();
                 }
                 Err(timed_out(&self.cannot_ask()))

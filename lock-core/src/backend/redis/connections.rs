@@ -8,7 +8,7 @@
 //! after a pause that doubles, as long as somebody waits.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,9 +26,17 @@ use crate::sync::{Mutex, Process, assert_no_mutex_held};
 pub(super) struct Connections {
     pub(super) connector: Arc<Connector>,
     seats: Arc<Mutex<HashMap<Id, Arc<Seat>>>>,
-    /// The life of the server that was seen last; connections to an earlier one are dropped.
-    incarnation: Arc<AtomicU64>,
+    seen: Arc<Seen>,
     process: Process,
+}
+
+/// What the dials of all runtimes came to.
+#[derive(Default)]
+struct Seen {
+    /// The life of the server that was seen last; connections to an earlier one are dropped.
+    incarnation: AtomicU64,
+    /// The last dial failed.
+    is_down: AtomicBool,
 }
 
 struct Seat {
@@ -62,7 +70,7 @@ impl Connections {
         Self {
             connector: Arc::new(connector),
             seats: Arc::default(),
-            incarnation: Arc::new(AtomicU64::new(0)),
+            seen: Arc::default(),
             process: Process::current(),
         }
     }
@@ -73,7 +81,7 @@ impl Connections {
     /// # Cancel safety
     /// Connecting goes on for others who wait.
     pub(super) async fn here(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
-        let seat = self.seat();
+        let seat = self.seat()?;
         if let Some(connection) = self.usable(&seat) {
             return Ok(connection);
         }
@@ -90,6 +98,9 @@ impl Connections {
                 }
                 self.dial(&seat);
                 settled.await;
+                // A runtime that shuts down drops the task that connects in the very call that
+                // spawns it. Then this one has to leave its poll, so that it is dropped too.
+                tokio::task::yield_now().await;
             }
         };
         let outcome = tokio::time::timeout(limit, connected).await;
@@ -97,9 +108,15 @@ impl Connections {
         outcome.unwrap_or_else(|_elapsed| Err(self.last_failure(&seat)))
     }
 
+    /// Whether the last dial failed, of whatever runtime.
+    pub(super) fn seem_down(&self) -> bool {
+        self.seen.is_down.load(Ordering::Relaxed)
+    }
+
     /// Whether the calling runtime has a connection that works.
     pub(super) fn is_here(&self) -> bool {
-        self.usable(&self.seat()).is_some()
+        let seat = self.seat();
+        seat.is_ok_and(|seat| self.usable(&seat).is_some())
     }
 
     /// Makes the first connection of a manager, and says at once what is wrong.
@@ -109,7 +126,7 @@ impl Connections {
     pub(super) async fn first(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
         let connection = Arc::new(self.connector.connect(limit).await?);
         self.seen(connection.first.incarnation);
-        let seat = self.seat();
+        let seat = self.seat()?;
         let replaced = seat.state.lock().current.replace(Arc::clone(&connection));
         drop(replaced);
         Ok(connection)
@@ -126,11 +143,11 @@ impl Connections {
 
     /// A connection of any kind met this life of the server.
     pub(super) fn seen(&self, incarnation: u64) {
-        self.incarnation.store(incarnation, Ordering::Relaxed);
+        self.seen.incarnation.store(incarnation, Ordering::Relaxed);
     }
 
     fn usable(&self, seat: &Seat) -> Option<Arc<Connection>> {
-        let newest = self.incarnation.load(Ordering::Relaxed);
+        let newest = self.seen.incarnation.load(Ordering::Relaxed);
         seat.current()
             .filter(|connection| !connection.is_broken() && connection.first.incarnation == newest)
     }
@@ -154,18 +171,22 @@ impl Connections {
             is_over: false,
         };
         let connector = Arc::clone(&self.connector);
-        let incarnation = Arc::clone(&self.incarnation);
+        let seen = Arc::clone(&self.seen);
         assert_no_mutex_held();
-        tokio::spawn(dialing.run(connector, incarnation));
+        tokio::spawn(dialing.run(connector, seen));
     }
 
-    fn seat(&self) -> Arc<Seat> {
-        let runtime = Handle::current();
+    fn seat(&self) -> Result<Arc<Seat>, LockError> {
+        let runtime = Handle::try_current().map_err(|_| LockError::NoRuntime)?;
+        let known = self.seats.lock().get(&runtime.id()).cloned();
+        if let Some(seat) = known {
+            return Ok(seat);
+        }
         let (open, closed) = oneshot::channel();
         let seat = {
             let mut seats = self.seats.lock();
             if let Some(seat) = seats.get(&runtime.id()) {
-                return Arc::clone(seat);
+                return Ok(Arc::clone(seat));
             }
             let seat = Arc::new(Seat {
                 state: Mutex::new(State {
@@ -193,7 +214,7 @@ impl Connections {
             let _leave = leave;
             let _closed = closed.await;
         });
-        seat
+        Ok(seat)
     }
 }
 
@@ -241,7 +262,7 @@ struct Dialing {
 }
 
 impl Dialing {
-    async fn run(mut self, connector: Arc<Connector>, incarnation: Arc<AtomicU64>) {
+    async fn run(mut self, connector: Arc<Connector>, seen: Arc<Seen>) {
         loop {
             let pause = {
                 let state = self.seat.state.lock();
@@ -253,10 +274,15 @@ impl Dialing {
             }
             match connector.connect(Duration::MAX).await {
                 Ok(connection) => {
-                    incarnation.store(connection.first.incarnation, Ordering::Relaxed);
+                    let incarnation = connection.first.incarnation;
+                    seen.incarnation.store(incarnation, Ordering::Relaxed);
+                    seen.is_down.store(false, Ordering::Relaxed);
                     self.succeeded(connection);
                 }
-                Err(error) => self.failed(error),
+                Err(error) => {
+                    seen.is_down.store(true, Ordering::Relaxed);
+                    self.failed(error);
+                }
             }
             if self.is_over {
                 return;

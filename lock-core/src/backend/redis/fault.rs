@@ -1,7 +1,5 @@
 //! What a server's error means to somebody who wants a lock.
 
-use std::error::Error as _;
-
 use redis::{ErrorKind, RedisError};
 
 use crate::error::{BackendErrorKind, LockError};
@@ -27,25 +25,22 @@ pub(super) fn lock_error(context: impl Into<String>, error: &RedisError) -> Lock
 
 /// There is no connection, and why: an operator needs address and reason in one line.
 pub(super) fn connect_error(address: &str, error: &RedisError) -> LockError {
-    let io = error.source().and_then(|cause| cause.downcast_ref());
-    let reason = match io {
-        Some(io) => io_reason(io),
-        None => said(error),
+    let said = said(error);
+    let reason = if error.is_io_error() {
+        io_reason(&said)
+    } else {
+        said
     };
     let text = format!("cannot connect to the lock server at {address} ({reason})");
     LockError::backend(kind_of(error), text)
 }
 
 /// As `connection refused`, without the number that the system has for it.
-fn io_reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let text = tidy(text, SAID);
+fn io_reason(said: &str) -> String {
+    let text = said.split(" (os error").next().unwrap_or_default();
     let mut letters = text.chars();
-    match letters.next() {
-        Some(first) => first.to_lowercase().chain(letters).collect(),
-        None => error.kind().to_string(),
-    }
+    let first = letters.next().into_iter().flat_map(char::to_lowercase);
+    first.chain(letters).collect()
 }
 
 /// The server did not answer in time.

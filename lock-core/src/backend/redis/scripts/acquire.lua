@@ -33,8 +33,8 @@
 --     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , \
 --     6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000 0 9999999999999 by-hand '' 0 ''
 
-local nonce, ttl, floor, label, entry = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5], ARGV[6]
-local lead = tonumber(ARGV[7])
+-- Times stay texts where they are only passed on.
+local nonce, ttl, floor, label, entry, lead = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6], ARGV[7]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now / 1000)
@@ -57,9 +57,9 @@ if value then
   -- Asking again is having asked once: same token, and at least the ttl that was asked for.
   if string.sub(value, 1, 41) == 'lk1:' .. nonce .. ' ' then
     local remaining = redis.call('PTTL', KEYS[1])
-    if remaining < ttl then
+    if remaining < tonumber(ttl) then
       redis.call('PEXPIRE', KEYS[1], ttl)
-      remaining = ttl
+      remaining = tonumber(ttl)
     end
     return {'held', now, string.match(value, '^%S+ (%S+)'), remaining}
   end
@@ -108,7 +108,7 @@ end
 -- include drive.lua
 
 if owner and owner.nonce == nonce then
-  return {'held', now, owner.token, owner.lease}
+  return {'held', now, owner.token, tonumber(owner.lease)}
 end
 if more then
   return {'more', now}

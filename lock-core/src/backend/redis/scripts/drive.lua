@@ -1,7 +1,8 @@
 -- drive: while K is free and someone waits, K goes to the first live waiter.
 --
 -- Not a script of its own: acquire.lua and release.lua include it. It reads
---   now, now_ms  server time          floor, lead    of tokens
+--   now, now_ms  server time, the latter nil where it was not needed yet
+--   floor, lead    of tokens
 --   nonce, ttl, label  who calls      entry    of a caller who waits, else "" or nil
 --   value        of K, false if free  owner    a caller who gets K without looking at the queue
 --   queue        whether to look at the queue    moved  whether its head may be another now
@@ -12,6 +13,7 @@
 
 local grace, more = 0, false
 if queue and not value then
+  now_ms = now_ms or math.floor(now / 1000)
   grace = redis.call('PTTL', KEYS[4])
   if grace < 0 then
     grace = 0
@@ -38,7 +40,7 @@ if queue and not value then
         unserved = true
         break
       elseif lives then
-        owner = {nonce = id, lease = asks_now and ttl or tonumber(lease), label = called,
+        owner = {nonce = id, lease = asks_now and ttl or lease, label = called,
           channel = not asks_now and mode == 's' and channel, entry = head}
         break
       end
@@ -66,6 +68,7 @@ end
 
 if owner then
   local number = redis.call('INCR', KEYS[3])
+  floor = tonumber(floor)
   if number < floor then
     -- The counter was lost or rolled back, or is new: go on from the time. It lives five minutes
     -- from here, so that names that are used once leave nothing; the next seed is higher.
@@ -80,8 +83,8 @@ if owner then
       redis.call('ZREM', KEYS[2], unpack(owner.gone))
     end
   end
-  value = 'lk1:' .. owner.nonce .. ' ' .. owner.token .. ' ' .. string.format('%.0f', now_ms) ..
-    ' ' .. owner.label
+  -- Thirteen digits, which a number has exactly as a text.
+  value = 'lk1:' .. owner.nonce .. ' ' .. owner.token .. ' ' .. now_ms .. ' ' .. owner.label
   redis.call('SET', KEYS[1], value, 'PX', owner.lease)
 end
 

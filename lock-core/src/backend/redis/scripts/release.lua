@@ -30,11 +30,10 @@
 --     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , \
 --     6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 0 0 0 0 by-hand ''
 
-local nonce, floor, lead = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5])
+local nonce, floor, lead = ARGV[1], ARGV[2], ARGV[5]
 local entry, ttl, label, owner -- of a caller who wants the lock: none here
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local now_ms = math.floor(now / 1000)
+local now, now_ms = time[1] * 1000000 + time[2], nil
 
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then
@@ -44,7 +43,7 @@ if type(value) == 'table' then
   value = ''
 end
 local mine = value and string.sub(value, 1, 41) == 'lk1:' .. nonce .. ' '
-if mine and tonumber(ARGV[4]) > 0 then
+if mine and ARGV[4] ~= '0' then
   -- Under the nil id: a renewal or an acquire that was overtaken by this call finds that it is
   -- not its own, and cannot lengthen it.
   value = 'lk1:00000000-0000-0000-0000-000000000000 ' .. string.sub(value, 42)
@@ -61,7 +60,7 @@ for first = 8, #ARGV, 1000 do
   moved = redis.call('ZREM', KEYS[2], unpack(ARGV, first, last)) > 0 or moved
 end
 local queue = redis.call('EXISTS', KEYS[2]) == 1
-if mine and not value and queue and tonumber(ARGV[3]) > 0 then
+if mine and not value and queue and ARGV[3] ~= '0' then
   redis.call('SET', KEYS[4], '', 'PX', ARGV[3])
 end
 

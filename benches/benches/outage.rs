@@ -1,0 +1,131 @@
+//! What a manager costs while its server is down: `cargo bench -p benches --bench outage`
+//!
+//! The processor time of the whole process over the outage, as a part of one core:
+//!
+//! - `waiting`: 10,000 callers that wait 5 s for a lock, again and again.
+//! - `trying`: 10,000 callers that try, each at most once in a second.
+//! - `dropped`: 50,000 guards that were dropped as the server died, and nobody else.
+//!
+//! The outage lasts 20 s for each, or as many seconds as `LOCK_BENCH_OUTAGE` says.
+
+use std::time::{Duration, Instant};
+
+use lock_core::{LockGuard, LockManager};
+use tests::RedisServer;
+use tokio::task::JoinSet;
+
+const CALLERS: usize = 10_000;
+const DROPPED: usize = 50_000;
+const TARGET: f64 = 5.0;
+/// Nothing ends by itself meanwhile.
+const TTL: Duration = Duration::from_secs(3_600);
+
+fn main() {
+    let span = std::env::var("LOCK_BENCH_OUTAGE")
+        .ok()
+        .and_then(|seconds| seconds.parse().ok())
+        .map_or(Duration::from_secs(20), Duration::from_secs);
+    for (name, prepare) in [
+        (
+            "waiting",
+            callers as fn(&tokio::runtime::Runtime, &LockManager, &RedisServer),
+        ),
+        ("trying", tries),
+        ("dropped", dropped),
+    ] {
+        let server = RedisServer::start();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime starts");
+        let locks = runtime.block_on(LockManager::connect(&server.url()));
+        let locks = locks.expect("the server is up");
+        prepare(&runtime, &locks, &server);
+        // What the beginning of an outage costs is another question.
+        std::thread::sleep(Duration::from_secs(2));
+        let (started, before) = (Instant::now(), processor_time());
+        std::thread::sleep(span);
+        let used = processor_time().saturating_sub(before);
+        let part = used.as_secs_f64() / started.elapsed().as_secs_f64() * 100.0;
+        println!("outage.{name} {part:.2} % of a core (target <= {TARGET})");
+        if name == "dropped" {
+            println!("outage.memory {:.1} MiB resident", resident());
+        }
+        runtime.shutdown_background();
+    }
+}
+
+fn callers(runtime: &tokio::runtime::Runtime, locks: &LockManager, server: &RedisServer) {
+    server.kill9();
+    for number in 0..CALLERS {
+        let locks = locks.clone();
+        runtime.spawn(async move {
+            loop {
+                let request = locks.lock(format!("job:{number}"));
+                let _ = request.wait(Duration::from_secs(5)).acquire().await;
+            }
+        });
+    }
+}
+
+fn tries(runtime: &tokio::runtime::Runtime, locks: &LockManager, server: &RedisServer) {
+    server.kill9();
+    for number in 0..CALLERS {
+        let locks = locks.clone();
+        runtime.spawn(async move {
+            loop {
+                let _ = locks.lock(format!("job:{number}")).try_acquire().await;
+            }
+        });
+    }
+}
+
+fn dropped(runtime: &tokio::runtime::Runtime, locks: &LockManager, server: &RedisServer) {
+    let guards = runtime.block_on(async {
+        let mut tasks = JoinSet::new();
+        for task in 0..64 {
+            let locks = locks.clone();
+            tasks.spawn(async move {
+                let mut guards: Vec<LockGuard> = Vec::new();
+                for number in (task..DROPPED).step_by(64) {
+                    let request = locks.lock(format!("job:{number}")).ttl(TTL);
+                    guards.push(request.acquire().await.expect("it is free"));
+                }
+                guards
+            });
+        }
+        let mut all = Vec::new();
+        while let Some(guards) = tasks.join_next().await {
+            all.extend(guards.expect("no task panics"));
+        }
+        all
+    });
+    server.kill9();
+    drop(guards);
+}
+
+/// Of this process until now.
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("this is Linux");
+    // Behind the name, which may hold anything.
+    let fields: Vec<_> = stat
+        .rsplit(") ")
+        .next()
+        .unwrap_or_default()
+        .split(' ')
+        .collect();
+    let ticks: u64 = fields[11..13]
+        .iter()
+        .filter_map(|ticks| ticks.parse::<u64>().ok())
+        .sum();
+    // A hundred a second, whatever the kernel counts in itself.
+    Duration::from_millis(ticks * 10)
+}
+
+fn resident() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u32>().ok());
+    f64::from(kib.unwrap_or(0)) / 1024.0
+}

@@ -100,6 +100,7 @@ impl Written {
             from: ms(from),
             to: ms(to),
             assumption,
+            is_load: false,
             slots: Vec::new(),
         });
     }
@@ -365,6 +366,43 @@ fn a_loss_that_is_told_late_or_never_is_found() {
     let mut given_up = first();
     given_up.released = Some(1_200);
     written(&given_up).breaks_nothing();
+}
+
+#[test]
+fn a_loss_where_nothing_was_broken_is_found() {
+    let lost = || {
+        let mut written = Written::new();
+        written.free(0, 2_000);
+        written.hold(&Held {
+            released: None,
+            lost: Some(900),
+            ..first()
+        });
+        written
+    };
+    lost().breaks_inside(Check::Loss);
+    // To ask for much is no excuse.
+    let mut loaded = lost();
+    loaded.fault(300, 800, Assumption::Inside);
+    loaded.history.faults[0].is_load = true;
+    loaded.breaks_inside(Check::Loss);
+
+    let mut broken = lost();
+    broken.fault(300, 800, Assumption::Inside);
+    broken.breaks_nothing();
+    let mut another = lost();
+    another.fault(300, 800, Assumption::Inside);
+    another.history.faults[0].slots = vec![2];
+    another.breaks_inside(Check::Loss);
+    let mut stalled = lost();
+    stalled.stall(1, 300, 800);
+    stalled.breaks_nothing();
+    let mut silent = lost();
+    silent.history.samples.retain(|sample| {
+        let stands_still = ms(200)..ms(600);
+        !stands_still.contains(&sample.from)
+    });
+    silent.breaks_nothing();
 }
 
 #[test]

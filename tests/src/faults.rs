@@ -9,7 +9,7 @@
 //! - [`spoken`]: the dialects that clients may speak;
 //! - [`checks`]: the eight checks, and [`late`]: what counts where there are no tokens;
 //! - [`resource`]: what the lock protects, outside of Redis, fenced and unfenced;
-//! - [`worker`]: one client process of eight tasks;
+//! - [`worker`]: one client process of eight tasks, and the [`load`] it takes on besides;
 //! - [`stage`]: server, proxies, workers and resource of one round;
 //! - [`nemesis`]: what breaks things;
 //! - [`runner`]: rounds, one after another, and [`report`]: what came out.
@@ -21,6 +21,7 @@ pub mod checks;
 pub mod event;
 pub mod history;
 pub mod late;
+pub mod load;
 pub mod nemesis;
 pub mod random;
 pub mod report;

@@ -6,7 +6,9 @@ use std::time::Duration;
 use lock_core::Capabilities;
 
 use super::event::{Call, Nanos, nanos};
-use super::history::{Access, Accessed, Assumption, Fault, History, Hold, LONGEST_TTL, Stood};
+use super::history::{
+    Access, Accessed, Assumption, Fault, History, Hold, LONGEST_TTL, SAMPLE_GAP, Stood,
+};
 use super::late::Writers;
 use super::worker::LOOK_INTERVAL;
 
@@ -22,9 +24,6 @@ const POLL_CAP_EACH: Duration = Duration::from_millis(100);
 /// What a waiter needs to find its way back after a fault: one command timeout and a back-off.
 const RECOVERY: Duration = Duration::from_millis(1_500);
 
-/// Samples of the server further apart than this say nothing about the time between them.
-const SAMPLE_GAP: Duration = Duration::from_millis(250);
-
 /// What is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
@@ -38,7 +37,7 @@ pub enum Check {
     /// The fenced counter is as high as the number of its accepted updates. In dialects without
     /// tokens nothing fences it.
     Counter,
-    /// Who lost a lock was told, by its deadline and 250 ms.
+    /// Who lost a lock was told, by its deadline and 250 ms; and nobody lost one without a cause.
     Loss,
     /// Nobody waited longer than the poll cap while the lock was free.
     Idle,
@@ -75,7 +74,7 @@ impl Check {
             Self::Stale => "no stale write accepted",
             Self::Counter if able.fencing_token => "fenced counter = accepted writes",
             Self::Counter => "counter = accepted writes",
-            Self::Loss => "loss told by the deadline + 250 ms",
+            Self::Loss => "loss told by the deadline + 250 ms, none without a cause",
             Self::Idle => "no waiter idle while the lock is free",
             Self::Wait => "no wait longer than asked + 250 ms",
             Self::Survivor => "no key outlives its ttl",
@@ -325,6 +324,11 @@ fn losses_not_told(history: &History, holds: &[Hold]) -> Vec<Violation> {
             let text = format!("w{} was told of its loss and held it again", hold.worker);
             add(due, text);
         }
+        if let Some(lost) = hold.lost
+            && has_no_cause(history, hold, lost)
+        {
+            add(lost, format!("{hold} was lost, and nothing was broken"));
+        }
         let given_up = hold.released.is_some_and(|released| released <= due);
         let in_time = hold.lost.is_some_and(|lost| lost <= due);
         let since = hold.until.saturating_sub(nanos(LONGEST_TTL));
@@ -341,6 +345,19 @@ fn losses_not_told(history: &History, holds: &[Hold]) -> Vec<Violation> {
         add(hold.lost.unwrap_or(due), text);
     }
     found
+}
+
+/// Whether a hold was lost though its process ran, the server answered, and whatever disturbed it
+/// only asked for much.
+fn has_no_cause(history: &History, hold: &Hold, lost: Nanos) -> bool {
+    let from = hold.until.min(lost).saturating_sub(nanos(LONGEST_TTL));
+    let has_broken = |fault: &Fault| {
+        let overlaps = fault.from <= lost && from <= fault.to + nanos(RECOVERY);
+        overlaps && fault.disturbs(hold.worker) && !fault.is_load
+    };
+    !history.faults.iter().any(has_broken)
+        && !history.stalled(hold.worker, from, lost)
+        && history.answered(from, lost)
 }
 
 /// Times in which the server said again and again that the lock is free.

@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use lock_core::Dialect;
 
-use super::event::{Call, Event, Kind, Nanos, Stall};
+use super::event::{Call, Event, Kind, Nanos, Stall, nanos};
 
 /// How many processes there are at any time; a respawned one keeps the place of the killed one.
 pub const SLOTS: u32 = 4;
 
 /// The longest lease that a worker asks for: what a dead holder can cost.
 pub const LONGEST_TTL: Duration = Duration::from_millis(2_500);
+
+/// Samples of the server further apart than this say nothing about the time between them.
+pub const SAMPLE_GAP: Duration = Duration::from_millis(250);
 
 /// The note of an acquisition that stands in the queue, as it begins.
 pub const WAITS: &str = "waits";
@@ -40,6 +43,8 @@ pub struct Fault {
     pub to: Nanos,
     /// Whether the promises hold meanwhile.
     pub assumption: Assumption,
+    /// Whether it broke nothing, and only asked for much.
+    pub is_load: bool,
     /// The places of the processes that it disturbed; empty for all.
     pub slots: Vec<u32>,
 }
@@ -316,6 +321,18 @@ impl History {
     pub fn stalled(&self, worker: u32, from: Nanos, to: Nanos) -> bool {
         let stood = |stall: &Stall| stall.worker == worker && stall.from < to && from < stall.to;
         self.stalls.iter().any(stood) || self.died_before(worker, to)
+    }
+
+    /// Whether the server was asked what it holds, and answered, all that time.
+    pub fn answered(&self, from: Nanos, to: Nanos) -> bool {
+        let mut last = from;
+        for sample in self.samples.iter().filter(|s| s.to > from && s.from < to) {
+            if sample.to > last + nanos(SAMPLE_GAP) {
+                return false;
+            }
+            last = sample.to;
+        }
+        to <= last + nanos(SAMPLE_GAP)
     }
 
     /// How often a lock was seen without an expiry: its holder was dead, or had not come to it yet.

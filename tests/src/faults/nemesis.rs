@@ -1,5 +1,7 @@
 //! What breaks things. Each works for about two seconds, and undoes what it did.
 
+mod load;
+
 use std::fs;
 use std::path::Path;
 use std::thread::sleep;
@@ -24,6 +26,8 @@ pub struct Nemesis {
     pub flavour: Flavour,
     /// Whether the promises hold meanwhile.
     pub assumption: Assumption,
+    /// Whether it breaks nothing, and only asks for much.
+    pub is_load: bool,
     act: fn(&mut Scene<'_>) -> Disturbed,
 }
 
@@ -43,9 +47,11 @@ impl Nemesis {
     /// Whether it has something to break where clients speak that dialect, and the dialect
     /// promises anything meanwhile.
     ///
-    /// Of the others none outlives a lost key or a clock that is set, and none has pushes.
+    /// Of the others none outlives a lost key or a clock that is set, and none has pushes or a
+    /// queue.
     pub fn fits(&self, dialect: Dialect) -> bool {
-        dialect == Dialect::Native || (self.flavour == Flavour::Durable && self.name != PUSHES)
+        let is_for_all = self.flavour == Flavour::Durable && !NATIVE.contains(&self.name);
+        dialect == Dialect::Native || is_for_all
     }
 
     /// Breaks things for about this long, and puts them right again. Returns the places of the
@@ -71,7 +77,15 @@ const fn durable(name: &'static str, act: fn(&mut Scene<'_>) -> Disturbed) -> Ne
         name,
         flavour: Flavour::Durable,
         assumption: Inside,
+        is_load: false,
         act,
+    }
+}
+
+const fn load(name: &'static str, act: fn(&mut Scene<'_>) -> Disturbed) -> Nemesis {
+    Nemesis {
+        is_load: true,
+        ..durable(name, act)
     }
 }
 
@@ -80,6 +94,7 @@ const fn forgetful(name: &'static str, act: fn(&mut Scene<'_>) -> Disturbed) -> 
         name,
         flavour: Flavour::Forgetful,
         assumption: Outside,
+        is_load: false,
         act,
     }
 }
@@ -93,11 +108,17 @@ const fn clock(
         name,
         flavour: Flavour::Clock,
         assumption,
+        is_load: false,
         act,
     }
 }
 
 const PUSHES: &str = "pushes-killed";
+const DEAD: &str = "dead-waiters";
+const FORGED: &str = "notifications-forged";
+
+/// What breaks a push or the queue.
+const NATIVE: [&str; 3] = [PUSHES, DEAD, FORGED];
 
 /// All of them.
 pub const ALL: &[Nemesis] = &[
@@ -125,6 +146,12 @@ pub const ALL: &[Nemesis] = &[
     durable("net-lost-request", net_lost_request),
     durable("net-mute", net_mute),
     durable("net-refused", net_refused),
+    durable("runtimes-dropped", load::runtimes_dropped),
+    load("guards-dropped", load::guards_dropped),
+    durable("callers-in-outage", load::callers_in_outage),
+    durable("subscriber-panics", load::subscriber_panics),
+    durable(DEAD, load::dead_waiters),
+    load(FORGED, load::notifications_forged),
     forgetful("restart-empty", restart_empty),
     forgetful("restart-truncated", restart_truncated),
     forgetful("restart-old", restart_old),

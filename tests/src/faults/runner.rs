@@ -173,6 +173,7 @@ fn play(round: &Round, options: &Options, random: &mut Random) -> History {
             from,
             to: now(),
             assumption: nemesis.assumption,
+            is_load: nemesis.is_load,
             slots,
         });
         sleep(OFF.saturating_sub(Duration::from_secs(1)));

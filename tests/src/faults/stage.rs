@@ -12,6 +12,7 @@ use lock_core::{Dialect, LockError, LockManager};
 
 use super::event::{Line, Nanos, nanos, now};
 use super::history::{Access, History, Hold, LONGEST_TTL, SLOTS, Sample, Stood};
+use super::load::Load;
 use super::random::Random;
 use super::resource::Resource;
 use super::spoken;
@@ -173,6 +174,21 @@ impl Stage {
         if let Some(client) = &*locked(&self.clients[slot]) {
             client.process.stop();
         }
+    }
+
+    /// Gives the process in that place something to do besides.
+    pub fn tell(&self, slot: usize, load: Load) {
+        if let Some(client) = &*locked(&self.clients[slot]) {
+            client.process.tell(&load.to_string());
+        }
+    }
+
+    /// How many loads the process in that place has carried out.
+    pub fn carried(&self, slot: usize) -> usize {
+        let client = locked(&self.clients[slot]);
+        let lines = client.as_ref().map(|client| client.process.lines());
+        let lines = lines.into_iter().flatten();
+        lines.filter(|line| line.contains("did")).count()
     }
 
     /// Lets it go on.

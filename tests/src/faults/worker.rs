@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use lock_core::{Dialect, LockError, LockGuard, LockManager, LockRequest, LockWatch, Lost};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::event::{Call, Event, Kind, Nanos, Recorder, Stall, nanos, now};
 use super::history::{DROPPED, WAITS};
+use super::load::{self, Load};
 use super::random::Random;
 use super::resource::{Answer, Client, Pass};
 use super::spoken;
@@ -166,16 +167,22 @@ impl Orders {
     }
 }
 
-/// Works until a line comes in, or the input ends; then leaves in order.
+/// Works until the input ends; then leaves in order. A line that comes in is a [`Load`], which it
+/// takes on beside its work.
 ///
-/// Says `{"ready":true}` when it has connected, and `{"done":true}` when all is released.
+/// Says `{"ready":true}` when it has connected, `{"did":".."}` after each load, and `{"done":true}`
+/// when all is released.
 pub fn work(orders: &Orders) {
+    load::listen_with_panics();
     let recorder = Arc::new(Recorder::to(&orders.record).expect("the runner made the folder"));
     let stop = Arc::new(Stop::default());
+    let (tell, mut told) = mpsc::unbounded_channel();
     {
         let stop = Arc::clone(&stop);
         thread::spawn(move || {
-            let _ = io::stdin().lock().read_line(&mut String::new());
+            for line in io::stdin().lock().lines().map_while(Result::ok) {
+                let _leaving = tell.send(line);
+            }
             stop.set();
         });
     }
@@ -191,29 +198,31 @@ pub fn work(orders: &Orders) {
             return;
         };
         say(&json!({ "ready": true }));
-        let mut random = Random::new(orders.seed);
-        let holds = Arc::new(AtomicU64::new(0));
-        let mut tasks = tokio::task::JoinSet::new();
+        let mut crew = Crew {
+            orders: orders.clone(),
+            locks,
+            recorder,
+            holds: Arc::default(),
+            stop,
+            random: Random::new(orders.seed),
+        };
+        let mut tasks = JoinSet::new();
         for number in 0..TASKS {
-            let task = Task {
-                locks: locks.clone(),
-                worker: orders.worker,
-                number,
-                command_timeout: orders.command_timeout,
-                dialect: orders.dialect,
-                workload: orders.workload.of_task(number),
-                recorder: Arc::clone(&recorder),
-                holds: Arc::clone(&holds),
-                stop: Arc::clone(&stop),
-                random: random.fork(),
-                resource: Client::new(orders.resource, orders.worker),
-            };
-            tasks.spawn(task.run());
+            let workload = orders.workload.of_task(number);
+            tasks.spawn(crew.task(number, workload).run());
+        }
+        while let Some(line) = told.recv().await {
+            let load = Load::parse(&line).expect("the runner knows what there is");
+            let mut crew = crew.fork();
+            tasks.spawn(async move {
+                crew.carry(load).await;
+                say(&json!({ "did": line }));
+            });
         }
         while let Some(ended) = tasks.join_next().await {
             ended.expect("no task panics");
         }
-        shut_down(&locks).await;
+        shut_down(&crew.locks).await;
     });
     say(&json!({ "done": true }));
 }
@@ -338,7 +347,51 @@ enum End {
     Lost,
 }
 
-struct Task {
+/// What all that a process does has in common.
+pub(super) struct Crew {
+    pub(super) orders: Orders,
+    pub(super) locks: LockManager,
+    recorder: Arc<Recorder>,
+    holds: Arc<AtomicU64>,
+    stop: Arc<Stop>,
+    pub(super) random: Random,
+}
+
+impl Crew {
+    /// The same, with random choices of its own.
+    pub(super) fn fork(&mut self) -> Self {
+        Self {
+            orders: self.orders.clone(),
+            locks: self.locks.clone(),
+            recorder: Arc::clone(&self.recorder),
+            holds: Arc::clone(&self.holds),
+            stop: Arc::clone(&self.stop),
+            random: self.random.fork(),
+        }
+    }
+
+    pub(super) fn task(&mut self, number: u32, workload: Workload) -> Task {
+        Task {
+            locks: self.locks.clone(),
+            worker: self.orders.worker,
+            number,
+            command_timeout: self.orders.command_timeout,
+            dialect: self.orders.dialect,
+            workload,
+            recorder: Arc::clone(&self.recorder),
+            holds: Arc::clone(&self.holds),
+            stop: Arc::clone(&self.stop),
+            random: self.random.fork(),
+            resource: Client::new(self.orders.resource, self.orders.worker),
+        }
+    }
+
+    pub(super) fn is_told_to_leave(&self) -> bool {
+        self.stop.is_set()
+    }
+}
+
+pub(super) struct Task {
     locks: LockManager,
     worker: u32,
     number: u32,
@@ -436,11 +489,103 @@ impl Log {
     }
 }
 
+/// An acquisition or a hold that is dropped with its runtime unless it is seen to its end.
+struct Open {
+    log: Log,
+    held: Option<LockWatch>,
+    is_over: AtomicBool,
+}
+
+impl Open {
+    fn asking(log: &Log) -> Self {
+        Self::new(log, None)
+    }
+
+    fn holding(log: &Log, held: &LockWatch) -> Self {
+        Self::new(log, Some(held.clone()))
+    }
+
+    fn new(log: &Log, held: Option<LockWatch>) -> Self {
+        Self {
+            log: log.copied(),
+            held,
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    fn over(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let call = match &self.held {
+            _ if *self.is_over.get_mut() => return,
+            None => Call::Acquire,
+            // `run` drops what has lost its lock.
+            Some(held) if held.is_lost() => return,
+            Some(_) => {
+                self.log.step(Call::Release, Kind::Invoke);
+                Call::Release
+            }
+        };
+        self.log.noted(call, Kind::Info, DROPPED);
+    }
+}
+
 impl Task {
-    async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         while !self.stop.is_set() {
             self.turn().await;
         }
+    }
+
+    /// One who only wants the lock, for a moment.
+    pub(super) async fn call(mut self, key: &'static str) {
+        let mut log = self.log(key);
+        let request = self.locks.lock(key).ttl(TTL);
+        let request = self.ask(&log, request, 1_500);
+        match request.acquire().await {
+            Ok(guard) => {
+                log.held(&guard.watch());
+                log.step(Call::Release, Kind::Invoke);
+                drop(guard);
+                log.noted(Call::Release, Kind::Info, DROPPED);
+            }
+            Err(error) => log.failed(Call::Acquire, &error),
+        }
+    }
+
+    fn log(&self, key: &'static str) -> Log {
+        Log {
+            recorder: Arc::clone(&self.recorder),
+            worker: self.worker,
+            task: self.number,
+            hold: self.holds.fetch_add(1, Ordering::Relaxed),
+            key,
+            until: 0,
+        }
+    }
+
+    /// Records that it asks, and for how long: once, or up to so many milliseconds.
+    fn ask(&mut self, log: &Log, request: LockRequest, longest: u64) -> LockRequest {
+        let tries = match self.workload {
+            Workload::Try => self.random.chance(50),
+            Workload::Cancel => self.random.chance(25),
+            _ => self.random.chance(3),
+        };
+        let (request, within) = if tries {
+            (request, self.command_timeout)
+        } else {
+            let wait = self.random.millis(100, longest);
+            (request.wait(wait), wait)
+        };
+        let mut asked = log.event(Call::Acquire, Kind::Invoke);
+        asked.within = Some(nanos(within));
+        asked.note = (!tries).then(|| WAITS.to_owned());
+        log.write(&asked);
+        request
     }
 
     async fn turn(&mut self) {
@@ -451,36 +596,15 @@ impl Task {
             _ => &SHORT_KEYS,
         };
         let key = *self.random.pick(keys);
-        let mut log = Log {
-            recorder: Arc::clone(&self.recorder),
-            worker: self.worker,
-            task: self.number,
-            hold: self.holds.fetch_add(1, Ordering::Relaxed),
-            key,
-            until: 0,
-        };
+        let mut log = self.log(key);
         let ttl = if is_long && self.random.chance(50) {
             // Longer than what a hand-over gives, so that the first renewal has to extend it.
             spoken::longest_ttl(self.dialect)
         } else {
             TTL
         };
-        let tries = match self.workload {
-            Workload::Try => self.random.chance(50),
-            Workload::Cancel => self.random.chance(25),
-            _ => self.random.chance(3),
-        };
         let request = self.locks.lock(key).ttl(ttl);
-        let (request, within) = if tries {
-            (request, self.command_timeout)
-        } else {
-            let wait = self.random.millis(100, 3_000);
-            (request.wait(wait), wait)
-        };
-        let mut asked = log.event(Call::Acquire, Kind::Invoke);
-        asked.within = Some(nanos(within));
-        asked.note = (!tries).then(|| WAITS.to_owned());
-        log.write(&asked);
+        let request = self.ask(&log, request, 3_000);
         match self.workload {
             Workload::Cancel => self.cancelled(&mut log, request).await,
             _ if self.random.chance(25) => self.by_run(&mut log, request).await,
@@ -489,7 +613,13 @@ impl Task {
     }
 
     async fn by_guard(&mut self, log: &mut Log, request: LockRequest) {
-        match request.acquire().await {
+        let answer = {
+            let open = Open::asking(log);
+            let answer = request.acquire().await;
+            open.over();
+            answer
+        };
+        match answer {
             Ok(guard) => self.hold(log, guard).await,
             Err(error) => self.refused(log, &error).await,
         }
@@ -505,7 +635,12 @@ impl Task {
     async fn hold(&mut self, log: &mut Log, guard: LockGuard) {
         let held = guard.watch();
         log.held(&held);
-        let end = self.section(log, &held, Some(&guard)).await;
+        let end = {
+            let open = Open::holding(log, &held);
+            let end = self.section(log, &held, Some(&guard)).await;
+            open.over();
+            end
+        };
         log.look(&held);
         log.step(Call::Release, Kind::Invoke);
         let how = if self.workload == Workload::Cancel {
@@ -536,17 +671,22 @@ impl Task {
 
     async fn by_run(&mut self, log: &mut Log, request: LockRequest) {
         let mut began = false;
+        let asking = Open::asking(log);
         let outcome = request
             .run(async |guard| {
+                asking.over();
                 began = true;
                 let held = guard.watch();
                 log.held(&held);
+                let open = Open::holding(log, &held);
                 let end = self.section(log, &held, None).await;
+                open.over();
                 log.look(&held);
                 log.step(Call::Release, Kind::Invoke);
                 end
             })
             .await;
+        asking.over();
         match outcome {
             // Whether the release went well is only traced.
             Ok(_) => log.noted(Call::Release, Kind::Info, "by `run`"),
@@ -559,7 +699,13 @@ impl Task {
         if self.random.chance(30) {
             return self.by_guard(log, request).await;
         }
-        match drop_somewhere(request.acquire(), &mut self.random).await {
+        let answer = {
+            let open = Open::asking(log);
+            let answer = drop_somewhere(request.acquire(), &mut self.random).await;
+            open.over();
+            answer
+        };
+        match answer {
             Some(Ok(guard)) => self.hold(log, guard).await,
             Some(Err(error)) => self.refused(log, &error).await,
             None => log.noted(Call::Acquire, Kind::Info, DROPPED),

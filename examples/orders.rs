@@ -117,14 +117,31 @@ impl IntoResponse for Refusal {
         let (status, text) = match self {
             Self::Closed(how) => (StatusCode::CONFLICT, how),
             Self::Declined => (StatusCode::PAYMENT_REQUIRED, "the card was declined".into()),
-            // Somebody else is at it: the client may try again.
-            Self::Lock(error) if error.is_contended() => (StatusCode::LOCKED, error.to_string()),
-            // Whether it may be done is not known, so it is not done.
-            Self::Lock(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
-            Self::Ledger(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+            // Another request works on the order: the client may try again.
+            Self::Lock(error) if error.is_contended() => {
+                report(&error);
+                let text = "another request works on this order; try again in a moment";
+                (StatusCode::LOCKED, text.into())
+            }
+            // The order may be locked or not, so nothing is done.
+            Self::Lock(error) => {
+                report(&error);
+                let text = "orders cannot be changed at the moment; try again later";
+                (StatusCode::SERVICE_UNAVAILABLE, text.into())
+            }
+            Self::Ledger(error) => {
+                report(&error);
+                (StatusCode::INTERNAL_SERVER_ERROR, "internal error".into())
+            }
         };
         (status, format!("{text}\n")).into_response()
     }
+}
+
+/// Errors are for the log of the service: their texts name hosts, processes and addresses, which are
+/// no business of a client.
+fn report(error: &dyn Error) {
+    eprintln!("orders: {error}");
 }
 
 /// A shop whose database is a file of lines `order what token`.

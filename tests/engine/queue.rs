@@ -134,6 +134,41 @@ async fn no_call_looks_at_more_than_a_hundred_entries() {
     assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
 }
 
+/// A waiter behind many dead ones is granted the lock without a poll: here one that never polls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_background_worker_goes_on_until_a_live_waiter_has_the_lock() {
+    const DEAD: usize = 1_000;
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    for is_dropped in [false, true] {
+        let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
+        crowd(&server, DEAD, "s", MINUTES);
+        let mut listener = server.connect().unwrap();
+        listener.call(&["SUBSCRIBE", "lk1:silent"]).unwrap();
+        let expires_at = server_ms(&server) + MINUTES;
+        let entry =
+            format!("6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 s 2000 {expires_at} lk1:silent web 1");
+        server.cli(&["ZADD", QUEUE, "5000", &entry]);
+        if is_dropped {
+            drop(held);
+        } else {
+            held.release().await.unwrap();
+        }
+        // It may be told before that it is the head now.
+        let grant = loop {
+            let told = listener.receive().unwrap();
+            let text = told.array()[2].text().to_owned();
+            if !text.starts_with("h 6f1c7f9e ") {
+                break text;
+            }
+        };
+        let expected = "g 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 ";
+        assert!(grant.starts_with(expected), "{grant}");
+        assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
+        server.cli(&["DEL", KEY]);
+    }
+}
+
 /// The releaser dies in the middle: the next look of whoever lives goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_releaser_that_dies_halfway_leaves_the_rest_to_the_next_look() {

@@ -48,7 +48,8 @@ if queue and not value then
       if #gone == 1 then
         heads = redis.call('ZRANGE', KEYS[2], 0, 99)
       elseif #gone == 100 then
-        more = redis.call('ZCARD', KEYS[2]) > 100
+        -- Others stand behind this one, unless it is the last.
+        more = redis.call('ZRANGE', KEYS[2], -1, -1)[1] ~= head
         unserved = more
         break
       end

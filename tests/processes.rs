@@ -51,7 +51,7 @@ async fn connect(server: &RedisServer) -> LockManager {
     LockManager::connect(&server.url()).await.unwrap()
 }
 
-/// What is left beside the fencing counters, which live a day.
+/// What is left beside the fencing counters, which live for five minutes.
 fn keys(server: &RedisServer) -> Vec<String> {
     let keys = server.cli(&["KEYS", "*"]);
     let texts = keys.array().iter().map(Reply::text);

@@ -55,7 +55,7 @@ async fn granted(within: Duration, waiting: Waiting) -> LockGuard {
     guard.unwrap().unwrap()
 }
 
-/// What is left beside the fencing counters, which live a day.
+/// What is left beside the fencing counters, which live for five minutes.
 fn keys(server: &RedisServer) -> Vec<String> {
     let keys = server.cli(&["KEYS", "*"]);
     let texts = keys.array().iter().map(Reply::text);

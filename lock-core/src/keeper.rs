@@ -387,6 +387,8 @@ mod tests {
     /// Panics at the first of each kind of call, and then does what it is asked for.
     #[derive(Default)]
     struct Panicking {
+        /// On the thread itself, and not in one of its tasks.
+        steps: AtomicUsize,
         renewals: AtomicUsize,
         releases: AtomicUsize,
         listens: AtomicUsize,
@@ -404,6 +406,10 @@ mod tests {
 
     impl Backend for Panicking {
         fn clock(&self) -> Clock {
+            if std::thread::current().name() == Some("lock-keeper") {
+                let before = self.steps.fetch_add(1, Ordering::AcqRel);
+                assert!(before > 0, "the first step of the thread panics");
+            }
             Clock::System
         }
 
@@ -560,7 +566,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(!held.is_lost());
-        assert_eq!(counters.read().panics, 3);
+        assert_eq!(counters.read().panics, 4);
     }
 
     #[tokio::test]

@@ -60,7 +60,7 @@ pub(crate) fn server_left(server: &RedisServer, key: &str) -> Duration {
     Duration::from_millis(u64::try_from(left).expect("the key is there and expires"))
 }
 
-/// What is left beside the fencing counters, which live a day.
+/// What is left beside the fencing counters, which live for five minutes.
 pub(crate) fn keys(server: &RedisServer) -> Vec<String> {
     let keys = server.cli(&["KEYS", "*"]);
     let texts = keys.array().iter().map(Reply::text);

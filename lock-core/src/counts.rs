@@ -10,8 +10,8 @@ use crate::sync::{catch, panic_message};
 
 /// How often something happened, since the manager was made, that no caller may have seen.
 ///
-/// Read it in a health check, or hand it to the metrics of your choice. Each event is traced as
-/// a warning too, with the key.
+/// Read it in a health check, or hand it to the metrics of your choice. Each event is traced too:
+/// those of a lock as a warning with the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {

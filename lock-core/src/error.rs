@@ -296,7 +296,9 @@ fn about(holder: Option<&Holder>) -> String {
 }
 
 /// [`LockManager::shutdown`](crate::LockManager::shutdown) ended before all was released. What is
-/// left is released in the background while the process lives, and ends with its ttl otherwise.
+/// left is released in the background while the process lives, and ends with its ttl otherwise. (A
+/// lock of the dialect [`SetnxExpire`](crate::Dialect::SetnxExpire) whose expiry got no answer may have
+/// none.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{open} locks were not released within the shutdown timeout; each ends with its ttl, at the \
@@ -312,11 +314,13 @@ pub struct ShutdownIncomplete {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackendErrorKind {
-    /// The URL is none that this library knows.
+    /// The URL is malformed, or asks for what this library does not support: TLS, a Sentinel, a
+    /// cluster, or a server where the feature `redis` is missing.
     InvalidUrl,
     /// No connection, or a connection that broke.
     Unreachable,
-    /// No answer in time. Whether the command was carried out is settled in the background.
+    /// No answer in time, which includes a queue of very many dead waiters. Whether the command was
+    /// carried out is settled in the background.
     TimedOut,
     /// The server is still reading its data set (LOADING).
     Loading,
@@ -336,7 +340,8 @@ pub enum BackendErrorKind {
     Permission,
     /// The server accepts no more clients (maxclients).
     TooManyClients,
-    /// The server is too old, or answers what no server of ours would.
+    /// The server is too old, a Sentinel or a node of a cluster, or answers what no server of ours
+    /// would.
     Unsupported,
     /// The clock of this machine and that of the server differ by more than the
     /// [dialect](crate::Dialect) can bear.

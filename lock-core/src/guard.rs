@@ -71,6 +71,10 @@ impl LockGuard {
 
     /// Completes when the lock is lost, and never when it is released.
     ///
+    /// # Panics
+    /// In memory the future panics when it is polled outside of a tokio runtime, if the lock has a
+    /// `max_hold` or is not renewed: nothing but a timer tells the end of its lease.
+    ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub fn lost(&self) -> Lost {
@@ -91,6 +95,7 @@ impl LockGuard {
     /// # Errors
     /// [`LockError::Lost`] when the lock is not held any more, [`LockError::Backend`] when the
     /// server gave no answer: then the lock is held until its lease ends.
+    /// [`LockError::NoRuntime`] outside of a tokio runtime, [`LockError::Forked`] in a forked child.
     ///
     /// # Cancel safety
     /// A dropped call may or may not have extended the lease.
@@ -104,6 +109,8 @@ impl LockGuard {
     /// # Errors
     /// [`LockError::Lost`] when the lock was not held any more, [`LockError::Backend`] when the
     /// server gave no answer: then the release goes on in the background.
+    /// [`LockError::NoRuntime`] outside of a tokio runtime, where the release goes on as well, and
+    /// [`LockError::Forked`] in a forked child, where nothing is released.
     ///
     /// # Cancel safety
     /// Dropping the future releases the lock in the background.

@@ -15,7 +15,8 @@ const COMPANIONS: [&str; 4] = [":q", ":f", ":g", ":h"];
 /// What a lock is called: at most 1 KiB of text, not empty.
 ///
 /// A name may hold one `{tag}`, which is then the hash tag that puts all keys of one tag into
-/// one slot of a Redis Cluster, and no other brace. It is checked when a lock is asked for.
+/// one slot of a Redis Cluster, and no other brace. With a tag it may not end in `:q`, `:f`, `:g` or
+/// `:h`, the endings of the keys that belong to a lock. It is checked when a lock is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(Arc<str>);
 

@@ -60,7 +60,8 @@ impl LockManager {
     /// failure; that takes no longer than the command timeout, 1 s.
     ///
     /// # Errors
-    /// [`LockError::NotConfigured`] when there is none of them, or what connecting says.
+    /// [`LockError::NotConfigured`] when there is none of them, [`LockError::NoRuntime`] outside of a
+    /// tokio runtime where it has to be connected, or what connecting says.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -124,7 +125,9 @@ impl LockManager {
 
     /// Waits until everything that was dropped has been released, at most for the manager's
     /// [`shutdown_timeout`](LockManagerBuilder::shutdown_timeout). Call it before the process
-    /// ends: a guard that is dropped as it ends may keep its key for the ttl.
+    /// ends, and after the guards are dropped: it does not release a guard that still lives, and a
+    /// guard that is dropped as the process ends may keep its key for the ttl. In memory there is
+    /// nothing to wait for.
     ///
     /// # Errors
     /// [`ShutdownIncomplete`] when the timeout ended first, because the server did not answer, say.
@@ -161,7 +164,8 @@ pub struct LockManagerBuilder {
 
 impl LockManagerBuilder {
     /// What stands before every name in the server, and in the channels of waiters. Holds no brace,
-    /// and has at most 64 bytes. Defaults to `lock:`.
+    /// and has at most 64 bytes: `connect` checks the length, and each request all of it. Defaults to
+    /// `lock:`.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.settings.prefix = prefix.into();
         self
@@ -221,11 +225,12 @@ impl LockManagerBuilder {
     /// Connects to where the URL says: `redis://[user:password@]host[:port][/db]`,
     /// `unix:///path?db=1`, or `memory://`.
     ///
-    /// User and password are percent-encoded where they hold a `/`, `#`, `?` or `@`.
+    /// Percent-encode `%`, `/`, `#`, `?` and `@` in user and password yourself.
     ///
     /// # Errors
     /// [`LockError::Backend`] when the URL is not understood, the server does not answer
-    /// within the command timeout, or refuses, or its clock differs too much for the dialect;
+    /// within the command timeout, refuses, is older than Redis 7.0, a replica, a Sentinel or a node
+    /// of a cluster, or its clock differs too much for the dialect;
     /// [`LockError::InvalidTtl`] for a default ttl out of range, [`LockError::InvalidDialect`]
     /// for one that does not fit the dialect, [`LockError::InvalidName`] for a prefix that is too
     /// long, [`LockError::NoRuntime`] outside of a tokio runtime.

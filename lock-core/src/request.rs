@@ -111,8 +111,11 @@ impl LockRequest {
     /// the server cannot be asked: at once, or, where asking again may help, at the end of the
     /// wait. [`LockError::WouldDeadlock`] inside a body of [`run`](Self::run) or of the attribute
     /// that holds the same lock. [`LockError::ForeignKey`] when the key holds no lock, and the
-    /// errors of names, times and dialects that cannot be. Never later than the wait and 250 ms; without one, than the
-    /// command timeout.
+    /// errors of names, times and dialects that cannot be. [`LockError::NoRuntime`] outside of a tokio
+    /// runtime, [`LockError::Forked`] in a forked child.
+    ///
+    /// Returns within the wait and 250 ms; without a wait, within the command timeout, or within
+    /// 250 ms where that is longer, because a key without expiry is polled for about 200 ms.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue; a lock that was granted meanwhile

@@ -71,7 +71,8 @@ impl fmt::Display for PlainOwner {
 pub(crate) enum Mode {
     /// By a push on its channel. Skipped when nobody listens there.
     Subscribed,
-    /// By asking. Never skipped while its wait lasts, nothing is published to it.
+    /// By asking, since nothing is published to it. Skipped when its entry has expired, which it
+    /// writes anew with each poll.
     Polling,
 }
 

@@ -524,9 +524,11 @@ impl Table {
         });
         counter.it = counter.it.saturating_add(1);
         if counter.it < floor_us {
+            let seed_us = floor_us.max(at.now_us.saturating_add(lead_us));
+            // By the time of the seed, which may be ahead of the clock: the next seed is higher.
             *counter = Mortal {
-                it: floor_us.max(at.now_us.saturating_add(lead_us)),
-                expires_ms: Some(at.now_ms().plus(COUNTER_LIFE_MS)),
+                it: seed_us,
+                expires_ms: Some(ServerMs::from_micros(seed_us).plus(COUNTER_LIFE_MS)),
             };
         }
         FencingToken::new(counter.it)

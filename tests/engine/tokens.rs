@@ -60,6 +60,27 @@ async fn tokens_grow_over_expiry_of_the_counter_and_steps_of_the_clock() {
     assert!(expired >= 2, "{expired} times");
 }
 
+/// The floor of a connection that was made before the clock was set back lies ahead of the clock,
+/// and so does a counter that begins there.
+#[tokio::test]
+async fn tokens_grow_over_expiry_of_a_counter_that_began_ahead_of_the_clock() {
+    let clock = FrozenClock::at(START);
+    let server = RedisServer::options().clock(&clock).start();
+    let old = connect(&server).await;
+    clock.rewind(LIFE * 3);
+    let mut last = next(&old).await;
+    for _ in 0..14 {
+        clock.advance(LIFE / 4);
+        for locks in [&connect(&server).await, &old] {
+            let token = next(locks).await;
+            assert!(token > last, "{token} after {last}");
+            last = token;
+        }
+    }
+    clock.advance(LIFE * 2);
+    assert_eq!(server.cli(&["EXISTS", COUNTER]).integer(), 0, "it ends");
+}
+
 /// Counting does not extend its life: it ends five minutes after its seed.
 #[tokio::test]
 async fn a_counter_ends_five_minutes_after_its_seed() {

@@ -71,10 +71,12 @@ if owner then
   local number = redis.call('INCR', KEYS[3])
   floor = tonumber(floor)
   if number < floor then
-    -- The counter was lost or rolled back, or is new: go on from the time. It lives five minutes
-    -- from here, so that names that are used once leave nothing; the next seed is higher.
+    -- The counter was lost or rolled back, or is new: go on from the time. It ends five minutes after
+    -- the time of its seed, so that names that are used once leave nothing; the next seed is higher,
+    -- also where the clock was set back since the floor was told.
     number = math.max(floor, now + lead)
-    redis.call('SET', KEYS[3], string.format('%.0f', number), 'EX', 300)
+    local ends_ms = math.floor(number / 1000) + 300000
+    redis.call('SET', KEYS[3], string.format('%.0f', number), 'PXAT', string.format('%.0f', ends_ms))
   end
   -- Above 2^53 a Lua number is not exact, the text is.
   owner.token = number < 9007199254740992 and string.format('%.0f', number) or redis.call('GET', KEYS[3])

@@ -281,6 +281,7 @@ pub(crate) async fn wait_for(
         trouble: None,
         is_cut_off: false,
         no_expiry: NoExpiry::default(),
+        id_is_known: false,
     };
     loop {
         if let Some(guard) = waiting.look().await? {
@@ -302,11 +303,14 @@ struct Waiting {
     backoff: Backoff,
     /// The holder at the last look, and how many were before us, where there is a queue.
     seen: Option<(Option<Seen>, Option<u64>)>,
-    /// Why the last look got no answer.
-    trouble: Option<LockError>,
+    /// Why the last look got no answer, and when.
+    trouble: Option<(LockError, Moment)>,
     /// There is no connection to look over.
     is_cut_off: bool,
     no_expiry: NoExpiry,
+    /// A grant may have been published that never came to a guard: whoever listened knows the owner
+    /// id by now, and could write the next one.
+    id_is_known: bool,
 }
 
 /// The lock, not yet in its guard.
@@ -353,6 +357,7 @@ impl Waiting {
             }
             let asked = self.armed.ask(limit).await;
             let now = self.clock().now();
+            self.looks.asked(now);
             match asked {
                 Ok(Asked::Held {
                     token,
@@ -394,12 +399,18 @@ impl Waiting {
     }
 
     /// A look that the end of the wait cut short blames nobody, where an earlier one knew more:
-    /// who holds the lock, or what ails the server.
+    /// who holds the lock, or what ails the server. Nor does silence say more than what the server
+    /// said a moment ago.
     fn note_trouble(&mut self, error: LockError, limit: Duration) {
-        let was_cut_short = limit < self.armed.core.settings.command_timeout;
+        let (now, timeout) = (self.clock().now(), self.armed.core.settings.command_timeout);
         let knows_more = self.seen.is_some() || self.trouble.is_some();
-        if !(error.is_timed_out() && was_cut_short && knows_more) {
-            self.trouble = Some(error);
+        let known = self.trouble.as_ref();
+        let knows_why = known.is_some_and(|(known, at)| {
+            !known.is_timed_out() && now.since(*at) < timeout.saturating_mul(2)
+        });
+        let says_less = limit < timeout && knows_more || knows_why;
+        if !(error.is_timed_out() && says_less) {
+            self.trouble = Some((error, now));
         }
     }
 
@@ -518,7 +529,9 @@ impl Waiting {
                 connected = pause => {
                     match connected {
                         Ok(()) => self.is_cut_off = false,
-                        Err(error) if error.is_worth_a_retry() => self.trouble = Some(error),
+                        Err(error) if error.is_worth_a_retry() => {
+                            self.note_trouble(error, Duration::ZERO);
+                        }
                         Err(error) => return Err(error),
                     }
                     None
@@ -536,8 +549,14 @@ impl Waiting {
                     let seen = core.inbox.seen(self.armed.attempt.key.as_str());
                     self.looks.is_foremost(clock.now(), seen);
                 }
-                Some(Signal::Look) if !self.is_cut_off => return Ok(Told::Look),
-                Some(Signal::Look) | None => {}
+                Some(Signal::Look) => {
+                    // A grant may have been missed, and its lease have ended.
+                    self.id_is_known = true;
+                    if !self.is_cut_off {
+                        return Ok(Told::Look);
+                    }
+                }
+                None => {}
             }
             let now = clock.now();
             if now >= self.ends_at() {
@@ -578,6 +597,9 @@ impl Waiting {
         let longest = attempt.longest_handover();
         let known = self.armed.core.inbox.last_token(attempt.key.as_str());
         let is_plausible = grant.lease <= longest && known.is_none_or(|known| grant.token >= known);
+        if self.id_is_known {
+            return false;
+        }
         if !is_plausible {
             let key = &attempt.key;
             self.armed.core.counters.trace(|| {
@@ -593,6 +615,7 @@ impl Waiting {
         let answer = self.renew().await;
         let confirmed = answer.and_then(|answer| self.renewed(&answer));
         if confirmed.is_none() {
+            self.id_is_known = true;
             self.looks.at_once(self.clock().now());
         }
         confirmed
@@ -603,16 +626,18 @@ impl Waiting {
         if let Some(error) = self.no_expiry.take_error(&self.armed.attempt.key) {
             return error;
         }
-        if self.armed.attempt.is_open() && !self.is_cut_off {
+        let now = self.clock().now();
+        let limit = LEAVE.min(self.deadline.plus(LATEST).since(now));
+        if self.armed.attempt.is_open() && !self.is_cut_off && !limit.is_zero() {
             let ending = self.armed.ending();
-            match self.armed.core.backend.release(&ending, LEAVE).await {
+            match self.armed.core.backend.release(&ending, limit).await {
                 Ok(released) => self.armed.attempt.taken_back(&released),
                 Err(error) => self.armed.core.counters.trace(|| {
                     debug!(key = %ending.key, %error, "the keeper will leave the queue");
                 }),
             }
         }
-        if let Some(trouble) = self.trouble.take() {
+        if let Some((trouble, _)) = self.trouble.take() {
             return trouble;
         }
         let core = &self.armed.core;

@@ -112,6 +112,9 @@ struct Standing {
     not_after_ms: ServerMs,
 }
 
+/// As the latest time of a command: there was none.
+const NEVER_SENT: ServerMs = ServerMs::new(0);
+
 /// What a waiter's entry is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stand<'a> {
@@ -188,7 +191,7 @@ impl Attempt {
         let standing = same.map(|at| self.entries.remove(at));
         self.entries.push(standing.unwrap_or(Standing {
             entry,
-            not_after_ms: ServerMs::new(0),
+            not_after_ms: NEVER_SENT,
         }));
     }
 
@@ -229,17 +232,38 @@ impl Attempt {
     pub(crate) fn sending(&mut self, origin: Origin, not_after_ms: ServerMs) -> Copy {
         let before = self.unsettled_until_ms;
         self.unsettled_until_ms = Some(before.map_or(not_after_ms, |b| b.max(not_after_ms)));
+        let mut entry_before_ms = NEVER_SENT;
         if let Some(last) = self.entries.last_mut() {
+            entry_before_ms = last.not_after_ms;
             last.not_after_ms = last.not_after_ms.max(not_after_ms);
         }
         self.open = true;
         self.origin = Some(origin);
-        Copy { before }
+        Copy {
+            before,
+            entry_before_ms,
+        }
     }
 
     /// That copy was answered: it cannot take effect any more.
     pub(crate) fn answered(&mut self, copy: &Copy) {
         self.unsettled_until_ms = copy.before;
+    }
+
+    /// The server did not carry that copy out at all, and said so: an entry that went out with no
+    /// other one stands nowhere.
+    #[cfg(feature = "redis")]
+    pub(crate) fn refused(&mut self, copy: &Copy) {
+        if let Some(last) = self.entries.last_mut() {
+            last.not_after_ms = copy.entry_before_ms;
+        }
+        if self
+            .entries
+            .pop_if(|last| last.not_after_ms == NEVER_SENT)
+            .is_some()
+        {
+            self.gone_at = None;
+        }
     }
 
     /// The server said that the nonce neither holds nor waits.
@@ -282,6 +306,8 @@ impl Attempt {
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct Copy {
     before: Option<ServerMs>,
+    /// The same of its entry alone.
+    entry_before_ms: ServerMs,
 }
 
 /// A nonce that has to go, with all that it has or wants.
@@ -496,6 +522,38 @@ mod tests {
         }
         attempt.queued(ServerMs::new(86_400_000));
         assert_eq!(attempt.entries().len(), 1);
+    }
+
+    /// Nobody is told, the server refuses for minutes, and each look makes an entry.
+    #[cfg(feature = "redis")]
+    #[test]
+    fn looks_that_are_refused_leave_no_entries() {
+        let mut attempt = attempt();
+        let refused_look = |attempt: &mut Attempt, ms: u64| {
+            attempt.stand(Stand {
+                mode: Mode::Polling,
+                channel: "c",
+                lease: Duration::from_secs(2),
+                now: Moment::from_millis(ms),
+                server_ms: ServerMs::new(ms),
+                command_timeout: Duration::from_millis(TIMEOUT),
+            });
+            let copy = attempt.sending(1, ServerMs::new(ms + TIMEOUT));
+            attempt.answered(&copy);
+            attempt.refused(&copy);
+        };
+        for number in 0..1_000 {
+            refused_look(&mut attempt, number * 500);
+        }
+        assert_eq!(attempt.entries().len(), 0);
+        look(&mut attempt, 600_000, "c", Mode::Polling);
+        attempt.queued(ServerMs::new(600_001));
+        for number in 0..1_000 {
+            refused_look(&mut attempt, 600_500 + number * 500);
+        }
+        // That one stands there.
+        assert_eq!(attempt.entries().len(), 1);
+        assert_eq!(look(&mut attempt, 1_200_000, "c", Mode::Polling), 1);
     }
 
     #[test]

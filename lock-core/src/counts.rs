@@ -56,7 +56,12 @@ impl Counters {
 
     /// Wakes a task. A waker that panics must not keep the next one asleep.
     pub(crate) fn wake(&self, waker: Waker) {
-        if let Err(payload) = catch(|| waker.wake()) {
+        self.waking(|| waker.wake());
+    }
+
+    /// As [`wake`](Self::wake), for what wakes tasks: a notification of tokio, say.
+    pub(crate) fn waking(&self, wake: impl FnOnce()) {
+        if let Err(payload) = catch(wake) {
             self.panicked("a waker", payload);
         }
     }

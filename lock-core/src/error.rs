@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::dialect::{Dialect, DialectFault};
 use crate::key::NameFault;
+use crate::wire::escaped;
 
 /// Why there is no lock, or no longer one.
 ///
@@ -17,7 +18,9 @@ use crate::key::NameFault;
 #[non_exhaustive]
 pub enum LockError {
     /// Somebody holds the lock, and the request was not to wait.
-    #[error("lock `{key}` is busy{}; try later, or say how long to `wait`", about(holder.as_ref()))]
+    #[error(
+        "lock `{}` is busy{}; try later, or say how long to `wait`", escaped(key), about(holder.as_ref())
+    )]
     Contended {
         /// The lock's key.
         key: Arc<str>,
@@ -25,7 +28,9 @@ pub enum LockError {
         holder: Option<Holder>,
     },
     /// The lock was not free within the wait.
-    #[error("lock `{key}` was not free within {}{}", rounded(*waited), about(holder.as_ref()))]
+    #[error(
+        "lock `{}` was not free within {}{}", escaped(key), rounded(*waited), about(holder.as_ref())
+    )]
     Timeout {
         /// The lock's key.
         key: Arc<str>,
@@ -46,7 +51,10 @@ pub enum LockError {
     NoQuorum,
     /// The key holds something that is no lock with an expiry, or a lock of a dialect that the
     /// one in use cannot share it with. It is left as it is, and never taken over.
-    #[error("key `{key}` holds {found}, which is no lock for us; {advice}")]
+    #[error(
+        "key `{}` holds {found}, which is no lock for us; {advice}",
+        escaped(key)
+    )]
     ForeignKey {
         /// The key.
         key: Arc<str>,
@@ -64,7 +72,7 @@ pub enum LockError {
         fault: DialectFault,
     },
     /// The name cannot be a lock's name.
-    #[error("invalid lock name `{name}`: {fault}")]
+    #[error("invalid lock name `{}`: {fault}", escaped(name))]
     InvalidName {
         /// The beginning of the name.
         name: Arc<str>,

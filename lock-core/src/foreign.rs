@@ -3,6 +3,7 @@
 use crate::dialect::Dialect;
 use crate::error::LockError;
 use crate::key::LockKey;
+use crate::wire::{MAX_LABEL, tidy};
 
 const RENAME: &str = "remove it, or use another name or prefix";
 const NEVER_TAKEN: &str = "let all who share this key lock it in one dialect, or use another \
@@ -24,7 +25,7 @@ pub(crate) fn of_type(key: &LockKey, kind: &str) -> LockError {
         let advice = "Redisson's locks exclude nobody but Redisson: use another name or prefix";
         return foreign(key, found, advice);
     }
-    foreign(key, format!("a {kind}"), RENAME)
+    foreign(key, format!("a {}", tidy(kind, MAX_LABEL)), RENAME)
 }
 
 /// A companion key of a native lock is of another type than it has to be.

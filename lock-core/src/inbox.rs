@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::clock::Moment;
+use crate::counts::Counters;
 use crate::nonce::{Nonce, ShortId};
 use crate::sync::Mutex;
 use crate::token::FencingToken;
@@ -96,9 +97,9 @@ impl Slot {
         }
     }
 
-    fn tell(&self, signal: Signal) {
+    fn tell(&self, signal: Signal, counters: &Counters) {
         self.signals.lock().put(signal);
-        self.notify.notify_one();
+        counters.waking(|| self.notify.notify_one());
     }
 }
 
@@ -106,6 +107,7 @@ impl Slot {
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
+    counters: Arc<Counters>,
 }
 
 #[derive(Debug, Default)]
@@ -147,6 +149,13 @@ impl Queue {
 }
 
 impl Inbox {
+    pub(crate) fn new(counters: Arc<Counters>) -> Self {
+        Self {
+            state: Mutex::default(),
+            counters,
+        }
+    }
+
     /// For one who waits: before the first command that names the owner id is sent.
     pub(crate) fn register_waiter(&self, nonce: Nonce) -> Arc<Slot> {
         let slot = Arc::new(Slot::default());
@@ -238,7 +247,7 @@ impl Inbox {
         };
         drop(left);
         if let Some(next) = next {
-            next.tell(Signal::Foremost);
+            next.tell(Signal::Foremost, &self.counters);
         }
     }
 
@@ -246,7 +255,7 @@ impl Inbox {
     pub(crate) fn tell(&self, nonce: Nonce, signal: Signal) -> bool {
         let slot = self.state.lock().slots.get(&nonce).cloned().flatten();
         if let Some(slot) = &slot {
-            slot.tell(signal);
+            slot.tell(signal, &self.counters);
         }
         slot.is_some()
     }
@@ -259,7 +268,7 @@ impl Inbox {
             alike.filter_map(|(_, slot)| slot.clone()).collect()
         };
         for slot in &slots {
-            slot.tell(signal);
+            slot.tell(signal, &self.counters);
         }
         !slots.is_empty()
     }
@@ -274,7 +283,7 @@ impl Inbox {
             .cloned()
             .collect();
         for slot in slots {
-            slot.tell(Signal::Look);
+            slot.tell(Signal::Look, &self.counters);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::dialect::Dialect;
+use crate::wire::escaped;
 
 /// Every key is sent with every command; longer names are data that lost its way.
 const MAX_NAME: usize = 1024;
@@ -173,7 +174,7 @@ impl LockKey {
 
 impl fmt::Display for LockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        f.write_str(&escaped(self.as_str()))
     }
 }
 

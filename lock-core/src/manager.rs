@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 
 use crate::backend::memory::Memory;
@@ -16,8 +17,10 @@ use crate::inbox::Inbox;
 use crate::key::LockName;
 use crate::options::{MIN_RETRY_INTERVAL, Settings};
 use crate::request::LockRequest;
-use crate::shared::{Core, check_runtime};
-use crate::sync::{Mutex, assert_no_mutex_held};
+use crate::shared::Core;
+#[cfg(feature = "redis")]
+use crate::shared::check_runtime;
+use crate::sync::{Mutex, Process, assert_no_mutex_held};
 use crate::url;
 use crate::wire::tidy_label;
 
@@ -264,8 +267,8 @@ impl LockManagerBuilder {
     #[cfg(feature = "redis")]
     async fn connect_redis(self, url: &str) -> Result<LockManager, LockError> {
         check_runtime()?;
-        let inbox = Arc::new(Inbox::default());
         let counters = Arc::new(Counters::default());
+        let inbox = Arc::new(Inbox::new(Arc::clone(&counters)));
         let backend = crate::backend::redis::connect(
             url,
             &self.settings,
@@ -282,13 +285,14 @@ impl LockManagerBuilder {
     /// Locks within this process: see [`LockManager::in_memory`].
     #[must_use]
     pub fn in_memory(self) -> LockManager {
-        let inbox = Arc::new(Inbox::default());
+        let counters = Arc::new(Counters::default());
+        let inbox = Arc::new(Inbox::new(Arc::clone(&counters)));
         let backend = Memory::new(Arc::clone(&inbox), self.settings.grace());
         LockManager {
             core: Arc::new(Core::without_keeper(
                 Arc::new(backend),
                 inbox,
-                Arc::new(Counters::default()),
+                counters,
                 self.settings,
             )),
         }
@@ -296,36 +300,55 @@ impl LockManagerBuilder {
 }
 
 static GLOBAL: Mutex<Option<LockManager>> = Mutex::new(None);
-static BY_URL: Mutex<ByUrl> = Mutex::new(ByUrl::Nothing);
+static BY_URL: Mutex<ByUrl> = Mutex::new(ByUrl {
+    connected: None,
+    connecting: Vec::new(),
+});
 
 /// What is known of the manager that `LOCK_URL` names.
-enum ByUrl {
-    Nothing,
-    /// A task connects. Closed without a word when its runtime ended first.
-    Connecting(watch::Receiver<Option<Result<LockManager, LockError>>>),
-    Connected(LockManager),
+struct ByUrl {
+    connected: Option<LockManager>,
+    /// The runtimes on which a task connects. Each waits for its own only: another one may stand
+    /// still.
+    connecting: Vec<(runtime::Id, Connecting)>,
 }
 
-/// The manager that `LOCK_URL` names. One task connects; all who come meanwhile share what comes
-/// of it, and whoever comes after a failure tries again.
+/// What comes of connecting. Closed without an outcome when the runtime ended first.
+type Connecting = watch::Receiver<Option<Result<LockManager, LockError>>>;
+
+impl ByUrl {
+    fn position(&self, runtime: runtime::Id) -> Option<usize> {
+        let mut connecting = self.connecting.iter();
+        connecting.position(|(known, _)| *known == runtime)
+    }
+}
+
+/// The manager that `LOCK_URL` names. On each runtime one task connects; all who come meanwhile
+/// share what comes of it, and whoever comes after a failure tries again.
 async fn by_url() -> Result<LockManager, LockError> {
-    check_runtime()?;
+    let runtime = Handle::try_current().map_err(|_| LockError::NoRuntime)?;
     loop {
         let (sender, receiver) = watch::channel(None);
         let (mut receiver, sender) = {
             let mut known = BY_URL.lock();
-            match &*known {
-                ByUrl::Connected(manager) => return Ok(manager.clone()),
-                ByUrl::Connecting(others) => (others.clone(), None),
-                ByUrl::Nothing => {
-                    *known = ByUrl::Connecting(receiver.clone());
-                    (receiver, Some(sender))
-                }
+            if let Some(manager) = &known.connected {
+                return Ok(manager.clone());
+            }
+            if let Some(at) = known.position(runtime.id()) {
+                (known.connecting[at].1.clone(), None)
+            } else {
+                known.connecting.push((runtime.id(), receiver.clone()));
+                (receiver, Some(sender))
             }
         };
         if let Some(sender) = sender {
+            let connecting = ConnectingByUrl {
+                runtime: runtime.id(),
+                sender,
+                process: Process::current(),
+            };
             assert_no_mutex_held();
-            tokio::spawn(connect_by_url(ConnectingByUrl { sender }));
+            runtime.spawn(connecting.run());
         }
         if let Ok(outcome) = receiver.wait_for(Option::is_some).await
             && let Some(outcome) = outcome.clone()
@@ -338,39 +361,52 @@ async fn by_url() -> Result<LockManager, LockError> {
     }
 }
 
-/// Held by the task that connects.
+/// The task that connects.
 struct ConnectingByUrl {
+    runtime: runtime::Id,
     sender: watch::Sender<Option<Result<LockManager, LockError>>>,
+    process: Process,
 }
 
-impl Drop for ConnectingByUrl {
-    /// Without an outcome: its runtime has ended, and the next to ask begins anew.
-    fn drop(&mut self) {
-        let is_done = self.sender.borrow().is_some();
-        if !is_done {
-            conclude_by_url(ByUrl::Nothing);
-        }
+impl ConnectingByUrl {
+    async fn run(self) {
+        let connect = async {
+            let url = std::env::var(LOCK_URL).map_err(|_| LockError::NotConfigured)?;
+            let connected = LockManager::connect(&url).await;
+            connected.map_err(|error| error.with_detail(FROM_LOCK_URL))
+        };
+        let outcome = connect.await.map(|manager| {
+            // Another runtime may have been faster: there is one manager for all.
+            let mut known = BY_URL.lock();
+            known
+                .connected
+                .get_or_insert_with(|| manager.clone())
+                .clone()
+        });
+        self.leave();
+        self.sender.send_replace(Some(outcome));
+    }
+
+    /// Whoever comes from now on begins anew, unless there is a manager.
+    fn leave(&self) {
+        let left = {
+            let mut known = BY_URL.lock();
+            let at = known.position(self.runtime);
+            at.map(|at| known.connecting.swap_remove(at))
+        };
+        drop(left);
     }
 }
 
-async fn connect_by_url(connecting: ConnectingByUrl) {
-    let connect = async {
-        let url = std::env::var(LOCK_URL).map_err(|_| LockError::NotConfigured)?;
-        let connected = LockManager::connect(&url).await;
-        connected.map_err(|error| error.with_detail(FROM_LOCK_URL))
-    };
-    let outcome = connect.await;
-    let known = match &outcome {
-        Ok(manager) => ByUrl::Connected(manager.clone()),
-        Err(_) => ByUrl::Nothing,
-    };
-    conclude_by_url(known);
-    connecting.sender.send_replace(Some(outcome));
-}
-
-fn conclude_by_url(outcome: ByUrl) {
-    let replaced = std::mem::replace(&mut *BY_URL.lock(), outcome);
-    drop(replaced);
+impl Drop for ConnectingByUrl {
+    /// Without an outcome: its runtime has ended. Not in a child, where the mutex may be locked for
+    /// ever.
+    fn drop(&mut self) {
+        let is_done = self.sender.borrow().is_some();
+        if !is_done && self.process.is_current() {
+            self.leave();
+        }
+    }
 }
 
 tokio::task_local! {

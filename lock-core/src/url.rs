@@ -37,8 +37,10 @@ pub(crate) fn scheme(url: &str) -> Result<Scheme, LockError> {
 #[cfg(feature = "redis")]
 fn redis(scheme: &str, rest: &str) -> Result<Scheme, LockError> {
     // Where user and password end is the first of these. A host is never followed by an `@`.
-    let authority = rest.split(['/', '#', '?']).next().unwrap_or_default();
-    if scheme == "redis" && !authority.contains('@') && rest.contains('@') {
+    let after = rest
+        .split_once(['/', '#', '?'])
+        .map_or("", |(_, after)| after);
+    if scheme == "redis" && after.contains('@') {
         return Err(LockError::advised(
             BackendErrorKind::InvalidUrl,
             "the lock URL holds `/`, `#` or `?` before the `@` that ends user and password",
@@ -120,7 +122,13 @@ mod tests {
     #[cfg(feature = "redis")]
     #[test]
     fn a_password_that_is_not_encoded_is_told_how() {
-        for url in ["redis://:pa/ss@h", "redis://u:12#x@h:1", "redis://:a?b@h/1"] {
+        for url in [
+            "redis://:pa/ss@h",
+            "redis://u:12#x@h:1",
+            "redis://:a?b@h/1",
+            "redis://:p@ss#x@h",
+            "redis://u:p@ss/x@h/1",
+        ] {
             assert!(error(url).contains("`/` is `%2F`"), "{url}");
         }
         for url in [

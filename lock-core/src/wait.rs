@@ -166,15 +166,20 @@ impl Looks {
         poll: Option<Duration>,
         standing: Standing,
     ) {
-        if std::mem::take(&mut self.next_is_for_head) {
-            self.next_head = now.plus(HEAD_INTERVAL);
-        }
+        self.asked(now);
         self.looked = now;
         self.rank = rank;
         self.ahead = ahead;
         self.poll = poll;
         self.standing = standing;
         self.plan();
+    }
+
+    /// A look has ended, with an answer or without one.
+    pub(crate) fn asked(&mut self, now: Moment) {
+        if std::mem::take(&mut self.next_is_for_head) {
+            self.next_head = now.plus(HEAD_INTERVAL);
+        }
     }
 
     /// A push said that we are the first now, and when the holder's lease ends. Anybody who may
@@ -229,7 +234,11 @@ impl Looks {
         match self.ahead {
             Ahead::Native { ends } if is_foremost => next = next.min(self.at_expiry(ends, rank)),
             Ahead::Foreign { ends } if is_foremost => {
-                next = next.min(self.at_expiry(ends, rank));
+                // Where the key is free, and a waiter of a newer version stands before us, nothing
+                // ends at a time that is known: that waiter is told of its turn, and we of ours.
+                if rank == 0 || ends > self.looked {
+                    next = next.min(self.at_expiry(ends, rank));
+                }
                 if rank == 0 {
                     let poll = self.looked.plus(self.jitter.shorten(self.longest_pause));
                     next = next.min(poll);
@@ -384,6 +393,14 @@ mod tests {
     }
 
     #[test]
+    fn behind_a_newer_waiter_nobody_asks_all_the_time() {
+        let mut looks = looks();
+        let free = Ahead::Foreign { ends: at(1_000) };
+        looks.seen(at(1_000), 1, free, None, FOREMOST);
+        assert!(looks.next() > at(1_700) && looks.next() <= at(2_000));
+    }
+
+    #[test]
     fn whom_nobody_tells_backs_off_to_the_longest_pause() {
         let moments = polls(looks(), 40);
         assert!(moments[0] > at(9) && moments[0] <= at(13), "{moments:?}");
@@ -481,6 +498,19 @@ mod tests {
         assert!(polls.len() <= 20, "{}", polls.len());
         let too_soon = |pair: &[Moment]| pair[1].since(pair[0]) < HEAD_INTERVAL;
         assert!(!polls.windows(2).any(too_soon), "{polls:?}");
+
+        // Nor does a look that is refused bring the next one forward.
+        let mut polls = 0;
+        looks.at_once(at(1_200));
+        for ms in 1_000..2_000 {
+            looks.is_head(at(ms), at(ms));
+            if at(ms) >= looks.next() {
+                polls += 1;
+                looks.asked(at(ms));
+                looks.at_once(at(ms + 500));
+            }
+        }
+        assert!(polls <= 21, "{polls}");
 
         looks.seen(at(2_000), 0, native(2_500), None, FOREMOST);
         for ms in (2_000..2_500).step_by(10) {

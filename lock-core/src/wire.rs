@@ -223,6 +223,19 @@ pub(crate) fn tidy(text: &str, limit: usize) -> String {
     tidy
 }
 
+/// A name in an error or a log line: what could forge a line is written as `\u{a}`.
+pub(crate) fn escaped(name: &str) -> String {
+    let mut escaped = String::with_capacity(name.len());
+    for letter in name.chars() {
+        if is_harmless(letter) {
+            escaped.push(letter);
+        } else {
+            escaped.extend(letter.escape_unicode());
+        }
+    }
+    escaped
+}
+
 fn is_harmless(letter: char) -> bool {
     let changes_lines_or_direction = matches!(
         letter,

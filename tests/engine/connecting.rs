@@ -67,6 +67,30 @@ async fn many_callers_of_a_replica_share_few_connections() {
     assert!(dials <= 40, "{dials}");
 }
 
+/// A server that accepts connections and refuses each command is dialed with pauses too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_refuses_each_command_is_not_dialed_all_the_time() {
+    let wait = ms(1_500);
+    let server = RedisServer::start();
+    let user = [
+        "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-role",
+    ];
+    server.cli(&user);
+    let url = format!("redis://app:pw@{}", server.address());
+    // A replica is not told from a primary without ROLE: it refuses what writes.
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    let locks = connect_to(LockManager::builder(), &url).await;
+    let before = received(&server);
+    let (errors, took) = callers(&locks, wait).await;
+    assert!(took < wait + NOTICE + SLACK, "{took:?}");
+    assert_eq!(errors.len(), CALLERS);
+    for error in &errors {
+        assert_eq!(kind(error), BackendErrorKind::NotPrimary, "{error}");
+    }
+    let dials = received(&server) - before;
+    assert!(dials <= 40, "{dials}");
+}
+
 /// As many at a server that is full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_callers_of_a_full_server_share_few_connections() {
@@ -235,6 +259,20 @@ fn callers_without_a_manager_share_the_failure_of_its_server() {
         annotated["ms"].as_u64().unwrap() <= 200 + 250 + 300,
         "{annotated}"
     );
+}
+
+/// A caller whose runtime stands still while it connects keeps no other runtime waiting.
+#[test]
+fn a_runtime_that_stands_still_holds_up_no_other() {
+    let server = RedisServer::start();
+    let process = helper!("lock-holder")
+        .env("LOCK_URL", server.url())
+        .arg("standstill")
+        .spawn();
+    let said = process.record(SOON, |record| record.get("ms").is_some());
+    assert_eq!(said["outcome"], "connected");
+    assert!(said["ms"].as_u64().unwrap() < 1_000, "{said}");
+    assert_eq!(said["later"], "connected", "{said}");
 }
 
 /// The failure is not kept: the next call finds the server that is there by then.

@@ -12,7 +12,7 @@ use lock_core::{LockGuard, LockManager, LockWatch, Lost};
 use tests::{RedisServer, eventually_async, shut_down};
 
 use super::probe::{self, EXPLOSIVE};
-use super::{KEY, LONG, NAME, NOTICE, SLACK, SOON, connect, keys, ms, runtime, within};
+use super::{KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, connect, keys, ms, runtime, within};
 
 /// A task as its waker owns it: what it holds goes when the last waker goes.
 struct Owned {
@@ -264,6 +264,50 @@ async fn a_waker_that_panics_keeps_nobody_asleep() {
     let calm = locks.lock("calm").ttl(ttl).acquire().await.unwrap();
     assert_held_for(ttl * 2, &calm).await;
     assert_eq!(locks.counts().panics, 3);
+}
+
+/// A waiter whose waker panics is told that the line broke. The others hear of their grants all the
+/// same, over a new line.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_waker_panics_ends_no_notifications() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock("held").ttl(LONG).acquire().await.unwrap();
+    let request = locks.lock("held").ttl(LONG).wait(LONG);
+    let mut panicking = Box::pin(request.acquire());
+    let mut poll = |waker: &Waker| {
+        let polled = panicking.as_mut().poll(&mut Context::from_waker(waker));
+        assert!(polled.is_pending());
+    };
+    let started = Instant::now();
+    while server.cli(&["EXISTS", "{lock:held}:q"]).integer() == 0 {
+        assert!(started.elapsed() < SOON);
+        poll(Waker::noop());
+        tokio::time::sleep(ms(5)).await;
+    }
+    tokio::time::sleep(ms(50)).await;
+    for _ in 0..3 {
+        poll(&Waker::from(Arc::new(Panics)));
+    }
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let subscribers = || server.cli(&["PUBSUB", "CHANNELS", "lk1:*"]).array().len();
+    eventually_async(SOON, async || subscribers() == 1).await;
+    assert!(locks.counts().panics >= 1);
+    // A waiter is granted the lock by a notification, long before it would poll.
+    let guard = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(locks.lock(NAME).ttl(LONG).wait(SOON).acquire());
+    eventually_async(SOON, async || server.cli(&["EXISTS", QUEUE]).integer() == 1).await;
+    let monitor = server.monitor();
+    guard.release().await.unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    let published = monitor.stop();
+    let grants = published
+        .all()
+        .iter()
+        .filter(|sent| sent.name() == "PUBLISH");
+    assert!(grants.count() >= 1, "it was told");
+    drop((next, panicking, held));
+    shut_down(&locks).await;
 }
 
 /// Thousands of tasks work under one lock. With a list of them it took minutes.

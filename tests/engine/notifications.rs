@@ -31,24 +31,35 @@ async fn a_grant_that_the_server_would_not_have_written_is_not_believed() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-    let waiting = waiter(&server, &locks, SOON, 1).await;
-    let (id, channel) = waits(&server);
     let token = held_token(&server);
     let now = server_us(&server);
     for forged in [
-        format!("g {id} {} {now} 3600000", token + 1),
-        format!("g {id} {} {now} 2001", token + 1),
-        format!("g {id} {} {now} 2000", token - 1),
-        format!("g {id} 0 {now} 2000"),
-        format!("g {id} {} {now} {}", token + 1, u64::MAX),
-        format!("g {id} {} {} 2000", token + 1, u64::MAX),
-        format!("g {id} {} 0 2000", u64::MAX),
+        format!("{} {now} 3600000", token + 1),
+        format!("{} {now} 2001", token + 1),
+        format!("{} {now} 2000", token - 1),
+        format!("0 {now} 2000"),
+        format!("{} {now} {}", token + 1, u64::MAX),
+        format!("{} {} 2000", token + 1, u64::MAX),
+        format!("{} 0 2000", u64::MAX),
     ] {
+        // Each by a waiter that has heard none before.
+        let waiting = waiter(&server, &locks, SOON, 1).await;
+        let (id, channel) = waits(&server);
+        let forged = format!("g {id} {forged}");
         assert_eq!(server.cli(&["PUBLISH", &channel, &forged]).integer(), 1);
         tokio::time::sleep(ms(60)).await;
         assert!(!waiting.is_finished(), "{forged}");
         assert!(!held.is_lost());
+        waiting.abort();
+        eventually_async(SOON, async || server.cli(&["EXISTS", QUEUE]).integer() == 0).await;
     }
+    let waiting = waiter(&server, &locks, SOON, 1).await;
+    let (id, channel) = waits(&server);
+    for _ in 0..20 {
+        let forged = format!("g {id} {} {now} 3600000", token + 1);
+        assert_eq!(server.cli(&["PUBLISH", &channel, &forged]).integer(), 1);
+    }
+    tokio::time::sleep(ms(60)).await;
     assert_eq!(waits(&server).0, id, "it keeps its place");
     // Never dropped: a true one is believed after all of them.
     held.release().await.unwrap();
@@ -59,6 +70,45 @@ async fn a_grant_that_the_server_would_not_have_written_is_not_believed() {
         .unwrap();
     assert!(guard.fencing_token().unwrap().as_u64() > token);
     guard.release().await.unwrap();
+}
+
+/// A grant that is published and comes to nothing tells the owner id to all who listen: its waiter
+/// was frozen for longer than the hand-over's lease, or its line was broken. It waits on under that
+/// id, and believes no grant any more that is not confirmed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_grant_is_believed_once_the_owner_id_may_be_known() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
+    let token = held_token(&server);
+    for breaks_the_line in [false, true] {
+        let waiting = waiter(&server, &locks, SOON, 1).await;
+        let (id, channel) = waits(&server);
+        if breaks_the_line {
+            server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        } else {
+            // As late as a grant that is read after its lease has ended.
+            let late = format!(
+                "g {id} {} {} 2000",
+                token + 1,
+                server_us(&server) - 3_000_000
+            );
+            assert_eq!(server.cli(&["PUBLISH", &channel, &late]).integer(), 1);
+        }
+        tokio::time::sleep(ms(100)).await;
+        let forged = || format!("g {id} {} {} 2000", u64::MAX, server_us(&server));
+        let heard = async || server.cli(&["PUBLISH", &channel, &forged()]).integer() == 1;
+        eventually_async(SOON, heard).await;
+        for _ in 0..5 {
+            tokio::time::sleep(ms(30)).await;
+            assert!(heard().await);
+        }
+        assert!(!waiting.is_finished(), "broken line: {breaks_the_line}");
+        waiting.abort();
+        eventually_async(SOON, async || server.cli(&["EXISTS", QUEUE]).integer() == 0).await;
+    }
+    held.release().await.unwrap();
+    shut_down(&locks).await;
 }
 
 /// Whoever may subscribe and publish, and read no key, learns eight digits of an owner id, and no

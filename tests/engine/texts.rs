@@ -56,6 +56,29 @@ async fn what_others_wrote_is_tidied() {
     }
 }
 
+/// A name may come from a request: in an error it is one line, and nothing of it is hidden.
+#[tokio::test]
+async fn names_in_errors_cannot_forge_a_line() {
+    let locks = LockManager::in_memory();
+    let name = "order:7\r\n2026 ERROR fake\u{1b}[31m\u{202e}";
+    let held = locks.lock(name).acquire().await.unwrap();
+    for wait in [None, Some(ms(20))] {
+        let request = locks.lock(name);
+        let request = match wait {
+            None => request,
+            Some(wait) => request.wait(wait),
+        };
+        let error = request.acquire().await.unwrap_err().to_string();
+        assert!(
+            error.contains("`lock:order:7\\u{d}\\u{a}2026 ERROR fake\\u{1b}[31m\\u{202e}`"),
+            "{error}"
+        );
+    }
+    held.release().await.unwrap();
+    let error = locks.lock("{\n").acquire().await.unwrap_err().to_string();
+    assert!(error.contains("`{\\u{a}`"), "{error}");
+}
+
 /// Answers each command of a connection: as a server does while it is greeted, and then by an error.
 fn answer(stream: &TcpStream, said: &str) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);

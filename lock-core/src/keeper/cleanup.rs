@@ -284,7 +284,9 @@ impl Cleanup {
     /// One less is waited for.
     fn settled(&self) {
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.drained.notify_waiters();
+            self.common
+                .counters
+                .waking(|| self.drained.notify_waiters());
             self.common.wake.notify_one();
         }
     }

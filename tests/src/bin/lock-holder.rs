@@ -15,6 +15,9 @@
 //!   took and what it was told, `{"calls": [{"ms": .., "error": ..}], "annotated": ..}`, the latter
 //!   for an annotated function that waits 200 ms. Each line on stdin asks once more, and is
 //!   answered by `{"again": "connected"}` or the error.
+//! - `standstill` begins to connect on one runtime, which then stands still, asks for the manager on
+//!   another one, and says how long that took, `{"ms": .., "outcome": .., "later": ..}`, the last one
+//!   for the first runtime when it goes on.
 //!
 //! The server is that of LOCK_URL.
 
@@ -38,6 +41,7 @@ fn main() {
         "fork" => fork(number(&next()), number(&next()), number(&next())),
         "fork-busy" => fork_busy(number(&next())),
         "current" => current(number(&next())),
+        "standstill" => standstill(),
         other => panic!("`{other}` is not known here"),
     }
 }
@@ -78,6 +82,28 @@ fn hold(name: &str, ttl: Duration, wait: Duration) {
         say(&json!({ "told": true }));
         std::future::pending::<()>().await;
     });
+}
+
+fn standstill() {
+    let outcome = |manager: Result<LockManager, LockError>| match manager {
+        Ok(_) => "connected".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let (still, other) = (runtime(), runtime());
+    // Long enough to begin, and too short to have an answer.
+    let mut first = Box::pin(LockManager::current());
+    still.block_on(std::future::poll_fn(|cx| {
+        assert!(first.as_mut().poll(cx).is_pending(), "it takes a server");
+        std::task::Poll::Ready(())
+    }));
+    let started = Instant::now();
+    let said = outcome(other.block_on(LockManager::current()));
+    let took = started.elapsed();
+    let later = outcome(still.block_on(first));
+    let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    say(&json!({ "ms": ms, "outcome": said, "later": later }));
+    // Ends with the test, which closes it.
+    for _line in io::stdin().lock().lines() {}
 }
 
 fn fork(held: u32, children: u32, count: u32) {

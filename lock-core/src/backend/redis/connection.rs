@@ -24,6 +24,7 @@ use crate::clock::{Clock, Moment};
 use crate::counts::Counters;
 use crate::error::{BackendErrorKind, LockError};
 use crate::lease::{Anchor, UNKNOWN_LIFE};
+use crate::sync::Mutex;
 use crate::wire::{MAX_LABEL, tidy};
 
 /// Balancers and address translators forget a connection that is silent for some minutes, and drop
@@ -38,7 +39,7 @@ pub(super) struct Connector {
     address: Arc<str>,
     timeout: Duration,
     scripts: Vec<&'static Script>,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
 }
 
 /// A connection to a primary, with the scripts loaded.
@@ -54,6 +55,9 @@ pub(super) struct Connection {
     /// For commands that only make sense one after another on one connection.
     pub(super) turn: tokio::sync::Mutex<()>,
     broken: AtomicBool,
+    broken_by: Mutex<Option<LockError>>,
+    /// The server carried out a command.
+    has_served: AtomicBool,
     /// How long a command may take before the connection is to blame.
     patience: Duration,
     /// When the first command was sent, in nanoseconds, of those without an answer since the last
@@ -140,6 +144,8 @@ impl Connector {
                 clock_difference,
                 turn: tokio::sync::Mutex::default(),
                 broken: AtomicBool::new(false),
+                broken_by: Mutex::default(),
+                has_served: AtomicBool::new(false),
                 patience: self.timeout,
                 silent_since: AtomicU64::new(0),
             })
@@ -339,11 +345,25 @@ fn since_epoch() -> Duration {
 
 impl Connection {
     pub(super) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+        self.broken.load(Ordering::Acquire)
     }
 
-    pub(super) fn break_off(&self) {
-        self.broken.store(true, Ordering::Relaxed);
+    /// Nobody uses it from now on.
+    pub(super) fn break_off(&self, error: &LockError) {
+        let error = error.clone();
+        let replaced = self.broken_by.lock().replace(error);
+        drop(replaced);
+        self.broken.store(true, Ordering::Release);
+    }
+
+    /// Whether the server did anything over it but refuse.
+    pub(super) fn has_served(&self) -> bool {
+        self.has_served.load(Ordering::Relaxed)
+    }
+
+    /// Why it is broken, where it is.
+    pub(super) fn broken_by(&self) -> Option<LockError> {
+        self.broken_by.lock().clone()
     }
 
     pub(super) fn floor_us(&self) -> u64 {
@@ -364,8 +384,11 @@ impl Connection {
     ) -> Result<Result<Value, RedisError>, LockError> {
         let mut handle = self.handle.clone();
         let answer = tokio::time::timeout(limit, handle.send_packed_command(command)).await;
-        let answer = self.sorted(answer, limit)?;
-        Ok(answer.and_then(Value::extract_error))
+        let answer = self.sorted(answer, limit)?.and_then(Value::extract_error);
+        if answer.is_ok() {
+            self.has_served.store(true, Ordering::Relaxed);
+        }
+        Ok(answer)
     }
 
     /// Sends many commands in one go; an answer for each.
@@ -378,7 +401,13 @@ impl Connection {
         let sending = handle.send_packed_commands(pipeline, 0, pipeline.len());
         let answers = tokio::time::timeout(limit, sending).await;
         match self.sorted(answers, limit)? {
-            Ok(answers) => Ok(answers.into_iter().map(Value::extract_error).collect()),
+            Ok(answers) => {
+                let answers: Vec<_> = answers.into_iter().map(Value::extract_error).collect();
+                if answers.iter().any(Result::is_ok) {
+                    self.has_served.store(true, Ordering::Relaxed);
+                }
+                Ok(answers)
+            }
             Err(error) => Err(self.unusable(&error)),
         }
     }
@@ -412,19 +441,21 @@ impl Connection {
     ) -> Result<Result<T, RedisError>, LockError> {
         match answer {
             Ok(Err(error)) if !is_from_server(&error) => {
-                self.break_off();
-                Err(self.unusable(&error))
+                let error = self.unusable(&error);
+                self.break_off(&error);
+                Err(error)
             }
             Ok(answer) => {
                 self.silent_since.store(0, Ordering::Relaxed);
                 Ok(answer)
             }
             Err(_elapsed) => {
+                let error = timed_out(&self.cannot_ask());
                 // Behind a black hole nothing would ever tell that the connection is dead.
                 if limit >= self.patience || self.is_silent_for(self.patience / 2, limit) {
-                    self.break_off();
+                    self.break_off(&error);
                 }
-                Err(timed_out(&self.cannot_ask()))
+                Err(error)
             }
         }
     }

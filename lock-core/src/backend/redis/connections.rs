@@ -4,8 +4,9 @@
 //! never share one. A seat is given up when its runtime ends.
 //!
 //! Connecting is a task of its own, one at a time for each runtime: whoever waits for it may give
-//! up, and it goes on for the next one. All who wait share what comes of it. A failure is repeated
-//! after a pause that doubles, as long as somebody waits.
+//! up, and it goes on for the next one. All who wait share what comes of it. After a failure, and
+//! after a connection that broke at once, it is tried again after a pause that doubles, as long as
+//! somebody waits.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,9 +19,13 @@ use tokio::sync::{Notify, oneshot};
 use super::connection::{Connection, Connector};
 use crate::backend::Origin;
 use crate::clock::{Clock, Moment};
+use crate::counts::Counters;
 use crate::error::LockError;
 use crate::retry::{Backoff, Jitter};
 use crate::sync::{Mutex, Process, assert_no_mutex_held};
+
+/// A connection that lived for so long was a good one.
+const STEADY: Duration = Duration::from_secs(1);
 
 /// The seats of all runtimes.
 pub(super) struct Connections {
@@ -54,15 +59,13 @@ struct State {
     is_dialing: bool,
     /// How many wait for it.
     waiting: usize,
-    failure: Option<Failure>,
-    backoff: Backoff,
-}
-
-/// What came of connecting last.
-struct Failure {
-    error: LockError,
+    /// When the last connection was made that has not been replaced.
+    connected_at: Option<Moment>,
+    /// What came of connecting last, where nothing did.
+    failure: Option<LockError>,
     /// Before this it is not tried again.
     again_at: Moment,
+    backoff: Backoff,
 }
 
 impl Connections {
@@ -153,21 +156,39 @@ impl Connections {
     }
 
     fn last_failure(&self, seat: &Seat) -> LockError {
-        let known = seat.state.lock().failure.as_ref().map(|f| f.error.clone());
+        let known = seat.state.lock().failure.clone();
         known.unwrap_or_else(|| self.connector.no_answer())
     }
 
     /// Has a task of the runtime connect, unless one does.
     fn dial(&self, seat: &Arc<Seat>) {
+        let mut replaced = None;
         {
+            let now = Clock::System.now();
+            let current = seat.current();
+            let has_served = current.as_ref().is_some_and(|current| current.has_served());
+            let broken_by = current.and_then(|current| current.broken_by());
             let mut state = seat.state.lock();
             if state.is_dialing {
                 return;
             }
             state.is_dialing = true;
+            if let Some(at) = state.connected_at.take() {
+                let is_steady = now.since(at) >= STEADY;
+                // The server may accept connections, and refuse each command.
+                if is_steady || has_served {
+                    state.backoff.reset();
+                }
+                if !is_steady {
+                    state.again_at = now.plus(state.backoff.pause());
+                }
+                replaced = std::mem::replace(&mut state.failure, broken_by);
+            }
         }
+        drop(replaced);
         let dialing = Dialing {
             seat: Arc::clone(seat),
+            counters: Arc::clone(&self.connector.counters),
             is_over: false,
         };
         let connector = Arc::clone(&self.connector);
@@ -193,7 +214,9 @@ impl Connections {
                     current: None,
                     is_dialing: false,
                     waiting: 0,
+                    connected_at: None,
                     failure: None,
+                    again_at: Clock::System.now(),
                     backoff: Backoff::new(Jitter::from_os()),
                 }),
                 settled: Notify::new(),
@@ -228,8 +251,8 @@ impl Seat {
         let now = Clock::System.now();
         let state = self.state.lock();
         let failure = state.failure.as_ref()?;
-        let is_lasting = !failure.error.is_worth_a_retry() && now < failure.again_at;
-        is_lasting.then(|| failure.error.clone())
+        let is_lasting = !failure.is_worth_a_retry() && now < state.again_at;
+        is_lasting.then(|| failure.clone())
     }
 }
 
@@ -257,6 +280,7 @@ impl Drop for Waiting<'_> {
 /// or when nobody waits any more.
 struct Dialing {
     seat: Arc<Seat>,
+    counters: Arc<Counters>,
     /// Another task may connect by now.
     is_over: bool,
 }
@@ -265,9 +289,8 @@ impl Dialing {
     async fn run(mut self, connector: Arc<Connector>, seen: Arc<Seen>) {
         loop {
             let pause = {
-                let state = self.seat.state.lock();
-                let again_at = state.failure.as_ref().map(|failure| failure.again_at);
-                again_at.map_or(Duration::ZERO, |at| at.since(Clock::System.now()))
+                let again_at = self.seat.state.lock().again_at;
+                again_at.since(Clock::System.now())
             };
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
@@ -291,10 +314,11 @@ impl Dialing {
     }
 
     fn succeeded(&mut self, connection: Connection) {
+        let now = Clock::System.now();
         let replaced = {
             let mut state = self.seat.state.lock();
             state.is_dialing = false;
-            state.backoff.reset();
+            state.connected_at = Some(now);
             let connection = Some(Arc::new(connection));
             let connection = std::mem::replace(&mut state.current, connection);
             (connection, state.failure.take())
@@ -308,8 +332,8 @@ impl Dialing {
         let now = Clock::System.now();
         let (is_last, replaced) = {
             let mut state = self.seat.state.lock();
-            let again_at = now.plus(state.backoff.pause());
-            let replaced = state.failure.replace(Failure { error, again_at });
+            state.again_at = now.plus(state.backoff.pause());
+            let replaced = state.failure.replace(error);
             let is_last = lasts || state.waiting == 0;
             // In one step with the look at those who wait: the next to come begins anew.
             state.is_dialing = !is_last;
@@ -329,7 +353,8 @@ impl Drop for Dialing {
         if !self.is_over {
             self.seat.state.lock().is_dialing = false;
         }
-        self.seat.settled.notify_waiters();
+        let settled = &self.seat.settled;
+        self.counters.waking(|| settled.notify_waiters());
     }
 }
 

@@ -27,7 +27,12 @@ const AFTER_REFUSAL: Duration = Duration::from_secs(10);
 
 /// Subscribes, listens until the line breaks, and does so again, for ever.
 pub(super) async fn listen(server: Arc<Server>) {
-    server.pushes.are_wanted().await;
+    if server.pushes.line() == Line::Idle {
+        server.pushes.are_wanted().await;
+    } else {
+        // It was listened before, and that ended by a panic.
+        tell(&server, Line::Down);
+    }
     let mut backoff = Backoff::new(Jitter::from_os());
     let mut warned = false;
     loop {
@@ -68,7 +73,8 @@ pub(super) async fn listen(server: Arc<Server>) {
 /// After each change all waiters look: a push may have been lost, or has another way now. Not
 /// after the first: who waits for it has not asked yet, or polls.
 fn tell(server: &Server, line: Line) {
-    let before = server.pushes.set(line);
+    let mut before = line;
+    server.counters.waking(|| before = server.pushes.set(line));
     if before != line && before != Line::Idle {
         server.inbox.look_all();
     }

@@ -376,7 +376,7 @@ pub(super) fn refused(connection: &Connection, key: &LockKey, error: &RedisError
     }
     let error = lock_error("the lock server refuses", error);
     if breaks_connection(&error) {
-        connection.break_off();
+        connection.break_off(&error);
     }
     error
 }

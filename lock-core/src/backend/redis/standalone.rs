@@ -47,7 +47,8 @@ impl Standalone {
     ) -> Result<Asked, LockError> {
         let until = Clock::System.now().plus(limit);
         let connection = self.server.connections.here(limit).await?;
-        let mode = self.mode(attempt, &connection, limit).await;
+        let left = until.since(Clock::System.now());
+        let mode = self.mode(attempt, &connection, left).await;
         for _ in 0..LATE_TRIES {
             let left = until.since(Clock::System.now());
             if let Some(asked) = self.ask_once(attempt, &connection, mode, left).await? {
@@ -117,7 +118,13 @@ impl Standalone {
                 .await?
         };
         attempt.answered(&copy);
-        let reply = reply.map_err(|error| refused(connection, &attempt.key, &error))?;
+        let reply = reply.map_err(|error| {
+            let error = refused(connection, &attempt.key, &error);
+            if error.is_worth_a_retry() {
+                attempt.refused(&copy);
+            }
+            error
+        })?;
         let answer = reply::acquire(reply)?;
         self.server.told_time(connection, sent, answer.server_us);
         let poll = (mode == Mode::Polling).then(|| wait::poll_interval(ttl));

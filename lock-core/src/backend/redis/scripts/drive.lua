@@ -1,6 +1,7 @@
 -- drive: while K is free and someone waits, K goes to the first live waiter.
 --
 -- Not a script of its own: acquire.lua and release.lua include it. It reads
+--   time         the answer to TIME
 --   now, now_ms  server time, the latter nil where it was not needed yet
 --   floor, lead    of tokens
 --   nonce, ttl, label  who calls      entry    of a caller who waits, else "" or nil
@@ -86,8 +87,9 @@ if owner then
       redis.call('ZREM', KEYS[2], unpack(owner.gone))
     end
   end
-  -- Thirteen digits, which a number has exactly as a text.
-  value = 'lk1:' .. owner.nonce .. ' ' .. owner.token .. ' ' .. now_ms .. ' ' .. owner.label
+  -- The milliseconds are cut from the text of the time, which costs less than to write a number.
+  local since_ms = time[1] .. string.sub('00000' .. time[2], -6, -4)
+  value = 'lk1:' .. owner.nonce .. ' ' .. owner.token .. ' ' .. since_ms .. ' ' .. owner.label
   redis.call('SET', KEYS[1], value, 'PX', owner.lease)
 end
 

@@ -303,11 +303,18 @@ async fn a_node_of_a_cluster_is_refused_at_connect() {
     let server = RedisServer::options()
         .args(["--cluster-enabled", "yes"])
         .start();
-    let error = LockManager::connect(&server.url()).await.unwrap_err();
-    assert_eq!(kind(&error), BackendErrorKind::Unsupported);
-    let text = error.to_string();
-    assert!(text.contains("node of a Redis Cluster"), "{text}");
-    assert!(text.contains(&server.address().to_string()), "{text}");
+    // Also to a user who may not read it in INFO.
+    server.cli(&[
+        "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-info",
+    ]);
+    let restricted = format!("redis://app:pw@{}", server.address());
+    for url in [server.url(), restricted] {
+        let error = LockManager::connect(&url).await.unwrap_err();
+        assert_eq!(kind(&error), BackendErrorKind::Unsupported);
+        let text = error.to_string();
+        assert!(text.contains("node of a Redis Cluster"), "{text}");
+        assert!(text.contains(&server.address().to_string()), "{text}");
+    }
 }
 
 /// An address translator forgets what is silent for minutes.

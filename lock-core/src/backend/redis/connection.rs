@@ -198,6 +198,14 @@ impl Connector {
         if let Err(Some(error)) = role {
             return Err(error);
         }
+        if info.is_err() {
+            // Every user may greet, and the answer has the mode too.
+            let greeting = handle.send_packed_command(&redis::cmd("HELLO")).await;
+            let mode = greeting.ok().and_then(|greeting| text_of(greeting, "mode"));
+            if mode.as_deref() == Some("cluster") {
+                return Err(self.is_clustered());
+            }
+        }
         let incarnation = self.incarnation(info)?;
         if let Some(Err(error)) = replies.find(Result::is_err) {
             // Then each is sent with its text once.
@@ -280,14 +288,7 @@ impl Connector {
         };
         self.check_version(field("redis_version"))?;
         if field("cluster_enabled") == Some("1") {
-            let address = &self.address;
-            return Err(LockError::advised(
-                BackendErrorKind::Unsupported,
-                format!(
-                    "the server at {address} is a node of a Redis Cluster, which is not supported yet"
-                ),
-                "connect to a primary that is not part of a cluster",
-            ));
+            return Err(self.is_clustered());
         }
         self.check_eviction(field("maxmemory"), field("maxmemory_policy"));
         let Some(run_id) = field("run_id") else {
@@ -296,6 +297,17 @@ impl Connector {
         let mut hasher = DefaultHasher::new();
         run_id.hash(&mut hasher);
         Ok(hasher.finish().max(UNKNOWN_LIFE + 1))
+    }
+
+    fn is_clustered(&self) -> LockError {
+        let address = &self.address;
+        LockError::advised(
+            BackendErrorKind::Unsupported,
+            format!(
+                "the server at {address} is a node of a Redis Cluster, which is not supported yet"
+            ),
+            "connect to a primary that is not part of a cluster",
+        )
     }
 
     /// A server that makes room by deleting keys deletes locks.
@@ -328,6 +340,19 @@ impl Connector {
             _ => Ok(()),
         }
     }
+}
+
+/// The text of a field of a map.
+fn text_of(map: Value, field: &str) -> Option<String> {
+    let Value::Map(fields) = map else {
+        return None;
+    };
+    let mut fields = fields.into_iter();
+    let (_, value) = fields.find(|(name, _)| {
+        let name = redis::from_redis_value_ref::<String>(name);
+        name.is_ok_and(|name| name == field)
+    })?;
+    redis::from_redis_value(value).ok()
 }
 
 /// Numbers for connections, never used twice in this process.

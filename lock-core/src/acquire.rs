@@ -23,6 +23,8 @@ use tracing::{debug, warn};
 /// How much longer than its wait a waiter may stay to hear that it left the queue. When that
 /// is not enough the keeper goes on.
 const LEAVE: Duration = Duration::from_millis(150);
+/// The first look may take so long, also where the wait is shorter.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
 /// How much longer than its wait a call may take to find out that a key without expiry gets none.
 const LATEST: Duration = Duration::from_millis(230);
 
@@ -281,6 +283,7 @@ pub(crate) async fn wait_for(
         trouble: None,
         is_cut_off: false,
         no_expiry: NoExpiry::default(),
+        has_asked: false,
         id_is_known: false,
     };
     loop {
@@ -308,6 +311,7 @@ struct Waiting {
     /// There is no connection to look over.
     is_cut_off: bool,
     no_expiry: NoExpiry,
+    has_asked: bool,
     /// A grant may have been published that never came to a guard: whoever listened knows the owner
     /// id by now, and could write the next one.
     id_is_known: bool,
@@ -342,9 +346,13 @@ impl Waiting {
         latest.map_or(self.deadline, |latest| self.deadline.max(latest))
     }
 
-    /// The longest that one command may take now.
+    /// The longest that one command may take now. However short the wait is, the server is asked
+    /// once.
     fn limit(&self) -> Duration {
-        let left = self.ends_at().since(self.clock().now());
+        let mut left = self.ends_at().since(self.clock().now());
+        if !self.has_asked {
+            left = left.max(FIRST_LOOK);
+        }
         self.armed.core.settings.command_timeout.min(left)
     }
 
@@ -357,6 +365,7 @@ impl Waiting {
             }
             let asked = self.armed.ask(limit).await;
             let now = self.clock().now();
+            self.has_asked = true;
             self.looks.asked(now);
             match asked {
                 Ok(Asked::Held {

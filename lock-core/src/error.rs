@@ -113,10 +113,10 @@ pub enum LockError {
          inside of `LockManager::scope` is not in that scope: give it one of its own"
     )]
     NotConfigured,
-    /// The call was not made on a tokio runtime.
+    /// The call was not made on a tokio runtime, or on one that is shutting down.
     #[error(
-        "there is no tokio runtime here: call it from a task, or inside of `Runtime::block_on` or \
-         `Runtime::enter`"
+        "there is no tokio runtime here, or it is shutting down: call it from a task, or inside of \
+         `Runtime::block_on` or `Runtime::enter`"
     )]
     NoRuntime,
     /// A global manager is there already.
@@ -314,7 +314,8 @@ fn about(holder: Option<&Holder>) -> String {
 )]
 #[non_exhaustive]
 pub struct ShutdownIncomplete {
-    /// How many releases and cancels were still open.
+    /// How many releases and cancels were still open, or were given up while their lease lasts:
+    /// where the user has lost the right to run them.
     pub open: usize,
 }
 

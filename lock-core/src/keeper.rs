@@ -130,13 +130,15 @@ impl Keeper {
         self.shared.cleanup.put(job);
     }
 
-    /// Waits until no release or settlement is open, at most for the limit. How many are left.
+    /// Waits until no release or settlement is open, at most for the limit. How many are left, with
+    /// those that were given up while their leases last.
     pub(crate) async fn drain(&self, limit: Duration) -> usize {
         let cleanup = &self.shared.cleanup;
-        match tokio::time::timeout(limit, cleanup.drained()).await {
+        let open = match tokio::time::timeout(limit, cleanup.drained()).await {
             Ok(()) => 0,
             Err(_elapsed) => cleanup.open(),
-        }
+        };
+        open + cleanup.given_up()
     }
 }
 

@@ -327,6 +327,7 @@ impl ByUrl {
 /// share what comes of it, and whoever comes after a failure tries again.
 async fn by_url() -> Result<LockManager, LockError> {
     let runtime = Handle::try_current().map_err(|_| LockError::NoRuntime)?;
+    let mut is_first = true;
     loop {
         let (sender, receiver) = watch::channel(None);
         let (mut receiver, sender) = {
@@ -341,6 +342,7 @@ async fn by_url() -> Result<LockManager, LockError> {
                 (receiver, Some(sender))
             }
         };
+        let is_ours = sender.is_some();
         if let Some(sender) = sender {
             let connecting = ConnectingByUrl {
                 runtime: runtime.id(),
@@ -356,8 +358,11 @@ async fn by_url() -> Result<LockManager, LockError> {
             return outcome;
         }
         // A runtime that shuts down drops what is spawned at once. Then this task has to leave its
-        // poll, so that it is dropped too.
+        // poll, so that it is dropped too. A caller of `Handle::block_on` is not.
         tokio::task::yield_now().await;
+        if is_ours && !std::mem::take(&mut is_first) {
+            return Err(LockError::NoRuntime);
+        }
     }
 }
 

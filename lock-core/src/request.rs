@@ -117,6 +117,11 @@ impl LockRequest {
     /// Returns within the wait and 250 ms; without a wait, within the command timeout, or within
     /// 250 ms where that is longer, because a key without expiry is polled for about 200 ms.
     ///
+    /// # Panics
+    /// As tokio's timers do: on a runtime without its time driver, and through
+    /// [`Handle::block_on`](tokio::runtime::Handle::block_on) when the runtime is shut down during
+    /// the call.
+    ///
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue; a lock that was granted meanwhile
     /// is released.

@@ -27,10 +27,11 @@ pub(crate) fn scheme(url: &str) -> Result<Scheme, LockError> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(invalid("the lock URL has no scheme"));
     };
-    match scheme {
+    let scheme = scheme.to_ascii_lowercase();
+    match scheme.as_str() {
         "memory" => Ok(Scheme::Memory),
-        "redis" | "unix" | "redis+unix" => redis(scheme, rest),
-        _ => Err(unknown(scheme)),
+        "redis" | "unix" | "redis+unix" => redis(&scheme, rest),
+        _ => Err(unknown(&scheme)),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{LockGuard, LockManager, ShutdownIncomplete};
-use tests::{Direction, FrozenClock, Proxy, RedisServer, shut_down};
+use lock_core::{LockGuard, LockManager, Renew, ShutdownIncomplete};
+use tests::{Direction, FrozenClock, Proxy, RedisServer, eventually_async, shut_down};
 use tokio::task::JoinSet;
 
 use super::{LONG, NAME, SLACK, SOON, connect, connect_to, keys, ms};
@@ -128,6 +128,28 @@ async fn shutdown_ends_with_its_timeout_and_says_what_is_left() {
 
 /// A cancel is confirmed once the server's clock is past what was sent. It never is when that was
 /// set back by an hour.
+/// The user lost the right to run scripts: the releases are given up, and the keys stay for their ttl.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shutdown_counts_what_was_refused() {
+    const GUARDS: usize = 7;
+    let server = RedisServer::start();
+    server.cli(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all"]);
+    let url = format!("redis://app:pw@{}", server.address());
+    let locks = connect_to(LockManager::builder(), &url).await;
+    let guards = many(&locks, GUARDS).await;
+    let short = locks.lock("short").ttl(ms(300)).renew(Renew::Never);
+    let short = short.acquire().await.unwrap();
+    server.cli(&["ACL", "SETUSER", "app", "-eval", "-evalsha"]);
+    drop((guards, short));
+    let left = locks.shutdown().await.unwrap_err();
+    assert!((GUARDS..=GUARDS + 1).contains(&left.open), "{left}");
+    // That whose lease is over is not counted any more.
+    eventually_async(SOON, async || {
+        locks.shutdown().await.unwrap_err().open == GUARDS
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutdown_ends_after_the_server_s_clock_was_set_back() {
     let timeout = ms(200);

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 use lock_core::{LockGuard, LockManager, LockWatch, Lost};
-use tests::{RedisServer, eventually_async, shut_down};
+use tests::{RedisServer, eventually_async, helper, shut_down};
 
 use super::probe::{self, EXPLOSIVE};
 use super::{KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, connect, keys, ms, runtime, within};
@@ -185,6 +185,21 @@ fn runtimes_that_are_dropped_under_load_hang_nothing() {
         staying.block_on(shut_down(&locks));
         assert_eq!(keys(&server), Vec::<String>::new());
     });
+}
+
+/// A thread that is not a task of the runtime is not dropped with it: it is told.
+#[test]
+fn calls_on_a_runtime_that_was_shut_down_end() {
+    let server = RedisServer::start();
+    let process = helper!("lock-holder")
+        .env("LOCK_URL", server.url())
+        .arg("shut-down")
+        .spawn();
+    let said = process.record(SOON, |record| record.get("shut_down").is_some());
+    for outcome in said["shut_down"].as_array().unwrap() {
+        let outcome = outcome.as_str().unwrap();
+        assert!(outcome.contains("it is shutting down"), "{said}");
+    }
 }
 
 async fn assert_held_for(span: std::time::Duration, held: &LockGuard) {

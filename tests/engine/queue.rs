@@ -134,6 +134,24 @@ async fn no_call_looks_at_more_than_a_hundred_entries() {
     assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
 }
 
+/// A free lock is had, however short the wait for it is.
+#[tokio::test]
+async fn the_shortest_wait_asks_once() {
+    let server = RedisServer::start();
+    for locks in [connect(&server).await, LockManager::in_memory()] {
+        for wait in [Duration::from_nanos(1), Duration::from_micros(1), ms(1)] {
+            let guard = locks.lock(NAME).ttl(LONG).wait(wait).acquire().await;
+            let guard = guard.unwrap();
+            let started = Instant::now();
+            let other = locks.lock(NAME).ttl(LONG).wait(wait).acquire().await;
+            assert!(matches!(other, Err(LockError::Timeout { .. })), "{other:?}");
+            assert!(started.elapsed() < NOTICE + SLACK);
+            guard.release().await.unwrap();
+        }
+    }
+    assert_eq!(server.cli(&["EXISTS", KEY, QUEUE]).integer(), 0);
+}
+
 /// A waiter behind many dead ones is granted the lock without a poll: here one that never polls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_background_worker_goes_on_until_a_live_waiter_has_the_lock() {

@@ -6,9 +6,9 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use lock_core::{LockError, LockManager};
-use tests::RedisServer;
+use tests::{Proxy, RedisServer};
 
-use super::{KEY, NAME, connect, ms};
+use super::{KEY, NAME, connect, connect_to, ms};
 
 fn text(error: &LockError) -> String {
     let mut text = format!("{error} {error:?}");
@@ -77,6 +77,23 @@ async fn names_in_errors_cannot_forge_a_line() {
     held.release().await.unwrap();
     let error = locks.lock("{\n").acquire().await.unwrap_err().to_string();
     assert!(error.contains("`{\\u{a}`"), "{error}");
+}
+
+/// Why a command came to nothing is said in the same line as where it was sent.
+#[tokio::test]
+async fn a_connection_that_broke_is_named_with_the_reason() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = connect_to(LockManager::builder(), &proxy.url()).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    proxy.refuse();
+    proxy.cut_all();
+    let error = held.renew().await.unwrap_err().to_string();
+    let begin = format!("cannot ask the lock server at {} (", proxy.address());
+    assert!(error.starts_with(&begin), "{error}");
+    assert!(!error.contains("os error"), "{error}");
+    proxy.forward();
+    held.release().await.unwrap();
 }
 
 /// Answers each command of a connection: as a server does while it is greeted, and then by an error.

@@ -67,6 +67,8 @@ pub(super) struct Cleanup {
     /// Jobs that are queued or under way.
     open: AtomicUsize,
     drained: Notify,
+    /// When the leases end whose releases were given up before.
+    given_up: Mutex<Vec<Moment>>,
 }
 
 struct Queue {
@@ -197,11 +199,30 @@ impl Cleanup {
             common,
             open: AtomicUsize::new(0),
             drained: Notify::new(),
+            given_up: Mutex::default(),
         }
     }
 
     pub(super) fn open(&self) -> usize {
         self.open.load(Ordering::Acquire)
+    }
+
+    /// How many releases were given up whose leases may still last.
+    pub(super) fn given_up(&self) -> usize {
+        let now = self.common.now();
+        let mut given_up = self.given_up.lock();
+        given_up.retain(|ends| now < *ends);
+        given_up.len()
+    }
+
+    fn give_up(&self, task: &Task) {
+        let now = self.common.now();
+        let mut given_up = self.given_up.lock();
+        // Not at each one, so that many cost no more than each by itself.
+        if given_up.len() == given_up.capacity() {
+            given_up.retain(|ends| now < *ends);
+        }
+        given_up.push(task.terms.give_up_at);
     }
 
     pub(super) fn put(&self, job: Job) {
@@ -438,6 +459,10 @@ fn conclude(cleanup: &Cleanup, mut task: Task, outcome: Result<Released, LockErr
         common
             .counters
             .trace(|| warn!(%key, %error, "release given up: the lease ends by itself"));
+        // Where a companion key is of another type, the lock itself has been deleted.
+        if is_refused && !matches!(error, LockError::ForeignKey { .. }) {
+            cleanup.give_up(&task);
+        }
         cleanup.finish(&task);
         return is_refused;
     }

@@ -18,6 +18,8 @@
 //! - `standstill` begins to connect on one runtime, which then stands still, asks for the manager on
 //!   another one, and says how long that took, `{"ms": .., "outcome": .., "later": ..}`, the last one
 //!   for the first runtime when it goes on.
+//! - `shut-down` calls on the handle of a runtime that was shut down, of each flavour, and says what
+//!   came of it, `{"shut_down": [..]}`.
 //!
 //! The server is that of LOCK_URL.
 
@@ -42,6 +44,7 @@ fn main() {
         "fork-busy" => fork_busy(number(&next())),
         "current" => current(number(&next())),
         "standstill" => standstill(),
+        "shut-down" => shut_down(),
         other => panic!("`{other}` is not known here"),
     }
 }
@@ -102,6 +105,29 @@ fn standstill() {
     let later = outcome(still.block_on(first));
     let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     say(&json!({ "ms": ms, "outcome": said, "later": later }));
+    // Ends with the test, which closes it.
+    for _line in io::stdin().lock().lines() {}
+}
+
+fn shut_down() {
+    let mut said = Vec::new();
+    let staying = runtime();
+    let locks = staying.block_on(connect());
+    let threads = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    for gone in [runtime(), threads.expect("a runtime can be had")] {
+        let handle = gone.handle().clone();
+        gone.shutdown_background();
+        let current = handle.block_on(LockManager::current());
+        let connected = handle.block_on(locks.lock("job").acquire());
+        said.extend([current.err(), connected.err()].map(|error| match error {
+            Some(error) => error.to_string(),
+            None => "it succeeded".to_owned(),
+        }));
+    }
+    say(&json!({ "shut_down": said }));
     // Ends with the test, which closes it.
     for _line in io::stdin().lock().lines() {}
 }

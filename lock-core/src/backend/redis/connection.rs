@@ -16,7 +16,7 @@ use redis::{
 use tokio::time::error::Elapsed;
 use tracing::warn;
 
-use super::fault::{connect_error, lock_error, said, timed_out};
+use super::fault::{connect_error, io_error, lock_error, said, timed_out};
 use super::reply::micros_of;
 use super::scripts::Script;
 use crate::backend::Origin;
@@ -451,7 +451,7 @@ impl Connection {
     }
 
     fn unusable(&self, error: &RedisError) -> LockError {
-        lock_error(self.cannot_ask(), error)
+        io_error(self.cannot_ask(), error)
     }
 
     fn cannot_ask(&self) -> String {

@@ -57,6 +57,8 @@ struct State {
     current: Option<Arc<Connection>>,
     /// Whether a task of the runtime connects.
     is_dialing: bool,
+    /// That task ended before it was done: its runtime shuts down.
+    was_dropped: bool,
     /// How many wait for it.
     waiting: usize,
     /// When the last connection was made that has not been replaced.
@@ -100,14 +102,21 @@ impl Connections {
                     return Err(error);
                 }
                 self.dial(&seat);
-                settled.await;
                 // A runtime that shuts down drops the task that connects in the very call that
-                // spawns it. Then this one has to leave its poll, so that it is dropped too.
-                tokio::task::yield_now().await;
+                // spawns it.
+                if seat.state.lock().was_dropped {
+                    return Err(LockError::NoRuntime);
+                }
+                settled.await;
             }
         };
         let outcome = tokio::time::timeout(limit, connected).await;
         drop(waiting);
+        if matches!(outcome, Ok(Err(LockError::NoRuntime))) {
+            // This task has to leave its poll, so that it is dropped too. Not under a timer, which
+            // panics there.
+            tokio::task::yield_now().await;
+        }
         outcome.unwrap_or_else(|_elapsed| Err(self.last_failure(&seat)))
     }
 
@@ -173,6 +182,7 @@ impl Connections {
                 return;
             }
             state.is_dialing = true;
+            state.was_dropped = false;
             if let Some(at) = state.connected_at.take() {
                 let is_steady = now.since(at) >= STEADY;
                 // The server may accept connections, and refuse each command.
@@ -213,6 +223,7 @@ impl Connections {
                 state: Mutex::new(State {
                     current: None,
                     is_dialing: false,
+                    was_dropped: false,
                     waiting: 0,
                     connected_at: None,
                     failure: None,
@@ -351,7 +362,9 @@ impl Drop for Dialing {
             return;
         }
         if !self.is_over {
-            self.seat.state.lock().is_dialing = false;
+            let mut state = self.seat.state.lock();
+            state.is_dialing = false;
+            state.was_dropped = true;
         }
         let settled = &self.seat.settled;
         self.counters.waking(|| settled.notify_waiters());

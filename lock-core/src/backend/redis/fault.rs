@@ -1,5 +1,7 @@
 //! What a server's error means to somebody who wants a lock.
 
+use std::fmt::Display;
+
 use redis::{ErrorKind, RedisError};
 
 use crate::error::{BackendErrorKind, LockError};
@@ -25,13 +27,21 @@ pub(super) fn lock_error(context: impl Into<String>, error: &RedisError) -> Lock
 
 /// There is no connection, and why: an operator needs address and reason in one line.
 pub(super) fn connect_error(address: &str, error: &RedisError) -> LockError {
+    io_error(
+        format!("cannot connect to the lock server at {address}"),
+        error,
+    )
+}
+
+/// The same of a connection that broke.
+pub(super) fn io_error(context: impl Display, error: &RedisError) -> LockError {
     let said = said(error);
     let reason = if error.is_io_error() {
         io_reason(&said)
     } else {
         said
     };
-    let text = format!("cannot connect to the lock server at {address} ({reason})");
+    let text = format!("{context} ({reason})");
     LockError::backend(kind_of(error), text)
 }
 

@@ -314,8 +314,8 @@ fn about(holder: Option<&Holder>) -> String {
 )]
 #[non_exhaustive]
 pub struct ShutdownIncomplete {
-    /// How many releases and cancels were still open, or were given up while their lease lasts:
-    /// where the user has lost the right to run them.
+    /// How many releases and cancels were still open, with the releases that the server forbade and
+    /// whose lease lasts: the user has lost the right to run them.
     pub open: usize,
 }
 

@@ -45,6 +45,8 @@ struct Terms {
     tries: u32,
     /// Whether `shutdown` waits for it.
     is_awaited: bool,
+    /// The lock was held: it is the release of a guard, and no cancel.
+    was_held: bool,
 }
 
 #[derive(Debug)]
@@ -67,7 +69,7 @@ pub(super) struct Cleanup {
     /// Jobs that are queued or under way.
     open: AtomicUsize,
     drained: Notify,
-    /// When the leases end whose releases were given up before.
+    /// When the leases end whose releases the server forbade.
     given_up: Mutex<Vec<Moment>>,
 }
 
@@ -207,7 +209,7 @@ impl Cleanup {
         self.open.load(Ordering::Acquire)
     }
 
-    /// How many releases were given up whose leases may still last.
+    /// How many releases were forbidden whose leases may still last.
     pub(super) fn given_up(&self) -> usize {
         let now = self.common.now();
         let mut given_up = self.given_up.lock();
@@ -233,6 +235,7 @@ impl Cleanup {
             give_up_at,
             tries: 0,
             is_awaited: true,
+            was_held: ending.origin.is_none(),
         };
         self.queue.lock().put(Task { ending, terms }, lane);
         self.common.wake.notify_one();
@@ -412,9 +415,12 @@ async fn run(mut under_way: UnderWay) {
 fn repeats_itself(error: &LockError) -> bool {
     match error {
         LockError::ForeignKey { .. } => true,
-        LockError::Backend(error) => matches!(error.kind(), BackendErrorKind::Permission),
-        _ => false,
+        error => is_forbidden(error),
     }
+}
+
+fn is_forbidden(error: &LockError) -> bool {
+    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::Permission)
 }
 
 /// Whether a release is not sent any more, whatever may come.
@@ -459,8 +465,7 @@ fn conclude(cleanup: &Cleanup, mut task: Task, outcome: Result<Released, LockErr
         common
             .counters
             .trace(|| warn!(%key, %error, "release given up: the lease ends by itself"));
-        // Where a companion key is of another type, the lock itself has been deleted.
-        if is_refused && !matches!(error, LockError::ForeignKey { .. }) {
+        if task.terms.was_held && is_forbidden(&error) {
             cleanup.give_up(&task);
         }
         cleanup.finish(&task);

@@ -234,8 +234,8 @@ impl Looks {
         match self.ahead {
             Ahead::Native { ends } if is_foremost => next = next.min(self.at_expiry(ends, rank)),
             Ahead::Foreign { ends } if is_foremost => {
-                // Where the key is free, and a waiter of a newer version stands before us, nothing
-                // ends at a time that is known: that waiter is told of its turn, and we of ours.
+                // The key is free, and a waiter of a newer version comes first: there is no expiry to
+                // poll at. The server notifies that waiter, and this one when its turn comes.
                 if rank == 0 || ends > self.looked {
                     next = next.min(self.at_expiry(ends, rank));
                 }

@@ -79,6 +79,23 @@ async fn names_in_errors_cannot_forge_a_line() {
     assert!(error.contains("`{\\u{a}`"), "{error}");
 }
 
+/// Schemes have no case.
+#[tokio::test]
+async fn a_scheme_in_capitals_is_understood() {
+    let server = RedisServer::start();
+    let url = server.url().replace("redis://", "REDIS://");
+    let locks = LockManager::connect(&url).await.unwrap();
+    locks
+        .lock(NAME)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    LockManager::connect("Memory://").await.unwrap();
+}
+
 /// Why a command came to nothing is said in the same line as where it was sent.
 #[tokio::test]
 async fn a_connection_that_broke_is_named_with_the_reason() {

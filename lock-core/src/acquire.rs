@@ -539,7 +539,8 @@ impl Waiting {
                     match connected {
                         Ok(()) => self.is_cut_off = false,
                         Err(error) if error.is_worth_a_retry() => {
-                            self.note_trouble(error, Duration::ZERO);
+                            let timeout = core.settings.command_timeout;
+                            self.note_trouble(error, timeout);
                         }
                         Err(error) => return Err(error),
                     }

@@ -195,6 +195,22 @@ async fn the_last_failure_is_returned_at_the_end_of_the_wait() {
     }
 }
 
+/// The server is refused at first and silent at last: the caller hears of the latter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_of_long_ago_does_not_hide_the_last_one() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let builder = LockManager::builder().command_timeout(ms(200));
+    let locks = connect_to(builder, &proxy.url()).await;
+    proxy.refuse();
+    proxy.cut_all();
+    let waiting = tokio::spawn(locks.lock(NAME).wait(ms(3_000)).acquire());
+    tokio::time::sleep(ms(300)).await;
+    proxy.black_hole();
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(kind(&error), BackendErrorKind::TimedOut, "{error}");
+}
+
 /// What waiting does not cure is said at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_password_is_told_at_once() {

@@ -2,6 +2,10 @@
 //! be as clean as its author left it.
 
 #![deny(warnings, clippy::pedantic, clippy::nursery)]
+#![allow(
+    clippy::redundant_pub_crate,
+    reason = "a visibility is kept, and rustc asks for this one"
+)]
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -806,7 +810,7 @@ mod signatures {
         };
     }
 
-    locked!(pub made(locks, a: u8, b: &str) -> usize { usize::from(a) + b.len() });
+    locked!(pub(super) made(locks, a: u8, b: &str) -> usize { usize::from(a) + b.len() });
     locked!(whole unmade "made:{left}" LockManager::in_memory(), (left, right), { Ok(left + right) });
     locked!(item locks, async fn item(locks: &LockManager, id: u8) -> Result<u8, LockError> { Ok(id) });
 
@@ -822,7 +826,7 @@ mod signatures {
     #[must_use]
     #[distributed_lock(name = "inner", manager = locks, on_error = |_| 0)]
     #[cfg_attr(all(), inline)]
-    pub async fn attributes(locks: &LockManager) -> u8 {
+    pub(super) async fn attributes(locks: &LockManager) -> u8 {
         #![allow(clippy::items_after_statements, reason = "to see that it is heeded")]
         let answer = 1;
         const fn same(answer: u8) -> u8 {

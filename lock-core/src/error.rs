@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dialect::{Dialect, DialectFault};
-use crate::key::NameFault;
+use crate::key::{LockName, NameFault};
 use crate::wire::escaped;
 
 /// Why there is no lock, or no longer one.
@@ -130,7 +130,18 @@ pub enum LockError {
     Backend(#[from] BackendError),
 }
 
+/// How many characters of an invalid name an error shows.
+const SHOWN_NAME: usize = 40;
+
 impl LockError {
+    pub(crate) fn invalid_name(name: &LockName, fault: NameFault) -> Self {
+        let name: String = name.as_str().chars().take(SHOWN_NAME).collect();
+        Self::InvalidName {
+            name: name.into(),
+            fault,
+        }
+    }
+
     /// Whether the lock is with somebody else: [`Contended`](Self::Contended) or
     /// [`Timeout`](Self::Timeout).
     #[must_use]

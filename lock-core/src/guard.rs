@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::error::LockError;
 use crate::hold::Hold;
 use crate::nesting;
-use crate::shared::Core;
+use crate::shared::{Core, Ended};
 use crate::token::FencingToken;
 use tracing::warn;
 
@@ -115,17 +115,10 @@ impl LockGuard {
     /// # Cancel safety
     /// Dropping the future releases the lock in the background.
     pub async fn release(mut self) -> Result<(), LockError> {
-        let Some(ending) = self.ending.clone() else {
-            return Ok(());
-        };
-        // A child has a copy, and must not touch the lock of its parent.
-        self.core.check_process()?;
-        let was_valid = !self.hold.is_lost();
-        self.core.stop_keeping(&self.hold);
-        let released = self.core.release(&ending, was_valid).await?;
-        // Answered: nothing is left for `drop`, unless a copy is still on its way.
-        self.ending = released.still_open;
-        if released.was_held {
+        let released = self.send_release().await?;
+        let was_held = released.was_held;
+        self.settle(released);
+        if was_held {
             Ok(())
         } else {
             Err(LockError::Lost)
@@ -141,9 +134,33 @@ impl LockGuard {
         }
     }
 
-    /// Polls a body under this lock: asking for the lock again inside it fails at once.
-    pub(crate) fn inside<T>(&self, poll: impl FnOnce() -> T) -> T {
-        nesting::inside(self.core.domain(), self.hold.key.text(), poll)
+    /// While the answer lives, asking for this lock on this task fails at once.
+    pub(crate) fn enter(&self) -> nesting::Entered {
+        nesting::enter(self.core.domain(), self.hold.key.text())
+    }
+
+    /// Sends the release and waits for the answer, which goes to [`settle`](Self::settle). The
+    /// guard may still be referred to meanwhile. Dropping the future loses nothing: the guard's
+    /// own drop then releases in the background.
+    fn send_release(&self) -> impl Future<Output = Result<Ended, LockError>> + Send + use<> {
+        let core = Arc::clone(&self.core);
+        let hold = Arc::clone(&self.hold);
+        let ending = self.ending.clone();
+        async move {
+            let Some(ending) = ending else {
+                return Ok(Ended::before());
+            };
+            // A child has a copy, and must not touch the lock of its parent.
+            core.check_process()?;
+            let was_valid = !hold.is_lost();
+            core.stop_keeping(&hold);
+            core.release(&ending, was_valid).await
+        }
+    }
+
+    /// The release was answered: nothing is left for `drop`, unless a copy is still on its way.
+    pub(crate) fn settle(&mut self, released: Ended) {
+        self.ending = released.still_open;
     }
 }
 
@@ -302,34 +319,42 @@ pub(crate) async fn run<T>(
     let out = {
         let mut lost = guard.lost();
         let mut body = std::pin::pin!(body(&guard));
-        std::future::poll_fn(|cx| poll_under(&guard, Pin::new(&mut lost), body.as_mut(), cx))
-            .await?
+        std::future::poll_fn(|cx| {
+            // Loss first: what is polled after it works without the lock.
+            if Pin::new(&mut lost).poll(cx).is_ready() {
+                return Poll::Ready(Err(LockError::Lost));
+            }
+            let _entered = guard.enter();
+            body.as_mut().poll(cx).map(Ok)
+        })
+        .await?
     };
-    release_after(guard).await;
+    let mut guard = guard;
+    if let Some(released) = release_after(&guard).await {
+        guard.settle(released);
+    }
     Ok(out)
 }
 
-/// Polls a body that may only run under this lock: when that is lost the caller drops the body.
-pub(crate) fn poll_under<T>(
-    guard: &LockGuard,
-    lost: Pin<&mut Lost>,
-    body: Pin<&mut (impl Future<Output = T> + ?Sized)>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<T, LockError>> {
-    // Loss first: what is polled after it works without the lock.
-    if lost.poll(cx).is_ready() {
-        return Poll::Ready(Err(LockError::Lost));
-    }
-    guard.inside(|| body.poll(cx)).map(Ok)
-}
-
 /// Releases the lock of a body that ran to its end. Never fails: the result is the caller's,
-/// whatever becomes of the release.
-pub(crate) async fn release_after(guard: LockGuard) {
+/// whatever becomes of the release. Without an answer the guard's drop releases again.
+pub(crate) fn release_after(
+    guard: &LockGuard,
+) -> impl Future<Output = Option<Ended>> + Send + use<> {
+    let release = guard.send_release();
     let key = guard.hold.key.clone();
     let counters = Arc::clone(&guard.core.counters);
-    if let Err(error) = guard.release().await {
-        counters.release_failed();
-        counters.trace(|| warn!(%key, %error, "the body is done, and its release failed"));
+    async move {
+        let released = release.await;
+        let error = match &released {
+            Ok(ended) if ended.was_held => None,
+            Ok(_) => Some(&LockError::Lost),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = error {
+            counters.release_failed();
+            counters.trace(|| warn!(%key, %error, "the body is done, and its release failed"));
+        }
+        released.ok()
     }
 }

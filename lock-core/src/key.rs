@@ -19,42 +19,64 @@ const COMPANIONS: [&str; 4] = [":q", ":f", ":g", ":h"];
 /// one slot of a Redis Cluster, and no other brace. With a tag it may not end in `:q`, `:f`, `:g` or
 /// `:h`, the endings of the keys that belong to a lock. It is checked when a lock is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LockName(Arc<str>);
+pub struct LockName {
+    text: Arc<str>,
+    /// What is already known to be wrong with it: every acquire reports it.
+    fault: Option<NameFault>,
+}
 
 impl LockName {
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// A name that no lock can have, with the reason. `text` is what errors show of it.
+    #[cfg(feature = "macros")]
+    pub(crate) fn invalid(text: impl Into<Arc<str>>, fault: NameFault) -> Self {
+        Self {
+            text: text.into(),
+            fault: Some(fault),
+        }
+    }
+
+    /// What is known to be wrong with the name before a manager is asked.
+    #[cfg(feature = "macros")]
+    pub(crate) fn fault(&self) -> Option<NameFault> {
+        self.fault
     }
 }
 
 impl From<&str> for LockName {
     fn from(name: &str) -> Self {
-        Self(name.into())
+        Self {
+            text: name.into(),
+            fault: None,
+        }
     }
 }
 
 impl From<String> for LockName {
     fn from(name: String) -> Self {
-        Self(name.into())
+        Self::from(name.as_str())
     }
 }
 
 impl From<&String> for LockName {
     fn from(name: &String) -> Self {
-        Self(name.as_str().into())
+        Self::from(name.as_str())
     }
 }
 
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 /// What is wrong with a name or a prefix. The message says what to write instead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameFault {
     /// The name has no characters.
@@ -64,6 +86,16 @@ pub enum NameFault {
     /// that none of them means.
     #[error("a value in it is empty; check that value before the call, or lock another one")]
     EmptyValue,
+    /// The `Display` of a placeholder's value returned an error.
+    #[error("the `Display` of a value in it returned an error; name the lock by another value")]
+    BrokenValue,
+    /// The value of `name = expression` holds `{parameter}` of a parameter that exists: all calls
+    /// would share one lock.
+    #[error(
+        "it holds a placeholder that was not replaced: write the template as a literal, \
+         `name = \"order:{{id}}\"`, or with `lock_name!`"
+    )]
+    UnexpandedTemplate,
     /// The name is longer than 1 KiB.
     #[error("it is longer than 1024 bytes; lock a digest of it instead")]
     TooLong,
@@ -101,6 +133,9 @@ struct Keys {
 
 impl LockKey {
     pub(crate) fn new(prefix: &str, name: &LockName) -> Result<Self, NameFault> {
+        if let Some(fault) = name.fault {
+            return Err(fault);
+        }
         let name = name.as_str();
         if prefix.contains(['{', '}']) {
             return Err(NameFault::PrefixBrace);

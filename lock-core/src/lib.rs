@@ -59,6 +59,41 @@ pub use token::{FencingToken, ParseTokenError};
 #[doc(inline)]
 pub use lock_macros::distributed_lock;
 
+/// The name of a lock from a template and expressions: for names that a template alone cannot
+/// write, and for the builder.
+///
+/// `{}` takes the next expression, and `{variable}` or `{variable.field.0}` what is in scope.
+/// All values are percent-encoded as those of [`distributed_lock`](macro@distributed_lock), so
+/// that none can pass for another name. The result is a [`LockName`]; when a value is empty, each
+/// acquire of it fails with [`LockError::InvalidName`].
+///
+/// ```
+/// # use lock_core::{LockError, LockManager, distributed_lock, lock_name};
+/// const TENANT: &str = "acme";
+///
+/// // A constant, and an option, which has no text of its own.
+/// #[distributed_lock(name = lock_name!("cart:{TENANT}:{}", user.unwrap_or(0)))]
+/// async fn empty_cart(user: Option<u64>) -> Result<(), LockError> {
+///     Ok(())
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let order = 7;
+/// let guard = locks.lock(lock_name!("order:{order}:{}", "a:b")).acquire().await?;
+/// assert_eq!(guard.key(), "lock:order:7:a%3Ab");
+/// # locks.scope(empty_cart(None)).await
+/// # }
+/// ```
+#[cfg(feature = "macros")]
+#[macro_export]
+macro_rules! lock_name {
+    ($($template:tt)*) => {
+        $crate::macro_support::__lock_name!($crate, $($template)*)
+    };
+}
+
 pub mod dialects {
     #![doc = include_str!("../docs/dialects.md")]
 

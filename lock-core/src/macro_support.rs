@@ -1,141 +1,35 @@
 //! What `#[distributed_lock]` expands to. Not an interface: it changes with the attribute.
 //!
 //! Little here is generic: what an annotated function adds to a program is its own body and a
-//! few calls.
+//! few calls. The names of a lock are in `name`, its durations in `options`.
 
-use std::fmt::{self, Display, Write};
-use std::future::Future;
+mod name;
+mod options;
+
+use std::fmt;
+use std::future::{self, Future, Ready};
+use std::marker::PhantomData;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::OnceLock;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tracing::debug;
 
 use crate::error::LockError;
 use crate::guard::{self, LockGuard, Lost};
-use crate::key::{LockName, NameFault};
+use crate::key::LockName;
 use crate::manager::LockManager;
-use crate::options::{MIN_RENEWAL, Renew};
-use crate::request::LockRequest;
-use crate::shared::check_runtime;
-use crate::ttl::{MAX_TTL, MIN_TTL};
+use crate::nesting::Entered;
+use crate::shared::{Ended, check_runtime};
 
-/// Enough to make `LockName` refuse a name: there is no use in writing more of it.
-const LONGER_THAN_ANY_NAME: usize = 1025;
-
-/// A piece of a name template.
-#[derive(Clone, Copy)]
-pub enum Part<'a> {
-    /// Stands verbatim.
-    Text(&'a str),
-    /// Is percent-encoded.
-    Value(&'a dyn Display),
-}
-
-/// A name, or why there is none: `acquire` reports it, as it does with every invalid name.
-pub type Named = Result<LockName, LockError>;
-
-/// Writes a name template.
-///
-/// # Errors
-///
-/// When a value is empty or its `Display` fails.
-pub fn template(parts: &[Part<'_>]) -> Named {
-    let mut name = Encoder(String::new());
-    for part in parts {
-        match part {
-            Part::Text(text) => name.0.push_str(text),
-            Part::Value(value) => {
-                let before = name.0.len();
-                let written = write!(name, "{value}");
-                if name.0.len() >= LONGER_THAN_ANY_NAME {
-                    break;
-                }
-                if written.is_err() || name.0.len() == before {
-                    // All calls with an empty value would share a lock that none of them means.
-                    name.0.push_str("{}");
-                    return Err(LockError::InvalidName {
-                        name: name.0.into(),
-                        fault: NameFault::EmptyValue,
-                    });
-                }
-            }
-        }
-    }
-    Ok(name.0.into())
-}
-
-/// What `name = ..` may be, when it is no template.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot name a lock",
-    label = "is not `Into<LockName>`",
-    note = "write a template, such as `name = \"order:{{id}}\"`, or `name = format!(...)`"
-)]
-pub trait Name {
-    /// The name, which `acquire` checks.
-    fn into_name(self) -> LockName;
-}
-
-#[diagnostic::do_not_recommend]
-impl<N: Into<LockName>> Name for N {
-    fn into_name(self) -> LockName {
-        self.into()
-    }
-}
-
-/// Puts a hash tag before a name: `{tag}:name`. The tag holds no brace: the attribute refuses one
-/// in its text, and values are encoded.
-///
-/// # Errors
-///
-/// Those of the tag and the name, and when the name is empty.
-pub fn tagged(tag: Named, name: Named) -> Named {
-    let (tag, name) = (tag?, name?);
-    if name.as_str().is_empty() {
-        return Err(LockError::InvalidName {
-            name: "".into(),
-            fault: NameFault::Empty,
-        });
-    }
-    Ok(format!("{{{tag}}}:{name}").into())
-}
-
-/// Takes a name as the user computed it.
-///
-/// # Errors
-///
-/// None: `acquire` checks it.
-pub fn name(name: impl Name) -> Named {
-    Ok(name.into_name())
-}
-
-/// Percent-encodes what is written to it.
-struct Encoder(String);
-
-impl Write for Encoder {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for letter in text.chars() {
-            if stands_for_itself(letter) {
-                self.0.push(letter);
-            } else {
-                for byte in letter.encode_utf8(&mut [0; 4]).bytes() {
-                    write!(self.0, "%{byte:02X}")?;
-                }
-            }
-            if self.0.len() >= LONGER_THAN_ANY_NAME {
-                return Err(fmt::Error);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The attribute demands another letter than these between two placeholders.
-fn stands_for_itself(c: char) -> bool {
-    c.is_ascii_alphanumeric()
-        || matches!(c, '-' | '_' | '.')
-        || (!c.is_ascii() && c.is_alphabetic())
-}
+pub use self::name::{Name, Part, Placeholder, name, tagged, template};
+pub use self::options::{
+    Options, checked_max_hold, checked_min_hold, checked_renew, checked_ttl, checked_wait, dynamic,
+};
+pub use crate::options::Renew;
+pub use lock_macros::__lock_name;
+pub use tokio::pin;
 
 /// The manager that `manager = ..` names.
 #[must_use]
@@ -143,198 +37,29 @@ pub fn manager(manager: &LockManager) -> Option<LockManager> {
     Some(manager.clone())
 }
 
-/// The options of one annotated function.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    ttl: Option<Duration>,
-    wait: Option<Duration>,
-    renew: Renew,
-    max_hold: Option<Duration>,
-    min_hold: Option<Duration>,
-}
-
-impl Options {
-    /// The manager's defaults, and one attempt.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            ttl: None,
-            wait: None,
-            renew: Renew::Auto,
-            max_hold: None,
-            min_hold: None,
-        }
-    }
-
-    /// `ttl = ..`
-    #[must_use]
-    pub const fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
-        self
-    }
-
-    /// `wait = ..`
-    #[must_use]
-    pub const fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait);
-        self
-    }
-
-    /// `renew = never`
-    #[must_use]
-    pub const fn renew_never(mut self) -> Self {
-        self.renew = Renew::Never;
-        self
-    }
-
-    /// `renew = ..`
-    #[must_use]
-    pub const fn renew_every(mut self, every: Duration) -> Self {
-        self.renew = Renew::Every(every);
-        self
-    }
-
-    /// `max_hold = ..`
-    #[must_use]
-    pub const fn max_hold(mut self, longest: Duration) -> Self {
-        self.max_hold = Some(longest);
-        self
-    }
-
-    /// `min_hold = ..`
-    #[must_use]
-    pub const fn min_hold(mut self, shortest: Duration) -> Self {
-        self.min_hold = Some(shortest);
-        self
-    }
-
-    fn apply(self, mut request: LockRequest) -> LockRequest {
-        request = request.renew(self.renew);
-        if let Some(ttl) = self.ttl {
-            request = request.ttl(ttl);
-        }
-        if let Some(wait) = self.wait {
-            request = request.wait(wait);
-        }
-        if let Some(longest) = self.max_hold {
-            request = request.max_hold(longest);
-        }
-        if let Some(shortest) = self.min_hold {
-            request = request.min_hold(shortest);
-        }
-        request
-    }
-}
-
-/// Holds a constant `ttl` to the rule that the attribute holds literals to.
-///
-/// # Panics
-///
-/// When the rule is broken; it is only called while the program is compiled.
-#[must_use]
-#[track_caller]
-pub const fn checked_ttl(ttl: Duration) -> Duration {
-    // In nanoseconds: a part of a millisecond over the limit is over the limit.
-    assert!(
-        ttl.as_nanos() >= MIN_TTL.as_nanos(),
-        "`ttl` must be at least 100 ms"
-    );
-    assert!(
-        ttl.as_nanos() <= MAX_TTL.as_nanos(),
-        "`ttl` must be at most 24 h"
-    );
-    ttl
-}
-
-/// Holds a constant `wait` to the rule that the attribute holds literals to.
-///
-/// # Panics
-///
-/// When the rule is broken; it is only called while the program is compiled.
-#[must_use]
-#[track_caller]
-pub const fn checked_wait(wait: Duration) -> Duration {
-    assert!(
-        !wait.is_zero(),
-        "`wait` must be longer than zero; leave it out to try once"
-    );
-    wait
-}
-
-/// Holds a constant `renew` to the rules that the attribute holds literals to.
-///
-/// # Panics
-///
-/// As [`checked_ttl`].
-#[must_use]
-#[track_caller]
-pub const fn checked_renew(every: Duration, ttl: Option<Duration>) -> Duration {
-    assert!(
-        every.as_nanos() >= MIN_RENEWAL.as_nanos(),
-        "`renew` must be at least 10 ms"
-    );
-    if let Some(ttl) = ttl {
-        assert!(
-            every.as_nanos() <= ttl.as_nanos() / 2,
-            "`renew` must be at most half of `ttl`"
-        );
-    }
-    every
-}
-
-/// Holds a constant `max_hold` to the rule that the attribute holds literals to.
-///
-/// # Panics
-///
-/// As [`checked_ttl`].
-#[must_use]
-#[track_caller]
-pub const fn checked_max_hold(longest: Duration, ttl: Option<Duration>) -> Duration {
-    if let Some(ttl) = ttl {
-        assert!(
-            longest.as_nanos() > ttl.as_nanos(),
-            "`max_hold` must be longer than `ttl`"
-        );
-    }
-    longest
-}
-
-/// Holds a constant `min_hold` to the rule that the attribute holds literals to.
-///
-/// # Panics
-///
-/// As [`checked_ttl`].
-#[must_use]
-#[track_caller]
-pub const fn checked_min_hold(shortest: Duration, ttl: Option<Duration>) -> Duration {
-    if let Some(ttl) = ttl {
-        assert!(
-            shortest.as_nanos() < ttl.as_nanos(),
-            "`min_hold` must be shorter than `ttl`"
-        );
-    }
-    shortest
-}
-
 /// A future of this crate's own, boxed so that annotated functions stay small.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
+/// The acquire of an annotated function. Nothing is sent before it is polled.
+#[must_use = "nothing is sent before it is polled"]
+pub struct Acquire(Boxed<Result<LockGuard, LockError>>);
+
 /// Acquires the lock of an annotated function.
-#[must_use]
-pub fn acquire(
-    manager: Option<LockManager>,
-    name: Named,
-    options: Options,
-) -> Boxed<Result<LockGuard, LockError>> {
-    Box::pin(async move {
-        let name = name?;
+pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -> Acquire {
+    Acquire(Box::pin(async move {
+        if let Some(fault) = name.fault() {
+            return Err(LockError::invalid_name(&name, fault));
+        }
+        if options.wait.is_some_and(|wait| wait.is_zero()) {
+            return Err(LockError::InvalidWait);
+        }
         let (manager, spent) = match manager {
             Some(manager) => (manager, Duration::ZERO),
             None => current(options.wait).await?,
         };
         let request = options.apply(manager.lock(name));
         request.spent(spent).acquire().await
-    })
+    }))
 }
 
 /// The manager of the caller, and how long it took to connect it. That counts as waiting.
@@ -348,35 +73,355 @@ async fn current(wait: Option<Duration>) -> Result<(LockManager, Duration), Lock
     Ok((manager, asked.elapsed()))
 }
 
-/// Polls the body of an annotated function, unless its lock is lost: then the caller drops it.
+/// Completes an acquire before the body exists, so that `on_contended` still sees the parameters.
 ///
-/// The body is a trait object only here, so that the function that holds it stays `Send`
-/// exactly when the body is.
-pub fn poll_body<T>(
-    guard: &LockGuard,
-    lost: Pin<&mut Lost>,
-    body: Pin<&mut dyn Future<Output = T>>,
-    context: &mut Context<'_>,
-) -> Poll<Result<T, LockError>> {
-    guard::poll_under(guard, lost, body, context)
-}
-
-/// As [`poll_body`], for a body that is to run on when its lock is lost: `on_lost = continue`.
-pub fn poll_on<T>(
-    guard: &LockGuard,
-    body: Pin<&mut dyn Future<Output = T>>,
-    context: &mut Context<'_>,
-) -> Poll<Result<T, LockError>> {
-    guard.inside(|| body.poll(context)).map(Ok)
-}
-
-/// Releases the lock after a body that ran to its end. Never fails: the body's result stands.
+/// # Errors
+///
+/// When the lock is held by another holder. All other errors stay in the answer.
 #[must_use]
-pub fn release(guard: LockGuard) -> Boxed<()> {
-    Box::pin(guard::release_after(guard))
+pub fn contended(acquire: Acquire) -> Boxed<Result<Acquire, LockError>> {
+    Box::pin(async move {
+        match acquire.0.await {
+            Err(error) if error.is_contended() => Err(error),
+            acquired => Ok(Acquire(Box::pin(future::ready(acquired)))),
+        }
+    })
 }
 
-/// Whether somebody else holds the lock: what `on_contended` answers.
+/// The place of the guard of one call. The body may borrow the guard, so the place outlives the
+/// body.
+#[derive(Debug, Default)]
+pub struct Slot {
+    guard: OnceLock<LockGuard>,
+    /// The answer to the release, which the drop of the guard takes into account.
+    released: OnceLock<Ended>,
+}
+
+impl Slot {
+    /// No lock is held yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            guard: OnceLock::new(),
+            released: OnceLock::new(),
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.get_mut()
+            && let Some(released) = self.released.take()
+        {
+            guard.settle(released);
+        }
+    }
+}
+
+/// The guard that `bind` names.
+///
+/// # Panics
+///
+/// Never in a body, which runs only while the lock is held.
+pub fn guard(slot: &Slot) -> &LockGuard {
+    let Some(guard) = slot.guard.get() else {
+        unreachable!("the body runs only while the lock is held");
+    };
+    guard
+}
+
+/// Answers `held.release()` in a body: the compiler prefers it to the method of the guard, which
+/// would report that `held` cannot be moved, and not what to do.
+pub trait BoundGuard {
+    /// Cannot be called.
+    fn release(self) -> Ready<Result<(), LockError>>
+    where
+        Self: ReleasedByTheCaller;
+}
+
+impl BoundGuard for &LockGuard {
+    fn release(self) -> Ready<Result<(), LockError>>
+    where
+        Self: ReleasedByTheCaller,
+    {
+        unreachable!("no type implements `ReleasedByTheCaller`")
+    }
+}
+
+/// A guard that the body may release.
+#[diagnostic::on_unimplemented(
+    message = "the body cannot release the lock of its own function",
+    label = "the lock is released when the body ends",
+    note = "return from the body, or use the builder, whose guard is yours: `locks.lock(name).acquire().await?`",
+    note = "for a spawned task, `held.watch()` gives a handle that tells when the lock is lost"
+)]
+pub trait ReleasedByTheCaller {}
+
+/// What happens to the body when the lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLost {
+    /// It is not polled again, and the caller drops it.
+    Cancel,
+    /// It runs to its end.
+    Continue,
+}
+
+/// One call of an annotated function, apart from its body: what it waits for.
+struct Progress<'a> {
+    slot: &'a Slot,
+    on_lost: OnLost,
+    stage: Stage<'a>,
+}
+
+enum Stage<'a> {
+    Acquiring(Acquire),
+    /// With `on_lost = continue` nothing listens for the loss.
+    Held(&'a LockGuard, Option<Lost>),
+    Releasing(Boxed<Option<Ended>>),
+    Done,
+}
+
+impl<'a> Progress<'a> {
+    fn new(slot: &'a Slot, acquire: Acquire, on_lost: OnLost) -> Self {
+        Self {
+            slot,
+            on_lost,
+            stage: Stage::Acquiring(acquire),
+        }
+    }
+
+    /// Polls the body while the lock is held. When the lock is lost the caller drops the body.
+    ///
+    /// The body is a trait object only here: so the future that holds it is `Send` exactly when
+    /// the body is, and this is compiled once for each type of result, not for each body.
+    fn poll_body<T>(
+        &mut self,
+        body: Pin<&mut dyn Future<Output = T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T, LockError>> {
+        let entered = ready!(self.poll_enter(cx))?;
+        let polled = body.poll(cx);
+        drop(entered);
+        polled.map(Ok)
+    }
+
+    /// As [`poll_body`](Self::poll_body), and then releases the lock, while `output` keeps what
+    /// the body gave.
+    fn poll_confirmed<T>(
+        &mut self,
+        body: Pin<&mut dyn Future<Output = T>>,
+        output: &mut Option<T>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T, LockError>> {
+        let done = match output.take() {
+            Some(done) => done,
+            None => ready!(self.poll_body(body, cx))?,
+        };
+        if self.poll_release(cx).is_pending() {
+            *output = Some(done);
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(done))
+    }
+
+    /// Acquires the lock, and then enters its scope for each poll of the body, unless the lock is
+    /// lost.
+    fn poll_enter(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entered, LockError>> {
+        if let Stage::Acquiring(acquire) = &mut self.stage {
+            let acquired = ready!(acquire.0.as_mut().poll(cx));
+            self.stage = Stage::Done;
+            let acquired = acquired?;
+            let guard = self.slot.guard.get_or_init(|| acquired);
+            let lost = (self.on_lost == OnLost::Cancel).then(|| guard.lost());
+            self.stage = Stage::Held(guard, lost);
+        }
+        let Stage::Held(guard, lost) = &mut self.stage else {
+            unreachable!("polled after it was done");
+        };
+        // Loss first: what is polled after it works without the lock.
+        if let Some(lost) = lost
+            && Pin::new(lost).poll(cx).is_ready()
+        {
+            self.stage = Stage::Done;
+            return Poll::Ready(Err(LockError::Lost));
+        }
+        Poll::Ready(Ok(guard.enter()))
+    }
+
+    /// Releases the lock after the body, and waits for the answer.
+    fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Stage::Held(guard, _) = &self.stage {
+            let release = guard::release_after(guard);
+            self.stage = Stage::Releasing(Box::pin(release));
+        }
+        if let Stage::Releasing(release) = &mut self.stage {
+            if let Some(ended) = ready!(release.as_mut().poll(cx)) {
+                // Empty until now: a lock is released once.
+                drop(self.slot.released.set(ended));
+            }
+            self.stage = Stage::Done;
+        }
+        Poll::Ready(())
+    }
+}
+
+/// What an annotated function makes of the end of its section.
+pub trait Answer<T> {
+    /// What the section gives.
+    type Output;
+
+    /// Makes it of the body's result, or of the error that kept the body from its end.
+    fn answer(&self, outcome: Result<T, LockError>) -> Self::Output;
+}
+
+/// Errors are answered where the section is awaited, after the body was dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct Unanswered;
+
+impl<T> Answer<T> for Unanswered {
+    type Output = Result<T, LockError>;
+
+    fn answer(&self, outcome: Result<T, LockError>) -> Self::Output {
+        outcome
+    }
+}
+
+/// Errors are answered while the body still exists, so this is not for handlers of users. It makes
+/// an annotated function end with the `.await` of its result: then the compiler reports lifetimes
+/// that are too short where the body returns, and not where the attribute stands.
+impl<T> Answer<T> for fn(LockError) -> T {
+    type Output = T;
+
+    fn answer(&self, outcome: Result<T, LockError>) -> T {
+        match outcome {
+            Ok(output) => output,
+            Err(error) => self(error),
+        }
+    }
+}
+
+/// The answer that is a function, and no value of a type of its own.
+pub fn answered<T>(answer: fn(LockError) -> T) -> fn(LockError) -> T {
+    answer
+}
+
+/// An annotated function with `release = background`: the lock is released when the slot goes.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Section<'s, 'b, F: Future, A> {
+    progress: Progress<'s>,
+    body: Pin<&'b mut F>,
+    answer: A,
+}
+
+/// Acquires the lock and runs `body` while it is held.
+pub fn section<'s, 'b, F: Future, A: Answer<F::Output>>(
+    slot: &'s Slot,
+    acquire: Acquire,
+    on_lost: OnLost,
+    body: Pin<&'b mut F>,
+    answer: A,
+) -> Section<'s, 'b, F, A> {
+    Section {
+        progress: Progress::new(slot, acquire, on_lost),
+        body,
+        answer,
+    }
+}
+
+impl<F: Future, A: Answer<F::Output> + Unpin> Future for Section<'_, '_, F, A> {
+    type Output = A::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<A::Output> {
+        let this = &mut *self;
+        match this.progress.poll_body(this.body.as_mut(), cx) {
+            Poll::Ready(outcome) => Poll::Ready(this.answer.answer(outcome)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// An annotated function with `release = confirm`: the body's result is kept until the release
+/// is answered.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Confirmed<'s, 'b, F: Future, A> {
+    progress: Progress<'s>,
+    body: Pin<&'b mut F>,
+    output: Option<F::Output>,
+    answer: A,
+}
+
+/// As [`section`], and releases the lock after the body.
+pub fn confirmed<'s, 'b, F: Future, A: Answer<F::Output>>(
+    slot: &'s Slot,
+    acquire: Acquire,
+    on_lost: OnLost,
+    body: Pin<&'b mut F>,
+    answer: A,
+) -> Confirmed<'s, 'b, F, A> {
+    Confirmed {
+        progress: Progress::new(slot, acquire, on_lost),
+        body,
+        output: None,
+        answer,
+    }
+}
+
+// The output is moved out, and never pinned.
+impl<F: Future, A> Unpin for Confirmed<'_, '_, F, A> {}
+
+impl<F: Future, A: Answer<F::Output>> Future for Confirmed<'_, '_, F, A> {
+    type Output = A::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<A::Output> {
+        let this = &mut *self;
+        match this
+            .progress
+            .poll_confirmed(this.body.as_mut(), &mut this.output, cx)
+        {
+            Poll::Ready(outcome) => Poll::Ready(this.answer.answer(outcome)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// Stands for the return type of an annotated function, however that is written.
+pub struct ReturnType<R>(PhantomData<fn() -> R>);
+
+impl<R> ReturnType<R> {
+    /// The compiler finds the type.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<R> Default for ReturnType<R> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<R> Clone for ReturnType<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for ReturnType<R> {}
+
+impl<R> fmt::Debug for ReturnType<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReturnType")
+    }
+}
+
+/// Gives a block its type. Never called.
+#[must_use]
+pub fn typed_return<R>(_: ReturnType<R>) -> R {
+    unreachable!("the attribute writes this call where it is not reached")
+}
+
+/// Whether another holder has the lock: what `on_contended` answers.
 #[must_use]
 pub fn is_contended(error: &LockError) -> bool {
     error.is_contended()
@@ -403,7 +448,7 @@ impl<T, E: From<LockError>> FromLockError for Result<T, E> {
 
 /// Returns `error` from an annotated function.
 #[must_use]
-pub fn refuse<R: FromLockError>(error: LockError) -> R {
+pub fn return_error<R: FromLockError>(error: LockError) -> R {
     R::from_lock_error(error)
 }
 
@@ -434,22 +479,37 @@ impl<T: Skipped, E> Skipped for Result<T, E> {
     }
 }
 
-/// Returns from an annotated function whose lock somebody else holds.
+/// Returns from an annotated function whose lock has another holder.
 #[must_use]
-pub fn skip<R: Skipped>(error: &LockError) -> R {
-    debug!(%error, "left out: somebody else holds the lock");
+pub fn return_skipped<R: Skipped>(error: &LockError) -> R {
+    debug!(%error, "skipped: the lock has another holder");
     R::skipped()
 }
 
-/// Returns what `on_error` makes of `error`. Carries the return type to the closure.
-pub fn answer<R>(on_error: impl FnOnce(LockError) -> R, error: LockError) -> R {
-    on_error(error)
+/// Returns from an annotated function: without an error when its lock has another holder.
+#[must_use]
+pub fn return_skipped_or_error<R: Skipped + FromLockError>(error: LockError) -> R {
+    if is_contended(&error) {
+        return_skipped(&error)
+    } else {
+        return_error(error)
+    }
 }
 
-/// Gives a block its type. Never called.
-#[must_use]
-pub fn edge<R>() -> R {
-    unreachable!("the attribute writes this call where it is not reached")
+/// Returns what `on_contended` or `on_error` makes of `error`. Carries the return type to a
+/// closure.
+pub fn call_handler<R>(
+    _: ReturnType<R>,
+    handler: impl FnOnce(LockError) -> R,
+    error: LockError,
+) -> R {
+    handler(error)
+}
+
+/// Takes a handler that is no closure as written, but an expression that gives one. Carries the
+/// return type to it.
+pub fn handler<R, H: FnOnce(LockError) -> R>(_: ReturnType<R>, handler: H) -> H {
+    handler
 }
 
 /// `!`, which can only be written as a return type.
@@ -467,148 +527,10 @@ impl<R> Returns for fn() -> R {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
     use std::pin::pin;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
     use super::*;
-
-    fn written(parts: &[Part<'_>]) -> String {
-        template(parts).unwrap().as_str().to_owned()
-    }
-
-    #[test]
-    fn text_stands_verbatim_and_values_are_encoded() {
-        let parts = [Part::Text("a{%:"), Part::Value(&"a{%:")];
-        assert_eq!(written(&parts), "a{%:a%7B%25%3A");
-        for (value, expected) in [
-            ("AZaz09-_.", "AZaz09-_."),
-            ("größe東京", "größe東京"),
-            ("a b\n", "a%20b%0A"),
-            ("–\u{1f512}", "%E2%80%93%F0%9F%94%92"),
-            ("%3A", "%253A"),
-        ] {
-            assert_eq!(written(&[Part::Value(&value)]), expected);
-        }
-        assert_eq!(written(&[Part::Value(&-1.5)]), "-1.5");
-    }
-
-    #[test]
-    fn different_values_make_different_names() {
-        let values = ["a", "a:", ":a", "a%3A", "%3Aa", "a%", "%", ":", "{a}", "a}"];
-        let mut names = Vec::new();
-        for left in values {
-            for right in values {
-                names.push(written(&[
-                    Part::Value(&left),
-                    Part::Text(":"),
-                    Part::Value(&right),
-                ]));
-            }
-        }
-        let all = names.len();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), all);
-    }
-
-    proptest! {
-        /// The separators are those that the attribute accepts: with a letter in them that would
-        /// be encoded in a value.
-        #[test]
-        fn no_value_forges_another_name(
-            left in vec(any_value(), 1..5),
-            other in vec(any_value(), 1..5),
-            separators in vec("[a-z%{}]{0,2}[:/ %{}#][-_.a-z]{0,2}", 5),
-        ) {
-            let name = |values: &[String]| {
-                let mut parts = vec![Part::Text(&separators[4])];
-                for (value, separator) in values.iter().zip(&separators) {
-                    parts.push(Part::Value(value));
-                    parts.push(Part::Text(separator));
-                }
-                written(&parts)
-            };
-            // One template has as many values in every call.
-            let count = left.len().min(other.len());
-            let (left, other) = (&left[..count], &other[..count]);
-            prop_assert_eq!(name(left) == name(other), left == other);
-            // Nor does a value bring a brace or a separator into the name.
-            let of_templates: usize = separators[..count].iter().chain(&separators[4..])
-                .map(|text| text.matches(['{', '}', ':', '/', ' ', '#']).count())
-                .sum();
-            let found = name(left).matches(['{', '}', ':', '/', ' ', '#']).count();
-            prop_assert_eq!(found, of_templates);
-        }
-    }
-
-    /// Mostly of letters that templates use, so that names nearly meet.
-    fn any_value() -> impl Strategy<Value = String> {
-        prop_oneof![
-            "[a:%]{1,3}",
-            "[-_.a-z0-9:/{}%ü]{1,6}",
-            "%(3A|25|7B){1,2}",
-            "\\PC{1,8}",
-        ]
-    }
-
-    struct Broken;
-
-    impl Display for Broken {
-        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-            Err(fmt::Error)
-        }
-    }
-
-    #[test]
-    fn an_empty_or_broken_value_makes_no_name() {
-        for value in [&"" as &dyn Display, &Broken] {
-            let name = template(&[Part::Text("a:"), Part::Value(value)]);
-            assert!(
-                matches!(
-                    name,
-                    Err(LockError::InvalidName {
-                        fault: NameFault::EmptyValue,
-                        ..
-                    })
-                ),
-                "{name:?}"
-            );
-        }
-    }
-
-    struct Endless;
-
-    impl Display for Endless {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            loop {
-                f.write_str("xyz:")?;
-            }
-        }
-    }
-
-    #[test]
-    fn an_endless_value_is_cut() {
-        let name = written(&[Part::Value(&Endless), Part::Text("more")]);
-        assert!((LONGER_THAN_ANY_NAME..2 * LONGER_THAN_ANY_NAME).contains(&name.len()));
-    }
-
-    #[test]
-    fn constants_are_held_to_the_rules_of_literals() {
-        for ttl in [Duration::from_millis(100), Duration::from_secs(24 * 3600)] {
-            assert_eq!(checked_ttl(ttl), ttl);
-            assert_eq!(checked_wait(ttl), ttl);
-        }
-        let breaks = |check: fn(Duration) -> Duration, value| {
-            std::panic::catch_unwind(|| check(value)).is_err()
-        };
-        assert!(breaks(checked_ttl, Duration::from_micros(99_999)));
-        assert!(breaks(checked_ttl, Duration::new(24 * 3600, 1)));
-        assert!(breaks(checked_wait, Duration::ZERO));
-    }
 
     struct Dropped<'a>(&'a AtomicBool);
 
@@ -618,47 +540,30 @@ mod tests {
         }
     }
 
-    #[test]
-    fn related_constants_are_held_to_the_ttl() {
-        let second = Duration::from_secs(1);
-        let half = second / 2;
-        for ttl in [None, Some(second)] {
-            assert_eq!(checked_renew(half, ttl), half);
-            assert_eq!(checked_min_hold(half, ttl), half);
-            assert_eq!(checked_max_hold(2 * second, ttl), 2 * second);
-        }
-        let breaks = |check: fn(Duration, Option<Duration>) -> Duration, value| {
-            std::panic::catch_unwind(|| check(value, Some(second))).is_err()
-        };
-        assert!(breaks(checked_renew, half + Duration::from_nanos(1)));
-        assert!(breaks(checked_renew, Duration::from_millis(9)));
-        assert!(breaks(checked_min_hold, second));
-        assert!(breaks(checked_max_hold, second));
-    }
+    const TTL: Duration = Duration::from_millis(100);
 
-    #[test]
-    fn a_hash_tag_stands_before_the_name() {
-        let tagged = |tag: &str, name: &str| tagged(Ok(tag.into()), Ok(name.into()));
-        assert_eq!(tagged("a", "b").unwrap().as_str(), "{a}:b");
-        assert!(tagged("a", "").is_err());
+    fn unrenewed(locks: &LockManager) -> Acquire {
+        let options = Options {
+            ttl: Some(TTL),
+            renew: Renew::Never,
+            ..Options::DEFAULT
+        };
+        acquire(Some(locks.clone()), "x".into(), options)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_is_not_polled_after_the_loss() {
         let locks = LockManager::in_memory();
-        let ttl = Duration::from_millis(100);
-        let request = locks.lock("x").ttl(ttl).renew(Renew::Never);
-        let guard = request.acquire().await.unwrap();
         let dropped = AtomicBool::new(false);
-        let outcome = {
-            let mut lost = pin!(guard.lost());
-            let mut body = pin!(async {
+        let slot = Slot::new();
+        let outcome: Result<(), _> = {
+            let body = pin!(async {
                 let _dropped = Dropped(&dropped);
-                tokio::time::sleep(2 * ttl).await;
+                tokio::time::sleep(2 * TTL).await;
                 unreachable!("the lock was lost long ago");
             });
-            let outcome: Result<(), _> =
-                poll_fn(|cx| poll_body(&guard, lost.as_mut(), body.as_mut(), cx)).await;
+            let outcome =
+                confirmed(&slot, unrenewed(&locks), OnLost::Cancel, body, Unanswered).await;
             assert!(!dropped.load(Ordering::SeqCst), "the caller drops it");
             outcome
         };
@@ -667,18 +572,52 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_to_continue_is_polled_after_the_loss() {
+        let locks = LockManager::in_memory();
+        let slot = Slot::new();
+        let body = pin!(async {
+            tokio::time::sleep(2 * TTL).await;
+            assert!(guard(&slot).is_lost());
+            7
+        });
+        let outcome = section(&slot, unrenewed(&locks), OnLost::Continue, body, Unanswered).await;
+        assert!(matches!(outcome, Ok(7)));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_body_that_is_done_before_its_next_await_keeps_its_result() {
         let locks = LockManager::in_memory();
-        let request = locks
-            .lock("x")
-            .ttl(Duration::from_millis(100))
-            .renew(Renew::Never);
-        let guard = request.acquire().await.unwrap();
-        let mut lost = pin!(guard.lost());
-        let mut body = pin!(async { 7 });
-        let outcome = poll_fn(|cx| poll_body(&guard, lost.as_mut(), body.as_mut(), cx)).await;
+        let slot = Slot::new();
+        let body = pin!(async { 7 });
+        let outcome = confirmed(&slot, unrenewed(&locks), OnLost::Cancel, body, Unanswered).await;
         assert!(matches!(outcome, Ok(7)));
-        tokio::time::advance(Duration::from_secs(1)).await;
-        release(guard).await;
+        assert!(slot.released.get().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_guard_of_a_released_lock_has_nothing_left_to_do() {
+        let locks = LockManager::in_memory();
+        let slot = Slot::new();
+        let body = pin!(async {});
+        let acquire = acquire(Some(locks.clone()), "x".into(), Options::DEFAULT);
+        let outcome = confirmed(&slot, acquire, OnLost::Cancel, body, Unanswered).await;
+        outcome.unwrap();
+        // The next holder keeps its lock when the guard of the first goes.
+        let next = locks.lock("x").acquire().await.unwrap();
+        drop(slot);
+        assert!(locks.lock("x").try_acquire().await.unwrap().is_none());
+        drop(next);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_contended_acquire_is_an_error_before_the_body_exists() {
+        let locks = LockManager::in_memory();
+        let again = || acquire(Some(locks.clone()), "x".into(), Options::DEFAULT);
+        let held = contended(again()).await.unwrap().0.await.unwrap();
+        assert!(contended(again()).await.err().unwrap().is_contended());
+        drop(held);
+        let nameless = acquire(Some(locks.clone()), "".into(), Options::DEFAULT);
+        let error = contended(nameless).await.unwrap().0.await;
+        assert!(matches!(error, Err(LockError::InvalidName { .. })));
     }
 }

@@ -7,6 +7,7 @@
 //! wrong here: one thread polls many tasks.
 
 use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use tokio::task::Id;
@@ -24,18 +25,21 @@ thread_local! {
     static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Polls a body under its lock.
-pub(crate) fn inside<T>(domain: usize, key: Arc<str>, poll: impl FnOnce() -> T) -> T {
-    struct Leave;
-    impl Drop for Leave {
-        fn drop(&mut self) {
-            FRAMES.with_borrow_mut(Vec::pop);
-        }
+/// The scope of one poll of a body. Left when it is dropped, also by a panic. It belongs to its
+/// thread, so it cannot be sent to another one.
+pub(crate) struct Entered(PhantomData<*const ()>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        FRAMES.with_borrow_mut(Vec::pop);
     }
+}
+
+/// Enters the scope of a lock, for one poll of its body.
+pub(crate) fn enter(domain: usize, key: Arc<str>) -> Entered {
     let task = tokio::task::try_id();
     FRAMES.with_borrow_mut(|frames| frames.push(Frame { domain, key, task }));
-    let _leave = Leave;
-    poll()
+    Entered(PhantomData)
 }
 
 /// Whether the calling task holds that lock further up.
@@ -55,24 +59,30 @@ mod tests {
     #[test]
     fn a_scope_is_left_also_by_a_panic() {
         let key: Arc<str> = "a".into();
-        inside(1, Arc::clone(&key), || {
-            assert!(is_inside(1, "a"));
-            assert!(!is_inside(1, "b"));
-            assert!(!is_inside(2, "a"));
-        });
+        let entered = enter(1, Arc::clone(&key));
+        assert!(is_inside(1, "a"));
+        assert!(!is_inside(1, "b"));
+        assert!(!is_inside(2, "a"));
+        drop(entered);
         assert!(!is_inside(1, "a"));
-        let panicked = std::panic::catch_unwind(|| inside(1, key, || panic!("body")));
+        let panicked = std::panic::catch_unwind(|| {
+            let _entered = enter(1, key);
+            panic!("body");
+        });
         assert!(panicked.is_err());
         assert!(!is_inside(1, "a"));
     }
 
     #[tokio::test]
     async fn another_task_that_runs_within_the_poll_is_not_inside() {
-        inside(1, "a".into(), || {
-            let other = std::thread::scope(|scope| scope.spawn(|| is_inside(1, "a")).join());
-            assert!(!other.unwrap());
+        let entered = enter(1, "a".into());
+        let other = std::thread::scope(|scope| scope.spawn(|| is_inside(1, "a")).join());
+        assert!(!other.unwrap());
+        drop(entered);
+        let local = tokio::task::spawn(async {
+            let _entered = enter(7, "k".into());
+            is_inside(7, "k")
         });
-        let local = tokio::task::spawn(async { inside(7, "k".into(), || is_inside(7, "k")) });
         assert!(local.await.unwrap());
     }
 }

@@ -175,13 +175,8 @@ impl LockRequest {
     }
 
     fn checked(&self) -> Result<(LockKey, Terms), LockError> {
-        let key = LockKey::new(&self.core.settings.prefix, &self.name).map_err(|fault| {
-            let name: String = self.name.as_str().chars().take(40).collect();
-            LockError::InvalidName {
-                name: name.into(),
-                fault,
-            }
-        })?;
+        let key = LockKey::new(&self.core.settings.prefix, &self.name)
+            .map_err(|fault| LockError::invalid_name(&self.name, fault))?;
         let ttl = Ttl::new(self.ttl).ok_or(LockError::InvalidTtl { ttl: self.ttl })?;
         let dialect = self.dialect;
         self.core

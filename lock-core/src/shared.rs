@@ -29,10 +29,21 @@ pub(crate) struct Core {
 }
 
 /// The answer to a release.
+#[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) was_held: bool,
     /// What a copy that is still on its way leaves to be done.
     pub(crate) still_open: Option<Ending>,
+}
+
+impl Ended {
+    /// Of a lock that was released before.
+    pub(crate) fn before() -> Self {
+        Self {
+            was_held: true,
+            still_open: None,
+        }
+    }
 }
 
 impl Core {

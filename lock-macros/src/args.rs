@@ -3,17 +3,19 @@
 use std::collections::BTreeSet;
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, ExprClosure, Token};
+use syn::{Expr, Token};
 
 use crate::duration::{Length, Rule};
 use crate::error::{Faults, list, nearest};
+use crate::function::names_in;
 use crate::scope::Scope;
 use crate::template::Template;
 use crate::terms::{Renew, Terms};
 use crate::value::{
-    Contended, Krate, Mode, Name, OnLost, Permits, Release, closure, hash_tag, identifier, peel,
+    Contended, Handler, Krate, Mode, Name, OnLost, Permits, Release, hash_tag, identifier, peel,
     refuse_await, refuse_kinds,
 };
 
@@ -37,6 +39,93 @@ const OPTIONS: [(&str, &str); 16] = [
     ("crate", "::lock_core"),
 ];
 
+/// What other libraries call our options, without capitals and underscores.
+const ELSEWHERE: [(&str, &[&str]); 9] = [
+    (
+        "name",
+        &[
+            "key", "keys", "keyname", "lock", "lockname", "id", "resource", "lockkey",
+        ],
+    ),
+    (
+        "ttl",
+        &[
+            "expire",
+            "expires",
+            "expiry",
+            "expiration",
+            "lease",
+            "leasetime",
+            "leaseduration",
+            "lockatmostfor",
+            "timetolive",
+            "px",
+            "ex",
+            "duration",
+            "keyvalidity",
+            "locktimeout",
+        ],
+    ),
+    (
+        "wait",
+        &[
+            "timeout",
+            "acquiretimeout",
+            "waittime",
+            "waittimeout",
+            "blockingtimeout",
+            "maxwait",
+            "retry",
+            "retries",
+            "retrycount",
+            "retrydelay",
+            "tries",
+            "block",
+            "blocking",
+        ],
+    ),
+    (
+        "renew",
+        &[
+            "autorenew",
+            "renewal",
+            "watchdog",
+            "extend",
+            "autoextend",
+            "keepalive",
+            "refresh",
+        ],
+    ),
+    ("min_hold", &["lockatleastfor", "autorelease"]),
+    (
+        "on_contended",
+        &[
+            "onbusy",
+            "onlocked",
+            "locktimeoutstrategy",
+            "skip",
+            "failfast",
+        ],
+    ),
+    (
+        "on_error",
+        &["onfail", "onfailure", "lockfailurestrategy", "onerr"],
+    ),
+    ("bind", &["guard", "held", "handle", "token"]),
+    (
+        "manager",
+        &[
+            "client",
+            "redis",
+            "pool",
+            "locks",
+            "lockmanager",
+            "connection",
+            "executor",
+        ],
+    ),
+];
+
 const NOT_A_PAIR: &str = "expected `option = value`; did you mean ";
 
 /// What the user asked for. A field is `None` also when its value was wrong.
@@ -48,7 +137,7 @@ pub(crate) struct Args {
     pub(crate) mode: Option<Mode>,
     pub(crate) permits: Option<Permits>,
     pub(crate) on_contended: Contended,
-    pub(crate) on_error: Option<ExprClosure>,
+    pub(crate) on_error: Option<Handler>,
     pub(crate) on_lost: OnLost,
     pub(crate) release: Release,
     pub(crate) bind: Option<Ident>,
@@ -91,8 +180,9 @@ impl Args {
             name.resolve(scope, faults);
         }
         if let Some(tag) = &self.hash_tag {
-            tag.resolve(scope, faults);
+            tag.resolve("hash_tag", scope, faults);
         }
+        self.terms.resolve(scope, faults);
         if let (Some(Name::Template(name)), Some(_)) = (&self.name, &self.hash_tag) {
             name.check_behind_a_tag(faults);
         }
@@ -104,6 +194,30 @@ impl Args {
                 bind,
                 format!("`bind = {bind}` hides the parameter `{bind}`"),
             );
+        }
+    }
+}
+
+impl Args {
+    /// Every name in an expression of an option: a closure or a block may change what it names.
+    pub(crate) fn names_in_expressions(&self, names: &mut BTreeSet<String>) {
+        let mut add = |tokens: TokenStream| names_in(tokens, names);
+        if let Some(Name::Expression(name)) = &self.name {
+            add(name.to_token_stream());
+        }
+        if let Some(manager) = &self.manager {
+            add(manager.to_token_stream());
+        }
+        if let Contended::Closure(closure) = &self.on_contended {
+            add(closure.to_token_stream());
+        }
+        match &self.on_error {
+            Some(Handler::Closure(closure)) => add(closure.to_token_stream()),
+            Some(Handler::Expression(expression)) => add(expression.to_token_stream()),
+            None => {}
+        }
+        for dynamic in self.terms.dynamic() {
+            add(dynamic.to_token_stream());
         }
     }
 }
@@ -188,7 +302,7 @@ impl Reader<'_> {
             "on_lost" => args.on_lost = OnLost::new(&value, faults),
             "release" => args.release = Release::new(&value, faults),
             "hash_tag" => args.hash_tag = hash_tag(&value, faults),
-            "on_error" => args.on_error = closure(option, value, faults),
+            "on_error" => args.on_error = Handler::new(value, faults),
             "bind" => args.bind = identifier(&value, faults),
             "manager" => {
                 refuse_await(option, &value, faults);
@@ -201,7 +315,7 @@ impl Reader<'_> {
 
     fn unknown(&mut self, key: &Ident) {
         let known = OPTIONS.iter().map(|(known, _)| *known);
-        let meant = nearest(&key.to_string(), known.clone());
+        let meant = meant(&key.to_string());
         let advice = meant.map_or_else(
             || format!("expected one of: {}", list(known)),
             |meant| format!("did you mean `{meant}`?"),
@@ -213,11 +327,7 @@ impl Reader<'_> {
 
     /// `"order"`, `name: "order"` or `ttl`: the advice is the option that was probably meant.
     fn not_a_pair(&mut self, input: ParseStream<'_>, key: Option<&Ident>) {
-        let meant = key.map(ToString::to_string);
-        let meant = meant.as_deref().and_then(|key| {
-            let known = OPTIONS.iter().map(|(known, _)| *known);
-            nearest(key, known)
-        });
+        let meant = key.and_then(|key| meant(&key.to_string()));
         let (option, example) = OPTIONS
             .iter()
             .find(|(known, _)| Some(*known) == meant)
@@ -228,6 +338,19 @@ impl Reader<'_> {
             .at(span, format!("{NOT_A_PAIR}`{option} = {example}`?"));
         drop(skip_to_comma(input));
     }
+}
+
+/// The option that was probably meant: by a slip, or as other libraries call it.
+fn meant(key: &str) -> Option<&'static str> {
+    let known = OPTIONS.iter().map(|(known, _)| *known);
+    let key = key.to_lowercase();
+    let plain = key.replace('_', "");
+    let elsewhere = ELSEWHERE
+        .iter()
+        .find(|(_, words)| words.contains(&plain.as_str()));
+    elsewhere
+        .map(|(option, _)| *option)
+        .or_else(|| nearest(&key, known))
 }
 
 /// An expression may hold commas of its own; what is no expression ends at the next one.
@@ -285,7 +408,7 @@ mod tests {
         assert!(matches!(terms.renew, Some(Renew::Every(_))));
         assert!(terms.max_hold.is_some() && terms.min_hold.is_some());
         assert!(args.mode.is_some() && args.hash_tag.is_some());
-        assert!(matches!(args.on_contended, Contended::Answer(_)));
+        assert!(matches!(args.on_contended, Contended::Closure(_)));
         assert!(args.on_lost == OnLost::Continue && args.release == Release::Background);
         assert!(args.on_error.is_some() && args.manager.is_some());
         assert_eq!(
@@ -441,7 +564,7 @@ mod tests {
         assert_eq!(
             faults(quote!(
                 name = concat!("a", "{b}"),
-                on_error = handler,
+                on_error = "handler",
                 bind = a.b,
                 crate = lock_core
             )),
@@ -494,11 +617,24 @@ mod tests {
             (
                 quote!(on_contended = wait),
                 "unknown value `wait` for `on_contended`; expected one of: `error`, `skip`, \
+                 `|e| wait(e)`",
+            ),
+            (
+                quote!(on_contended = 409),
+                "unknown value `409` for `on_contended`; expected one of: `error`, `skip`, \
                  `|e| ...`",
             ),
             (
+                quote!(renew = false),
+                "unknown value `false` for `renew`; did you mean `never`?",
+            ),
+            (
+                quote!(renew = true),
+                "unknown value `true` for `renew`; did you mean `auto`?",
+            ),
+            (
                 quote!(on_lost = a::b),
-                "unknown value `a :: b` for `on_lost`; expected one of: `cancel`, `continue`",
+                "unknown value `a::b` for `on_lost`; expected one of: `cancel`, `continue`",
             ),
             (
                 quote!(release = true),

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Expr, Lit};
+use syn::{Expr, ExprCall, GenericParam, Lit, Signature};
 
 use crate::error::Faults;
-use crate::value::Krate;
+use crate::scope::Scope;
+use crate::value::{Krate, refuse_await, shown};
 
 /// The units, longest first: the order in which they must be written.
 const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
@@ -49,8 +51,45 @@ impl Rule {
             Self::Renew if value < MIN_RENEWAL => {
                 Err(format!("`renew` (\"{written}\") must be at least 10 ms"))
             }
+            // What no `ttl` can satisfy, whether it is given here or by the manager.
+            Self::Renew if value > MAX_TTL / 2 => Err(format!(
+                "`renew` (\"{written}\") must be at most 12 h, half of the longest `ttl`"
+            )),
+            Self::MaxHold if value <= MIN_TTL => Err(format!(
+                "`max_hold` (\"{written}\") must be longer than 100 ms, the shortest `ttl`"
+            )),
+            Self::MinHold if value >= MAX_TTL => Err(format!(
+                "`min_hold` (\"{written}\") must be shorter than 24 h, the longest `ttl`"
+            )),
             _ => Ok(()),
         }
+    }
+
+    fn may_be_dynamic(self) -> bool {
+        matches!(self, Self::Ttl | Self::Wait)
+    }
+
+    /// Reads `dynamic(..)`.
+    fn dynamic(self, call: ExprCall, faults: &mut Faults) -> Option<Value> {
+        let option = self.option();
+        if !self.may_be_dynamic() {
+            let message = format!(
+                "`{option}` is known when the code is compiled; only `ttl` and `wait` take \
+                 `dynamic(...)`"
+            );
+            faults.on(call, message);
+            return None;
+        }
+        let mut arguments = call.args.iter();
+        let (Some(value), None) = (arguments.next(), arguments.next()) else {
+            let message = format!(
+                "`dynamic` takes one `Duration`, such as `{option} = dynamic(self.{option})`"
+            );
+            faults.on(call, message);
+            return None;
+        };
+        refuse_await(option, value, faults);
+        Some(Value::Dynamic(value.clone()))
     }
 
     /// What the option demands in relation to `ttl`: whether that is broken, and how it is said.
@@ -87,13 +126,30 @@ enum Value {
         span: Span,
     },
     Constant(Expr),
+    /// `dynamic(..)`: checked when the lock is acquired.
+    Dynamic(Expr),
 }
 
 impl Length {
     /// Reads and checks `value`; what is wrong with it goes to `faults`.
     pub(crate) fn new(value: Expr, rule: Rule, faults: &mut Faults) -> Option<Self> {
         let Expr::Lit(literal) = &value else {
-            let value = Value::Constant(value);
+            let value = match value {
+                Expr::Call(call) if is_dynamic(&call) => rule.dynamic(call, faults)?,
+                Expr::Call(call) if rule.may_be_dynamic() && call.args.is_empty() => {
+                    // A constant has no need of a function without arguments: this one reads it
+                    // from somewhere. The compiler would only say that it is not `const`.
+                    let option = rule.option();
+                    let written = shown(&Expr::Call(call.clone()));
+                    let message = format!(
+                        "`{option}` is a constant: write `{option} = dynamic({written})` when the \
+                         value is known at run time, or `{option} = const {{ {written} }}`"
+                    );
+                    faults.on(call, message);
+                    return None;
+                }
+                constant => Value::Constant(constant),
+            };
             return Some(Self { rule, value });
         };
         let span = literal.lit.span();
@@ -145,16 +201,54 @@ impl Length {
         }
     }
 
-    /// A constant item that holds the value to its rules, and an expression for the value.
-    /// `generics` are the names of the function's type and const parameters: an item may not
-    /// mention them, and then the expression is a `const` block.
+    /// The expression of `dynamic(..)`.
+    pub(crate) fn as_dynamic(&self) -> Option<&Expr> {
+        match &self.value {
+            Value::Dynamic(value) => Some(value),
+            Value::Literal { .. } | Value::Constant(_) => None,
+        }
+    }
+
+    /// Says of a constant that it names a parameter, and what to write.
+    pub(crate) fn resolve(&self, scope: &Scope, faults: &mut Faults) {
+        let Value::Constant(value) = &self.value else {
+            return;
+        };
+        let Some(name) = variable(value.to_token_stream(), scope) else {
+            return;
+        };
+        let option = self.rule.option();
+        let written = shown(value);
+        let message = if self.rule.may_be_dynamic() {
+            format!(
+                "`{option}` is a constant, and `{name}` is known when the function is called: write \
+                 `{option} = dynamic({written})`"
+            )
+        } else {
+            format!(
+                "`{option}` is a constant, and `{name}` is known when the function is called: give \
+                 it a constant, or use the builder: `locks.lock(name).{option}({written})`"
+            )
+        };
+        faults.on(value, message);
+    }
+
+    /// A constant item that holds the value to its rules, and an expression for the value. An item
+    /// may not mention generics, and where it would the expression is a `const` block.
     pub(crate) fn expand(
         &self,
         ttl: Option<&Self>,
         krate: &Krate,
-        generics: &BTreeSet<String>,
+        generics: &Generics,
     ) -> (TokenStream, TokenStream) {
+        if let Value::Dynamic(value) = &self.value {
+            let site = self.value.site();
+            let krate = krate.at(site);
+            let value = quote_spanned!(site=> #krate::macro_support::dynamic(#value));
+            return (TokenStream::new(), value);
+        }
         let ttl = ttl.filter(|_| matches!(self.rule, Rule::Renew | Rule::MaxHold | Rule::MinHold));
+        let ttl = ttl.filter(|ttl| !matches!(ttl.value, Value::Dynamic(_)));
         let known = |length: &Self| matches!(length.value, Value::Literal { .. });
         if known(self) && ttl.is_none_or(known) {
             return (TokenStream::new(), self.value.expand());
@@ -186,9 +280,9 @@ impl Length {
     }
 
     /// The name of its constant item, if it has one.
-    fn named(&self, generics: &BTreeSet<String>) -> Option<TokenStream> {
-        let literal = matches!(self.value, Value::Literal { .. });
-        let item = !literal && !self.value.mentions(generics);
+    fn named(&self, generics: &Generics) -> Option<TokenStream> {
+        let constant = matches!(self.value, Value::Constant(_));
+        let item = constant && !self.value.mentions(generics);
         item.then(|| self.name().into_token_stream())
     }
 
@@ -206,7 +300,7 @@ impl Value {
     fn site(&self) -> Span {
         Span::mixed_site().located_at(match self {
             Self::Literal { span, .. } => *span,
-            Self::Constant(value) => value.span(),
+            Self::Constant(value) | Self::Dynamic(value) => value.span(),
         })
     }
 
@@ -217,42 +311,178 @@ impl Value {
                 let (seconds, nanos) = (value.as_secs(), value.subsec_nanos());
                 quote_spanned!(site=> ::core::time::Duration::new(#seconds, #nanos))
             }
-            Self::Constant(value) => value.to_token_stream(),
+            Self::Constant(value) | Self::Dynamic(value) => value.to_token_stream(),
         }
     }
 
-    fn mentions(&self, generics: &BTreeSet<String>) -> bool {
+    fn mentions(&self, generics: &Generics) -> bool {
         match self {
-            Self::Literal { .. } => false,
-            Self::Constant(value) => mentions(value.to_token_stream(), generics),
+            Self::Literal { .. } | Self::Dynamic(_) => false,
+            Self::Constant(value) => generics.are_in(value.to_token_stream()),
         }
     }
 }
 
-fn mentions(tokens: TokenStream, names: &BTreeSet<String>) -> bool {
-    tokens.into_iter().any(|token| match token {
-        TokenTree::Ident(ident) => ident == "Self" || names.contains(&ident.to_string()),
-        TokenTree::Group(group) => mentions(group.stream(), names),
-        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
-    })
+fn is_dynamic(call: &ExprCall) -> bool {
+    matches!(&*call.func, Expr::Path(callee) if callee.path.is_ident("dynamic"))
 }
 
-/// `30`, `30s` without quotes, `1.5`, `true`.
+/// The first variable in `tokens` that is a parameter.
+fn variable(tokens: TokenStream, scope: &Scope) -> Option<String> {
+    let mut before = None;
+    for token in tokens {
+        let found = match &token {
+            // Behind a point stands a field or a method, behind colons an item.
+            TokenTree::Ident(ident) if !matches!(before, Some('.' | ':')) => {
+                let name = ident.unraw().to_string();
+                scope.find(&name).map(|_| name)
+            }
+            TokenTree::Group(group) => variable(group.stream(), scope),
+            _ => None,
+        };
+        if found.is_some() {
+            return found;
+        }
+        before = match &token {
+            TokenTree::Punct(punct) => Some(punct.as_char()),
+            _ => None,
+        };
+    }
+    None
+}
+
+/// What a constant item inside the function cannot name.
+#[derive(Debug, Default)]
+pub(crate) struct Generics {
+    /// The type and const parameters of the function.
+    names: BTreeSet<String>,
+    /// It is a method: the parameters of its `impl` are unknown here.
+    is_method: bool,
+}
+
+impl Generics {
+    pub(crate) fn new(signature: &Signature) -> Self {
+        let parameters = signature.generics.params.iter();
+        let names = parameters.filter_map(|parameter| match parameter {
+            GenericParam::Type(parameter) => Some(parameter.ident.to_string()),
+            GenericParam::Const(parameter) => Some(parameter.ident.to_string()),
+            GenericParam::Lifetime(_) => None,
+        });
+        Self {
+            names: names.collect(),
+            is_method: signature.receiver().is_some(),
+        }
+    }
+
+    #[cfg(test)]
+    fn sample(names: &[&str], is_method: bool) -> Self {
+        Self {
+            names: names.iter().map(ToString::to_string).collect(),
+            is_method,
+        }
+    }
+
+    /// Whether `tokens` name one of them, or what may be one.
+    fn are_in(&self, tokens: TokenStream) -> bool {
+        let mut tokens = tokens.into_iter().peekable();
+        let mut before = None;
+        let mut operand = false;
+        while let Some(token) = tokens.next() {
+            let found = match &token {
+                TokenTree::Ident(ident) => {
+                    let name = ident.to_string();
+                    let begins_path = before != Some(':')
+                        && matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == ':');
+                    name == "Self"
+                        || self.names.contains(&name)
+                        || (begins_path && self.may_be_of_the_impl(&name))
+                }
+                TokenTree::Group(group) => self.are_in(group.stream()),
+                // `<T as Trait>::TTL`: whatever `T` is, there is no comparison here.
+                TokenTree::Punct(punct) => {
+                    punct.as_char() == '<' && !operand && before != Some(':')
+                }
+                TokenTree::Literal(_) => false,
+            };
+            operand = !matches!(token, TokenTree::Punct(_));
+            if found {
+                return true;
+            }
+            before = match &token {
+                TokenTree::Punct(punct) => Some(punct.as_char()),
+                _ => None,
+            };
+        }
+        false
+    }
+
+    /// Whether `Name::` may begin with a parameter of an `impl`: in a method each type may, and
+    /// elsewhere what is called as type parameters mostly are.
+    fn may_be_of_the_impl(&self, name: &str) -> bool {
+        let is_type = name.starts_with(char::is_uppercase) && name != "Duration";
+        is_type && (self.is_method || name.chars().count() <= 2)
+    }
+}
+
+/// `30`, `30s` without quotes, `1m30s`, `1.5s`, `true`.
 fn not_text(literal: &Lit) -> String {
     let suggestion = match literal {
-        Lit::Int(number) => {
-            let unit = match number.suffix() {
-                suffix @ ("h" | "m" | "s" | "ms") => suffix,
-                _ => "s",
-            };
-            format!("{}{unit}", number.base10_digits())
-        }
-        _ => "30s".into(),
+        Lit::Int(number) => rewritten(number.base10_digits(), number.suffix()),
+        Lit::Float(number) => milliseconds(number.base10_digits(), number.suffix()),
+        _ => None,
     };
+    let suggestion = suggestion.unwrap_or_else(|| "30s".into());
     format!(
         "invalid duration `{}`: write it as \"{suggestion}\"",
         literal.to_token_stream()
     )
+}
+
+/// The duration that was meant by a number and what follows it.
+fn rewritten(digits: &str, suffix: &str) -> Option<String> {
+    if suffix.is_empty() || is_type_suffix(suffix) {
+        return Some(format!("{digits}s"));
+    }
+    let text = format!("{digits}{suffix}");
+    if parse(&text).is_ok() {
+        return Some(text);
+    }
+    let unit = meant_unit(suffix)?;
+    Some(match unit {
+        "d" => format!("{}h", digits.parse::<u64>().ok()?.checked_mul(24)?),
+        unit => format!("{digits}{unit}"),
+    })
+}
+
+/// `1.5s` as `1500ms`.
+fn milliseconds(number: &str, suffix: &str) -> Option<String> {
+    let factor = match meant_unit(suffix) {
+        Some("h") => 3_600_000.0,
+        Some("m") => 60_000.0,
+        Some("ms") => return None,
+        _ => 1_000.0,
+    };
+    let milliseconds = (number.parse::<f64>().ok()? * factor).round();
+    (1.0..1e12)
+        .contains(&milliseconds)
+        .then(|| format!("{milliseconds}ms"))
+}
+
+fn is_type_suffix(suffix: &str) -> bool {
+    let (kind, bits) = suffix.split_at(suffix.len().min(1));
+    matches!(kind, "u" | "i" | "f") && matches!(bits, "8" | "16" | "32" | "64" | "128" | "size")
+}
+
+/// The unit that other libraries, or people, write otherwise; `d` is none of ours.
+fn meant_unit(suffix: &str) -> Option<&'static str> {
+    Some(match suffix.to_lowercase().as_str() {
+        "h" | "hr" | "hrs" | "hour" | "hours" => "h",
+        "m" | "min" | "mins" | "minute" | "minutes" => "m",
+        "s" | "sec" | "secs" | "second" | "seconds" => "s",
+        "ms" | "msec" | "msecs" | "milli" | "millis" | "millisecond" | "milliseconds" => "ms",
+        "d" | "day" | "days" => "d",
+        _ => return None,
+    })
 }
 
 fn parse(text: &str) -> Result<Duration, String> {
@@ -327,7 +557,7 @@ mod tests {
         let mut faults = Faults::default();
         let length = Length::new(value, Rule::Ttl, &mut faults);
         assert_eq!(faults.messages(), <[&str; 0]>::default());
-        let generics = generics.iter().map(ToString::to_string).collect();
+        let generics = Generics::sample(generics, false);
         length.map_or_else(String::new, |length| {
             let (item, value) = length.expand(None, &Krate::default(), &generics);
             format!("{item} {value}").trim().to_owned()
@@ -473,8 +703,27 @@ mod tests {
         );
         assert_eq!(
             advice(parse_quote!(1.5)),
-            "invalid duration `1.5`: write it as \"30s\""
+            "invalid duration `1.5`: write it as \"1500ms\""
         );
+        for (value, meant) in [
+            (parse_quote!(5min), "5m"),
+            (parse_quote!(5_0min), "50m"),
+            (parse_quote!(500millis), "500ms"),
+            (parse_quote!(1m30s), "1m30s"),
+            (parse_quote!(2hours), "2h"),
+            (parse_quote!(2d), "48h"),
+            (parse_quote!(30SEC), "30s"),
+            (parse_quote!(1.5h), "5400000ms"),
+            (parse_quote!(0.25s), "250ms"),
+            (parse_quote!(3parsecs), "30s"),
+        ] {
+            let value: Expr = value;
+            let written = value.to_token_stream();
+            assert_eq!(
+                fault(value, Rule::Ttl),
+                format!("invalid duration `{written}`: write it as \"{meant}\"")
+            );
+        }
         assert_eq!(
             advice(parse_quote!(true)),
             "invalid duration `true`: write it as \"30s\""
@@ -561,7 +810,7 @@ mod tests {
     fn constants_are_held_to_the_ttl_by_the_compiler() {
         let expanded = |value, ttl: Option<Expr>, generics: &[&str]| {
             let ttl = ttl.map(|ttl| length(ttl, Rule::Ttl));
-            let generics = generics.iter().map(ToString::to_string).collect();
+            let generics = Generics::sample(generics, false);
             let (item, value) =
                 length(value, Rule::MaxHold).expand(ttl.as_ref(), &Krate::default(), &generics);
             format!("{item} {value}")
@@ -595,9 +844,140 @@ mod tests {
             parse_quote!(Self::TTL),
             parse_quote!(T::TTL),
             parse_quote!(f(g::<N>())),
+            // Of the `impl`, by its shape.
+            parse_quote!(C::TTL),
+            parse_quote!(2 * C::TTL),
+            parse_quote!(<Conf as Lease>::TTL),
+            parse_quote!(min(<Conf as Lease>::TTL, MAX)),
         ] {
             let block = expand(value, &["T", "N"]);
             assert!(block.starts_with("const {"), "{block}");
         }
+    }
+
+    #[test]
+    fn a_type_in_a_method_may_be_a_generic_of_its_impl() {
+        for (value, in_method, elsewhere) in [
+            (parse_quote!(Conf::TTL), true, false),
+            (parse_quote!(seconds(Conf::SECONDS)), true, false),
+            (parse_quote!(Duration::from_secs(3)), false, false),
+            (parse_quote!(config::TTL), false, false),
+            (parse_quote!(config::Times::TTL), false, false),
+            (parse_quote!(TTL), false, false),
+            (parse_quote!(if A < B { A } else { B }), false, false),
+            (parse_quote!(size_of::<A>()), false, false),
+        ] {
+            let value: Expr = value;
+            let tokens = value.to_token_stream();
+            let found = |is_method| Generics::sample(&[], is_method).are_in(tokens.clone());
+            assert_eq!(
+                (found(true), found(false)),
+                (in_method, elsewhere),
+                "{tokens}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_dynamic_value_is_checked_at_the_call() {
+        let expanded = expand(parse_quote!(dynamic(self.ttl)), &[]);
+        assert_eq!(
+            expanded,
+            ":: lock_core :: macro_support :: dynamic (self . ttl)"
+        );
+        for (value, rule, expected) in [
+            (
+                parse_quote!(dynamic(a)),
+                Rule::Renew,
+                "`renew` is known when the code is compiled; only `ttl` and `wait` take \
+                 `dynamic(...)`",
+            ),
+            (
+                parse_quote!(dynamic()),
+                Rule::Wait,
+                "`dynamic` takes one `Duration`, such as `wait = dynamic(self.wait)`",
+            ),
+            (
+                parse_quote!(dynamic(a, b)),
+                Rule::Ttl,
+                "`dynamic` takes one `Duration`, such as `ttl = dynamic(self.ttl)`",
+            ),
+        ] {
+            assert_eq!(fault(value, rule), expected);
+        }
+    }
+
+    #[test]
+    fn a_function_without_arguments_is_no_constant() {
+        assert_eq!(
+            fault(parse_quote!(config::ttl()), Rule::Ttl),
+            "`ttl` is a constant: write `ttl = dynamic(config::ttl())` when the value is known at \
+             run time, or `ttl = const { config::ttl() }`"
+        );
+        for value in [
+            parse_quote!(const { ttl() }),
+            parse_quote!(seconds(3)),
+            parse_quote!(Duration::from_secs(3)),
+        ] {
+            length(value, Rule::Ttl);
+        }
+        length(parse_quote!(longest()), Rule::MaxHold);
+    }
+
+    #[test]
+    fn a_parameter_is_no_constant() {
+        let scope = Scope::sample(&["ttl", "config"], true);
+        let said = |value: Expr, rule| {
+            let mut faults = Faults::default();
+            let length = Length::new(value, rule, &mut faults);
+            length.expect("no fault").resolve(&scope, &mut faults);
+            faults.messages().join("\n")
+        };
+        assert_eq!(
+            said(parse_quote!(ttl), Rule::Ttl),
+            "`ttl` is a constant, and `ttl` is known when the function is called: write \
+             `ttl = dynamic(ttl)`"
+        );
+        assert_eq!(
+            said(parse_quote!(config.wait), Rule::Wait),
+            "`wait` is a constant, and `config` is known when the function is called: write \
+             `wait = dynamic(config.wait)`"
+        );
+        assert_eq!(
+            said(parse_quote!(self.longest), Rule::MaxHold),
+            "`max_hold` is a constant, and `self` is known when the function is called: give it a \
+             constant, or use the builder: `locks.lock(name).max_hold(self.longest)`"
+        );
+        for value in [
+            parse_quote!(TTL),
+            parse_quote!(limits::ttl),
+            parse_quote!(dynamic(ttl)),
+            parse_quote!(LIMITS.ttl),
+        ] {
+            assert_eq!(said(value, Rule::Ttl), "");
+        }
+    }
+
+    #[test]
+    fn what_no_ttl_can_satisfy_is_refused_without_one() {
+        assert_eq!(
+            fault(parse_quote!("0s"), Rule::MaxHold),
+            "`max_hold` (\"0s\") must be longer than 100 ms, the shortest `ttl`"
+        );
+        assert_eq!(
+            fault(parse_quote!("100ms"), Rule::MaxHold),
+            "`max_hold` (\"100ms\") must be longer than 100 ms, the shortest `ttl`"
+        );
+        assert_eq!(
+            fault(parse_quote!("25h"), Rule::MinHold),
+            "`min_hold` (\"25h\") must be shorter than 24 h, the longest `ttl`"
+        );
+        assert_eq!(
+            fault(parse_quote!("13h"), Rule::Renew),
+            "`renew` (\"13h\") must be at most 12 h, half of the longest `ttl`"
+        );
+        length(parse_quote!("101ms"), Rule::MaxHold);
+        length(parse_quote!("23h59m"), Rule::MinHold);
+        length(parse_quote!("12h"), Rule::Renew);
     }
 }

@@ -1,100 +1,300 @@
 //! The function that is emitted.
 
-use proc_macro2::{Span, TokenStream};
-use quote::{quote, quote_spanned};
+use std::collections::BTreeSet;
+
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote_spanned};
+use syn::Expr;
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 
 use crate::args::Args;
 use crate::function::{Function, Shell};
-use crate::output::Output;
-use crate::value::{Contended, Name, OnLost, Release};
+use crate::scope::Scope;
+use crate::value::{Contended, Handler, Name, OnLost, Release};
 
 /// One function with the signature of `function`, which holds the lock while the body runs.
 ///
 /// Locals and labels are hygienic (`mixed_site`), so no name of ours can meet one of the user's.
 /// Tokens that serve an option or the return type are located at it, so that the compiler's own
 /// errors about it point there.
-pub(crate) fn expand(args: &Args, function: &Function) -> TokenStream {
-    let head = &function.head;
-    let inner_attributes = &function.body.inner_attributes;
+pub(crate) fn expand(args: &Args, function: Function) -> TokenStream {
+    let (taken, kept) = taken_over(args, &function);
+    let function = &function.without_mut(&taken);
+    let site = Span::mixed_site();
+    let krate = args.krate.at(site);
+    let [output, acquire] = ["output", "acquire"].map(|name| local(name, site));
+    let slot = slot(args);
+
+    let return_type = function.output.expand(&args.krate);
+    let declared = declared(args, function);
     let manager = manager(args);
     let name = name(args, function);
     let options = args.terms.expand(&args.krate, &function.generics);
-    let contended = contended(args, function);
-    let hold = hold(args, function);
-    let refusal = refusal(args, function);
-
-    let site = Span::mixed_site();
-    let krate = args.krate.at(site);
-    let steps = quote_spanned! {site=>
-        let manager = #manager;
-        let name = #name;
-        let outcome = 'held: {
-            let guard = match #krate::macro_support::acquire(manager, name, #options).await {
-                ::core::result::Result::Ok(guard) => guard,
-                #contended
-                // In two steps: syn takes `break 'held ::core..`, in an attribute that comes after
-                // this one, for the label of a loop.
-                ::core::result::Result::Err(error) => {
-                    let failed = ::core::result::Result::Err(error);
-                    break 'held failed
+    let handler = handler(args);
+    let section = match &args.on_contended {
+        Contended::Closure(closure) => {
+            let section = section(args, function);
+            let answer = call(args, &Handler::Closure(closure.clone()));
+            quote_spanned! {site=>
+                match #krate::macro_support::contended(#acquire).await {
+                    ::core::result::Result::Ok(#acquire) => #section,
+                    #answer
                 }
-            };
-            #hold
-        };
-        match outcome {
-            ::core::result::Result::Ok(value) => value,
-            #refusal
+            }
         }
+        Contended::Error | Contended::Skip(_) => section(args, function),
     };
-    let steps = match &function.shell {
-        Shell::AsyncFn => steps,
-        Shell::Boxed(pin) => quote_spanned!(site=> #pin(async move { #steps })),
+    let steps = quote_spanned! {site=>
+        let #output = #return_type;
+        #declared
+        let #slot = #krate::macro_support::Slot::new();
+        let #acquire = #krate::macro_support::acquire(#manager, #name, #options);
+        #handler
+        #section
     };
-    let block = quote_spanned!(function.body.site()=> { #inner_attributes #steps });
-    quote!(#head #block)
+    let function = function.with(steps);
+    // Where it is kept the compiler may find one of the two superfluous.
+    let allowed = kept.then(|| quote_spanned!(site=> #[allow(unused_mut)]));
+    quote_spanned!(site=> #allowed #function)
 }
 
-/// Runs the body under the guard, and ends the guard.
-fn hold(args: &Args, function: &Function) -> TokenStream {
+/// The function as it was, for an attribute with faults: the rest of the file keeps its types and
+/// its completion. What only the attribute would use is not reported as unused, nor the bound
+/// guard as unknown.
+pub(crate) fn without_lock(args: &Args, function: &Function) -> TokenStream {
     let site = Span::mixed_site();
-    let krate = args.krate.at(site);
-    let bind = bind(args);
-    let body = body(args, function);
-    let watched = args.on_lost == OnLost::Cancel;
-    let lost =
-        watched.then(|| quote_spanned!(site=> let mut lost = ::core::pin::pin!(guard.lost());));
-    let poll = if watched {
-        quote_spanned! {site=> #krate::macro_support::poll_body(
-            &guard,
-            lost.as_mut(),
-            body.as_mut(),
-            context,
-        )}
-    } else {
-        quote_spanned!(site=> #krate::macro_support::poll_on(&guard, body.as_mut(), context))
-    };
-    // What must be `Send` for the function to be.
-    let outcome = quote_spanned!(function.output.site()=> outcome);
-    // A lost lock is not released: the guard only tidies up as it is dropped.
-    let release = match args.release {
-        Release::Confirm => quote_spanned! {site=>
-            if ::core::result::Result::is_ok(&#outcome) {
-                #krate::macro_support::release(guard).await;
-            }
-        },
-        Release::Background => quote_spanned!(site=> ::core::mem::drop(guard);),
-    };
-    quote_spanned! {site=>
-        let #outcome = {
-            #lost
-            #bind
-            let mut body = ::core::pin::pin!(#body);
-            ::core::future::poll_fn(|context| #poll).await
+    let bound = args.bind.as_ref().map(|bind| {
+        let krate = args.krate.at(site);
+        let never = quote_spanned! {site=>
+            #krate::macro_support::typed_return(#krate::macro_support::ReturnType::new())
         };
-        #release
-        #outcome
+        quote_spanned!(site=> let #bind: &#krate::LockGuard = #never;)
+    });
+    let function = function.as_it_was(bound);
+    quote_spanned!(site=> #[allow(unused_variables, unused_mut)] #function)
+}
+
+/// A local of the expansion. Hygiene keeps it apart from the locals of the user, but not from the
+/// user's items, which a pattern would mean: so it has a prefix that no item has.
+fn local(name: &str, site: Span) -> Ident {
+    Ident::new(&format!("__distributed_lock_{name}"), site)
+}
+
+/// What tells the compiler, in code that never runs, how the function would be without the
+/// attribute: which type it returns, and which parameters the boxed future of `#[async_trait]`
+/// takes first.
+fn declared(args: &Args, function: &Function) -> Option<TokenStream> {
+    match &function.shell {
+        Shell::AsyncFn if function.output.is_never() => None,
+        Shell::AsyncFn => {
+            let site = function.output.site();
+            let krate = args.krate.at(site);
+            let output = local("output", site);
+            Some(quote_spanned! {site=>
+                if false { return #krate::macro_support::typed_return(#output); }
+            })
+        }
+        Shell::Boxed(_) => {
+            let site = function.body.site();
+            let parameters = mention(&function.parameters_of_the_body(), site)?;
+            Some(quote_spanned!(site=> if false { #parameters }))
+        }
     }
+}
+
+/// Names parameters, so that the block around takes them whole.
+fn mention(parameters: &[TokenTree], site: Span) -> Option<TokenStream> {
+    (!parameters.is_empty()).then(|| {
+        quote_spanned! {site=>
+            #[allow(clippy::used_underscore_binding)]
+            let _ = (#(&#parameters,)*);
+        }
+    })
+}
+
+/// How the body takes the parameters that it names.
+struct Parameters {
+    /// In code that never runs: `self`, which cannot be bound anew.
+    named: Option<TokenStream>,
+    /// The bindings of all others.
+    bound: TokenStream,
+}
+
+/// Binds the parameters that the body names anew, as the compiler does in a plain `async fn`: then
+/// the body takes them whole, and not only the fields that it names, drops them in the order of a
+/// plain function, and the compiler says of them what it says there.
+fn parameters(function: &Function) -> Parameters {
+    let site = function.body.site();
+    let mut bound = TokenStream::new();
+    let mut receiver = Vec::new();
+    if function.moves_parameters() {
+        for parameter in function.parameters_of_the_body() {
+            let TokenTree::Ident(name) = &parameter else {
+                continue;
+            };
+            if name == "self" {
+                receiver.push(parameter);
+                continue;
+            }
+            let mutable = function.scope.mutability(name);
+            // A value that is never read is reported where the parameter's pattern begins.
+            let mut value = name.clone();
+            if let Some(token) = mutable {
+                value.set_span(name.span().located_at(token.span));
+            }
+            bound.extend(quote_spanned! {site=>
+                #[allow(
+                    clippy::no_effect_underscore_binding,
+                    clippy::redundant_locals,
+                    clippy::shadow_same,
+                    clippy::used_underscore_binding,
+                )]
+                let #mutable #name = #value;
+            });
+        }
+    }
+    Parameters {
+        named: mention(&receiver, site),
+        bound,
+    }
+}
+
+/// The parameters whose `mut` the body takes over, and whether one of them keeps it besides,
+/// because an option names it, too: a closure may change it.
+fn taken_over(args: &Args, function: &Function) -> (BTreeSet<String>, bool) {
+    if !function.moves_parameters() {
+        return (BTreeSet::new(), false);
+    }
+    let mut elsewhere = BTreeSet::new();
+    args.names_in_expressions(&mut elsewhere);
+    let mut taken = BTreeSet::new();
+    let mut kept = false;
+    for parameter in function.parameters_of_the_body() {
+        if let TokenTree::Ident(name) = &parameter
+            && function.scope.mutability(name).is_some()
+        {
+            let name = name.unraw().to_string();
+            if elsewhere.contains(&name) {
+                kept = true;
+            } else {
+                taken.insert(name);
+            }
+        }
+    }
+    (taken, kept)
+}
+
+/// Acquires, runs the body and releases, and returns what became of it.
+fn section(args: &Args, function: &Function) -> TokenStream {
+    let site = Span::mixed_site();
+    let [body_name, bound] = ["body", "bound"].map(|name| local(name, site));
+    let slot = slot(args);
+    let bound = args.bind.as_ref().map(|bind| {
+        let site = site.located_at(bind.span());
+        quote_spanned!(site=> let #bound = &#slot;)
+    });
+    let body = body(args, function);
+    let run = match args.release {
+        Release::Confirm => quote_spanned!(site=> confirmed),
+        Release::Background => quote_spanned!(site=> section),
+    };
+    let on_lost = match args.on_lost {
+        OnLost::Cancel => quote_spanned!(site=> Cancel),
+        OnLost::Continue => quote_spanned!(site=> Continue),
+    };
+    // `core::pin::pin!` binds a name of its own, which an item of the user may have.
+    let krate = args.krate.at(site);
+    let body = quote_spanned! {site=>
+        #bound
+        let #body_name = #body;
+        #krate::macro_support::pin!(#body_name);
+    };
+    // Where the compiler says of this future that it is not `Send`, the return type is why.
+    let site = function.output.site();
+    let krate = args.krate.at(site);
+    let [acquire, body_name] = ["acquire", "body"].map(|name| local(name, site));
+    let answered = |answer: TokenStream| {
+        quote_spanned! {site=>
+            #krate::macro_support::#run(
+                &#slot,
+                #acquire,
+                #krate::macro_support::OnLost::#on_lost,
+                #body_name,
+                #answer,
+            ).await
+        }
+    };
+    match &args.on_error {
+        None => {
+            let section = answered(answer(args, function));
+            quote_spanned!(site=> { #body #section })
+        }
+        // The body is dropped before the handler is called, which may need what the body holds.
+        Some(handler) => {
+            let section = answered(quote_spanned!(site=> #krate::macro_support::Unanswered));
+            let skipped = skipped(args, function);
+            let failed = call(args, handler);
+            let value = local("value", function.body.site());
+            quote_spanned! {site=>
+                match { #body #section } {
+                    ::core::result::Result::Ok(#value) => #value,
+                    #skipped
+                    #failed
+                }
+            }
+        }
+    }
+}
+
+/// The local that holds the guard. Where the body may borrow the guard, the compiler says this name
+/// when a body moves it into a spawned task; it says no name that is not written in the user's
+/// crate.
+fn slot(args: &Args) -> Ident {
+    match &args.bind {
+        None => local("slot", Span::mixed_site()),
+        Some(bind) => Ident::new(
+            &format!(
+                "__guard_ends_with_the_body_a_spawned_task_takes_{}_watch",
+                bind.unraw().to_string().trim_matches('_')
+            ),
+            bind.span(),
+        ),
+    }
+}
+
+/// The body's future. `?` and `return` leave this block only, so the release always runs.
+fn body(args: &Args, function: &Function) -> TokenStream {
+    let block = function.body.block();
+    let site = function.body.site();
+    let Parameters { named, bound } = parameters(function);
+    // Tells the compiler the type before it reads the body: its errors then land on the tokens
+    // of the user that have another type.
+    let typed = (!function.output.is_never()).then(|| {
+        let site = function.output.site();
+        let krate = args.krate.at(site);
+        let output = local("output", site);
+        quote_spanned!(site=> return #krate::macro_support::typed_return(#output);)
+    });
+    let never_run = (named.is_some() || typed.is_some())
+        .then(|| quote_spanned!(site=> if false { #named #typed }));
+    let bind = bind(args);
+    // As an arm: elsewhere the compiler would find the braces of a short body superfluous. Nothing
+    // of ours may be a part of the block, such as a label: it would get the edition of this crate,
+    // and that decides in which order the block drops what it holds.
+    quote_spanned!(site=> async move { #never_run #bound #bind match () { () => #block } })
+}
+
+fn bind(args: &Args) -> Option<TokenStream> {
+    let bind = args.bind.as_ref()?;
+    let site = Span::mixed_site().located_at(bind.span());
+    let krate = args.krate.at(site);
+    let bound = local("bound", site);
+    Some(quote_spanned! {site=>
+        #[allow(unused_imports)]
+        use #krate::macro_support::BoundGuard as _;
+        let #bind: &#krate::LockGuard = #krate::macro_support::guard(#bound);
+    })
 }
 
 fn manager(args: &Args) -> TokenStream {
@@ -103,7 +303,12 @@ fn manager(args: &Args) -> TokenStream {
     };
     let site = Span::mixed_site().located_at(manager.span());
     let krate = args.krate.at(site);
-    quote_spanned!(site=> #krate::macro_support::manager(&#manager))
+    let found = local("manager", site);
+    // In two steps, or the arms of a `match` would have to be references to a manager.
+    quote_spanned!(site=> {
+        let #found = &#manager;
+        #krate::macro_support::manager(#found)
+    })
 }
 
 fn name(args: &Args, function: &Function) -> TokenStream {
@@ -112,7 +317,8 @@ fn name(args: &Args, function: &Function) -> TokenStream {
         Some(Name::Expression(name)) => {
             let site = Span::mixed_site().located_at(name.span());
             let krate = args.krate.at(site);
-            quote_spanned!(site=> #krate::macro_support::name(#name))
+            let parameters = placeholders(name, &function.scope);
+            quote_spanned!(site=> #krate::macro_support::name(#name, &[#(#parameters),*]))
         }
         // With a list or without a name there is a fault, and nothing is expanded.
         Some(Name::List(..)) | None => TokenStream::new(),
@@ -126,80 +332,79 @@ fn name(args: &Args, function: &Function) -> TokenStream {
     quote_spanned!(site=> #krate::macro_support::tagged(#tag, #name))
 }
 
-/// The arm for a lock that somebody else holds, where that is no error like others.
-fn contended(args: &Args, function: &Function) -> Option<TokenStream> {
-    let output = function.output.written(&args.krate);
-    let (site, answer) = match &args.on_contended {
-        Contended::Error => return None,
-        Contended::Skip(word) => {
-            let site = Span::mixed_site().located_at(word.span());
-            let krate = args.krate.at(site);
-            let skip = quote_spanned!(site=> #krate::macro_support::skip::<#output>(&error));
-            (site, skip)
-        }
-        Contended::Answer(closure) => {
-            let site = Span::mixed_site().located_at(closure.span());
-            let krate = args.krate.at(site);
-            let answer = quote_spanned! {site=>
-                #krate::macro_support::answer::<#output>(#closure, error)
-            };
-            (site, answer)
-        }
+/// The names whose placeholders the value of `name` may not hold: an expression is not read as a
+/// template, but for `lock_name!`, which replaced its placeholders.
+fn placeholders(name: &Expr, scope: &Scope) -> Vec<String> {
+    if let Expr::Macro(call) = name
+        && let Some(last) = call.mac.path.segments.last()
+        && last.ident == "lock_name"
+    {
+        return Vec::new();
+    }
+    scope.names().collect()
+}
+
+/// Evaluates an `on_error` that is no closure as written: before anything is awaited, so that it
+/// can take what the body takes, too.
+fn handler(args: &Args) -> Option<TokenStream> {
+    let Some(Handler::Expression(handler)) = &args.on_error else {
+        return None;
     };
+    let site = Span::mixed_site().located_at(handler.span());
     let krate = args.krate.at(site);
-    // What never comes back cannot be returned, either: rustc would find that unreachable.
-    let leave = match &function.output {
-        Output::Never(_) => None,
-        Output::Type(_) => Some(quote_spanned!(site=> return)),
-    };
+    let [name, output] = ["handler", "output"].map(|name| local(name, site));
+    // As an arm: braces around a closure are not superfluous here, they say when it is evaluated.
     Some(quote_spanned! {site=>
-        #[allow(clippy::redundant_closure, clippy::redundant_closure_for_method_calls)]
-        ::core::result::Result::Err(error) if #krate::macro_support::is_contended(&error) => {
-            #leave #answer
+        let #name = #krate::macro_support::handler(#output, match () { () => #handler });
+    })
+}
+
+/// The arm for a lock that is skipped because it has another holder.
+fn skipped(args: &Args, function: &Function) -> Option<TokenStream> {
+    let Contended::Skip(word) = &args.on_contended else {
+        return None;
+    };
+    let site = Span::mixed_site().located_at(word.span());
+    let krate = args.krate.at(site);
+    let error = local("error", site);
+    let written = function.output.written(&args.krate);
+    Some(quote_spanned! {site=>
+        ::core::result::Result::Err(#error) if #krate::macro_support::is_contended(&#error) => {
+            #krate::macro_support::return_skipped::<#written>(&#error)
         }
     })
 }
 
-fn bind(args: &Args) -> Option<TokenStream> {
-    let bind = args.bind.as_ref()?;
-    let site = Span::mixed_site().located_at(bind.span());
-    let krate = args.krate.at(site);
-    Some(quote_spanned!(site=> let #bind: &#krate::LockGuard = &guard;))
-}
-
-/// The body's future. `?` and `return` leave this block only, so the release always runs.
-fn body(args: &Args, function: &Function) -> TokenStream {
-    let block = function.body.block();
-    // Tells the compiler the type before it reads the body: its errors then land on the tokens
-    // of the user that have another type.
-    let edge = function.output.is_known().then(|| {
-        let site = function.output.site();
-        let krate = args.krate.at(site);
-        let output = function.output.written(&args.krate);
-        quote_spanned!(site=> if false { return #krate::macro_support::edge::<#output>(); })
-    });
-    quote_spanned!(function.body.site()=> async move { #edge #block })
-}
-
-/// The arm for everything that kept the body from running to its end. The only place that asks
+/// A function that says what is returned where there is no `on_error`. The only place that asks
 /// whether the return type can hold a `LockError`: each place would report the same error again.
-fn refusal(args: &Args, function: &Function) -> TokenStream {
-    let output = function.output.written(&args.krate);
-    if let Some(closure) = &args.on_error {
-        let site = Span::mixed_site().located_at(closure.span());
-        let krate = args.krate.at(site);
-        // Only a closure is accepted, so its author cannot follow clippy's advice.
-        return quote_spanned! {site=>
-            #[allow(clippy::redundant_closure, clippy::redundant_closure_for_method_calls)]
-            ::core::result::Result::Err(error) => {
-                #krate::macro_support::answer::<#output>(#closure, error)
-            }
-        };
-    }
+fn answer(args: &Args, function: &Function) -> TokenStream {
     let site = function.output.site();
     let krate = args.krate.at(site);
+    let written = function.output.written(&args.krate);
+    let answer = match &args.on_contended {
+        Contended::Skip(_) => quote_spanned!(site=> return_skipped_or_error),
+        Contended::Error | Contended::Closure(_) => quote_spanned!(site=> return_error),
+    };
     quote_spanned! {site=>
-        ::core::result::Result::Err(error) => #krate::macro_support::refuse::<#output>(error),
+        #krate::macro_support::answered(#krate::macro_support::#answer::<#written>)
+    }
+}
+
+/// The arm for an error that a handler answers.
+fn call(args: &Args, handler: &Handler) -> TokenStream {
+    let site = Span::mixed_site().located_at(handler.span());
+    let krate = args.krate.at(site);
+    let [output, error] = ["output", "error"].map(|name| local(name, site));
+    let handler = match handler {
+        Handler::Closure(closure) => closure.to_token_stream(),
+        Handler::Expression(_) => local("handler", site).into_token_stream(),
+    };
+    // Where a closure is asked for, its author cannot follow clippy's advice.
+    quote_spanned! {site=>
+        #[allow(clippy::redundant_closure, clippy::redundant_closure_for_method_calls)]
+        ::core::result::Result::Err(#error) => {
+            #krate::macro_support::call_handler(#output, #handler, #error)
+        }
     }
 }
 
@@ -207,6 +412,7 @@ fn refusal(args: &Args, function: &Function) -> TokenStream {
 mod tests {
     use super::*;
     use crate::error::Faults;
+    use quote::quote;
 
     fn expanded(args: TokenStream, item: TokenStream) -> TokenStream {
         let mut faults = Faults::default();
@@ -215,7 +421,7 @@ mod tests {
         let function = function.expect("a function");
         args.resolve(&function.scope, &mut faults);
         assert_eq!(faults.messages(), <[&str; 0]>::default());
-        expand(&args, &function)
+        expand(&args, function)
     }
 
     fn text(args: TokenStream, item: TokenStream) -> String {
@@ -265,8 +471,7 @@ mod tests {
                 async fn f() -> Result<T, E> {}
             ),
         );
-        assert_eq!(count(&text, &quote!(refuse::<Result<T, E>>)), 1);
-        assert_eq!(count(&text, &quote!(edge::<Result<T, E>>)), 1);
+        assert_eq!(count(&text, &quote!(return_error::<Result<T, E>>)), 1);
     }
 
     #[test]
@@ -279,25 +484,179 @@ mod tests {
                 }
             ),
         );
-        assert_eq!(count(&text, &quote!(answer::<u8>(|e| e.code(), error))), 1);
-        assert_eq!(count(&text, &quote!(refuse)), 0);
+        let call = quote!(call_handler(
+            __distributed_lock_output,
+            |e| e.code(),
+            __distributed_lock_error
+        ));
+        assert_eq!(count(&text, &call), 1);
+        assert_eq!(count(&text, &quote!(return_error)), 0);
     }
 
     #[test]
-    fn a_body_without_a_known_type_has_no_edge() {
-        for item in [
+    fn an_on_error_that_is_no_closure_is_evaluated_first() {
+        let text = text(
+            quote!(name = "x", on_error = handler(app)),
+            quote!(
+                async fn f(app: App) -> u8 {
+                    1
+                }
+            ),
+        );
+        let places: Vec<_> = ["handler (app)", "async move", "call_handler"]
+            .iter()
+            .map(|part| text.find(part))
+            .collect();
+        assert!(
+            places.iter().all(Option::is_some) && places.is_sorted(),
+            "{places:?}"
+        );
+    }
+
+    #[test]
+    fn on_contended_is_answered_before_the_body_exists() {
+        let text = text(
+            quote!(name = "x", on_contended = |e| busy(app, e)),
+            quote!(
+                async fn f(app: App) -> u8 {
+                    app.run()
+                }
+            ),
+        );
+        let places: Vec<_> = ["contended (", "async move", "busy (app"]
+            .iter()
+            .map(|part| text.find(part))
+            .collect();
+        assert!(places.iter().all(Option::is_some), "{places:?}");
+        assert_eq!(
+            count(&text, &quote!(contended(__distributed_lock_acquire).await)),
+            1
+        );
+    }
+
+    /// The bindings at the beginning of the body.
+    fn bound(item: TokenStream, args: TokenStream) -> Vec<String> {
+        let text = text(args, item);
+        let (_, body) = text.split_once("async move {").expect("a body");
+        let (bound, _) = body.split_once("match () {").expect("a block");
+        bound
+            .split("let ")
+            .skip(1)
+            .map(|rest| rest.split(" ;").next().unwrap_or_default().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn the_body_binds_the_parameters_that_it_names_anew() {
+        let all = quote!(
+            async fn f(self, a: A, (b, _): (B, C), mut d: D, e: E) -> R {
+                d.x = a.y;
+                log!("{b} {e:?}");
+                self.e()
+            }
+        );
+        assert_eq!(
+            bound(all.clone(), quote!(name = "{a}")),
+            ["_ = (& self ,)", "a = a", "b = b", "mut d = d", "e = e"]
+        );
+        assert!(text(quote!(name = "{a}"), all).contains(", d : D"));
+        let fields = quote!(
+            async fn f(a: A, b: B, c: C) -> R {
+                x.a + x.b() + [0; 3][..c].len()
+            }
+        );
+        assert_eq!(bound(fields, quote!(name = "{a}")), ["c = c"]);
+        // It is instrumented after this attribute, and then it is not the whole body.
+        let instrumented = quote!(
+            #[tracing::instrument(skip_all)]
+            async fn f(mut a: A) -> R {
+                a.b = 1;
+            }
+        );
+        assert_eq!(
+            bound(instrumented, quote!(name = "x")),
+            <[&str; 0]>::default()
+        );
+    }
+
+    #[test]
+    fn a_parameter_that_an_option_may_change_stays_mutable() {
+        let item = quote!(
+            async fn f(mut a: A, mut b: B) -> R {
+                a.b = 1;
+                b.c = 2;
+            }
+        );
+        let args = quote!(name = "{b.id}", on_contended = |e| { a.fail(e) });
+        let changed = text(args, item);
+        let head = quote!(#[allow(unused_mut)] async fn f(mut a: A, b: B) -> R).to_string();
+        assert!(changed.starts_with(&head), "{changed}");
+    }
+
+    #[test]
+    fn nothing_is_returned_where_nothing_returns() {
+        let text = text(
+            quote!(name = "x", on_error = |e| panic!()),
             quote!(
                 async fn f() -> ! {
                     loop {}
                 }
             ),
+        );
+        assert_eq!(count(&text, &quote!(typed_return)), 0);
+    }
+
+    #[test]
+    fn every_local_has_the_prefix() {
+        let tokens = expanded(
             quote!(
-                async fn f() -> impl Copy {}
+                name = n(a),
+                ttl = TTL,
+                manager = m,
+                bind = held,
+                on_contended = |e| e,
+                on_error = { |e| e }
             ),
-        ] {
-            let text = text(quote!(name = "x", on_error = |e| panic!()), item);
-            assert_eq!(count(&text, &quote!(edge)), 0);
+            quote!(
+                async fn f(a: A) -> R {
+                    a
+                }
+            ),
+        );
+        let text = tokens.to_string();
+        for (at, _) in text.match_indices("let ") {
+            let rest = &text[at + 4..];
+            assert!(
+                ["__distributed_lock_", "__guard_ends_", "a = a", "held :"]
+                    .iter()
+                    .any(|start| rest.starts_with(start)),
+                "{rest}"
+            );
         }
+        for variant in ["Ok (", "Err ("] {
+            for (at, _) in text.match_indices(variant) {
+                let rest = &text[at + variant.len()..];
+                assert!(rest.starts_with("__distributed_lock_"), "{rest}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_function_with_faults_is_warned_of_nothing() {
+        let mut faults = Faults::default();
+        let item = quote!(
+            pub async fn f(id: u8) -> R {
+                #![allow(x)]
+                held.key()
+            }
+        );
+        let function = Function::new(item, &mut faults).expect("a function");
+        let args = Args::new(quote!(name = "{ide}", bind = held), &mut faults);
+        let text = without_lock(&args, &function).to_string();
+        let head = quote!(#[allow(unused_variables, unused_mut)] pub async fn f(id: u8) -> R);
+        let first = quote!(#![allow(x)] let held: &::lock_core::LockGuard =);
+        assert!(text.starts_with(&format!("{head} {{ {first}")), "{text}");
+        assert!(text.ends_with("; held . key () }"), "{text}");
     }
 
     #[test]
@@ -308,10 +667,15 @@ mod tests {
                 async fn f(id: u8) -> R {}
             ),
         );
-        let places: Vec<_> = ["find (id)", "make (id)", "acquire (manager , name"]
-            .iter()
-            .map(|part| text.find(part))
-            .collect();
+        let places: Vec<_> = [
+            "macro_support :: acquire (",
+            "find (id)",
+            "make (id)",
+            "async move",
+        ]
+        .iter()
+        .map(|part| text.find(part))
+        .collect();
         assert!(
             places.iter().all(Option::is_some) && places.is_sorted(),
             "{places:?}"
@@ -328,10 +692,7 @@ mod tests {
         );
         assert_eq!(count(&text, &quote!(lock_core)), 0);
         assert!(count(&text, &quote!(::x::y::macro_support)) >= 8);
-        assert_eq!(
-            count(&text, &quote!(let g: &::x::y::LockGuard = &guard;)),
-            1
-        );
+        assert_eq!(count(&text, &quote!(let g: &::x::y::LockGuard =)), 1);
     }
 
     #[test]
@@ -343,7 +704,7 @@ mod tests {
                 async fn f() -> R {}
             ),
         );
-        let paths = ["Result ::", "Option ::", "Duration ::", "pin !", "poll_fn"];
+        let paths = ["Result ::", "Option ::", "Duration ::", "pin !"];
         for path in paths {
             for (at, _) in text.match_indices(path) {
                 assert!(text[..at].ends_with(":: "), "{path} in {text}");
@@ -362,7 +723,7 @@ mod tests {
             },
         );
         assert_eq!(count(&text, &quote!(Box::pin)), 1);
-        assert_eq!(count(&text, &quote!(refuse::<Result<T, E>>)), 1);
+        assert_eq!(count(&text, &quote!(ReturnType::<Result<T, E>>::new())), 1);
         assert_eq!(count(&text, &quote!({ Ok(id) })), 1);
     }
 
@@ -377,7 +738,7 @@ mod tests {
                 }
             ),
         );
-        let start = quote!(#![allow(a)] let manager).to_string();
+        let start = quote!(#![allow(a)] let __distributed_lock_output).to_string();
         assert!(text.contains(&format!("-> R {{ {start}")), "{text}");
     }
 }

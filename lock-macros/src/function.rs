@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
+use quote::quote;
+use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Attribute, GenericParam, Signature, Token, Visibility};
+use syn::{Attribute, Signature, Token, Visibility};
 
+use crate::duration::Generics;
 use crate::error::Faults;
 use crate::output::Output;
 use crate::scope::Scope;
@@ -16,18 +19,27 @@ pub(crate) struct Function {
     pub(crate) head: TokenStream,
     pub(crate) body: Body,
     pub(crate) scope: Scope,
-    /// The names of its type and const parameters.
-    pub(crate) generics: BTreeSet<String>,
+    pub(crate) generics: Generics,
     pub(crate) output: Output,
     pub(crate) shell: Shell,
+    is_instrumented: bool,
 }
 
 /// What the body stands in.
 pub(crate) enum Shell {
     AsyncFn,
-    /// `Box::pin(async move { .. })`, which `#[async_trait]` makes of a body. The tokens are
-    /// what is before the parenthesis.
-    Boxed(TokenStream),
+    /// `Box::pin(async move { .. })`, which `#[async_trait]` makes of a body.
+    Boxed(Boxed),
+}
+
+/// `Box::pin(async move { .. })` without the block.
+pub(crate) struct Boxed {
+    /// What is before the parenthesis.
+    path: TokenStream,
+    parentheses: Span,
+    keywords: [TokenTree; 2],
+    /// The braces of the function.
+    braces: Span,
 }
 
 /// The body, never parsed: a half-typed one still expands.
@@ -35,7 +47,27 @@ pub(crate) struct Body {
     /// `#![..]` at its beginning, which are only allowed where a function's body begins.
     pub(crate) inner_attributes: TokenStream,
     pub(crate) statements: TokenStream,
+    /// Its braces.
     pub(crate) span: Span,
+}
+
+/// Braces with the author's span: the compiler asks it for the edition, which decides in which
+/// order the body drops what it holds, and other attributes take it for their own code.
+fn block(tokens: TokenStream, span: Span) -> Group {
+    let mut block = Group::new(Delimiter::Brace, tokens);
+    block.set_span(span);
+    block
+}
+
+impl Boxed {
+    fn around(&self, tokens: TokenStream, body: Span) -> TokenStream {
+        let mut call: TokenStream = self.keywords.iter().cloned().collect();
+        call.extend([TokenTree::Group(block(tokens, body))]);
+        let mut call = Group::new(Delimiter::Parenthesis, call);
+        call.set_span(self.parentheses);
+        let path = &self.path;
+        quote!(#path #call)
+    }
 }
 
 impl Function {
@@ -74,17 +106,169 @@ impl Function {
             return None;
         };
         let (body, output, shell) = match boxed {
-            Some(((pin, body), output)) => (body, output, Shell::Boxed(pin)),
+            Some(((shell, body), output)) => (body, output, Shell::Boxed(shell)),
             None => (body, Output::new(&signature), Shell::AsyncFn),
         };
         sound.then(|| Self {
             head,
             body,
-            scope: Scope::new(&signature),
-            generics: generics(&signature),
+            scope: Scope::new(
+                &signature,
+                attributes.iter().any(|it| is_called(it, "test")),
+            ),
+            generics: Generics::new(&signature),
             output,
             shell,
+            is_instrumented: attributes.iter().any(|it| is_called(it, "instrument")),
         })
+    }
+
+    /// The whole function, with `steps` in the place of its body.
+    pub(crate) fn with(&self, steps: TokenStream) -> TokenStream {
+        let head = &self.head;
+        let inner_attributes = &self.body.inner_attributes;
+        let (steps, braces) = match &self.shell {
+            Shell::AsyncFn => (steps, self.body.span),
+            Shell::Boxed(shell) => (shell.around(steps, self.body.span), shell.braces),
+        };
+        let block = block(quote!(#inner_attributes #steps), braces);
+        quote!(#head #block)
+    }
+
+    /// The function as it was written, with `before` as the first statements of its body.
+    pub(crate) fn as_it_was(&self, before: Option<TokenStream>) -> TokenStream {
+        let mut statements = before.unwrap_or_default();
+        statements.extend(self.body.statements.clone());
+        self.with(statements)
+    }
+
+    /// The parameters that the body names, in the order of their declaration.
+    pub(crate) fn parameters_of_the_body(&self) -> Vec<TokenTree> {
+        let mut names = BTreeSet::new();
+        names_in(self.body.statements.clone(), &mut names);
+        let is_named = |parameter: &TokenTree| match parameter {
+            TokenTree::Ident(ident) => names.contains(&ident.unraw().to_string()),
+            _ => false,
+        };
+        self.scope.all().filter(is_named).collect()
+    }
+
+    /// Whether the body takes its parameters by moving them whole, as that of a plain `async fn`
+    /// does. That of `#[async_trait]` begins with that by itself, and `#[instrument]`, where it
+    /// comes after this attribute, puts the body into a block that takes what it names.
+    pub(crate) fn moves_parameters(&self) -> bool {
+        matches!(self.shell, Shell::AsyncFn) && !self.is_instrumented
+    }
+
+    /// Takes the `mut` from the bindings of `parameters`: the body binds them anew.
+    pub(crate) fn without_mut(mut self, parameters: &BTreeSet<String>) -> Self {
+        if !parameters.is_empty() {
+            self.head = without_mut_in_head(self.head, parameters);
+        }
+        self
+    }
+}
+
+fn without_mut_in_head(head: TokenStream, parameters: &BTreeSet<String>) -> TokenStream {
+    let mut head: Vec<TokenTree> = head.into_iter().collect();
+    let keyword = |token: &TokenTree| matches!(token, TokenTree::Ident(word) if word == "fn");
+    let Some(begin) = head.iter().position(keyword) else {
+        return head.into_iter().collect();
+    };
+    // Behind the name stand the generics, which may hold parentheses of their own.
+    let mut depth = 0_usize;
+    let mut arrow = false;
+    let inputs = head[begin..].iter().position(|token| {
+        match token {
+            TokenTree::Punct(punct) => {
+                match punct.as_char() {
+                    '<' => depth += 1,
+                    '>' if !arrow => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+                arrow = punct.as_char() == '-';
+            }
+            TokenTree::Group(group) => {
+                return depth == 0 && group.delimiter() == Delimiter::Parenthesis;
+            }
+            TokenTree::Ident(_) | TokenTree::Literal(_) => arrow = false,
+        }
+        false
+    });
+    if let Some(at) = inputs
+        && let Some(TokenTree::Group(group)) = head.get(begin + at)
+    {
+        let mut without = Group::new(
+            Delimiter::Parenthesis,
+            without_mut_in(group.stream(), parameters),
+        );
+        without.set_span(group.span());
+        head[begin + at] = TokenTree::Group(without);
+    }
+    head.into_iter().collect()
+}
+
+fn without_mut_in(tokens: TokenStream, parameters: &BTreeSet<String>) -> TokenStream {
+    let mut without = Vec::new();
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        let token = match token {
+            TokenTree::Ident(word) if word == "mut" => {
+                // Not the one of a reference, a pointer or `ref mut`.
+                let binds = !matches!(
+                    without.last(),
+                    Some(TokenTree::Punct(before)) if matches!(before.as_char(), '&' | '*')
+                ) && !matches!(without.last(), Some(TokenTree::Ident(_)));
+                let named = matches!(
+                    tokens.peek(),
+                    Some(TokenTree::Ident(name)) if parameters.contains(&name.unraw().to_string())
+                );
+                if binds && named {
+                    continue;
+                }
+                TokenTree::Ident(word)
+            }
+            TokenTree::Group(group) => {
+                let inner = without_mut_in(group.stream(), parameters);
+                let mut inner = Group::new(group.delimiter(), inner);
+                inner.set_span(group.span());
+                TokenTree::Group(inner)
+            }
+            other => other,
+        };
+        without.push(token);
+    }
+    without.into_iter().collect()
+}
+
+/// Every name that may stand for a variable, also in the templates of `format!` and its like.
+pub(crate) fn names_in(tokens: TokenStream, names: &mut BTreeSet<String>) {
+    // Behind one point stands a field or a method, behind two an expression.
+    let mut points = 0;
+    for token in tokens {
+        match &token {
+            TokenTree::Ident(ident) if points != 1 => {
+                names.insert(ident.unraw().to_string());
+            }
+            TokenTree::Literal(literal) => names_in_template(&literal.to_string(), names),
+            TokenTree::Group(group) => names_in(group.stream(), names),
+            TokenTree::Ident(_) | TokenTree::Punct(_) => {}
+        }
+        points = match &token {
+            TokenTree::Punct(punct) if punct.as_char() == '.' => points + 1,
+            _ => 0,
+        };
+    }
+}
+
+fn names_in_template(literal: &str, names: &mut BTreeSet<String>) {
+    for inside in literal.split('{').skip(1) {
+        let inside = inside.trim_start();
+        let end = inside.find(|letter| !unicode_ident::is_xid_continue(letter));
+        let name = &inside[..end.unwrap_or(inside.len())];
+        if !name.is_empty() {
+            names.insert(name.to_owned());
+        }
     }
 }
 
@@ -165,8 +349,11 @@ fn check(attributes: &[Attribute], signature: &Signature, faults: &mut Faults) -
         return true;
     }
     let mut message = "`#[distributed_lock]` needs an `async fn`".to_owned();
-    // An attribute for tests or `main` that was expanded before us has taken the `async` away.
-    if attributes.iter().any(is_test) {
+    // An attribute for tests or `main` that was expanded before us has taken the `async` away, and
+    // left another one; what a case of many is made of is not expanded yet.
+    if attributes.iter().any(is_test_of_a_framework) {
+        message.push_str("; put it above `#[test_case]`");
+    } else if attributes.iter().any(|it| is_called(it, "test")) {
         message.push_str("; put it above `#[tokio::test]`");
     } else if signature.ident == "main" {
         message.push_str("; put it above `#[tokio::main]`");
@@ -175,9 +362,18 @@ fn check(attributes: &[Attribute], signature: &Signature, faults: &mut Faults) -
     false
 }
 
-fn is_test(attribute: &Attribute) -> bool {
+/// `#[tokio::test]` and its like, but not `#[::core::prelude::v1::test]`.
+fn is_test_of_a_framework(attribute: &Attribute) -> bool {
+    let segments = &attribute.path().segments;
+    let first = segments.first().map(|segment| segment.ident.to_string());
+    is_called(attribute, "test")
+        && segments.len() > 1
+        && !matches!(first.as_deref(), Some("core" | "std"))
+}
+
+fn is_called(attribute: &Attribute, name: &str) -> bool {
     let last = attribute.path().segments.last();
-    last.is_some_and(|segment| segment.ident == "test")
+    last.is_some_and(|segment| segment.ident == name)
 }
 
 impl Body {
@@ -204,8 +400,8 @@ impl Body {
         }
     }
 
-    /// The path and the block of `Box::pin(async move { .. })`, when there is nothing else.
-    fn unbox(&self) -> Option<(TokenStream, Self)> {
+    /// The shell and the block of `Box::pin(async move { .. })`, when there is nothing else.
+    fn unbox(&self) -> Option<(Boxed, Self)> {
         let mut tokens: Vec<TokenTree> = self.statements.clone().into_iter().collect();
         let Some(TokenTree::Group(call)) = tokens.pop() else {
             return None;
@@ -232,17 +428,21 @@ impl Body {
                 && second == "move"
                 && block.delimiter() == Delimiter::Brace =>
             {
-                Some((pin, Self::new(block)))
+                let shell = Boxed {
+                    path: pin,
+                    parentheses: call.span(),
+                    keywords: [first.clone().into(), second.clone().into()],
+                    braces: self.span,
+                };
+                Some((shell, Self::new(block)))
             }
             _ => None,
         }
     }
 
-    /// The block, in braces that are ours: rustc would find the user's own superfluous.
+    /// The block, in the braces of its author.
     pub(crate) fn block(&self) -> Group {
-        let mut block = Group::new(Delimiter::Brace, self.statements.clone());
-        block.set_span(self.site());
-        block
+        block(self.statements.clone(), self.span)
     }
 
     pub(crate) fn site(&self) -> Span {
@@ -250,22 +450,10 @@ impl Body {
     }
 }
 
-fn generics(signature: &Signature) -> BTreeSet<String> {
-    let parameters = signature.generics.params.iter();
-    parameters
-        .filter_map(|parameter| match parameter {
-            GenericParam::Type(parameter) => Some(parameter.ident.to_string()),
-            GenericParam::Const(parameter) => Some(parameter.ident.to_string()),
-            GenericParam::Lifetime(_) => None,
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::value::Krate;
-    use quote::quote;
 
     fn read(item: TokenStream) -> (Option<Function>, Vec<String>) {
         let mut faults = Faults::default();
@@ -305,6 +493,37 @@ mod tests {
             function.body.block().to_string(),
             quote!({ #body }).to_string()
         );
+    }
+
+    #[test]
+    fn only_the_mut_of_a_binding_is_taken_away() {
+        let hidden = hidden(quote!((mut d, ref mut e)));
+        let function = good(quote! {
+            pub(crate) async fn f<F: Fn(&mut a) -> u8, const N: usize>(
+                &mut self,
+                mut a: &mut a,
+                b: *mut b,
+                mut c: &'static mut c,
+                #hidden: (u8, u8),
+                &mut g: &mut u8,
+                mut h: u8,
+            ) -> &mut a {}
+        });
+        let names = ["a", "b", "c", "d", "e", "g"].map(ToOwned::to_owned);
+        let without = function.without_mut(&names.into_iter().collect());
+        let head = without.head.to_string().replace(' ', "");
+        let expected = quote! {
+            pub(crate) async fn f<F: Fn(&mut a) -> u8, const N: usize>(
+                &mut self,
+                a: &mut a,
+                b: *mut b,
+                c: &'static mut c,
+                (d, ref mut e): (u8, u8),
+                &mut g: &mut u8,
+                mut h: u8,
+            ) -> &mut a
+        };
+        assert_eq!(head, expected.to_string().replace(' ', ""));
     }
 
     #[test]
@@ -372,6 +591,13 @@ mod tests {
                 fn f() {}
             )),
             format!("{plain}; put it above `#[tokio::test]`")
+        );
+        assert_eq!(
+            fault(quote!(
+                #[tokio::test]
+                fn case_1() {}
+            )),
+            format!("{plain}; put it above `#[test_case]`")
         );
         assert_eq!(
             fault(quote!(
@@ -459,16 +685,6 @@ mod tests {
     }
 
     #[test]
-    fn generics_that_a_constant_cannot_name() {
-        let generics = good(quote!(
-            async fn f<'a, T: Copy, const N: usize, U>() {}
-        ))
-        .generics;
-        let generics: Vec<&str> = generics.iter().map(String::as_str).collect();
-        assert_eq!(generics, ["N", "T", "U"]);
-    }
-
-    #[test]
     fn what_async_trait_makes_of_a_function_is_taken() {
         let function = good(quote! {
             fn f<'life0, 'async_trait>(&'life0 self, id: u8)
@@ -484,7 +700,8 @@ mod tests {
             function.body.statements.to_string(),
             quote!(let id = id; g(id)).to_string()
         );
-        assert_eq!(function.output.written(&Krate::default()).to_string(), "R");
+        let output = function.output.expand(&Krate::default()).to_string();
+        assert!(output.contains("ReturnType :: < R > :: new"), "{output}");
     }
 
     #[test]

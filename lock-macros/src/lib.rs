@@ -1,14 +1,17 @@
 //! The `#[distributed_lock]` attribute of `lock-core`, which re-exports it.
 //!
-//! The crate is a pipeline of pure functions on tokens: `args` reads the options (`duration`,
-//! `terms`, `template`, `value`), `function` the function (`scope`, `output`), `expand` writes. Faults are
-//! collected on the way (`error`), so that one compile reports all of them.
+//! The crate is a pipeline of functions on tokens: `args` reads the options (`duration`, `terms`,
+//! `template`, `value`), `function` the function (`scope`, `output`), `expand` writes. Faults are
+//! collected on the way (`error`), so that one compile reports all of them. `manifest` looks into the
+//! user's Cargo.toml for the name of `lock-core`. `lock_name` is the template for the builder.
 
 mod args;
 mod duration;
 mod error;
 mod expand;
 mod function;
+mod lock_name;
+mod manifest;
 mod output;
 mod scope;
 #[cfg(test)]
@@ -17,7 +20,7 @@ mod template;
 mod terms;
 mod value;
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 
 use crate::args::Args;
 use crate::error::Faults;
@@ -43,13 +46,13 @@ use crate::function::Function;
 /// | Option | Value | Without it |
 /// |---|---|---|
 /// | `name` | `"order:{order.id}"`, or an expression that is `Into<LockName>` | required |
-/// | `ttl` | how long the lock outlives a crashed holder: `"30s"`, 100 ms to 24 h | the manager's |
-/// | `wait` | how long to wait for another holder: `"5s"` | one attempt |
+/// | `ttl` | how long the lock outlives a crashed holder: `"30s"`, 100 ms to 24 h, or `dynamic(expression)` | the manager's |
+/// | `wait` | how long to wait for another holder: `"5s"`, or `dynamic(expression)` | one attempt |
 /// | `renew` | `auto`, `never`, or how often while the body runs: `"10s"` | `auto` |
 /// | `max_hold` | the longest time the lock is held, however it is renewed | no limit |
 /// | `min_hold` | the shortest time the key stays, also after the body | none |
 /// | `on_contended` | when another holds the lock: `error`, `skip`, `\|e\| ..` | `error` |
-/// | `on_error` | what to return when the body did not run to its end: `\|e\| ..` | `From<LockError>` |
+/// | `on_error` | what to return when the body did not run to its end: `\|e\| ..`, or an expression that gives such a closure | `From<LockError>` |
 /// | `on_lost` | `cancel` the body at its next await, or `continue` it | `cancel` |
 /// | `release` | `confirm`: wait for the server's word, or `background` | `confirm` |
 /// | `bind` | an identifier for the `&LockGuard` inside the body | none |
@@ -58,7 +61,8 @@ use crate::function::Function;
 /// | `crate` | the absolute path of `lock_core` | `::lock_core` |
 ///
 /// A duration is written as `"1h30m"`, `"90s"` or `"500ms"`, or is a constant expression of type
-/// `Duration`. It is checked when the code is compiled.
+/// `Duration`. It is checked when the code is compiled. `dynamic(expression)` is a `Duration` that is
+/// known at run time, and is checked at the call.
 ///
 /// # Errors
 ///
@@ -78,19 +82,35 @@ pub fn distributed_lock(
     annotate(args.into(), item.into()).into()
 }
 
+/// A lock name from a template and expressions. Made for `lock_core::lock_name!`, which says
+/// where `lock_core` is: `__lock_name!($crate, "order:{}", expression)`.
+#[doc(hidden)]
+#[proc_macro]
+pub fn __lock_name(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    lock_name::expand(input.into()).into()
+}
+
 fn annotate(args: TokenStream, item: TokenStream) -> TokenStream {
     let mut faults = Faults::default();
     let function = Function::new(item.clone(), &mut faults);
     let args = Args::new(args, &mut faults);
-    if let Some(function) = &function {
-        args.resolve(&function.scope, &mut faults);
-        if faults.is_empty() {
-            return expand::expand(&args, function);
-        }
+    let Some(function) = function else {
+        // It is left as it was: the rest of the file keeps its types and its completion.
+        let mut output = faults.to_tokens();
+        output.extend(item);
+        return output;
+    };
+    args.resolve(&function.scope, &mut faults);
+    if args.krate.is_default()
+        && let Some(fault) = manifest::fault()
+    {
+        faults.at(Span::call_site(), fault);
     }
-    // The function is left as it was: the rest of the file keeps its types and its completion.
+    if faults.is_empty() {
+        return expand::expand(&args, function);
+    }
     let mut output = faults.to_tokens();
-    output.extend(item);
+    output.extend(expand::without_lock(&args, &function));
     output
 }
 
@@ -144,7 +164,7 @@ mod tests {
     #[test]
     fn a_half_typed_body_keeps_its_function() {
         // What an editor sees while it is typed: the signature is there, and the body as it is.
-        let head = quote!(pub(crate) async fn f<'a, T>(&'a self, mut a: T, (b, _): (u8, u8)) -> R<T> where T: Send);
+        let head = quote!(pub(crate) async fn f<'a, T>(&'a self, a: T, (b, _): (u8, u8)) -> R<T> where T: Send);
         for body in [
             quote!(let x =),
             quote!(self.),

@@ -7,10 +7,14 @@ use syn::{GenericArgument, Path, PathArguments, ReturnType, Signature, Type, Typ
 
 use crate::value::Krate;
 
-/// What the function returns, as a type that can be written inside its body.
+/// What the function returns.
 pub(crate) enum Output {
     Never(Span),
-    Type(TokenStream),
+    /// As the signature says. The tokens are those of the type, as far as it can be written in a
+    /// body.
+    Declared(TokenStream),
+    /// What the boxed future gives that a function without `async` returns.
+    Boxed(TokenStream),
 }
 
 impl Output {
@@ -19,9 +23,10 @@ impl Output {
             // The name is all there is to put a caret under.
             ReturnType::Default => {
                 let span = signature.ident.span();
-                Self::Type(quote_spanned!(span=> ()))
+                Self::Declared(quote_spanned!(span=> ()))
             }
-            ReturnType::Type(_, written) => Self::of(written),
+            ReturnType::Type(_, written) if is_never(written) => Self::Never(written.span()),
+            ReturnType::Type(_, written) => Self::Declared(without_impl(written.to_token_stream())),
         }
     }
 
@@ -35,21 +40,32 @@ impl Output {
         };
         object.bounds.iter().find_map(|bound| match bound {
             TypeParamBound::Trait(bound) => match arguments(&bound.path, "Future")? {
-                GenericArgument::AssocType(output) => Some(Self::of(&output.ty)),
+                GenericArgument::AssocType(output) if is_never(&output.ty) => {
+                    Some(Self::Never(output.ty.span()))
+                }
+                GenericArgument::AssocType(output) => {
+                    Some(Self::Boxed(output.ty.to_token_stream()))
+                }
                 _ => None,
             },
             _ => None,
         })
     }
 
-    fn of(written: &Type) -> Self {
-        match written {
-            Type::Never(_) => Self::Never(written.span()),
-            _ => Self::Type(without_impl(written.to_token_stream())),
-        }
+    /// An expression of the type `macro_support::ReturnType`.
+    pub(crate) fn expand(&self, krate: &Krate) -> TokenStream {
+        let site = self.site();
+        let support = krate.at(site);
+        let written = match self {
+            // The compiler finds it, also where it cannot be written.
+            Self::Declared(_) => quote_spanned!(site=> _),
+            Self::Never(_) | Self::Boxed(_) => self.written(krate),
+        };
+        quote_spanned!(site=> #support::macro_support::ReturnType::<#written>::new())
     }
 
-    /// The type, as it can be written inside the function.
+    /// The type in the author's own tokens, for questions that may have an error as the answer:
+    /// the compiler points at them.
     pub(crate) fn written(&self, krate: &Krate) -> TokenStream {
         match self {
             Self::Never(_) => {
@@ -57,23 +73,30 @@ impl Output {
                 let krate = krate.at(site);
                 quote_spanned!(site=> #krate::macro_support::Never)
             }
-            Self::Type(written) => written.clone(),
+            Self::Declared(written) | Self::Boxed(written) => written.clone(),
         }
     }
 
     pub(crate) fn site(&self) -> Span {
         Span::mixed_site().located_at(match self {
             Self::Never(span) => *span,
-            Self::Type(written) => written.span(),
+            Self::Declared(written) | Self::Boxed(written) => written.span(),
         })
     }
 
-    /// Whether the type says anything about the value that the body must have.
-    pub(crate) fn is_known(&self) -> bool {
-        match self {
-            Self::Never(_) => false,
-            Self::Type(written) => written.to_string() != "_",
-        }
+    /// Whether the function returns at all.
+    pub(crate) fn is_never(&self) -> bool {
+        matches!(self, Self::Never(_))
+    }
+}
+
+fn is_never(written: &Type) -> bool {
+    match written {
+        Type::Never(_) => true,
+        // `$t:ty` of a `macro_rules!` macro arrives inside an invisible group.
+        Type::Group(group) => is_never(&group.elem),
+        Type::Paren(inner) => is_never(&inner.elem),
+        _ => false,
     }
 }
 
@@ -138,37 +161,37 @@ fn arguments<'a>(path: &'a Path, wrapper: &str) -> Option<&'a GenericArgument> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proc_macro2::Delimiter;
     use quote::quote;
 
-    fn read(item: TokenStream) -> Output {
-        let function: syn::ItemFn = syn::parse2(item).expect("a function");
-        Output::new(&function.sig)
-    }
-
-    fn output(item: TokenStream) -> String {
-        read(item).written(&Krate::default()).to_string()
+    fn expanded(output: &Output) -> String {
+        output
+            .expand(&Krate::default())
+            .to_string()
+            .replace(' ', "")
     }
 
     #[test]
-    fn return_types_can_be_written_in_the_body() {
-        assert_eq!(
-            output(quote!(
+    fn the_compiler_knows_a_declared_type() {
+        for item in [
+            quote!(
                 async fn f() {}
-            )),
-            "()"
-        );
-        assert_eq!(
-            output(quote!(
+            ),
+            quote!(
                 async fn f() -> Result<T, E> {}
-            )),
-            "Result < T , E >"
-        );
-        assert_eq!(
-            output(quote!(
-                async fn f() -> ! {}
-            )),
-            ":: lock_core :: macro_support :: Never"
-        );
+            ),
+            quote!(
+                async fn f() -> impl Fn(u8) -> u8 {}
+            ),
+        ] {
+            let function: syn::ItemFn = syn::parse2(item).expect("a function");
+            let output = Output::new(&function.sig);
+            assert!(!output.is_never());
+            assert_eq!(
+                expanded(&output),
+                "::lock_core::macro_support::ReturnType::<_>::new()"
+            );
+        }
     }
 
     #[test]
@@ -189,27 +212,25 @@ mod tests {
             (quote!(&'a (impl A + 'a)), quote!(&'a (_))),
             (quote!(Box<dyn Fn(u8) -> u8>), quote!(Box<dyn Fn(u8) -> u8>)),
         ] {
-            let found = output(quote!(async fn f() -> #written {}));
+            let item = quote!(async fn f() -> #written {});
+            let function: syn::ItemFn = syn::parse2(item).expect("a function");
+            let found = Output::new(&function.sig).written(&Krate::default());
+            let found = found.to_string();
             let close = |text: &str| text.replace(' ', "");
             assert_eq!(close(&found), close(&expected.to_string()), "{written}");
         }
     }
 
     #[test]
-    fn an_output_that_says_nothing_is_known_as_such() {
-        let known = |item| read(item).is_known();
-        assert!(known(quote!(
-            async fn f() {}
-        )));
-        assert!(known(quote!(
-            async fn f() -> Result<impl A, E> {}
-        )));
-        assert!(!known(quote!(
-            async fn f() -> impl A {}
-        )));
-        assert!(!known(quote!(
-            async fn f() -> ! {}
-        )));
+    fn a_function_that_never_returns_is_known_as_such() {
+        let hidden = Group::new(Delimiter::None, quote!(!));
+        for written in [quote!(!), quote!(#hidden), quote!((!))] {
+            let item = quote!(async fn f() -> #written {});
+            let function: syn::ItemFn = syn::parse2(item).expect("a function");
+            let output = Output::new(&function.sig);
+            assert!(output.is_never());
+            assert!(expanded(&output).contains("::Never>"), "{written}");
+        }
     }
 
     #[test]
@@ -218,11 +239,15 @@ mod tests {
             (quote!(Pin<Box<dyn Future<Output = R> + Send>>), Some("R")),
             (
                 quote!(::core::pin::Pin<Box<dyn ::core::future::Future<Output = Vec<u8>> + 'a>>),
-                Some("Vec < u8 >"),
+                Some("Vec<u8>"),
             ),
             (
                 quote!(Pin<Box<dyn 'a + Send + Future<Output = ()>>>),
                 Some("()"),
+            ),
+            (
+                quote!(Pin<Box<dyn Future<Output = !>>>),
+                Some("::lock_core::macro_support::Never"),
             ),
             (quote!(Pin<Box<R>>), None),
             (quote!(Pin<&mut dyn Future<Output = R>>), None),
@@ -232,9 +257,10 @@ mod tests {
         ] {
             let function: syn::ItemFn =
                 syn::parse2(quote!(fn f() -> #written {})).expect("a function");
-            let output = Output::of_boxed(&function.sig);
-            let output = output.map(|output| output.written(&Krate::default()).to_string());
-            assert_eq!(output.as_deref(), expected, "{written}");
+            let output = Output::of_boxed(&function.sig).as_ref().map(expanded);
+            let expected = expected
+                .map(|inner| format!("::lock_core::macro_support::ReturnType::<{inner}>::new()"));
+            assert_eq!(output, expected, "{written}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use proc_macro2::{Ident, TokenTree};
 use syn::ext::IdentExt;
-use syn::{FnArg, Pat, Signature};
+use syn::{FnArg, GenericParam, Pat, Signature, Token};
 
 use crate::error::{list, nearest};
 
@@ -10,24 +10,69 @@ use crate::error::{list, nearest};
 pub(crate) struct Scope {
     receiver: Option<TokenTree>,
     parameters: Vec<Ident>,
+    /// Those of the parameters that are bound as `mut`.
+    mutable: Vec<(Ident, Token![mut])>,
+    /// The function's const parameters.
+    constants: Vec<Ident>,
+    /// It is a test.
+    is_test: bool,
 }
 
 impl Scope {
-    pub(crate) fn new(signature: &Signature) -> Self {
-        let mut parameters = Vec::new();
+    pub(crate) fn new(signature: &Signature, is_test: bool) -> Self {
+        let mut bound = Vec::new();
         for argument in &signature.inputs {
             if let FnArg::Typed(argument) = argument {
-                bindings(&argument.pat, &mut parameters);
+                bindings(&argument.pat, &mut bound);
             }
         }
+        let mutable = bound
+            .iter()
+            .filter_map(|binding| Some((binding.name.clone(), binding.mutability?)))
+            .collect();
+        let parameters = bound.into_iter().map(|binding| binding.name).collect();
         let receiver = signature.receiver().map(|receiver| {
             let token = receiver.self_token;
             TokenTree::Ident(Ident::new("self", token.span))
         });
+        let constants = signature.generics.params.iter();
+        let constants = constants.filter_map(|parameter| match parameter {
+            GenericParam::Const(parameter) => Some(parameter.ident.clone()),
+            GenericParam::Lifetime(_) | GenericParam::Type(_) => None,
+        });
         Self {
             receiver,
             parameters,
+            mutable,
+            constants: constants.collect(),
+            is_test,
         }
+    }
+
+    /// `self` and all parameters, in the order of their declaration.
+    pub(crate) fn all(&self) -> impl Iterator<Item = TokenTree> {
+        let parameters = self.parameters.iter().cloned().map(TokenTree::Ident);
+        self.receiver.clone().into_iter().chain(parameters)
+    }
+
+    /// The `mut` of a parameter that is bound so.
+    pub(crate) fn mutability(&self, parameter: &Ident) -> Option<Token![mut]> {
+        let found = self.mutable.iter().find(|(known, _)| known == parameter);
+        found.map(|(_, token)| *token)
+    }
+
+    /// Their names, without `r#`.
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
+        self.all().map(|known| match known {
+            TokenTree::Ident(known) => known.unraw().to_string(),
+            other => other.to_string(),
+        })
+    }
+
+    /// Whether the name is that of a constant: a const parameter, or in capitals.
+    pub(crate) fn is_constant(&self, name: &str) -> bool {
+        let in_capitals = name.contains(char::is_uppercase) && !name.contains(char::is_lowercase);
+        in_capitals || self.constants.iter().any(|known| known.unraw() == name)
     }
 
     /// The token of the parameter `name` (without `r#`), or of `self`.
@@ -55,23 +100,20 @@ impl Scope {
         if self.parameters.iter().any(replaced) {
             return "under `#[async_trait]` name a whole parameter, not a pattern".into();
         }
-        let known: Vec<String> = self
-            .receiver
-            .iter()
-            .map(ToString::to_string)
-            .chain(
-                self.parameters
-                    .iter()
-                    .map(|known| known.unraw().to_string()),
-            )
-            .collect();
+        let known: Vec<String> = self.names().collect();
         let known = known.iter().map(String::as_str);
         if let Some(meant) = nearest(name, known.clone()) {
             return format!("no parameter named `{name}`; did you mean `{meant}`?");
         }
         let all = list(known);
         if all.is_empty() {
-            return format!("no parameter named `{name}`; the function has none");
+            // `#[rstest]` hands its attributes on to each case, which is a test without parameters.
+            let order = if self.is_test {
+                "; put the attribute above `#[rstest]`"
+            } else {
+                ""
+            };
+            return format!("no parameter named `{name}`; the function has none{order}");
         }
         format!("no parameter named `{name}`; parameters: {all}")
     }
@@ -86,14 +128,25 @@ impl Scope {
         Self {
             receiver,
             parameters,
+            mutable: Vec::new(),
+            constants: Vec::new(),
+            is_test: false,
         }
     }
 }
 
-fn bindings(pattern: &Pat, found: &mut Vec<Ident>) {
+struct Binding {
+    name: Ident,
+    mutability: Option<Token![mut]>,
+}
+
+fn bindings(pattern: &Pat, found: &mut Vec<Binding>) {
     match pattern {
         Pat::Ident(binding) => {
-            found.push(binding.ident.clone());
+            found.push(Binding {
+                name: binding.ident.clone(),
+                mutability: binding.mutability.filter(|_| binding.by_ref.is_none()),
+            });
             if let Some((_, inner)) = &binding.subpat {
                 bindings(inner, found);
             }
@@ -126,7 +179,7 @@ mod tests {
 
     fn read(item: TokenStream) -> Scope {
         let function: syn::ItemFn = syn::parse2(item).expect("a function");
-        Scope::new(&function.sig)
+        Scope::new(&function.sig, false)
     }
 
     #[test]

@@ -1,10 +1,8 @@
 //! Lock names with placeholders: `"order:{order.id}"`.
 
-use proc_macro2::{Ident, Literal, Span, TokenStream};
+use proc_macro2::{Ident, Literal, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
 use syn::LitStr;
-use syn::ext::IdentExt;
-use syn::parse::Parser;
 
 use crate::error::Faults;
 use crate::scope::Scope;
@@ -13,8 +11,6 @@ use crate::value::Krate;
 /// The limit that `lock_core` sets to a name.
 const MAX_NAME: usize = 1024;
 
-const FIELD_PATHS: &str = "only field paths are allowed in `{...}`; for other expressions use \
-                           `name = format!(...)`";
 const HASH_TAG: &str = "braces in a lock name may only form one hash tag, such as `{{user1}}:cart`";
 const COMPANION: &str =
     "a lock name with a hash tag may not end in `:q`, `:f`, `:g` or `:h`; append another word";
@@ -26,7 +22,20 @@ const TOO_LONG: &str = "lock name is longer than 1024 bytes";
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
     Text(String),
-    Value { head: String, fields: Vec<Field> },
+    Value {
+        head: Head,
+        fields: Vec<Field>,
+        /// As it was written, without its braces.
+        written: String,
+    },
+}
+
+/// What a placeholder begins with.
+#[derive(Debug, PartialEq, Eq)]
+enum Head {
+    Named(String),
+    /// `{}` in `lock_name!`: the next expression.
+    Next,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -35,29 +44,60 @@ enum Field {
     Index(u32),
 }
 
+/// Where a template stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// `name = ".."`, where each placeholder names a parameter, as in `hash_tag`.
+    Name,
+    HashTag,
+    /// `lock_name!(".."`, where `{}` takes the next expression.
+    LockName,
+}
+
+impl Place {
+    fn only_field_paths(self) -> &'static str {
+        match self {
+            Self::Name => {
+                "only field paths are allowed in `{...}`; for other expressions use \
+                 `name = lock_name!(\"...\", expr)`"
+            }
+            Self::HashTag => "only field paths are allowed in `{...}`",
+            Self::LockName => {
+                "only field paths are allowed in `{...}`; for other expressions write `{}`, and \
+                 the expression after the template"
+            }
+        }
+    }
+
+    fn no_await(self) -> &'static str {
+        match self {
+            Self::Name => "`.await` is not allowed in `name`",
+            Self::HashTag => "`.await` is not allowed in `hash_tag`",
+            Self::LockName => "`.await` is not allowed in `{...}`; await before the name is made",
+        }
+    }
+}
+
 /// A template whose text was read; whether its placeholders exist is asked by `resolve`.
 pub(crate) struct Template {
     parts: Vec<Part>,
+    written: String,
     span: Span,
 }
 
 impl Template {
     pub(crate) fn new(literal: &LitStr, faults: &mut Faults) -> Option<Self> {
-        let span = literal.span();
-        let (parts, found) = parse(&literal.value());
-        if found.is_empty() {
-            return Some(Self { parts, span });
-        }
-        for message in found {
-            faults.at(span, message);
-        }
-        None
+        Self::parsed(literal, parse(&literal.value(), Place::Name), faults)
+    }
+
+    /// Reads the template of `lock_name!`.
+    pub(crate) fn of_lock_name(literal: &LitStr, faults: &mut Faults) -> Option<Self> {
+        Self::parsed(literal, parse(&literal.value(), Place::LockName), faults)
     }
 
     /// Reads what is to stand between the braces of a hash tag.
     pub(crate) fn hash_tag(literal: &LitStr, faults: &mut Faults) -> Option<Self> {
-        let span = literal.span();
-        let (parts, mut found) = read(&literal.value());
+        let (parts, mut found) = read(&literal.value(), Place::HashTag);
         let braces = |part: &Part| matches!(part, Part::Text(text) if text.contains(['{', '}']));
         if found.is_empty() {
             if parts.is_empty() {
@@ -66,8 +106,21 @@ impl Template {
                 found.push(TAG_IN_BRACES.into());
             }
         }
+        Self::parsed(literal, (parts, found), faults)
+    }
+
+    fn parsed(
+        literal: &LitStr,
+        (parts, found): (Vec<Part>, Vec<String>),
+        faults: &mut Faults,
+    ) -> Option<Self> {
+        let span = literal.span();
         if found.is_empty() {
-            return Some(Self { parts, span });
+            return Some(Self {
+                parts,
+                written: literal.value(),
+                span,
+            });
         }
         for message in found {
             faults.at(span, message);
@@ -86,18 +139,96 @@ impl Template {
     }
 
     /// Checks that each placeholder begins with a parameter or `self`.
-    pub(crate) fn resolve(&self, scope: &Scope, faults: &mut Faults) {
+    pub(crate) fn resolve(&self, option: &str, scope: &Scope, faults: &mut Faults) {
         for part in &self.parts {
-            if let Part::Value { head, .. } = part
+            if let Part::Value {
+                head: Head::Named(head),
+                ..
+            } = part
                 && scope.find(head).is_none()
             {
-                faults.at(self.span, scope.unknown(head));
+                let message = if scope.is_constant(head) && option == "name" {
+                    let advice = self.with_constants_as_expressions(scope);
+                    format!("no parameter named `{head}`; for a constant write `name = {advice}`")
+                } else {
+                    scope.unknown(head)
+                };
+                faults.at(self.span, message);
             }
         }
     }
 
+    /// The `lock_name!` that says the same, with constants where it takes them.
+    fn with_constants_as_expressions(&self, scope: &Scope) -> String {
+        let mut template = self.written.clone();
+        let mut expressions = String::new();
+        for part in &self.parts {
+            if let Part::Value {
+                head: Head::Named(head),
+                written,
+                ..
+            } = part
+                && scope.find(head).is_none()
+                && scope.is_constant(head)
+            {
+                template = template.replacen(&format!("{{{written}}}"), "{}", 1);
+                expressions.push_str(", ");
+                expressions.push_str(written.trim());
+            }
+        }
+        format!("lock_name!({template:?}{expressions})")
+    }
+
+    /// How many expressions it takes.
+    pub(crate) fn expressions(&self) -> usize {
+        let next = |part: &&Part| {
+            matches!(
+                part,
+                Part::Value {
+                    head: Head::Next,
+                    ..
+                }
+            )
+        };
+        self.parts.iter().filter(next).count()
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        self.span
+    }
+
     /// An expression of the type that `macro_support::acquire` takes as a name.
     pub(crate) fn expand(&self, krate: &Krate, scope: &Scope) -> TokenStream {
+        // The token of the parameter itself, or a parameter that was named inside a
+        // `macro_rules!` macro would not be found.
+        self.expand_with(krate, |head| match head {
+            Head::Named(name) => scope.find(name).into_token_stream(),
+            Head::Next => TokenStream::new(),
+        })
+    }
+
+    /// As [`expand`](Self::expand), for `lock_name!`: names are those of its place, and `{}` takes
+    /// the next of `expressions`.
+    pub(crate) fn expand_lock_name(
+        &self,
+        krate: &Krate,
+        expressions: impl IntoIterator<Item = TokenStream>,
+    ) -> TokenStream {
+        let mut expressions = expressions.into_iter();
+        self.expand_with(krate, |head| match head {
+            Head::Named(name) if name == "self" => {
+                Ident::new("self", self.span).into_token_stream()
+            }
+            Head::Named(name) => identifier(name, self.span).into_token_stream(),
+            Head::Next => expressions.next().unwrap_or_default(),
+        })
+    }
+
+    fn expand_with(
+        &self,
+        krate: &Krate,
+        mut value: impl FnMut(&Head) -> TokenStream,
+    ) -> TokenStream {
         let site = Span::mixed_site().located_at(self.span);
         let krate = krate.at(site);
         let parts = self.parts.iter().map(|part| match part {
@@ -106,12 +237,22 @@ impl Template {
                 text.set_span(site);
                 quote_spanned!(site=> #krate::macro_support::Part::Text(#text))
             }
-            Part::Value { head, fields } => {
-                // The token of the parameter itself, or a parameter that was named inside a
-                // `macro_rules!` macro would not be found.
-                let head = scope.find(head);
+            Part::Value { head, fields, .. } => {
+                let head = value(head);
+                // The compiler says of a whole expression that it is not `Display`, and would point
+                // at the whole template: it points at the parameter instead.
+                let head_site = head
+                    .clone()
+                    .into_iter()
+                    .next()
+                    .map_or(site, |token: TokenTree| site.located_at(token.span()));
+                let part = quote_spanned!(head_site=> #krate::macro_support::Part::Value);
+                if fields.is_empty() {
+                    return quote_spanned!(head_site=> #part(&#head));
+                }
                 let fields = fields.iter().map(|field| field.expand(site));
-                quote_spanned!(site=> #krate::macro_support::Part::Value(&#head #(.#fields)*))
+                let value = Ident::new("__distributed_lock_value", head_site);
+                quote_spanned!(head_site=> match &#head #(.#fields)* { #value => #part(#value) })
             }
         });
         quote_spanned!(site=> #krate::macro_support::template(&[#(#parts),*]))
@@ -126,8 +267,7 @@ impl Field {
             return canonical.then_some(Self::Index(index));
         }
         let name = word(text)?;
-        let keyword_of_paths = matches!(name.as_str(), "self" | "Self" | "super" | "crate" | "_");
-        (!keyword_of_paths).then_some(Self::Named(name))
+        (!is_path_keyword(&name)).then_some(Self::Named(name))
     }
 
     fn expand(&self, site: Span) -> TokenStream {
@@ -137,31 +277,40 @@ impl Field {
                 index.set_span(site);
                 index.into_token_stream()
             }
-            Self::Named(name) if syn::parse_str::<Ident>(name).is_ok() => {
-                Ident::new(name, site).into_token_stream()
-            }
-            Self::Named(name) => Ident::new_raw(name, site).into_token_stream(),
+            Self::Named(name) => identifier(name, site).into_token_stream(),
         }
     }
 }
 
-/// An identifier without its `r#`.
+/// Whether it has no raw form: it is never a field, and only `self` is a variable.
+fn is_path_keyword(name: &str) -> bool {
+    matches!(name, "self" | "Self" | "super" | "crate" | "_")
+}
+
+/// The identifier, raw where the name is a keyword in any edition: the span decides which one
+/// applies, and it may be that of this crate.
+fn identifier(name: &str, site: Span) -> Ident {
+    if name != "gen" && syn::parse_str::<Ident>(name).is_ok() {
+        Ident::new(name, site)
+    } else {
+        Ident::new_raw(name, site)
+    }
+}
+
+/// An identifier without its `r#`, as the compiler writes it.
 fn word(text: &str) -> Option<String> {
     let bare = text.strip_prefix("r#").unwrap_or(text);
-    // Asked before the compiler's lexer is, which reports what it cannot read by itself.
-    let plausible = bare.chars().all(|c| c == '_' || c.is_alphanumeric());
-    if !plausible || bare.starts_with(|c: char| c.is_numeric()) {
-        return None;
-    }
-    Ident::parse_any
-        .parse_str(bare)
-        .ok()
-        .map(|ident| ident.to_string())
+    // Asked before the compiler is, which does not return from an identifier that is none.
+    let mut letters = bare.chars();
+    let first = letters.next()?;
+    let plausible = (first == '_' || unicode_ident::is_xid_start(first))
+        && letters.all(unicode_ident::is_xid_continue);
+    plausible.then(|| Ident::new(bare, Span::call_site()).to_string())
 }
 
 /// Reads a name: its parts, or everything that is wrong with it.
-fn parse(text: &str) -> (Vec<Part>, Vec<String>) {
-    let (parts, mut faults) = read(text);
+fn parse(text: &str, place: Place) -> (Vec<Part>, Vec<String>) {
+    let (parts, mut faults) = read(text, place);
     if faults.is_empty() {
         faults.extend(shape(&parts).map(str::to_owned));
     }
@@ -169,7 +318,7 @@ fn parse(text: &str) -> (Vec<Part>, Vec<String>) {
 }
 
 /// Reads a template: its parts, and what is wrong with its braces and placeholders.
-fn read(text: &str) -> (Vec<Part>, Vec<String>) {
+fn read(text: &str, place: Place) -> (Vec<Part>, Vec<String>) {
     let mut parts = Parts::default();
     let mut faults = Vec::new();
     let mut rest = text;
@@ -190,7 +339,7 @@ fn read(text: &str) -> (Vec<Part>, Vec<String>) {
             let end = inside.find(['{', '}']).unwrap_or(inside.len());
             let (inside, after) = inside.split_at(end);
             if let Some(after) = after.strip_prefix('}') {
-                match placeholder(inside) {
+                match placeholder(inside, place) {
                     Ok((head, fields)) => {
                         faults.extend(parts.value(inside, head, fields));
                     }
@@ -227,13 +376,17 @@ impl Parts {
     }
 
     /// Adds a placeholder; the answer is a fault when its value could run into the one before.
-    fn value(&mut self, written: &str, head: String, fields: Vec<Field>) -> Option<String> {
+    fn value(&mut self, written: &str, head: Head, fields: Vec<Field>) -> Option<String> {
         let apart = match self.all.last() {
             None => true,
             Some(Part::Value { .. }) => false,
             Some(Part::Text(text)) => text.chars().any(|c| !stands_for_itself(c)),
         };
-        self.all.push(Part::Value { head, fields });
+        self.all.push(Part::Value {
+            head,
+            fields,
+            written: written.into(),
+        });
         let before = self.last.replace(written.trim().into())?;
         let written = written.trim();
         (!apart).then(|| {
@@ -249,10 +402,11 @@ fn stands_for_itself(c: char) -> bool {
         || (!c.is_ascii() && c.is_alphabetic())
 }
 
-fn placeholder(inside: &str) -> Result<(String, Vec<Field>), String> {
+fn placeholder(inside: &str, place: Place) -> Result<(Head, Vec<Field>), String> {
     let written = inside.trim();
+    let only_fields = place.only_field_paths();
     if written.contains("::") {
-        return Err(FIELD_PATHS.into());
+        return Err(only_fields.into());
     }
     if let Some(colon) = written.find(':') {
         let spec = &written[colon..];
@@ -261,18 +415,32 @@ fn placeholder(inside: &str) -> Result<(String, Vec<Field>), String> {
         ));
     }
     if written.is_empty() {
-        return Err("empty `{}`; name a parameter".into());
+        return match place {
+            Place::Name | Place::HashTag => Err("empty `{}`; name a parameter".into()),
+            Place::LockName => Ok((Head::Next, Vec::new())),
+        };
     }
     let mut steps = written.split('.');
     let head = steps.next().unwrap_or_default();
     if !head.is_empty() && head.bytes().all(|byte| byte.is_ascii_digit()) {
+        let advice = match place {
+            Place::Name | Place::HashTag => "name a parameter",
+            Place::LockName => "write `{}`, which takes the next expression",
+        };
         return Err(format!(
-            "positional `{{{written}}}` is not supported; name a parameter"
+            "positional `{{{written}}}` is not supported; {advice}"
         ));
     }
-    let head = word(head).ok_or(FIELD_PATHS)?;
-    let fields = steps.map(Field::parse).collect::<Option<_>>();
-    Ok((head, fields.ok_or(FIELD_PATHS)?))
+    let head = word(head).filter(|head| !is_path_keyword(head) || head == "self");
+    let head = head.ok_or(only_fields)?;
+    let mut fields = Vec::new();
+    for step in steps {
+        if step.trim() == "await" {
+            return Err(place.no_await().into());
+        }
+        fields.push(Field::parse(step).ok_or(only_fields)?);
+    }
+    Ok((Head::Named(head), fields))
 }
 
 /// A name that the template could give: values are never empty and hold no brace.
@@ -327,19 +495,29 @@ mod tests {
     fn value(path: &str) -> Part {
         let mut steps = path.split('.');
         Part::Value {
-            head: steps.next().map(Into::into).unwrap_or_default(),
+            head: Head::Named(steps.next().map(Into::into).unwrap_or_default()),
             fields: steps.filter_map(Field::parse).collect(),
+            written: String::new(),
         }
     }
 
+    /// The parts of a template, without how placeholders were written.
     fn parts(template: &str) -> Vec<Part> {
-        let (parts, faults) = parse(template);
+        let (parts, faults) = parse(template, Place::Name);
         assert_eq!(faults, <[String; 0]>::default(), "{template}");
-        parts
+        let without = |part| match part {
+            Part::Value { head, fields, .. } => Part::Value {
+                head,
+                fields,
+                written: String::new(),
+            },
+            text @ Part::Text(_) => text,
+        };
+        parts.into_iter().map(without).collect()
     }
 
     fn faults(template: &str) -> Vec<String> {
-        parse(template).1
+        parse(template, Place::Name).1
     }
 
     #[test]
@@ -357,8 +535,9 @@ mod tests {
         assert_eq!(
             parts("{a.0.1.b}"),
             [Part::Value {
-                head: "a".into(),
+                head: Head::Named("a".into()),
                 fields: vec![Field::Index(0), Field::Index(1), Field::Named("b".into())],
+                written: String::new(),
             }]
         );
         assert_eq!(parts("{größe}"), [value("größe")]);
@@ -437,7 +616,11 @@ mod tests {
             "{a.99999999999}",
             "{1a}",
         ] {
-            assert_eq!(faults(template), [FIELD_PATHS], "{template}");
+            assert_eq!(
+                faults(template),
+                [Place::Name.only_field_paths()],
+                "{template}"
+            );
         }
     }
 
@@ -501,7 +684,7 @@ mod tests {
         let literal = syn::parse_quote!("a:{id}:{type.0}:{self.r#fn}");
         let template = Template::new(&literal, &mut found);
         let tokens = template.map(|template| {
-            template.resolve(&scope, &mut found);
+            template.resolve("name", &scope, &mut found);
             template.expand(&Krate::default(), &scope).to_string()
         });
         assert_eq!(found.messages(), <[&str; 0]>::default());
@@ -510,8 +693,8 @@ mod tests {
             ":: lock_core :: macro_support :: template (& [",
             "Part :: Text (\"a:\")",
             "Part :: Value (& id)",
-            "Part :: Value (& r#type . 0)",
-            "Part :: Value (& self . r#fn)",
+            "match & r#type . 0 { __distributed_lock_value =>",
+            "match & self . r#fn { __distributed_lock_value =>",
         ] {
             assert!(tokens.contains(expected), "{expected} in {tokens}");
         }
@@ -523,7 +706,7 @@ mod tests {
         let mut found = Faults::default();
         let literal = syn::parse_quote!("{ordr_id}:{self.x}:{order_id}");
         if let Some(template) = Template::new(&literal, &mut found) {
-            template.resolve(&scope, &mut found);
+            template.resolve("name", &scope, &mut found);
         }
         assert_eq!(
             found.messages(),

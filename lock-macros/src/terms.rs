@@ -1,13 +1,12 @@
 //! The durations of an attribute together: what they demand of each other.
 
-use std::collections::BTreeSet;
-
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
-use syn::Expr;
+use syn::{Expr, Lit};
 
-use crate::duration::{Length, Rule};
+use crate::duration::{Generics, Length, Rule};
 use crate::error::Faults;
+use crate::scope::Scope;
 use crate::value::{Krate, bare_word, word};
 
 /// How long the lock is waited for, kept and renewed.
@@ -31,8 +30,9 @@ impl Renew {
     pub(crate) fn new(value: Expr, faults: &mut Faults) -> Option<Self> {
         // Constants are written in capitals, so that a word in small letters was meant as one of
         // ours.
-        let is_word =
-            bare_word(&value).is_some_and(|ident| !ident.to_string().contains(char::is_uppercase));
+        let is_word = bare_word(&value)
+            .is_some_and(|ident| !ident.to_string().contains(char::is_uppercase))
+            || matches!(&value, Expr::Lit(literal) if matches!(literal.lit, Lit::Bool(_)));
         if !is_word {
             return Length::new(value, Rule::Renew, faults).map(Self::Every);
         }
@@ -63,36 +63,75 @@ impl Terms {
         }
     }
 
+    /// Checks what depends on the function.
+    pub(crate) fn resolve(&self, scope: &Scope, faults: &mut Faults) {
+        let every = match &self.renew {
+            Some(Renew::Every(every)) => Some(every),
+            Some(Renew::Auto | Renew::Never(_)) | None => None,
+        };
+        let all = [&self.ttl, &self.wait, &self.max_hold, &self.min_hold];
+        for length in all.into_iter().flatten().chain(every) {
+            length.resolve(scope, faults);
+        }
+    }
+
+    /// The expressions of `dynamic(..)`.
+    pub(crate) fn dynamic(&self) -> impl Iterator<Item = &Expr> {
+        [&self.ttl, &self.wait]
+            .into_iter()
+            .flatten()
+            .filter_map(Length::as_dynamic)
+    }
+
     /// An expression of the type `macro_support::Options`.
-    pub(crate) fn expand(&self, krate: &Krate, generics: &BTreeSet<String>) -> TokenStream {
+    pub(crate) fn expand(&self, krate: &Krate, generics: &Generics) -> TokenStream {
         let site = Span::mixed_site();
         let support = krate.at(site);
+        let support = quote_spanned!(site=> #support::macro_support);
         let mut items = TokenStream::new();
-        let mut options = quote_spanned!(site=> #support::macro_support::Options::new());
-        let mut add = |setter: &str, length: &Length| {
+        let mut fields = TokenStream::new();
+        let mut value = |length: &Length| {
             let (item, value) = length.expand(self.ttl.as_ref(), krate, generics);
-            let setter = Ident::new(setter, site);
             items.extend(item);
-            options = quote_spanned!(site=> #options.#setter(#value));
+            value
         };
-        if let Some(ttl) = &self.ttl {
-            add("ttl", ttl);
+        // The `ttl` first: the checks of the others name its constant.
+        let durations = [
+            ("ttl", &self.ttl),
+            ("wait", &self.wait),
+            ("max_hold", &self.max_hold),
+            ("min_hold", &self.min_hold),
+        ];
+        let mut given = 0;
+        for (option, length) in durations {
+            if let Some(length) = length {
+                let value = value(length);
+                let field = Ident::new(option, site);
+                fields.extend(quote_spanned! {site=>
+                    #field: ::core::option::Option::Some(#value),
+                });
+                given += 1;
+            }
         }
-        if let Some(wait) = &self.wait {
-            add("wait", wait);
+        let renew = match &self.renew {
+            Some(Renew::Every(every)) => {
+                let every = value(every);
+                Some(quote_spanned!(site=> #support::Renew::Every(#every)))
+            }
+            Some(Renew::Never(_)) => Some(quote_spanned!(site=> #support::Renew::Never)),
+            Some(Renew::Auto) | None => None,
+        };
+        if let Some(renew) = renew {
+            fields.extend(quote_spanned!(site=> renew: #renew,));
+            given += 1;
         }
-        if let Some(Renew::Every(every)) = &self.renew {
-            add("renew_every", every);
-        }
-        if let Some(longest) = &self.max_hold {
-            add("max_hold", longest);
-        }
-        if let Some(shortest) = &self.min_hold {
-            add("min_hold", shortest);
-        }
-        if let Some(Renew::Never(_)) = &self.renew {
-            options = quote_spanned!(site=> #options.renew_never());
-        }
+        let options = match given {
+            0 => quote_spanned!(site=> #support::Options::DEFAULT),
+            5 => quote_spanned!(site=> #support::Options { #fields }),
+            _ => {
+                quote_spanned!(site=> #support::Options { #fields ..#support::Options::DEFAULT })
+            }
+        };
         if items.is_empty() {
             return options;
         }
@@ -148,13 +187,13 @@ mod tests {
             ..Terms::default()
         };
         let text = terms
-            .expand(&Krate::default(), &BTreeSet::new())
+            .expand(&Krate::default(), &Generics::default())
             .to_string();
         let places: Vec<_> = [
             "const __DISTRIBUTED_LOCK_TTL",
             "const __DISTRIBUTED_LOCK_MAX_HOLD",
             "Some (__DISTRIBUTED_LOCK_TTL)",
-            "Options :: new () . ttl (__DISTRIBUTED_LOCK_TTL)",
+            "ttl : :: core :: option :: Option :: Some (__DISTRIBUTED_LOCK_TTL)",
         ]
         .iter()
         .map(|part| text.find(part))

@@ -2,6 +2,7 @@
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
+use syn::spanned::Spanned;
 use syn::{Expr, ExprClosure, ExprPath, Lit, UnOp};
 
 use crate::error::{Faults, list};
@@ -15,6 +16,16 @@ pub(crate) struct Krate(Option<TokenStream>);
 impl Krate {
     pub(crate) fn new(value: Expr, faults: &mut Faults) -> Self {
         Self(absolute(value, faults))
+    }
+
+    /// Whether it is `::lock_core`.
+    pub(crate) fn is_default(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// `$crate`, which a macro of `lock_core` passes on.
+    pub(crate) fn of_macro(krate: Ident) -> Self {
+        Self(Some(krate.into_token_stream()))
     }
 
     /// The path, located where what it is written for is: the compiler's errors would point at
@@ -83,7 +94,7 @@ impl Name {
     /// Checks that each placeholder begins with a parameter or `self`.
     pub(crate) fn resolve(&self, scope: &Scope, faults: &mut Faults) {
         match self {
-            Self::Template(template) => template.resolve(scope, faults),
+            Self::Template(template) => template.resolve("name", scope, faults),
             Self::Expression(_) => {}
             Self::List(names, written) => {
                 let before = faults.len();
@@ -155,28 +166,84 @@ pub(crate) fn refuse_kinds(mode: Option<&Mode>, permits: Option<&Permits>, fault
     }
 }
 
-/// What to do when somebody else holds the lock.
+/// What to do when another holder has the lock.
 #[derive(Default)]
 pub(crate) enum Contended {
     /// It is an error like others.
     #[default]
     Error,
     Skip(Ident),
-    Answer(ExprClosure),
+    Closure(ExprClosure),
 }
 
 impl Contended {
     pub(crate) fn new(value: Expr, faults: &mut Faults) -> Self {
+        let value = without_parentheses(value);
         if let Expr::Closure(closure) = value {
             refuse_async("on_contended", &closure, faults);
-            return Self::Answer(closure);
+            return Self::Closure(closure);
         }
         let known = ["error", "skip"];
-        match word("on_contended", &value, &known, ", `|e| ...`", faults) {
+        let closure = match &value {
+            Expr::Path(_) => format!(", `|e| {}(e)`", shown(&value)),
+            _ => ", `|e| ...`".into(),
+        };
+        match word("on_contended", &value, &known, &closure, faults) {
             Some(word) if word == "skip" => Self::Skip(word),
             _ => Self::Error,
         }
     }
+}
+
+/// What makes a return value of an error.
+pub(crate) enum Handler {
+    /// Evaluated where it is called, so that it sees the parameters that are `Copy`.
+    Closure(ExprClosure),
+    /// Gives a closure, and is evaluated before the lock is asked for.
+    Expression(Expr),
+}
+
+impl Handler {
+    /// Reads `on_error`.
+    pub(crate) fn new(value: Expr, faults: &mut Faults) -> Option<Self> {
+        match without_parentheses(value) {
+            Expr::Closure(closure) => {
+                refuse_async("on_error", &closure, faults).then_some(Self::Closure(closure))
+            }
+            literal @ Expr::Lit(_) => {
+                faults.on(literal, "`on_error` takes a closure: `on_error = |e| ...`");
+                None
+            }
+            expression => {
+                refuse_await("on_error", &expression, faults);
+                Some(Self::Expression(expression))
+            }
+        }
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        match self {
+            Self::Closure(closure) => closure.span(),
+            Self::Expression(expression) => expression.span(),
+        }
+    }
+}
+
+fn without_parentheses(value: Expr) -> Expr {
+    match value {
+        Expr::Paren(inner) => without_parentheses(*inner.expr),
+        Expr::Group(inner) => without_parentheses(*inner.expr),
+        other => other,
+    }
+}
+
+/// An expression as it is mostly written: its tokens would print as `a :: b . c (d)`.
+pub(crate) fn shown(value: &Expr) -> String {
+    let mut text = value.to_token_stream().to_string();
+    for (spaced, close) in [(" :: ", "::"), (" . ", "."), (" (", "("), ("& ", "&")] {
+        text = text.replace(spaced, close);
+    }
+    text
 }
 
 /// What to do when the lock is lost while the body runs.
@@ -226,11 +293,19 @@ pub(crate) fn word(
     {
         return Some(word);
     }
-    let written = value.to_token_stream();
-    let known = list(words.iter().copied());
-    let message =
-        format!("unknown value `{written}` for `{option}`; expected one of: {known}{others}");
-    faults.on(written, message);
+    let written = shown(value);
+    let has = |meant: &&str| words.contains(meant);
+    let meant = match written.as_str() {
+        "true" => Some("auto").filter(has),
+        "false" => Some("never").filter(has),
+        _ => None,
+    };
+    let advice = meant.map_or_else(
+        || format!("expected one of: {}{others}", list(words.iter().copied())),
+        |meant| format!("did you mean `{meant}`?"),
+    );
+    let message = format!("unknown value `{written}` for `{option}`; {advice}");
+    faults.on(value, message);
     None
 }
 
@@ -278,15 +353,6 @@ fn refuse_async(option: &str, closure: &ExprClosure, faults: &mut Faults) -> boo
         format!("`{option}` cannot await; leave out `async`"),
     );
     false
-}
-
-pub(crate) fn closure(option: &str, value: Expr, faults: &mut Faults) -> Option<ExprClosure> {
-    if let Expr::Closure(closure) = value {
-        return refuse_async(option, &closure, faults).then_some(closure);
-    }
-    let message = format!("`{option}` takes a closure: `{option} = |e| ...`");
-    faults.on(value, message);
-    None
 }
 
 pub(crate) fn identifier(value: &Expr, faults: &mut Faults) -> Option<Ident> {

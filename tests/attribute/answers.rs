@@ -224,3 +224,60 @@ async fn errors_that_are_not_send_need_a_release_in_the_background() {
     assert!(!error.reason.is_empty());
     assert!(is_held(&locks, "x").await);
 }
+
+#[derive(Default)]
+struct App {
+    failed: std::sync::Mutex<Vec<String>>,
+}
+
+impl App {
+    fn failed(&self, error: &LockError) -> usize {
+        let mut failed = self.failed.lock().expect("no panic");
+        failed.push(error.to_string());
+        failed.len()
+    }
+}
+
+#[distributed_lock(
+    name = "x",
+    on_error = {
+        let app = std::sync::Arc::clone(&app);
+        move |error| app.failed(&error)
+    },
+    manager = locks,
+)]
+async fn captured(locks: &LockManager, app: std::sync::Arc<App>) -> usize {
+    drop(app);
+    0
+}
+
+fn answer(error: &LockError) -> u8 {
+    u8::from(error.is_contended())
+}
+
+fn handler(code: u8) -> impl FnOnce(LockError) -> u8 {
+    move |error| code + answer(&error)
+}
+
+#[distributed_lock(name = "x", on_error = handler(code), manager = locks)]
+async fn made_by_a_function(locks: &LockManager, code: u8) -> u8 {
+    code
+}
+
+#[distributed_lock(name = "x", on_error = (|error| answer(&error)), manager = locks)]
+async fn in_parentheses(locks: &LockManager) -> u8 {
+    0
+}
+
+#[tokio::test]
+async fn on_error_may_be_an_expression_that_gives_a_closure() {
+    let locks = LockManager::in_memory();
+    let app = std::sync::Arc::new(App::default());
+    assert_eq!(captured(&locks, std::sync::Arc::clone(&app)).await, 0);
+    assert_eq!(made_by_a_function(&locks, 4).await, 4);
+    let guard = hold(&locks).await;
+    assert_eq!(captured(&locks, std::sync::Arc::clone(&app)).await, 1);
+    assert_eq!(made_by_a_function(&locks, 4).await, 5);
+    assert_eq!(in_parentheses(&locks).await, 1);
+    drop(guard);
+}

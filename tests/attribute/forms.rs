@@ -178,3 +178,81 @@ async fn lint_attributes_stay() {
         .await
         .expect("free");
 }
+
+macro_rules! of_a_type {
+    ($name:ident -> $output:ty) => {
+        #[distributed_lock(name = "type", manager = locks, on_error = |_| std::process::abort())]
+        async fn $name(locks: &LockManager) -> $output {
+            std::future::pending().await
+        }
+    };
+}
+
+of_a_type!(never_of_a_macro -> !);
+
+macro_rules! of_a_block {
+    ($name:ident $body:block) => {
+        #[distributed_lock(name = "block", manager = LockManager::in_memory())]
+        async fn $name() -> Result<u8, LockError> $body
+    };
+}
+
+of_a_block!(block_of_a_macro { Ok(1) });
+
+#[distributed_lock(name = "adder", manager = locks, on_error = |error| unreachable!("{error}"))]
+async fn adder(locks: &LockManager) -> impl Fn(u8) -> u8 {
+    |number| number + 1
+}
+
+#[distributed_lock(name = "adder", manager = locks)]
+async fn fallible_adder(locks: &LockManager) -> Result<impl Fn(u8) -> u8, LockError> {
+    Ok(|number| number + 1)
+}
+
+#[tokio::test]
+async fn return_types_may_be_closures_and_come_from_macros() {
+    let locks = LockManager::in_memory();
+    let brief = std::time::Duration::from_millis(20);
+    let never = tokio::time::timeout(brief, never_of_a_macro(&locks));
+    never.await.expect_err("it never returns");
+    assert_eq!(block_of_a_macro().await.expect("free"), 1);
+    assert_eq!(adder(&locks).await(1), 2);
+    assert_eq!(fallible_adder(&locks).await.expect("free")(1), 2);
+}
+
+macro_rules! chain {
+    ($first:ident $($name:ident)*) => {
+        chain!(@ $first $($name)* last);
+
+        #[distributed_lock(name = "chain:last", manager = locks)]
+        async fn last(locks: &LockManager, depth: u8) -> Result<u8, LockError> {
+            tokio::task::yield_now().await;
+            assert!(is_held(locks, "chain:last").await);
+            Ok(depth)
+        }
+    };
+    (@ $name:ident $next:ident $($rest:ident)*) => {
+        #[distributed_lock(name = concat_names(stringify!($name)), manager = locks)]
+        async fn $name(locks: &LockManager, depth: u8) -> Result<u8, LockError> {
+            $next(locks, depth + 1).await
+        }
+
+        chain!(@ $next $($rest)*);
+    };
+    (@ $last:ident) => {};
+}
+
+fn concat_names(name: &str) -> String {
+    format!("chain:{name}")
+}
+
+// As many as the compiler's limits for nested types take; twice as many take
+// `#![recursion_limit = "256"]`.
+chain!(c1 c2 c3 c4 c5 c6 c7 c8 c9 c10 c11 c12 c13 c14);
+
+#[tokio::test]
+async fn functions_may_call_each_other_fifteen_deep() {
+    let locks = LockManager::in_memory();
+    let spawned = tokio::spawn(async move { c1(&locks, 1).await });
+    assert_eq!(spawned.await.expect("no panic").expect("free"), 15);
+}

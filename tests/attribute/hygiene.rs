@@ -115,6 +115,123 @@ mod shadows {
     }
 }
 
+/// Items with the names that an expansion could give to its locals, and that columns of tables
+/// often have: a pattern would mean them.
+mod items {
+    use lock_core::{LockError, LockManager, distributed_lock};
+
+    macro_rules! items {
+        ($($name:ident)*) => {
+            $(
+                #[allow(non_camel_case_types, dead_code, reason = "columns of diesel look so")]
+                #[derive(Clone, Copy)]
+                pub(super) struct $name;
+            )*
+        };
+    }
+
+    mod columns {
+        items!(name body value error context manager outcome guard failed lost);
+        items!(slot acquire output options handler bound pinned locks_of e f w cx);
+    }
+
+    #[allow(unused_imports, reason = "they are in scope, as `posts::dsl::*` is")]
+    use columns::*;
+
+    #[allow(non_upper_case_globals, dead_code, reason = "they are in scope")]
+    const section: u8 = 1;
+    #[allow(non_upper_case_globals, dead_code, reason = "they are in scope")]
+    static answer: u8 = 2;
+
+    #[distributed_lock(name = "plain:{id}", manager = all)]
+    pub(super) async fn plain(all: &LockManager, id: u8) -> Result<u8, LockError> {
+        let _ = (name, body, section + answer);
+        Ok(id)
+    }
+
+    #[distributed_lock(
+        name = format!("every:{}", id.0),
+        ttl = dynamic(std::time::Duration::from_secs(1)),
+        on_contended = |_| 2,
+        on_error = { |_| 3 },
+        bind = held,
+        manager = all,
+    )]
+    pub(super) async fn every(all: &LockManager, mut id: (u8, u8)) -> u8 {
+        id.0 += 1;
+        id.0 + u8::from(held.is_lost())
+    }
+
+    #[distributed_lock(
+        name = "other:{id.0}",
+        on_contended = skip,
+        on_error = |_| None,
+        on_lost = continue,
+        release = background,
+        manager = all,
+    )]
+    pub(super) async fn other(all: &LockManager, id: (u8, u8)) -> Option<u8> {
+        Some(id.1)
+    }
+}
+
+/// Methods that all types have: a call without the path of its trait would mean them.
+mod blanket {
+    use lock_core::{LockError, LockManager, distributed_lock};
+
+    #[allow(clippy::wrong_self_convention, reason = "the worst that there may be")]
+    trait Hijack: Sized {
+        fn as_mut(self) -> u8 {
+            1
+        }
+
+        fn lost(self) -> u8 {
+            2
+        }
+
+        fn ttl(self, _: u8) -> u8 {
+            3
+        }
+
+        fn poll(self) -> u8 {
+            4
+        }
+
+        fn into_future(self) -> u8 {
+            5
+        }
+    }
+
+    impl<T> Hijack for T {}
+
+    #[distributed_lock(
+        name = "hijack:{id}",
+        ttl = "1s",
+        on_contended = skip,
+        bind = held,
+        manager = locks,
+    )]
+    pub(super) async fn annotated(locks: &LockManager, id: u8) -> Result<Option<u8>, LockError> {
+        tokio::task::yield_now().await;
+        let hijacked = id.as_mut() + id.lost() + id.ttl(0) + id.poll() + Hijack::into_future(id);
+        Ok(Some(hijacked + u8::from(held.is_lost())))
+    }
+}
+
+#[tokio::test]
+async fn items_may_have_the_names_of_locals() {
+    let locks = lock_core::LockManager::in_memory();
+    assert_eq!(items::plain(&locks, 1).await.expect("free"), 1);
+    assert_eq!(items::every(&locks, (1, 2)).await, 2);
+    assert_eq!(items::other(&locks, (1, 2)).await, Some(2));
+}
+
+#[tokio::test]
+async fn traits_may_have_the_methods_of_all_types() {
+    let locks = lock_core::LockManager::in_memory();
+    assert!(matches!(blanket::annotated(&locks, 1).await, Ok(Some(15))));
+}
+
 #[tokio::test]
 async fn the_prelude_may_be_missing() {
     assert!(without_a_prelude::run(&lock_core::LockManager::in_memory()).await);

@@ -5,8 +5,10 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod drops;
 mod forms;
 mod hygiene;
+mod names;
 mod options;
 mod outside;
 mod run_time;

@@ -283,3 +283,103 @@ async fn hash_tag_stands_before_the_name() {
         );
     }
 }
+
+struct Regions {
+    eu: LockManager,
+    us: LockManager,
+    ttl: Duration,
+}
+
+impl Regions {
+    #[distributed_lock(
+        name = "order",
+        ttl = dynamic(self.ttl),
+        wait = dynamic(wait),
+        manager = match region { 1 => &self.eu, _ => &self.us },
+    )]
+    async fn by_match(&self, region: u8, wait: Duration) -> Result<bool, LockError> {
+        Ok(is_held(&self.eu, "order").await)
+    }
+
+    #[distributed_lock(name = "order", manager = if region == 1 { &self.eu } else { &self.us })]
+    async fn by_if(&self, region: u8) -> Result<bool, LockError> {
+        Ok(is_held(&self.eu, "order").await)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_manager_may_be_chosen_by_the_call() {
+    let regions = Regions {
+        eu: LockManager::in_memory(),
+        us: LockManager::in_memory(),
+        ttl: SECOND,
+    };
+    assert!(regions.by_match(1, SECOND).await.expect("free"));
+    assert!(!regions.by_match(2, SECOND).await.expect("free"));
+    assert!(regions.by_if(1).await.expect("free"));
+    assert!(!regions.by_if(2).await.expect("free"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dynamic_times_are_checked_at_the_call() {
+    let regions = |ttl| Regions {
+        eu: LockManager::in_memory(),
+        us: LockManager::in_memory(),
+        ttl,
+    };
+    let short = regions(Duration::from_millis(99)).by_match(1, SECOND).await;
+    assert!(matches!(short, Err(LockError::InvalidTtl { ttl }) if ttl.as_millis() == 99));
+    let zero = regions(SECOND).by_match(1, Duration::ZERO).await;
+    assert!(matches!(zero, Err(LockError::InvalidWait)), "{zero:?}");
+    let regions = regions(SECOND);
+    let _guard = regions.eu.lock("order").acquire().await.expect("free");
+    let begun = Instant::now();
+    let contended = regions.by_match(1, 2 * SECOND).await;
+    assert!(
+        matches!(contended, Err(LockError::Timeout { .. })),
+        "{contended:?}"
+    );
+    assert_eq!(begun.elapsed(), 2 * SECOND);
+}
+
+trait Conf {
+    const TTL: Duration;
+    const LONG: Duration = Duration::from_secs(60);
+}
+
+struct Brief;
+
+impl Conf for Brief {
+    const TTL: Duration = Duration::from_secs(1);
+}
+
+struct Repo<C>(LockManager, std::marker::PhantomData<C>);
+
+impl<C: Conf + Sync> Repo<C> {
+    #[distributed_lock(name = "repo", ttl = C::TTL, bind = held, manager = self.0)]
+    async fn of_the_impl(&self) -> Result<Duration, LockError> {
+        Ok(held.remaining())
+    }
+
+    #[distributed_lock(name = "repo", ttl = C::TTL, max_hold = C::LONG, manager = self.0)]
+    async fn at_most(&self) -> Result<(), LockError> {
+        pending().await
+    }
+
+    #[distributed_lock(name = "repo", ttl = <C as Conf>::TTL, bind = held, manager = locks)]
+    async fn without_self(locks: &LockManager) -> Result<Duration, LockError> {
+        Ok(held.remaining())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn times_may_be_constants_of_the_generics_of_an_impl() {
+    let repo = Repo::<Brief>(LockManager::in_memory(), std::marker::PhantomData);
+    assert_eq!(repo.of_the_impl().await.expect("free"), SECOND);
+    let begun = Instant::now();
+    let lost = repo.at_most().await;
+    assert!(matches!(lost, Err(LockError::Lost)), "{lost:?}");
+    assert_eq!(begun.elapsed(), Brief::LONG);
+    let held = Repo::<Brief>::without_self(&repo.0).await;
+    assert_eq!(held.expect("free"), SECOND);
+}

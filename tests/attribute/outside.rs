@@ -110,6 +110,50 @@ fn main() {
 }
 "#;
 
+/// Here the temporaries of a tail outlive the locals, as in all editions before 2024.
+const DROPS: &str = r#"
+struct Tracked(&'static str);
+
+impl Tracked {
+    fn with(&self, _: &Tracked) -> u8 {
+        1
+    }
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        print!("{} ", self.0);
+    }
+}
+
+async fn plain() -> Result<u8, locks::LockError> {
+    let local = Tracked("local");
+    Ok(Tracked("tail").with(&local))
+}
+
+#[locks::distributed_lock(name = "x", manager = locks::LockManager::in_memory(), crate = ::locks)]
+async fn annotated() -> Result<u8, locks::LockError> {
+    let local = Tracked("local");
+    Ok(Tracked("tail").with(&local))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    plain().await.unwrap();
+    annotated().await.unwrap();
+}
+"#;
+
+/// Without `crate = ..`, which is to be asked for.
+const UNNAMED: &str = r#"
+#[locks::distributed_lock(name = "x")]
+async fn f() -> Result<(), locks::LockError> {
+    Ok(())
+}
+
+fn main() {}
+"#;
+
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -146,6 +190,19 @@ fn a_users_crate_compiles_and_runs() {
     let complaint = String::from_utf8_lossy(&complaint);
     assert!(
         complaint.contains("`ttl` must be at least 100 ms"),
+        "{complaint}"
+    );
+
+    fs::write(folder.0.join("src/main.rs"), DROPS).expect("written");
+    let output = run(&folder);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.trim(), "local tail local tail");
+
+    fs::write(folder.0.join("src/main.rs"), UNNAMED).expect("written");
+    let complaint = run(&folder).stderr;
+    let complaint = String::from_utf8_lossy(&complaint);
+    assert!(
+        complaint.contains("`lock-core` is called `locks` in Cargo.toml; add `crate = ::locks`"),
         "{complaint}"
     );
 }

@@ -1,9 +1,8 @@
-use lock_core::{LockError, distributed_lock};
+use lock_core::distributed_lock;
 
-#[distributed_lock(name = "x", on_error = handle)]
-async fn f(order_id: u64) -> Result<(), LockError> {
-    let _ = order_id;
-    Ok(())
+#[distributed_lock(name = "x", on_error = "handle")]
+async fn f() -> u8 {
+    1
 }
 
 fn main() {}

@@ -1,6 +1,6 @@
 use lock_core::{LockError, distributed_lock};
 
-#[distributed_lock(name = "x", timeout = "30s")]
+#[distributed_lock(name = "x", colour = "red")]
 async fn f(order_id: u64) -> Result<(), LockError> {
     let _ = order_id;
     Ok(())

@@ -129,3 +129,51 @@ async fn the_lower_attribute_is_the_outer_one() {
     let answer = work.below(&locks, 2).await;
     assert_eq!(answer.expect("free"), spans("none", "below"));
 }
+
+/// Errors and results of an instrumented function are events of its span.
+#[async_trait]
+trait Report {
+    async fn reports_above(&self, locks: &LockManager, id: u8) -> Result<u8, LockError>;
+    async fn reports_below(&self, locks: &LockManager, id: u8) -> Result<u8, LockError>;
+    async fn reports_both(&self, locks: &LockManager, id: u8) -> Result<u8, LockError>;
+}
+
+#[async_trait]
+impl Report for Worker {
+    #[distributed_lock(name = "report:{id}", manager = locks)]
+    #[instrument(skip_all, err)]
+    async fn reports_above(&self, locks: &LockManager, id: u8) -> Result<u8, LockError> {
+        Ok(self.0 + id)
+    }
+
+    #[instrument(skip_all, err)]
+    #[distributed_lock(name = "report:{id}", manager = locks)]
+    async fn reports_below(&self, locks: &LockManager, id: u8) -> Result<u8, LockError> {
+        Ok(self.0 + id)
+    }
+
+    #[distributed_lock(name = "report:{id}", manager = locks)]
+    #[instrument(skip_all, err, ret)]
+    async fn reports_both(&self, locks: &LockManager, id: u8) -> Result<u8, LockError> {
+        Ok(self.0 + id)
+    }
+}
+
+#[distributed_lock(name = "report:{id}", manager = locks)]
+#[instrument(skip_all, err, ret)]
+async fn reported(locks: &LockManager, id: u8) -> Result<u8, LockError> {
+    Ok(id)
+}
+
+#[tokio::test]
+async fn errors_and_results_may_be_events() {
+    let locks = LockManager::in_memory();
+    let worker = Worker(1);
+    assert_eq!(worker.reports_above(&locks, 2).await.expect("free"), 3);
+    assert_eq!(worker.reports_below(&locks, 2).await.expect("free"), 3);
+    assert_eq!(worker.reports_both(&locks, 2).await.expect("free"), 3);
+    assert_eq!(reported(&locks, 2).await.expect("free"), 2);
+    let _guard = locks.lock("report:2").acquire().await.expect("free");
+    assert!(worker.reports_above(&locks, 2).await.is_err());
+    assert!(reported(&locks, 2).await.is_err());
+}

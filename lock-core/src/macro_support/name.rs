@@ -1,0 +1,319 @@
+//! The name of an annotated function's lock.
+
+use std::fmt::{self, Display, Write};
+
+use crate::key::{LockName, NameFault};
+
+/// Enough to make `LockName` refuse a name: there is no use in writing more of it.
+const LONGER_THAN_ANY_NAME: usize = 1025;
+
+/// The value of a placeholder.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot stand in a lock name: it does not implement `Display`",
+    label = "a placeholder of the name takes its value from here",
+    note = "write another value: `name = lock_name!(\"order:{{}}\", expression)`",
+    note = "for an `Option` the expression says what `None` stands for, such as `id.unwrap_or(0)`"
+)]
+pub trait Placeholder: Display {}
+
+// Else the compiler names the `Display` that is missing, and not what to do about it.
+#[diagnostic::do_not_recommend]
+impl<T: Display + ?Sized> Placeholder for T {}
+
+/// A piece of a name template.
+#[derive(Clone, Copy)]
+pub enum Part<'a> {
+    /// Stands verbatim.
+    Text(&'a str),
+    /// Is percent-encoded.
+    Value(&'a dyn Placeholder),
+}
+
+/// Writes a name template. When a value is empty or its `Display` fails, the name is one that
+/// every acquire refuses.
+#[must_use]
+pub fn template(parts: &[Part<'_>]) -> LockName {
+    let mut name = Encoder(String::new());
+    for part in parts {
+        match part {
+            Part::Text(text) => name.0.push_str(text),
+            Part::Value(value) => {
+                let before = name.0.len();
+                let written = write!(name, "{value}");
+                if name.0.len() >= LONGER_THAN_ANY_NAME {
+                    break;
+                }
+                let fault = if written.is_err() {
+                    NameFault::BrokenValue
+                } else if name.0.len() == before {
+                    // All calls with an empty value would share a lock that none of them means.
+                    NameFault::EmptyValue
+                } else {
+                    continue;
+                };
+                name.0.truncate(before);
+                name.0.push_str("{}");
+                return LockName::invalid(name.0, fault);
+            }
+        }
+    }
+    name.0.into()
+}
+
+/// What `name = ..` may be, when it is no template.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot name a lock",
+    label = "is not `Into<LockName>`",
+    note = "write a template, such as `name = \"order:{{id}}\"`, or `name = lock_name!(\"order:{{}}\", expression)`"
+)]
+pub trait Name {
+    /// The name, which `acquire` checks.
+    fn into_name(self) -> LockName;
+}
+
+#[diagnostic::do_not_recommend]
+impl<N: Into<LockName>> Name for N {
+    fn into_name(self) -> LockName {
+        self.into()
+    }
+}
+
+/// Takes a name as the user computed it. When it holds `{parameter}` of one of `parameters`, a
+/// template was meant, and the name is one that every acquire refuses: all calls would share it.
+#[must_use]
+pub fn name(name: impl Name, parameters: &[&str]) -> LockName {
+    let name = name.into_name();
+    if holds_placeholder(name.as_str(), parameters) {
+        return LockName::invalid(name.as_str(), NameFault::UnexpandedTemplate);
+    }
+    name
+}
+
+fn holds_placeholder(name: &str, parameters: &[&str]) -> bool {
+    let mut rest = name;
+    while let Some((_, after)) = rest.split_once('{') {
+        rest = after;
+        let Some((inside, _)) = after.split_once('}') else {
+            return false;
+        };
+        let head = inside.split(['.', ':']).next().unwrap_or_default().trim();
+        let head = head.strip_prefix("r#").unwrap_or(head);
+        if parameters.contains(&head) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Puts a hash tag before a name: `{tag}:name`. The tag holds no brace: the attribute refuses one
+/// in its text, and values are encoded. What is wrong with one of them stays so.
+#[must_use]
+pub fn tagged(tag: LockName, name: LockName) -> LockName {
+    if tag.fault().is_some() {
+        return tag;
+    }
+    if name.fault().is_some() {
+        return name;
+    }
+    if name.as_str().is_empty() {
+        return LockName::invalid("", NameFault::Empty);
+    }
+    format!("{{{tag}}}:{name}").into()
+}
+
+/// Percent-encodes what is written to it.
+struct Encoder(String);
+
+impl Write for Encoder {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for letter in text.chars() {
+            if stands_for_itself(letter) {
+                self.0.push(letter);
+            } else {
+                for byte in letter.encode_utf8(&mut [0; 4]).bytes() {
+                    write!(self.0, "%{byte:02X}")?;
+                }
+            }
+            if self.0.len() >= LONGER_THAN_ANY_NAME {
+                return Err(fmt::Error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The attribute demands another letter than these between two placeholders.
+fn stands_for_itself(c: char) -> bool {
+    c.is_ascii_alphanumeric()
+        || matches!(c, '-' | '_' | '.')
+        || (!c.is_ascii() && c.is_alphabetic())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(parts: &[Part<'_>]) -> String {
+        let name = template(parts);
+        assert_eq!(name.fault(), None);
+        name.as_str().to_owned()
+    }
+
+    #[test]
+    fn text_stands_verbatim_and_values_are_encoded() {
+        let parts = [Part::Text("a{%:"), Part::Value(&"a{%:")];
+        assert_eq!(written(&parts), "a{%:a%7B%25%3A");
+        for (value, expected) in [
+            ("AZaz09-_.", "AZaz09-_."),
+            ("größe東京", "größe東京"),
+            ("a b\n", "a%20b%0A"),
+            ("–\u{1f512}", "%E2%80%93%F0%9F%94%92"),
+            ("%3A", "%253A"),
+        ] {
+            assert_eq!(written(&[Part::Value(&value)]), expected);
+        }
+        assert_eq!(written(&[Part::Value(&-1.5)]), "-1.5");
+    }
+
+    #[test]
+    fn different_values_make_different_names() {
+        let values = ["a", "a:", ":a", "a%3A", "%3Aa", "a%", "%", ":", "{a}", "a}"];
+        let mut names = Vec::new();
+        for left in values {
+            for right in values {
+                names.push(written(&[
+                    Part::Value(&left),
+                    Part::Text(":"),
+                    Part::Value(&right),
+                ]));
+            }
+        }
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+
+    proptest! {
+        /// The separators are those that the attribute accepts: with a letter in them that would
+        /// be encoded in a value.
+        #[test]
+        fn no_value_forges_another_name(
+            left in vec(any_value(), 1..5),
+            other in vec(any_value(), 1..5),
+            separators in vec("[a-z%{}]{0,2}[:/ %{}#][-_.a-z]{0,2}", 5),
+        ) {
+            let name = |values: &[String]| {
+                let mut parts = vec![Part::Text(&separators[4])];
+                for (value, separator) in values.iter().zip(&separators) {
+                    parts.push(Part::Value(value));
+                    parts.push(Part::Text(separator));
+                }
+                written(&parts)
+            };
+            // One template has as many values in every call.
+            let count = left.len().min(other.len());
+            let (left, other) = (&left[..count], &other[..count]);
+            prop_assert_eq!(name(left) == name(other), left == other);
+            // Nor does a value bring a brace or a separator into the name.
+            let of_templates: usize = separators[..count].iter().chain(&separators[4..])
+                .map(|text| text.matches(['{', '}', ':', '/', ' ', '#']).count())
+                .sum();
+            let found = name(left).matches(['{', '}', ':', '/', ' ', '#']).count();
+            prop_assert_eq!(found, of_templates);
+        }
+    }
+
+    /// Mostly of letters that templates use, so that names nearly meet.
+    fn any_value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[a:%]{1,3}",
+            "[-_.a-z0-9:/{}%ü]{1,6}",
+            "%(3A|25|7B){1,2}",
+            "\\PC{1,8}",
+        ]
+    }
+
+    struct Broken;
+
+    impl Display for Broken {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("half")?;
+            Err(fmt::Error)
+        }
+    }
+
+    #[test]
+    fn an_empty_value_and_a_failed_display_are_told_apart() {
+        let empty = template(&[Part::Text("a:"), Part::Value(&"")]);
+        assert_eq!(empty.fault(), Some(NameFault::EmptyValue));
+        let broken = template(&[Part::Text("a:"), Part::Value(&Broken)]);
+        assert_eq!(broken.fault(), Some(NameFault::BrokenValue));
+        for name in [empty, broken] {
+            assert_eq!(name.as_str(), "a:{}");
+        }
+    }
+
+    struct Endless;
+
+    impl Display for Endless {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            loop {
+                f.write_str("xyz:")?;
+            }
+        }
+    }
+
+    #[test]
+    fn an_endless_value_is_cut() {
+        let name = written(&[Part::Value(&Endless), Part::Text("more")]);
+        assert!((LONGER_THAN_ANY_NAME..2 * LONGER_THAN_ANY_NAME).contains(&name.len()));
+    }
+
+    #[test]
+    fn a_hash_tag_stands_before_the_name() {
+        let tagged = |tag: &str, name: &str| tagged(tag.into(), name.into());
+        assert_eq!(tagged("a", "b").as_str(), "{a}:b");
+        assert_eq!(tagged("a", "").fault(), Some(NameFault::Empty));
+        let empty = || LockName::invalid("{}", NameFault::EmptyValue);
+        let fault = Some(NameFault::EmptyValue);
+        assert_eq!(super::tagged(empty(), "b".into()).fault(), fault);
+        assert_eq!(super::tagged("a".into(), empty()).fault(), fault);
+    }
+
+    #[test]
+    fn a_template_that_was_not_expanded_is_no_name() {
+        let parameters = ["id", "self", "order"];
+        let refused = Some(NameFault::UnexpandedTemplate);
+        for text in [
+            "order:{id}",
+            "{id}",
+            "a:{ id }:b",
+            "{order.customer.0}",
+            "{self.id}",
+            "{id:?}",
+            "{r#id}",
+            "{other}:{id}",
+            "{{id}}",
+        ] {
+            assert_eq!(name(text, &parameters).fault(), refused, "{text}");
+        }
+        for text in [
+            "order:id",
+            "{user}:cart",
+            "{ide}",
+            "id}",
+            "{id",
+            "{}",
+            "{a}id}",
+            "",
+        ] {
+            assert_eq!(name(text, &parameters).fault(), None, "{text}");
+            assert_eq!(name(text, &[]).as_str(), text);
+        }
+        assert_eq!(name("{id}", &[]).fault(), None);
+    }
+}

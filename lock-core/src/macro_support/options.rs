@@ -1,0 +1,212 @@
+//! The durations of an annotated function.
+
+use std::time::Duration;
+
+use crate::options::{MIN_RENEWAL, Renew};
+use crate::request::LockRequest;
+use crate::ttl::{MAX_TTL, MIN_TTL};
+
+/// The options of one annotated function. The attribute writes those that are given, and takes
+/// the others from [`DEFAULT`](Self::DEFAULT).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// `ttl = ..`
+    pub ttl: Option<Duration>,
+    /// `wait = ..`
+    pub wait: Option<Duration>,
+    /// `renew = ..`
+    pub renew: Renew,
+    /// `max_hold = ..`
+    pub max_hold: Option<Duration>,
+    /// `min_hold = ..`
+    pub min_hold: Option<Duration>,
+}
+
+impl Options {
+    /// The manager's defaults, and one attempt.
+    pub const DEFAULT: Self = Self {
+        ttl: None,
+        wait: None,
+        renew: Renew::Auto,
+        max_hold: None,
+        min_hold: None,
+    };
+
+    pub(super) fn apply(self, mut request: LockRequest) -> LockRequest {
+        request = request.renew(self.renew);
+        if let Some(ttl) = self.ttl {
+            request = request.ttl(ttl);
+        }
+        if let Some(wait) = self.wait {
+            request = request.wait(wait);
+        }
+        if let Some(longest) = self.max_hold {
+            request = request.max_hold(longest);
+        }
+        if let Some(shortest) = self.min_hold {
+            request = request.min_hold(shortest);
+        }
+        request
+    }
+}
+
+/// The value of `ttl = dynamic(..)` and `wait = dynamic(..)`: checked when the lock is acquired.
+#[must_use]
+pub const fn dynamic(value: Duration) -> Duration {
+    value
+}
+
+/// Holds a constant `ttl` to the rule that the attribute holds literals to.
+///
+/// # Panics
+///
+/// When the rule is broken; it is only called while the program is compiled.
+#[must_use]
+#[track_caller]
+pub const fn checked_ttl(ttl: Duration) -> Duration {
+    // In nanoseconds: a part of a millisecond over the limit is over the limit.
+    assert!(
+        ttl.as_nanos() >= MIN_TTL.as_nanos(),
+        "`ttl` must be at least 100 ms"
+    );
+    assert!(
+        ttl.as_nanos() <= MAX_TTL.as_nanos(),
+        "`ttl` must be at most 24 h"
+    );
+    ttl
+}
+
+/// Holds a constant `wait` to the rule that the attribute holds literals to.
+///
+/// # Panics
+///
+/// As [`checked_ttl`].
+#[must_use]
+#[track_caller]
+pub const fn checked_wait(wait: Duration) -> Duration {
+    assert!(
+        !wait.is_zero(),
+        "`wait` must be longer than zero; leave it out to try once"
+    );
+    wait
+}
+
+/// Holds a constant `renew` to the rules that the attribute holds literals to.
+///
+/// # Panics
+///
+/// As [`checked_ttl`].
+#[must_use]
+#[track_caller]
+pub const fn checked_renew(every: Duration, ttl: Option<Duration>) -> Duration {
+    assert!(
+        every.as_nanos() >= MIN_RENEWAL.as_nanos(),
+        "`renew` must be at least 10 ms"
+    );
+    assert!(
+        every.as_nanos() <= MAX_TTL.as_nanos() / 2,
+        "`renew` must be at most 12 h, half of the longest `ttl`"
+    );
+    if let Some(ttl) = ttl {
+        assert!(
+            every.as_nanos() <= ttl.as_nanos() / 2,
+            "`renew` must be at most half of `ttl`"
+        );
+    }
+    every
+}
+
+/// Holds a constant `max_hold` to the rules that the attribute holds literals to.
+///
+/// # Panics
+///
+/// As [`checked_ttl`].
+#[must_use]
+#[track_caller]
+pub const fn checked_max_hold(longest: Duration, ttl: Option<Duration>) -> Duration {
+    assert!(
+        longest.as_nanos() > MIN_TTL.as_nanos(),
+        "`max_hold` must be longer than 100 ms, the shortest `ttl`"
+    );
+    if let Some(ttl) = ttl {
+        assert!(
+            longest.as_nanos() > ttl.as_nanos(),
+            "`max_hold` must be longer than `ttl`"
+        );
+    }
+    longest
+}
+
+/// Holds a constant `min_hold` to the rules that the attribute holds literals to.
+///
+/// # Panics
+///
+/// As [`checked_ttl`].
+#[must_use]
+#[track_caller]
+pub const fn checked_min_hold(shortest: Duration, ttl: Option<Duration>) -> Duration {
+    assert!(
+        shortest.as_nanos() < MAX_TTL.as_nanos(),
+        "`min_hold` must be shorter than 24 h, the longest `ttl`"
+    );
+    if let Some(ttl) = ttl {
+        assert!(
+            shortest.as_nanos() < ttl.as_nanos(),
+            "`min_hold` must be shorter than `ttl`"
+        );
+    }
+    shortest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_held_to_the_rules_of_literals() {
+        for ttl in [Duration::from_millis(100), Duration::from_secs(24 * 3600)] {
+            assert_eq!(checked_ttl(ttl), ttl);
+            assert_eq!(checked_wait(ttl), ttl);
+        }
+        let breaks = |check: fn(Duration) -> Duration, value| {
+            std::panic::catch_unwind(|| check(value)).is_err()
+        };
+        assert!(breaks(checked_ttl, Duration::from_micros(99_999)));
+        assert!(breaks(checked_ttl, Duration::new(24 * 3600, 1)));
+        assert!(breaks(checked_wait, Duration::ZERO));
+    }
+
+    #[test]
+    fn related_constants_are_held_to_the_ttl() {
+        let second = Duration::from_secs(1);
+        let half = second / 2;
+        for ttl in [None, Some(second)] {
+            assert_eq!(checked_renew(half, ttl), half);
+            assert_eq!(checked_min_hold(half, ttl), half);
+            assert_eq!(checked_max_hold(2 * second, ttl), 2 * second);
+        }
+        let breaks = |check: fn(Duration, Option<Duration>) -> Duration, value| {
+            std::panic::catch_unwind(|| check(value, Some(second))).is_err()
+        };
+        assert!(breaks(checked_renew, half + Duration::from_nanos(1)));
+        assert!(breaks(checked_renew, Duration::from_millis(9)));
+        assert!(breaks(checked_min_hold, second));
+        assert!(breaks(checked_max_hold, second));
+    }
+
+    #[test]
+    fn constants_that_no_ttl_can_satisfy_are_refused_without_a_ttl() {
+        let breaks = |check: fn(Duration, Option<Duration>) -> Duration, value| {
+            std::panic::catch_unwind(|| check(value, None)).is_err()
+        };
+        assert!(breaks(checked_max_hold, MIN_TTL));
+        assert!(!breaks(checked_max_hold, MIN_TTL + Duration::from_nanos(1)));
+        assert!(breaks(checked_min_hold, MAX_TTL));
+        assert!(!breaks(
+            checked_min_hold,
+            Duration::from_secs(24 * 3600 - 1)
+        ));
+        assert!(breaks(checked_renew, MAX_TTL / 2 + Duration::from_nanos(1)));
+        assert!(!breaks(checked_renew, MAX_TTL / 2));
+    }
+}

@@ -1,0 +1,162 @@
+//! The name of the lock: placeholders, expressions and `lock_name!`.
+
+use std::fmt;
+
+use lock_core::{LockError, LockManager, LockName, NameFault, distributed_lock, lock_name};
+
+use crate::is_held;
+
+/// The key that a call locked.
+type Key = Result<String, LockError>;
+
+fn fault(answer: Key) -> NameFault {
+    match answer.expect_err("an invalid name") {
+        LockError::InvalidName { fault, .. } => fault,
+        other => unreachable!("{other}"),
+    }
+}
+
+const LOCK_NAME: &str = "order:{order_id}";
+const TENANT: &str = "acme";
+
+#[distributed_lock(name = LOCK_NAME, bind = held, manager = LockManager::in_memory())]
+async fn unexpanded(order_id: u64) -> Key {
+    Ok(format!("{} {order_id}", held.key()))
+}
+
+#[distributed_lock(name = format!("{{{user}}}:cart"), bind = held, manager = LockManager::in_memory())]
+async fn with_a_tag(user: &str) -> Key {
+    Ok(held.key().into())
+}
+
+struct Shop {
+    id: u64,
+}
+
+impl Shop {
+    #[distributed_lock(name = "{self.id}".to_owned(), bind = held, manager = LockManager::in_memory())]
+    async fn unexpanded(&self) -> Key {
+        Ok(format!("{} {}", held.key(), self.id))
+    }
+}
+
+#[tokio::test]
+async fn a_template_in_a_constant_is_an_error_at_the_call() {
+    let error = unexpanded(7).await.expect_err("one lock for all orders");
+    let text = error.to_string();
+    assert!(text.contains("order:{order_id}"), "{text}");
+    assert!(text.contains("lock_name!"), "{text}");
+    assert_eq!(fault(unexpanded(7).await), NameFault::UnexpandedTemplate);
+    let shop = Shop { id: 7 };
+    assert_eq!(
+        fault(shop.unexpanded().await),
+        NameFault::UnexpandedTemplate
+    );
+    // A hash tag is no placeholder, unless it is called like a parameter.
+    assert_eq!(with_a_tag("u1").await.expect("free"), "lock:{u1}:cart");
+    assert_eq!(
+        fault(with_a_tag("user").await),
+        NameFault::UnexpandedTemplate
+    );
+}
+
+#[derive(Clone)]
+struct Order {
+    customer: Option<u64>,
+    r#gen: u32,
+}
+
+#[distributed_lock(
+    name = lock_name!("{TENANT}:{}:{order.gen}:{N}", order.customer.map_or_else(|| "none".into(), |id| id.to_string())),
+    bind = held,
+    manager = LockManager::in_memory(),
+)]
+async fn by_expressions<const N: usize>(order: &Order) -> Key {
+    Ok(held.key().into())
+}
+
+#[distributed_lock(name = "{order.gen}:{order.r#gen}:{r#gen}", bind = held, manager = LockManager::in_memory())]
+async fn generation(order: &Order, r#gen: u8) -> Key {
+    Ok(held.key().into())
+}
+
+#[tokio::test]
+async fn lock_name_takes_constants_and_expressions() {
+    let order = Order {
+        customer: Some(3),
+        r#gen: 4,
+    };
+    let key = by_expressions::<5>(&order).await;
+    assert_eq!(key.expect("free"), "lock:acme:3:4:5");
+    let nobody = Order {
+        customer: None,
+        ..order.clone()
+    };
+    let key = by_expressions::<5>(&nobody).await;
+    assert_eq!(key.expect("free"), "lock:acme:none:4:5");
+    let key = generation(&order, 6).await;
+    assert_eq!(key.expect("free"), "lock:4:4:6");
+}
+
+#[tokio::test]
+async fn lock_name_is_for_the_builder_too() {
+    let locks = LockManager::in_memory();
+    let (order, nothing) = (7, "");
+    let guard = locks
+        .lock(lock_name!("order:{order}:{}", "a:b c"))
+        .acquire();
+    assert_eq!(guard.await.expect("free").key(), "lock:order:7:a%3Ab%20c");
+    let name: LockName = lock_name!("plain");
+    assert!(!is_held(&locks, name.as_str()).await);
+    for empty in [
+        lock_name!("order:{nothing}"),
+        lock_name!("order:{}", nothing),
+    ] {
+        let error = locks
+            .lock(empty)
+            .acquire()
+            .await
+            .expect_err("an empty value");
+        assert!(
+            matches!(
+                error,
+                LockError::InvalidName {
+                    fault: NameFault::EmptyValue,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+    }
+}
+
+struct Broken;
+
+impl fmt::Display for Broken {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Err(fmt::Error)
+    }
+}
+
+#[distributed_lock(name = "x:{value}", bind = held, manager = LockManager::in_memory())]
+async fn displayed<T: fmt::Display + Sync>(value: T) -> Key {
+    Ok(held.key().into())
+}
+
+#[tokio::test]
+async fn a_display_that_fails_is_not_called_empty() {
+    assert_eq!(fault(displayed(Broken).await), NameFault::BrokenValue);
+    assert_eq!(fault(displayed("").await), NameFault::EmptyValue);
+    assert_eq!(displayed(1).await.expect("free"), "lock:x:1");
+}
+
+// A letter with a mark of its own behind it, which has no form of one letter.
+#[distributed_lock(name = "{x̱}", bind = held, manager = LockManager::in_memory())]
+async fn marked(x̱: u8) -> Key {
+    Ok(held.key().into())
+}
+
+#[tokio::test]
+async fn placeholders_are_all_identifiers() {
+    assert_eq!(marked(1).await.expect("free"), "lock:1");
+}

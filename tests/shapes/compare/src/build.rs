@@ -1,0 +1,122 @@
+//! Has cargo build the shapes, and reads what the compiler says.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Kind {
+    Program,
+    Tests,
+}
+
+pub(crate) struct Built {
+    /// Sorted.
+    pub(crate) messages: Vec<Message>,
+    /// Missing when there was an error.
+    pub(crate) executable: Option<PathBuf>,
+}
+
+/// A warning or an error of the compiler.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Message {
+    pub(crate) file: String,
+    line: u64,
+    column: u64,
+    pub(crate) level: String,
+    code: String,
+    pub(crate) text: String,
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            file,
+            line,
+            column,
+            level,
+            code,
+            text,
+        } = self;
+        write!(f, "{file}:{line}:{column}: {level} ({code}): {text}")
+    }
+}
+
+/// Builds the package of an edition, with or without the attribute. This has to run in the folder
+/// of the workspace: cargo finds the package from there.
+///
+/// All lints are capped to warnings, also where a module denies them: a build then tells all of
+/// them, and its program can be run and compared in any case.
+pub(crate) fn build(edition: &str, kind: Kind, attribute: bool) -> Built {
+    let package = format!("edition-{edition}");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .args([
+            "rustc",
+            "--message-format=json",
+            "--package",
+            &package,
+            "--bin",
+            &package,
+        ])
+        .stderr(Stdio::piped());
+    if kind == Kind::Tests {
+        cargo.args(["--profile", "test"]);
+    }
+    if attribute {
+        cargo.args(["--features", "attribute"]);
+    }
+    let output = cargo
+        .args(["--", "--cap-lints=warn"])
+        .output()
+        .unwrap_or_else(|error| panic!("cargo cannot be started: {error}"));
+    let mut built = Built {
+        messages: Vec::new(),
+        executable: None,
+    };
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let Ok(line) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        if line["target"]["name"] != package.as_str() {
+            continue;
+        }
+        if line["reason"] == "compiler-message" {
+            built.messages.extend(read(&line["message"]));
+        } else if let Some(executable) = line["executable"].as_str() {
+            built.executable = Some(executable.into());
+        }
+    }
+    built.messages.sort();
+    let explained = built
+        .messages
+        .iter()
+        .any(|message| message.level == "error");
+    if !output.status.success() && !explained {
+        panic!("cargo failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    built
+}
+
+/// None for what is about no place, such as the number of warnings.
+fn read(message: &Value) -> Option<Message> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let span = message["spans"]
+        .as_array()?
+        .iter()
+        .find(|span| span["is_primary"] == true)?;
+    let file = text(&span["file_name"]);
+    Some(Message {
+        // cargo names the sources from the workspace: edition-2018/../src/main.rs
+        file: file
+            .split_once("/../")
+            .map_or(file.clone(), |(_, file)| file.to_owned()),
+        line: span["line_start"].as_u64()?,
+        column: span["column_start"].as_u64()?,
+        level: text(&message["level"]),
+        code: text(&message["code"]["code"]),
+        text: text(&message["message"]),
+    })
+}

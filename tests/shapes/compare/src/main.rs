@@ -1,0 +1,274 @@
+//! Builds and runs the shapes of each edition with and without `#[distributed_lock]`, and fails
+//! when a warning, an outcome, an order of drops or the result of a test differs.
+//!
+//! Arguments are editions: `compare 2021` leaves the others out.
+
+mod build;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, ExitCode};
+
+use build::{Built, Kind};
+
+const EDITIONS: [&str; 3] = ["2018", "2021", "2024"];
+
+/// The only file that may cause warnings, and only the same ones with the attribute.
+const WARNED: &str = "src/warned.rs";
+
+/// An argument that the body does not name stays with the function, which outlives the body.
+const UNNAMED: &str = "what the body does not name is dropped after the lock is released";
+
+/// A pattern binds in the function, not in the body, and leaves there what it does not bind.
+const UNBOUND: &str = "what a pattern does not bind is dropped after the lock is released";
+
+/// Shapes that may drop in another order under the attribute, and why. Nothing else of them may
+/// differ. An entry that is not needed is a failure, so that this list says what is true.
+const EXCEPTIONS: &[(&str, &str)] = &[
+    ("bodies::tail_temporary_and_arguments", UNNAMED),
+    ("captures::last_unnamed", UNNAMED),
+    ("captures::middle_unnamed", UNNAMED),
+    ("dropped::never_polled", UNNAMED),
+    ("dropped::pattern (cancel)", UNNAMED),
+    ("patterns::nested_in_part", UNBOUND),
+    ("patterns::wild_and_named", UNNAMED),
+];
+
+/// A warning that the attribute adds: the file, the message, and why. As above, one that is not
+/// needed is a failure.
+const ADDED: &[(&str, &str, &str)] = &[(
+    WARNED,
+    "value assigned to `self` is never read",
+    "`self` cannot be bound anew, so the body's future captures it; of a captured value the \
+     compiler says what it does not say of a parameter",
+)];
+
+fn main() -> ExitCode {
+    let chosen: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = chosen.iter().find(|c| !EDITIONS.contains(&c.as_str())) {
+        eprintln!(
+            "shapes: `{unknown}` is none of the editions {}",
+            EDITIONS.join(", ")
+        );
+        return ExitCode::FAILURE;
+    }
+    let editions = EDITIONS
+        .iter()
+        .filter(|edition| chosen.is_empty() || chosen.iter().any(|c| c == *edition));
+    let mut result = Comparison::default();
+    let mut compared = 0;
+    for edition in editions {
+        result.edition(edition);
+        compared += 1;
+    }
+    result.unused_exceptions(compared == EDITIONS.len());
+    for difference in &result.differences {
+        println!("{difference}");
+    }
+    let summary = format!(
+        "shapes: {compared} editions, {} shapes, {} tests",
+        result.shapes.len(),
+        result.tests.len()
+    );
+    match result.differences.len() {
+        0 => {
+            println!("{summary}, no difference");
+            ExitCode::SUCCESS
+        }
+        1 => {
+            println!("{summary}, 1 difference");
+            ExitCode::FAILURE
+        }
+        count => {
+            println!("{summary}, {count} differences");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Default)]
+struct Comparison {
+    differences: Vec<String>,
+    shapes: BTreeSet<String>,
+    tests: BTreeSet<String>,
+    /// The exceptions that something needed.
+    excepted: BTreeSet<&'static str>,
+}
+
+impl Comparison {
+    fn edition(&mut self, edition: &str) {
+        for kind in [Kind::Program, Kind::Tests] {
+            // One build replaces the program of the other: it has to run before.
+            let plain = build::build(edition, kind, false);
+            let without = self.run(edition, kind, "without the attribute", &plain);
+            let attribute = build::build(edition, kind, true);
+            let with = self.run(edition, kind, "with the attribute", &attribute);
+
+            self.messages(edition, &plain, &attribute);
+            let names = match kind {
+                Kind::Program => &mut self.shapes,
+                Kind::Tests => &mut self.tests,
+            };
+            names.extend(without.iter().flatten().map(|line| shape(line).to_owned()));
+            if let (Some(without), Some(with)) = (&without, &with) {
+                self.lines(edition, without, with);
+            }
+        }
+    }
+
+    fn messages(&mut self, edition: &str, plain: &Built, attribute: &Built) {
+        for message in &plain.messages {
+            if message.level == "error" {
+                self.add(
+                    edition,
+                    format!("does not build without the attribute: {message}"),
+                );
+            } else if message.file != WARNED {
+                self.add(
+                    edition,
+                    format!("not clean without the attribute: {message}"),
+                );
+            }
+        }
+        // With an error the compiler stops before it has found all that it warns of.
+        if attribute.executable.is_some() {
+            for message in missing(&plain.messages, &attribute.messages) {
+                self.add(edition, format!("only without the attribute: {message}"));
+            }
+        }
+        for message in missing(&attribute.messages, &plain.messages) {
+            let added = ADDED
+                .iter()
+                .find(|(file, text, _)| message.file == *file && message.text == *text);
+            match added {
+                Some((_, text, _)) => {
+                    self.excepted.insert(text);
+                }
+                None => self.add(edition, format!("only with the attribute: {message}")),
+            }
+        }
+    }
+
+    /// What the program says, in lines such as `shape: outcome; drops`. None when it was not built.
+    fn run(&mut self, edition: &str, kind: Kind, mode: &str, built: &Built) -> Option<Vec<String>> {
+        let output = match Command::new(built.executable.as_ref()?).output() {
+            Ok(output) => output,
+            Err(error) => {
+                self.add(edition, format!("cannot be started {mode}: {error}"));
+                return None;
+            }
+        };
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.trim().replace('\n', "\n    ");
+            self.add(
+                edition,
+                format!("failed {mode}, {}\n    {said}", output.status),
+            );
+        }
+        let lines = String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .filter_map(|line| match kind {
+                Kind::Program => Some(line.to_owned()),
+                // Of the output of tests only their results: the rest tells the time.
+                Kind::Tests => {
+                    let (test, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+                    Some(format!("{test}: {result}"))
+                }
+            })
+            .collect();
+        Some(lines)
+    }
+
+    fn lines(&mut self, edition: &str, plain: &[String], attribute: &[String]) {
+        let (plain, attribute) = (by_shape(plain), by_shape(attribute));
+        let names: BTreeSet<&str> = plain.keys().chain(attribute.keys()).copied().collect();
+        for name in names {
+            let without = plain.get(name).cloned().unwrap_or_default();
+            let with = attribute.get(name).cloned().unwrap_or_default();
+            if without == with {
+                continue;
+            }
+            let exception = EXCEPTIONS.iter().find(|(excepted, _)| *excepted == name);
+            if let Some((excepted, _)) = exception
+                && same_but_for_order(&without, &with)
+            {
+                self.excepted.insert(excepted);
+                continue;
+            }
+            let mut text = format!("{name} differs");
+            for (mode, lines) in [("without", &without), ("with   ", &with)] {
+                for line in lines {
+                    text.push_str(&format!("\n    {mode}: {line}"));
+                }
+                if lines.is_empty() {
+                    text.push_str(&format!("\n    {mode}: not run"));
+                }
+            }
+            self.add(edition, text);
+        }
+    }
+
+    /// Only a run over all editions can tell that an exception is not needed.
+    fn unused_exceptions(&mut self, all: bool) {
+        let added = ADDED.iter().map(|(_, text, reason)| (text, reason));
+        let drops = EXCEPTIONS.iter().map(|(shape, reason)| (shape, reason));
+        for (excepted, reason) in drops.chain(added) {
+            if all && !self.excepted.contains(excepted) {
+                self.differences.push(format!(
+                    "{excepted} is listed as an exception ({reason}), and does not differ"
+                ));
+            }
+        }
+    }
+
+    fn add(&mut self, edition: &str, difference: impl AsRef<str>) {
+        let difference = format!("edition {edition}: {}", difference.as_ref());
+        // The tests are built from the same files as the program.
+        if !self.differences.contains(&difference) {
+            self.differences.push(difference);
+        }
+    }
+}
+
+/// What is in the first list more often than in the second. Both are sorted.
+fn missing<'m, T: Ord>(these: &'m [T], those: &[T]) -> Vec<&'m T> {
+    let mut rest = these.iter().collect::<Vec<_>>();
+    for that in those {
+        if let Some(at) = rest.iter().position(|this| *this == that) {
+            rest.remove(at);
+        }
+    }
+    rest
+}
+
+/// The name of the shape that a line is about.
+fn shape(line: &str) -> &str {
+    line.split_once(": ").map_or(line, |(name, _)| name)
+}
+
+/// Each shape with its lines: one for each time that it ran.
+fn by_shape(lines: &[String]) -> BTreeMap<&str, Vec<&str>> {
+    let mut shapes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for line in lines {
+        let name = shape(line);
+        let rest = line.get(name.len() + 2..).unwrap_or_default();
+        shapes.entry(name).or_default().push(rest);
+    }
+    shapes
+}
+
+/// Whether the outcomes are the same, and the same was dropped.
+fn same_but_for_order(without: &[&str], with: &[&str]) -> bool {
+    let sorted = |lines: &[&str]| -> Vec<(String, Vec<String>)> {
+        lines
+            .iter()
+            .map(|line| {
+                let (outcome, log) = line.rsplit_once("; ").unwrap_or((line, ""));
+                let mut log: Vec<String> = log.split(", ").map(str::to_owned).collect();
+                log.sort();
+                (outcome.to_owned(), log)
+            })
+            .collect()
+    };
+    sorted(without) == sorted(with)
+}

@@ -1,0 +1,72 @@
+//! Functions that are written once and built twice: with `#[distributed_lock]` and without it.
+//!
+//! A line of the output says for one shape what it returned, and in which order things were
+//! dropped. `compare` demands the same lines, and the same warnings, from both builds. One module
+//! is one topic: a line here can be commented out to see which topic does not build.
+
+#[macro_use]
+mod support;
+
+mod arguments;
+mod attributes;
+mod auto_traits;
+mod bodies;
+mod captures;
+mod dropped;
+mod entry;
+mod frameworks;
+mod generics;
+mod in_traits;
+mod made_by_macros;
+mod names;
+mod nested;
+mod patterns;
+mod receivers;
+mod returns;
+mod tables;
+#[cfg(test)]
+mod tested;
+mod traced;
+mod traits;
+mod types;
+mod warned;
+
+use std::time::Duration;
+
+use lock_core::LockManager;
+
+fn main() {
+    // A lock that is never released would let this hang.
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(60));
+        eprintln!("no end after 60 s, in the shape after the last that is reported");
+        std::process::exit(1);
+    });
+    entry::run();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime starts");
+    runtime.block_on(LockManager::in_memory().scope(async {
+        arguments::run().await;
+        patterns::run().await;
+        captures::run().await;
+        receivers::run().await;
+        generics::run().await;
+        returns::run().await;
+        bodies::run().await;
+        made_by_macros::run().await;
+        names::run().await;
+        traits::run().await;
+        types::run().await;
+        tables::run().await;
+        traced::run().await;
+        in_traits::run().await;
+        frameworks::run().await;
+        attributes::run().await;
+        auto_traits::run().await;
+        dropped::run().await;
+        nested::run().await;
+        warned::run().await;
+    }));
+}

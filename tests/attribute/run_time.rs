@@ -104,3 +104,28 @@ async fn the_same_lock_inside_its_body_is_an_error_at_once() {
     asks_in_all_ways(&locks).await.expect("free");
     assert!(begun.elapsed() < SECOND);
 }
+
+#[distributed_lock(name = "two", manager = locks)]
+async fn confirmed(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(name = "two", release = background, on_contended = |e| Err(e), manager = locks)]
+async fn in_background(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_two_commands() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url()).await.expect("it runs");
+    confirmed(&locks).await.expect("free");
+    let monitor = server.monitor();
+    for _ in 0..5 {
+        confirmed(&locks).await.expect("free");
+    }
+    in_background(&locks).await.expect("free");
+    // What is released in the background was sent when this returns.
+    locks.shutdown().await.expect("nothing is left");
+    assert_eq!(monitor.stop().client_commands_about("two"), 12);
+}

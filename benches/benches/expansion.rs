@@ -3,11 +3,15 @@
 //! - `size_*`: by how much the future of an annotated function is larger than that of the same
 //!   function without the attribute, beyond its by-value arguments once more and, where the
 //!   release is confirmed, its return value.
-//! - `check_ratio`, `build_ratio`: the time to check and to build a crate of 200 annotated
-//!   functions, against that of the same 200 written by hand with the guard interface. By hand
-//!   means: acquire, the body, release, and nothing that ends the body when the lock is lost. The
-//!   dependencies are compiled before, and not counted. The time is the processor's, where the
-//!   system tells it: what else the machine does would count otherwise.
+//! - `check_to_instrument`, `build_to_instrument`: the time to check and to build a crate of 200
+//!   annotated functions, against that of the same 200 under `#[tracing::instrument]`.
+//! - `check_to_by_hand`, `build_to_by_hand`: the same against the 200 functions written by hand with
+//!   the guard interface. By hand means: acquire, the body, release, and nothing that ends the body
+//!   when the lock is lost.
+//! - `check_*`, `build_*` in ms: what one function costs, beyond the same crate with plain functions.
+//!
+//! The dependencies are compiled before, and not counted. The time is the processor's, where the
+//! system tells it: what else the machine does would count otherwise.
 
 use std::fmt::Write;
 use std::fs;
@@ -80,29 +84,49 @@ fn size<const A: usize, const B: usize, const R: usize>(shape: &str, locks: &Loc
     println!("expansion.size_{shape}_background {added} bytes (target <= {MOST_BYTES})");
 }
 
+/// What stands on the functions of a crate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Plain,
+    ByHand,
+    Instrumented,
+    Annotated,
+}
+
+const FORMS: [(Form, &str); 4] = [
+    (Form::Plain, "plain"),
+    (Form::ByHand, "by_hand"),
+    (Form::Instrumented, "instrument"),
+    (Form::Annotated, "annotated"),
+];
+
 fn compile_times() {
     let folder = Folder::new();
-    let [annotated, by_hand] = ["annotated", "by_hand"].map(|name| folder.add(name));
+    let packages = FORMS.map(|(form, name)| folder.add(form, name));
     for command in ["check", "build"] {
-        let mut times = [Vec::new(), Vec::new()];
+        let mut times = FORMS.map(|_| Vec::new());
         // The first of each compiles the dependencies.
         for round in 0..=ROUNDS {
-            for (package, times) in [&annotated, &by_hand].into_iter().zip(&mut times) {
+            for (package, times) in packages.iter().zip(&mut times) {
                 let time = folder.cargo(command, package);
                 if round > 0 {
                     times.push(time);
                 }
             }
         }
-        let [annotated, by_hand] = times.map(median);
-        report(
-            &format!("expansion.{command}_annotated"),
-            annotated * 1e3,
-            "ms",
-        );
-        report(&format!("expansion.{command}_by_hand"), by_hand * 1e3, "ms");
+        let [plain, by_hand, instrumented, annotated] = times.map(median);
+        #[expect(clippy::cast_precision_loss, reason = "it is 200")]
+        let each = |time: f64| (time - plain) * 1e3 / FUNCTIONS as f64;
+        for ((_, name), time) in FORMS[1..].iter().zip([by_hand, instrumented, annotated]) {
+            report(&format!("expansion.{command}_{name}"), each(time), "ms");
+        }
         report_ratio(
-            &format!("expansion.{command}_ratio"),
+            &format!("expansion.{command}_to_instrument"),
+            annotated / instrumented,
+            1.0,
+        );
+        report_ratio(
+            &format!("expansion.{command}_to_by_hand"),
             annotated / by_hand,
             1.5,
         );
@@ -118,7 +142,7 @@ impl Folder {
         Self(std::env::temp_dir().join(folder))
     }
 
-    fn add(&self, name: &str) -> PathBuf {
+    fn add(&self, form: Form, name: &str) -> PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
             .expect("the workspace");
@@ -127,11 +151,12 @@ impl Folder {
         let manifest = format!(
             "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
              [dependencies]\nlock-core = {{ path = '{}', default-features = false, \
-             features = [\"macros\"] }}\n\n[workspace]\n",
+             features = [\"macros\"] }}\ntracing = {{ version = \"0.1\", default-features = false, \
+             features = [\"attributes\", \"std\"] }}\n\n[workspace]\n",
             root.join("lock-core").display()
         );
         fs::write(package.join("Cargo.toml"), manifest).expect("written");
-        fs::write(package.join("src/lib.rs"), source(name == "annotated")).expect("written");
+        fs::write(package.join("src/lib.rs"), source(form)).expect("written");
         fs::copy(root.join("Cargo.lock"), package.join("Cargo.lock")).expect("copied");
         package
     }
@@ -178,7 +203,7 @@ impl Drop for Folder {
 }
 
 /// The functions call each other, so that none is left out of what is compiled.
-fn source(annotated: bool) -> String {
+fn source(form: Form) -> String {
     let mut text = String::from(
         "#![allow(unused_imports)]\nuse std::time::Duration;\n\
          use lock_core::{LockError, LockManager, distributed_lock};\n\
@@ -195,18 +220,21 @@ fn source(annotated: bool) -> String {
         );
         let signature =
             format!("async fn f{number}(locks: &LockManager, id: u64) -> Result<u64, LockError>");
-        let function = if annotated {
-            format!(
+        let function = match form {
+            Form::Plain => format!("{signature} {{ let _ = locks; {body} }}\n"),
+            Form::Instrumented => format!(
+                "#[tracing::instrument(skip(locks))]\n{signature} {{ let _ = locks; {body} }}\n"
+            ),
+            Form::Annotated => format!(
                 "#[distributed_lock(name = \"order:{number}:{{id}}\", ttl = \"30s\", \
                  wait = \"5s\", manager = locks)]\n{signature} {{ {body} }}\n"
-            )
-        } else {
-            format!(
+            ),
+            Form::ByHand => format!(
                 "{signature} {{ let guard = locks.lock(format!(\"order:{number}:{{id}}\"))\
                  .ttl(Duration::from_secs(30)).wait(Duration::from_secs(5)).acquire().await?; \
                  let done = async {{ {body} }}.await; \
                  if done.is_ok() {{ guard.release().await?; }} done }}\n"
-            )
+            ),
         };
         text += &function;
         writeln!(calls, "    sum += f{number}(locks, sum).await?;").expect("a string grows");

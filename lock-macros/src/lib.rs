@@ -10,6 +10,8 @@ mod duration;
 mod error;
 mod expand;
 mod function;
+#[cfg(test)]
+mod fuzz;
 mod lock_name;
 mod manifest;
 mod output;

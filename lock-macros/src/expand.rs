@@ -15,9 +15,9 @@ use crate::value::{Contended, Handler, Name, OnLost, Release};
 
 /// One function with the signature of `function`, which holds the lock while the body runs.
 ///
-/// Locals and labels are hygienic (`mixed_site`), so no name of ours can meet one of the user's.
-/// Tokens that serve an option or the return type are located at it, so that the compiler's own
-/// errors about it point there.
+/// Locals are hygienic (`mixed_site`), so no name of ours can meet one of the user's. Tokens that
+/// serve an option or the return type are located at it, so that the compiler's own errors about it
+/// point there.
 pub(crate) fn expand(args: &Args, function: Function) -> TokenStream {
     let (taken, kept) = taken_over(args, &function);
     let function = &function.without_mut(&taken);

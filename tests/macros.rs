@@ -957,8 +957,24 @@ mod size {
         Ok([argument[A - 1] + local[B - 1] + u8::from(held); R])
     }
 
+    #[distributed_lock(name = "size", on_contended = |_| Ok([0; R]), manager = locks)]
+    async fn answered<const A: usize, const B: usize, const R: usize>(
+        locks: &LockManager,
+        argument: Bytes<A>,
+    ) -> Result<Bytes<R>, LockError> {
+        let local = [argument[0]; B];
+        tokio::task::yield_now().await;
+        let held = is_held(locks, "size").await;
+        Ok([argument[A - 1] + local[B - 1] + u8::from(held); R])
+    }
+
     fn grows<const A: usize, const B: usize, const R: usize>(locks: &LockManager) {
         let plain = size_of_val(&plain::<A, B, R>(locks, [0; A]));
+        let answered = size_of_val(&answered::<A, B, R>(locks, [0; A]));
+        assert!(
+            answered <= plain + 512 + A + R,
+            "{A} bytes of arguments, {B} of locals, {R} of result: {plain} became {answered}"
+        );
         let annotated = size_of_val(&annotated::<A, B, R>(locks, [0; A]));
         assert!(
             annotated <= plain + 512 + A + R,

@@ -77,12 +77,13 @@ async fn current(wait: Option<Duration>) -> Result<(LockManager, Duration), Lock
 ///
 /// # Errors
 ///
-/// When the lock is held by another holder. All other errors stay in the answer.
+/// When the lock is held by another holder. All other errors stay in the answer. Boxed, so that it
+/// takes no place in the function's future.
 #[must_use]
-pub fn contended(acquire: Acquire) -> Boxed<Result<Acquire, LockError>> {
+pub fn contended(acquire: Acquire) -> Boxed<Result<Acquire, Box<LockError>>> {
     Box::pin(async move {
         match acquire.0.await {
-            Err(error) if error.is_contended() => Err(error),
+            Err(error) if error.is_contended() => Err(Box::new(error)),
             acquired => Ok(Acquire(Box::pin(future::ready(acquired)))),
         }
     })

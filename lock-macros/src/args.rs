@@ -200,8 +200,9 @@ impl Args {
 
 impl Args {
     /// Every name in an expression of an option: a closure or a block may change what it names.
-    pub(crate) fn names_in_expressions(&self, names: &mut BTreeSet<String>) {
-        let mut add = |tokens: TokenStream| names_in(tokens, names);
+    pub(crate) fn names_in_expressions(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut add = |tokens: TokenStream| names_in(tokens, &mut names);
         if let Some(Name::Expression(name)) = &self.name {
             add(name.to_token_stream());
         }
@@ -219,6 +220,19 @@ impl Args {
         for dynamic in self.terms.dynamic() {
             add(dynamic.to_token_stream());
         }
+        names
+    }
+
+    /// Every name in an option, also in a template.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names = self.names_in_expressions();
+        if let Some(Name::Template(name)) = &self.name {
+            names.extend(name.heads());
+        }
+        if let Some(tag) = &self.hash_tag {
+            names.extend(tag.heads());
+        }
+        names
     }
 }
 

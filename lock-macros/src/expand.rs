@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
-use syn::Expr;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
+use syn::{Expr, ExprBlock};
 
 use crate::args::Args;
-use crate::function::{Function, Shell};
-use crate::scope::Scope;
+use crate::function::{Function, Shell, names_in};
+use crate::scope::{Parameter, Scope};
 use crate::value::{Contended, Handler, Name, OnLost, Release};
 
 /// One function with the signature of `function`, which holds the lock while the body runs.
@@ -19,7 +19,7 @@ use crate::value::{Contended, Handler, Name, OnLost, Release};
 /// serve an option or the return type are located at it, so that the compiler's own errors about it
 /// point there.
 pub(crate) fn expand(args: &Args, function: Function) -> TokenStream {
-    let (taken, kept) = taken_over(args, &function);
+    let taken = taken_over(args, &function);
     let function = &function.without_mut(&taken);
     let site = Span::mixed_site();
     let krate = args.krate.at(site);
@@ -35,9 +35,12 @@ pub(crate) fn expand(args: &Args, function: Function) -> TokenStream {
     let section = match &args.on_contended {
         Contended::Closure(closure) => {
             let section = section(args, function);
-            let answer = call(args, &Handler::Closure(closure.clone()));
+            let answer = call(args, &Handler::Closure(closure.clone()), Given::Boxed);
+            // Bound first, so that no temporary of the `.await` is left at the end.
+            let acquired = local("acquired", site);
             quote_spanned! {site=>
-                match #krate::macro_support::contended(#acquire).await {
+                let #acquired = #krate::macro_support::contended(#acquire).await;
+                match #acquired {
                     ::core::result::Result::Ok(#acquire) => #section,
                     #answer
                 }
@@ -53,10 +56,7 @@ pub(crate) fn expand(args: &Args, function: Function) -> TokenStream {
         #handler
         #section
     };
-    let function = function.with(steps);
-    // Where it is kept the compiler may find one of the two superfluous.
-    let allowed = kept.then(|| quote_spanned!(site=> #[allow(unused_mut)]));
-    quote_spanned!(site=> #allowed #function)
+    function.with(steps)
 }
 
 /// The function as it was, for an attribute with faults: the rest of the file keeps its types and
@@ -97,92 +97,159 @@ fn declared(args: &Args, function: &Function) -> Option<TokenStream> {
         }
         Shell::Boxed(_) => {
             let site = function.body.site();
-            let parameters = mention(&function.parameters_of_the_body(), site)?;
-            Some(quote_spanned!(site=> if false { #parameters }))
+            let words = function.names_in_the_body();
+            let receiver = function.scope.find("self").map(|it| (it, [].as_slice()));
+            let parameters = function.scope.parameters().iter();
+            let parameters =
+                parameters.map(|it| (TokenTree::Ident(it.name.clone()), it.attributes.as_slice()));
+            let named = receiver
+                .into_iter()
+                .chain(parameters)
+                .filter(|(it, _)| match it {
+                    TokenTree::Ident(name) => words.contains(&name.unraw().to_string()),
+                    _ => false,
+                });
+            let named = named.map(|(name, attributes)| {
+                let cfg = attributes.iter().filter(|it| it.path().is_ident("cfg"));
+                quote_spanned!(site=> #(#cfg)* { let _ = &#name; })
+            });
+            let named: TokenStream = named.collect();
+            (!named.is_empty()).then(|| quote_spanned!(site=> if false { #named }))
         }
     }
-}
-
-/// Names parameters, so that the block around takes them whole.
-fn mention(parameters: &[TokenTree], site: Span) -> Option<TokenStream> {
-    (!parameters.is_empty()).then(|| {
-        quote_spanned! {site=>
-            #[allow(clippy::used_underscore_binding)]
-            let _ = (#(&#parameters,)*);
-        }
-    })
 }
 
 /// How the body takes the parameters that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taking {
+    /// They are bound anew, as the compiler does in a plain `async fn`: the body takes them whole, and
+    /// not only the fields that it names, drops them in the order of a plain function, and the compiler
+    /// says of them what it says there.
+    Bound,
+    /// They are named in code that never runs, so that the block around takes them whole: in the order
+    /// in which it is to drop them.
+    Named(Order),
+    /// `#[async_trait]` has the body begin with bindings.
+    AsWritten,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// As parameters are dropped.
+    Reverse,
+    /// Of their first use: so does the block of `#[instrument]`, which is around ours then.
+    FirstUse,
+}
+
+impl Taking {
+    fn new(args: &Args, function: &Function) -> Self {
+        let in_the_body = function.names_in_the_body();
+        let in_options = args.names_in_expressions();
+        let is_in = |names: &[String], name: &Ident| names.contains(&name.unraw().to_string());
+        // A binding that is changed by an option and by the body stays one.
+        let is_shared = |parameter: &Parameter| {
+            is_in(&in_the_body, &parameter.name)
+                && ((parameter.mutability.is_some() && is_in(&in_options, &parameter.name))
+                    || parameter.expects_a_lint())
+        };
+        if matches!(function.shell, Shell::Boxed(_)) {
+            Self::AsWritten
+        } else if function.is_instrumented() {
+            Self::Named(Order::FirstUse)
+        } else if matches!(args.on_contended, Contended::Closure(_))
+            || function.scope.parameters().iter().any(is_shared)
+        {
+            // Where the closure of `on_contended` may see them they are kept until then, and one more
+            // binding would be one more copy.
+            Self::Named(Order::Reverse)
+        } else {
+            Self::Bound
+        }
+    }
+}
+
+/// What the body begins with.
 struct Parameters {
-    /// In code that never runs: `self`, which cannot be bound anew.
+    /// In code that never runs.
     named: Option<TokenStream>,
-    /// The bindings of all others.
     bound: TokenStream,
 }
 
-/// Binds the parameters that the body names anew, as the compiler does in a plain `async fn`: then
-/// the body takes them whole, and not only the fields that it names, drops them in the order of a
-/// plain function, and the compiler says of them what it says there.
-fn parameters(function: &Function) -> Parameters {
+fn parameters(args: &Args, function: &Function) -> Parameters {
     let site = function.body.site();
+    let taking = Taking::new(args, function);
+    let words = function.names_in_the_body();
+    let place = |name: &Ident| {
+        let name = name.unraw().to_string();
+        words.iter().position(|word| *word == name)
+    };
+    let mut named: Vec<(usize, TokenStream)> = Vec::new();
     let mut bound = TokenStream::new();
-    let mut receiver = Vec::new();
-    if function.moves_parameters() {
-        for parameter in function.parameters_of_the_body() {
-            let TokenTree::Ident(name) = &parameter else {
-                continue;
-            };
-            if name == "self" {
-                receiver.push(parameter);
-                continue;
+    if let Some(TokenTree::Ident(receiver)) = function.scope.find("self")
+        && function.takes_self()
+        && taking != Taking::AsWritten
+        && let Some(place) = place(&receiver)
+    {
+        // It cannot be bound anew.
+        named.push((place, quote_spanned!(site=> { let _ = &#receiver; })));
+    }
+    let in_options = args.names();
+    for parameter in function.scope.parameters() {
+        let Parameter {
+            name,
+            mutability,
+            attributes,
+            is_reference,
+        } = parameter;
+        // A reference is taken whole in any case.
+        let Some(place) = place(name).filter(|_| !is_reference || mutability.is_some()) else {
+            continue;
+        };
+        match taking {
+            Taking::AsWritten => {}
+            Taking::Named(_) => {
+                let cfg = attributes.iter().filter(|it| it.path().is_ident("cfg"));
+                named.push((place, quote_spanned!(site=> #(#cfg)* { let _ = &#name; })));
             }
-            let mutable = function.scope.mutability(name);
-            // A value that is never read is reported where the parameter's pattern begins.
-            let mut value = name.clone();
-            if let Some(token) = mutable {
-                value.set_span(name.span().located_at(token.span));
+            Taking::Bound => {
+                // What an option uses is used, also where the body only seems to name it.
+                let used = in_options
+                    .contains(&name.unraw().to_string())
+                    .then(|| quote_spanned!(site=> #[allow(unused_variables)]));
+                // A value that is never read is reported where the parameter's pattern begins.
+                let mut value = name.clone();
+                if let Some(token) = mutability {
+                    value.set_span(name.span().located_at(token.span));
+                }
+                bound.extend(quote_spanned! {site=>
+                    #used
+                    #(#attributes)*
+                    let #mutability #name = #value;
+                });
             }
-            bound.extend(quote_spanned! {site=>
-                #[allow(
-                    clippy::no_effect_underscore_binding,
-                    clippy::redundant_locals,
-                    clippy::shadow_same,
-                    clippy::used_underscore_binding,
-                )]
-                let #mutable #name = #value;
-            });
         }
     }
-    Parameters {
-        named: mention(&receiver, site),
-        bound,
+    match taking {
+        Taking::Named(Order::FirstUse) => named.sort_by_key(|(place, _)| *place),
+        Taking::Named(Order::Reverse) => named.reverse(),
+        Taking::Bound | Taking::AsWritten => {}
     }
+    let named = (!named.is_empty()).then(|| named.into_iter().map(|(_, named)| named).collect());
+    Parameters { named, bound }
 }
 
-/// The parameters whose `mut` the body takes over, and whether one of them keeps it besides,
-/// because an option names it, too: a closure may change it.
-fn taken_over(args: &Args, function: &Function) -> (BTreeSet<String>, bool) {
-    if !function.moves_parameters() {
-        return (BTreeSet::new(), false);
+/// The parameters whose `mut` the bindings of the body take over.
+fn taken_over(args: &Args, function: &Function) -> BTreeSet<String> {
+    if Taking::new(args, function) != Taking::Bound {
+        return BTreeSet::new();
     }
-    let mut elsewhere = BTreeSet::new();
-    args.names_in_expressions(&mut elsewhere);
-    let mut taken = BTreeSet::new();
-    let mut kept = false;
-    for parameter in function.parameters_of_the_body() {
-        if let TokenTree::Ident(name) = &parameter
-            && function.scope.mutability(name).is_some()
-        {
-            let name = name.unraw().to_string();
-            if elsewhere.contains(&name) {
-                kept = true;
-            } else {
-                taken.insert(name);
-            }
-        }
-    }
-    (taken, kept)
+    let words = function.names_in_the_body();
+    let parameters = function.scope.parameters().iter();
+    parameters
+        .filter(|parameter| parameter.mutability.is_some())
+        .map(|parameter| parameter.name.unraw().to_string())
+        .filter(|name| words.contains(name))
+        .collect()
 }
 
 /// Acquires, runs the body and releases, and returns what became of it.
@@ -234,7 +301,7 @@ fn section(args: &Args, function: &Function) -> TokenStream {
         Some(handler) => {
             let section = answered(quote_spanned!(site=> #krate::macro_support::Unanswered));
             let skipped = skipped(args, function);
-            let failed = call(args, handler);
+            let failed = call(args, handler, Given::Plain);
             let value = local("value", function.body.site());
             quote_spanned! {site=>
                 match { #body #section } {
@@ -267,7 +334,7 @@ fn slot(args: &Args) -> Ident {
 fn body(args: &Args, function: &Function) -> TokenStream {
     let block = function.body.block();
     let site = function.body.site();
-    let Parameters { named, bound } = parameters(function);
+    let Parameters { named, bound } = parameters(args, function);
     // Tells the compiler the type before it reads the body: its errors then land on the tokens
     // of the user that have another type.
     let typed = (!function.output.is_never()).then(|| {
@@ -282,7 +349,16 @@ fn body(args: &Args, function: &Function) -> TokenStream {
     // As an arm: elsewhere the compiler would find the braces of a short body superfluous. Nothing
     // of ours may be a part of the block, such as a label: it would get the edition of this crate,
     // and that decides in which order the block drops what it holds.
-    quote_spanned!(site=> async move { #never_run #bound #bind match () { () => #block } })
+    // Of what is captured the compiler finds assignments superfluous that a parameter may have.
+    let captured = named
+        .is_some()
+        .then(|| quote_spanned!(site=> #[allow(unused_assignments)]));
+    quote_spanned!(site=> async move {
+        #never_run
+        #bound
+        #bind
+        match () { #captured () => #block }
+    })
 }
 
 fn bind(args: &Args) -> Option<TokenStream> {
@@ -291,7 +367,6 @@ fn bind(args: &Args) -> Option<TokenStream> {
     let krate = args.krate.at(site);
     let bound = local("bound", site);
     Some(quote_spanned! {site=>
-        #[allow(unused_imports)]
         use #krate::macro_support::BoundGuard as _;
         let #bind: &#krate::LockGuard = #krate::macro_support::guard(#bound);
     })
@@ -335,10 +410,9 @@ fn name(args: &Args, function: &Function) -> TokenStream {
 /// The names whose placeholders the value of `name` may not hold: an expression is not read as a
 /// template, but for `lock_name!`, which replaced its placeholders.
 fn placeholders(name: &Expr, scope: &Scope) -> Vec<String> {
-    if let Expr::Macro(call) = name
-        && let Some(last) = call.mac.path.segments.last()
-        && last.ident == "lock_name"
-    {
+    let mut words = Vec::new();
+    names_in(name.to_token_stream(), &mut words);
+    if words.iter().any(|word| word == "lock_name") {
         return Vec::new();
     }
     scope.names().collect()
@@ -353,9 +427,20 @@ fn handler(args: &Args) -> Option<TokenStream> {
     let site = Span::mixed_site().located_at(handler.span());
     let krate = args.krate.at(site);
     let [name, output] = ["handler", "output"].map(|name| local(name, site));
-    // As an arm: braces around a closure are not superfluous here, they say when it is evaluated.
+    // Braces around a single closure are not superfluous here: they say when it is evaluated.
+    let handler = match handler {
+        Expr::Block(ExprBlock {
+            attrs,
+            label: None,
+            block,
+        }) if attrs.is_empty() => {
+            let statements = &block.stmts;
+            quote_spanned!(site=> { const _: () = (); #(#statements)* })
+        }
+        other => other.to_token_stream(),
+    };
     Some(quote_spanned! {site=>
-        let #name = #krate::macro_support::handler(#output, match () { () => #handler });
+        let #name = #krate::macro_support::handler(#output, #handler);
     })
 }
 
@@ -390,11 +475,22 @@ fn answer(args: &Args, function: &Function) -> TokenStream {
     }
 }
 
+/// What an arm gets.
+#[derive(Clone, Copy)]
+enum Given {
+    Plain,
+    Boxed,
+}
+
 /// The arm for an error that a handler answers.
-fn call(args: &Args, handler: &Handler) -> TokenStream {
+fn call(args: &Args, handler: &Handler, given: Given) -> TokenStream {
     let site = Span::mixed_site().located_at(handler.span());
     let krate = args.krate.at(site);
-    let [output, error] = ["output", "error"].map(|name| local(name, site));
+    let [output, name] = ["output", "error"].map(|name| local(name, site));
+    let error = match given {
+        Given::Plain => name.to_token_stream(),
+        Given::Boxed => quote_spanned!(site=> *#name),
+    };
     let handler = match handler {
         Handler::Closure(closure) => closure.to_token_stream(),
         Handler::Expression(_) => local("handler", site).into_token_stream(),
@@ -402,7 +498,7 @@ fn call(args: &Args, handler: &Handler) -> TokenStream {
     // Where a closure is asked for, its author cannot follow clippy's advice.
     quote_spanned! {site=>
         #[allow(clippy::redundant_closure, clippy::redundant_closure_for_method_calls)]
-        ::core::result::Result::Err(#error) => {
+        ::core::result::Result::Err(#name) => {
             #krate::macro_support::call_handler(#output, #handler, #error)
         }
     }
@@ -557,40 +653,96 @@ mod tests {
         );
         assert_eq!(
             bound(all.clone(), quote!(name = "{a}")),
-            ["_ = (& self ,)", "a = a", "b = b", "mut d = d", "e = e"]
+            ["_ = & self", "a = a", "b = b", "mut d = d", "e = e"]
         );
-        assert!(text(quote!(name = "{a}"), all).contains(", d : D"));
+        let all = text(quote!(name = "{a}"), all);
+        assert!(all.contains(", d : D"), "{all}");
+        // Of `a`, which the name uses.
+        assert_eq!(
+            count(&all, &quote!(#[allow(unused_variables)] let a = a;)),
+            1
+        );
+        assert_eq!(count(&all, &quote!(allow(unused_variables))), 1);
         let fields = quote!(
             async fn f(a: A, b: B, c: C) -> R {
                 x.a + x.b() + [0; 3][..c].len()
             }
         );
         assert_eq!(bound(fields, quote!(name = "{a}")), ["c = c"]);
-        // It is instrumented after this attribute, and then it is not the whole body.
-        let instrumented = quote!(
-            #[tracing::instrument(skip_all)]
-            async fn f(mut a: A) -> R {
-                a.b = 1;
+        let attributes = quote!(
+            async fn f(
+                #[cfg(x)]
+                #[doc = "y"]
+                #[deny(z)]
+                a: A,
+                b: &B,
+                S {
+                    #[cfg(x)]
+                    c,
+                    ..
+                }: S,
+            ) -> R {
+                g(a, b, c)
             }
         );
+        let attributes = text(quote!(name = "x"), attributes);
         assert_eq!(
-            bound(instrumented, quote!(name = "x")),
-            <[&str; 0]>::default()
+            count(&attributes, &quote!(#[cfg(x)] #[deny(z)] let a = a;)),
+            1
         );
+        assert_eq!(count(&attributes, &quote!(let b = b)), 0);
+        assert_eq!(count(&attributes, &quote!(#[cfg(x)] let c = c;)), 1);
     }
 
     #[test]
-    fn a_parameter_that_an_option_may_change_stays_mutable() {
+    fn what_only_looks_like_a_parameter_is_none() {
         let item = quote!(
-            async fn f(mut a: A, mut b: B) -> R {
-                a.b = 1;
-                b.c = 2;
+            async fn f(a: A, b: B, c: C, d: D, e: E, g: G) -> R {
+                let S { a: x } = S { a: 1 };
+                b::run(self::c::run(), |d: u8| x.e);
+                [0; 3][..g]
             }
         );
-        let args = quote!(name = "{b.id}", on_contended = |e| { a.fail(e) });
-        let changed = text(args, item);
-        let head = quote!(#[allow(unused_mut)] async fn f(mut a: A, b: B) -> R).to_string();
-        assert!(changed.starts_with(&head), "{changed}");
+        assert_eq!(bound(item, quote!(name = "x")), ["g = g"]);
+    }
+
+    #[test]
+    fn parameters_that_cannot_be_bound_anew_are_named() {
+        let item = |attribute: TokenStream| {
+            quote!(
+                #attribute
+                async fn f(a: A, mut b: B, #[cfg(x)] c: C) -> R {
+                    b.x = a.y(c);
+                }
+            )
+        };
+        let plain = item(TokenStream::new());
+        let reverse = ["_ = & c", "_ = & b", "_ = & a"];
+        for args in [
+            quote!(name = "x", on_contended = |e| Err(e)),
+            quote!(name = b.name()),
+            quote!(name = "x", ttl = dynamic(b.ttl)),
+        ] {
+            assert_eq!(bound(plain.clone(), args.clone()), reverse, "{args}");
+            let text = text(args, plain.clone());
+            assert!(text.contains("mut b : B"), "{text}");
+            assert_eq!(
+                count(
+                    &text,
+                    &quote!(
+                        #[cfg(x)]
+                        {
+                            let _ = &c;
+                        }
+                    )
+                ),
+                1
+            );
+        }
+        // It is instrumented after this attribute.
+        let instrumented = item(quote!(#[tracing::instrument(skip_all)]));
+        let first_use = ["_ = & b", "_ = & a", "_ = & c"];
+        assert_eq!(bound(instrumented, quote!(name = "x")), first_use);
     }
 
     #[test]
@@ -627,7 +779,7 @@ mod tests {
         for (at, _) in text.match_indices("let ") {
             let rest = &text[at + 4..];
             assert!(
-                ["__distributed_lock_", "__guard_ends_", "a = a", "held :"]
+                ["__distributed_lock_", "__guard_ends_", "_ = & a", "held :"]
                     .iter()
                     .any(|start| rest.starts_with(start)),
                 "{rest}"

@@ -6,7 +6,7 @@ use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use quote::quote;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Attribute, Signature, Token, Visibility};
+use syn::{Attribute, ReceiverKind, Signature, Token, Visibility};
 
 use crate::duration::Generics;
 use crate::error::Faults;
@@ -23,6 +23,7 @@ pub(crate) struct Function {
     pub(crate) output: Output,
     pub(crate) shell: Shell,
     is_instrumented: bool,
+    takes_self: bool,
 }
 
 /// What the body stands in.
@@ -120,6 +121,9 @@ impl Function {
             output,
             shell,
             is_instrumented: attributes.iter().any(|it| is_called(it, "instrument")),
+            takes_self: signature
+                .receiver()
+                .is_some_and(|it| !matches!(it.kind, ReceiverKind::Reference(..))),
         })
     }
 
@@ -142,22 +146,22 @@ impl Function {
         self.with(statements)
     }
 
-    /// The parameters that the body names, in the order of their declaration.
-    pub(crate) fn parameters_of_the_body(&self) -> Vec<TokenTree> {
-        let mut names = BTreeSet::new();
+    /// The names that may stand for a variable in the body, in the order of their first use.
+    pub(crate) fn names_in_the_body(&self) -> Vec<String> {
+        let mut names = Vec::new();
         names_in(self.body.statements.clone(), &mut names);
-        let is_named = |parameter: &TokenTree| match parameter {
-            TokenTree::Ident(ident) => names.contains(&ident.unraw().to_string()),
-            _ => false,
-        };
-        self.scope.all().filter(is_named).collect()
+        names
     }
 
-    /// Whether the body takes its parameters by moving them whole, as that of a plain `async fn`
-    /// does. That of `#[async_trait]` begins with that by itself, and `#[instrument]`, where it
-    /// comes after this attribute, puts the body into a block that takes what it names.
-    pub(crate) fn moves_parameters(&self) -> bool {
-        matches!(self.shell, Shell::AsyncFn) && !self.is_instrumented
+    /// Whether `#[instrument]` comes after this attribute, which puts the body into a block that
+    /// takes what it names, in the order in which it names it.
+    pub(crate) fn is_instrumented(&self) -> bool {
+        self.is_instrumented
+    }
+
+    /// Whether `self` is taken by value.
+    pub(crate) fn takes_self(&self) -> bool {
+        self.takes_self
     }
 
     /// Takes the `mut` from the bindings of `parameters`: the body binds them anew.
@@ -214,11 +218,17 @@ fn without_mut_in(tokens: TokenStream, parameters: &BTreeSet<String>) -> TokenSt
     while let Some(token) = tokens.next() {
         let token = match token {
             TokenTree::Ident(word) if word == "mut" => {
-                // Not the one of a reference, a pointer or `ref mut`.
-                let binds = !matches!(
-                    without.last(),
-                    Some(TokenTree::Punct(before)) if matches!(before.as_char(), '&' | '*')
-                ) && !matches!(without.last(), Some(TokenTree::Ident(_)));
+                // Not the one of a reference, with or without a lifetime, a pointer or `ref mut`.
+                let binds = match without.as_slice() {
+                    [.., TokenTree::Punct(before)] => !matches!(before.as_char(), '&' | '*'),
+                    [.., TokenTree::Punct(before), TokenTree::Ident(_)]
+                        if before.as_char() == '\'' =>
+                    {
+                        false
+                    }
+                    [.., TokenTree::Ident(before)] => before != "ref",
+                    _ => true,
+                };
                 let named = matches!(
                     tokens.peek(),
                     Some(TokenTree::Ident(name)) if parameters.contains(&name.unraw().to_string())
@@ -241,33 +251,51 @@ fn without_mut_in(tokens: TokenStream, parameters: &BTreeSet<String>) -> TokenSt
     without.into_iter().collect()
 }
 
-/// Every name that may stand for a variable, also in the templates of `format!` and its like.
-pub(crate) fn names_in(tokens: TokenStream, names: &mut BTreeSet<String>) {
-    // Behind one point stands a field or a method, behind two an expression.
-    let mut points = 0;
-    for token in tokens {
-        match &token {
-            TokenTree::Ident(ident) if points != 1 => {
-                names.insert(ident.unraw().to_string());
-            }
-            TokenTree::Literal(literal) => names_in_template(&literal.to_string(), names),
-            TokenTree::Group(group) => names_in(group.stream(), names),
-            TokenTree::Ident(_) | TokenTree::Punct(_) => {}
+/// Every name that may stand for a variable, also in the templates of `format!` and its like, in the
+/// order of their first use.
+pub(crate) fn names_in(tokens: TokenStream, names: &mut Vec<String>) {
+    let mut add = |name: String| {
+        if !names.contains(&name) {
+            names.push(name);
         }
-        points = match &token {
-            TokenTree::Punct(punct) if punct.as_char() == '.' => points + 1,
-            _ => 0,
-        };
+    };
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let sign = |at: Option<usize>| match at.and_then(|at| tokens.get(at)) {
+        Some(TokenTree::Punct(punct)) => Some(punct.as_char()),
+        _ => None,
+    };
+    for (at, token) in tokens.iter().enumerate() {
+        match token {
+            TokenTree::Ident(ident) => {
+                // Behind one point stands a field or a method, behind two an expression.
+                let field =
+                    sign(at.checked_sub(1)) == Some('.') && sign(at.checked_sub(2)) != Some('.');
+                // Around colons stand fields, paths, and variables that are new.
+                let colon = sign(Some(at + 1)) == Some(':')
+                    || (sign(at.checked_sub(1)) == Some(':')
+                        && sign(at.checked_sub(2)) == Some(':'));
+                if !field && !colon {
+                    add(ident.unraw().to_string());
+                }
+            }
+            TokenTree::Literal(literal) => names_in_template(&literal.to_string(), &mut add),
+            TokenTree::Group(group) => {
+                let mut inner = Vec::new();
+                names_in(group.stream(), &mut inner);
+                inner.into_iter().for_each(&mut add);
+            }
+            TokenTree::Punct(_) => {}
+        }
     }
 }
 
-fn names_in_template(literal: &str, names: &mut BTreeSet<String>) {
+fn names_in_template(literal: &str, add: &mut impl FnMut(String)) {
     for inside in literal.split('{').skip(1) {
         let inside = inside.trim_start();
         let end = inside.find(|letter| !unicode_ident::is_xid_continue(letter));
         let name = &inside[..end.unwrap_or(inside.len())];
         if !name.is_empty() {
-            names.insert(name.to_owned());
+            add(name.to_owned());
         }
     }
 }
@@ -507,9 +535,10 @@ mod tests {
                 #hidden: (u8, u8),
                 &mut g: &mut u8,
                 mut h: u8,
+                &mut mut i: &mut u8,
             ) -> &mut a {}
         });
-        let names = ["a", "b", "c", "d", "e", "g"].map(ToOwned::to_owned);
+        let names = ["a", "b", "c", "d", "e", "g", "i"].map(ToOwned::to_owned);
         let without = function.without_mut(&names.into_iter().collect());
         let head = without.head.to_string().replace(' ', "");
         let expected = quote! {
@@ -521,6 +550,7 @@ mod tests {
                 (d, ref mut e): (u8, u8),
                 &mut g: &mut u8,
                 mut h: u8,
+                &mut i: &mut u8,
             ) -> &mut a
         };
         assert_eq!(head, expected.to_string().replace(' ', ""));

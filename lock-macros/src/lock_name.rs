@@ -119,9 +119,10 @@ mod tests {
         for expected in [
             "krate :: macro_support :: template (& [",
             "Part :: Text (\"a:\")",
-            "Part :: Value (& (f (x)))",
+            "match (& (f (x)) , & (y + 1) ,)",
+            "Part :: Value (& * __distributed_lock_value_0)",
             "match & b . c { __distributed_lock_value =>",
-            "Part :: Value (& (y + 1))",
+            "Part :: Value (& * __distributed_lock_value_1)",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }

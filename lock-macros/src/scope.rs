@@ -2,35 +2,53 @@
 
 use proc_macro2::{Ident, TokenTree};
 use syn::ext::IdentExt;
-use syn::{FnArg, GenericParam, Pat, Signature, Token};
+use syn::{Attribute, FnArg, GenericParam, Pat, Signature, Token, Type};
 
 use crate::error::{list, nearest};
 
 /// The parameters of a function, as its patterns bind them, and `self`.
 pub(crate) struct Scope {
     receiver: Option<TokenTree>,
-    parameters: Vec<Ident>,
-    /// Those of the parameters that are bound as `mut`.
-    mutable: Vec<(Ident, Token![mut])>,
+    parameters: Vec<Parameter>,
     /// The function's const parameters.
     constants: Vec<Ident>,
     /// It is a test.
     is_test: bool,
 }
 
+/// What a pattern binds.
+pub(crate) struct Parameter {
+    pub(crate) name: Ident,
+    pub(crate) mutability: Option<Token![mut]>,
+    /// Those that hold for what the body does with it: `#[cfg]` and the lints.
+    pub(crate) attributes: Vec<Attribute>,
+    /// It is a reference by its type: nothing is dropped with it, and it is always taken whole.
+    pub(crate) is_reference: bool,
+}
+
+impl Parameter {
+    /// Whether a lint is expected of it, which is fulfilled in one place only.
+    pub(crate) fn expects_a_lint(&self) -> bool {
+        self.attributes
+            .iter()
+            .any(|it| it.path().is_ident("expect"))
+    }
+}
+
 impl Scope {
     pub(crate) fn new(signature: &Signature, is_test: bool) -> Self {
-        let mut bound = Vec::new();
+        let mut parameters = Vec::new();
         for argument in &signature.inputs {
             if let FnArg::Typed(argument) = argument {
-                bindings(&argument.pat, &mut bound);
+                let first = parameters.len();
+                bindings(&argument.pat, &argument.attrs, &mut parameters);
+                let is_reference =
+                    matches!(&*argument.pat, Pat::Ident(_)) && is_reference(&argument.ty);
+                for parameter in &mut parameters[first..] {
+                    parameter.is_reference = is_reference;
+                }
             }
         }
-        let mutable = bound
-            .iter()
-            .filter_map(|binding| Some((binding.name.clone(), binding.mutability?)))
-            .collect();
-        let parameters = bound.into_iter().map(|binding| binding.name).collect();
         let receiver = signature.receiver().map(|receiver| {
             let token = receiver.self_token;
             TokenTree::Ident(Ident::new("self", token.span))
@@ -43,22 +61,21 @@ impl Scope {
         Self {
             receiver,
             parameters,
-            mutable,
             constants: constants.collect(),
             is_test,
         }
     }
 
-    /// `self` and all parameters, in the order of their declaration.
-    pub(crate) fn all(&self) -> impl Iterator<Item = TokenTree> {
-        let parameters = self.parameters.iter().cloned().map(TokenTree::Ident);
-        self.receiver.clone().into_iter().chain(parameters)
+    /// All parameters but `self`, in the order of their declaration.
+    pub(crate) fn parameters(&self) -> &[Parameter] {
+        &self.parameters
     }
 
-    /// The `mut` of a parameter that is bound so.
-    pub(crate) fn mutability(&self, parameter: &Ident) -> Option<Token![mut]> {
-        let found = self.mutable.iter().find(|(known, _)| known == parameter);
-        found.map(|(_, token)| *token)
+    /// `self` and all parameters, in the order of their declaration.
+    pub(crate) fn all(&self) -> impl Iterator<Item = TokenTree> {
+        let parameters = self.parameters.iter();
+        let parameters = parameters.map(|known| TokenTree::Ident(known.name.clone()));
+        self.receiver.clone().into_iter().chain(parameters)
     }
 
     /// Their names, without `r#`.
@@ -80,14 +97,15 @@ impl Scope {
         if name == "self" {
             return self.receiver.clone();
         }
-        let found = self.parameters.iter().find(|known| known.unraw() == name);
-        found.cloned().map(TokenTree::Ident)
+        let mut parameters = self.parameters.iter();
+        let found = parameters.find(|known| known.name.unraw() == name);
+        found.map(|known| TokenTree::Ident(known.name.clone()))
     }
 
     pub(crate) fn has_parameter(&self, ident: &Ident) -> bool {
         self.parameters
             .iter()
-            .any(|known| known.unraw() == ident.unraw())
+            .any(|known| known.name.unraw() == ident.unraw())
     }
 
     /// Says that `find` found nothing.
@@ -96,7 +114,7 @@ impl Scope {
             return "method has no `self`".into();
         }
         // `#[async_trait]` moves patterns into the body.
-        let replaced = |known: &Ident| known.to_string().starts_with("__arg");
+        let replaced = |known: &Parameter| known.name.to_string().starts_with("__arg");
         if self.parameters.iter().any(replaced) {
             return "under `#[async_trait]` name a whole parameter, not a pattern".into();
         }
@@ -121,52 +139,87 @@ impl Scope {
     #[cfg(test)]
     pub(crate) fn sample(names: &[&str], method: bool) -> Self {
         let receiver = method.then(|| Ident::new("self", proc_macro2::Span::call_site()).into());
-        let parameters = names
-            .iter()
-            .filter_map(|name| syn::parse_str(name).ok())
-            .collect();
+        let parameters = names.iter().filter_map(|name| {
+            Some(Parameter {
+                name: syn::parse_str(name).ok()?,
+                mutability: None,
+                attributes: Vec::new(),
+                is_reference: false,
+            })
+        });
+        let parameters = parameters.collect();
         Self {
             receiver,
             parameters,
-            mutable: Vec::new(),
             constants: Vec::new(),
             is_test: false,
         }
     }
 }
 
-struct Binding {
-    name: Ident,
-    mutability: Option<Token![mut]>,
+fn is_reference(written: &Type) -> bool {
+    match written {
+        Type::Reference(_) => true,
+        Type::Group(inner) => is_reference(&inner.elem),
+        Type::Paren(inner) => is_reference(&inner.elem),
+        _ => false,
+    }
 }
 
-fn bindings(pattern: &Pat, found: &mut Vec<Binding>) {
+/// `attributes` are those of what is around.
+fn bindings(pattern: &Pat, attributes: &[Attribute], found: &mut Vec<Parameter>) {
     match pattern {
         Pat::Ident(binding) => {
-            found.push(Binding {
+            let holds = |it: &&Attribute| {
+                ["cfg", "allow", "expect", "warn", "deny", "forbid"]
+                    .iter()
+                    .any(|known| it.path().is_ident(known))
+            };
+            found.push(Parameter {
                 name: binding.ident.clone(),
                 mutability: binding.mutability.filter(|_| binding.by_ref.is_none()),
+                attributes: attributes.iter().filter(holds).cloned().collect(),
+                is_reference: false,
             });
             if let Some((_, inner)) = &binding.subpat {
-                bindings(inner, found);
+                bindings(inner, attributes, found);
             }
         }
-        Pat::Paren(inner) => bindings(&inner.pat, found),
-        Pat::Reference(inner) => bindings(&inner.pat, found),
-        Pat::Type(inner) => bindings(&inner.pat, found),
-        Pat::Slice(inner) => inner.elems.iter().for_each(|pat| bindings(pat, found)),
-        Pat::Tuple(inner) => inner.elems.iter().for_each(|pat| bindings(pat, found)),
-        Pat::TupleStruct(inner) => inner.elems.iter().for_each(|pat| bindings(pat, found)),
-        Pat::Struct(inner) => inner
-            .fields
-            .iter()
-            .for_each(|field| bindings(&field.pat, found)),
+        Pat::Paren(inner) => bindings(&inner.pat, attributes, found),
+        Pat::Reference(inner) => bindings(&inner.pat, attributes, found),
+        Pat::Type(inner) => bindings(&inner.pat, attributes, found),
+        Pat::Slice(inner) => {
+            inner
+                .elems
+                .iter()
+                .for_each(|pat| bindings(pat, attributes, found));
+        }
+        Pat::Tuple(inner) => {
+            inner
+                .elems
+                .iter()
+                .for_each(|pat| bindings(pat, attributes, found));
+        }
+        Pat::TupleStruct(inner) => {
+            inner
+                .elems
+                .iter()
+                .for_each(|pat| bindings(pat, attributes, found));
+        }
+        Pat::Struct(inner) => {
+            for field in &inner.fields {
+                let attributes = [attributes, &field.attrs].concat();
+                bindings(&field.pat, &attributes, found);
+            }
+        }
         // Each case binds the same names.
-        Pat::Or(inner) => inner
-            .cases
-            .iter()
-            .take(1)
-            .for_each(|pat| bindings(pat, found)),
+        Pat::Or(inner) => {
+            inner
+                .cases
+                .iter()
+                .take(1)
+                .for_each(|pat| bindings(pat, attributes, found));
+        }
         _ => {}
     }
 }

@@ -193,6 +193,17 @@ impl Template {
         self.parts.iter().filter(next).count()
     }
 
+    /// What its placeholders begin with.
+    pub(crate) fn heads(&self) -> impl Iterator<Item = String> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Value {
+                head: Head::Named(head),
+                ..
+            } => Some(head.clone()),
+            _ => None,
+        })
+    }
+
     pub(crate) fn span(&self) -> Span {
         self.span
     }
@@ -215,13 +226,33 @@ impl Template {
         expressions: impl IntoIterator<Item = TokenStream>,
     ) -> TokenStream {
         let mut expressions = expressions.into_iter();
-        self.expand_with(krate, |head| match head {
+        let site = Span::mixed_site().located_at(self.span);
+        let (mut values, mut names) = (Vec::new(), Vec::new());
+        let name = self.expand_with(krate, |head| match head {
             Head::Named(name) if name == "self" => {
                 Ident::new("self", self.span).into_token_stream()
             }
             Head::Named(name) => identifier(name, self.span).into_token_stream(),
-            Head::Next => expressions.next().unwrap_or_default(),
-        })
+            Head::Next => {
+                let value = expressions.next().unwrap_or_default();
+                let first: Option<TokenTree> = value.clone().into_iter().next();
+                let site = first.map_or(site, |first| site.located_at(first.span()));
+                let number = names.len();
+                let name = Ident::new(&format!("__distributed_lock_value_{number}"), site);
+                values.push(value);
+                names.push(name.clone());
+                quote_spanned!(site=> *#name)
+            }
+        });
+        // As `format!` does: the values are evaluated before they become trait objects, and none of
+        // them is left when the name is there, so that it may stand before an `.await`.
+        let result = Ident::new("__distributed_lock_name", site);
+        quote_spanned! {site=> {
+            let #result = match (#(&#values,)*) {
+                (#(#names,)*) => #name,
+            };
+            #result
+        }}
     }
 
     fn expand_with(
@@ -241,11 +272,8 @@ impl Template {
                 let head = value(head);
                 // The compiler says of a whole expression that it is not `Display`, and would point
                 // at the whole template: it points at the parameter instead.
-                let head_site = head
-                    .clone()
-                    .into_iter()
-                    .next()
-                    .map_or(site, |token: TokenTree| site.located_at(token.span()));
+                let first: Option<TokenTree> = head.clone().into_iter().next();
+                let head_site = first.map_or(site, |first| site.located_at(first.span()));
                 let part = quote_spanned!(head_site=> #krate::macro_support::Part::Value);
                 if fields.is_empty() {
                     return quote_spanned!(head_site=> #part(&#head));

@@ -332,15 +332,29 @@ pub(crate) fn refuse_await(option: &str, value: &Expr, faults: &mut Faults) {
 }
 
 fn find_await(tokens: TokenStream, found: &mut Option<Span>) {
-    for token in tokens {
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
         match token {
             TokenTree::Ident(keyword) if keyword == "await" => {
                 found.get_or_insert(keyword.span());
+            }
+            // What an async block or closure awaits is not awaited here.
+            TokenTree::Ident(keyword) if keyword == "async" => {
+                tokens.next_if(|next| matches!(next, TokenTree::Ident(next) if next == "move"));
+                match tokens.next() {
+                    Some(TokenTree::Group(_)) | None => {}
+                    // A closure ends where what is around ends, or with a comma.
+                    Some(_) => while tokens.next_if(|next| !is_comma(next)).is_some() {},
+                }
             }
             TokenTree::Group(group) => find_await(group.stream(), found),
             _ => {}
         }
     }
+}
+
+fn is_comma(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Punct(punct) if punct.as_char() == ',')
 }
 
 /// Whether the closure is a plain one.

@@ -269,6 +269,31 @@ async fn in_parentheses(locks: &LockManager) -> u8 {
     0
 }
 
+#[distributed_lock(
+    name = "x",
+    on_error = {
+        let failed = failed.clone();
+        move |error| {
+            let text = error.to_string();
+            drop(tokio::spawn(async move { failed.send(text).await }));
+        }
+    },
+    manager = locks,
+)]
+async fn spawns(locks: &LockManager, failed: tokio::sync::mpsc::Sender<String>) {
+    drop(failed);
+}
+
+#[tokio::test]
+async fn on_error_may_spawn_what_awaits() {
+    let locks = LockManager::in_memory();
+    let (sender, mut failed) = tokio::sync::mpsc::channel(1);
+    let guard = hold(&locks).await;
+    spawns(&locks, sender).await;
+    assert!(failed.recv().await.is_some());
+    drop(guard);
+}
+
 #[tokio::test]
 async fn on_error_may_be_an_expression_that_gives_a_closure() {
     let locks = LockManager::in_memory();

@@ -139,3 +139,44 @@ async fn the_body_is_dropped_before_its_loss_is_answered() {
     assert_eq!(dropped(), ["unused"]);
     drop(guard);
 }
+
+/// Its fields have the names of parameters.
+struct Named {
+    id: u64,
+    locks: u8,
+}
+
+#[distributed_lock(name = "field:{id}", manager = locks)]
+async fn named_as_a_field(locks: LockManager, id: u64) -> Result<Named, LockError> {
+    Ok(Named { id: 1, locks: 2 })
+}
+
+#[distributed_lock(name = "shadowed:{id}", manager = locks)]
+async fn named_as_a_local(locks: &LockManager, id: u64) -> Result<u64, LockError> {
+    let id = 3;
+    Ok(id)
+}
+
+#[allow(
+    clippy::literal_string_with_formatting_args,
+    reason = "it is no template, and only looks like one"
+)]
+#[distributed_lock(name = "text:{id}", manager = locks)]
+async fn named_in_a_text(locks: &LockManager, id: u64) -> Result<usize, LockError> {
+    Ok(["/orders/{id}"].len())
+}
+
+#[distributed_lock(name = id, manager = LockManager::in_memory())]
+async fn moved_by_the_name(id: String) -> Result<Named, LockError> {
+    Ok(Named { id: 4, locks: 5 })
+}
+
+#[tokio::test]
+async fn a_word_of_the_body_is_not_always_the_parameter() {
+    let locks = LockManager::in_memory();
+    let named = named_as_a_field(locks.clone(), 7).await.expect("free");
+    assert_eq!((named.id, named.locks), (1, 2));
+    assert_eq!(named_as_a_local(&locks, 7).await.expect("free"), 3);
+    assert_eq!(named_in_a_text(&locks, 7).await.expect("free"), 1);
+    assert_eq!(moved_by_the_name("a".into()).await.expect("free").id, 4);
+}

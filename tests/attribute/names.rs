@@ -160,3 +160,45 @@ async fn marked(x̱: u8) -> Key {
 async fn placeholders_are_all_identifiers() {
     assert_eq!(marked(1).await.expect("free"), "lock:1");
 }
+
+const fn assert_send<T: Send>(future: T) -> T {
+    future
+}
+
+async fn next() -> u8 {
+    tokio::task::yield_now().await;
+    2
+}
+
+#[tokio::test]
+async fn lock_name_may_stand_before_an_await() {
+    let locks = LockManager::in_memory();
+    let counter = std::sync::Mutex::new(1_u8);
+    let key = assert_send(async {
+        let order = 7;
+        let name = lock_name!("a:{}:{}", order, next().await);
+        let guard = locks.lock(name).acquire().await?;
+        drop(guard);
+        // No value is left when the name is there: neither a trait object nor the mutex.
+        let guard = locks.lock(lock_name!("a:{order}:{}", counter.lock().expect("free")));
+        let guard = guard.acquire().await?;
+        *counter.lock().expect("free") += 1;
+        Ok::<_, LockError>(guard.key().to_owned())
+    });
+    assert_eq!(key.await.expect("free"), "lock:a:7:1");
+}
+
+#[distributed_lock(
+    name = if id > 0 { lock_name!("{{id}}:a:{id}") } else { LockName::from("b") },
+    bind = held,
+    manager = LockManager::in_memory(),
+)]
+async fn chosen(id: u8) -> Key {
+    Ok(held.key().into())
+}
+
+#[tokio::test]
+async fn lock_name_may_have_a_hash_tag_of_a_parameters_name() {
+    assert_eq!(chosen(1).await.expect("free"), "lock:{id}:a:1");
+    assert_eq!(chosen(0).await.expect("free"), "lock:b");
+}

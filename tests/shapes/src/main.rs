@@ -18,6 +18,7 @@ mod frameworks;
 mod generics;
 mod in_traits;
 mod made_by_macros;
+mod mentioned;
 mod names;
 mod nested;
 mod patterns;
@@ -56,6 +57,7 @@ fn main() {
         returns::run().await;
         bodies::run().await;
         made_by_macros::run().await;
+        mentioned::run().await;
         names::run().await;
         traits::run().await;
         types::run().await;

@@ -27,7 +27,7 @@ pub(crate) struct Message {
     column: u64,
     pub(crate) level: String,
     code: String,
-    pub(crate) text: String,
+    text: String,
 }
 
 impl fmt::Display for Message {

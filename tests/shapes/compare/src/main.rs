@@ -33,15 +33,6 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("patterns::wild_and_named", UNNAMED),
 ];
 
-/// A warning that the attribute adds: the file, the message, and why. As above, one that is not
-/// needed is a failure.
-const ADDED: &[(&str, &str, &str)] = &[(
-    WARNED,
-    "value assigned to `self` is never read",
-    "`self` cannot be bound anew, so the body's future captures it; of a captured value the \
-     compiler says what it does not say of a parameter",
-)];
-
 fn main() -> ExitCode {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
     if let Some(unknown) = chosen.iter().find(|c| !EDITIONS.contains(&c.as_str())) {
@@ -136,15 +127,7 @@ impl Comparison {
             }
         }
         for message in missing(&attribute.messages, &plain.messages) {
-            let added = ADDED
-                .iter()
-                .find(|(file, text, _)| message.file == *file && message.text == *text);
-            match added {
-                Some((_, text, _)) => {
-                    self.excepted.insert(text);
-                }
-                None => self.add(edition, format!("only with the attribute: {message}")),
-            }
+            self.add(edition, format!("only with the attribute: {message}"));
         }
     }
 
@@ -210,9 +193,7 @@ impl Comparison {
 
     /// Only a run over all editions can tell that an exception is not needed.
     fn unused_exceptions(&mut self, all: bool) {
-        let added = ADDED.iter().map(|(_, text, reason)| (text, reason));
-        let drops = EXCEPTIONS.iter().map(|(shape, reason)| (shape, reason));
-        for (excepted, reason) in drops.chain(added) {
+        for (excepted, reason) in EXCEPTIONS {
             if all && !self.excepted.contains(excepted) {
                 self.differences.push(format!(
                     "{excepted} is listed as an exception ({reason}), and does not differ"

@@ -184,7 +184,7 @@ fn parameters(args: &Args, function: &Function) -> Parameters {
         words.iter().position(|word| *word == name)
     };
     let mut named: Vec<(usize, TokenStream)> = Vec::new();
-    let mut bound = TokenStream::new();
+    let (mut bound, mut used) = (TokenStream::new(), TokenStream::new());
     if let Some(TokenTree::Ident(receiver)) = function.scope.find("self")
         && function.takes_self()
         && taking != Taking::AsWritten
@@ -212,22 +212,25 @@ fn parameters(args: &Args, function: &Function) -> Parameters {
                 named.push((place, quote_spanned!(site=> #(#cfg)* { let _ = &#name; })));
             }
             Taking::Bound => {
-                // What an option uses is used, also where the body only seems to name it.
-                let used = in_options
-                    .contains(&name.unraw().to_string())
-                    .then(|| quote_spanned!(site=> #[allow(unused_variables)]));
                 // A value that is never read is reported where the parameter's pattern begins.
                 let mut value = name.clone();
                 if let Some(token) = mutability {
                     value.set_span(name.span().located_at(token.span));
                 }
                 bound.extend(quote_spanned! {site=>
-                    #used
                     #(#attributes)*
                     let #mutability #name = #value;
                 });
+                // What an option uses is used, also where the body only seems to name it.
+                if in_options.contains(&name.unraw().to_string()) {
+                    let cfg = attributes.iter().filter(|it| it.path().is_ident("cfg"));
+                    used.extend(quote_spanned!(site=> #(#cfg)* { let _ = &#name; }));
+                }
             }
         }
+    }
+    if !used.is_empty() {
+        bound.extend(quote_spanned!(site=> if false { #used }));
     }
     match taking {
         Taking::Named(Order::FirstUse) => named.sort_by_key(|(place, _)| *place),
@@ -653,16 +656,18 @@ mod tests {
         );
         assert_eq!(
             bound(all.clone(), quote!(name = "{a}")),
-            ["_ = & self", "a = a", "b = b", "mut d = d", "e = e"]
+            // The last one, because the name uses it.
+            [
+                "_ = & self",
+                "a = a",
+                "b = b",
+                "mut d = d",
+                "e = e",
+                "_ = & a"
+            ]
         );
         let all = text(quote!(name = "{a}"), all);
         assert!(all.contains(", d : D"), "{all}");
-        // Of `a`, which the name uses.
-        assert_eq!(
-            count(&all, &quote!(#[allow(unused_variables)] let a = a;)),
-            1
-        );
-        assert_eq!(count(&all, &quote!(allow(unused_variables))), 1);
         let fields = quote!(
             async fn f(a: A, b: B, c: C) -> R {
                 x.a + x.b() + [0; 3][..c].len()

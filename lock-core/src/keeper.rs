@@ -381,6 +381,7 @@ mod tests {
     use super::*;
     use crate::backend::{Asked, Attempt, Boxed, Ending, Released, Renewal};
     use crate::clock::{Clock, ServerMs};
+    use crate::dialect::{Dialect, ReleaseBy};
     use crate::key::{LockKey, LockName};
     use crate::lease::{Lease, Terms};
     use crate::options::Renew;
@@ -396,6 +397,9 @@ mod tests {
         listens: AtomicUsize,
         /// How many each batch of releases held.
         batches: Mutex<Vec<usize>>,
+        /// Releases that go by themselves: how many are under way, and how many were at most.
+        alone: AtomicUsize,
+        most_alone: AtomicUsize,
     }
 
     fn released() -> Released {
@@ -444,12 +448,16 @@ mod tests {
             Box::pin(async move {
                 let before = self.releases.fetch_add(1, Ordering::AcqRel);
                 assert!(before > 0, "the first release panics");
+                let alone = self.alone.fetch_add(1, Ordering::AcqRel) + 1;
+                self.most_alone.fetch_max(alone, Ordering::AcqRel);
+                tokio::task::yield_now().await;
+                self.alone.fetch_sub(1, Ordering::AcqRel);
                 Ok(released())
             })
         }
 
-        fn batches(&self, _key: &LockKey) -> bool {
-            true
+        fn batches(&self, key: &LockKey) -> bool {
+            !key.dialect().capabilities().without_scripts
         }
 
         fn release_all<'a>(
@@ -584,6 +592,25 @@ mod tests {
         let batches = std::mem::take(&mut *backend.batches.lock());
         assert_eq!(batches.iter().sum::<usize>(), BURST);
         assert!(batches.iter().all(|count| *count <= 128), "{batches:?}");
+    }
+
+    /// Transactions come one after another on their connection, and a renewal comes after all that
+    /// were sent before.
+    #[tokio::test]
+    async fn a_burst_of_transactions_stands_before_no_renewal() {
+        const BURST: usize = 1_000;
+        let backend = Arc::new(Panicking::default());
+        backend.releases.store(1, Ordering::Release);
+        let (keeper, _) = start(&backend);
+        let release = ReleaseBy::WatchMulti;
+        for _ in 0..BURST {
+            let mut job = job(None);
+            job.ending.key = key().in_dialect(Dialect::SetNxPx { release });
+            keeper.end(job);
+        }
+        assert_eq!(keeper.drain(SOON).await, 0);
+        assert_eq!(backend.releases.load(Ordering::Acquire), BURST + 1);
+        assert!(backend.most_alone.load(Ordering::Acquire) <= 2);
     }
 
     #[test]

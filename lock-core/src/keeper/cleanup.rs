@@ -27,6 +27,9 @@ const BATCH: usize = 128;
 const BATCHES: usize = 4;
 /// What goes by itself, and is on its way.
 const SINGLES: usize = 128;
+/// Transactions on their way. They come one after another on their connection, and so do the
+/// renewals of their dialect: more of them would only stand before a renewal.
+const IN_TURN: usize = 2;
 /// After the worker panicked over it.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
@@ -76,10 +79,12 @@ pub(super) struct Cleanup {
 struct Queue {
     batched: VecDeque<Task>,
     singles: VecDeque<Task>,
+    in_turn: VecDeque<Task>,
     later: BTreeMap<(Moment, u64), Task>,
     next_number: u64,
     batches_under_way: usize,
     singles_under_way: usize,
+    in_turn_under_way: usize,
     /// After a batch that failed as a whole no other one goes out before this.
     resume_at: Option<Moment>,
     backoff: Backoff,
@@ -95,6 +100,8 @@ const SWEEP_EVERY: Duration = Duration::from_millis(500);
 enum Lane {
     Batch,
     Single,
+    /// The release of a dialect without scripts: a transaction.
+    InTurn,
 }
 
 impl Queue {
@@ -102,10 +109,12 @@ impl Queue {
         Self {
             batched: VecDeque::new(),
             singles: VecDeque::new(),
+            in_turn: VecDeque::new(),
             later: BTreeMap::new(),
             next_number: 0,
             batches_under_way: 0,
             singles_under_way: 0,
+            in_turn_under_way: 0,
             resume_at: None,
             backoff: Backoff::new(Jitter::from_os()),
             swept_at: now,
@@ -116,6 +125,7 @@ impl Queue {
         match lane {
             Lane::Batch => self.batched.push_back(task),
             Lane::Single => self.singles.push_back(task),
+            Lane::InTurn => self.in_turn.push_back(task),
         }
     }
 
@@ -145,13 +155,20 @@ impl Queue {
         batch
     }
 
-    fn take_single(&mut self) -> Option<Task> {
+    /// What goes by itself, and how.
+    fn take_single(&mut self) -> Option<(Lane, Task)> {
+        if self.in_turn_under_way < IN_TURN
+            && let Some(task) = self.in_turn.pop_front()
+        {
+            self.in_turn_under_way += 1;
+            return Some((Lane::InTurn, task));
+        }
         if self.singles_under_way == SINGLES {
             return None;
         }
         let task = self.singles.pop_front()?;
         self.singles_under_way += 1;
-        Some(task)
+        Some((Lane::Single, task))
     }
 
     /// When there is something to do, if nothing happens before.
@@ -174,7 +191,7 @@ impl Queue {
         self.swept_at = now;
         let is_over = |task: &Task| now >= task.terms.give_up_at && !task.may_stay_for_ever();
         let mut over = Vec::new();
-        for queue in [&mut self.batched, &mut self.singles] {
+        for queue in [&mut self.batched, &mut self.singles, &mut self.in_turn] {
             // Mostly there are none, and then nothing is moved.
             if !queue.iter().any(is_over) {
                 continue;
@@ -273,10 +290,10 @@ impl Cleanup {
         }
         loop {
             let single = self.queue.lock().take_single();
-            let Some(single) = single else {
+            let Some((lane, single)) = single else {
                 break;
             };
-            self.send(Lane::Single, vec![single]);
+            self.send(lane, vec![single]);
         }
     }
 
@@ -286,8 +303,12 @@ impl Cleanup {
     }
 
     fn lane(&self, ending: &Ending) -> Lane {
-        if ending.origin.is_none() && self.common.backend.batches(&ending.key) {
+        if ending.origin.is_some() {
+            Lane::Single
+        } else if self.common.backend.batches(&ending.key) {
             Lane::Batch
+        } else if ending.key.dialect().capabilities().without_scripts {
+            Lane::InTurn
         } else {
             Lane::Single
         }
@@ -354,6 +375,7 @@ impl Drop for UnderWay {
             match self.lane {
                 Lane::Batch => queue.batches_under_way -= 1,
                 Lane::Single => queue.singles_under_way -= 1,
+                Lane::InTurn => queue.in_turn_under_way -= 1,
             }
             for task in left {
                 queue.put_off(again_at, task);
@@ -372,7 +394,7 @@ async fn run(mut under_way: UnderWay) {
             let endings = under_way.endings.make_contiguous();
             common.backend.release_all(endings, limit).await
         }
-        Lane::Single => match under_way.endings.front() {
+        Lane::Single | Lane::InTurn => match under_way.endings.front() {
             Some(ending) => vec![common.backend.release(ending, limit).await],
             None => Vec::new(),
         },

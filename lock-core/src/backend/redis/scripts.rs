@@ -4,11 +4,11 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
-use crate::dialect::{Dialect, ReleaseBy};
+use crate::protocol::dialect::{Dialect, ReleaseMethod};
 
 /// Stands in the sources where the shared part belongs.
-const INCLUDE: &str = "-- include drive.lua\n";
-const DRIVE: &str = include_str!("scripts/drive.lua");
+const INCLUDE: &str = "-- include grant_next.lua\n";
+const GRANT_NEXT: &str = include_str!("scripts/grant_next.lua");
 
 /// What a command without waiters has beside the script and the keys, and then some: one that
 /// grows while it is written costs more than one that is a little too large.
@@ -23,7 +23,7 @@ pub(super) struct Script {
 
 impl Script {
     fn new(source: &str) -> Self {
-        let source = source.replace(INCLUDE, DRIVE);
+        let source = source.replace(INCLUDE, GRANT_NEXT);
         let hash = redis::Script::new(&source).get_hash().to_owned();
         Self { source, hash }
     }
@@ -61,16 +61,16 @@ pub(super) static RENEW: LazyLock<Script> =
 // Those of the other dialects.
 pub(super) static SETNX_EXPIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/setnx_expire.lua")));
-pub(super) static OWNER_EXTEND: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/dialects/extend.lua")));
+pub(super) static OWNER_RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/renew.lua")));
 pub(super) static OWNER_REPAIR: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/repair.lua")));
 pub(super) static OWNER_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/release.lua")));
-pub(super) static DEADLINE_TAKE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_take.lua")));
-pub(super) static DEADLINE_EXTEND: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_extend.lua")));
+pub(super) static DEADLINE_ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_acquire.lua")));
+pub(super) static DEADLINE_RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_renew.lua")));
 pub(super) static DEADLINE_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_release.lua")));
 
@@ -78,14 +78,14 @@ pub(super) static DEADLINE_RELEASE: LazyLock<Script> =
 pub(super) fn of(dialect: Dialect) -> Vec<&'static Script> {
     match dialect {
         Dialect::Native => vec![&ACQUIRE, &RELEASE, &RENEW],
-        Dialect::SetnxExpire => vec![&OWNER_EXTEND, &OWNER_RELEASE, &OWNER_REPAIR],
-        Dialect::DeadlineGetset => vec![&DEADLINE_TAKE, &DEADLINE_EXTEND, &DEADLINE_RELEASE],
-        Dialect::LuaSetnxExpire => vec![&SETNX_EXPIRE, &OWNER_EXTEND, &OWNER_RELEASE],
+        Dialect::SetnxExpire => vec![&OWNER_RENEW, &OWNER_RELEASE, &OWNER_REPAIR],
+        Dialect::DeadlineGetset => vec![&DEADLINE_ACQUIRE, &DEADLINE_RENEW, &DEADLINE_RELEASE],
+        Dialect::LuaSetnxExpire => vec![&SETNX_EXPIRE, &OWNER_RENEW, &OWNER_RELEASE],
         Dialect::SetNxPx {
-            release: ReleaseBy::Script,
-        } => vec![&OWNER_EXTEND, &OWNER_RELEASE],
+            release: ReleaseMethod::Script,
+        } => vec![&OWNER_RENEW, &OWNER_RELEASE],
         Dialect::SetNxPx {
-            release: ReleaseBy::WatchMulti,
+            release: ReleaseMethod::WatchMulti,
         } => Vec::new(),
     }
 }

@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Cmd, Value};
-use tests::{FrozenClock, RedisServer};
+use test_support::{FrozenClock, RedisServer};
 
 use crate::backend::redis::reply;
 use crate::backend::redis::scripts::{ACQUIRE, RELEASE, RENEW, Script};
@@ -167,7 +167,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Server {
     clock: FrozenClock,
     connection: redis::Connection,
-    subscriber: tests::Connection,
+    subscriber: test_support::Connection,
     _process: RedisServer,
 }
 

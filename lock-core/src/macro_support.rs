@@ -567,7 +567,7 @@ mod tests {
             assert!(!dropped.load(Ordering::SeqCst), "the caller drops it");
             outcome
         };
-        assert!(matches!(outcome, Err(guard.lost_error())));
+        assert!(matches!(outcome, Err(LockError::Lost { .. })));
         assert!(dropped.load(Ordering::SeqCst));
     }
 

@@ -251,7 +251,10 @@ mod tests {
         let empty = template(&[Part::Text("a:"), Part::Value(&"")]);
         assert_eq!(empty.invalid_reason(), Some(InvalidNameReason::EmptyValue));
         let broken = template(&[Part::Text("a:"), Part::Value(&Broken)]);
-        assert_eq!(broken.invalid_reason(), Some(InvalidNameReason::BrokenValue));
+        assert_eq!(
+            broken.invalid_reason(),
+            Some(InvalidNameReason::BrokenValue)
+        );
         for name in [empty, broken] {
             assert_eq!(name.as_str(), "a:{}");
         }
@@ -277,7 +280,10 @@ mod tests {
     fn a_hash_tag_stands_before_the_name() {
         let tagged = |tag: &str, name: &str| tagged(tag.into(), name.into());
         assert_eq!(tagged("a", "b").as_str(), "{a}:b");
-        assert_eq!(tagged("a", "").invalid_reason(), Some(InvalidNameReason::Empty));
+        assert_eq!(
+            tagged("a", "").invalid_reason(),
+            Some(InvalidNameReason::Empty)
+        );
         let empty = || LockName::invalid("{}", InvalidNameReason::EmptyValue);
         let fault = Some(InvalidNameReason::EmptyValue);
         assert_eq!(super::tagged(empty(), "b".into()).invalid_reason(), fault);

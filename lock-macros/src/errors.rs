@@ -1,13 +1,13 @@
-//! Faults are collected, so that one compile reports all of them.
+//! Errors are collected, so that one compile reports all of them.
 
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
 
-/// The faults found so far, in the order of the source.
+/// The errors found so far, in the order of the source.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(Vec<syn::Error>);
+pub(crate) struct Errors(Vec<syn::Error>);
 
-impl Faults {
+impl Errors {
     pub(crate) fn at(&mut self, span: Span, message: impl Into<String>) {
         self.0.push(syn::Error::new(span, message.into()));
     }
@@ -17,8 +17,8 @@ impl Faults {
         self.0.push(syn::Error::new_spanned(tokens, message.into()));
     }
 
-    pub(crate) fn push(&mut self, fault: syn::Error) {
-        self.0.push(fault);
+    pub(crate) fn push(&mut self, error: syn::Error) {
+        self.0.push(error);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -29,7 +29,7 @@ impl Faults {
         self.0.len()
     }
 
-    /// One `compile_error!` for each fault.
+    /// One `compile_error!` for each error.
     pub(crate) fn to_tokens(&self) -> TokenStream {
         self.0.iter().map(syn::Error::to_compile_error).collect()
     }
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_reported() {
-        let mut faults = Faults::default();
-        assert!(faults.is_empty());
-        faults.at(Span::call_site(), "first");
-        faults.on(quote::quote!(a + b), "second");
-        assert_eq!(faults.messages(), ["first", "second"]);
+    fn every_error_is_reported() {
+        let mut errors = Errors::default();
+        assert!(errors.is_empty());
+        errors.at(Span::call_site(), "first");
+        errors.on(quote::quote!(a + b), "second");
+        assert_eq!(errors.messages(), ["first", "second"]);
         assert_eq!(
-            faults
+            errors
                 .to_tokens()
                 .to_string()
                 .matches("compile_error")

@@ -4,40 +4,40 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::{Expr, Lit};
 
-use crate::duration::{Generics, Length, Rule};
-use crate::error::Faults;
+use crate::duration::{DurationArg, DurationOption, GenericNames};
+use crate::errors::Errors;
 use crate::scope::Scope;
-use crate::value::{Krate, bare_word, word};
+use crate::value::{CratePath, bare_word, word};
 
 /// How long the lock is waited for, kept and renewed.
 #[derive(Default)]
-pub(crate) struct Terms {
-    pub(crate) ttl: Option<Length>,
-    pub(crate) wait: Option<Length>,
+pub(crate) struct Timing {
+    pub(crate) ttl: Option<DurationArg>,
+    pub(crate) wait: Option<DurationArg>,
     pub(crate) renew: Option<Renew>,
-    pub(crate) max_hold: Option<Length>,
-    pub(crate) min_hold: Option<Length>,
+    pub(crate) max_hold: Option<DurationArg>,
+    pub(crate) min_hold: Option<DurationArg>,
 }
 
 /// Whether and how often the lock is renewed.
 pub(crate) enum Renew {
     Auto,
     Never(Ident),
-    Every(Length),
+    Every(DurationArg),
 }
 
 impl Renew {
-    pub(crate) fn new(value: Expr, faults: &mut Faults) -> Option<Self> {
+    pub(crate) fn new(value: Expr, errors: &mut Errors) -> Option<Self> {
         // Constants are written in capitals, so that a word in small letters was meant as one of
         // ours.
         let is_word = bare_word(&value)
             .is_some_and(|ident| !ident.to_string().contains(char::is_uppercase))
             || matches!(&value, Expr::Lit(literal) if matches!(literal.lit, Lit::Bool(_)));
         if !is_word {
-            return Length::new(value, Rule::Renew, faults).map(Self::Every);
+            return DurationArg::new(value, DurationOption::Renew, errors).map(Self::Every);
         }
         let duration = ", a duration such as \"10s\"";
-        let word = word("renew", &value, &["auto", "never"], duration, faults)?;
+        let word = word("renew", &value, &["auto", "never"], duration, errors)?;
         Some(if word == "never" {
             Self::Never(word)
         } else {
@@ -46,32 +46,32 @@ impl Renew {
     }
 }
 
-impl Terms {
+impl Timing {
     /// Checks what can be known before the compiler evaluates anything.
-    pub(crate) fn check(&self, faults: &mut Faults) {
+    pub(crate) fn check(&self, errors: &mut Errors) {
         if let Some(ttl) = &self.ttl {
             if let Some(Renew::Every(every)) = &self.renew {
-                every.relate(ttl, faults);
+                every.relate(ttl, errors);
             }
             for length in [&self.max_hold, &self.min_hold].into_iter().flatten() {
-                length.relate(ttl, faults);
+                length.relate(ttl, errors);
             }
         }
         if let (Some(Renew::Never(never)), Some(_)) = (&self.renew, &self.max_hold) {
             let message = "`max_hold` needs renewal; remove `renew = never`";
-            faults.on(never, message);
+            errors.on(never, message);
         }
     }
 
     /// Checks what depends on the function.
-    pub(crate) fn resolve(&self, scope: &Scope, faults: &mut Faults) {
+    pub(crate) fn resolve(&self, scope: &Scope, errors: &mut Errors) {
         let every = match &self.renew {
             Some(Renew::Every(every)) => Some(every),
             Some(Renew::Auto | Renew::Never(_)) | None => None,
         };
         let all = [&self.ttl, &self.wait, &self.max_hold, &self.min_hold];
         for length in all.into_iter().flatten().chain(every) {
-            length.resolve(scope, faults);
+            length.resolve(scope, errors);
         }
     }
 
@@ -80,17 +80,17 @@ impl Terms {
         [&self.ttl, &self.wait]
             .into_iter()
             .flatten()
-            .filter_map(Length::as_dynamic)
+            .filter_map(DurationArg::as_dynamic)
     }
 
     /// An expression of the type `macro_support::Options`.
-    pub(crate) fn expand(&self, krate: &Krate, generics: &Generics) -> TokenStream {
+    pub(crate) fn expand(&self, krate: &CratePath, generics: &GenericNames) -> TokenStream {
         let site = Span::mixed_site();
         let support = krate.at(site);
         let support = quote_spanned!(site=> #support::macro_support);
         let mut items = TokenStream::new();
         let mut fields = TokenStream::new();
-        let mut value = |length: &Length| {
+        let mut value = |length: &DurationArg| {
             let (item, value) = length.expand(self.ttl.as_ref(), krate, generics);
             items.extend(item);
             value
@@ -145,9 +145,9 @@ mod tests {
     use syn::parse_quote;
 
     fn renew(value: Expr) -> (Option<Renew>, Vec<String>) {
-        let mut faults = Faults::default();
-        let renew = Renew::new(value, &mut faults);
-        (renew, faults.messages())
+        let mut errors = Errors::default();
+        let renew = Renew::new(value, &mut errors);
+        (renew, errors.messages())
     }
 
     #[test]
@@ -180,14 +180,14 @@ mod tests {
 
     #[test]
     fn constants_stand_before_what_uses_them() {
-        let mut faults = Faults::default();
-        let terms = Terms {
-            ttl: Length::new(parse_quote!(TTL), Rule::Ttl, &mut faults),
-            max_hold: Length::new(parse_quote!(LONG), Rule::MaxHold, &mut faults),
-            ..Terms::default()
+        let mut errors = Errors::default();
+        let timing = Timing {
+            ttl: DurationArg::new(parse_quote!(TTL), DurationOption::Ttl, &mut errors),
+            max_hold: DurationArg::new(parse_quote!(LONG), DurationOption::MaxHold, &mut errors),
+            ..Timing::default()
         };
-        let text = terms
-            .expand(&Krate::default(), &Generics::default())
+        let text = timing
+            .expand(&CratePath::default(), &GenericNames::default())
             .to_string();
         let places: Vec<_> = [
             "const __DISTRIBUTED_LOCK_TTL",

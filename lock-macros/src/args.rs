@@ -15,20 +15,18 @@ use crate::scope::Scope;
 use crate::template::Template;
 use crate::timing::{Renew, Timing};
 use crate::value::{
-    CratePath, Handler, Mode, NameArg, OnContended, OnLost, Permits, ReleaseMode, hash_tag,
-    identifier, peel, refuse_await, refuse_kinds,
+    CratePath, Handler, NameArg, OnContended, OnLost, ReleaseMode, hash_tag, identifier, peel,
+    refuse_await,
 };
 
 /// Every option, with a value to show in messages.
-const OPTIONS: [(&str, &str); 16] = [
+const OPTIONS: [(&str, &str); 14] = [
     ("name", "\"...\""),
     ("ttl", "\"30s\""),
     ("wait", "\"5s\""),
     ("renew", "auto"),
     ("max_hold", "\"1h\""),
     ("min_hold", "\"5s\""),
-    ("mode", "exclusive"),
-    ("permits", "4"),
     ("on_contended", "skip"),
     ("on_error", "|e| ..."),
     ("on_lost", "cancel"),
@@ -134,8 +132,6 @@ pub(crate) struct Args {
     pub(crate) name: Option<NameArg>,
     pub(crate) hash_tag: Option<Template>,
     pub(crate) timing: Timing,
-    pub(crate) mode: Option<Mode>,
-    pub(crate) permits: Option<Permits>,
     pub(crate) on_contended: OnContended,
     pub(crate) on_error: Option<Handler>,
     pub(crate) on_lost: OnLost,
@@ -186,7 +182,6 @@ impl Args {
         if let (Some(NameArg::Template(name)), Some(_)) = (&self.name, &self.hash_tag) {
             name.check_behind_a_tag(errors);
         }
-        refuse_kinds(self.mode.as_ref(), self.permits.as_ref(), errors);
         if let Some(bind) = &self.bind
             && scope.has_parameter(bind)
         {
@@ -314,8 +309,6 @@ impl OptionParser<'_> {
             "min_hold" => {
                 args.timing.min_hold = DurationArg::new(value, DurationOption::MinHold, errors)
             }
-            "mode" => args.mode = Mode::new(&value, errors),
-            "permits" => args.permits = Permits::new(value, errors),
             "on_contended" => args.on_contended = OnContended::new(value, errors),
             "on_lost" => args.on_lost = OnLost::new(&value, errors),
             "release" => args.release = ReleaseMode::new(&value, errors),
@@ -416,7 +409,7 @@ mod tests {
     fn every_option_is_read() {
         let args = good(quote! {
             name = "order:{id}", ttl = "30s", wait = WAIT, renew = "5s", max_hold = "1h",
-            min_hold = "1s", mode = exclusive, on_contended = |e| Err(e), on_error = |e| Err(e),
+            min_hold = "1s", on_contended = |e| Err(e), on_error = |e| Err(e),
             on_lost = continue, release = background, hash_tag = "{id}",
             bind = held, manager = self.locks, crate = ::other::lock_core,
         });
@@ -425,7 +418,7 @@ mod tests {
         assert!(timing.ttl.is_some() && timing.wait.is_some());
         assert!(matches!(timing.renew, Some(Renew::Every(_))));
         assert!(timing.max_hold.is_some() && timing.min_hold.is_some());
-        assert!(args.mode.is_some() && args.hash_tag.is_some());
+        assert!(args.hash_tag.is_some());
         assert!(matches!(args.on_contended, OnContended::Closure(_)));
         assert!(args.on_lost == OnLost::Continue && args.release == ReleaseMode::Background);
         assert!(args.on_error.is_some() && args.manager.is_some());
@@ -506,7 +499,7 @@ mod tests {
             errors(quote!(name = "x", x = |a, b| f::<A, B>(a, b), ttl = "30s")),
             [
                 "unknown option `x`; expected one of: `name`, `ttl`, `wait`, `renew`, `max_hold`, \
-                 `min_hold`, `mode`, `permits`, `on_contended`, `on_error`, `on_lost`, \
+                 `min_hold`, `on_contended`, `on_error`, `on_lost`, \
                  `release`, `bind`, `manager`, `hash_tag`, `crate`"
             ]
         );
@@ -624,15 +617,6 @@ mod tests {
         let name = quote!(name = "x");
         for (tokens, expected) in [
             (
-                quote!(mode = shared),
-                "unknown value `shared` for `mode`; expected one of: `exclusive`, `read`, `write`",
-            ),
-            (
-                quote!(mode = "read"),
-                "unknown value `\"read\"` for `mode`; expected one of: `exclusive`, `read`, \
-                 `write`",
-            ),
-            (
                 quote!(on_contended = wait),
                 "unknown value `wait` for `on_contended`; expected one of: `error`, `skip`, \
                  `|e| wait(e)`",
@@ -671,59 +655,6 @@ mod tests {
         let scope = Scope::sample(&["a"], false);
         Args::new(tokens, &mut errors).resolve(&scope, &mut errors);
         errors.messages()
-    }
-
-    #[test]
-    fn other_kinds_of_lock_are_refused_for_now() {
-        let later = "is not supported yet: it arrives with the other lock kinds; this version \
-                     has exclusive locks only";
-        let read = resolved(quote!(name = "x", mode = read));
-        assert_eq!(read, [format!("`mode = read` {later}")]);
-        let permits = resolved(quote!(name = "x", permits = MAX));
-        assert_eq!(permits, [format!("`permits` {later}")]);
-        assert_eq!(
-            resolved(quote!(name = "x", permits = 4, mode = exclusive)),
-            ["`permits` cannot be combined with `mode`"]
-        );
-        for permits in [quote!(0), quote!(0u8), quote!(-3)] {
-            assert_eq!(
-                resolved(quote!(name = "x", permits = #permits)),
-                ["`permits` must be at least 1"]
-            );
-        }
-        assert_eq!(
-            resolved(quote!(name = "x", permits = "4")),
-            ["`permits` takes a whole number, such as `permits = 4`"]
-        );
-        assert_eq!(
-            resolved(quote!(name = "x", mode = exclusive)),
-            <[&str; 0]>::default()
-        );
-    }
-
-    #[test]
-    fn each_name_of_a_list_is_checked() {
-        assert_eq!(
-            resolved(quote!(name = ["{b}", "{}", "x".await, concat!("y")])),
-            [
-                "empty `{}`; name a parameter",
-                "`.await` is not allowed in `name`",
-                "write one literal; `concat!` is not read as a template",
-                "no parameter named `b`; parameters: `a`",
-            ]
-        );
-        assert_eq!(
-            resolved(quote!(name = ["{b}", f(a)])),
-            ["no parameter named `b`; parameters: `a`"]
-        );
-        assert_eq!(resolved(quote!(name = [])), ["lock name is empty"]);
-        assert_eq!(
-            resolved(quote!(name = ["{a}", "b"])),
-            [
-                "a list of names is not supported yet: it arrives with the other lock kinds; \
-                 this version locks one name"
-            ]
-        );
     }
 
     #[test]

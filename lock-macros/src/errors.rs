@@ -25,10 +25,6 @@ impl Errors {
         self.0.is_empty()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// One `compile_error!` for each error.
     pub(crate) fn to_tokens(&self) -> TokenStream {
         self.0.iter().map(syn::Error::to_compile_error).collect()

@@ -398,8 +398,8 @@ fn name(args: &Args, function: &Function) -> TokenStream {
             let parameters = placeholders(name, &function.scope);
             quote_spanned!(site=> #krate::macro_support::name_from_expression(#name, &[#(#parameters),*]))
         }
-        // With a list or without a name there is an error, and nothing is expanded.
-        Some(NameArg::List(..)) | None => TokenStream::new(),
+        // Without a name there is an error, and nothing is expanded.
+        None => TokenStream::new(),
     };
     let Some(tag) = &args.hash_tag else {
         return name;

@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Expr, ExprClosure, ExprPath, Lit, UnOp};
+use syn::{Expr, ExprClosure, ExprPath, Lit};
 
 use crate::errors::{Errors, list};
 use crate::scope::Scope;
@@ -46,8 +46,6 @@ impl CratePath {
 pub(crate) enum NameArg {
     Template(Template),
     Expression(Expr),
-    /// All of them. The tokens are the whole list, if nothing is wrong in it so far.
-    List(Vec<Self>, Option<TokenStream>),
 }
 
 /// `$name:expr` of a `macro_rules!` macro arrives inside an invisible group.
@@ -73,20 +71,6 @@ impl NameArg {
             errors.on(&call.mac.path, message);
             return None;
         }
-        if let Expr::Array(array) = value {
-            let written = array.to_token_stream();
-            if array.elems.is_empty() {
-                errors.on(written, "lock name is empty");
-                return None;
-            }
-            let all = array.elems.len();
-            let elements = array.elems.into_iter();
-            let names: Vec<Self> = elements
-                .filter_map(|element| Self::new(peel(element), errors))
-                .collect();
-            let sound = names.len() == all;
-            return Some(Self::List(names, sound.then_some(written)));
-        }
         refuse_await("name", &value, errors);
         Some(Self::Expression(value))
     }
@@ -96,73 +80,7 @@ impl NameArg {
         match self {
             Self::Template(template) => template.resolve("name", scope, errors),
             Self::Expression(_) => {}
-            Self::List(names, written) => {
-                let before = errors.len();
-                for name in names {
-                    name.resolve(scope, errors);
-                }
-                if let Some(written) = written
-                    && errors.len() == before
-                {
-                    let message = "a list of names is not supported yet: it arrives with the \
-                                   other lock kinds; this version locks one name";
-                    errors.on(written, message);
-                }
-            }
         }
-    }
-}
-
-/// How a lock is held.
-pub(crate) struct Mode {
-    word: Ident,
-}
-
-impl Mode {
-    pub(crate) fn new(value: &Expr, errors: &mut Errors) -> Option<Self> {
-        let word = word("mode", value, &["exclusive", "read", "write"], "", errors)?;
-        Some(Self { word })
-    }
-}
-
-/// How many may hold a lock.
-pub(crate) struct Permits(Expr);
-
-impl Permits {
-    pub(crate) fn new(value: Expr, errors: &mut Errors) -> Option<Self> {
-        let message = match &value {
-            Expr::Lit(literal) => match &literal.lit {
-                Lit::Int(number) if number.base10_parse::<u128>().is_ok_and(|n| n > 0) => {
-                    return Some(Self(value));
-                }
-                Lit::Int(_) => "`permits` must be at least 1",
-                _ => "`permits` takes a whole number, such as `permits = 4`",
-            },
-            Expr::Unary(negative) if matches!(negative.op, UnOp::Neg(_)) => {
-                "`permits` must be at least 1"
-            }
-            _ => return Some(Self(value)),
-        };
-        errors.on(value, message);
-        None
-    }
-}
-
-/// Refuses what this version cannot do yet, rather than to hold another kind of lock than asked.
-pub(crate) fn refuse_kinds(mode: Option<&Mode>, permits: Option<&Permits>, errors: &mut Errors) {
-    let later = "is not supported yet: it arrives with the other lock kinds; this version has \
-                 exclusive locks only";
-    if let Some(permits) = permits {
-        let message = match mode {
-            Some(_) => "`permits` cannot be combined with `mode`".to_owned(),
-            None => format!("`permits` {later}"),
-        };
-        errors.on(&permits.0, message);
-    }
-    if let Some(Mode { word }) = mode
-        && word != "exclusive"
-    {
-        errors.on(word, format!("`mode = {word}` {later}"));
     }
 }
 

@@ -217,7 +217,7 @@ async fn patient(locks: &LockManager) -> Result<u8, LockError> {
     Ok(7)
 }
 
-#[distributed_lock(name = "job", on_lost = cancel, release = confirm, mode = exclusive, manager = locks)]
+#[distributed_lock(name = "job", on_lost = cancel, release = confirm, manager = locks)]
 async fn by_the_defaults(locks: &LockManager) -> Result<bool, LockError> {
     Ok(is_held(locks, "job").await)
 }

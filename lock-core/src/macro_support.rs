@@ -28,7 +28,7 @@ pub use self::name::{
     name_with_hash_tag,
 };
 pub use self::options::{
-    Options, checked_max_hold, checked_min_hold, checked_renew, checked_ttl, checked_wait, dynamic,
+    Options, checked_max_hold, checked_min_hold, checked_renew, checked_ttl, dynamic,
 };
 pub use crate::options::Renew;
 pub use lock_macros::__lock_name;
@@ -53,9 +53,6 @@ pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -
         if let Some(fault) = name.fault() {
             return Err(LockError::invalid_name(&name, fault));
         }
-        if options.wait.is_some_and(|wait| wait.is_zero()) {
-            return Err(LockError::InvalidWait);
-        }
         let (manager, spent) = match manager {
             Some(manager) => (manager, Duration::ZERO),
             None => current(options.wait).await?,
@@ -69,7 +66,8 @@ pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -
 async fn current(wait: Option<Duration>) -> Result<(LockManager, Duration), LockError> {
     check_runtime()?;
     let asked = tokio::time::Instant::now();
-    // Connecting takes no longer than the command timeout.
+    // Connecting takes no longer than the command timeout, also for one attempt.
+    let wait = wait.filter(|wait| !wait.is_zero());
     let wait = wait.unwrap_or(Duration::MAX);
     let connected = tokio::time::timeout(wait, LockManager::current()).await;
     let manager = connected.unwrap_or_else(|_elapsed| Err(LockManager::not_in_time()))?;

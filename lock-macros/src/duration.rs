@@ -45,9 +45,6 @@ impl DurationOption {
             Self::Ttl if value > MAX_TTL => {
                 Err(format!("`ttl` (\"{written}\") must be at most 24 h"))
             }
-            Self::Wait if value.is_zero() => {
-                Err("`wait` must be longer than zero; leave it out to try once".into())
-            }
             Self::Renew if value < MIN_RENEWAL => {
                 Err(format!("`renew` (\"{written}\") must be at least 10 ms"))
             }
@@ -273,7 +270,12 @@ impl DurationArg {
             }
             None => quote_spanned!(site=> , ::core::option::Option::None),
         };
-        let checked = quote_spanned!(site=> #krate::macro_support::#rule(#value #against));
+        let checked = if self.rule == DurationOption::Wait {
+            // Every `Duration` is a valid `wait`: the constant only has to be one.
+            value
+        } else {
+            quote_spanned!(site=> #krate::macro_support::#rule(#value #against))
+        };
         let generic = |length: &Self| length.value.mentions(generics);
         if generic(self) || ttl.is_some_and(generic) {
             return (
@@ -683,14 +685,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_longer_than_zero() {
-        assert_eq!(
-            error(parse_quote!("0ms"), DurationOption::Wait),
-            "`wait` must be longer than zero; leave it out to try once"
-        );
-        let mut errors = Errors::default();
-        assert!(DurationArg::new(parse_quote!("1ms"), DurationOption::Wait, &mut errors).is_some());
-        assert!(DurationArg::new(parse_quote!("48h"), DurationOption::Wait, &mut errors).is_some());
+    fn wait_may_be_zero_and_longer_than_any_ttl() {
+        for wait in ["0s", "0ms", "48h"] {
+            length(parse_quote!(#wait), DurationOption::Wait);
+        }
     }
 
     #[test]

@@ -30,7 +30,11 @@ pub(crate) fn expand(args: &Args, function: Function) -> TokenStream {
     let declared = declared(args, function);
     let manager = manager(args);
     let name = name(args, function);
-    let options = args.timing.expand(&args.krate, &function.generics);
+    // A function that is skipped when the lock is held does not wait first, unless it says so.
+    let tries_once = matches!(args.on_contended, OnContended::Skip(_));
+    let options = args
+        .timing
+        .expand(&args.krate, &function.generics, tries_once);
     let handler = handler(args);
     let section = match &args.on_contended {
         OnContended::Closure(closure) => {

@@ -49,7 +49,7 @@ use crate::function::Function;
 /// |---|---|---|
 /// | `name` | `"order:{order.id}"`, or an expression that is `Into<LockName>` | required |
 /// | `ttl` | how long the lock outlives a crashed holder: `"30s"`, 100 ms to 24 h, or `dynamic(expression)` | the manager's |
-/// | `wait` | how long to wait for another holder: `"5s"`, or `dynamic(expression)` | one attempt |
+/// | `wait` | how long to wait for another holder: `"5s"`, or `dynamic(expression)`; `"0s"` tries once | the manager's `default_wait`, 5 s; with `on_contended = skip` one attempt |
 /// | `renew` | `auto`, `never`, or how often while the body runs: `"10s"` | `auto` |
 /// | `max_hold` | the longest time the lock is held, however it is renewed | no limit |
 /// | `min_hold` | the shortest time the key stays, also after the body | none |

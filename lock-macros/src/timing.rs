@@ -83,8 +83,14 @@ impl Timing {
             .filter_map(DurationArg::as_dynamic)
     }
 
-    /// An expression of the type `macro_support::Options`.
-    pub(crate) fn expand(&self, krate: &CratePath, generics: &GenericNames) -> TokenStream {
+    /// Writes an expression of the type `macro_support::Options`. Without `wait`, `tries_once`
+    /// selects one attempt in place of the manager's default.
+    pub(crate) fn expand(
+        &self,
+        krate: &CratePath,
+        generics: &GenericNames,
+        tries_once: bool,
+    ) -> TokenStream {
         let site = Span::mixed_site();
         let support = krate.at(site);
         let support = quote_spanned!(site=> #support::macro_support);
@@ -109,6 +115,11 @@ impl Timing {
                 let field = Ident::new(option, site);
                 fields.extend(quote_spanned! {site=>
                     #field: ::core::option::Option::Some(#value),
+                });
+                given += 1;
+            } else if option == "wait" && tries_once {
+                fields.extend(quote_spanned! {site=>
+                    wait: ::core::option::Option::Some(::core::time::Duration::ZERO),
                 });
                 given += 1;
             }
@@ -187,7 +198,7 @@ mod tests {
             ..Timing::default()
         };
         let text = timing
-            .expand(&CratePath::default(), &GenericNames::default())
+            .expand(&CratePath::default(), &GenericNames::default(), false)
             .to_string();
         let places: Vec<_> = [
             "const __DISTRIBUTED_LOCK_TTL",
@@ -201,6 +212,28 @@ mod tests {
         assert!(
             places.iter().all(Option::is_some) && places.is_sorted(),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn one_attempt_is_a_zero_wait() {
+        let expanded = |timing: &Timing, tries_once| {
+            timing
+                .expand(&CratePath::default(), &GenericNames::default(), tries_once)
+                .to_string()
+        };
+        let zero =
+            "wait : :: core :: option :: Option :: Some (:: core :: time :: Duration :: ZERO)";
+        assert!(expanded(&Timing::default(), true).contains(zero));
+        assert!(!expanded(&Timing::default(), false).contains("wait"));
+        let mut errors = Errors::default();
+        let timing = Timing {
+            wait: DurationArg::new(parse_quote!("1s"), DurationOption::Wait, &mut errors),
+            ..Timing::default()
+        };
+        assert!(
+            !expanded(&timing, true).contains(zero),
+            "a given `wait` wins"
         );
     }
 }

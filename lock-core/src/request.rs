@@ -129,9 +129,11 @@ impl LockRequest {
         let (key, terms) = self.checked()?;
         // Boxed, so that a caller's future does not carry the states of waiting.
         let mut guard = match self.wait {
-            None => Box::pin(acquire::try_once(&self.core, key, terms, self.spent)).await,
-            Some(wait) => {
+            Some(wait) if !wait.is_zero() => {
                 Box::pin(acquire::wait_for(&self.core, key, terms, wait, self.spent)).await
+            }
+            Some(_) | None => {
+                Box::pin(acquire::try_once(&self.core, key, terms, self.spent)).await
             }
         }?;
         if let Some(shortest) = self.min_hold {
@@ -184,9 +186,6 @@ impl LockRequest {
             .and_then(|()| dialect.check_ttl(ttl.as_duration()))
             .map_err(|fault| LockError::InvalidDialect { dialect, fault })?;
         let key = key.in_dialect(dialect);
-        if self.wait.is_some_and(|wait| wait.is_zero()) {
-            return Err(LockError::InvalidWait);
-        }
         let renew = self.renew.check(ttl)?;
         let max_hold = self.max_hold;
         if let Some(longest) = max_hold

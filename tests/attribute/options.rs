@@ -329,11 +329,14 @@ async fn dynamic_times_are_checked_at_the_call() {
     };
     let short = regions(Duration::from_millis(99)).by_match(1, SECOND).await;
     assert!(matches!(short, Err(LockError::InvalidTtl { ttl }) if ttl.as_millis() == 99));
-    let zero = regions(SECOND).by_match(1, Duration::ZERO).await;
-    assert!(matches!(zero, Err(LockError::InvalidWait)), "{zero:?}");
     let regions = regions(SECOND);
+    let once = regions.by_match(1, Duration::ZERO).await;
+    assert!(once.expect("one attempt gets a free lock"));
     let _guard = regions.eu.lock("order").acquire().await.expect("free");
     let begun = Instant::now();
+    let once = regions.by_match(1, Duration::ZERO).await;
+    assert!(matches!(once, Err(LockError::Contended { .. })), "{once:?}");
+    assert_eq!(begun.elapsed(), Duration::ZERO);
     let contended = regions.by_match(1, 2 * SECOND).await;
     assert!(
         matches!(contended, Err(LockError::Timeout { .. })),

@@ -77,7 +77,7 @@ async fn max_hold_ends_as_a_loss() {
     assert!(!is_held(&locks, "job").await);
 }
 
-#[distributed_lock(name = "cron", ttl = "30s", min_hold = "10s", manager = locks)]
+#[distributed_lock(name = "cron", wait = "0s", ttl = "30s", min_hold = "10s", manager = locks)]
 async fn nightly(locks: &LockManager, work: Duration) -> Result<Instant, LockError> {
     sleep(work).await;
     Ok(Instant::now())
@@ -122,7 +122,7 @@ async fn min_hold_is_waited_for() {
     assert!((10 * SECOND..11 * SECOND).contains(&passed), "{passed:?}");
 }
 
-#[distributed_lock(name = "cron", ttl = "5s", min_hold = "800ms", manager = locks)]
+#[distributed_lock(name = "cron", wait = "0s", ttl = "5s", min_hold = "800ms", manager = locks)]
 async fn short(locks: &LockManager) -> Result<(), LockError> {
     Ok(())
 }

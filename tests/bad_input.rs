@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use lock_core::{
     BackendErrorKind, LockError, LockManager, LockManagerBuilder, LockRequest, NameFault, Renew,
 };
-use tests::{Helper, Proxy, RedisServer, Reply, ServerOptions, eventually, eventually_async};
+use test_support::{
+    Helper, Proxy, RedisServer, Reply, ServerOptions, eventually, eventually_async,
+};
 
 /// Bound on conditions that say nothing about speed.
 const SOON: Duration = Duration::from_secs(10);

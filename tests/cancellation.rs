@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use lock_core::{LockManager, distributed_lock};
-use tests::{RedisServer, cut, eventually_async, shut_down};
+use test_support::{RedisServer, cut, eventually_async};
+use tests::shut_down;
 
 const TTL: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(20);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::{LockError, LockManager, Renew, distributed_lock};
-use tests::{RedisServer, eventually_async};
+use test_support::{RedisServer, eventually_async};
 
 const SOON: Duration = Duration::from_secs(5);
 

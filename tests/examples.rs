@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use lock_core::LockManager;
 use serde_json::Value;
-use tests::process::Process;
-use tests::{Helper, Recording, RedisServer, Reply, eventually, eventually_some, shut_down};
+use test_support::process::Process;
+use test_support::{Helper, Recording, RedisServer, Reply, eventually, eventually_some};
+use tests::shut_down;
 
 /// Bound on what takes some milliseconds.
 const SOON: Duration = Duration::from_secs(30);

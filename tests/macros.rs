@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lock_core::{LockError, LockGuard, LockManager, LockName, distributed_lock};
-use tests::RedisServer;
+use test_support::RedisServer;
 
 /// Whether somebody holds `name`.
 async fn is_held(locks: &LockManager, name: &str) -> bool {

@@ -4,8 +4,9 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager, Renew};
-use tests::process::Process;
-use tests::{Helper, RedisServer, Reply, eventually, helper, shut_down};
+use test_support::process::Process;
+use test_support::{Helper, RedisServer, Reply, eventually, helper};
+use tests::shut_down;
 use tokio::task::JoinSet;
 
 /// Bound on conditions that say nothing about speed.

@@ -9,8 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lock_core::{Dialect, LockError, LockGuard, LockManager, LockManagerBuilder};
-use tests::monitor::Command as RecordedCommand;
-use tests::{Lost, Proxy, RedisServer, Reply, eventually, eventually_async, shut_down};
+use test_support::monitor::Command as RecordedCommand;
+use test_support::{Lost, Proxy, RedisServer, Reply, eventually, eventually_async};
+use tests::shut_down;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 

@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{LockGuard, LockManager};
-use tests::RedisServer;
+use test_support::RedisServer;
 use tokio::task::JoinSet;
 
 const CALLERS: usize = 10_000;

@@ -17,7 +17,7 @@ use lock_core::{LockError, LockManager, distributed_lock};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo, ProtocolVersion};
-use tests::RedisServer;
+use test_support::RedisServer;
 use uuid::Uuid;
 
 /// Long enough for the clock and the caches, short against changes of the machine's speed.

@@ -1,13 +1,17 @@
 //! What can go wrong, and who is at fault.
 
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dialect::{Dialect, DialectFault};
-use crate::key::{LockName, NameFault};
-use crate::wire::escaped;
+use crate::protocol::dialect::{Dialect, InvalidDialectReason};
+use crate::protocol::key::{InvalidNameReason, LockName};
+use crate::protocol::wire::escaped;
+
+mod backend;
+pub(crate) mod foreign_key;
+
+pub use self::backend::{BackendError, BackendErrorKind};
 
 /// Why there is no lock, or no longer one.
 ///
@@ -21,6 +25,7 @@ pub enum LockError {
     #[error(
         "lock `{}` is busy{}; try later, or say how long to `wait`", escaped(key), about(holder.as_ref())
     )]
+    #[non_exhaustive]
     Contended {
         /// The lock's key.
         key: Arc<str>,
@@ -31,6 +36,7 @@ pub enum LockError {
     #[error(
         "lock `{}` was not free within {}{}", escaped(key), rounded(*waited), about(holder.as_ref())
     )]
+    #[non_exhaustive]
     Timeout {
         /// The lock's key.
         key: Arc<str>,
@@ -39,22 +45,36 @@ pub enum LockError {
         /// Who holds it, when that is known.
         holder: Option<Holder>,
     },
-    /// The lock was held and is not any more: its lease ran out, or its key was taken away.
-    /// What the body did until then stays done.
-    #[error("the lock was lost while it was held: its lease ended or its key was removed")]
-    Lost,
-    /// The task asks for a lock that it already holds further up.
-    #[error("this task already holds the lock further up, and would wait for itself for ever")]
-    WouldDeadlock,
-    /// Fewer than half of the servers granted the lock.
-    #[error("too few servers granted the lock")]
-    NoQuorum,
+    /// The lock was held and was lost: its lease ended, or its key was removed. What the body did
+    /// until then is not undone.
+    #[error(
+        "lock `{}` was lost while it was held: its lease ended or its key was removed",
+        escaped(key)
+    )]
+    #[non_exhaustive]
+    Lost {
+        /// The lock's key.
+        key: Arc<str>,
+    },
+    /// The task holds this lock already, in a body of [`run`](crate::LockRequest::run) or of the
+    /// attribute, and would wait for itself for ever.
+    #[error(
+        "this task already holds lock `{}` and would wait for itself for ever; \
+         pass the guard on, or use another name",
+        escaped(key)
+    )]
+    #[non_exhaustive]
+    WouldDeadlock {
+        /// The lock's key.
+        key: Arc<str>,
+    },
     /// The key holds something that is no lock with an expiry, or a lock of a dialect that the
     /// one in use cannot share it with. It is left as it is, and never taken over.
     #[error(
         "key `{}` holds {found}, which is no lock for us; {advice}",
         escaped(key)
     )]
+    #[non_exhaustive]
     ForeignKey {
         /// The key.
         key: Arc<str>,
@@ -64,44 +84,58 @@ pub enum LockError {
         advice: Arc<str>,
     },
     /// The dialect cannot do what was asked of it.
-    #[error("invalid use of `Dialect::{dialect}`: {fault}")]
+    #[error("invalid use of `Dialect::{dialect}`: {reason}")]
+    #[non_exhaustive]
     InvalidDialect {
         /// The dialect.
         dialect: Dialect,
         /// What it cannot do.
-        fault: DialectFault,
+        reason: InvalidDialectReason,
     },
     /// The name cannot be a lock's name.
-    #[error("invalid lock name `{}`: {fault}", escaped(name))]
+    #[error("invalid lock name `{}`: {reason}", escaped(name))]
+    #[non_exhaustive]
     InvalidName {
         /// The beginning of the name.
         name: Arc<str>,
         /// What is wrong with it.
-        fault: NameFault,
+        reason: InvalidNameReason,
     },
     /// The time to live is out of range.
     #[error("invalid ttl {ttl:?}: use at least 100 ms and at most 24 h")]
+    #[non_exhaustive]
     InvalidTtl {
         /// What was asked for.
         ttl: Duration,
     },
-    /// The wait is zero.
-    #[error("invalid wait: it must be longer than zero; leave it out to try once")]
-    InvalidWait,
+    /// A setting of the manager is out of range.
+    #[error("invalid `{setting}` {value:?}: {advice}")]
+    #[non_exhaustive]
+    InvalidSetting {
+        /// The name of the builder's method.
+        setting: &'static str,
+        /// The value that was set.
+        value: Duration,
+        /// What to set instead.
+        advice: &'static str,
+    },
     /// The renewal interval does not fit the ttl.
     #[error("invalid renewal interval {every:?}: use at least 10 ms and at most half of the ttl")]
+    #[non_exhaustive]
     InvalidRenewal {
         /// What was asked for.
         every: Duration,
     },
     /// The longest hold does not fit the ttl, or the lock is not renewed.
     #[error("invalid longest hold {longest:?}: use more than the ttl, and let the lock be renewed")]
+    #[non_exhaustive]
     InvalidMaxHold {
         /// What was asked for.
         longest: Duration,
     },
     /// The shortest hold does not fit the ttl.
     #[error("invalid shortest hold {shortest:?}: use less than the ttl")]
+    #[non_exhaustive]
     InvalidMinHold {
         /// What was asked for.
         shortest: Duration,
@@ -109,7 +143,7 @@ pub enum LockError {
     /// No manager is there to ask.
     #[error(
         "no lock manager is configured: call `LockManager::connect(url).await?.install_global()?` \
-         when the program starts, or set the environment variable LOCK_URL; a task that is spawned \
+         when the program starts, or set the environment variable DISTRIBUTED_LOCK_URL; a task that is spawned \
          inside of `LockManager::scope` is not in that scope: give it one of its own"
     )]
     NotConfigured,
@@ -134,11 +168,11 @@ pub enum LockError {
 const SHOWN_NAME: usize = 40;
 
 impl LockError {
-    pub(crate) fn invalid_name(name: &LockName, fault: NameFault) -> Self {
+    pub(crate) fn invalid_name(name: &LockName, reason: InvalidNameReason) -> Self {
         let name: String = name.as_str().chars().take(SHOWN_NAME).collect();
         Self::InvalidName {
             name: name.into(),
-            fault,
+            reason,
         }
     }
 
@@ -147,6 +181,35 @@ impl LockError {
     #[must_use]
     pub fn is_contended(&self) -> bool {
         matches!(self, Self::Contended { .. } | Self::Timeout { .. })
+    }
+
+    /// Returns whether the lock was held and was lost: [`Lost`](Self::Lost).
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
+
+    /// Returns whether the same call may succeed a moment later: the server could not be reached,
+    /// did not reply in time, or refused for a reason that passes, such as a failover.
+    ///
+    /// A lock that another holder has is [contended](Self::is_contended), not retryable: choose a
+    /// longer `wait` instead of a loop.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Backend(error) if error.kind().is_transient())
+    }
+
+    /// Returns the key of the lock, when the error is about one.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::Contended { key, .. }
+            | Self::Timeout { key, .. }
+            | Self::Lost { key }
+            | Self::WouldDeadlock { key }
+            | Self::ForeignKey { key, .. } => Some(key),
+            _ => None,
+        }
     }
 
     /// Who holds the lock, when the error knows.
@@ -168,21 +231,14 @@ impl LockError {
         context: impl Into<String>,
         advice: &'static str,
     ) -> Self {
-        let mut inner = Inner::new(kind, context.into(), None);
-        inner.advice = advice;
-        Self::Backend(BackendError(Arc::new(inner)))
+        let error = BackendError::new(kind, context.into(), None);
+        Self::Backend(error.with_advice(advice))
     }
 
     /// Adds to what a backend's error says, such as where its URL came from.
     pub(crate) fn with_detail(self, detail: &'static str) -> Self {
         match self {
-            Self::Backend(error) => {
-                let inner = Inner {
-                    detail: Some(detail),
-                    ..(*error.0).clone()
-                };
-                Self::Backend(BackendError(Arc::new(inner)))
-            }
+            Self::Backend(error) => Self::Backend(error.with_detail(detail)),
             other => other,
         }
     }
@@ -197,11 +253,6 @@ impl LockError {
             context.into(),
             Some(Arc::new(cause)),
         ))
-    }
-
-    /// Whether the same call may succeed a moment later.
-    pub(crate) fn is_worth_a_retry(&self) -> bool {
-        matches!(self, Self::Backend(error) if error.kind().is_transient())
     }
 
     /// Whether the server answered that it does not, so that nothing was done.
@@ -330,174 +381,6 @@ pub struct ShutdownIncomplete {
     pub open: usize,
 }
 
-/// What kind of trouble a server, or the way to it, is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum BackendErrorKind {
-    /// The URL is malformed, or asks for what this library does not support: TLS, a Sentinel, a
-    /// cluster, or a server where the feature `redis` is missing.
-    InvalidUrl,
-    /// No connection, or a connection that broke.
-    Unreachable,
-    /// No answer in time, which includes a queue of very many dead waiters. Whether the command was
-    /// carried out is settled in the background.
-    TimedOut,
-    /// The server is still reading its data set (LOADING).
-    Loading,
-    /// The server is busy with a script or a function (BUSY).
-    ScriptBusy,
-    /// The server has no memory left for writes (OOM).
-    OutOfMemory,
-    /// The server cannot persist and refuses writes (MISCONF).
-    Misconfigured,
-    /// Too few replicas are connected for the server to accept writes (NOREPLICAS).
-    NoReplicas,
-    /// The server is a replica (READONLY).
-    NotPrimary,
-    /// User or password are missing or wrong (NOAUTH, WRONGPASS).
-    Authentication,
-    /// The user may not run the command, or not on this key or channel (NOPERM).
-    Permission,
-    /// The server accepts no more clients (maxclients).
-    TooManyClients,
-    /// The server is too old, a Sentinel or a node of a cluster, or answers what no server of ours
-    /// would.
-    Unsupported,
-    /// The clock of this machine and that of the server differ by more than the
-    /// [dialect](crate::Dialect) can bear.
-    ClocksDiffer,
-    /// A release got no answer, and must not be sent again in this [dialect](crate::Dialect): the
-    /// lock ends with its ttl, if it was not released.
-    Unsettled,
-    /// The keeper of this process, which renews and releases, could not be started.
-    Keeper,
-    /// An error that is none of the above; see its source.
-    Other,
-}
-
-impl BackendErrorKind {
-    fn is_transient(self) -> bool {
-        matches!(
-            self,
-            Self::Unreachable
-                | Self::TimedOut
-                | Self::Loading
-                | Self::ScriptBusy
-                | Self::OutOfMemory
-                | Self::Misconfigured
-                | Self::NoReplicas
-                | Self::NotPrimary
-                | Self::TooManyClients
-        )
-    }
-
-    fn advice(self) -> &'static str {
-        match self {
-            Self::InvalidUrl => "use redis://, unix:// or memory://",
-            Self::Unreachable => {
-                "check that the server runs, that host and port are right, and that it takes more clients"
-            }
-            Self::TimedOut => "check the server's load and the network, or raise `command_timeout`",
-            Self::Loading => "the server is still loading its data; try again in a moment",
-            Self::ScriptBusy => "a long script blocks the server; end it, or wait for it",
-            Self::OutOfMemory => "raise the server's maxmemory, or free some",
-            Self::Misconfigured => "the server cannot save to disk and refuses writes; see its log",
-            Self::NoReplicas => "too few replicas are connected for min-replicas-to-write",
-            Self::NotPrimary => "connect to the primary",
-            Self::Authentication => "check user and password in the URL",
-            Self::Permission => "grant the user the commands and keys that README lists",
-            Self::TooManyClients => "raise the server's maxclients, or close connections",
-            Self::ClocksDiffer => {
-                "synchronize the clocks of both machines (NTP), or use another dialect"
-            }
-            Self::Unsettled => "in this dialect it is not sent twice; the lock ends with its ttl",
-            Self::Unsupported => "use Redis 7.0 or later, or Valkey",
-            Self::Keeper => "the process could not start a thread; check its limits",
-            Self::Other => "see the cause",
-        }
-    }
-}
-
-/// A server, or the way to it, failed. Cheap to clone.
-#[derive(Clone)]
-pub struct BackendError(Arc<Inner>);
-
-#[derive(Clone)]
-struct Inner {
-    kind: BackendErrorKind,
-    context: String,
-    detail: Option<&'static str>,
-    advice: &'static str,
-    cause: Option<Arc<dyn Error + Send + Sync>>,
-}
-
-impl Inner {
-    fn new(
-        kind: BackendErrorKind,
-        context: String,
-        cause: Option<Arc<dyn Error + Send + Sync>>,
-    ) -> Self {
-        Self {
-            kind,
-            context,
-            detail: None,
-            advice: kind.advice(),
-            cause,
-        }
-    }
-}
-
-impl BackendError {
-    fn new(
-        kind: BackendErrorKind,
-        context: String,
-        cause: Option<Arc<dyn Error + Send + Sync>>,
-    ) -> Self {
-        Self(Arc::new(Inner::new(kind, context, cause)))
-    }
-
-    /// What kind of trouble it is.
-    #[must_use]
-    pub fn kind(&self) -> BackendErrorKind {
-        self.0.kind
-    }
-}
-
-impl fmt::Display for BackendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner {
-            context,
-            detail,
-            advice,
-            ..
-        } = &*self.0;
-        match detail {
-            Some(detail) => write!(f, "{context} ({detail}): {advice}"),
-            None => write!(f, "{context}: {advice}"),
-        }
-    }
-}
-
-impl fmt::Debug for BackendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BackendError")
-            .field("kind", &self.0.kind)
-            .field("context", &self.0.context)
-            .field("detail", &self.0.detail)
-            .field("cause", &self.0.cause)
-            .finish()
-    }
-}
-
-impl Error for BackendError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0
-            .cause
-            .as_deref()
-            .map(|cause| cause as &(dyn Error + 'static))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -563,9 +446,13 @@ mod tests {
     fn busy_down_and_refused_are_told_apart() {
         let down = LockError::backend(BackendErrorKind::Unreachable, "no connection");
         let refused = LockError::backend(BackendErrorKind::Authentication, "refused");
-        assert!(!down.is_contended() && down.is_worth_a_retry());
-        assert!(!refused.is_worth_a_retry());
-        assert!(!LockError::Lost.is_contended() && !LockError::Lost.is_worth_a_retry());
+        assert!(!down.is_contended() && down.is_retryable());
+        assert!(!refused.is_retryable());
+        let lost = LockError::Lost {
+            key: "lock:a".into(),
+        };
+        assert!(lost.is_lost() && !lost.is_contended() && !lost.is_retryable());
+        assert_eq!(lost.key(), Some("lock:a"));
     }
 
     #[test]

@@ -4,56 +4,40 @@
     not(feature = "redis"),
     allow(
         dead_code,
-        reason = "the keeper and its clocks serve backends on servers"
+        reason = "the background worker and its clocks serve backends on servers"
     )
 )]
 
-mod acquire;
 mod backend;
-mod clock;
-mod counts;
-mod dialect;
+mod config;
 mod error;
-mod foreign;
 mod guard;
-mod hold;
-mod inbox;
-mod keeper;
-mod key;
-mod lease;
 mod manager;
-#[cfg(test)]
-mod model;
-mod nesting;
-mod nonce;
-mod options;
+mod protocol;
 mod request;
-mod retry;
-mod shared;
+mod runtime;
+mod stats;
 mod sync;
-mod table;
-mod token;
-mod ttl;
-mod url;
-mod wait;
-mod wire;
+#[cfg(test)]
+mod tests;
 
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod macro_support;
 
-pub use counts::Counts;
-pub use dialect::{Capabilities, Dialect, DialectFault, ReleaseBy};
+pub use config::Handover;
 pub use error::{BackendError, BackendErrorKind, Holder, LockError, ShutdownIncomplete};
 pub use guard::{LockGuard, LockWatch, Lost};
-pub use key::{LockName, NameFault};
 pub use manager::{LockManager, LockManagerBuilder};
-pub use options::Renew;
+pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, ReleaseMethod};
+pub use protocol::fencing_token::{FencingToken, ParseTokenError};
+pub use protocol::key::{InvalidNameReason, LockName};
+pub use protocol::renew::Renew;
 pub use request::LockRequest;
+pub use stats::LockStats;
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use sync::held_mutexes;
-pub use token::{FencingToken, ParseTokenError};
 
 #[cfg(feature = "macros")]
 #[doc(inline)]

@@ -16,18 +16,19 @@ use std::time::Duration;
 
 use tracing::debug;
 
+use crate::backend::ReleaseOutcome;
 use crate::error::LockError;
 use crate::guard::{self, LockGuard, Lost};
-use crate::key::LockName;
 use crate::manager::LockManager;
-use crate::nesting::Entered;
-use crate::shared::{Ended, check_runtime};
+use crate::protocol::key::LockName;
+use crate::runtime::inner::check_runtime;
+use crate::runtime::reentrancy::BodyScope;
 
 pub use self::name::{Name, Part, Placeholder, name, tagged, template};
 pub use self::options::{
     Options, checked_max_hold, checked_min_hold, checked_renew, checked_ttl, checked_wait, dynamic,
 };
-pub use crate::options::Renew;
+pub use crate::protocol::renew::Renew;
 pub use lock_macros::__lock_name;
 pub use tokio::pin;
 
@@ -47,11 +48,8 @@ pub struct Acquire(Boxed<Result<LockGuard, LockError>>);
 /// Acquires the lock of an annotated function.
 pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -> Acquire {
     Acquire(Box::pin(async move {
-        if let Some(fault) = name.fault() {
+        if let Some(fault) = name.invalid_reason() {
             return Err(LockError::invalid_name(&name, fault));
-        }
-        if options.wait.is_some_and(|wait| wait.is_zero()) {
-            return Err(LockError::InvalidWait);
         }
         let (manager, spent) = match manager {
             Some(manager) => (manager, Duration::ZERO),
@@ -95,7 +93,7 @@ pub fn contended(acquire: Acquire) -> Boxed<Result<Acquire, Box<LockError>>> {
 pub struct Slot {
     guard: OnceLock<LockGuard>,
     /// The answer to the release, which the drop of the guard takes into account.
-    released: OnceLock<Ended>,
+    released: OnceLock<ReleaseOutcome>,
 }
 
 impl Slot {
@@ -114,7 +112,7 @@ impl Drop for Slot {
         if let Some(guard) = self.guard.get_mut()
             && let Some(released) = self.released.take()
         {
-            guard.settle(released);
+            guard.finish_release(&released);
         }
     }
 }
@@ -178,7 +176,7 @@ enum Stage<'a> {
     Acquiring(Acquire),
     /// With `on_lost = continue` nothing listens for the loss.
     Held(&'a LockGuard, Option<Lost>),
-    Releasing(Boxed<Option<Ended>>),
+    Releasing(Boxed<Option<ReleaseOutcome>>),
     Done,
 }
 
@@ -227,7 +225,7 @@ impl<'a> Progress<'a> {
 
     /// Acquires the lock, and then enters its scope for each poll of the body, unless the lock is
     /// lost.
-    fn poll_enter(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entered, LockError>> {
+    fn poll_enter(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyScope, LockError>> {
         if let Stage::Acquiring(acquire) = &mut self.stage {
             let acquired = ready!(acquire.0.as_mut().poll(cx));
             self.stage = Stage::Done;
@@ -243,8 +241,9 @@ impl<'a> Progress<'a> {
         if let Some(lost) = lost
             && Pin::new(lost).poll(cx).is_ready()
         {
+            let error = guard.lost_error();
             self.stage = Stage::Done;
-            return Poll::Ready(Err(LockError::Lost));
+            return Poll::Ready(Err(error));
         }
         Poll::Ready(Ok(guard.enter()))
     }
@@ -568,7 +567,7 @@ mod tests {
             assert!(!dropped.load(Ordering::SeqCst), "the caller drops it");
             outcome
         };
-        assert!(matches!(outcome, Err(LockError::Lost)));
+        assert!(matches!(outcome, Err(LockError::Lost { .. })));
         assert!(dropped.load(Ordering::SeqCst));
     }
 

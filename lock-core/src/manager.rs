@@ -7,32 +7,33 @@ use std::time::Duration;
 use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 
-use crate::backend::memory::Memory;
-use crate::counts::{Counters, Counts};
-use crate::dialect::Dialect;
+use crate::backend::NotificationSink;
+use crate::backend::memory::MemoryBackend;
+use crate::backend::url::{self, UrlScheme};
+use crate::config::{Handover, ManagerConfig};
 #[cfg(feature = "macros")]
 use crate::error::BackendErrorKind;
 use crate::error::{LockError, ShutdownIncomplete};
-use crate::inbox::Inbox;
-use crate::key::LockName;
-use crate::options::{MIN_RETRY_INTERVAL, Settings};
+use crate::protocol::dialect::{Dialect, InvalidDialectReason};
+use crate::protocol::key::LockName;
+use crate::protocol::wire::tidy_label;
 use crate::request::LockRequest;
-use crate::shared::Core;
+use crate::runtime::inner::ManagerInner;
 #[cfg(feature = "redis")]
-use crate::shared::check_runtime;
+use crate::runtime::inner::check_runtime;
+use crate::runtime::notifications::Notifications;
+use crate::stats::{Counters, LockStats};
 use crate::sync::{Mutex, Process, assert_no_mutex_held};
-use crate::url;
-use crate::wire::tidy_label;
 
 /// The environment variable that says where locks live when no manager is installed.
-const LOCK_URL: &str = "LOCK_URL";
+const URL_VARIABLE: &str = "DISTRIBUTED_LOCK_URL";
 /// What its errors say.
-const FROM_LOCK_URL: &str = "the URL is that of the environment variable LOCK_URL";
+const FROM_VARIABLE: &str = "the URL is that of the environment variable DISTRIBUTED_LOCK_URL";
 
 /// Gives out locks. Cheap to clone; all clones share connections and one keeper thread.
 #[derive(Clone)]
 pub struct LockManager {
-    core: Arc<Core>,
+    inner: Arc<ManagerInner>,
 }
 
 impl LockManager {
@@ -56,7 +57,7 @@ impl LockManager {
     }
 
     /// What the attribute uses: the manager of the [`scope`](Self::scope), the one that was
-    /// [installed](Self::install_global), or the one that the environment variable `LOCK_URL`
+    /// [installed](Self::install_global), or the one that the environment variable `DISTRIBUTED_LOCK_URL`
     /// names, which is connected once.
     ///
     /// Calls that come while it is being connected wait for the same connection, and share its
@@ -83,19 +84,19 @@ impl LockManager {
     #[cfg(feature = "macros")]
     pub(crate) fn not_in_time() -> LockError {
         let text = "cannot connect to the lock server: no answer in time";
-        LockError::backend(BackendErrorKind::TimedOut, text).with_detail(FROM_LOCK_URL)
+        LockError::backend(BackendErrorKind::TimedOut, text).with_detail(FROM_VARIABLE)
     }
 
     /// A manager with other settings.
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder {
-            settings: Settings::default(),
+            config: ManagerConfig::default(),
         }
     }
 
     /// Asks for the lock of that name. The name is checked when the lock is acquired.
     pub fn lock(&self, name: impl Into<LockName>) -> LockRequest {
-        LockRequest::new(Arc::clone(&self.core), name.into())
+        LockRequest::new(Arc::clone(&self.inner), name.into())
     }
 
     /// Makes this the manager that the attribute uses in all of the program.
@@ -120,10 +121,11 @@ impl LockManager {
         SCOPE.scope(self.clone(), future).await
     }
 
-    /// What went wrong behind the callers' backs, in numbers.
+    /// Returns how often something happened that no caller may have seen, such as lost locks and
+    /// failed renewals.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.core.counters.read()
+    pub fn stats(&self) -> LockStats {
+        self.inner.counters.read()
     }
 
     /// Waits until everything that was dropped has been released, at most for the manager's
@@ -143,7 +145,7 @@ impl LockManager {
     /// # Cancel safety
     /// Dropping the future stops the waiting, not the releases.
     pub async fn shutdown(&self) -> Result<(), ShutdownIncomplete> {
-        match self.core.drain().await {
+        match self.inner.drain().await {
             0 => Ok(()),
             open => Err(ShutdownIncomplete { open }),
         }
@@ -153,75 +155,79 @@ impl LockManager {
 impl std::fmt::Debug for LockManager {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LockManager")
-            .field("settings", &self.core.settings)
+            .field("settings", &self.inner.config)
             .finish_non_exhaustive()
     }
 }
 
-/// Settings of a manager. Made by [`LockManager::builder`].
+/// Builds a [`LockManager`] with other settings than the default ones. Made by
+/// [`LockManager::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "no manager is made before `connect` or `in_memory`"]
 pub struct LockManagerBuilder {
-    settings: Settings,
+    config: ManagerConfig,
 }
 
 impl LockManagerBuilder {
-    /// What stands before every name in the server, and in the channels of waiters. Holds no brace,
-    /// and has at most 64 bytes: `connect` checks the length, and each request all of it. Defaults to
-    /// `lock:`.
+    /// Sets the text before every name, in keys and in the channels of waiters. At most 64 bytes,
+    /// without braces. Defaults to `lock:`.
     pub fn prefix(mut self, prefix: &str) -> Self {
-        self.settings.prefix = prefix.into();
+        self.config.prefix = prefix.into();
         self
     }
 
-    /// The ttl of locks that name none. Defaults to 30 s.
+    /// Sets the ttl of requests that set none: 100 ms to 24 h. Defaults to 30 s.
     pub fn default_ttl(mut self, ttl: Duration) -> Self {
-        self.settings.default_ttl = ttl;
+        self.config.default_ttl = ttl;
         self
     }
 
-    /// How long one command may take before its answer is not waited for any more. Defaults
-    /// to 1 s.
+    /// Sets the wait of requests that set none. Zero makes one attempt. Defaults to 5 s.
+    pub fn default_wait(mut self, wait: Duration) -> Self {
+        self.config.default_wait = wait;
+        self
+    }
+
+    /// Sets how long one command may take before its reply is no longer waited for. At least 1 ms.
+    /// Defaults to 1 s.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.command_timeout = timeout;
+        self.config.command_timeout = timeout;
         self
     }
 
-    /// How long [`LockManager::shutdown`] waits for releases. Defaults to 5 s.
+    /// Sets how long [`LockManager::shutdown`] waits for releases. Defaults to 5 s.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.shutdown_timeout = timeout;
+        self.config.shutdown_timeout = timeout;
         self
     }
 
-    /// What the holder is called in the server and in other clients' errors: at most 96 bytes,
-    /// the rest and control characters are left out. Defaults to host and process id.
+    /// Sets the name of the holder on the server and in the errors of other clients. Cut to 96
+    /// bytes; control characters are removed. Defaults to host and process id.
     pub fn label(mut self, label: &str) -> Self {
-        self.settings.label = tidy_label(label).into();
+        self.config.label = tidy_label(label).into();
         self
     }
 
-    /// Whether a release leaves the key free for 20 ms, so that clients of other libraries,
-    /// which poll for a free key, get their turn beside our queue. Costs those who wait these
-    /// 20 ms. Defaults to false: the lock is handed over.
-    pub fn share_with_others(mut self, share: bool) -> Self {
-        self.settings.share_with_others = share;
+    /// Sets what a release does with waiters. Defaults to [`Handover::Immediate`].
+    pub fn handover(mut self, handover: Handover) -> Self {
+        self.config.handover = handover;
         self
     }
 
-    /// The dialect of locks that name none: how they are written on the server, for sharing keys
-    /// with services of other languages. Defaults to [`Dialect::Native`].
+    /// Sets the dialect of requests that set none: how locks are written on the server, to share
+    /// keys with services of other languages. Defaults to [`Dialect::Native`].
     pub fn dialect(mut self, dialect: Dialect) -> Self {
-        self.settings.dialect = dialect;
+        self.config.dialect = dialect;
         self
     }
 
-    /// The longest pause between two looks of those whom nobody tells that the lock is free: the
-    /// first native waiter behind another client's lock, and all who wait in other dialects, where
-    /// the pauses double up to this from an eighth of it. Each is shortened by chance, so that many
-    /// do not ask in step. Beside clients that poll faster, a shorter one gets its waiters more
-    /// turns. At least 1 ms. Defaults to 50 ms.
+    /// Sets the longest interval between polls of a waiter that gets no notification: the first
+    /// native waiter behind another client's lock, and all waiters of other dialects, whose interval
+    /// doubles from an eighth of this value. Jitter shortens each interval by up to a quarter. Beside
+    /// clients that poll more often, a shorter interval gets the lock more often. At least 1 ms.
+    /// Defaults to 50 ms.
     pub fn retry_interval(mut self, longest: Duration) -> Self {
-        self.settings.retry_interval = longest.max(MIN_RETRY_INTERVAL);
+        self.config.retry_interval = longest;
         self
     }
 
@@ -248,19 +254,11 @@ impl LockManagerBuilder {
         allow(clippy::unused_async, reason = "only servers are waited for")
     )]
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
-        if crate::ttl::Ttl::new(self.settings.default_ttl).is_none() {
-            let ttl = self.settings.default_ttl;
-            return Err(LockError::InvalidTtl { ttl });
-        }
-        let dialect = self.settings.dialect;
-        dialect
-            .check_ttl(self.settings.default_ttl)
-            .map_err(|fault| LockError::InvalidDialect { dialect, fault })?;
-        self.settings.check_prefix()?;
+        self.config.check()?;
         match url::scheme(url)? {
-            url::Scheme::Memory => Ok(self.in_memory()),
+            UrlScheme::Memory => Ok(self.build_in_memory()),
             #[cfg(feature = "redis")]
-            url::Scheme::Redis => self.connect_redis(url).await,
+            UrlScheme::Redis => self.connect_redis(url).await,
         }
     }
 
@@ -268,32 +266,65 @@ impl LockManagerBuilder {
     async fn connect_redis(self, url: &str) -> Result<LockManager, LockError> {
         check_runtime()?;
         let counters = Arc::new(Counters::default());
-        let inbox = Arc::new(Inbox::new(Arc::clone(&counters)));
-        let backend = crate::backend::redis::connect(
-            url,
-            &self.settings,
-            Arc::clone(&inbox),
-            Arc::clone(&counters),
-        );
+        let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
+        let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
+        let backend =
+            crate::backend::redis::connect(url, &self.config, sink, Arc::clone(&counters));
         let backend = Arc::new(backend.await?);
-        let core = Core::with_keeper(backend, inbox, counters, self.settings)?;
+        let inner = ManagerInner::with_worker(backend, notifications, counters, self.config)?;
         Ok(LockManager {
-            core: Arc::new(core),
+            inner: Arc::new(inner),
         })
     }
 
-    /// Locks within this process: see [`LockManager::in_memory`].
+    /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].
+    ///
+    /// In memory nothing can fail but a setting. Settings in tests are literals, so this method
+    /// panics; [`try_in_memory`](Self::try_in_memory) returns the error.
+    ///
+    /// # Panics
+    /// Panics when a setting is invalid, with the text of the error.
     #[must_use]
+    #[track_caller]
+    #[expect(
+        clippy::panic,
+        reason = "documented, with a form that returns the error"
+    )]
     pub fn in_memory(self) -> LockManager {
+        match self.try_in_memory() {
+            Ok(manager) => manager,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].
+    ///
+    /// # Errors
+    /// [`LockError::InvalidTtl`], [`LockError::InvalidName`], [`LockError::InvalidDialect`] and
+    /// [`LockError::InvalidSetting`] as [`connect`](Self::connect), and
+    /// [`LockError::InvalidDialect`] for every dialect but the native one, which is the only dialect
+    /// in memory.
+    pub fn try_in_memory(self) -> Result<LockManager, LockError> {
+        self.config.check()?;
+        let dialect = self.config.dialect;
+        if !dialect.capabilities().in_memory {
+            let reason = InvalidDialectReason::NoServer;
+            return Err(LockError::InvalidDialect { dialect, reason });
+        }
+        Ok(self.build_in_memory())
+    }
+
+    fn build_in_memory(self) -> LockManager {
         let counters = Arc::new(Counters::default());
-        let inbox = Arc::new(Inbox::new(Arc::clone(&counters)));
-        let backend = Memory::new(Arc::clone(&inbox), self.settings.grace());
+        let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
+        let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
+        let backend = MemoryBackend::new(sink, self.config.grace());
         LockManager {
-            core: Arc::new(Core::without_keeper(
+            inner: Arc::new(ManagerInner::without_worker(
                 Arc::new(backend),
-                inbox,
+                notifications,
                 counters,
-                self.settings,
+                self.config,
             )),
         }
     }
@@ -305,7 +336,7 @@ static BY_URL: Mutex<ByUrl> = Mutex::new(ByUrl {
     connecting: Vec::new(),
 });
 
-/// What is known of the manager that `LOCK_URL` names.
+/// What is known of the manager that `DISTRIBUTED_LOCK_URL` names.
 struct ByUrl {
     connected: Option<LockManager>,
     /// The runtimes on which a task connects. Each waits for its own only: another one may stand
@@ -323,7 +354,7 @@ impl ByUrl {
     }
 }
 
-/// The manager that `LOCK_URL` names. On each runtime one task connects; all who come meanwhile
+/// The manager that `DISTRIBUTED_LOCK_URL` names. On each runtime one task connects; all who come meanwhile
 /// share what comes of it, and whoever comes after a failure tries again.
 async fn by_url() -> Result<LockManager, LockError> {
     let runtime = Handle::try_current().map_err(|_| LockError::NoRuntime)?;
@@ -376,9 +407,9 @@ struct ConnectingByUrl {
 impl ConnectingByUrl {
     async fn run(self) {
         let connect = async {
-            let url = std::env::var(LOCK_URL).map_err(|_| LockError::NotConfigured)?;
+            let url = std::env::var(URL_VARIABLE).map_err(|_| LockError::NotConfigured)?;
             let connected = LockManager::connect(&url).await;
-            connected.map_err(|error| error.with_detail(FROM_LOCK_URL))
+            connected.map_err(|error| error.with_detail(FROM_VARIABLE))
         };
         let outcome = connect.await.map(|manager| {
             // Another runtime may have been faster: there is one manager for all.

@@ -1,48 +1,66 @@
-//! A lock that is asked for.
+//! The request for a lock, before it is sent.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire;
-use crate::dialect::Dialect;
 use crate::error::LockError;
 use crate::guard::{self, LockGuard};
-use crate::key::{LockKey, LockName};
-use crate::lease::Terms;
-use crate::options::Renew;
-use crate::shared::Core;
-use crate::ttl::Ttl;
+use crate::protocol::dialect::Dialect;
+use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::lease::LeaseConfig;
+use crate::protocol::renew::Renew;
+use crate::protocol::ttl::Ttl;
+use crate::runtime::inner::ManagerInner;
+use crate::runtime::waiter;
 
-/// A lock that is asked for: made by [`LockManager::lock`](crate::LockManager::lock), sent by
-/// [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) or [`run`](Self::run). To await
-/// it is to acquire: `locks.lock("order:42").await?`.
-#[must_use = "nothing is asked for before `acquire`, `try_acquire` or `run`"]
+impl LockName {
+    /// Makes a name, and checks it. The conversions from strings do not check: then the acquire
+    /// does.
+    ///
+    /// A name has 1 to 1,024 bytes. Braces form at most one non-empty hash tag, as in
+    /// `{user1}:cart`; a name with a hash tag does not end with `:q`, `:f`, `:g` or `:h`.
+    ///
+    /// # Errors
+    /// [`LockError::InvalidName`] with the reason.
+    pub fn new(name: impl Into<Self>) -> Result<Self, LockError> {
+        let name = name.into();
+        match name.check() {
+            Ok(_has_hash_tag) => Ok(name),
+            Err(reason) => Err(LockError::invalid_name(&name, reason)),
+        }
+    }
+}
+
+/// A lock to acquire. [`LockManager::lock`](crate::LockManager::lock) makes it;
+/// [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) and [`run`](Self::run) send it. To
+/// await it is to acquire: `locks.lock("order:42").await?`.
+#[must_use = "nothing is sent before `acquire`, `try_acquire` or `run`"]
 #[derive(Clone)]
 pub struct LockRequest {
-    core: Arc<Core>,
+    inner: Arc<ManagerInner>,
     name: LockName,
     dialect: Dialect,
     ttl: Duration,
-    wait: Option<Duration>,
+    wait: Duration,
     renew: Renew,
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
-    /// Of the time that the call may take, before it was made.
+    /// The part of the call's time that had passed before the request was made.
     spent: Duration,
 }
 
 impl LockRequest {
-    pub(crate) fn new(core: Arc<Core>, name: LockName) -> Self {
-        let ttl = core.settings.default_ttl;
-        let dialect = core.settings.dialect;
+    pub(crate) fn new(inner: Arc<ManagerInner>, name: LockName) -> Self {
+        let (ttl, wait) = (inner.config.default_ttl, inner.config.default_wait);
+        let dialect = inner.config.dialect;
         Self {
-            core,
+            inner,
             name,
             dialect,
             ttl,
-            wait: None,
+            wait,
             renew: Renew::default(),
             max_hold: None,
             min_hold: None,
@@ -50,122 +68,133 @@ impl LockRequest {
         }
     }
 
-    /// So much of the time that the call may take has passed already.
+    /// Sets how much of the call's time has passed already.
     #[cfg(feature = "macros")]
     pub(crate) fn spent(mut self, spent: Duration) -> Self {
         self.spent = spent;
         self
     }
 
-    /// How long the lock outlives a holder that dies: 100 ms to 24 h, a part of a millisecond
-    /// counting as a whole one. A living holder's lock is renewed. Defaults to the manager's,
-    /// 30 s.
+    /// Sets how long the lock outlives a holder that dies: 100 ms to 24 h, rounded up to whole
+    /// milliseconds. The lock of a living holder is renewed. Defaults to the manager's
+    /// [`default_ttl`](crate::LockManagerBuilder::default_ttl), 30 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// How the lock is written on the server. Those who share a key have to agree; the native
-    /// dialect and those that write an owner and an expiry respect each other. Defaults to the
-    /// manager's.
+    /// Sets how the lock is written on the server. All services that share a key have to agree; the
+    /// native dialect and the dialects that write an owner and an expiry respect each other. Defaults
+    /// to the manager's [`dialect`](crate::LockManagerBuilder::dialect).
     pub fn dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = dialect;
         self
     }
 
-    /// How long to wait for the lock. First come, first served, among those who wait, in the
-    /// native dialect. Defaults to not waiting at all.
+    /// Sets how long [`acquire`](Self::acquire) and [`run`](Self::run) wait for the lock. Zero makes
+    /// one attempt. In the native dialect waiters get the lock in the order of their arrival.
+    /// Defaults to the manager's [`default_wait`](crate::LockManagerBuilder::default_wait), 5 s.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait);
+        self.wait = wait;
         self
     }
 
-    /// Whether and how often the lock is renewed while it is held. Defaults to [`Renew::Auto`].
+    /// Sets whether and how often the lock is renewed while it is held. Defaults to [`Renew::Auto`].
     pub fn renew(mut self, renew: Renew) -> Self {
         self.renew = renew;
         self
     }
 
-    /// The longest that the lock is held, whatever renews it: then it is lost. For bodies that
-    /// may hang, and guards that may be forgotten. Longer than the ttl, and not with
-    /// [`Renew::Never`]. Defaults to no limit.
-    pub fn max_hold(mut self, longest: Duration) -> Self {
-        self.max_hold = Some(longest);
+    /// Sets the longest time for which the lock is held, in spite of all renewals: then it is lost.
+    /// Protects against bodies that hang and guards that are never dropped. Must be longer than the
+    /// ttl, and cannot be combined with [`Renew::Never`]. Defaults to no limit.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
         self
     }
 
-    /// The shortest time for which the lock stays locked, also when it is released before: for
-    /// jobs that are started on many machines at about the same time and shall run on one. The
-    /// holder does not wait for it, and gets no more of it than others. Shorter than the ttl.
-    /// Defaults to no such time.
-    pub fn min_hold(mut self, shortest: Duration) -> Self {
-        self.min_hold = Some(shortest);
+    /// Sets the shortest time for which the key stays locked, also after an earlier release: for
+    /// jobs that many machines start at about the same time and one machine has to run. The holder
+    /// does not wait for it, and cannot acquire the lock again before its end. Must be shorter than
+    /// the ttl. Defaults to zero.
+    pub fn min_hold(mut self, min_hold: Duration) -> Self {
+        self.min_hold = Some(min_hold);
         self
     }
 
-    /// Gets the lock, now or within [`wait`](Self::wait).
+    /// Acquires the lock, and waits for it as long as [`wait`](Self::wait) says.
     ///
     /// # Errors
-    /// [`LockError::Contended`] when somebody holds it and the request is not to wait,
-    /// [`LockError::Timeout`] when it was not free within the wait. [`LockError::Backend`] when
-    /// the server cannot be asked: at once, or, where asking again may help, at the end of the
-    /// wait. [`LockError::WouldDeadlock`] inside a body of [`run`](Self::run) or of the attribute
-    /// that holds the same lock. [`LockError::ForeignKey`] when the key holds no lock, and the
-    /// errors of names, times and dialects that cannot be. [`LockError::NoRuntime`] outside of a tokio
-    /// runtime, [`LockError::Forked`] in a forked child.
+    /// - [`LockError::Timeout`] when another holder had the lock for the whole wait,
+    ///   [`LockError::Contended`] when the wait is zero and another holder has the lock.
+    /// - [`LockError::Backend`] when the server failed: at once, or, where a retry may help, at the
+    ///   end of the wait.
+    /// - [`LockError::WouldDeadlock`] inside a body of [`run`](Self::run) or of the attribute that
+    ///   holds the same lock.
+    /// - [`LockError::ForeignKey`] when the key holds something that is no lock.
+    /// - [`LockError::InvalidName`], [`LockError::InvalidTtl`] and the other `Invalid..` errors when
+    ///   the request is invalid.
+    /// - [`LockError::NoRuntime`] outside of a tokio runtime, [`LockError::Forked`] in a forked child.
     ///
-    /// Returns within the wait and 250 ms; without a wait, within the command timeout, or within
-    /// 250 ms where that is longer, because a key without expiry is polled for about 200 ms.
+    /// The call returns within the wait plus 250 ms. With a wait of zero it returns within the
+    /// command timeout, or within 250 ms if that is longer: a key without expiry is polled for about
+    /// 200 ms.
     ///
     /// # Panics
-    /// As tokio's timers do: on a runtime without its time driver, and through
-    /// [`Handle::block_on`](tokio::runtime::Handle::block_on) when the runtime is shut down during
-    /// the call.
+    /// Panics where tokio's timers do: on a runtime without its time driver, and in
+    /// [`Handle::block_on`](tokio::runtime::Handle::block_on) when the runtime shuts down during the
+    /// call.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in the queue; a lock that was granted meanwhile
-    /// is released.
+    /// Dropping the future leaves the queue. A lock that was granted meanwhile is released.
     pub async fn acquire(self) -> Result<LockGuard, LockError> {
-        let (key, terms) = self.checked()?;
-        // Boxed, so that a caller's future does not carry the states of waiting.
-        let mut guard = match self.wait {
-            None => Box::pin(acquire::try_once(&self.core, key, terms, self.spent)).await,
-            Some(wait) => {
-                Box::pin(acquire::wait_for(&self.core, key, terms, wait, self.spent)).await
-            }
-        }?;
-        if let Some(shortest) = self.min_hold {
-            guard.keep_for(shortest);
-        }
-        Ok(guard)
+        let wait = self.wait;
+        self.acquire_within(wait).await
     }
 
-    /// Gets the lock if it is free, or waits for it as long as [`wait`](Self::wait) says, and
-    /// gives `None` when it is held: by somebody else, or by this task further up.
+    /// Makes one attempt to acquire the lock, and never waits for it, whatever
+    /// [`wait`](Self::wait) says. Returns `None` when another holder has the lock, or a body of
+    /// [`run`](Self::run) or of the attribute on this task.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), but for those that say that the lock is held.
+    /// As [`acquire`](Self::acquire), except for the errors that say that the lock is held.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Option<LockGuard>, LockError> {
-        match self.acquire().await {
+        match self.acquire_within(Duration::ZERO).await {
             Ok(guard) => Ok(Some(guard)),
-            Err(error) if error.is_contended() => Ok(None),
-            Err(LockError::WouldDeadlock) => Ok(None),
+            Err(LockError::Contended { .. } | LockError::WouldDeadlock { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Gets the lock, runs `body` while it is held, and releases it. The body's result is
-    /// returned as it is, also when the release fails afterwards, which is traced.
+    async fn acquire_within(self, wait: Duration) -> Result<LockGuard, LockError> {
+        let (key, lease_config) = self.checked()?;
+        let (inner, spent) = (&self.inner, self.spent);
+        // Boxed, so that a caller's future does not carry the states of waiting.
+        let acquired = if wait.is_zero() {
+            Box::pin(waiter::try_acquire(inner, key, lease_config, spent)).await
+        } else {
+            Box::pin(waiter::acquire(inner, key, lease_config, wait, spent)).await
+        };
+        let mut guard = LockGuard::new(acquired?);
+        if let Some(min_hold) = self.min_hold {
+            guard.set_min_hold(min_hold);
+        }
+        Ok(guard)
+    }
+
+    /// Acquires the lock as [`acquire`](Self::acquire) does, runs `body`, and releases the lock.
+    /// Returns the body's result as it is, also when the release fails afterwards: a failed release
+    /// is traced and counted in [`LockStats`](crate::LockStats).
     ///
-    /// Write the body as `async |held| { .. }`: a plain closure that returns a future cannot
-    /// borrow the guard.
+    /// Write the body as `async |held| { .. }`: a plain closure that returns a future cannot borrow
+    /// the guard.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock was lost: then the
-    /// body was dropped at its next await.
+    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock was lost: then the body
+    /// was dropped at its next await.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body and releases the lock.
@@ -174,20 +203,22 @@ impl LockRequest {
         guard::run(guard, body).await
     }
 
-    fn checked(&self) -> Result<(LockKey, Terms), LockError> {
-        let key = LockKey::new(&self.core.settings.prefix, &self.name)
-            .map_err(|fault| LockError::invalid_name(&self.name, fault))?;
+    fn checked(&self) -> Result<(LockKey, LeaseConfig), LockError> {
+        let key = LockKey::new(&self.inner.config.prefix, &self.name)
+            .map_err(|reason| LockError::invalid_name(&self.name, reason))?;
         let ttl = Ttl::new(self.ttl).ok_or(LockError::InvalidTtl { ttl: self.ttl })?;
         let dialect = self.dialect;
-        self.core
+        self.inner
             .check_dialect(dialect)
             .and_then(|()| dialect.check_ttl(ttl.as_duration()))
-            .map_err(|fault| LockError::InvalidDialect { dialect, fault })?;
+            .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
         let key = key.in_dialect(dialect);
-        if self.wait.is_some_and(|wait| wait.is_zero()) {
-            return Err(LockError::InvalidWait);
+        let renew = self.renew;
+        if let Renew::Every(every) = renew
+            && !renew.fits(ttl)
+        {
+            return Err(LockError::InvalidRenewal { every });
         }
-        let renew = self.renew.check(ttl)?;
         let max_hold = self.max_hold;
         if let Some(longest) = max_hold
             && (longest <= ttl.as_duration() || renew == Renew::Never)
@@ -199,17 +230,17 @@ impl LockRequest {
         {
             return Err(LockError::InvalidMinHold { shortest });
         }
-        let terms = Terms {
+        let lease_config = LeaseConfig {
             ttl,
             renew,
             max_hold,
             margin: dialect.margin(),
         };
-        Ok((key, terms))
+        Ok((key, lease_config))
     }
 }
 
-/// As [`LockRequest::acquire`].
+/// Acquires the lock: [`LockRequest::acquire`].
 impl IntoFuture for LockRequest {
     type Output = Result<LockGuard, LockError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;

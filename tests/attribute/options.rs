@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::{LockError, LockManager, distributed_lock};
-use tests::{RedisServer, shut_down};
+use test_support::RedisServer;
+use tests::shut_down;
 use tokio::time::{Instant, sleep};
 
 use crate::{becomes_free, is_held};

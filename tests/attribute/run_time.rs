@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lock_core::{LockError, LockManager, distributed_lock};
-use tests::RedisServer;
+use test_support::RedisServer;
 use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockManager};
-use tests::{FrozenClock, Lost, Proxy, RedisServer, shut_down};
+use test_support::{FrozenClock, Lost, Proxy, RedisServer};
+use tests::shut_down;
 use tokio::task::JoinSet;
 
 use super::{KEY, NAME, SLACK, SOON, connect, exists, ms, refusal, value};
@@ -65,7 +66,10 @@ async fn a_deadline_that_has_passed_is_taken_over() {
     let monitor = server.monitor();
     let held = locks.lock(NAME).acquire().await.unwrap();
     let recording = monitor.stop();
-    let mut names = recording.all().iter().map(tests::monitor::Command::name);
+    let mut names = recording
+        .all()
+        .iter()
+        .map(test_support::monitor::Command::name);
     assert!(names.any(|name| name == "GETSET"), "{recording:?}");
     assert!(ahead(&server) > 29_000);
     held.release().await.unwrap();

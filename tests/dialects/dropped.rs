@@ -1,7 +1,8 @@
 //! Futures of each dialect, dropped after every number of polls.
 
 use lock_core::{Dialect, LockManager};
-use tests::{RedisServer, cut, eventually_async, shut_down};
+use test_support::{RedisServer, cut, eventually_async};
+use tests::shut_down;
 
 use super::{KEY, NAME, OWNERS, SOON, exists, ms};
 

@@ -1,7 +1,8 @@
 //! What stands in the key of a lock that is asked for in another dialect.
 
 use lock_core::{Dialect, LockError, LockManager};
-use tests::{RedisServer, shut_down};
+use test_support::RedisServer;
+use tests::shut_down;
 
 use super::{KEY, NAME, OWNERS, SET_NX_PX, SOON, connect, refusal};
 

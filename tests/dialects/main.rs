@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use lock_core::{Dialect, LockError, LockManager, ReleaseBy};
-use tests::RedisServer;
+use test_support::RedisServer;
 
 mod deadlines;
 mod dropped;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockManager};
-use tests::{Lost, Proxy, RedisServer, eventually_async, shut_down};
+use test_support::{Lost, Proxy, RedisServer, eventually_async};
+use tests::shut_down;
 use tokio::task::JoinSet;
 
 use super::{

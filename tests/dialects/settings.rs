@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{Dialect, DialectFault, LockError, LockManager, Renew, distributed_lock};
-use tests::RedisServer;
+use test_support::RedisServer;
 
 use super::{KEY, NAME, SET_NX_PX, SLACK, SOON, connect, exists, ms, refusal, value};
 

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lock_core::LockError;
-use tests::{Direction, Proxy, RedisServer, eventually_async, shut_down};
+use test_support::{Direction, Proxy, RedisServer, eventually_async};
+use tests::shut_down;
 use tokio::task::JoinSet;
 
 use super::{KEY, NAME, SOON, WATCH_MULTI, connect, exists, ms};

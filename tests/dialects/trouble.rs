@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, Renew};
-use tests::{Direction, Lost, Proxy, RedisServer, eventually_async, shut_down};
+use test_support::{Direction, Lost, Proxy, RedisServer, eventually_async};
+use tests::shut_down;
 
 use super::{KEY, NAME, SET_NX_PX, SLACK, SOON, WATCH_MULTI, connect, exists, ms, refusal, value};
 

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{LockGuard, LockManager, Renew, ShutdownIncomplete};
-use tests::{Direction, FrozenClock, Proxy, RedisServer, eventually_async, shut_down};
+use test_support::{Direction, FrozenClock, Proxy, RedisServer, eventually_async};
+use tests::shut_down;
 use tokio::task::JoinSet;
 
 use super::{LONG, NAME, SLACK, SOON, connect, connect_to, keys, ms};

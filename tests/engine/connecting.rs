@@ -4,7 +4,8 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, LockManager};
-use tests::{Proxy, RedisServer, eventually_async, helper, shut_down};
+use test_support::{Proxy, RedisServer, eventually_async, helper};
+use tests::shut_down;
 use tokio::task::JoinSet;
 
 use super::{KEY, NAME, NOTICE, SLACK, SOON, connect, connect_to, ms};
@@ -313,7 +314,7 @@ fn a_server_that_comes_later_is_found_by_the_next_call() {
         "{text}"
     );
     server.restart();
-    process.tell("again");
+    process.send_line("again");
     let said = process.record(SOON, |record| record.get("again").is_some());
     assert_eq!(said["again"], "connected");
 }

@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 use lock_core::{LockGuard, LockManager, LockWatch, Lost};
-use tests::{RedisServer, eventually_async, helper, shut_down};
+use test_support::{RedisServer, eventually_async, helper};
+use tests::shut_down;
 
 use super::probe::{self, EXPLOSIVE};
 use super::{KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, connect, keys, ms, runtime, within};

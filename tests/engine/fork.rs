@@ -1,7 +1,7 @@
 //! A child of the process has a copy of all that its parent had, and of the mutexes that other
 //! threads of it held.
 
-use tests::{RedisServer, Shim, eventually, helper};
+use test_support::{RedisServer, Shim, eventually, helper};
 
 use super::SOON;
 
@@ -11,7 +11,7 @@ use super::SOON;
 fn what_a_child_drops_hangs_nothing() {
     const CHILDREN: usize = 24;
     let server = RedisServer::start();
-    let shim = Shim::build(include_str!("../shim/fork.c"));
+    let shim = Shim::fork();
     let (name, value) = shim.preload();
     let process = helper!("lock-holder")
         .env("LOCK_URL", server.url())

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use lock_core::{LockGuard, LockManager, LockManagerBuilder};
-use tests::{RedisServer, Reply};
+use test_support::{RedisServer, Reply};
 use tokio::task::JoinHandle;
 
 mod background;
@@ -86,7 +86,7 @@ type Waiting = JoinHandle<Result<LockGuard, lock_core::LockError>>;
 /// A waiter in a task of its own, once so many stand in the queue.
 async fn waiter(server: &RedisServer, locks: &LockManager, wait: Duration, count: i64) -> Waiting {
     let waiting = tokio::spawn(locks.lock(NAME).ttl(LONG).wait(wait).acquire());
-    tests::eventually_async(SOON, async || {
+    test_support::eventually_async(SOON, async || {
         server.cli(&["ZCARD", QUEUE]).integer() == count
     })
     .await;

@@ -1,7 +1,8 @@
 //! What may be published on a channel by others, and who can read it.
 
 use lock_core::{LockError, LockManager, NameFault};
-use tests::{Connection, RedisServer, eventually_async, shut_down};
+use test_support::{Connection, RedisServer, eventually_async};
+use tests::shut_down;
 
 use super::{KEY, LONG, NAME, QUEUE, SOON, connect, connect_to, ms, waiter};
 

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager};
-use tests::{Proxy, RedisServer, Reply, eventually, eventually_async, shut_down};
+use test_support::{Proxy, RedisServer, Reply, eventually, eventually_async};
+use tests::shut_down;
 
 use super::{
     COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, connect, connect_to, ms, waiter,

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use lock_core::{LockError, LockManager};
-use tests::{Proxy, RedisServer};
+use test_support::{Proxy, RedisServer};
 
 use super::{KEY, NAME, connect, connect_to, ms};
 

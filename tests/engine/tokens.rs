@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::{LockGuard, LockManager, Renew};
-use tests::{FrozenClock, RedisServer, eventually};
+use test_support::{FrozenClock, RedisServer, eventually};
 use tokio::task::JoinSet;
 
 use super::{COUNTER, KEY, NAME, SOON, connect, keys, ms};

@@ -4,7 +4,8 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, Renew};
-use tests::{Direction, Lost, Proxy, RedisServer, eventually, eventually_async, shut_down};
+use test_support::{Direction, Lost, Proxy, RedisServer, eventually, eventually_async};
+use tests::shut_down;
 
 use super::support::{
     AT_ONCE, KEY, LONG, NAME, NOTICE, QUEUE, SOON, assert_nothing_left, connect,

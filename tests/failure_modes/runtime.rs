@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockGuard, LockManager, Renew, distributed_lock};
-use tests::{Proxy, RedisServer, Shim, eventually, eventually_async, helper, shut_down};
+use test_support::{Proxy, RedisServer, Shim, eventually, eventually_async, helper};
+use tests::shut_down;
 use tokio::sync::Barrier;
 
 use super::support::{
@@ -393,7 +394,7 @@ fn f45_after_a_fork_nonces_differ_and_the_manager_refuses() {
     const CHILDREN: usize = 24;
     const EACH: usize = 4;
     let server = RedisServer::start();
-    let shim = Shim::build(include_str!("../shim/fork.c"));
+    let shim = Shim::fork();
     let (name, value) = shim.preload();
     let process = helper!("lock-holder")
         .env("LOCK_URL", server.url())

@@ -4,7 +4,8 @@ use std::fs;
 use std::time::Duration;
 
 use lock_core::{BackendErrorKind, LockError, LockManager, Renew};
-use tests::{RedisServer, eventually_async, shut_down};
+use test_support::{RedisServer, eventually_async};
+use tests::shut_down;
 
 use super::support::{
     AT_ONCE, COUNTER, KEY, NAME, QUEUE, SOON, Trace, assert_held_for, assert_nothing_left, connect,

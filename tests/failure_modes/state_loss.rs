@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager, Renew};
-use tests::{RedisServer, eventually_async};
+use test_support::{RedisServer, eventually_async};
 
 use super::support::{
     COUNTER, KEY, NAME, NOTICE, SOON, Trace, assert_nothing_left, connect, exists, grants,

@@ -7,7 +7,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager, LockRequest};
-use tests::{Helper, RedisServer, Reply, eventually_async, helper, shut_down};
+use test_support::{Helper, RedisServer, Reply, eventually_async, helper};
+use tests::shut_down;
 use tokio::task::JoinHandle;
 use tracing::field::{Field, Visit};
 use tracing::span;
@@ -216,8 +217,8 @@ pub(crate) async fn assert_held_for(span: Duration, held: &LockGuard) {
 }
 
 /// How often a script set the lock's key, in a recording.
-pub(crate) fn grants(recording: &tests::Recording) -> usize {
-    let set = |command: &&tests::monitor::Command| {
+pub(crate) fn grants(recording: &test_support::Recording) -> usize {
+    let set = |command: &&test_support::monitor::Command| {
         command.is_from_script() && command.name() == "SET" && command.words[1] == KEY
     };
     recording.all().iter().filter(set).count()

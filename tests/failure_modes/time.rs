@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use lock_core::{LockError, Renew};
 use serde_json::Value;
-use tests::process::Process;
-use tests::{Direction, FrozenClock, Helper, Proxy, RedisServer, Shim, eventually_async};
+use test_support::process::Process;
+use test_support::{Direction, FrozenClock, Helper, Proxy, RedisServer, Shim, eventually_async};
 
 use super::support::{
     AT_ONCE, KEY, LONG, NAME, NOTICE, SOON, assert_nothing_left, connect, exists, granted, holder,
@@ -103,7 +103,7 @@ impl Suspended {
         page.set_len(4096).unwrap();
         let suspended = Self {
             page,
-            shim: Shim::build(include_str!("../shim/suspend.c")),
+            shim: Shim::build(include_str!("../support/shim/suspend.c")),
             path,
         };
         suspended.for_seconds(0);
@@ -136,7 +136,7 @@ fn ask(process: &Process) -> bool {
         process.records().into_iter().filter(is_answer).count()
     };
     let before = answers(process);
-    process.tell("?");
+    process.send_line("?");
     let mut seen = 0;
     let answer = process.record(SOON, |record| {
         seen += usize::from(record.get("lost").is_some());

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager, NameFault, distributed_lock};
-use tests::{Direction, Proxy, RedisServer, eventually, eventually_async};
+use test_support::{Direction, Proxy, RedisServer, eventually, eventually_async};
 
 use super::support::{
     AT_ONCE, COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SOON, assert_nothing_left, connect,

@@ -9,18 +9,21 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Asked, Attempt, Backend, Boxed, Ending, Released, Renewal, Renewed, Seen, Stand};
-use crate::clock::{Clock, Moment, ServerMs};
+use super::{
+    AcquireOutcome, Acquisition, Backend, Boxed, EntryParams, ObservedHolder, ReleaseOutcome,
+    ReleaseRequest, RenewOutcome, Renewal,
+};
+use crate::backend::{Grant, Notification, NotificationSink};
 use crate::error::LockError;
-use crate::foreign;
-use crate::inbox::{Grant, Inbox, Signal};
-use crate::key::LockKey;
-use crate::lease::Terms;
-use crate::options::Renew;
+use crate::error::foreign_key;
+use crate::protocol::clock::{Clock, Moment, ServerMs};
+use crate::protocol::key::LockKey;
+use crate::protocol::lease::LeaseConfig;
+use crate::protocol::lock_state::{self, AcquireReply, Env, LockState, RawHolder, Verdict};
+use crate::protocol::poll_schedule::HolderExpiry;
+use crate::protocol::renew::Renew;
+use crate::protocol::wire::{Mode, OwnerValue, WireNotification};
 use crate::sync::Mutex;
-use crate::table::{self, Answer, Context, HolderSeen, Table, Verdict};
-use crate::wait::Ahead;
-use crate::wire::{Mode, OwnerValue, Push};
 
 /// The lease of a lock that lives as long as its guard.
 const ENDLESS: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -29,15 +32,15 @@ const ENDLESS: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 const CHANNEL: &str = "memory";
 
 /// Locks in this process.
-pub(crate) struct Memory {
-    state: Mutex<State>,
-    inbox: Arc<Inbox>,
+pub(crate) struct MemoryBackend {
+    state: Mutex<MemoryState>,
+    notifications: Arc<dyn NotificationSink>,
     grace: Duration,
 }
 
 #[derive(Default)]
-struct State {
-    tables: HashMap<Arc<str>, Table>,
+struct MemoryState {
+    locks: HashMap<Arc<str>, LockState>,
     /// When those tables end that end by themselves: nobody may ever ask for them again.
     ends: BTreeSet<(ServerMs, Arc<str>)>,
     /// One counter for all locks, so that a lock at rest takes no memory.
@@ -48,15 +51,15 @@ struct State {
 /// to take no time.
 const SWEPT_PER_COMMAND: usize = 16;
 
-impl State {
+impl MemoryState {
     /// Runs a command on a table, and notes when the table ends now.
-    fn run<T>(&mut self, key: &Arc<str>, run: impl FnOnce(&mut Table) -> T) -> T {
-        let table = self.tables.entry(Arc::clone(key)).or_default();
-        let before = end_of(table);
-        let result = run(table);
-        let after = end_of(table);
-        if table.is_empty() {
-            self.tables.remove(key);
+    fn run<T>(&mut self, key: &Arc<str>, run: impl FnOnce(&mut LockState) -> T) -> T {
+        let lock_state = self.locks.entry(Arc::clone(key)).or_default();
+        let before = end_of(lock_state);
+        let result = run(lock_state);
+        let after = end_of(lock_state);
+        if lock_state.is_empty() {
+            self.locks.remove(key);
         }
         if before != after {
             if let Some(end) = before {
@@ -77,29 +80,29 @@ impl State {
                 break;
             }
             let key = Arc::clone(key);
-            self.run(&key, |table| table.expire(now_ms));
+            self.run(&key, |lock_state| lock_state.expire(now_ms));
         }
         // A burst of locks leaves a table of that size otherwise.
-        if self.tables.len() < self.tables.capacity() / 8 {
-            let spare = self.tables.len() * 2;
-            self.tables.shrink_to(spare);
+        if self.locks.len() < self.locks.capacity() / 8 {
+            let spare = self.locks.len() * 2;
+            self.locks.shrink_to(spare);
         }
     }
 }
 
 /// When a table that is not empty ends by itself, if it does within anybody's lifetime: a lock that
 /// lives as long as its guard is removed with it.
-fn end_of(table: &Table) -> Option<ServerMs> {
-    let endless = ServerMs::new(crate::ttl::whole_millis(ENDLESS / 2));
-    let end = table.ends_ms().filter(|end| *end < endless)?;
-    (!table.is_empty()).then_some(end)
+fn end_of(lock_state: &LockState) -> Option<ServerMs> {
+    let endless = ServerMs::new(crate::protocol::ttl::whole_millis(ENDLESS / 2));
+    let end = lock_state.ends_ms().filter(|end| *end < endless)?;
+    (!lock_state.is_empty()).then_some(end)
 }
 
-impl Memory {
-    pub(crate) fn new(inbox: Arc<Inbox>, grace: Duration) -> Self {
+impl MemoryBackend {
+    pub(crate) fn new(notifications: Arc<dyn NotificationSink>, grace: Duration) -> Self {
         Self {
             state: Mutex::default(),
-            inbox,
+            notifications,
             grace,
         }
     }
@@ -109,34 +112,34 @@ impl Memory {
         &self,
         key: &Arc<str>,
         now: Moment,
-        run: impl FnOnce(&mut Table, &Context<'_>, u64) -> (T, Vec<Push>),
+        run: impl FnOnce(&mut LockState, &Env<'_>, u64) -> (T, Vec<WireNotification>),
     ) -> T {
-        let at = Context {
+        let at = Env {
             now_us: micros(now),
-            heard: &|_| true,
+            has_subscriber: &|_| true,
         };
-        let (answer, pushes) = {
+        let (answer, notifications) = {
             let mut state = self.state.lock();
             let floor_us = state.last_token.max(at.now_us).saturating_add(1);
-            let (answer, pushes, counted) = state.run(key, |table| {
-                let (answer, pushes) = run(table, &at, floor_us);
-                let counted = table.counter.take().map_or(0, |counter| counter.it);
-                (answer, pushes, counted)
+            let (answer, notifications, counted) = state.run(key, |lock_state| {
+                let (answer, notifications) = run(lock_state, &at, floor_us);
+                let counted = lock_state.counter.take().map_or(0, |counter| counter.value);
+                (answer, notifications, counted)
             });
             state.last_token = state.last_token.max(counted);
             state.sweep(ServerMs::from_micros(at.now_us));
-            (answer, pushes)
+            (answer, notifications)
         };
-        for push in pushes {
-            self.deliver(&push, now);
+        for notification in notifications {
+            self.deliver(&notification, now);
         }
         answer
     }
 
-    fn deliver(&self, push: &Push, now: Moment) {
-        match *push {
-            Push::Grant {
-                nonce,
+    fn deliver(&self, notification: &WireNotification, now: Moment) {
+        match *notification {
+            WireNotification::Grant {
+                owner_id,
                 token,
                 lease_ms,
                 ..
@@ -146,21 +149,23 @@ impl Memory {
                     token,
                     received: now,
                     lease,
-                    until: Some(crate::lease::deadline(now, lease)),
+                    until: Some(crate::protocol::lease::deadline(now, lease)),
                 };
-                self.inbox.tell(nonce, Signal::Grant(grant));
+                self.notifications
+                    .notify(owner_id, Notification::Grant(grant));
             }
-            Push::Head { to, holder_ms, .. } => {
-                let holder_ends = now.plus(Duration::from_millis(holder_ms));
-                self.inbox.tell_all(to, Signal::Head { holder_ends });
+            WireNotification::Head { to, holder_ms, .. } => {
+                let holder_expires_at = now.plus(Duration::from_millis(holder_ms));
+                self.notifications
+                    .notify_by_short_id(to, Notification::Head { holder_expires_at });
             }
         }
     }
 
-    fn ask(&self, attempt: &mut Attempt) -> Result<Asked, LockError> {
+    fn acquire_now(&self, acquisition: &mut Acquisition) -> Result<AcquireOutcome, LockError> {
         let now = Clock::Tokio.now();
-        let lease = lease_of(attempt.terms);
-        attempt.stand(Stand {
+        let lease = lease_of(acquisition.lease_config);
+        acquisition.update_entry(EntryParams {
             mode: Mode::Subscribed,
             channel: CHANNEL,
             lease,
@@ -168,146 +173,155 @@ impl Memory {
             server_ms: server_ms(now),
             command_timeout: Duration::ZERO,
         });
-        let sending = attempt.sending(0, ServerMs::LAST);
-        let key = attempt.key.text();
-        let earlier = attempt.earlier();
-        let ask = |table: &mut Table, at: &Context<'_>, floor_us| {
-            let ask = table::Acquire {
-                nonce: attempt.nonce,
-                ttl_ms: crate::ttl::whole_millis(lease),
+        let sending = acquisition.sending(0, ServerMs::LAST);
+        let key = acquisition.key.text();
+        let earlier = acquisition.earlier();
+        let command = |lock_state: &mut LockState, at: &Env<'_>, floor_us| {
+            let command = lock_state::AcquireCommand {
+                owner_id: acquisition.owner_id,
+                ttl_ms: crate::protocol::ttl::whole_millis(lease),
                 floor_us,
                 not_after_ms: ServerMs::LAST,
-                label: &attempt.label,
-                entry: attempt.entry(),
+                label: &acquisition.label,
+                entry: acquisition.entry(),
                 lead_us: 0,
                 earlier: &earlier,
             };
-            table.acquire(&ask, at)
+            lock_state.acquire(&command, at)
         };
-        let mut answer = self.command(&key, now, ask);
-        while answer == Answer::More {
-            answer = self.command(&key, now, ask);
+        let mut answer = self.command(&key, now, command);
+        while answer == AcquireReply::More {
+            answer = self.command(&key, now, command);
         }
-        attempt.answered(&sending);
+        acquisition.answered(&sending);
         Ok(match answer {
-            Answer::Held {
+            AcquireReply::Held {
                 token,
                 remaining_ms,
-            } => Asked::Held {
+            } => AcquireOutcome::Held {
                 token: Some(token),
                 sent: now,
                 remaining: Duration::from_millis(remaining_ms),
             },
-            Answer::Queued { rank, holder } => Asked::Queued {
+            AcquireReply::Queued { rank, holder } => AcquireOutcome::Queued {
                 rank,
-                ahead: ahead(&holder, now),
+                holder_expiry: holder_expiry(&holder, now),
                 holder: seen(&holder),
                 poll: None,
             },
-            Answer::Busy { holder } => {
-                attempt.out();
-                Asked::Busy {
-                    ahead: ahead(&holder, now),
+            AcquireReply::Busy { holder } => {
+                acquisition.out();
+                AcquireOutcome::Busy {
+                    holder_expiry: holder_expiry(&holder, now),
                     holder: seen(&holder),
                 }
             }
             // Other types and late copies need a server and a network.
-            Answer::Foreign { found } => {
-                attempt.out();
-                return Err(foreign::of_type(&attempt.key, &found));
+            AcquireReply::Foreign { found } => {
+                acquisition.out();
+                return Err(foreign_key::of_type(&acquisition.key, &found));
             }
-            Answer::Late | Answer::More => Asked::Busy {
-                ahead: Ahead::Native { ends: now },
+            AcquireReply::Late | AcquireReply::More => AcquireOutcome::Busy {
+                holder_expiry: HolderExpiry::Native { ends: now },
                 holder: None,
             },
         })
     }
 
-    fn take_back(&self, ending: &Ending) -> Released {
+    fn release_now(&self, release_request: &ReleaseRequest) -> ReleaseOutcome {
         let now = Clock::Tokio.now();
-        let grace_ms = crate::ttl::whole_millis(self.grace);
-        let key = ending.key.text();
-        let release = |table: &mut Table, at: &Context<'_>, floor_us| {
-            let call = table::Release {
-                nonce: ending.nonce,
+        let grace_ms = crate::protocol::ttl::whole_millis(self.grace);
+        let key = release_request.key.text();
+        let release = |lock_state: &mut LockState, at: &Env<'_>, floor_us| {
+            let call = lock_state::ReleaseCommand {
+                owner_id: release_request.owner_id,
                 floor_us,
                 grace_ms,
-                keep_ms: ending.keep_ms(now),
+                min_hold_ms: release_request.min_hold_ms(now),
                 lead_us: 0,
-                entries: &ending.entries,
+                entries: &release_request.entries,
             };
-            table.release(&call, at)
+            lock_state.release(&call, at)
         };
         let released = self.command(&key, now, release);
         let mut more = released.more;
         while more {
             more = self.command(&key, now, release).more;
         }
-        Released {
-            was_ours: released.verdict != Verdict::NotOurs,
+        ReleaseOutcome {
+            was_owner: released.verdict != Verdict::NotOwner,
             server_ms: server_ms(now),
             more: false,
         }
     }
 
-    fn extend(&self, renewal: &Renewal) -> Renewed {
+    fn renew_now(&self, renewal: &Renewal) -> RenewOutcome {
         let now = Clock::Tokio.now();
-        let lease = lease_of(renewal.terms);
-        let ttl_ms = crate::ttl::whole_millis(lease);
-        let answer = self.command(&renewal.key.text(), now, |table, at, _| {
-            (table.renew(renewal.nonce, ttl_ms, at.now_ms()), Vec::new())
+        let lease = lease_of(renewal.lease_config);
+        let ttl_ms = crate::protocol::ttl::whole_millis(lease);
+        let answer = self.command(&renewal.key.text(), now, |lock_state, at, _| {
+            (
+                lock_state.renew(renewal.owner_id, ttl_ms, at.now_ms()),
+                Vec::new(),
+            )
         });
         match answer {
-            table::Renewed::Held { token, .. } => Renewed::Held {
+            lock_state::RenewReply::Held { token, .. } => RenewOutcome::Held {
                 token: Some(token),
                 sent: now,
                 remaining: lease,
             },
-            table::Renewed::NotOurs => Renewed::NotOurs,
+            lock_state::RenewReply::NotOwner => RenewOutcome::NotOwner,
         }
     }
 }
 
-impl Backend for Memory {
+impl Backend for MemoryBackend {
     fn clock(&self) -> Clock {
         Clock::Tokio
     }
 
     fn acquire<'a>(
         &'a self,
-        attempt: &'a mut Attempt,
+        acquisition: &'a mut Acquisition,
         _limit: Duration,
-    ) -> Boxed<'a, Result<Asked, LockError>> {
-        Box::pin(async move { self.ask(attempt) })
+    ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
+        Box::pin(async move { self.acquire_now(acquisition) })
     }
 
-    fn renew<'a>(&'a self, renewals: &'a [Renewal], _limit: Duration) -> Boxed<'a, Vec<Renewed>> {
+    fn renew<'a>(
+        &'a self,
+        renewals: &'a [Renewal],
+        _limit: Duration,
+    ) -> Boxed<'a, Vec<RenewOutcome>> {
         Box::pin(async move {
             renewals
                 .iter()
-                .map(|renewal| self.extend(renewal))
+                .map(|renewal| self.renew_now(renewal))
                 .collect()
         })
     }
 
     fn release<'a>(
         &'a self,
-        ending: &'a Ending,
+        release_request: &'a ReleaseRequest,
         _limit: Duration,
-    ) -> Boxed<'a, Result<Released, LockError>> {
-        Box::pin(async move { Ok(self.take_back(ending)) })
+    ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
+        Box::pin(async move { Ok(self.release_now(release_request)) })
     }
 
-    fn batches(&self, _key: &LockKey) -> bool {
+    fn can_batch_release(&self, _key: &LockKey) -> bool {
         true
     }
 
     fn release_all<'a>(
         &'a self,
-        endings: &'a [Ending],
+        release_requests: &'a [ReleaseRequest],
         _limit: Duration,
-    ) -> Boxed<'a, Vec<Result<Released, LockError>>> {
-        let released = endings.iter().map(|ending| Ok(self.take_back(ending)));
+    ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
+        let released = release_requests
+            .iter()
+            .map(|release_request| Ok(self.release_now(release_request)));
         Box::pin(std::future::ready(released.collect()))
     }
 
@@ -319,7 +333,7 @@ impl Backend for Memory {
         true
     }
 
-    fn connected(&self, _until: Moment) -> Boxed<'_, Result<(), LockError>> {
+    fn wait_connected(&self, _until: Moment) -> Boxed<'_, Result<(), LockError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
@@ -327,15 +341,15 @@ impl Backend for Memory {
         Box::pin(std::future::pending())
     }
 
-    fn keeps_leases(&self) -> bool {
+    fn holds_without_renewal(&self) -> bool {
         true
     }
 }
 
-fn lease_of(terms: Terms) -> Duration {
-    match terms.renew {
-        Renew::Never => terms.ttl.as_duration(),
-        Renew::Auto | Renew::Every(_) => terms.max_hold.unwrap_or(ENDLESS),
+fn lease_of(lease_config: LeaseConfig) -> Duration {
+    match lease_config.renew {
+        Renew::Never => lease_config.ttl.as_duration(),
+        Renew::Auto | Renew::Every(_) => lease_config.max_hold.unwrap_or(ENDLESS),
     }
 }
 
@@ -347,21 +361,21 @@ fn server_ms(now: Moment) -> ServerMs {
     ServerMs::from_micros(micros(now))
 }
 
-fn ahead(holder: &HolderSeen, now: Moment) -> Ahead {
+fn holder_expiry(holder: &RawHolder, now: Moment) -> HolderExpiry {
     let left = Duration::from_millis(holder.remaining_ms.unwrap_or(0));
     let ends = now.plus(left);
     if holder.value.is_empty() {
-        Ahead::Foreign { ends }
+        HolderExpiry::Foreign { ends }
     } else {
-        Ahead::Native { ends }
+        HolderExpiry::Native { ends }
     }
 }
 
-fn seen(holder: &HolderSeen) -> Option<Seen> {
+fn seen(holder: &RawHolder) -> Option<ObservedHolder> {
     let value = OwnerValue::parse(&holder.value)?;
     let remaining = holder.remaining_ms.map(Duration::from_millis);
-    Some(Seen {
-        nonce: Some(value.nonce),
+    Some(ObservedHolder {
+        owner_id: Some(value.owner_id),
         token: Some(value.token),
         label: value.label.into(),
         // A lease that lives as long as its guard has no remaining time to speak of.
@@ -372,13 +386,13 @@ fn seen(holder: &HolderSeen) -> Option<Seen> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::LockName;
     use crate::manager::LockManager;
-    use crate::nonce::Nonce;
-    use crate::ttl::Ttl;
+    use crate::protocol::key::LockName;
+    use crate::protocol::owner_id::{OwnerId, ShortId};
+    use crate::protocol::ttl::Ttl;
 
-    fn terms(renew: Renew) -> Terms {
-        Terms {
+    fn lease_config(renew: Renew) -> LeaseConfig {
+        LeaseConfig {
             ttl: Ttl::new(Duration::from_secs(1)).unwrap(),
             renew,
             max_hold: None,
@@ -386,48 +400,65 @@ mod tests {
         }
     }
 
-    fn ending(key: &LockKey, nonce: Nonce, keep_until: Option<Moment>) -> Ending {
-        Ending {
+    fn release_request(
+        key: &LockKey,
+        owner_id: OwnerId,
+        min_hold_until: Option<Moment>,
+    ) -> ReleaseRequest {
+        ReleaseRequest {
             key: key.clone(),
-            nonce,
-            ttl: terms(Renew::Auto).ttl,
+            owner_id,
+            ttl: lease_config(Renew::Auto).ttl,
             entries: Vec::new(),
             origin: None,
-            unsettled_until_ms: None,
-            keep_until,
+            unconfirmed_until_ms: None,
+            min_hold_until,
         }
+    }
+
+    struct NoWaiters;
+
+    impl NotificationSink for NoWaiters {
+        fn notify(&self, _: OwnerId, _: Notification) -> bool {
+            false
+        }
+
+        fn notify_by_short_id(&self, _: ShortId, _: Notification) -> bool {
+            false
+        }
+
+        fn poll_all(&self) {}
     }
 
     fn key(number: usize) -> LockKey {
         LockKey::new("", &LockName::from(format!("k{number}"))).unwrap()
     }
 
-    fn take(memory: &Memory, key: &LockKey, renew: Renew) -> Nonce {
-        let mut attempt = Attempt::new(key.clone(), terms(renew), "".into(), None);
-        assert!(matches!(memory.ask(&mut attempt), Ok(Asked::Held { .. })));
-        attempt.nonce
+    fn take(memory: &MemoryBackend, key: &LockKey, renew: Renew) -> OwnerId {
+        let mut acquisition = Acquisition::new(key.clone(), lease_config(renew), "".into(), None);
+        assert!(matches!(
+            memory.acquire_now(&mut acquisition),
+            Ok(AcquireOutcome::Held { .. })
+        ));
+        acquisition.owner_id
     }
 
-    fn size(memory: &Memory) -> (usize, usize, usize) {
+    fn size(memory: &MemoryBackend) -> (usize, usize, usize) {
         let state = memory.state.lock();
-        (
-            state.tables.len(),
-            state.ends.len(),
-            state.tables.capacity(),
-        )
+        (state.locks.len(), state.ends.len(), state.locks.capacity())
     }
 
     /// Released under a shortest hold, or forgotten: nobody may ever ask for them again.
     #[tokio::test(start_paused = true)]
     async fn locks_that_end_by_themselves_are_removed() {
         const LOCKS: usize = 20_000;
-        let memory = Memory::new(Arc::default(), Duration::ZERO);
+        let memory = MemoryBackend::new(Arc::new(NoWaiters), Duration::ZERO);
         for number in 0..LOCKS {
             let (key, now) = (key(number), Clock::Tokio.now());
             if number % 2 == 0 {
-                let nonce = take(&memory, &key, Renew::Auto);
-                let keep_until = Some(now.plus(Duration::from_millis(500)));
-                memory.take_back(&ending(&key, nonce, keep_until));
+                let owner_id = take(&memory, &key, Renew::Auto);
+                let min_hold_until = Some(now.plus(Duration::from_millis(500)));
+                memory.release_now(&release_request(&key, owner_id, min_hold_until));
             } else {
                 take(&memory, &key, Renew::Never);
             }
@@ -437,24 +468,28 @@ mod tests {
         // As other locks come and go.
         for number in 0..LOCKS / 8 {
             let key = key(LOCKS + number % 3);
-            let nonce = take(&memory, &key, Renew::Auto);
-            memory.take_back(&ending(&key, nonce, None));
+            let owner_id = take(&memory, &key, Renew::Auto);
+            memory.release_now(&release_request(&key, owner_id, None));
         }
-        let (tables, ends, capacity) = size(&memory);
-        assert_eq!((tables, ends), (0, 0));
+        let (locks, ends, capacity) = size(&memory);
+        assert_eq!((locks, ends), (0, 0));
         assert!(capacity < LOCKS / 4, "{capacity}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn locks_that_live_with_their_guards_are_not_swept() {
-        let memory = Memory::new(Arc::default(), Duration::ZERO);
+        let memory = MemoryBackend::new(Arc::new(NoWaiters), Duration::ZERO);
         let held = take(&memory, &key(1), Renew::Auto);
         assert_eq!(size(&memory).1, 0, "it has no end");
         for _ in 0..100 {
             tokio::time::advance(Duration::from_secs(3_600)).await;
             take(&memory, &key(2), Renew::Never);
         }
-        assert!(memory.take_back(&ending(&key(1), held, None)).was_ours);
+        assert!(
+            memory
+                .release_now(&release_request(&key(1), held, None))
+                .was_owner
+        );
     }
 
     /// Waiters that gave up without a word stand there until their time is over; whoever tries

@@ -3,92 +3,96 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Asked, Attempt, Backend, Boxed, Ending, Released, Renewal, Renewed};
-use crate::clock::{Clock, Moment};
-use crate::counts::Counters;
+use super::{
+    AcquireOutcome, Acquisition, Backend, Boxed, NotificationSink, ReleaseOutcome, ReleaseRequest,
+    RenewOutcome, Renewal,
+};
+use crate::config::ManagerConfig;
 use crate::error::LockError;
-use crate::inbox::Inbox;
-use crate::key::LockKey;
-use crate::options::Settings;
+use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::key::LockKey;
+use crate::stats::Counters;
 
+mod client;
 mod connection;
-mod connections;
 mod dialects;
-mod fault;
-mod push;
-mod reply;
-mod scripts;
-mod server;
-mod standalone;
+mod errors;
+mod native;
+mod pool;
+mod pubsub;
+pub(crate) mod reply;
+pub(crate) mod scripts;
 
+use client::RedisClient;
 use connection::Connector;
 use dialects::{Dialects, Scheme, check_clocks};
-use server::Server;
-use standalone::Standalone;
-
-#[cfg(test)]
-mod differential;
+use native::NativeLocks;
 
 /// Locks on one server.
-pub(crate) struct Redis {
-    server: Arc<Server>,
-    native: Standalone,
+pub(crate) struct RedisBackend {
+    client: Arc<RedisClient>,
+    native: NativeLocks,
     dialects: Dialects,
 }
 
 /// Connects once, so that what is wrong is said now and not at the first lock.
 pub(crate) async fn connect(
     url: &str,
-    settings: &Settings,
-    inbox: Arc<Inbox>,
+    config: &ManagerConfig,
+    notifications: Arc<dyn NotificationSink>,
     counters: Arc<Counters>,
-) -> Result<Redis, LockError> {
-    let timeout = settings.command_timeout;
+) -> Result<RedisBackend, LockError> {
+    let timeout = config.command_timeout;
     let connector = |scripts| Connector::new(url, timeout, scripts, Arc::clone(&counters));
-    let scripts = scripts::of(settings.dialect);
-    let server = Server::new(connector(scripts)?, settings, inbox, Arc::clone(&counters));
-    let server = Arc::new(server);
-    let connection = server.connections.first(timeout).await?;
-    if settings.dialect.capabilities().needs_clocks {
+    let scripts = scripts::of(config.dialect);
+    let client = RedisClient::new(
+        connector(scripts)?,
+        config,
+        notifications,
+        Arc::clone(&counters),
+    );
+    let client = Arc::new(client);
+    let connection = client.pool.first(timeout).await?;
+    if config.dialect.capabilities().needs_clocks {
         check_clocks(&connection)?;
     }
-    Ok(Redis {
-        native: Standalone::new(Arc::clone(&server), settings),
-        dialects: Dialects::new(Arc::clone(&server), connector(Vec::new())?, settings),
-        server,
+    Ok(RedisBackend {
+        native: NativeLocks::new(Arc::clone(&client), config),
+        dialects: Dialects::new(Arc::clone(&client), connector(Vec::new())?, config),
+        client,
     })
 }
 
-impl Redis {
-    async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
+impl RedisBackend {
+    async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
         let is_native = |renewal: &Renewal| scheme(&renewal.key).is_none();
         if renewals.iter().all(is_native) {
-            return self.native.extend(renewals, limit).await;
+            return self.native.renew(renewals, limit).await;
         }
         let (ours, others) = split(renewals, is_native);
         // Side by side, so that none waits for the others.
         let (ours, others) = tokio::join!(
-            self.native.extend(&ours, limit),
-            self.dialects.extend(&others, limit)
+            self.native.renew(&ours, limit),
+            self.dialects.renew(&others, limit)
         );
         merge(renewals, is_native, ours, others)
     }
 
-    async fn take_back_all(
+    async fn release_all(
         &self,
-        endings: &[Ending],
+        release_requests: &[ReleaseRequest],
         limit: Duration,
-    ) -> Vec<Result<Released, LockError>> {
-        let is_native = |ending: &Ending| scheme(&ending.key).is_none();
-        if endings.iter().all(is_native) {
-            return self.native.take_back_all(endings, limit).await;
+    ) -> Vec<Result<ReleaseOutcome, LockError>> {
+        let is_native = |release_request: &ReleaseRequest| scheme(&release_request.key).is_none();
+        if release_requests.iter().all(is_native) {
+            return self.native.release_all(release_requests, limit).await;
         }
-        let (ours, others) = split(endings, is_native);
+        let (ours, others) = split(release_requests, is_native);
         let (ours, others) = tokio::join!(
-            self.native.take_back_all(&ours, limit),
-            self.dialects.take_back_all(&others, limit)
+            self.native.release_all(&ours, limit),
+            self.dialects.release_all(&others, limit)
         );
-        merge(endings, is_native, ours, others)
+        merge(release_requests, is_native, ours, others)
     }
 }
 
@@ -114,69 +118,73 @@ fn scheme(key: &LockKey) -> Option<Scheme> {
     Scheme::of(key.dialect())
 }
 
-impl Backend for Redis {
+impl Backend for RedisBackend {
     fn clock(&self) -> Clock {
         Clock::System
     }
 
     fn acquire<'a>(
         &'a self,
-        attempt: &'a mut Attempt,
+        acquisition: &'a mut Acquisition,
         limit: Duration,
-    ) -> Boxed<'a, Result<Asked, LockError>> {
-        match scheme(&attempt.key) {
-            None => Box::pin(self.native.ask(attempt, limit)),
-            Some(scheme) => Box::pin(self.dialects.ask(scheme, attempt, limit)),
+    ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
+        match scheme(&acquisition.key) {
+            None => Box::pin(self.native.ask(acquisition, limit)),
+            Some(scheme) => Box::pin(self.dialects.ask(scheme, acquisition, limit)),
         }
     }
 
-    fn renew<'a>(&'a self, renewals: &'a [Renewal], limit: Duration) -> Boxed<'a, Vec<Renewed>> {
-        Box::pin(self.extend(renewals, limit))
+    fn renew<'a>(
+        &'a self,
+        renewals: &'a [Renewal],
+        limit: Duration,
+    ) -> Boxed<'a, Vec<RenewOutcome>> {
+        Box::pin(self.renew(renewals, limit))
     }
 
     fn release<'a>(
         &'a self,
-        ending: &'a Ending,
+        release_request: &'a ReleaseRequest,
         limit: Duration,
-    ) -> Boxed<'a, Result<Released, LockError>> {
-        match scheme(&ending.key) {
-            None => Box::pin(self.native.take_back(ending, limit)),
-            Some(scheme) => Box::pin(self.dialects.take_back(scheme, ending, limit)),
+    ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
+        match scheme(&release_request.key) {
+            None => Box::pin(self.native.release(release_request, limit)),
+            Some(scheme) => Box::pin(self.dialects.release(scheme, release_request, limit)),
         }
     }
 
-    fn batches(&self, key: &LockKey) -> bool {
+    fn can_batch_release(&self, key: &LockKey) -> bool {
         scheme(key).is_none_or(Scheme::batches_releases)
     }
 
     fn release_all<'a>(
         &'a self,
-        endings: &'a [Ending],
+        release_requests: &'a [ReleaseRequest],
         limit: Duration,
-    ) -> Boxed<'a, Vec<Result<Released, LockError>>> {
-        Box::pin(self.take_back_all(endings, limit))
+    ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
+        Box::pin(self.release_all(release_requests, limit))
     }
 
     fn seems_down(&self) -> bool {
-        self.server.connections.seem_down()
+        self.client.pool.seems_down()
     }
 
     fn is_connected(&self) -> bool {
-        self.server.connections.is_here()
+        self.client.pool.is_connected()
     }
 
-    fn connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {
+    fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {
         Box::pin(async move {
             let limit = until.since(Clock::System.now());
-            self.server.connections.here(limit).await.map(drop)
+            self.client.pool.for_current_runtime(limit).await.map(drop)
         })
     }
 
     fn listen(&self) -> Boxed<'_, ()> {
-        Box::pin(push::listen(Arc::clone(&self.server)))
+        Box::pin(pubsub::listen(Arc::clone(&self.client)))
     }
 
-    fn keeps_leases(&self) -> bool {
+    fn holds_without_renewal(&self) -> bool {
         false
     }
 }

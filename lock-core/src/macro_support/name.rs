@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use crate::key::{LockName, NameFault};
+use crate::protocol::key::{InvalidNameReason, LockName};
 
 /// Enough to make `LockName` refuse a name: there is no use in writing more of it.
 const LONGER_THAN_ANY_NAME: usize = 1025;
@@ -44,10 +44,10 @@ pub fn template(parts: &[Part<'_>]) -> LockName {
                     break;
                 }
                 let fault = if written.is_err() {
-                    NameFault::BrokenValue
+                    InvalidNameReason::BrokenValue
                 } else if name.0.len() == before {
                     // All calls with an empty value would share a lock that none of them means.
-                    NameFault::EmptyValue
+                    InvalidNameReason::EmptyValue
                 } else {
                     continue;
                 };
@@ -84,7 +84,7 @@ impl<N: Into<LockName>> Name for N {
 pub fn name(name: impl Name, parameters: &[&str]) -> LockName {
     let name = name.into_name();
     if holds_placeholder(name.as_str(), parameters) {
-        return LockName::invalid(name.as_str(), NameFault::UnexpandedTemplate);
+        return LockName::invalid(name.as_str(), InvalidNameReason::UnexpandedTemplate);
     }
     name
 }
@@ -109,14 +109,14 @@ fn holds_placeholder(name: &str, parameters: &[&str]) -> bool {
 /// in its text, and values are encoded. What is wrong with one of them stays so.
 #[must_use]
 pub fn tagged(tag: LockName, name: LockName) -> LockName {
-    if tag.fault().is_some() {
+    if tag.invalid_reason().is_some() {
         return tag;
     }
-    if name.fault().is_some() {
+    if name.invalid_reason().is_some() {
         return name;
     }
     if name.as_str().is_empty() {
-        return LockName::invalid("", NameFault::Empty);
+        return LockName::invalid("", InvalidNameReason::Empty);
     }
     format!("{{{tag}}}:{name}").into()
 }
@@ -158,7 +158,7 @@ mod tests {
 
     fn written(parts: &[Part<'_>]) -> String {
         let name = template(parts);
-        assert_eq!(name.fault(), None);
+        assert_eq!(name.invalid_reason(), None);
         name.as_str().to_owned()
     }
 
@@ -249,9 +249,12 @@ mod tests {
     #[test]
     fn an_empty_value_and_a_failed_display_are_told_apart() {
         let empty = template(&[Part::Text("a:"), Part::Value(&"")]);
-        assert_eq!(empty.fault(), Some(NameFault::EmptyValue));
+        assert_eq!(empty.invalid_reason(), Some(InvalidNameReason::EmptyValue));
         let broken = template(&[Part::Text("a:"), Part::Value(&Broken)]);
-        assert_eq!(broken.fault(), Some(NameFault::BrokenValue));
+        assert_eq!(
+            broken.invalid_reason(),
+            Some(InvalidNameReason::BrokenValue)
+        );
         for name in [empty, broken] {
             assert_eq!(name.as_str(), "a:{}");
         }
@@ -277,17 +280,20 @@ mod tests {
     fn a_hash_tag_stands_before_the_name() {
         let tagged = |tag: &str, name: &str| tagged(tag.into(), name.into());
         assert_eq!(tagged("a", "b").as_str(), "{a}:b");
-        assert_eq!(tagged("a", "").fault(), Some(NameFault::Empty));
-        let empty = || LockName::invalid("{}", NameFault::EmptyValue);
-        let fault = Some(NameFault::EmptyValue);
-        assert_eq!(super::tagged(empty(), "b".into()).fault(), fault);
-        assert_eq!(super::tagged("a".into(), empty()).fault(), fault);
+        assert_eq!(
+            tagged("a", "").invalid_reason(),
+            Some(InvalidNameReason::Empty)
+        );
+        let empty = || LockName::invalid("{}", InvalidNameReason::EmptyValue);
+        let fault = Some(InvalidNameReason::EmptyValue);
+        assert_eq!(super::tagged(empty(), "b".into()).invalid_reason(), fault);
+        assert_eq!(super::tagged("a".into(), empty()).invalid_reason(), fault);
     }
 
     #[test]
     fn a_template_that_was_not_expanded_is_no_name() {
         let parameters = ["id", "self", "order"];
-        let refused = Some(NameFault::UnexpandedTemplate);
+        let refused = Some(InvalidNameReason::UnexpandedTemplate);
         for text in [
             "order:{id}",
             "{id}",
@@ -299,7 +305,7 @@ mod tests {
             "{other}:{id}",
             "{{id}}",
         ] {
-            assert_eq!(name(text, &parameters).fault(), refused, "{text}");
+            assert_eq!(name(text, &parameters).invalid_reason(), refused, "{text}");
         }
         for text in [
             "order:id",
@@ -311,9 +317,9 @@ mod tests {
             "{a}id}",
             "",
         ] {
-            assert_eq!(name(text, &parameters).fault(), None, "{text}");
+            assert_eq!(name(text, &parameters).invalid_reason(), None, "{text}");
             assert_eq!(name(text, &[]).as_str(), text);
         }
-        assert_eq!(name("{id}", &[]).fault(), None);
+        assert_eq!(name("{id}", &[]).invalid_reason(), None);
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::options::{MIN_RENEWAL, Renew};
+use crate::protocol::renew::{MIN_RENEWAL, Renew};
+use crate::protocol::ttl::{MAX_TTL, MIN_TTL};
 use crate::request::LockRequest;
-use crate::ttl::{MAX_TTL, MIN_TTL};
 
 /// The options of one annotated function. The attribute writes those that are given, and takes
 /// the others from [`DEFAULT`](Self::DEFAULT).

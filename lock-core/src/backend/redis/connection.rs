@@ -16,16 +16,17 @@ use redis::{
 use tokio::time::error::Elapsed;
 use tracing::warn;
 
-use super::fault::{connect_error, io_error, lock_error, said, timed_out};
+use super::errors::{connect_error, error_text, io_error, lock_error, timed_out};
 use super::reply::micros_of;
 use super::scripts::Script;
 use crate::backend::Origin;
-use crate::clock::{Clock, Moment};
-use crate::counts::Counters;
 use crate::error::{BackendErrorKind, LockError};
-use crate::lease::{Anchor, UNKNOWN_LIFE};
+use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
+use crate::stats::Counters;
+
+use crate::protocol::wire::{MAX_LABEL, tidy};
 use crate::sync::Mutex;
-use crate::wire::{MAX_LABEL, tidy};
 
 /// Balancers and address translators forget a connection that is silent for some minutes, and drop
 /// what comes then without a word: the first call after a pause would cost a timeout.
@@ -49,7 +50,7 @@ pub(super) struct Connection {
     pub(super) origin: Origin,
     /// The server's time, and its life, as the connection began. The time is also the lowest
     /// token that may be given over this connection.
-    pub(super) first: Anchor,
+    pub(super) first: ClockSync,
     /// By how much this machine's clock and the server's differed at least, as it began.
     pub(super) clock_difference: Duration,
     /// For commands that only make sense one after another on one connection.
@@ -57,7 +58,7 @@ pub(super) struct Connection {
     broken: AtomicBool,
     broken_by: Mutex<Option<LockError>>,
     /// The server carried out a command.
-    has_served: AtomicBool,
+    has_answered: AtomicBool,
     /// How long a command may take before the connection is to blame.
     patience: Duration,
     /// When the first command was sent, in nanoseconds, of those without an answer since the last
@@ -75,16 +76,16 @@ impl Connector {
         counters: Arc<Counters>,
     ) -> Result<Self, LockError> {
         let invalid = |error: RedisError| {
-            let text = format!("the lock URL is not understood ({})", said(&error));
+            let text = format!("the lock URL is not understood ({})", error_text(&error));
             LockError::backend(BackendErrorKind::InvalidUrl, text)
         };
         let info: ConnectionInfo = url.into_connection_info().map_err(invalid)?;
-        let settings = info
+        let config = info
             .redis_settings()
             .clone()
             .set_protocol(ProtocolVersion::RESP3);
         let info = info
-            .set_redis_settings(settings)
+            .set_redis_settings(config)
             // Off by default, and then a command waits for the acknowledgment of the last one.
             .set_tcp_settings(
                 TcpSettings::default().set_nodelay(true).set_keepalive(
@@ -145,7 +146,7 @@ impl Connector {
                 turn: tokio::sync::Mutex::default(),
                 broken: AtomicBool::new(false),
                 broken_by: Mutex::default(),
-                has_served: AtomicBool::new(false),
+                has_answered: AtomicBool::new(false),
                 patience: self.timeout,
                 silent_since: AtomicU64::new(0),
             })
@@ -159,7 +160,7 @@ impl Connector {
     async fn preflight(
         &self,
         handle: &mut MultiplexedConnection,
-    ) -> Result<(Anchor, Duration), LockError> {
+    ) -> Result<(ClockSync, Duration), LockError> {
         let mut pipeline = Pipeline::new();
         pipeline
             .cmd("ROLE")
@@ -206,10 +207,10 @@ impl Connector {
                 return Err(self.is_clustered());
             }
         }
-        let incarnation = self.incarnation(info)?;
+        let run_id = self.run_id(info)?;
         if let Some(Err(error)) = replies.find(Result::is_err) {
             // Then each is sent with its text once.
-            let error = said(&error);
+            let error = error_text(&error);
             self.counters
                 .trace(|| warn!(error, "the lock server does not load scripts"));
         }
@@ -218,10 +219,10 @@ impl Connector {
         let difference = wall_before
             .saturating_sub(wall)
             .max(wall.saturating_sub(wall_after));
-        let first = Anchor {
+        let first = ClockSync {
             sent,
             server_us,
-            incarnation,
+            run_id,
         };
         Ok((first, difference))
     }
@@ -265,20 +266,20 @@ impl Connector {
 
     /// A number for the life of the server: its run id. To a server that does not tell nobody
     /// listens for grants, since they may be another server's.
-    fn incarnation(&self, info: Result<Value, RedisError>) -> Result<u64, LockError> {
+    fn run_id(&self, info: Result<Value, RedisError>) -> Result<u64, LockError> {
         let info: Result<String, RedisError> =
             info.and_then(|info| Ok(redis::from_redis_value(info)?));
         let info = match info {
             Ok(info) => info,
             Err(error) => {
-                let error = said(&error);
+                let error = error_text(&error);
                 self.counters.trace(|| {
                     warn!(
                         error,
                         "the user may not run INFO: waiters ask instead of being told"
                     );
                 });
-                return Ok(UNKNOWN_LIFE);
+                return Ok(UNKNOWN_RUN_ID);
             }
         };
         let field = |name: &str| {
@@ -292,11 +293,11 @@ impl Connector {
         }
         self.check_eviction(field("maxmemory"), field("maxmemory_policy"));
         let Some(run_id) = field("run_id") else {
-            return Ok(UNKNOWN_LIFE);
+            return Ok(UNKNOWN_RUN_ID);
         };
         let mut hasher = DefaultHasher::new();
         run_id.hash(&mut hasher);
-        Ok(hasher.finish().max(UNKNOWN_LIFE + 1))
+        Ok(hasher.finish().max(UNKNOWN_RUN_ID + 1))
     }
 
     fn is_clustered(&self) -> LockError {
@@ -374,7 +375,7 @@ impl Connection {
     }
 
     /// Nobody uses it from now on.
-    pub(super) fn break_off(&self, error: &LockError) {
+    pub(super) fn mark_broken(&self, error: &LockError) {
         let error = error.clone();
         let replaced = self.broken_by.lock().replace(error);
         drop(replaced);
@@ -382,8 +383,8 @@ impl Connection {
     }
 
     /// Whether the server did anything over it but refuse.
-    pub(super) fn has_served(&self) -> bool {
-        self.has_served.load(Ordering::Relaxed)
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
     }
 
     /// Why it is broken, where it is.
@@ -411,7 +412,7 @@ impl Connection {
         let answer = tokio::time::timeout(limit, handle.send_packed_command(command)).await;
         let answer = self.sorted(answer, limit)?.and_then(Value::extract_error);
         if answer.is_ok() {
-            self.has_served.store(true, Ordering::Relaxed);
+            self.has_answered.store(true, Ordering::Relaxed);
         }
         Ok(answer)
     }
@@ -429,7 +430,7 @@ impl Connection {
             Ok(answers) => {
                 let answers: Vec<_> = answers.into_iter().map(Value::extract_error).collect();
                 if answers.iter().any(Result::is_ok) {
-                    self.has_served.store(true, Ordering::Relaxed);
+                    self.has_answered.store(true, Ordering::Relaxed);
                 }
                 Ok(answers)
             }
@@ -467,7 +468,7 @@ impl Connection {
         match answer {
             Ok(Err(error)) if !is_from_server(&error) => {
                 let error = self.unusable(&error);
-                self.break_off(&error);
+                self.mark_broken(&error);
                 Err(error)
             }
             Ok(answer) => {
@@ -478,7 +479,7 @@ impl Connection {
                 let error = timed_out(&self.cannot_ask());
                 // Behind a black hole nothing would ever tell that the connection is dead.
                 if limit >= self.patience || self.is_silent_for(self.patience / 2, limit) {
-                    self.break_off(&error);
+                    self.mark_broken(&error);
                 }
                 Err(error)
             }

@@ -3,23 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::client::RedisClient;
 use super::connection::{Connection, Connector};
-use super::server::Server;
-use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed};
-use crate::clock::Clock;
-use crate::dialect::{CLOCK_TOLERANCE, Dialect, ReleaseBy};
+use crate::backend::{
+    AcquireOutcome, Acquisition, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
+};
+use crate::config::ManagerConfig;
 use crate::error::{BackendErrorKind, LockError};
-use crate::options::Settings;
+use crate::protocol::clock::Clock;
+use crate::protocol::dialect::{CLOCK_TOLERANCE, Dialect, ReleaseMethod};
 
+mod acquire;
 mod deadline;
 mod found;
 mod owner;
-mod take;
-mod watched;
+mod watch_multi;
 
 use deadline::Deadlines;
 use owner::Owners;
-use watched::Watched;
+use watch_multi::WatchMulti;
 
 /// The dialects that are not native.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub(super) enum Scheme {
     SetnxExpire,
     DeadlineGetset,
     LuaSetnxExpire,
-    SetNxPx(ReleaseBy),
+    SetNxPx(ReleaseMethod),
 }
 
 impl Scheme {
@@ -45,27 +47,31 @@ impl Scheme {
     /// Whether a release is one script that may be sent twice.
     pub(super) fn batches_releases(self) -> bool {
         match self {
-            Self::SetnxExpire | Self::LuaSetnxExpire | Self::SetNxPx(ReleaseBy::Script) => true,
-            Self::DeadlineGetset | Self::SetNxPx(ReleaseBy::WatchMulti) => false,
+            Self::SetnxExpire | Self::LuaSetnxExpire | Self::SetNxPx(ReleaseMethod::Script) => true,
+            Self::DeadlineGetset | Self::SetNxPx(ReleaseMethod::WatchMulti) => false,
         }
     }
 }
 
 pub(super) struct Dialects {
-    server: Arc<Server>,
+    client: Arc<RedisClient>,
     owners: Owners,
-    watched: Watched,
+    watch_multi: WatchMulti,
     deadlines: Deadlines,
 }
 
 impl Dialects {
     /// `connector` is for connections that are used by one at a time.
-    pub(super) fn new(server: Arc<Server>, connector: Connector, settings: &Settings) -> Self {
+    pub(super) fn new(
+        client: Arc<RedisClient>,
+        connector: Connector,
+        config: &ManagerConfig,
+    ) -> Self {
         Self {
-            owners: Owners::new(Arc::clone(&server), Arc::clone(&settings.label)),
-            watched: Watched::new(Arc::clone(&server), connector),
-            deadlines: Deadlines::new(Arc::clone(&server)),
-            server,
+            owners: Owners::new(Arc::clone(&client), Arc::clone(&config.label)),
+            watch_multi: WatchMulti::new(Arc::clone(&client), connector),
+            deadlines: Deadlines::new(Arc::clone(&client)),
+            client,
         }
     }
 
@@ -73,69 +79,74 @@ impl Dialects {
     pub(super) async fn ask(
         &self,
         scheme: Scheme,
-        attempt: &mut Attempt,
+        acquisition: &mut Acquisition,
         limit: Duration,
-    ) -> Result<Asked, LockError> {
+    ) -> Result<AcquireOutcome, LockError> {
         let until = Clock::System.now().plus(limit);
-        let connection = self.server.connections.here(limit).await?;
+        let connection = self.client.pool.for_current_runtime(limit).await?;
         let left = until.since(Clock::System.now());
         match scheme {
-            Scheme::SetnxExpire => self.owners.setnx(attempt, &connection, left).await,
-            Scheme::LuaSetnxExpire => self.owners.script(attempt, &connection, left).await,
-            Scheme::SetNxPx(_) => self.owners.set_nx_px(attempt, &connection, left).await,
+            Scheme::SetnxExpire => self.owners.setnx(acquisition, &connection, left).await,
+            Scheme::LuaSetnxExpire => self.owners.script(acquisition, &connection, left).await,
+            Scheme::SetNxPx(_) => self.owners.set_nx_px(acquisition, &connection, left).await,
             Scheme::DeadlineGetset => {
                 check_clocks(&connection)?;
-                self.deadlines.take(attempt, &connection, left).await
+                self.deadlines.acquire(acquisition, &connection, left).await
             }
         }
     }
 
-    pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
+    pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
         let way = |renewal: &Renewal| match Scheme::of(renewal.key.dialect()) {
             Some(Scheme::DeadlineGetset) => Way::Deadlines,
-            Some(Scheme::SetNxPx(ReleaseBy::WatchMulti)) => Way::Watched,
+            Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => Way::WatchMulti,
             _ => Way::Owners,
         };
         let of = |wanted| -> Vec<Renewal> {
             let mine = renewals.iter().filter(|renewal| way(renewal) == wanted);
             mine.cloned().collect()
         };
-        let (owned, watched, deadlines) = (of(Way::Owners), of(Way::Watched), of(Way::Deadlines));
-        let (owned, watched, deadlines) = tokio::join!(
-            self.owners.extend(&owned, limit),
-            self.watched
-                .extend(&watched, |nonce| self.owners.owner(nonce), limit),
-            self.deadlines.extend(&deadlines, limit)
+        let (owned, watch_multi, deadlines) =
+            (of(Way::Owners), of(Way::WatchMulti), of(Way::Deadlines));
+        let (owned, watch_multi, deadlines) = tokio::join!(
+            self.owners.renew(&owned, limit),
+            self.watch_multi
+                .renew(&watch_multi, |owner_id| self.owners.owner(owner_id), limit),
+            self.deadlines.renew(&deadlines, limit)
         );
         let mut owned = owned.into_iter();
-        let mut watched = watched.into_iter();
+        let mut watch_multi = watch_multi.into_iter();
         let mut deadlines = deadlines.into_iter();
         let answer = |renewal| {
             let next = match way(renewal) {
                 Way::Owners => owned.next(),
-                Way::Watched => watched.next(),
+                Way::WatchMulti => watch_multi.next(),
                 Way::Deadlines => deadlines.next(),
             };
-            next.unwrap_or(Renewed::NotOurs)
+            next.unwrap_or(RenewOutcome::NotOwner)
         };
         renewals.iter().map(answer).collect()
     }
 
-    pub(super) async fn take_back(
+    pub(super) async fn release(
         &self,
         scheme: Scheme,
-        ending: &Ending,
+        release_request: &ReleaseRequest,
         limit: Duration,
-    ) -> Result<Released, LockError> {
+    ) -> Result<ReleaseOutcome, LockError> {
         match scheme {
-            Scheme::SetNxPx(ReleaseBy::WatchMulti) => {
-                let owner = self.owners.owner(ending.nonce);
+            Scheme::SetNxPx(ReleaseMethod::WatchMulti) => {
+                let owner = self.owners.owner(release_request.owner_id);
                 let nobody = self.owners.nobody();
-                self.watched.take_back(ending, &owner, &nobody, limit).await
+                self.watch_multi
+                    .release(release_request, &owner, &nobody, limit)
+                    .await
             }
-            Scheme::DeadlineGetset => self.deadlines.take_back(ending, limit).await,
-            Scheme::SetnxExpire | Scheme::LuaSetnxExpire | Scheme::SetNxPx(ReleaseBy::Script) => {
-                self.owners.take_back(ending, limit).await
+            Scheme::DeadlineGetset => self.deadlines.release(release_request, limit).await,
+            Scheme::SetnxExpire
+            | Scheme::LuaSetnxExpire
+            | Scheme::SetNxPx(ReleaseMethod::Script) => {
+                self.owners.release(release_request, limit).await
             }
         }
     }
@@ -143,20 +154,22 @@ impl Dialects {
 
 impl Dialects {
     /// Of those that [batch](Scheme::batches_releases) their releases; the others go one by one.
-    pub(super) async fn take_back_all(
+    pub(super) async fn release_all(
         &self,
-        endings: &[Ending],
+        release_requests: &[ReleaseRequest],
         limit: Duration,
-    ) -> Vec<Result<Released, LockError>> {
-        let scheme = |ending: &Ending| Scheme::of(ending.key.dialect());
-        let batches = |ending: &Ending| scheme(ending).is_some_and(Scheme::batches_releases);
-        if endings.iter().all(batches) {
-            return self.owners.take_back_all(endings, limit).await;
+    ) -> Vec<Result<ReleaseOutcome, LockError>> {
+        let scheme = |release_request: &ReleaseRequest| Scheme::of(release_request.key.dialect());
+        let batches = |release_request: &ReleaseRequest| {
+            scheme(release_request).is_some_and(Scheme::batches_releases)
+        };
+        if release_requests.iter().all(batches) {
+            return self.owners.release_all(release_requests, limit).await;
         }
-        let mut answers = Vec::with_capacity(endings.len());
-        for ending in endings {
-            let scheme = scheme(ending).unwrap_or(Scheme::SetNxPx(ReleaseBy::Script));
-            answers.push(self.take_back(scheme, ending, limit).await);
+        let mut answers = Vec::with_capacity(release_requests.len());
+        for release_request in release_requests {
+            let scheme = scheme(release_request).unwrap_or(Scheme::SetNxPx(ReleaseMethod::Script));
+            answers.push(self.release(scheme, release_request, limit).await);
         }
         answers
     }
@@ -166,7 +179,7 @@ impl Dialects {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Owners,
-    Watched,
+    WatchMulti,
     Deadlines,
 }
 

@@ -3,48 +3,55 @@
 use redis::{FromRedisValue, Value};
 
 use crate::error::{BackendErrorKind, LockError};
-use crate::table::{Answer, HolderSeen, Released, Renewed, Verdict};
-use crate::token::FencingToken;
+use crate::protocol::clock::ServerMs;
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewReply, Verdict};
 
 /// An answer, and the server's time in microseconds when it was given.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Timed<T> {
-    pub(super) it: T,
-    pub(super) server_us: u64,
+pub(crate) struct ScriptReply<T> {
+    pub(crate) value: T,
+    pub(crate) server_us: u64,
 }
 
-pub(super) fn acquire(reply: Value) -> Result<Timed<Answer>, LockError> {
+impl<T> ScriptReply<T> {
+    pub(crate) fn server_ms(&self) -> ServerMs {
+        ServerMs::from_micros(self.server_us)
+    }
+}
+
+pub(crate) fn acquire(reply: Value) -> Result<ScriptReply<AcquireReply>, LockError> {
     let mut parts = Parts::of(reply)?;
     let verdict = parts.text()?;
     let server_us = parts.number()?;
-    let it = match verdict.as_str() {
-        "late" => Answer::Late,
-        "held" => Answer::Held {
+    let value = match verdict.as_str() {
+        "late" => AcquireReply::Late,
+        "held" => AcquireReply::Held {
             token: parts.token()?,
             remaining_ms: parts.number()?,
         },
-        "queued" => Answer::Queued {
+        "queued" => AcquireReply::Queued {
             rank: parts.number()?,
             holder: parts.holder()?,
         },
-        "busy" => Answer::Busy {
+        "busy" => AcquireReply::Busy {
             holder: parts.holder()?,
         },
-        "more" => Answer::More,
-        "foreign" => Answer::Foreign {
+        "more" => AcquireReply::More,
+        "foreign" => AcquireReply::Foreign {
             found: parts.text()?,
         },
         _ => return Err(unexpected()),
     };
-    Ok(Timed { it, server_us })
+    Ok(ScriptReply { value, server_us })
 }
 
-pub(super) fn release(reply: Value) -> Result<Timed<Released>, LockError> {
+pub(crate) fn release(reply: Value) -> Result<ScriptReply<ReleaseReply>, LockError> {
     let mut parts = Parts::of(reply)?;
     let verdict = match parts.text()?.as_str() {
         "released" => Verdict::Free,
         "handed" => Verdict::HandedOver,
-        "gone" => Verdict::NotOurs,
+        "gone" => Verdict::NotOwner,
         _ => return Err(unexpected()),
     };
     let server_us = parts.number()?;
@@ -53,78 +60,78 @@ pub(super) fn release(reply: Value) -> Result<Timed<Released>, LockError> {
         Some(Value::BulkString(word)) if word == b"more" => true,
         Some(_) => return Err(unexpected()),
     };
-    let it = Released { verdict, more };
-    Ok(Timed { it, server_us })
+    let value = ReleaseReply { verdict, more };
+    Ok(ScriptReply { value, server_us })
 }
 
-pub(super) fn renew(reply: Value) -> Result<Timed<Renewed>, LockError> {
+pub(crate) fn renew(reply: Value) -> Result<ScriptReply<RenewReply>, LockError> {
     let mut parts = Parts::of(reply)?;
     let verdict = parts.text()?;
     let server_us = parts.number()?;
-    let it = match verdict.as_str() {
-        "held" => Renewed::Held {
+    let value = match verdict.as_str() {
+        "held" => RenewReply::Held {
             token: parts.token()?,
             remaining_ms: parts.number()?,
         },
-        "gone" => Renewed::NotOurs,
+        "gone" => RenewReply::NotOwner,
         _ => return Err(unexpected()),
     };
-    Ok(Timed { it, server_us })
+    Ok(ScriptReply { value, server_us })
 }
 
 /// The answer to TIME, in microseconds.
-pub(super) fn server_time(reply: Value) -> Result<u64, LockError> {
+pub(crate) fn server_time(reply: Value) -> Result<u64, LockError> {
     let (seconds, micros): (u64, u64) = redis::from_redis_value(reply).map_err(|_| unexpected())?;
     Ok(micros_of(seconds, micros))
 }
 
 /// What TIME tells, in one number.
-pub(super) fn micros_of(seconds: u64, micros: u64) -> u64 {
+pub(crate) fn micros_of(seconds: u64, micros: u64) -> u64 {
     seconds.saturating_mul(1_000_000).saturating_add(micros)
 }
 
 /// Whether a lock of another dialect was ours.
-pub(super) fn was_ours(reply: Value) -> Result<Timed<bool>, LockError> {
+pub(crate) fn was_owner(reply: Value) -> Result<ScriptReply<bool>, LockError> {
     let mut parts = Parts::of(reply)?;
-    let it = match parts.text()?.as_str() {
+    let value = match parts.text()?.as_str() {
         "held" => true,
         "gone" => false,
         _ => return Err(unexpected()),
     };
     let server_us = parts.number()?;
-    Ok(Timed { it, server_us })
+    Ok(ScriptReply { value, server_us })
 }
 
 /// The answer of a script that takes a lock in another dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(crate) enum DialectReply {
     Late,
     Held { remaining_ms: u64 },
-    Busy { holder: HolderSeen },
+    Busy { holder: RawHolder },
     Foreign { found: String },
 }
 
-pub(super) fn taken(reply: Value) -> Result<Timed<Taken>, LockError> {
+pub(crate) fn dialect_acquire(reply: Value) -> Result<ScriptReply<DialectReply>, LockError> {
     let mut parts = Parts::of(reply)?;
     let verdict = parts.text()?;
     let server_us = parts.number()?;
-    let it = match verdict.as_str() {
-        "late" => Taken::Late,
-        "held" => Taken::Held {
+    let value = match verdict.as_str() {
+        "late" => DialectReply::Late,
+        "held" => DialectReply::Held {
             remaining_ms: parts.number()?,
         },
-        "busy" => Taken::Busy {
+        "busy" => DialectReply::Busy {
             holder: parts.holder()?,
         },
-        "foreign" => Taken::Foreign {
+        "foreign" => DialectReply::Foreign {
             found: parts.text()?,
         },
         _ => return Err(unexpected()),
     };
-    Ok(Timed { it, server_us })
+    Ok(ScriptReply { value, server_us })
 }
 
-pub(super) fn unexpected() -> LockError {
+pub(crate) fn unexpected() -> LockError {
     LockError::backend(
         BackendErrorKind::Unsupported,
         "the server gave an answer that none of our scripts gives",
@@ -165,9 +172,9 @@ impl Parts {
         self.text()?.parse().map_err(|_| unexpected())
     }
 
-    fn holder(&mut self) -> Result<HolderSeen, LockError> {
+    fn holder(&mut self) -> Result<RawHolder, LockError> {
         let remaining: i64 = self.next()?;
-        Ok(HolderSeen {
+        Ok(RawHolder {
             remaining_ms: u64::try_from(remaining).ok(),
             value: self.text()?,
         })
@@ -193,8 +200,8 @@ mod tests {
         .unwrap();
         assert_eq!(held.server_us, 7);
         assert_eq!(
-            held.it,
-            Answer::Held {
+            held.value,
+            AcquireReply::Held {
                 token: FencingToken::new(12),
                 remaining_ms: 30_000
             }
@@ -207,9 +214,9 @@ mod tests {
         ]))
         .unwrap();
         assert_eq!(
-            busy.it,
-            Answer::Busy {
-                holder: HolderSeen {
+            busy.value,
+            AcquireReply::Busy {
+                holder: RawHolder {
                     remaining_ms: None,
                     value: "abc".into()
                 }
@@ -222,26 +229,26 @@ mod tests {
         let reply = |words: &[&str]| {
             let mut parts = vec![text(words[0]), Value::Int(7)];
             parts.extend(words[1..].iter().map(|word| text(word)));
-            release(Value::Array(parts)).map(|reply| reply.it)
+            release(Value::Array(parts)).map(|reply| reply.value)
         };
         let verdict = Verdict::Free;
         assert_eq!(
             reply(&["released"]).unwrap(),
-            Released {
+            ReleaseReply {
                 verdict,
                 more: false
             }
         );
         assert_eq!(
             reply(&["released", "more"]).unwrap(),
-            Released {
+            ReleaseReply {
                 verdict,
                 more: true
             }
         );
         assert!(reply(&["released", "less"]).is_err());
         let more = acquire(Value::Array(vec![text("more"), Value::Int(7)]));
-        assert_eq!(more.unwrap().it, Answer::More);
+        assert_eq!(more.unwrap().value, AcquireReply::More);
     }
 
     #[test]
@@ -252,7 +259,7 @@ mod tests {
             Value::Int(5),
             Value::BulkString(vec![0xff, b'a']),
         ]);
-        let Answer::Busy { holder } = acquire(reply).unwrap().it else {
+        let AcquireReply::Busy { holder } = acquire(reply).unwrap().value else {
             panic!("not busy");
         };
         assert_eq!(holder.value, "\u{fffd}a");
@@ -271,14 +278,14 @@ mod tests {
             assert!(acquire(odd.clone()).is_err(), "{odd:?}");
             assert!(release(odd.clone()).is_err(), "{odd:?}");
             assert!(renew(odd.clone()).is_err(), "{odd:?}");
-            assert!(taken(odd.clone()).is_err(), "{odd:?}");
+            assert!(dialect_acquire(odd.clone()).is_err(), "{odd:?}");
         }
         for odd in [
             Value::Nil,
             Value::Array(vec![text("held")]),
             Value::Array(vec![text("busy"), Value::Int(7)]),
         ] {
-            assert!(was_ours(odd.clone()).is_err(), "{odd:?}");
+            assert!(was_owner(odd.clone()).is_err(), "{odd:?}");
             assert!(server_time(odd.clone()).is_err(), "{odd:?}");
         }
     }

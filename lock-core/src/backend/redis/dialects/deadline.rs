@@ -4,20 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::acquire::acquire_by_script;
 use super::found::where_a_deadline_belongs;
-use super::take::take;
+use crate::backend::redis::client::{NotAfter, RedisClient, server_error};
 use crate::backend::redis::connection::Connection;
-use crate::backend::redis::fault::timed_out;
-use crate::backend::redis::reply::{self, Timed};
-use crate::backend::redis::scripts::{DEADLINE_EXTEND, DEADLINE_RELEASE, DEADLINE_TAKE};
-use crate::backend::redis::server::{NotAfter, Server, refused};
-use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed};
-use crate::clock::{Clock, ServerMs};
-use crate::dialect::CLOCK_TOLERANCE;
+use crate::backend::redis::errors::timed_out;
+use crate::backend::redis::reply::{self, ScriptReply};
+use crate::backend::redis::scripts::{DEADLINE_ACQUIRE, DEADLINE_RELEASE, DEADLINE_RENEW};
+use crate::backend::{
+    AcquireOutcome, Acquisition, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
+};
 use crate::error::{BackendErrorKind, LockError};
-use crate::nonce::Nonce;
+use crate::protocol::clock::{Clock, ServerMs};
+use crate::protocol::dialect::CLOCK_TOLERANCE;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::ttl::whole_millis;
 use crate::sync::Mutex;
-use crate::ttl::whole_millis;
 
 /// A key goes by itself this long after its deadline, and nobody of ours takes it over before: its
 /// holder's clock may be behind.
@@ -26,15 +28,15 @@ fn spare_ms() -> u64 {
 }
 
 pub(super) struct Deadlines {
-    server: Arc<Server>,
-    written: Mutex<Written>,
+    client: Arc<RedisClient>,
+    written: Mutex<WrittenDeadlines>,
     renewing: tokio::sync::Mutex<()>,
 }
 
 impl Deadlines {
-    pub(super) fn new(server: Arc<Server>) -> Self {
+    pub(super) fn new(client: Arc<RedisClient>) -> Self {
         Self {
-            server,
+            client,
             written: Mutex::default(),
             renewing: tokio::sync::Mutex::default(),
         }
@@ -49,71 +51,84 @@ impl Deadlines {
     ///
     /// A copy without an answer is left to end by itself: its deadline may be another's too, and
     /// to take that for ours would make two holders.
-    pub(super) async fn take(
+    pub(super) async fn acquire(
         &self,
-        attempt: &mut Attempt,
+        acquisition: &mut Acquisition,
         connection: &Connection,
         limit: Duration,
-    ) -> Result<Asked, LockError> {
-        let ttl = attempt.terms.ttl.as_duration();
+    ) -> Result<AcquireOutcome, LockError> {
+        let ttl = acquisition.lease_config.ttl.as_duration();
         let args = |timing: NotAfter| {
             let deadline = Self::end_of(timing.server_ms, ttl);
             [deadline, spare_ms(), timing.not_after_ms.as_u64()]
                 .map(|arg| arg.to_string())
                 .to_vec()
         };
-        let server = &self.server;
-        let said = take(server, attempt, connection, &DEADLINE_TAKE, args, limit).await?;
-        match said.got {
+        let client = &self.client;
+        let outcome = acquire_by_script(
+            client,
+            acquisition,
+            connection,
+            &DEADLINE_ACQUIRE,
+            args,
+            limit,
+        )
+        .await?;
+        match outcome.result {
             Ok(remaining) => {
-                let deadline = Self::end_of(said.timing.server_ms, ttl);
+                let deadline = Self::end_of(outcome.timing.server_ms, ttl);
                 let mut written = self.written.lock();
-                written.sweep(said.server_ms.as_u64());
-                written.holds(attempt.nonce, deadline);
-                Ok(Asked::Held {
+                written.sweep(outcome.server_ms.as_u64());
+                written.holds(acquisition.owner_id, deadline);
+                Ok(AcquireOutcome::Held {
                     token: None,
-                    sent: said.sent,
+                    sent: outcome.sent,
                     remaining: ttl.min(remaining),
                 })
             }
             Err(found) => {
-                attempt.out();
-                where_a_deadline_belongs(&attempt.key, &found, said.server_ms, Clock::System.now())
+                acquisition.out();
+                where_a_deadline_belongs(
+                    &acquisition.key,
+                    &found,
+                    outcome.server_ms,
+                    Clock::System.now(),
+                )
             }
         }
     }
 
     /// One after another: each has to know what the one before wrote, and two on two connections
     /// may arrive in any order.
-    pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
+    pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
         if renewals.is_empty() {
             return Vec::new();
         }
         let until = Clock::System.now().plus(limit);
         let Ok(_turn) = tokio::time::timeout(limit, self.renewing.lock()).await else {
-            return Renewed::all_failed(renewals, &timed_out("other renewals are under way"));
+            return RenewOutcome::all_failed(renewals, &timed_out("other renewals are under way"));
         };
         let args = |renewal: &Renewal, server_ms| {
             let deadline = Self::end_of(server_ms, renewal.ttl);
             // Noted before it is sent: the answer may get lost, and then either stands there.
-            let known = self.written.lock().may_hold(renewal.nonce, deadline);
+            let known = self.written.lock().may_hold(renewal.owner_id, deadline);
             let args = [deadline, spare_ms()].into_iter().chain(known);
             args.map(|arg| arg.to_string()).collect()
         };
         let read = |renewal: &Renewal, server_ms, sent, reply| {
-            let Timed { it, server_us } = reply::was_ours(reply)?;
+            let ScriptReply { value, server_us } = reply::was_owner(reply)?;
             let deadline = Self::end_of(server_ms, renewal.ttl);
-            if it {
-                self.written.lock().extended(renewal.nonce, deadline);
+            if value {
+                self.written.lock().extended(renewal.owner_id, deadline);
             }
             // The server's clock may have moved on further than ours since it told the time.
             let left = Duration::from_millis(deadline.saturating_sub(server_us / 1000));
-            let it = Renewed::if_ours(it, renewal, sent).for_at_most(left);
-            Ok(Timed { it, server_us })
+            let value = RenewOutcome::if_ours(value, renewal, sent).for_at_most(left);
+            Ok(ScriptReply { value, server_us })
         };
-        self.server
+        self.client
             .renew_each(
-                &DEADLINE_EXTEND,
+                &DEADLINE_RENEW,
                 renewals,
                 args,
                 read,
@@ -122,46 +137,51 @@ impl Deadlines {
             .await
     }
 
-    pub(super) async fn take_back(
+    pub(super) async fn release(
         &self,
-        ending: &Ending,
+        release_request: &ReleaseRequest,
         limit: Duration,
-    ) -> Result<Released, LockError> {
+    ) -> Result<ReleaseOutcome, LockError> {
         let until = Clock::System.now().plus(limit);
-        let connection = self.server.connection_for(ending, limit).await?;
+        let connection = self.client.connection_for(release_request, limit).await?;
         // The server may have closed a connection that nobody used: to be found out by something
         // that may be sent again.
         let left = until.since(Clock::System.now());
         let alive = connection.call(&redis::cmd("TIME"), left).await?;
-        alive.map_err(|error| refused(&connection, &ending.key, &error))?;
+        alive.map_err(|error| server_error(&connection, &release_request.key, &error))?;
         let now = Clock::System.now();
         // Sent once: when the first copy has freed the lock, the deadline that stands there may be
         // the next holder's, and read the same.
-        let known = self.written.lock().release(ending.nonce)?;
-        let args = [ending.keep_ms(now), spare_ms()].into_iter().chain(known);
+        let known = self.written.lock().release(release_request.owner_id)?;
+        let args = [release_request.min_hold_ms(now), spare_ms()]
+            .into_iter()
+            .chain(known);
         let args: Vec<_> = args.map(|arg| arg.to_string()).collect();
-        let (script, key, left) = (&DEADLINE_RELEASE, &ending.key, until.since(now));
-        let asked = self
-            .server
-            .ask(&connection, script, key, &args, reply::was_ours, left)
+        let (script, key, left) = (&DEADLINE_RELEASE, &release_request.key, until.since(now));
+        let sent = self
+            .client
+            .call_script(&connection, script, key, &args, reply::was_owner, left)
             .await;
         let mut written = self.written.lock();
-        if let Err(error) = &asked
+        if let Err(error) = &sent
             && error.is_refusal()
         {
-            written.release_was_refused(ending.nonce);
+            written.release_was_refused(release_request.owner_id);
         }
-        let asked = asked?;
-        written.forget(ending.nonce);
-        Ok(Released::without_waiters(asked.it, asked.server_ms))
+        let (_, reply) = sent?;
+        written.forget(release_request.owner_id);
+        Ok(ReleaseOutcome::without_waiters(
+            reply.value,
+            reply.server_ms(),
+        ))
     }
 }
 
 /// The deadlines that were written, by acquisition: the value of the key tells nobody's name, so
 /// that whose it is has to be known here.
 #[derive(Debug, Default)]
-struct Written {
-    locks: HashMap<Nonce, Lock>,
+struct WrittenDeadlines {
+    locks: HashMap<OwnerId, Lock>,
     /// How many there were when those that are over were last looked for.
     swept: usize,
 }
@@ -176,20 +196,20 @@ struct Lock {
     release_is_sent: bool,
 }
 
-impl Written {
+impl WrittenDeadlines {
     /// The server said that this one stands there.
-    fn holds(&mut self, nonce: Nonce, deadline: u64) {
+    fn holds(&mut self, owner_id: OwnerId, deadline: u64) {
         let lock = Lock {
             deadlines: vec![deadline],
             release_is_sent: false,
         };
-        self.locks.insert(nonce, lock);
+        self.locks.insert(owner_id, lock);
     }
 
     /// This one is about to be written in the place of one of those that are returned. They are
     /// few: a renewal without an answer adds one, and the next with one leaves one.
-    fn may_hold(&mut self, nonce: Nonce, deadline: u64) -> Vec<u64> {
-        let lock = self.locks.get_mut(&nonce);
+    fn may_hold(&mut self, owner_id: OwnerId, deadline: u64) -> Vec<u64> {
+        let lock = self.locks.get_mut(&owner_id);
         // What a release that is on its way does not know of must not be written any more.
         let Some(lock) = lock.filter(|lock| !lock.release_is_sent) else {
             return Vec::new();
@@ -202,8 +222,8 @@ impl Written {
     }
 
     /// A renewal wrote this one: those before it have gone, those after it may come.
-    fn extended(&mut self, nonce: Nonce, deadline: u64) {
-        if let Some(lock) = self.locks.get_mut(&nonce)
+    fn extended(&mut self, owner_id: OwnerId, deadline: u64) {
+        if let Some(lock) = self.locks.get_mut(&owner_id)
             && let Some(position) = lock.deadlines.iter().position(|known| *known == deadline)
         {
             lock.deadlines.drain(..position);
@@ -211,13 +231,13 @@ impl Written {
     }
 
     /// A release is about to be sent; what may stand there. None where nothing was ever held.
-    fn release(&mut self, nonce: Nonce) -> Result<Vec<u64>, LockError> {
-        let Some(lock) = self.locks.get_mut(&nonce) else {
+    fn release(&mut self, owner_id: OwnerId) -> Result<Vec<u64>, LockError> {
+        let Some(lock) = self.locks.get_mut(&owner_id) else {
             return Ok(Vec::new());
         };
         if std::mem::replace(&mut lock.release_is_sent, true) {
             return Err(LockError::backend(
-                BackendErrorKind::Unsettled,
+                BackendErrorKind::ReleaseUnconfirmed,
                 "the release got no answer",
             ));
         }
@@ -225,14 +245,14 @@ impl Written {
     }
 
     /// The server did nothing: it may be sent again.
-    fn release_was_refused(&mut self, nonce: Nonce) {
-        if let Some(lock) = self.locks.get_mut(&nonce) {
+    fn release_was_refused(&mut self, owner_id: OwnerId) {
+        if let Some(lock) = self.locks.get_mut(&owner_id) {
             lock.release_is_sent = false;
         }
     }
 
-    fn forget(&mut self, nonce: Nonce) {
-        self.locks.remove(&nonce);
+    fn forget(&mut self, owner_id: OwnerId) {
+        self.locks.remove(&owner_id);
     }
 
     /// Forgets those that were given up without a release, and are over: whenever there are twice
@@ -251,11 +271,11 @@ impl Written {
 mod tests {
     use super::*;
 
-    const ONE: Nonce = Nonce::nobody();
+    const ONE: OwnerId = OwnerId::nil();
 
     #[test]
     fn a_renewal_without_an_answer_leaves_two_that_may_stand_there() {
-        let mut written = Written::default();
+        let mut written = WrittenDeadlines::default();
         assert!(written.may_hold(ONE, 5).is_empty());
         assert!(written.release(ONE).unwrap().is_empty(), "never held");
         written.holds(ONE, 10);
@@ -273,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_release_is_sent_once() {
-        let mut written = Written::default();
+        let mut written = WrittenDeadlines::default();
         written.holds(ONE, 10);
         assert_eq!(written.release(ONE).unwrap(), [10]);
         assert!(written.may_hold(ONE, 20).is_empty(), "no renewal follows");
@@ -283,19 +303,19 @@ mod tests {
 
     #[test]
     fn what_is_over_is_forgotten() {
-        let mut written = Written::default();
-        let lasting = Nonce::random();
+        let mut written = WrittenDeadlines::default();
+        let lasting = OwnerId::random();
         written.holds(lasting, 1_000_000);
         for deadline in 0..10_000 {
             written.sweep(deadline);
-            written.holds(Nonce::random(), deadline);
+            written.holds(OwnerId::random(), deadline);
         }
         assert!(written.locks.len() <= SWEEP_FROM, "{}", written.locks.len());
         assert_eq!(written.release(lasting).unwrap(), [1_000_000]);
         // As long as they last they are known, however many.
         for _ in 0..10_000 {
             written.sweep(10_000);
-            written.holds(Nonce::random(), 20_000);
+            written.holds(OwnerId::random(), 20_000);
         }
         assert!(written.locks.len() > 10_000);
     }

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use crate::backend::{Asked, Seen};
-use crate::clock::{Moment, ServerMs};
-use crate::dialect::CLOCK_TOLERANCE;
+use crate::backend::{AcquireOutcome, ObservedHolder};
 use crate::error::LockError;
-use crate::foreign;
-use crate::key::LockKey;
-use crate::table::HolderSeen;
-use crate::wait::Ahead;
+use crate::error::foreign_key;
+use crate::protocol::clock::{Moment, ServerMs};
+use crate::protocol::dialect::CLOCK_TOLERANCE;
+use crate::protocol::key::LockKey;
+use crate::protocol::lock_state::RawHolder;
+use crate::protocol::poll_schedule::HolderExpiry;
 
 /// What a look at the key found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FoundValue {
     /// No key: it was free a moment later.
     Nothing,
     Value {
@@ -25,8 +25,8 @@ pub(super) enum Found {
     Type(String),
 }
 
-impl Found {
-    pub(super) fn by_script(holder: HolderSeen) -> Self {
+impl FoundValue {
+    pub(super) fn by_script(holder: RawHolder) -> Self {
         Self::Value {
             remaining: holder.remaining_ms.map(Duration::from_millis),
             text: holder.value,
@@ -50,17 +50,17 @@ impl Found {
 /// What it means to one who expects an owner there.
 pub(super) fn where_an_owner_belongs(
     key: &LockKey,
-    found: &Found,
+    found: &FoundValue,
     server_ms: ServerMs,
     now: Moment,
-) -> Result<Asked, LockError> {
-    if let Found::Value { text, remaining } = found {
+) -> Result<AcquireOutcome, LockError> {
+    if let FoundValue::Value { text, remaining } = found {
         // An owner may be a time: the one at which it asked, which has passed.
         let is_ahead = text
             .parse::<u64>()
             .is_ok_and(|ends| ends > server_ms.as_u64());
-        if foreign::is_deadline(text) && (is_ahead || remaining.is_none()) {
-            return Err(foreign::deadline(key, text));
+        if foreign_key::is_deadline(text) && (is_ahead || remaining.is_none()) {
+            return Err(foreign_key::deadline(key, text));
         }
     }
     held_by_another(key, found, now)
@@ -70,17 +70,17 @@ pub(super) fn where_an_owner_belongs(
 /// an expiry that is to be respected; an owner of other clients is not told from rubbish.
 pub(super) fn where_a_deadline_belongs(
     key: &LockKey,
-    found: &Found,
+    found: &FoundValue,
     server_ms: ServerMs,
     now: Moment,
-) -> Result<Asked, LockError> {
+) -> Result<AcquireOutcome, LockError> {
     let mut asked = held_by_another(key, found, now)?;
-    let Found::Value { text, remaining } = found else {
+    let FoundValue::Value { text, remaining } = found else {
         return Ok(asked);
     };
     if is_a_deadline_with(text, *remaining, server_ms) {
-        if let Asked::Busy {
-            ahead: Ahead::Polled { ends },
+        if let AcquireOutcome::Busy {
+            holder_expiry: HolderExpiry::Polled { ends },
             ..
         } = &mut asked
         {
@@ -89,10 +89,13 @@ pub(super) fn where_a_deadline_belongs(
         }
         return Ok(asked);
     }
-    let seen = Seen::by(text, *remaining);
-    let ours = seen.is_some_and(|seen| seen.nonce.is_some());
+    let seen = ObservedHolder::by(text, *remaining);
+    let ours = seen.is_some_and(|seen| seen.owner_id.is_some());
     if !ours || remaining.is_none() {
-        return Err(foreign::owner(key, &crate::wire::tidy_label(text)));
+        return Err(foreign_key::owner(
+            key,
+            &crate::protocol::wire::tidy_label(text),
+        ));
     }
     Ok(asked)
 }
@@ -103,35 +106,43 @@ fn is_a_deadline_with(text: &str, remaining: Option<Duration>, server_ms: Server
         .parse::<u64>()
         .is_ok_and(|ends| ends < server_ms.as_u64());
     let goes_with_it = remaining.is_none_or(|remaining| remaining <= CLOCK_TOLERANCE);
-    foreign::is_deadline(text) && (!is_over || goes_with_it)
+    foreign_key::is_deadline(text) && (!is_over || goes_with_it)
 }
 
-fn held_by_another(key: &LockKey, found: &Found, now: Moment) -> Result<Asked, LockError> {
-    let (ahead, holder) = match found {
-        Found::Nothing => (Ahead::Polled { ends: now }, None),
-        Found::Type(kind) => return Err(foreign::of_type(key, kind)),
-        Found::Value { text, remaining } => {
-            let ahead = remaining.map_or(Ahead::NoExpiry, |remaining| Ahead::Polled {
-                ends: now.plus(remaining),
-            });
-            (ahead, Seen::by(text, *remaining))
+fn held_by_another(
+    key: &LockKey,
+    found: &FoundValue,
+    now: Moment,
+) -> Result<AcquireOutcome, LockError> {
+    let (holder_expiry, holder) = match found {
+        FoundValue::Nothing => (HolderExpiry::Polled { ends: now }, None),
+        FoundValue::Type(kind) => return Err(foreign_key::of_type(key, kind)),
+        FoundValue::Value { text, remaining } => {
+            let holder_expiry =
+                remaining.map_or(HolderExpiry::NoExpiry, |remaining| HolderExpiry::Polled {
+                    ends: now.plus(remaining),
+                });
+            (holder_expiry, ObservedHolder::by(text, *remaining))
         }
     };
-    Ok(Asked::Busy { ahead, holder })
+    Ok(AcquireOutcome::Busy {
+        holder_expiry,
+        holder,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialect::{Dialect, ReleaseBy};
-    use crate::key::LockName;
+    use crate::protocol::dialect::{Dialect, ReleaseMethod};
+    use crate::protocol::key::LockName;
 
     const SERVER_MS: ServerMs = ServerMs::new(1_763_700_000_000);
     const OURS: &str = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 web-1";
     const NATIVE: &str = "lk1:6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 12 99 web-1";
 
-    fn value(text: &str, remaining_ms: Option<u64>) -> Found {
-        Found::Value {
+    fn value(text: &str, remaining_ms: Option<u64>) -> FoundValue {
+        FoundValue::Value {
             text: text.to_owned(),
             remaining: remaining_ms.map(Duration::from_millis),
         }
@@ -142,22 +153,22 @@ mod tests {
         key.in_dialect(dialect)
     }
 
-    fn owners(found: &Found) -> Result<Asked, LockError> {
-        let release = ReleaseBy::Script;
+    fn owners(found: &FoundValue) -> Result<AcquireOutcome, LockError> {
+        let release = ReleaseMethod::Script;
         let key = key(Dialect::SetNxPx { release });
         where_an_owner_belongs(&key, found, SERVER_MS, Moment::from_millis(0))
     }
 
-    fn deadlines(found: &Found) -> Result<Asked, LockError> {
+    fn deadlines(found: &FoundValue) -> Result<AcquireOutcome, LockError> {
         let key = key(Dialect::DeadlineGetset);
         where_a_deadline_belongs(&key, found, SERVER_MS, Moment::from_millis(0))
     }
 
-    fn is_waited_for(asked: &Result<Asked, LockError>) -> bool {
+    fn is_waited_for(asked: &Result<AcquireOutcome, LockError>) -> bool {
         matches!(
             asked,
-            Ok(Asked::Busy {
-                ahead: Ahead::Polled { .. },
+            Ok(AcquireOutcome::Busy {
+                holder_expiry: HolderExpiry::Polled { .. },
                 ..
             })
         )
@@ -168,16 +179,20 @@ mod tests {
         for text in [OURS, NATIVE, "me", "1763699999999", "17", ""] {
             assert!(is_waited_for(&owners(&value(text, Some(5)))), "{text}");
         }
-        assert!(is_waited_for(&owners(&Found::Nothing)));
+        assert!(is_waited_for(&owners(&FoundValue::Nothing)));
     }
 
     #[test]
     fn an_owner_without_expiry_is_about_to_get_one() {
         let asked = owners(&value("me", None)).unwrap();
-        let Asked::Busy { ahead, holder } = asked else {
+        let AcquireOutcome::Busy {
+            holder_expiry,
+            holder,
+        } = asked
+        else {
             panic!("{asked:?}");
         };
-        assert_eq!(ahead, Ahead::NoExpiry);
+        assert_eq!(holder_expiry, HolderExpiry::NoExpiry);
         assert_eq!(&*holder.unwrap().label, "me");
     }
 
@@ -225,7 +240,7 @@ mod tests {
     #[test]
     fn other_types_are_nobody_s_lock() {
         for asked in [owners, deadlines] {
-            let error = asked(&Found::Type("hash".into())).unwrap_err();
+            let error = asked(&FoundValue::Type("hash".into())).unwrap_err();
             assert!(error.to_string().contains("Redisson"), "{error}");
         }
     }
@@ -238,12 +253,12 @@ mod tests {
             ("4e2a", "4e2a", false),
         ] {
             let asked = owners(&value(text, Some(5))).unwrap();
-            let Asked::Busy { holder, .. } = asked else {
+            let AcquireOutcome::Busy { holder, .. } = asked else {
                 panic!("{asked:?}");
             };
             let holder = holder.unwrap();
             assert_eq!(&*holder.label, label);
-            assert_eq!(holder.nonce.is_some(), known);
+            assert_eq!(holder.owner_id.is_some(), known);
         }
     }
 }

@@ -6,33 +6,35 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tracing::warn;
 
-use super::found::{Found, where_an_owner_belongs};
-use super::take::take;
+use super::acquire::acquire_by_script;
+use super::found::{FoundValue, where_an_owner_belongs};
+use crate::backend::redis::client::{Call, NotAfter, RedisClient, server_error};
 use crate::backend::redis::connection::Connection;
-use crate::backend::redis::fault::is_wrong_type;
-use crate::backend::redis::reply::{self, Timed, server_time, unexpected};
-use crate::backend::redis::scripts::{OWNER_EXTEND, OWNER_RELEASE, OWNER_REPAIR, SETNX_EXPIRE};
-use crate::backend::redis::server::{Call, NotAfter, Server, refused};
-use crate::backend::{Asked, Attempt, Ending, Released, Renewal, Renewed};
-use crate::clock::{Clock, Moment, ServerMs};
+use crate::backend::redis::errors::is_wrong_type;
+use crate::backend::redis::reply::{self, ScriptReply, server_time, unexpected};
+use crate::backend::redis::scripts::{OWNER_RELEASE, OWNER_RENEW, OWNER_REPAIR, SETNX_EXPIRE};
+use crate::backend::{
+    AcquireOutcome, Acquisition, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
+};
 use crate::error::LockError;
-use crate::nonce::Nonce;
-use crate::ttl::whole_millis;
-use crate::wait::Ahead;
-use crate::wire::PlainOwner;
+use crate::protocol::clock::{Clock, Moment, ServerMs};
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::poll_schedule::HolderExpiry;
+use crate::protocol::ttl::whole_millis;
+use crate::protocol::wire::PlainOwner;
 
 /// As much of a value as is looked at: more than any owner of ours has.
 const VALUE_LIMIT: usize = 200;
 
 pub(super) struct Owners {
-    server: Arc<Server>,
+    client: Arc<RedisClient>,
     label: Arc<str>,
 }
 
 /// The answer to a command that takes the lock when the key is free.
-struct Look {
-    taken: bool,
-    found: Found,
+struct Inspection {
+    is_set: bool,
+    found: FoundValue,
     /// The beginning of the value, which need not be text.
     bytes: Vec<u8>,
     sent: Moment,
@@ -40,50 +42,55 @@ struct Look {
 }
 
 impl Owners {
-    pub(super) fn new(server: Arc<Server>, label: Arc<str>) -> Self {
-        Self { server, label }
+    pub(super) fn new(client: Arc<RedisClient>, label: Arc<str>) -> Self {
+        Self { client, label }
     }
 
     /// The value that this acquisition writes, and no other one.
-    pub(super) fn owner(&self, nonce: Nonce) -> String {
+    pub(super) fn owner(&self, owner_id: OwnerId) -> String {
         let label = self.label.to_string();
-        PlainOwner { nonce, label }.to_string()
+        PlainOwner { owner_id, label }.to_string()
     }
 
     /// What stands in a key that stays locked after its release.
     pub(super) fn nobody(&self) -> String {
-        self.owner(Nonce::nobody())
+        self.owner(OwnerId::nil())
     }
 
     /// `SET key owner NX PX ttl`.
     pub(super) async fn set_nx_px(
         &self,
-        attempt: &mut Attempt,
+        acquisition: &mut Acquisition,
         connection: &Connection,
         limit: Duration,
-    ) -> Result<Asked, LockError> {
-        let owner = self.owner(attempt.nonce);
-        let ttl = attempt.terms.ttl;
+    ) -> Result<AcquireOutcome, LockError> {
+        let owner = self.owner(acquisition.owner_id);
+        let ttl = acquisition.lease_config.ttl;
         let mut take = redis::cmd("SET");
-        take.arg(attempt.key.as_str())
+        take.arg(acquisition.key.as_str())
             .arg(&owner)
             .arg("NX")
             .arg("PX")
             .arg(ttl.as_millis());
-        let look = self.take_or_look(attempt, connection, take, limit).await?;
+        let inspected = self
+            .set_or_inspect(acquisition, connection, take, limit)
+            .await?;
         // An earlier copy may have done it, and its answer be lost.
-        let remaining = if look.taken {
+        let remaining = if inspected.is_set {
             Some(ttl.as_duration())
         } else {
-            look.found.remaining().filter(|_| look.found.is_by(&owner))
+            inspected
+                .found
+                .remaining()
+                .filter(|_| inspected.found.is_by(&owner))
         };
         match remaining {
-            Some(remaining) => Ok(Asked::Held {
+            Some(remaining) => Ok(AcquireOutcome::Held {
                 token: None,
-                sent: look.sent,
+                sent: inspected.sent,
                 remaining: remaining.min(ttl.as_duration()),
             }),
-            None => busy(attempt, &look.found, look.server_ms),
+            None => busy(acquisition, &inspected.found, inspected.server_ms),
         }
     }
 
@@ -91,27 +98,29 @@ impl Owners {
     /// stopped in between, for longer than the expiry that somebody else gave to its key.
     pub(super) async fn setnx(
         &self,
-        attempt: &mut Attempt,
+        acquisition: &mut Acquisition,
         connection: &Connection,
         limit: Duration,
-    ) -> Result<Asked, LockError> {
+    ) -> Result<AcquireOutcome, LockError> {
         let until = Clock::System.now().plus(limit);
-        let owner = self.owner(attempt.nonce);
-        let ttl = attempt.terms.ttl;
+        let owner = self.owner(acquisition.owner_id);
+        let ttl = acquisition.lease_config.ttl;
         let ttl_ms = ttl.as_millis();
         let mut take = redis::cmd("SETNX");
-        take.arg(attempt.key.as_str()).arg(&owner);
-        let look = self.take_or_look(attempt, connection, take, limit).await?;
-        let key = attempt.key.clone();
+        take.arg(acquisition.key.as_str()).arg(&owner);
+        let inspected = self
+            .set_or_inspect(acquisition, connection, take, limit)
+            .await?;
+        let key = acquisition.key.clone();
         let left = until.since(Clock::System.now());
-        if look.taken || look.found.is_by(&owner) {
+        if inspected.is_set || inspected.found.is_by(&owner) {
             let args = [owner, ttl_ms.to_string()];
-            let script = &OWNER_EXTEND;
+            let script = &OWNER_RENEW;
             let expires = self
-                .server
-                .ask(connection, script, &key, &args, reply::was_ours, left)
+                .client
+                .call_script(connection, script, &key, &args, reply::was_owner, left)
                 .await;
-            let expires = match expires {
+            let (sent, expires) = match expires {
                 Ok(expires) => expires,
                 Err(error) => {
                     if error.is_refused_for_good() {
@@ -124,37 +133,37 @@ impl Owners {
                     return Err(error);
                 }
             };
-            if expires.it {
-                return Ok(Asked::Held {
+            if expires.value {
+                return Ok(AcquireOutcome::Held {
                     token: None,
-                    sent: expires.sent,
+                    sent,
                     remaining: ttl.as_duration(),
                 });
             }
-            return busy(attempt, &Found::Nothing, expires.server_ms);
+            return busy(acquisition, &FoundValue::Nothing, expires.server_ms());
         }
-        let asked = busy(attempt, &look.found, look.server_ms)?;
-        let Asked::Busy {
-            ahead: Ahead::NoExpiry,
+        let asked = busy(acquisition, &inspected.found, inspected.server_ms)?;
+        let AcquireOutcome::Busy {
+            holder_expiry: HolderExpiry::NoExpiry,
             holder,
         } = &asked
         else {
             return Ok(asked);
         };
-        let args = [look.bytes, ttl_ms.to_string().into_bytes()];
+        let args = [inspected.bytes, ttl_ms.to_string().into_bytes()];
         let script = &OWNER_REPAIR;
-        let repaired = self
-            .server
-            .ask(connection, script, &key, &args, reply::was_ours, left)
+        let (sent, repaired) = self
+            .client
+            .call_script(connection, script, &key, &args, reply::was_owner, left)
             .await?;
-        if repaired.it {
-            self.server.counters.trace(|| {
+        if repaired.value {
+            self.client.counters.trace(|| {
                 warn!(%key, "a lock without an expiry was given one: its holder died, or is slow");
             });
         }
-        Ok(Asked::Busy {
-            ahead: Ahead::Polled {
-                ends: repaired.sent.plus(ttl.as_duration()),
+        Ok(AcquireOutcome::Busy {
+            holder_expiry: HolderExpiry::Polled {
+                ends: sent.plus(ttl.as_duration()),
             },
             holder: holder.clone(),
         })
@@ -163,12 +172,12 @@ impl Owners {
     /// `SETNX` and `EXPIRE` in one script.
     pub(super) async fn script(
         &self,
-        attempt: &mut Attempt,
+        acquisition: &mut Acquisition,
         connection: &Connection,
         limit: Duration,
-    ) -> Result<Asked, LockError> {
-        let owner = self.owner(attempt.nonce);
-        let seconds = attempt.terms.ttl.as_duration().as_secs();
+    ) -> Result<AcquireOutcome, LockError> {
+        let owner = self.owner(acquisition.owner_id);
+        let seconds = acquisition.lease_config.ttl.as_duration().as_secs();
         let args = |timing: NotAfter| {
             vec![
                 owner.clone(),
@@ -176,28 +185,29 @@ impl Owners {
                 timing.not_after_ms.to_string(),
             ]
         };
-        let server = &self.server;
-        let taken = take(server, attempt, connection, &SETNX_EXPIRE, args, limit).await?;
-        match taken.got {
-            Ok(remaining) => Ok(Asked::Held {
+        let client = &self.client;
+        let outcome =
+            acquire_by_script(client, acquisition, connection, &SETNX_EXPIRE, args, limit).await?;
+        match outcome.result {
+            Ok(remaining) => Ok(AcquireOutcome::Held {
                 token: None,
-                sent: taken.sent,
+                sent: outcome.sent,
                 remaining,
             }),
-            Err(found) => busy(attempt, &found, taken.server_ms),
+            Err(found) => busy(acquisition, &found, outcome.server_ms),
         }
     }
 
     /// One pipeline: the command that takes, and what stands there if it did not.
-    async fn take_or_look(
+    async fn set_or_inspect(
         &self,
-        attempt: &mut Attempt,
+        acquisition: &mut Acquisition,
         connection: &Connection,
         take: Cmd,
         limit: Duration,
-    ) -> Result<Look, LockError> {
+    ) -> Result<Inspection, LockError> {
         let until = Clock::System.now().plus(limit);
-        let key = attempt.key.clone();
+        let key = acquisition.key.clone();
         let mut pipeline = Pipeline::with_capacity(4);
         pipeline.add_command(take);
         pipeline.cmd("PTTL").arg(key.as_str());
@@ -211,27 +221,27 @@ impl Owners {
         let sent = Clock::System.now();
         // Such a command knows no time after which it must do nothing. What a late copy of it
         // takes is found by the releases that go on until then, or ends with its ttl.
-        let not_after = self.server.not_after(connection, sent).not_after_ms;
-        let copy = attempt.sending(connection.origin, not_after);
+        let not_after = self.client.not_after(connection, sent).not_after_ms;
+        let copy = acquisition.sending(connection.origin, not_after);
         let replies = connection.call_all(&pipeline, until.since(sent)).await?;
-        attempt.answered(&copy);
-        let refused = |error: RedisError| refused(connection, &key, &error);
+        acquisition.answered(&copy);
+        let server_error = |error: RedisError| server_error(connection, &key, &error);
         let [took, pttl, value, time]: [Result<Value, RedisError>; 4] =
             replies.try_into().map_err(|_| unexpected())?;
-        let taken = match took.map_err(refused)? {
+        let is_set = match took.map_err(server_error)? {
             Value::Okay | Value::Int(1) => true,
             Value::Nil | Value::Int(0) => false,
             _ => return Err(unexpected()),
         };
-        let server_us = server_time(time.map_err(refused)?)?;
-        self.server.told_time(connection, sent, server_us);
-        let pttl: i64 = read(pttl.map_err(refused)?)?;
+        let server_us = server_time(time.map_err(server_error)?)?;
+        self.client.record_server_time(connection, sent, server_us);
+        let pttl: i64 = read(pttl.map_err(server_error)?)?;
         let mut bytes = Vec::new();
         let found = match value {
-            _ if pttl == -2 => Found::Nothing,
+            _ if pttl == -2 => FoundValue::Nothing,
             Ok(value) => {
                 bytes = read(value)?;
-                Found::Value {
+                FoundValue::Value {
                     text: String::from_utf8_lossy(&bytes).into_owned(),
                     remaining: u64::try_from(pttl).ok().map(Duration::from_millis),
                 }
@@ -240,18 +250,18 @@ impl Owners {
                 let mut kind = redis::cmd("TYPE");
                 kind.arg(key.as_str());
                 let left = until.since(Clock::System.now());
-                let kind = connection.call(&kind, left).await?.map_err(refused)?;
+                let kind = connection.call(&kind, left).await?.map_err(server_error)?;
                 let kind: String = read(kind)?;
                 match kind.as_str() {
                     // Another one than a moment ago.
-                    "none" | "string" => Found::Nothing,
-                    _ => Found::Type(kind),
+                    "none" | "string" => FoundValue::Nothing,
+                    _ => FoundValue::Type(kind),
                 }
             }
-            Err(error) => return Err(refused(error)),
+            Err(error) => return Err(server_error(error)),
         };
-        Ok(Look {
-            taken,
+        Ok(Inspection {
+            is_set,
             found,
             bytes,
             sent,
@@ -259,84 +269,96 @@ impl Owners {
         })
     }
 
-    pub(super) async fn extend(&self, renewals: &[Renewal], limit: Duration) -> Vec<Renewed> {
+    pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
         let args = |renewal: &Renewal, _| {
             let ttl = whole_millis(renewal.ttl);
-            vec![self.owner(renewal.nonce), ttl.to_string()]
+            vec![self.owner(renewal.owner_id), ttl.to_string()]
         };
         let read = |renewal: &Renewal, _, sent, reply| {
-            let Timed { it, server_us } = reply::was_ours(reply)?;
-            let it = Renewed::if_ours(it, renewal, sent);
-            Ok(Timed { it, server_us })
+            let ScriptReply { value, server_us } = reply::was_owner(reply)?;
+            let value = RenewOutcome::if_ours(value, renewal, sent);
+            Ok(ScriptReply { value, server_us })
         };
-        self.server
-            .renew_each(&OWNER_EXTEND, renewals, args, read, limit)
+        self.client
+            .renew_each(&OWNER_RENEW, renewals, args, read, limit)
             .await
     }
 
-    pub(super) async fn take_back(
+    pub(super) async fn release(
         &self,
-        ending: &Ending,
+        release_request: &ReleaseRequest,
         limit: Duration,
-    ) -> Result<Released, LockError> {
+    ) -> Result<ReleaseOutcome, LockError> {
         let until = Clock::System.now().plus(limit);
-        let connection = self.server.connection_for(ending, limit).await?;
+        let connection = self.client.connection_for(release_request, limit).await?;
         let now = Clock::System.now();
-        let args = self.release_args(ending, now);
-        let (script, key, left) = (&OWNER_RELEASE, &ending.key, until.since(now));
-        let asked = self
-            .server
-            .ask(&connection, script, key, &args, reply::was_ours, left)
+        let args = self.release_args(release_request, now);
+        let (script, key, left) = (&OWNER_RELEASE, &release_request.key, until.since(now));
+        let (_, reply) = self
+            .client
+            .call_script(&connection, script, key, &args, reply::was_owner, left)
             .await?;
-        Ok(Released::without_waiters(asked.it, asked.server_ms))
+        Ok(ReleaseOutcome::without_waiters(
+            reply.value,
+            reply.server_ms(),
+        ))
     }
 
     /// Many releases in one pipeline.
-    pub(super) async fn take_back_all(
+    pub(super) async fn release_all(
         &self,
-        endings: &[Ending],
+        release_requests: &[ReleaseRequest],
         limit: Duration,
-    ) -> Vec<Result<Released, LockError>> {
-        if endings.is_empty() {
+    ) -> Vec<Result<ReleaseOutcome, LockError>> {
+        if release_requests.is_empty() {
             return Vec::new();
         }
         let until = Clock::System.now().plus(limit);
-        let connection = match self.server.connections.here(limit).await {
+        let connection = match self.client.pool.for_current_runtime(limit).await {
             Ok(connection) => connection,
-            Err(error) => return endings.iter().map(|_| Err(error.clone())).collect(),
+            Err(error) => {
+                return release_requests
+                    .iter()
+                    .map(|_| Err(error.clone()))
+                    .collect();
+            }
         };
         let now = Clock::System.now();
-        let calls: Vec<_> = endings
+        let calls: Vec<_> = release_requests
             .iter()
-            .map(|ending| Call {
-                key: &ending.key,
-                keys: vec![ending.key.as_str()],
+            .map(|release_request| Call {
+                key: &release_request.key,
+                keys: vec![release_request.key.as_str()],
             })
             .collect();
         let write_args = |at: usize, command: &mut Cmd| {
-            command.arg(&self.release_args(&endings[at], now));
+            command.arg(&self.release_args(&release_requests[at], now));
         };
         let read = |_, _, reply| {
-            let Timed { it, server_us } = reply::was_ours(reply)?;
-            let it = Released::without_waiters(it, ServerMs::from_micros(server_us));
-            Ok(Timed { it, server_us })
+            let ScriptReply { value, server_us } = reply::was_owner(reply)?;
+            let value = ReleaseOutcome::without_waiters(value, ServerMs::from_micros(server_us));
+            Ok(ScriptReply { value, server_us })
         };
         let left = until.since(now);
-        self.server
+        self.client
             .run_each(&connection, &OWNER_RELEASE, &calls, write_args, read, left)
             .await
     }
 
-    fn release_args(&self, ending: &Ending, now: Moment) -> [String; 3] {
-        let keep = ending.keep_ms(now).to_string();
-        [self.owner(ending.nonce), keep, self.nobody()]
+    fn release_args(&self, release_request: &ReleaseRequest, now: Moment) -> [String; 3] {
+        let keep = release_request.min_hold_ms(now).to_string();
+        [self.owner(release_request.owner_id), keep, self.nobody()]
     }
 }
 
 /// Somebody else has it, or something is wrong with what stands there.
-fn busy(attempt: &mut Attempt, found: &Found, server_ms: ServerMs) -> Result<Asked, LockError> {
-    attempt.out();
-    where_an_owner_belongs(&attempt.key, found, server_ms, Clock::System.now())
+fn busy(
+    acquisition: &mut Acquisition,
+    found: &FoundValue,
+    server_ms: ServerMs,
+) -> Result<AcquireOutcome, LockError> {
+    acquisition.out();
+    where_an_owner_belongs(&acquisition.key, found, server_ms, Clock::System.now())
 }
 
 fn read<T: redis::FromRedisValue>(value: Value) -> Result<T, LockError> {

@@ -1,0 +1,325 @@
+//! Native locks on one primary.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use super::client::{Call, LATE_TRIES, NotAfter, RedisClient, clock_runs_away, server_error};
+use super::connection::Connection;
+use super::reply::{self, ScriptReply};
+use super::scripts::{ACQUIRE, RELEASE, RENEW};
+use crate::backend::{
+    AcquireOutcome, Acquisition, EntryParams, ObservedHolder, ReleaseOutcome, ReleaseRequest,
+    RenewOutcome, Renewal,
+};
+use crate::config::ManagerConfig;
+use crate::error::LockError;
+use crate::error::foreign_key;
+use crate::protocol::clock::{Clock, Moment, ServerMs};
+use crate::protocol::lock_state::{self, AcquireReply, RawHolder, Verdict};
+use crate::protocol::poll_schedule::{self, HolderExpiry};
+use crate::protocol::ttl::whole_millis;
+use crate::protocol::wire::{Mode, NATIVE};
+
+/// How far the seed of a counter lies ahead of the server's time: nothing, on one primary.
+const LEAD: u64 = 0;
+/// Of the lock: the exclusive one.
+const KIND: &str = "";
+
+/// Native locks on one server.
+pub(super) struct NativeLocks {
+    client: Arc<RedisClient>,
+    grace_ms: u64,
+    label: Arc<str>,
+}
+
+impl NativeLocks {
+    pub(super) fn new(client: Arc<RedisClient>, config: &ManagerConfig) -> Self {
+        Self {
+            client,
+            grace_ms: whole_millis(config.grace()),
+            label: Arc::clone(&config.label),
+        }
+    }
+
+    pub(super) async fn ask(
+        &self,
+        acquisition: &mut Acquisition,
+        limit: Duration,
+    ) -> Result<AcquireOutcome, LockError> {
+        let until = Clock::System.now().plus(limit);
+        let connection = self.client.pool.for_current_runtime(limit).await?;
+        let left = until.since(Clock::System.now());
+        let mode = self.mode(acquisition, &connection, left).await;
+        for _ in 0..LATE_TRIES {
+            let left = until.since(Clock::System.now());
+            if let Some(asked) = self
+                .acquire_once(acquisition, &connection, mode, left)
+                .await?
+            {
+                return Ok(asked);
+            }
+        }
+        Err(clock_runs_away())
+    }
+
+    /// How one who waits will be told.
+    async fn mode(
+        &self,
+        acquisition: &Acquisition,
+        connection: &Connection,
+        limit: Duration,
+    ) -> Mode {
+        if acquisition.waits_until.is_none() {
+            return Mode::Polling;
+        }
+        let run_id = connection.first.run_id;
+        if self.client.subscription.is_up_for(run_id, limit / 2).await {
+            Mode::Subscribed
+        } else {
+            Mode::Polling
+        }
+    }
+
+    /// `None` when the command was late.
+    async fn acquire_once(
+        &self,
+        acquisition: &mut Acquisition,
+        connection: &Connection,
+        mode: Mode,
+        limit: Duration,
+    ) -> Result<Option<AcquireOutcome>, LockError> {
+        let ttl = acquisition.lease_config.ttl;
+        let now = Clock::System.now();
+        let NotAfter {
+            server_ms,
+            not_after_ms: not_after,
+        } = self.client.not_after(connection, now);
+        acquisition.update_entry(EntryParams {
+            mode,
+            channel: &self.client.subscription.channel,
+            lease: poll_schedule::handover_lease(mode, ttl),
+            now,
+            server_ms,
+            command_timeout: self.client.command_timeout,
+        });
+        let command = acquisition.sending(connection.origin, not_after);
+        let sent = Clock::System.now();
+        let reply = {
+            let keys = acquisition.key.all();
+            let entry = acquisition
+                .entry()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let owner_id = acquisition.owner_id.to_string();
+            let write_args = |cmd: &mut Cmd| {
+                cmd.arg(&owner_id)
+                    .arg(ttl.as_millis())
+                    .arg(connection.floor_us())
+                    .arg(not_after.as_u64())
+                    .arg(&*acquisition.label)
+                    .arg(&entry)
+                    .arg(LEAD)
+                    .arg(KIND);
+                for earlier in acquisition.earlier() {
+                    cmd.arg(earlier.to_string());
+                }
+            };
+            self.client
+                .run(connection, &ACQUIRE, &keys, write_args, limit)
+                .await?
+        };
+        acquisition.answered(&command);
+        let reply = reply.map_err(|error| {
+            let error = server_error(connection, &acquisition.key, &error);
+            if error.is_retryable() {
+                acquisition.refused(&command);
+            }
+            error
+        })?;
+        let answer = reply::acquire(reply)?;
+        self.client
+            .record_server_time(connection, sent, answer.server_us);
+        let poll = (mode == Mode::Polling).then(|| poll_schedule::poll_interval(ttl));
+        asked(acquisition, answer, sent, poll)
+    }
+
+    pub(super) async fn release(
+        &self,
+        release_request: &ReleaseRequest,
+        limit: Duration,
+    ) -> Result<ReleaseOutcome, LockError> {
+        let until = Clock::System.now().plus(limit);
+        let connection = self.client.connection_for(release_request, limit).await?;
+        let sent = Clock::System.now();
+        let write_args =
+            |command: &mut Cmd| self.write_release(command, release_request, &connection, sent);
+        let (keys, left) = (release_request.key.all(), until.since(sent));
+        let reply = self
+            .client
+            .run(&connection, &RELEASE, &keys, write_args, left)
+            .await?;
+        let reply =
+            reply.map_err(|error| server_error(&connection, &release_request.key, &error))?;
+        let ScriptReply { value, server_us } = released(reply)?;
+        self.client.record_server_time(&connection, sent, server_us);
+        Ok(value)
+    }
+
+    /// Many releases in one pipeline.
+    pub(super) async fn release_all(
+        &self,
+        release_requests: &[ReleaseRequest],
+        limit: Duration,
+    ) -> Vec<Result<ReleaseOutcome, LockError>> {
+        if release_requests.is_empty() {
+            return Vec::new();
+        }
+        let until = Clock::System.now().plus(limit);
+        let connection = match self.client.pool.for_current_runtime(limit).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                return release_requests
+                    .iter()
+                    .map(|_| Err(error.clone()))
+                    .collect();
+            }
+        };
+        let now = Clock::System.now();
+        let calls: Vec<_> = release_requests
+            .iter()
+            .map(|release_request| Call {
+                key: &release_request.key,
+                keys: release_request.key.all().to_vec(),
+            })
+            .collect();
+        let write_args = |at: usize, command: &mut Cmd| {
+            self.write_release(command, &release_requests[at], &connection, now);
+        };
+        let read = |_, _, reply| released(reply);
+        let left = until.since(now);
+        self.client
+            .run_each(&connection, &RELEASE, &calls, write_args, read, left)
+            .await
+    }
+
+    fn write_release(
+        &self,
+        command: &mut Cmd,
+        release_request: &ReleaseRequest,
+        connection: &Connection,
+        now: Moment,
+    ) {
+        command
+            .arg(release_request.owner_id.to_string())
+            .arg(connection.floor_us())
+            .arg(self.grace_ms)
+            .arg(release_request.min_hold_ms(now))
+            .arg(LEAD)
+            .arg(&*self.label)
+            .arg(KIND);
+        for entry in &release_request.entries {
+            command.arg(entry.to_string());
+        }
+    }
+
+    pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
+        let args = |renewal: &Renewal, _| {
+            let ttl = whole_millis(renewal.ttl);
+            vec![renewal.owner_id.to_string(), ttl.to_string()]
+        };
+        let read = |_: &Renewal, _, sent, reply| {
+            let ScriptReply { value, server_us } = reply::renew(reply)?;
+            let value = renewed(value, sent);
+            Ok(ScriptReply { value, server_us })
+        };
+        self.client
+            .renew_each(&RENEW, renewals, args, read, limit)
+            .await
+    }
+}
+
+fn released(reply: Value) -> Result<ScriptReply<ReleaseOutcome>, LockError> {
+    let ScriptReply { value, server_us } = reply::release(reply)?;
+    let value = ReleaseOutcome {
+        was_owner: value.verdict != Verdict::NotOwner,
+        server_ms: ServerMs::from_micros(server_us),
+        more: value.more,
+    };
+    Ok(ScriptReply { value, server_us })
+}
+
+fn renewed(answer: lock_state::RenewReply, sent: Moment) -> RenewOutcome {
+    match answer {
+        lock_state::RenewReply::Held {
+            token,
+            remaining_ms,
+        } => RenewOutcome::Held {
+            token: Some(token),
+            sent,
+            remaining: Duration::from_millis(remaining_ms),
+        },
+        lock_state::RenewReply::NotOwner => RenewOutcome::NotOwner,
+    }
+}
+
+/// What an answer means to an attempt; `None` when the command was late.
+fn asked(
+    acquisition: &mut Acquisition,
+    answer: ScriptReply<AcquireReply>,
+    sent: Moment,
+    poll: Option<Duration>,
+) -> Result<Option<AcquireOutcome>, LockError> {
+    let received = Clock::System.now();
+    Ok(Some(match answer.value {
+        AcquireReply::Late => return Ok(None),
+        AcquireReply::Held {
+            token,
+            remaining_ms,
+        } => AcquireOutcome::Held {
+            token: Some(token),
+            sent,
+            remaining: Duration::from_millis(remaining_ms),
+        },
+        AcquireReply::Queued { rank, holder } => {
+            acquisition.queued(ServerMs::from_micros(answer.server_us));
+            AcquireOutcome::Queued {
+                rank,
+                holder_expiry: holder_expiry(&holder, received),
+                holder: seen(&holder),
+                poll,
+            }
+        }
+        AcquireReply::More => AcquireOutcome::More,
+        AcquireReply::Busy { holder } => {
+            acquisition.out();
+            AcquireOutcome::Busy {
+                holder_expiry: holder_expiry(&holder, received),
+                holder: seen(&holder),
+            }
+        }
+        AcquireReply::Foreign { found } => {
+            return Err(foreign_key::of_type(&acquisition.key, &found));
+        }
+    }))
+}
+
+fn holder_expiry(holder: &RawHolder, received: Moment) -> HolderExpiry {
+    let Some(remaining_ms) = holder.remaining_ms else {
+        return HolderExpiry::NoExpiry;
+    };
+    let ends = received.plus(Duration::from_millis(remaining_ms));
+    if holder.value.starts_with(NATIVE) {
+        HolderExpiry::Native { ends }
+    } else {
+        HolderExpiry::Foreign { ends }
+    }
+}
+
+fn seen(holder: &RawHolder) -> Option<ObservedHolder> {
+    ObservedHolder::by(
+        &holder.value,
+        holder.remaining_ms.map(Duration::from_millis),
+    )
+}

@@ -1,0 +1,176 @@
+//! The push connection: one private channel for each manager, used for nothing else.
+//!
+//! In RESP3 the confirmation of a subscription can hit any command on its connection, so
+//! subscriptions and lock commands never share one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{PushInfo, PushKind, Value};
+use tokio::sync::Notify;
+use tracing::{debug, warn};
+
+use super::client::{RedisClient, SubscriptionState};
+use super::connection::Connection;
+use super::errors::lock_error;
+use crate::backend::{Grant, Notification};
+use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::backoff::{Backoff, Jitter};
+use crate::protocol::clock::Clock;
+use crate::protocol::clock_sync::grant_deadline;
+use crate::protocol::wire::WireNotification;
+
+/// A connection that is cut in silence is found out after at most this and the command timeout.
+const HEARTBEAT: Duration = Duration::from_secs(3);
+/// A missing right is granted by people, and they take longer.
+const AFTER_REFUSAL: Duration = Duration::from_secs(10);
+
+/// Subscribes, listens until the line breaks, and does so again, for ever.
+pub(super) async fn listen(client: Arc<RedisClient>) {
+    if client.subscription.state() == SubscriptionState::Idle {
+        client.subscription.wanted_by_waiter().await;
+    } else {
+        // It was listened before, and that ended by a panic.
+        set_state(&client, SubscriptionState::Down);
+    }
+    let mut backoff = Backoff::new(Jitter::from_os());
+    let mut warned = false;
+    loop {
+        let pause = match subscribe(&client).await {
+            Ok((connection, broken)) => {
+                backoff.reset();
+                warned = false;
+                client.pool.saw_run_id(connection.first.run_id);
+                set_state(&client, SubscriptionState::Up(connection.first.run_id));
+                wait_until_broken(&client, &connection, &broken).await;
+                client.counters.trace(|| {
+                    debug!("the push connection broke; waiters ask by themselves until it is back");
+                });
+                Duration::ZERO
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut warned, true) {
+                    client
+                        .counters
+                        .trace(|| warn!(%error, "no pushes: waiters ask by themselves"));
+                }
+                let server_error = matches!(
+                    &error,
+                    LockError::Backend(error) if error.kind() == BackendErrorKind::Permission
+                );
+                if server_error {
+                    AFTER_REFUSAL
+                } else {
+                    backoff.pause()
+                }
+            }
+        };
+        set_state(&client, SubscriptionState::Down);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// After each change all waiters look: a push may have been lost, or has another way now. Not
+/// after the first: who waits for it has not asked yet, or polls.
+fn set_state(client: &RedisClient, state: SubscriptionState) {
+    let mut before = state;
+    client
+        .counters
+        .waking(|| before = client.subscription.set(state));
+    if before != state && before != SubscriptionState::Idle {
+        client.notifications.poll_all();
+    }
+}
+
+async fn subscribe(client: &Arc<RedisClient>) -> Result<(Connection, Arc<Notify>), LockError> {
+    let broken = Arc::new(Notify::new());
+    let (receiver, broken_sender) = (Arc::downgrade(client), Arc::clone(&broken));
+    let config =
+        super::connection::Connector::config().set_push_sender(move |message: PushInfo| {
+            if message.kind == PushKind::Disconnection {
+                broken_sender.notify_one();
+            } else if let (Some(client), PushKind::Message) = (receiver.upgrade(), &message.kind) {
+                receive(&client, &message);
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+    let timeout = client.command_timeout;
+    let connection = client.pool.connector.connect_with(config, timeout).await?;
+    let mut handle = connection.handle();
+    let confirmed = handle.subscribe(&client.subscription.channel);
+    match tokio::time::timeout(timeout, confirmed).await {
+        Ok(Ok(())) => Ok((connection, broken)),
+        Ok(Err(error)) => Err(lock_error("cannot subscribe to our channel", &error)),
+        Err(_elapsed) => Err(super::errors::timed_out("cannot subscribe to our channel")),
+    }
+}
+
+/// Until the connection breaks, or does not answer any more.
+async fn wait_until_broken(client: &RedisClient, connection: &Connection, broken: &Notify) {
+    loop {
+        let quiet = tokio::time::timeout(HEARTBEAT, broken.notified()).await;
+        if quiet.is_ok() {
+            return;
+        }
+        let ping = redis::cmd("PING");
+        if connection
+            .call(&ping, client.command_timeout)
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+fn receive(client: &RedisClient, message: &PushInfo) {
+    let received = Clock::System.now();
+    let Some(Value::BulkString(text)) = message.data.get(1) else {
+        return;
+    };
+    let Some(notification) = std::str::from_utf8(text)
+        .ok()
+        .and_then(WireNotification::parse)
+    else {
+        // Anybody who may publish there can send anything: worth a line, and no attention.
+        client
+            .counters
+            .trace(|| debug!("an unknown message on our private channel"));
+        return;
+    };
+    let SubscriptionState::Up(run_id) = client.subscription.state() else {
+        return;
+    };
+    let is_awaited = match notification {
+        WireNotification::Grant {
+            owner_id,
+            token,
+            server_us,
+            lease_ms,
+        } => {
+            let lease = Duration::from_millis(lease_ms);
+            let clock_sync = client.clock_sync();
+            let grant = Grant {
+                token,
+                received,
+                lease,
+                until: grant_deadline(clock_sync, run_id, server_us, lease, received),
+            };
+            client
+                .notifications
+                .notify(owner_id, Notification::Grant(grant))
+        }
+        WireNotification::Head { to, holder_ms, .. } => {
+            let holder_expires_at = received.plus(Duration::from_millis(holder_ms));
+            client
+                .notifications
+                .notify_by_short_id(to, Notification::Head { holder_expires_at })
+        }
+    };
+    if !is_awaited {
+        // Its attempt has ended, and with it went the command that takes everything back.
+        client
+            .counters
+            .trace(|| debug!(%notification, "a push for one who does not wait any more"));
+    }
+}

@@ -1,0 +1,177 @@
+//! The settings of a manager, their defaults, and their checks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::LockError;
+use crate::protocol::dialect::Dialect;
+use crate::protocol::key::{InvalidNameReason, MAX_PREFIX};
+use crate::protocol::ttl::{DEFAULT_TTL, Ttl};
+use crate::protocol::wire::{tidy, tidy_label};
+
+/// What a release does when other clients may wait for the same key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Handover {
+    /// Gives the lock to the next waiter of this library in the same step.
+    #[default]
+    Immediate,
+    /// Leaves the key free for 20 ms first, so that clients of other libraries, which poll for a
+    /// free key, get the lock too. Each release then costs the waiters these 20 ms.
+    YieldToOthers,
+}
+
+/// The settings of a manager.
+#[derive(Clone, Debug)]
+pub(crate) struct ManagerConfig {
+    pub(crate) prefix: Arc<str>,
+    pub(crate) default_ttl: Duration,
+    pub(crate) default_wait: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) shutdown_timeout: Duration,
+    pub(crate) label: Arc<str>,
+    pub(crate) handover: Handover,
+    pub(crate) dialect: Dialect,
+    pub(crate) retry_interval: Duration,
+}
+
+/// Long enough for a queue of short sections, short enough for a user who waits for a reply.
+pub(crate) const DEFAULT_WAIT: Duration = Duration::from_secs(5);
+/// A round trip takes a millisecond or two: a server that needs a second is as good as down.
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
+/// No reply can arrive in less.
+const MIN_COMMAND_TIMEOUT: Duration = Duration::from_millis(1);
+/// Process managers kill a process 10 to 30 s after they stop it. This leaves time for the rest.
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a key with waiters stays free under [`Handover::YieldToOthers`].
+pub(crate) const GRACE: Duration = Duration::from_millis(20);
+/// Shorter than the pauses of other libraries (redsync 50 to 250 ms, redis-py 100 ms), so that
+/// waiters of this library get their share, and long enough for a server to serve hundreds of them.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// More frequent polls would load the server without a benefit.
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
+
+impl Default for ManagerConfig {
+    fn default() -> Self {
+        Self {
+            prefix: "lock:".into(),
+            default_ttl: DEFAULT_TTL,
+            default_wait: DEFAULT_WAIT,
+            command_timeout: COMMAND_TIMEOUT,
+            shutdown_timeout: SHUTDOWN_TIMEOUT,
+            label: default_label().into(),
+            handover: Handover::Immediate,
+            dialect: Dialect::Native,
+            retry_interval: RETRY_INTERVAL,
+        }
+    }
+}
+
+impl ManagerConfig {
+    /// Checks all settings. A manager is only made of valid ones.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        self.check_prefix()?;
+        let (ttl, dialect) = (self.default_ttl, self.dialect);
+        if Ttl::new(ttl).is_none() {
+            return Err(LockError::InvalidTtl { ttl });
+        }
+        dialect
+            .check_ttl(ttl)
+            .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
+        at_least("command_timeout", self.command_timeout, MIN_COMMAND_TIMEOUT)?;
+        at_least("retry_interval", self.retry_interval, MIN_RETRY_INTERVAL)
+    }
+
+    fn check_prefix(&self) -> Result<(), LockError> {
+        let reason = if self.prefix.contains(['{', '}']) {
+            InvalidNameReason::PrefixBrace
+        } else if self.prefix.len() > MAX_PREFIX {
+            InvalidNameReason::PrefixTooLong
+        } else {
+            return Ok(());
+        };
+        let name = tidy(&self.prefix, 40).into();
+        Err(LockError::InvalidName { name, reason })
+    }
+
+    /// For how long a released key with waiters stays free.
+    pub(crate) fn grace(&self) -> Duration {
+        match self.handover {
+            Handover::Immediate => Duration::ZERO,
+            Handover::YieldToOthers => GRACE,
+        }
+    }
+}
+
+fn at_least(setting: &'static str, value: Duration, min: Duration) -> Result<(), LockError> {
+    if value >= min {
+        return Ok(());
+    }
+    let advice = "use at least 1 ms";
+    Err(LockError::InvalidSetting {
+        setting,
+        value,
+        advice,
+    })
+}
+
+/// Host and process id: what an operator needs to find a holder.
+fn default_label() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .or_else(|| std::env::var("COMPUTERNAME").ok());
+    let host = host.as_deref().map_or("host", str::trim);
+    // The process id stands last, and must not be cut off.
+    let host: String = host.chars().take(40).collect();
+    tidy_label(&format!("{host}:{}", std::process::id()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_config_is_valid_and_has_the_documented_values() {
+        let config = ManagerConfig::default();
+        assert!(config.check().is_ok());
+        assert_eq!(config.default_ttl, Duration::from_secs(30));
+        assert_eq!(config.default_wait, Duration::from_secs(5));
+        assert_eq!(config.command_timeout, Duration::from_secs(1));
+        assert_eq!(config.shutdown_timeout, Duration::from_secs(5));
+        assert_eq!(config.retry_interval, Duration::from_millis(50));
+    }
+
+    #[test]
+    fn each_invalid_setting_is_refused() {
+        type Change = fn(&mut ManagerConfig);
+        let cases: [(Change, &str); 7] = [
+            (|c| c.prefix = "a{b".into(), "brace"),
+            (|c| c.prefix = "p".repeat(65).into(), "64 bytes"),
+            (|c| c.default_ttl = Duration::from_millis(99), "100 ms"),
+            (|c| c.default_ttl = Duration::from_secs(86_401), "24 h"),
+            (
+                |c| {
+                    c.dialect = Dialect::LuaSetnxExpire;
+                    c.default_ttl = Duration::from_millis(1_500);
+                },
+                "whole seconds",
+            ),
+            (|c| c.command_timeout = Duration::ZERO, "`command_timeout`"),
+            (|c| c.retry_interval = Duration::ZERO, "`retry_interval`"),
+        ];
+        for (change, text) in cases {
+            let mut config = ManagerConfig::default();
+            change(&mut config);
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn label_ends_with_the_process_id() {
+        let label = ManagerConfig::default().label;
+        let process_id = format!(":{}", std::process::id());
+        assert!(label.ends_with(&process_id), "{label}");
+    }
+}

@@ -1,0 +1,193 @@
+//! Errors of a backend: the server failed, or the connection to it.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+/// What kind of trouble a server, or the way to it, is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BackendErrorKind {
+    /// The URL is malformed, or asks for what this library does not support: TLS, a Sentinel, a
+    /// cluster, or a server where the feature `redis` is missing.
+    InvalidUrl,
+    /// No connection, or a connection that broke.
+    Unreachable,
+    /// No answer in time, which includes a queue of very many dead waiters. Whether the command was
+    /// carried out is settled in the background.
+    TimedOut,
+    /// The server is still reading its data set (LOADING).
+    Loading,
+    /// The server is busy with a script or a function (BUSY).
+    ScriptBusy,
+    /// The server has no memory left for writes (OOM).
+    OutOfMemory,
+    /// The server cannot persist and refuses writes (MISCONF).
+    Misconfigured,
+    /// Too few replicas are connected for the server to accept writes (NOREPLICAS).
+    NoReplicas,
+    /// The server is a replica (READONLY).
+    NotPrimary,
+    /// User or password are missing or wrong (NOAUTH, WRONGPASS).
+    Authentication,
+    /// The user may not run the command, or not on this key or channel (NOPERM).
+    Permission,
+    /// The server accepts no more clients (maxclients).
+    TooManyClients,
+    /// The server is too old, a Sentinel or a node of a cluster, or answers what no server of ours
+    /// would.
+    Unsupported,
+    /// The clock of this machine and that of the server differ by more than the
+    /// [dialect](crate::Dialect) can bear.
+    ClocksDiffer,
+    /// A release got no answer, and must not be sent again in this [dialect](crate::Dialect): the
+    /// lock ends with its ttl, if it was not released.
+    ReleaseUnconfirmed,
+    /// The keeper of this process, which renews and releases, could not be started.
+    BackgroundWorker,
+    /// An error that is none of the above; see its source.
+    Other,
+}
+
+impl BackendErrorKind {
+    pub(super) fn is_transient(self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable
+                | Self::TimedOut
+                | Self::Loading
+                | Self::ScriptBusy
+                | Self::OutOfMemory
+                | Self::Misconfigured
+                | Self::NoReplicas
+                | Self::NotPrimary
+                | Self::TooManyClients
+        )
+    }
+
+    fn advice(self) -> &'static str {
+        match self {
+            Self::InvalidUrl => "use redis://, unix:// or memory://",
+            Self::Unreachable => {
+                "check that the server runs, that host and port are right, and that it takes more clients"
+            }
+            Self::TimedOut => "check the server's load and the network, or raise `command_timeout`",
+            Self::Loading => "the server is still loading its data; try again in a moment",
+            Self::ScriptBusy => "a long script blocks the server; end it, or wait for it",
+            Self::OutOfMemory => "raise the server's maxmemory, or free some",
+            Self::Misconfigured => "the server cannot save to disk and refuses writes; see its log",
+            Self::NoReplicas => "too few replicas are connected for min-replicas-to-write",
+            Self::NotPrimary => "connect to the primary",
+            Self::Authentication => "check user and password in the URL",
+            Self::Permission => {
+                "grant the user the commands, keys and channels that `lock_core::guide::redis` lists"
+            }
+            Self::TooManyClients => "raise the server's maxclients, or close connections",
+            Self::ClocksDiffer => {
+                "synchronize the clocks of both machines (NTP), or use another dialect"
+            }
+            Self::ReleaseUnconfirmed => {
+                "in this dialect it is not sent twice; the lock ends with its ttl"
+            }
+            Self::Unsupported => "use Redis 7.0 or later, or Valkey",
+            Self::BackgroundWorker => "the process could not start a thread; check its limits",
+            Self::Other => "see the cause",
+        }
+    }
+}
+
+/// A server, or the way to it, failed. Cheap to clone.
+#[derive(Clone)]
+pub struct BackendError(Arc<Details>);
+
+#[derive(Clone)]
+struct Details {
+    kind: BackendErrorKind,
+    context: String,
+    detail: Option<&'static str>,
+    advice: &'static str,
+    cause: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl Details {
+    fn new(
+        kind: BackendErrorKind,
+        context: String,
+        cause: Option<Arc<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self {
+            kind,
+            context,
+            detail: None,
+            advice: kind.advice(),
+            cause,
+        }
+    }
+}
+
+impl BackendError {
+    pub(super) fn new(
+        kind: BackendErrorKind,
+        context: String,
+        cause: Option<Arc<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self(Arc::new(Details::new(kind, context, cause)))
+    }
+
+    /// The same error with another advice than that of its kind.
+    pub(super) fn with_advice(&self, advice: &'static str) -> Self {
+        Self(Arc::new(Details {
+            advice,
+            ..(*self.0).clone()
+        }))
+    }
+
+    /// The same error with a detail, such as the source of its URL.
+    pub(super) fn with_detail(&self, detail: &'static str) -> Self {
+        Self(Arc::new(Details {
+            detail: Some(detail),
+            ..(*self.0).clone()
+        }))
+    }
+
+    /// Returns what kind of failure it is.
+    #[must_use]
+    pub fn kind(&self) -> BackendErrorKind {
+        self.0.kind
+    }
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Details {
+            context,
+            detail,
+            advice,
+            ..
+        } = &*self.0;
+        match detail {
+            Some(detail) => write!(f, "{context} ({detail}): {advice}"),
+            None => write!(f, "{context}: {advice}"),
+        }
+    }
+}
+
+impl fmt::Debug for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackendError")
+            .field("kind", &self.0.kind)
+            .field("context", &self.0.context)
+            .field("detail", &self.0.detail)
+            .field("cause", &self.0.cause)
+            .finish()
+    }
+}
+
+impl Error for BackendError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0
+            .cause
+            .as_deref()
+            .map(|cause| cause as &(dyn Error + 'static))
+    }
+}

@@ -1,0 +1,15 @@
+//! The protocol, as pure functions of an event and a time: no IO, no async, no errors of callers.
+
+pub(crate) mod backoff;
+pub(crate) mod clock;
+pub(crate) mod clock_sync;
+pub(crate) mod dialect;
+pub(crate) mod fencing_token;
+pub(crate) mod key;
+pub(crate) mod lease;
+pub(crate) mod lock_state;
+pub(crate) mod owner_id;
+pub(crate) mod poll_schedule;
+pub(crate) mod renew;
+pub(crate) mod ttl;
+pub(crate) mod wire;

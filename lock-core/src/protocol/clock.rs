@@ -1,0 +1,193 @@
+//! Time: which clock a manager lives by, moments on it, and moments on a server's clock.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A moment on one [`Clock`], in nanoseconds from an origin that only that clock knows.
+///
+/// All arithmetic saturates: a deadline far in the future is "never", not a panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    #[cfg(test)]
+    pub(crate) const fn from_millis(ms: u64) -> Self {
+        Self(ms * 1_000_000)
+    }
+
+    pub(crate) fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    pub(crate) fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(span)))
+    }
+
+    pub(crate) fn minus(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(span)))
+    }
+
+    /// Moves by a signed number of microseconds: servers speak in those.
+    pub(crate) fn shifted_us(self, us: i64) -> Self {
+        let span = Duration::from_micros(us.unsigned_abs());
+        if us < 0 {
+            self.minus(span)
+        } else {
+            self.plus(span)
+        }
+    }
+
+    /// How long after `earlier` this is; zero when it is not after it.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A moment on a server's clock, in milliseconds since the epoch.
+///
+/// All arithmetic saturates: what others wrote into the server may be any number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ServerMs(u64);
+
+impl ServerMs {
+    pub(crate) const LAST: Self = Self(u64::MAX);
+
+    pub(crate) const fn new(ms: u64) -> Self {
+        Self(ms)
+    }
+
+    pub(crate) const fn from_micros(us: u64) -> Self {
+        Self(us / 1000)
+    }
+
+    pub(crate) const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn plus(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms))
+    }
+
+    /// How many milliseconds after `earlier` this is; zero when it is not after it.
+    pub(crate) const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Display for ServerMs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The clock that a backend's leases are counted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// The machine's clock. On Linux and Android it is `CLOCK_BOOTTIME`, which goes on while
+    /// the machine is suspended: the server's clock did, and took the lock away meanwhile.
+    System,
+    /// tokio's clock, which tests may pause and advance.
+    Tokio,
+}
+
+impl Clock {
+    pub(crate) fn now(self) -> Moment {
+        match self {
+            Self::System => system_now(),
+            Self::Tokio => Moment(nanos(
+                tokio::time::Instant::now().duration_since(tokio_origin()),
+            )),
+        }
+    }
+}
+
+/// The moment by which an operation has to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    clock: Clock,
+    at: Moment,
+}
+
+impl Deadline {
+    pub(crate) fn after(clock: Clock, limit: Duration) -> Self {
+        let at = clock.now().plus(limit);
+        Self { clock, at }
+    }
+
+    pub(crate) fn left(self) -> Duration {
+        self.at.since(self.clock.now())
+    }
+
+    pub(crate) fn has_passed(self) -> bool {
+        self.left().is_zero()
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn system_now() -> Moment {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+    Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn system_now() -> Moment {
+    static ORIGIN: std::sync::LazyLock<std::time::Instant> =
+        std::sync::LazyLock::new(std::time::Instant::now);
+    Moment(nanos(ORIGIN.elapsed()))
+}
+
+/// A paused clock starts at the real time of the pause, so an origin that is taken once for
+/// the process serves every runtime; a moment before it reads as the origin.
+fn tokio_origin() -> tokio::time::Instant {
+    static ORIGIN: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(|| {
+        // A paused runtime may have been started before this line runs.
+        let now = std::time::Instant::now();
+        now.checked_sub(Duration::from_secs(3600)).unwrap_or(now)
+    });
+    tokio::time::Instant::from_std(*ORIGIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates() {
+        let moment = Moment::from_millis(5);
+        assert_eq!(
+            moment.plus(Duration::MAX).plus(Duration::MAX),
+            Moment(u64::MAX)
+        );
+        assert_eq!(moment.minus(Duration::MAX), Moment(0));
+        assert_eq!(moment.since(Moment::from_millis(9)), Duration::ZERO);
+        assert_eq!(moment.shifted_us(-2_000), Moment::from_millis(3));
+        assert_eq!(moment.shifted_us(i64::MIN), Moment(0));
+        assert_eq!(ServerMs::LAST.plus(1), ServerMs::LAST);
+        assert_eq!(ServerMs::new(1).since(ServerMs::LAST), 0);
+        assert_eq!(ServerMs::from_micros(5_999), ServerMs::new(5));
+    }
+
+    #[test]
+    fn the_system_clock_moves_forward() {
+        let before = Clock::System.now();
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(Clock::System.now().since(before) >= Duration::from_millis(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_tokio_clock_can_be_paused() {
+        let before = Clock::Tokio.now();
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert_eq!(Clock::Tokio.now().since(before), Duration::from_secs(7));
+    }
+}

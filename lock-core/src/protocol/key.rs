@@ -1,0 +1,307 @@
+//! Lock names, and the keys they stand for.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::protocol::dialect::Dialect;
+use crate::protocol::wire::escaped;
+
+/// Every key is sent with every command; longer names are data that lost its way.
+const MAX_NAME: usize = 1024;
+/// The prefix stands in each key, and in each entry of a queue as a part of the channel.
+pub(crate) const MAX_PREFIX: usize = 64;
+/// What the names of companion keys end with: queue, counter, grace, and holders.
+const COMPANIONS: [&str; 4] = [":q", ":f", ":g", ":h"];
+
+/// What a lock is called: at most 1 KiB of text, not empty.
+///
+/// A name may hold one `{tag}`, which is then the hash tag that puts all keys of one tag into
+/// one slot of a Redis Cluster, and no other brace. With a tag it may not end in `:q`, `:f`, `:g` or
+/// `:h`, the endings of the keys that belong to a lock. It is checked when a lock is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockName {
+    text: Arc<str>,
+    /// What is already known to be wrong with it: every acquire reports it.
+    reason: Option<InvalidNameReason>,
+}
+
+impl LockName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// A name that no lock can have, with the reason. `text` is what errors show of it.
+    #[cfg(feature = "macros")]
+    pub(crate) fn invalid(text: impl Into<Arc<str>>, reason: InvalidNameReason) -> Self {
+        Self {
+            text: text.into(),
+            reason: Some(reason),
+        }
+    }
+
+    /// Checks the name. Returns whether it has a hash tag.
+    pub(crate) fn check(&self) -> Result<bool, InvalidNameReason> {
+        if let Some(reason) = self.reason {
+            return Err(reason);
+        }
+        let name = self.as_str();
+        if name.is_empty() {
+            return Err(InvalidNameReason::Empty);
+        }
+        if name.len() > MAX_NAME {
+            return Err(InvalidNameReason::TooLong);
+        }
+        let tagged = has_tag(name)?;
+        if tagged && COMPANIONS.iter().any(|end| name.ends_with(end)) {
+            return Err(InvalidNameReason::Companion);
+        }
+        Ok(tagged)
+    }
+
+    /// What is known to be wrong with the name before a manager is asked.
+    #[cfg(feature = "macros")]
+    pub(crate) fn invalid_reason(&self) -> Option<InvalidNameReason> {
+        self.reason
+    }
+}
+
+impl From<Arc<str>> for LockName {
+    fn from(text: Arc<str>) -> Self {
+        Self { text, reason: None }
+    }
+}
+
+impl From<&str> for LockName {
+    fn from(name: &str) -> Self {
+        Self::from(Arc::<str>::from(name))
+    }
+}
+
+impl From<String> for LockName {
+    fn from(name: String) -> Self {
+        Self::from(Arc::<str>::from(name))
+    }
+}
+
+impl From<&String> for LockName {
+    fn from(name: &String) -> Self {
+        Self::from(name.as_str())
+    }
+}
+
+impl From<Cow<'_, str>> for LockName {
+    fn from(name: Cow<'_, str>) -> Self {
+        Self::from(Arc::<str>::from(name))
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What is wrong with a name or a prefix. The message says what to write instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidNameReason {
+    /// The name has no characters.
+    #[error("it is empty; give the thing that is locked a name")]
+    Empty,
+    /// A placeholder's value has no characters: all calls with such a value would share a lock
+    /// that none of them means.
+    #[error("a value in it is empty; check that value before the call, or lock another one")]
+    EmptyValue,
+    /// The `Display` of a placeholder's value returned an error.
+    #[error("the `Display` of a value in it returned an error; name the lock by another value")]
+    BrokenValue,
+    /// The value of `name = expression` holds `{parameter}` of a parameter that exists: all calls
+    /// would share one lock.
+    #[error(
+        "it holds a placeholder that was not replaced: write the template as a literal, \
+         `name = \"order:{{id}}\"`, or with `lock_name!`"
+    )]
+    UnexpandedTemplate,
+    /// The name is longer than 1 KiB.
+    #[error("it is longer than 1024 bytes; lock a digest of it instead")]
+    TooLong,
+    /// A brace that is not part of the one allowed `{tag}`.
+    #[error("braces may only form one non-empty hash tag, such as `{{user1}}:cart`")]
+    Braces,
+    /// A tagged name ends like one of the companion keys.
+    #[error(
+        "a name with a hash tag may not end in `:q`, `:f`, `:g` or `:h`, which name companion keys"
+    )]
+    Companion,
+    /// The manager's prefix holds a brace.
+    #[error("the manager's prefix may not hold a brace; put the hash tag into the name")]
+    PrefixBrace,
+    /// The manager's prefix is longer than 64 bytes.
+    #[error("the manager's prefix is longer than 64 bytes; put the rest into the names")]
+    PrefixTooLong,
+}
+
+/// The keys of one lock, all in one slot, and the dialect that they are locked in. Cheap to
+/// clone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LockKey {
+    keys: Arc<Keys>,
+    dialect: Dialect,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Keys {
+    text: Arc<str>,
+    queue: String,
+    counter: String,
+    grace: String,
+}
+
+impl LockKey {
+    pub(crate) fn new(prefix: &str, name: &LockName) -> Result<Self, InvalidNameReason> {
+        if prefix.contains(['{', '}']) {
+            return Err(InvalidNameReason::PrefixBrace);
+        }
+        if prefix.len() > MAX_PREFIX {
+            return Err(InvalidNameReason::PrefixTooLong);
+        }
+        let tagged = name.check()?;
+        let name = name.as_str();
+        // By hand, once for all commands: formatting them for each was a tenth of its cost.
+        let (open, close) = if tagged { ("", "") } else { ("{", "}") };
+        let companion = |end| [open, prefix, name, close, end].concat();
+        Ok(Self {
+            keys: Arc::new(Keys {
+                text: [prefix, name].concat().into(),
+                queue: companion(":q"),
+                counter: companion(":f"),
+                grace: companion(":g"),
+            }),
+            dialect: Dialect::Native,
+        })
+    }
+
+    pub(crate) fn in_dialect(mut self, dialect: Dialect) -> Self {
+        self.dialect = dialect;
+        self
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// The key that holds the lock.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.keys.text
+    }
+
+    pub(crate) fn text(&self) -> Arc<str> {
+        Arc::clone(&self.keys.text)
+    }
+
+    /// The zset of those who wait.
+    pub(crate) fn queue(&self) -> &str {
+        &self.keys.queue
+    }
+
+    /// The fencing counter.
+    pub(crate) fn counter(&self) -> &str {
+        &self.keys.counter
+    }
+
+    /// The grace that `share_with_others` leaves to foreign clients.
+    pub(crate) fn grace(&self) -> &str {
+        &self.keys.grace
+    }
+
+    /// All of them, in the order that the scripts have them.
+    #[cfg(feature = "redis")]
+    pub(crate) fn all(&self) -> [&str; 4] {
+        [self.as_str(), self.queue(), self.counter(), self.grace()]
+    }
+}
+
+impl fmt::Display for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&escaped(self.as_str()))
+    }
+}
+
+fn has_tag(name: &str) -> Result<bool, InvalidNameReason> {
+    let Some(open) = name.find(['{', '}']) else {
+        return Ok(false);
+    };
+    let rest = name[open..]
+        .strip_prefix('{')
+        .ok_or(InvalidNameReason::Braces)?;
+    let (tag, after) = rest.split_once('}').ok_or(InvalidNameReason::Braces)?;
+    if tag.is_empty() || tag.contains('{') || after.contains(['{', '}']) {
+        return Err(InvalidNameReason::Braces);
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Result<LockKey, InvalidNameReason> {
+        LockKey::new("lock:", &LockName::from(name))
+    }
+
+    #[test]
+    fn companions_share_the_slot_of_the_key() {
+        let plain = key("order:42").unwrap();
+        assert_eq!(plain.as_str(), "lock:order:42");
+        assert_eq!(plain.queue(), "{lock:order:42}:q");
+        assert_eq!(plain.counter(), "{lock:order:42}:f");
+        assert_eq!(plain.grace(), "{lock:order:42}:g");
+        let tagged = key("{user1}:cart").unwrap();
+        assert_eq!(tagged.queue(), "lock:{user1}:cart:q");
+    }
+
+    #[test]
+    fn two_names_never_share_a_companion() {
+        assert_eq!(key("{a}:q"), Err(InvalidNameReason::Companion));
+        assert_eq!(key("x{a}y:f"), Err(InvalidNameReason::Companion));
+        assert_eq!(key("{a}:g"), Err(InvalidNameReason::Companion));
+        assert_eq!(key("{a}:h"), Err(InvalidNameReason::Companion));
+        assert!(key("a:q").is_ok());
+        assert_eq!(
+            LockKey::new("{", &LockName::from("a}:q")),
+            Err(InvalidNameReason::PrefixBrace)
+        );
+    }
+
+    #[test]
+    fn braces_form_one_tag_or_are_refused() {
+        for bad in [
+            "{", "}", "{}", "}{", "{a", "a}", "{a}{b}", "{a}}", "{{a}}", "{a{b}",
+        ] {
+            assert_eq!(key(bad), Err(InvalidNameReason::Braces), "{bad}");
+        }
+        for good in ["{a}", "x{a}", "{a}x", "x{a:b c}y"] {
+            assert!(key(good).is_ok(), "{good}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_has_at_most_64_bytes() {
+        let name = LockName::from("a");
+        assert!(LockKey::new(&"x".repeat(64), &name).is_ok());
+        let long = LockKey::new(&"é".repeat(33), &name);
+        assert_eq!(long, Err(InvalidNameReason::PrefixTooLong));
+    }
+
+    #[test]
+    fn length_is_counted_in_bytes() {
+        assert_eq!(key(""), Err(InvalidNameReason::Empty));
+        assert!(key(&"x".repeat(1024)).is_ok());
+        assert_eq!(key(&"x".repeat(1025)), Err(InvalidNameReason::TooLong));
+        assert_eq!(key(&"é".repeat(513)), Err(InvalidNameReason::TooLong));
+        assert!(key("a b\n\0 ключ 🔒").is_ok());
+    }
+}

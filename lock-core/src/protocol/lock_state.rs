@@ -1,0 +1,664 @@
+//! The lock table: what a lock does, as one pure state machine.
+//!
+//! `(state, command, now) -> (reply, pushes)`. The in-memory backend is a thin shell around
+//! it, and the Lua scripts are the same machine written for the server: the differential test
+//! gives both the same commands and clock steps and demands the same answers. Each rule has a
+//! name here (a function or a variant) and a test below.
+
+use std::collections::BTreeMap;
+
+use crate::protocol::clock::ServerMs;
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::wire::{Mode, OwnerValue, QueueEntry, WireNotification};
+
+/// How long the counter lives after it was seeded. Counting does not extend that: seeded at a
+/// server time S it gives S and a little, less than one per microsecond, and expires on the same
+/// clock, so that the next seed is higher.
+const COUNTER_LIFE_MS: u64 = 300_000;
+/// The queue outlives the lock and the last look at it by the longest silence of a waiter.
+const QUEUE_LIFE_MS: u64 = 600_000;
+/// Other clients write keys that expire in a million years; no lock of ours lives longer than this.
+const LONGEST_HOLDER_MS: u64 = 86_400_000;
+/// One call looks at so many entries at most, so that it does not hold up the server. Whoever
+/// called repeats it when there are more.
+pub(crate) const SCANNED_PER_CALL: usize = 100;
+
+/// What a lock key holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    not(test),
+    allow(
+        dead_code,
+        reason = "foreign values stand in servers, which the tests compare with"
+    )
+)]
+pub(crate) enum KeyValue {
+    /// A lock of ours.
+    Native(OwnerValue),
+    /// A string that somebody else wrote: another library's lock, or no lock at all.
+    Foreign(String),
+    /// Something that is no string, by its Redis type.
+    OtherType(&'static str),
+}
+
+/// Something with an expiry: it lives while the clock does not show a later time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Expiring<T> {
+    pub(crate) value: T,
+    /// `None` lives until it is deleted.
+    pub(crate) expires_ms: Option<ServerMs>,
+}
+
+impl<T> Expiring<T> {
+    fn is_alive(&self, now_ms: ServerMs) -> bool {
+        self.expires_ms.is_none_or(|end| now_ms <= end)
+    }
+
+    fn remaining_ms(&self, now_ms: ServerMs) -> Option<u64> {
+        self.expires_ms.map(|end| end.since(now_ms))
+    }
+}
+
+/// One lock: the key, its queue, its counter and its grace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct LockState {
+    pub(crate) key: Option<Expiring<KeyValue>>,
+    pub(crate) queue: Option<Expiring<BTreeMap<u64, QueueEntry>>>,
+    pub(crate) counter: Option<Expiring<u64>>,
+    pub(crate) grace: Option<Expiring<()>>,
+}
+
+/// An acquire, as it travels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AcquireCommand<'a> {
+    pub(crate) owner_id: OwnerId,
+    pub(crate) ttl_ms: u64,
+    pub(crate) floor_us: u64,
+    pub(crate) not_after_ms: ServerMs,
+    pub(crate) label: &'a str,
+    /// Absent to ask once without standing in the queue.
+    pub(crate) entry: Option<&'a QueueEntry>,
+    /// How far the seed of a counter lies ahead of the server's time, in microseconds.
+    pub(crate) lead_us: u64,
+    pub(crate) earlier: &'a [QueueEntry],
+}
+
+/// A release or a cancel, as it travels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReleaseCommand<'a> {
+    pub(crate) owner_id: OwnerId,
+    pub(crate) floor_us: u64,
+    pub(crate) grace_ms: u64,
+    /// For how long a lock of the caller's stays locked all the same, owned by nobody.
+    pub(crate) min_hold_ms: u64,
+    /// As in [`AcquireCommand`].
+    pub(crate) lead_us: u64,
+    pub(crate) entries: &'a [QueueEntry],
+}
+
+/// Who holds the key, as an answer tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RawHolder {
+    /// `None` is a key without expiry.
+    pub(crate) remaining_ms: Option<u64>,
+    /// The value of the key; empty while nobody holds it and foreign clients go first.
+    pub(crate) value: String,
+}
+
+/// The answer to an acquire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AcquireReply {
+    Late,
+    Held {
+        token: FencingToken,
+        remaining_ms: u64,
+    },
+    Queued {
+        rank: u64,
+        holder: RawHolder,
+    },
+    Busy {
+        holder: RawHolder,
+    },
+    /// The key is free, and the first entries of the queue were all dead: ask again at once.
+    More,
+    Foreign {
+        found: String,
+    },
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReleaseReply {
+    pub(crate) verdict: Verdict,
+    /// The key is free, and the first entries of the queue were all dead: release again, so that
+    /// whoever lives behind them gets it.
+    pub(crate) more: bool,
+}
+
+/// What became of the caller's lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Free,
+    HandedOver,
+    NotOwner,
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RenewReply {
+    Held {
+        token: FencingToken,
+        remaining_ms: u64,
+    },
+    NotOwner,
+}
+
+/// The server's time, and whether anybody listens on a channel.
+pub(crate) struct Env<'a> {
+    pub(crate) now_us: u64,
+    pub(crate) has_subscriber: &'a dyn Fn(&str) -> bool,
+}
+
+impl Env<'_> {
+    pub(crate) fn now_ms(&self) -> ServerMs {
+        ServerMs::from_micros(self.now_us)
+    }
+}
+
+/// Who gets the lock within one call.
+struct NextOwner {
+    owner_id: OwnerId,
+    lease_ms: u64,
+    label: String,
+    /// Where to tell; absent for the caller, who reads the reply, and for those who poll.
+    channel: Option<String>,
+}
+
+/// What a look at the queue of a free key came to.
+#[derive(Default)]
+struct QueueScan {
+    next_owner: Option<NextOwner>,
+    /// For how long the key stays free for foreign clients.
+    grace_ms: u64,
+    /// Whoever waits first has to be told: nobody got the key, and somebody there may live.
+    notify_head: bool,
+    more: bool,
+}
+
+impl NextOwner {
+    fn caller(command: &AcquireCommand<'_>) -> Self {
+        Self {
+            owner_id: command.owner_id,
+            lease_ms: command.ttl_ms,
+            label: command.label.to_owned(),
+            channel: None,
+        }
+    }
+}
+
+impl LockState {
+    /// Whether nothing is left that a later command could see.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.key.is_none() && self.queue.is_none() && self.counter.is_none() && self.grace.is_none()
+    }
+
+    /// Takes away what has expired, as a server does when a key is touched.
+    pub(crate) fn expire(&mut self, now_ms: ServerMs) {
+        fn drop_dead<T>(slot: &mut Option<Expiring<T>>, now_ms: ServerMs) {
+            if slot
+                .as_ref()
+                .is_some_and(|expiring| !expiring.is_alive(now_ms))
+            {
+                *slot = None;
+            }
+        }
+        drop_dead(&mut self.key, now_ms);
+        drop_dead(&mut self.queue, now_ms);
+        drop_dead(&mut self.counter, now_ms);
+        drop_dead(&mut self.grace, now_ms);
+    }
+
+    /// When all of this is over, if nobody comes: `None` where something lives until it is deleted.
+    pub(crate) fn ends_ms(&self) -> Option<ServerMs> {
+        fn end<T>(slot: Option<&Expiring<T>>) -> Option<ServerMs> {
+            slot.map_or(Some(ServerMs::new(0)), |expiring| expiring.expires_ms)
+        }
+        let key = end(self.key.as_ref())?;
+        let queue = end(self.queue.as_ref())?;
+        let counter = end(self.counter.as_ref())?;
+        let grace = end(self.grace.as_ref())?;
+        Some(key.max(queue).max(counter).max(grace))
+    }
+
+    pub(crate) fn acquire(
+        &mut self,
+        command: &AcquireCommand<'_>,
+        env: &Env<'_>,
+    ) -> (AcquireReply, Vec<WireNotification>) {
+        let now_ms = env.now_ms();
+        if now_ms > command.not_after_ms {
+            return (AcquireReply::Late, Vec::new());
+        }
+        self.expire(now_ms);
+        let mut scan = QueueScan::default();
+        match &mut self.key {
+            Some(Expiring {
+                value: KeyValue::OtherType(found),
+                ..
+            }) => {
+                let found = (*found).to_owned();
+                return (AcquireReply::Foreign { found }, Vec::new());
+            }
+            Some(Expiring {
+                value: KeyValue::Native(owner),
+                expires_ms,
+            }) if owner.owner_id == command.owner_id => {
+                let token = owner.token;
+                return (
+                    confirm_again(token, expires_ms, command.ttl_ms, now_ms),
+                    Vec::new(),
+                );
+            }
+            Some(_) if command.entry.is_none() => {
+                let holder = self.holder_seen(0, now_ms);
+                return (AcquireReply::Busy { holder }, Vec::new());
+            }
+            None if self.queue.is_none() => scan.next_owner = Some(NextOwner::caller(command)),
+            Some(_) | None => {}
+        }
+        let queue = scan.next_owner.is_none();
+        let mut head_left = false;
+        if let (true, Some(entry)) = (queue, command.entry) {
+            let was_queued = self.enqueue(entry, command.earlier);
+            if was_queued && self.key.is_some() {
+                head_left = self.remove_expired_entries(entry, now_ms);
+            }
+        }
+        if queue && self.key.is_none() {
+            scan = self.grant_next(Some(command), env);
+        }
+        let granted = scan.next_owner.as_ref();
+        let token = granted.map(|to| self.grant(to, command.floor_us, command.lead_us, env));
+        let moved = queue && (granted.is_some() || head_left || scan.notify_head);
+        let notifications = self.notifications(granted.zip(token), moved, scan.grace_ms, env);
+        if let (Some(to), Some(token)) = (granted, token)
+            && to.owner_id == command.owner_id
+        {
+            let remaining_ms = to.lease_ms;
+            return (
+                AcquireReply::Held {
+                    token,
+                    remaining_ms,
+                },
+                notifications,
+            );
+        }
+        if scan.more {
+            return (AcquireReply::More, notifications);
+        }
+        let holder = self.holder_seen(scan.grace_ms, now_ms);
+        let Some(entry) = command.entry else {
+            return (AcquireReply::Busy { holder }, notifications);
+        };
+        let rank = self.record_poll(entry, &holder, now_ms);
+        (AcquireReply::Queued { rank, holder }, notifications)
+    }
+
+    pub(crate) fn release(
+        &mut self,
+        command: &ReleaseCommand<'_>,
+        env: &Env<'_>,
+    ) -> (ReleaseReply, Vec<WireNotification>) {
+        let now_ms = env.now_ms();
+        self.expire(now_ms);
+        let was_owner = self.is_owner(command.owner_id);
+        let stays_held = was_owner && command.min_hold_ms > 0;
+        if stays_held {
+            self.hold_without_owner(now_ms.plus(command.min_hold_ms));
+        } else if was_owner {
+            self.key = None;
+        }
+        let moved = self.leave_queue(command.entries) || was_owner;
+        let queue = self.queue.is_some();
+        if was_owner && !stays_held && queue && command.grace_ms > 0 {
+            self.grace = Some(Expiring {
+                value: (),
+                expires_ms: Some(now_ms.plus(command.grace_ms)),
+            });
+        }
+        let scan = if queue && self.key.is_none() {
+            self.grant_next(None, env)
+        } else {
+            QueueScan::default()
+        };
+        let granted = scan.next_owner.as_ref();
+        let token = granted.map(|to| self.grant(to, command.floor_us, command.lead_us, env));
+        let moved = queue && (moved || granted.is_some() || scan.notify_head);
+        let notifications = self.notifications(granted.zip(token), moved, scan.grace_ms, env);
+        let verdict = match (was_owner, granted.is_some()) {
+            (true, true) => Verdict::HandedOver,
+            (true, false) => Verdict::Free,
+            (false, _) => Verdict::NotOwner,
+        };
+        let more = scan.more;
+        (ReleaseReply { verdict, more }, notifications)
+    }
+
+    /// Extends the lease, and never shortens it: whoever is told of the end of an earlier renewal
+    /// counts on that.
+    pub(crate) fn renew(&mut self, owner_id: OwnerId, ttl_ms: u64, now_ms: ServerMs) -> RenewReply {
+        self.expire(now_ms);
+        match &mut self.key {
+            Some(Expiring {
+                value: KeyValue::Native(owner),
+                expires_ms,
+            }) if owner.owner_id == owner_id => RenewReply::Held {
+                token: owner.token,
+                remaining_ms: raise(expires_ms, ttl_ms, now_ms),
+            },
+            _ => RenewReply::NotOwner,
+        }
+    }
+
+    fn is_owner(&self, owner_id: OwnerId) -> bool {
+        matches!(
+            &self.key,
+            Some(Expiring { value: KeyValue::Native(owner), .. }) if owner.owner_id == owner_id
+        )
+    }
+
+    /// Locked on, but no longer the caller's: a renewal or an acquire that was overtaken by the
+    /// release finds that it is not its own.
+    fn hold_without_owner(&mut self, until_ms: ServerMs) {
+        if let Some(Expiring {
+            value: KeyValue::Native(owner),
+            expires_ms,
+        }) = &mut self.key
+        {
+            owner.owner_id = OwnerId::nil();
+            *expires_ms = Some(until_ms);
+        }
+    }
+
+    /// Order of arrival: behind the last, or where an earlier entry of the same owner id stood. Says
+    /// whether this very entry stood there already.
+    fn enqueue(&mut self, entry: &QueueEntry, earlier: &[QueueEntry]) -> bool {
+        let queue = self.queue.get_or_insert_with(|| Expiring {
+            value: BTreeMap::new(),
+            expires_ms: None,
+        });
+        let was_queued = score_of(&queue.value, entry);
+        let mut score = queue.value.last_key_value().map_or(1, |(last, _)| last + 1);
+        for old in earlier {
+            if let Some(was_queued) = score_of(&queue.value, old) {
+                score = score.min(was_queued);
+                queue.value.remove(&was_queued);
+            }
+        }
+        if was_queued.is_none() {
+            queue.value.insert(score, entry.clone());
+        }
+        was_queued.is_some()
+    }
+
+    /// Takes out those whose time has passed, while somebody holds the key. Not those that nobody
+    /// listens for: their line may be broken just now. Says whether the head was among them.
+    fn remove_expired_entries(&mut self, own: &QueueEntry, now_ms: ServerMs) -> bool {
+        let Some(queue) = &mut self.queue else {
+            return false;
+        };
+        let first = queue.value.first_key_value().map(|(score, _)| *score);
+        let record_poll = queue.value.iter().take(SCANNED_PER_CALL);
+        let over = record_poll.filter(|(_, entry)| *entry != own && now_ms > entry.expires_at_ms);
+        let over: Vec<u64> = over.map(|(score, _)| *score).collect();
+        for score in &over {
+            queue.value.remove(score);
+        }
+        first.is_some_and(|first| over.contains(&first))
+    }
+
+    fn leave_queue(&mut self, entries: &[QueueEntry]) -> bool {
+        let Some(queue) = &mut self.queue else {
+            return false;
+        };
+        let before = queue.value.len();
+        for entry in entries {
+            if let Some(score) = score_of(&queue.value, entry) {
+                queue.value.remove(&score);
+            }
+        }
+        let left = before > queue.value.len();
+        self.forget_empty_queue();
+        left
+    }
+
+    fn forget_empty_queue(&mut self) {
+        if self
+            .queue
+            .as_ref()
+            .is_some_and(|queue| queue.value.is_empty())
+        {
+            self.queue = None;
+        }
+    }
+
+    /// The key is free and somebody waits: who gets it, and else for how long it stays free
+    /// for foreign clients.
+    fn grant_next(&mut self, caller: Option<&AcquireCommand<'_>>, env: &Env<'_>) -> QueueScan {
+        if let Some(grace) = &self.grace {
+            return QueueScan {
+                grace_ms: grace.remaining_ms(env.now_ms()).unwrap_or(0),
+                ..QueueScan::default()
+            };
+        }
+        let mut scan = self.next_in_line(caller, env);
+        if scan.next_owner.is_none() && !scan.notify_head {
+            // Nobody who waits is alive: then it is free for one who only asks once.
+            let only_asks = caller.filter(|command| command.entry.is_none());
+            scan.next_owner = only_asks.map(NextOwner::caller);
+        }
+        scan
+    }
+
+    /// The first who waits and is alive. Those before it are taken out.
+    fn next_in_line(&mut self, caller: Option<&AcquireCommand<'_>>, env: &Env<'_>) -> QueueScan {
+        let mut scan = QueueScan::default();
+        let mut dead = 0;
+        while let Some(first) = self
+            .queue
+            .as_mut()
+            .and_then(|queue| queue.value.first_entry())
+        {
+            if dead == SCANNED_PER_CALL {
+                scan.more = true;
+                scan.notify_head = true;
+                break;
+            }
+            let head = first.get();
+            let asks_now = caller.filter(|command| command.entry == Some(head));
+            if asks_now.is_none() && !is_alive(head, env) {
+                first.remove();
+                dead += 1;
+                continue;
+            }
+            if !head.kind.is_empty() {
+                // Its own version knows what it wants, and takes the key.
+                scan.notify_head = true;
+                break;
+            }
+            let head = first.remove();
+            scan.next_owner = Some(match asks_now {
+                Some(command) => NextOwner {
+                    owner_id: head.owner_id,
+                    lease_ms: command.ttl_ms,
+                    label: head.label,
+                    channel: None,
+                },
+                None => NextOwner {
+                    owner_id: head.owner_id,
+                    lease_ms: head.lease_ms,
+                    label: head.label,
+                    channel: (head.mode == Mode::Subscribed).then_some(head.channel),
+                },
+            });
+            break;
+        }
+        self.forget_empty_queue();
+        scan
+    }
+
+    /// The counter first, then the key.
+    fn grant(
+        &mut self,
+        to: &NextOwner,
+        floor_us: u64,
+        lead_us: u64,
+        env: &Env<'_>,
+    ) -> FencingToken {
+        let token = self.next_token(floor_us, lead_us, env);
+        let now_ms = env.now_ms();
+        self.key = Some(Expiring {
+            value: KeyValue::Native(OwnerValue {
+                owner_id: to.owner_id,
+                token,
+                since_ms: now_ms,
+                label: to.label.clone(),
+            }),
+            expires_ms: Some(now_ms.plus(to.lease_ms)),
+        });
+        token
+    }
+
+    /// Grows by one, and from the time when the counter was lost, rolled back or never there.
+    fn next_token(&mut self, floor_us: u64, lead_us: u64, env: &Env<'_>) -> FencingToken {
+        let counter = self.counter.get_or_insert(Expiring {
+            value: 0,
+            expires_ms: None,
+        });
+        counter.value = counter.value.saturating_add(1);
+        if counter.value < floor_us {
+            let seed_us = floor_us.max(env.now_us.saturating_add(lead_us));
+            // By the time of the seed, which may be ahead of the clock: the next seed is higher.
+            *counter = Expiring {
+                value: seed_us,
+                expires_ms: Some(ServerMs::from_micros(seed_us).plus(COUNTER_LIFE_MS)),
+            };
+        }
+        FencingToken::new(counter.value)
+    }
+
+    /// A grant to the new owner, and word to whoever is first now.
+    fn notifications(
+        &self,
+        granted: Option<(&NextOwner, FencingToken)>,
+        moved: bool,
+        grace_ms: u64,
+        env: &Env<'_>,
+    ) -> Vec<WireNotification> {
+        let mut notifications = Vec::new();
+        if !moved {
+            return notifications;
+        }
+        if let Some((to, token)) = granted
+            && to.channel.is_some()
+        {
+            notifications.push(WireNotification::Grant {
+                owner_id: to.owner_id,
+                token,
+                server_us: env.now_us,
+                lease_ms: to.lease_ms,
+            });
+        }
+        let head = self
+            .queue
+            .as_ref()
+            .and_then(|queue| queue.value.values().next());
+        if let Some(head) = head.filter(|head| head.mode == Mode::Subscribed) {
+            notifications.push(WireNotification::Head {
+                to: head.owner_id.short(),
+                server_us: env.now_us,
+                holder_ms: match (&granted, &self.key) {
+                    (Some((to, _)), _) => to.lease_ms,
+                    (
+                        None,
+                        Some(
+                            key @ Expiring {
+                                value: KeyValue::Native(_),
+                                ..
+                            },
+                        ),
+                    ) => key.remaining_ms(env.now_ms()).unwrap_or(0),
+                    // A foreign holder tells nobody when it goes: begin asking now.
+                    (None, _) => grace_ms,
+                },
+            });
+        }
+        notifications
+    }
+
+    fn holder_seen(&self, grace_ms: u64, now_ms: ServerMs) -> RawHolder {
+        match &self.key {
+            None => RawHolder {
+                remaining_ms: Some(grace_ms),
+                value: String::new(),
+            },
+            Some(key) => RawHolder {
+                remaining_ms: key.remaining_ms(now_ms),
+                value: match &key.value {
+                    KeyValue::Native(owner) => owner.to_string(),
+                    KeyValue::Foreign(text) => text.clone(),
+                    KeyValue::OtherType(_) => String::new(),
+                },
+            },
+        }
+    }
+
+    fn record_poll(&mut self, entry: &QueueEntry, holder: &RawHolder, now_ms: ServerMs) -> u64 {
+        let Some(queue) = &mut self.queue else {
+            return 0;
+        };
+        let held_ms = holder.remaining_ms.unwrap_or(0).min(LONGEST_HOLDER_MS);
+        queue.expires_ms = Some(now_ms.plus(held_ms).plus(QUEUE_LIFE_MS));
+        let before = queue
+            .value
+            .values()
+            .take_while(|waits| *waits != entry)
+            .count();
+        u64::try_from(before).unwrap_or(u64::MAX)
+    }
+}
+
+/// Asking again is having asked once: same token, and at least the ttl that was asked for.
+fn confirm_again(
+    token: FencingToken,
+    expires_ms: &mut Option<ServerMs>,
+    ttl_ms: u64,
+    now_ms: ServerMs,
+) -> AcquireReply {
+    AcquireReply::Held {
+        token,
+        remaining_ms: raise(expires_ms, ttl_ms, now_ms),
+    }
+}
+
+/// Makes an expiry at least so far away, and says how far it is. A key without one gets one.
+fn raise(expires_ms: &mut Option<ServerMs>, ttl_ms: u64, now_ms: ServerMs) -> u64 {
+    let remaining = expires_ms.map_or(0, |end| end.since(now_ms));
+    let remaining_ms = remaining.max(ttl_ms);
+    *expires_ms = Some(now_ms.plus(remaining_ms));
+    remaining_ms
+}
+
+/// Gone when its wait is over, or when it would be told and nobody listens.
+fn is_alive(entry: &QueueEntry, env: &Env<'_>) -> bool {
+    env.now_ms() <= entry.expires_at_ms
+        && (entry.mode == Mode::Polling || (env.has_subscriber)(&entry.channel))
+}
+
+fn score_of(queue: &BTreeMap<u64, QueueEntry>, entry: &QueueEntry) -> Option<u64> {
+    queue
+        .iter()
+        .find_map(|(score, waits)| (waits == entry).then_some(*score))
+}

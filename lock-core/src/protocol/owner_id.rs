@@ -1,0 +1,115 @@
+//! Who holds a lock: a number drawn for each acquisition.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use uuid::Uuid;
+
+/// Ownership of one acquisition: a UUID v4 from the operating system's random source.
+///
+/// Never a thread, a task or a process: two tasks of one thread are two owners, and a process
+/// that forked must not speak for its parent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct OwnerId(Uuid);
+
+impl OwnerId {
+    pub(crate) fn random() -> Self {
+        Self(Uuid::new_v4())
+    }
+
+    /// Nobody's: what a lock is kept under when its holder is done with it before its time.
+    pub(crate) const fn nil() -> Self {
+        Self(Uuid::nil())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn from_number(number: u128) -> Self {
+        Self(Uuid::from_u128(number))
+    }
+
+    /// What the server calls this one where a message may be read by others.
+    pub(crate) fn short(self) -> ShortId {
+        let [a, b, c, d, ..] = self.0.into_bytes();
+        ShortId(u32::from_be_bytes([a, b, c, d]))
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        // Other spellings of a UUID are somebody else's.
+        (text.len() == 36)
+            .then(|| Uuid::parse_str(text).ok().map(Self))
+            .flatten()
+    }
+}
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The first eight hex digits of an owner id: enough to find a waiter, too few to speak for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ShortId(u32);
+
+impl ShortId {
+    /// All owner ids that begin with these digits.
+    pub(crate) fn owner_ids(self) -> RangeInclusive<OwnerId> {
+        let first = u128::from(self.0) << 96;
+        OwnerId(Uuid::from_u128(first))..=OwnerId(Uuid::from_u128(first | (u128::MAX >> 32)))
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        (text.len() == 8 && text.bytes().all(is_hex))
+            .then(|| u32::from_str_radix(text, 16).ok().map(Self))
+            .flatten()
+    }
+}
+
+impl fmt::Display for ShortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_ids_differ_print_and_parse() {
+        let owner_id = OwnerId::random();
+        assert_ne!(owner_id, OwnerId::random());
+        assert_eq!(owner_id.to_string().len(), 36);
+        assert_eq!(OwnerId::parse(&owner_id.to_string()), Some(owner_id));
+        assert_eq!(OwnerId::parse("0"), None);
+        assert_eq!(OwnerId::parse(&owner_id.to_string().replace('-', "")), None);
+    }
+
+    #[test]
+    fn short_ids_print_parse_and_find_their_owner_ids() {
+        let owner_id = OwnerId::random();
+        let short = owner_id.short();
+        assert_eq!(short.to_string(), owner_id.to_string()[..8]);
+        assert_eq!(ShortId::parse(&short.to_string()), Some(short));
+        assert!(short.owner_ids().contains(&owner_id));
+        let other = OwnerId::from_number(0x0123_4567_ffff << 80);
+        assert_eq!(other.short().to_string(), "01234567");
+        assert!(!other.short().owner_ids().contains(&OwnerId::nil()));
+        for bad in [
+            "",
+            "0123456",
+            "012345678",
+            "0123456G",
+            "ABCDEF01",
+            "+1234567",
+        ] {
+            assert_eq!(ShortId::parse(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! The texts that stand in the server: the value of a lock key and the entry of a waiter.
+
+use std::fmt;
+
+use crate::protocol::clock::ServerMs;
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::owner_id::{OwnerId, ShortId};
+
+/// What the value of a native lock begins with; everything else is foreign.
+pub(crate) const NATIVE: &str = "lk1:";
+
+/// The value of a lock key: `lk1:<owner id> <token> <since> <label>`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OwnerValue {
+    pub(crate) owner_id: OwnerId,
+    pub(crate) token: FencingToken,
+    /// When the lock was granted.
+    pub(crate) since_ms: ServerMs,
+    pub(crate) label: String,
+}
+
+impl OwnerValue {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.strip_prefix(NATIVE)?.splitn(4, ' ');
+        Some(Self {
+            owner_id: OwnerId::parse(parts.next()?)?,
+            token: parts.next()?.parse().ok()?,
+            since_ms: ServerMs::new(parts.next()?.parse().ok()?),
+            label: parts.next()?.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for OwnerValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            owner_id,
+            token,
+            since_ms,
+            label,
+        } = self;
+        write!(f, "{NATIVE}{owner_id} {token} {since_ms} {label}")
+    }
+}
+
+/// The value of a lock key in the dialects that write an owner: `<owner id> <label>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlainOwner {
+    pub(crate) owner_id: OwnerId,
+    pub(crate) label: String,
+}
+
+impl PlainOwner {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (owner_id, label) = text.split_once(' ')?;
+        Some(Self {
+            owner_id: OwnerId::parse(owner_id)?,
+            label: label.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for PlainOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.owner_id, self.label)
+    }
+}
+
+/// How a waiter learns that it was given the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Mode {
+    /// By a push on its channel. Skipped when nobody listens there.
+    Subscribed,
+    /// By asking, since nothing is published to it. Skipped when its entry has expired, which it
+    /// writes anew with each poll.
+    Polling,
+}
+
+impl Mode {
+    fn letter(self) -> char {
+        match self {
+            Self::Subscribed => 's',
+            Self::Polling => 'p',
+        }
+    }
+}
+
+/// A waiter in the queue: `<owner id> <mode><kind> <lease> <expires_at> <channel> <label>`.
+///
+/// The kind is empty in this version. What a version does not know it leaves to those that do:
+/// such a waiter is never removed or passed while it lives.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct QueueEntry {
+    pub(crate) owner_id: OwnerId,
+    pub(crate) mode: Mode,
+    pub(crate) kind: String,
+    /// The lease that a hand-over gives, in milliseconds.
+    pub(crate) lease_ms: u64,
+    /// The waiter has gone when the server's clock is past this.
+    pub(crate) expires_at_ms: ServerMs,
+    pub(crate) channel: String,
+    pub(crate) label: String,
+}
+
+impl QueueEntry {
+    #[cfg(test)]
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(6, ' ');
+        let owner_id = OwnerId::parse(parts.next()?)?;
+        let (mode, kind) = parts.next()?.split_at_checked(1)?;
+        Some(Self {
+            owner_id,
+            mode: match mode {
+                "s" => Mode::Subscribed,
+                "p" => Mode::Polling,
+                _ => return None,
+            },
+            kind: kind.to_owned(),
+            lease_ms: parts.next()?.parse().ok()?,
+            expires_at_ms: ServerMs::new(parts.next()?.parse().ok()?),
+            channel: parts.next()?.to_owned(),
+            label: parts.next()?.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for QueueEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            owner_id,
+            mode,
+            kind,
+            lease_ms,
+            expires_at_ms,
+            channel,
+            label,
+        } = self;
+        let mode = mode.letter();
+        write!(
+            f,
+            "{owner_id} {mode}{kind} {lease_ms} {expires_at_ms} {channel} {label}"
+        )
+    }
+}
+
+/// What a push says to a waiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum WireNotification {
+    /// `g owner-id token server_us lease_ms`: the lock is yours for the lease, from that time on.
+    Grant {
+        owner_id: OwnerId,
+        token: FencingToken,
+        server_us: u64,
+        lease_ms: u64,
+    },
+    /// `h short-id server_us holder_pttl`: you are the first in the queue, and the key ends then.
+    /// Only the first digits of the owner id: whoever may subscribe can read this one, and must not
+    /// learn from it how to forge a grant.
+    Head {
+        to: ShortId,
+        server_us: u64,
+        holder_ms: u64,
+    },
+}
+
+impl WireNotification {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(' ');
+        let push = match parts.next()? {
+            "g" => Self::Grant {
+                owner_id: OwnerId::parse(parts.next()?)?,
+                token: parts.next()?.parse().ok()?,
+                server_us: parts.next()?.parse().ok()?,
+                lease_ms: parts.next()?.parse().ok()?,
+            },
+            "h" => Self::Head {
+                to: ShortId::parse(parts.next()?)?,
+                server_us: parts.next()?.parse().ok()?,
+                holder_ms: parts.next()?.parse().ok()?,
+            },
+            _ => return None,
+        };
+        parts.next().is_none().then_some(push)
+    }
+}
+
+impl fmt::Display for WireNotification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Grant {
+                owner_id,
+                token,
+                server_us,
+                lease_ms,
+            } => write!(f, "g {owner_id} {token} {server_us} {lease_ms}"),
+            Self::Head {
+                to,
+                server_us,
+                holder_ms,
+            } => write!(f, "h {to} {server_us} {holder_ms}"),
+        }
+    }
+}
+
+/// People read labels in `redis-cli`; a long one is paid for in every value and entry.
+pub(crate) const MAX_LABEL: usize = 96;
+
+/// Cuts a label to what may stand in a value: at most 96 bytes that [`tidy`] leaves.
+pub(crate) fn tidy_label(label: &str) -> String {
+    tidy(label, MAX_LABEL)
+}
+
+/// What others wrote, so that it can stand in an error or a log line: without control characters
+/// and those that change the direction of the text, which could forge a line or hide a part of it.
+pub(crate) fn tidy(text: &str, limit: usize) -> String {
+    let mut tidy = String::new();
+    for letter in text.chars().filter(|letter| is_harmless(*letter)) {
+        if tidy.len() + letter.len_utf8() > limit {
+            break;
+        }
+        tidy.push(letter);
+    }
+    tidy
+}
+
+/// A name in an error or a log line: what could forge a line is written as `\u{a}`.
+pub(crate) fn escaped(name: &str) -> String {
+    let mut escaped = String::with_capacity(name.len());
+    for letter in name.chars() {
+        if is_harmless(letter) {
+            escaped.push(letter);
+        } else {
+            escaped.extend(letter.escape_unicode());
+        }
+    }
+    escaped
+}
+
+fn is_harmless(letter: char) -> bool {
+    let changes_lines_or_direction = matches!(
+        letter,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    !letter.is_control() && !changes_lines_or_direction
+}
+
+/// A prefix as a part of a channel: every byte outside `[A-Za-z0-9_.:-]` is percent-encoded, so
+/// that a pattern of a server's access list can tell the channels of one prefix from those of
+/// another, and no byte of it ends the channel in a queue entry.
+pub(crate) fn in_channel(prefix: &str) -> String {
+    let mut encoded = String::with_capacity(prefix.len());
+    for byte in prefix.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b':' | b'-') {
+            encoded.push(char::from(byte));
+        } else {
+            use fmt::Write as _;
+            let _infallible = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_print_and_parse() {
+        let value = OwnerValue {
+            owner_id: OwnerId::from_number(7),
+            token: FencingToken::new(12),
+            since_ms: ServerMs::new(99),
+            label: "web 1".into(),
+        };
+        assert_eq!(
+            value.to_string(),
+            "lk1:00000000-0000-0000-0000-000000000007 12 99 web 1"
+        );
+        assert_eq!(OwnerValue::parse(&value.to_string()), Some(value));
+        for foreign in [
+            "",
+            "lk1:",
+            "lk1:x 1 a",
+            "4e2a",
+            "lk2:00000000-0000-0000-0000-000000000007 1 2 a",
+            "lk1:00000000-0000-0000-0000-000000000007 1 web 1",
+        ] {
+            assert_eq!(OwnerValue::parse(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn entries_print_and_parse() {
+        for (mode, kind, label) in [
+            (Mode::Subscribed, "", "a b"),
+            (Mode::Polling, "", ""),
+            (Mode::Subscribed, "4x2", "x"),
+        ] {
+            let entry = QueueEntry {
+                owner_id: OwnerId::from_number(1),
+                mode,
+                kind: kind.into(),
+                lease_ms: 2000,
+                expires_at_ms: ServerMs::new(99),
+                channel: "lk1:c".into(),
+                label: label.into(),
+            };
+            assert_eq!(QueueEntry::parse(&entry.to_string()), Some(entry));
+        }
+    }
+
+    #[test]
+    fn pushes_print_and_parse() {
+        let owner_id = OwnerId::from_number(3);
+        for push in [
+            WireNotification::Grant {
+                owner_id,
+                token: FencingToken::new(u64::MAX >> 1),
+                server_us: 5,
+                lease_ms: 2000,
+            },
+            WireNotification::Head {
+                to: owner_id.short(),
+                server_us: 5,
+                holder_ms: 0,
+            },
+        ] {
+            assert_eq!(WireNotification::parse(&push.to_string()), Some(push));
+        }
+        for bad in [
+            "",
+            "g",
+            "x 1",
+            "g 1 2 3 4",
+            &format!("h {owner_id} 1 2"),
+            "h 00000000 1",
+            "h 00000000 1 2 3",
+        ] {
+            assert_eq!(WireNotification::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn labels_are_cut_on_a_character_and_lose_what_could_mislead() {
+        assert_eq!(tidy_label("web\n1\u{7f}"), "web1");
+        assert_eq!(
+            tidy_label("\u{1b}[31mred\u{202e}der\u{2028}x\u{9b}"),
+            "[31mredderx"
+        );
+        assert_eq!(tidy_label(&"é".repeat(60)).len(), 96);
+        assert_eq!(tidy_label(&"x".repeat(97)).len(), 96);
+    }
+
+    #[test]
+    fn a_prefix_in_a_channel_has_no_byte_that_means_something_else() {
+        assert_eq!(in_channel("lock:"), "lock:");
+        assert_eq!(in_channel("a b*?[é]%"), "a%20b%2A%3F%5B%C3%A9%5D%25");
+    }
+}

@@ -1,0 +1,12 @@
+//! What lives with a manager: acquiring, waiting, held locks and the background worker. Knows no
+//! public guard.
+
+pub(crate) mod acquired;
+pub(crate) mod background;
+pub(crate) mod held_lock;
+pub(crate) mod inner;
+pub(crate) mod no_expiry;
+pub(crate) mod notifications;
+pub(crate) mod pending;
+pub(crate) mod reentrancy;
+pub(crate) mod waiter;

@@ -1,0 +1,90 @@
+//! An acquired lock that releases itself when it is dropped: what the public guard wraps.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{ReleaseOutcome, ReleaseRequest};
+use crate::error::LockError;
+use crate::runtime::held_lock::HeldLock;
+use crate::runtime::inner::ManagerInner;
+use crate::runtime::reentrancy;
+
+/// An acquired lock, with the duty to release it.
+pub(crate) struct Acquired {
+    pub(crate) inner: Arc<ManagerInner>,
+    pub(crate) held: Arc<HeldLock>,
+    /// The release that is still to be sent; `None` once the server has confirmed it.
+    release_request: Option<ReleaseRequest>,
+}
+
+impl Acquired {
+    /// Hands the lock to the background worker, which renews it from now on.
+    pub(crate) fn new(
+        inner: Arc<ManagerInner>,
+        held: Arc<HeldLock>,
+        release_request: ReleaseRequest,
+    ) -> Self {
+        inner.track(&held);
+        Self {
+            inner,
+            held,
+            release_request: Some(release_request),
+        }
+    }
+
+    /// Keeps the key locked for at least that long from now on, also after an earlier release.
+    pub(crate) fn set_min_hold(&mut self, min_hold: Duration) {
+        if let Some(request) = &mut self.release_request {
+            request.min_hold_until = Some(self.held.clock.now().plus(min_hold));
+        }
+    }
+
+    /// Enters the scope of the body: while the result lives, an acquire of this lock on this task
+    /// fails at once.
+    pub(crate) fn enter(&self) -> reentrancy::BodyScope {
+        reentrancy::enter(self.inner.manager_id(), self.held.key.text())
+    }
+
+    /// Sends the release and waits for its outcome, which goes to
+    /// [`finish_release`](Self::finish_release).
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing: the drop of `self` releases in the background.
+    pub(crate) fn send_release(
+        &self,
+    ) -> impl Future<Output = Result<ReleaseOutcome, LockError>> + Send + use<> {
+        let inner = Arc::clone(&self.inner);
+        let held = Arc::clone(&self.held);
+        let request = self.release_request.clone();
+        async move {
+            let Some(request) = request else {
+                return Ok(ReleaseOutcome::already_released());
+            };
+            // A forked child has a copy, and must not release the lock of its parent.
+            inner.check_process()?;
+            let was_valid = !held.is_lost();
+            inner.untrack(&held);
+            inner.release(&request, was_valid).await
+        }
+    }
+
+    /// Records the outcome of a release. The drop has nothing left to do, unless a sent copy of the
+    /// acquire may still take effect or dead waiters are left in the queue.
+    pub(crate) fn finish_release(&mut self, outcome: &ReleaseOutcome) {
+        self.release_request
+            .take_if(|request| request.is_finished_by(outcome));
+    }
+}
+
+impl Drop for Acquired {
+    fn drop(&mut self) {
+        // A forked child has a copy, and must not release the lock of its parent.
+        if let Some(request) = self.release_request.take()
+            && self.inner.check_process().is_ok()
+        {
+            self.inner.untrack(&self.held);
+            self.inner.release_in_background(request);
+        }
+    }
+}

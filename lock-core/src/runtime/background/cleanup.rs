@@ -1,0 +1,531 @@
+//! Releases and cancels in the background: of what was dropped, and of what had no answer.
+//!
+//! Releases of answered guards go out in batches, a few at a time, so that a burst of them keeps
+//! neither the thread nor the server from renewals. A cancel whose acquire may still be on its way
+//! goes by itself, first on that acquire's connection: elsewhere it could overtake it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tracing::{debug, warn};
+
+use super::context::WorkerContext;
+use crate::backend::{ReleaseOutcome, ReleaseRequest};
+use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::backoff::{Backoff, Jitter};
+use crate::protocol::clock::Moment;
+use crate::sync::Mutex;
+
+/// Releases in one pipeline: enough to make the round trip cheap, few enough for the server to turn
+/// to others in between.
+const BATCH: usize = 128;
+/// Batches on their way. Two would keep a near server busy; a far one takes longer to answer.
+const MAX_BATCHES: usize = 4;
+/// What goes by itself, and is on its way.
+const MAX_SINGLES: usize = 128;
+/// Transactions on their way. They come one after another on their connection, and so do the
+/// renewals of their dialect: more of them would only stand before a renewal.
+const MAX_SEQUENTIAL: usize = 2;
+/// After the worker panicked over it.
+const AFTER_PANIC: Duration = Duration::from_millis(100);
+
+/// A owner id to be ended, and how long that is worth trying.
+#[derive(Debug)]
+pub(crate) struct CleanupJob {
+    pub(crate) release_request: ReleaseRequest,
+    /// By then everything that the owner id ever had is over by itself.
+    pub(crate) give_up_at: Moment,
+}
+
+/// What a job is known by besides what it sends.
+#[derive(Clone, Copy, Debug)]
+struct JobState {
+    give_up_at: Moment,
+    tries: u32,
+    /// Whether `shutdown` waits for it.
+    blocks_shutdown: bool,
+    /// The lock was held: it is the release of a guard, and no cancel.
+    was_held: bool,
+}
+
+#[derive(Debug)]
+struct CleanupTask {
+    release_request: ReleaseRequest,
+    state: JobState,
+}
+
+impl CleanupTask {
+    /// The expiry may be what the server did not hear of: then nothing ends by itself.
+    fn may_never_expire(&self) -> bool {
+        !self
+            .release_request
+            .key
+            .dialect()
+            .capabilities()
+            .atomic_expiry
+    }
+}
+
+/// All that is to be released or cancelled.
+pub(super) struct Cleanup {
+    context: Arc<WorkerContext>,
+    queue: Mutex<CleanupQueue>,
+    /// Jobs that are queued or under way.
+    open: AtomicUsize,
+    drained: Notify,
+    /// When the leases end whose releases the server forbade.
+    given_up: Mutex<Vec<Moment>>,
+}
+
+struct CleanupQueue {
+    batched: VecDeque<CleanupTask>,
+    singles: VecDeque<CleanupTask>,
+    sequential: VecDeque<CleanupTask>,
+    deferred: BTreeMap<(Moment, u64), CleanupTask>,
+    next_number: u64,
+    batches_in_flight: usize,
+    singles_in_flight: usize,
+    sequential_in_flight: usize,
+    /// After a batch that failed as a whole no other one goes out before this.
+    resume_at: Option<Moment>,
+    backoff: Backoff,
+    /// When those that are over were last looked for.
+    checked_expiry_at: Moment,
+}
+
+/// Looking through all of them takes time where there are many.
+const CHECK_EXPIRY_EVERY: Duration = Duration::from_millis(500);
+
+/// How tasks go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    Batch,
+    Single,
+    /// The release of a dialect without scripts: a transaction.
+    Sequential,
+}
+
+impl CleanupQueue {
+    fn new(now: Moment) -> Self {
+        Self {
+            batched: VecDeque::new(),
+            singles: VecDeque::new(),
+            sequential: VecDeque::new(),
+            deferred: BTreeMap::new(),
+            next_number: 0,
+            batches_in_flight: 0,
+            singles_in_flight: 0,
+            sequential_in_flight: 0,
+            resume_at: None,
+            backoff: Backoff::new(Jitter::from_os()),
+            checked_expiry_at: now,
+        }
+    }
+
+    fn put(&mut self, task: CleanupTask, lane: Lane) {
+        match lane {
+            Lane::Batch => self.batched.push_back(task),
+            Lane::Single => self.singles.push_back(task),
+            Lane::Sequential => self.sequential.push_back(task),
+        }
+    }
+
+    fn defer(&mut self, at: Moment, task: CleanupTask) {
+        self.next_number += 1;
+        self.deferred.insert((at, self.next_number), task);
+    }
+
+    fn take_due(&mut self, now: Moment) -> Vec<CleanupTask> {
+        let mut due = Vec::new();
+        while let Some(first) = self.deferred.first_entry()
+            && first.key().0 <= now
+        {
+            due.push(first.remove());
+        }
+        due
+    }
+
+    fn take_batch(&mut self, now: Moment) -> Vec<CleanupTask> {
+        let is_paused = self.resume_at.is_some_and(|at| now < at);
+        if is_paused || self.batches_in_flight == MAX_BATCHES {
+            return Vec::new();
+        }
+        let count = self.batched.len().min(BATCH);
+        let batch: Vec<_> = self.batched.drain(..count).collect();
+        self.batches_in_flight += usize::from(count > 0);
+        batch
+    }
+
+    /// What goes by itself, and how.
+    fn take_single(&mut self) -> Option<(Lane, CleanupTask)> {
+        if self.sequential_in_flight < MAX_SEQUENTIAL
+            && let Some(task) = self.sequential.pop_front()
+        {
+            self.sequential_in_flight += 1;
+            return Some((Lane::Sequential, task));
+        }
+        if self.singles_in_flight == MAX_SINGLES {
+            return None;
+        }
+        let task = self.singles.pop_front()?;
+        self.singles_in_flight += 1;
+        Some((Lane::Single, task))
+    }
+
+    /// When there is something to do, if nothing happens before.
+    fn next_at(&self) -> Option<Moment> {
+        let deferred = self.deferred.first_key_value().map(|((at, _), _)| *at);
+        // While all are under way, the end of one of them wakes the thread.
+        let can_resume = !self.batched.is_empty() && self.batches_in_flight < MAX_BATCHES;
+        let resumed = self.resume_at.filter(|_| can_resume);
+        match (deferred, resumed) {
+            (Some(deferred), Some(resumed)) => Some(deferred.min(resumed)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// The server cannot be asked. Whatever is over by itself is not tried any more.
+    fn take_expired(&mut self, now: Moment) -> Vec<CleanupTask> {
+        if now.since(self.checked_expiry_at) < CHECK_EXPIRY_EVERY {
+            return Vec::new();
+        }
+        self.checked_expiry_at = now;
+        let is_over = |task: &CleanupTask| now >= task.state.give_up_at && !task.may_never_expire();
+        let mut over = Vec::new();
+        for queue in [&mut self.batched, &mut self.singles, &mut self.sequential] {
+            // Mostly there are none, and then nothing is moved.
+            if !queue.iter().any(is_over) {
+                continue;
+            }
+            let (ended, rest) = std::mem::take(queue).into_iter().partition(is_over);
+            *queue = rest;
+            over.extend::<VecDeque<_>>(ended);
+        }
+        let ended: Vec<_> = self
+            .deferred
+            .iter()
+            .filter(|(_, task)| is_over(task))
+            .map(|(at, _)| *at)
+            .collect();
+        over.extend(ended.iter().filter_map(|at| self.deferred.remove(at)));
+        over
+    }
+}
+
+impl Cleanup {
+    pub(super) fn new(context: Arc<WorkerContext>) -> Self {
+        Self {
+            queue: Mutex::new(CleanupQueue::new(context.now())),
+            context,
+            open: AtomicUsize::new(0),
+            drained: Notify::new(),
+            given_up: Mutex::default(),
+        }
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// How many releases were forbidden whose leases may still last.
+    pub(super) fn given_up(&self) -> usize {
+        let now = self.context.now();
+        let mut given_up = self.given_up.lock();
+        given_up.retain(|ends| now < *ends);
+        given_up.len()
+    }
+
+    fn give_up(&self, task: &CleanupTask) {
+        let now = self.context.now();
+        let mut given_up = self.given_up.lock();
+        // Not at each one, so that many cost no more than each by itself.
+        if given_up.len() == given_up.capacity() {
+            given_up.retain(|ends| now < *ends);
+        }
+        given_up.push(task.state.give_up_at);
+    }
+
+    pub(super) fn put(&self, job: CleanupJob) {
+        self.open.fetch_add(1, Ordering::AcqRel);
+        let CleanupJob {
+            release_request,
+            give_up_at,
+        } = job;
+        let lane = self.lane(&release_request);
+        let state = JobState {
+            give_up_at,
+            tries: 0,
+            blocks_shutdown: true,
+            was_held: release_request.origin.is_none(),
+        };
+        self.queue.lock().put(
+            CleanupTask {
+                release_request,
+                state,
+            },
+            lane,
+        );
+        self.context.wake.notify_one();
+    }
+
+    /// Waits until nothing is open.
+    pub(super) async fn drained(&self) {
+        loop {
+            let drained = self.drained.notified();
+            if self.open() == 0 {
+                return;
+            }
+            drained.await;
+        }
+    }
+
+    /// When there is something to do, if nothing happens before.
+    pub(super) fn next_at(&self) -> Option<Moment> {
+        self.queue.lock().next_at()
+    }
+
+    /// Sends what may go out now.
+    pub(super) fn dispatch(self: &Arc<Self>, now: Moment) {
+        let due = self.queue.lock().take_due(now);
+        for task in due {
+            let lane = self.lane(&task.release_request);
+            self.queue.lock().put(task, lane);
+        }
+        loop {
+            let batch = self.queue.lock().take_batch(now);
+            if batch.is_empty() {
+                break;
+            }
+            self.send(Lane::Batch, batch);
+        }
+        loop {
+            let single = self.queue.lock().take_single();
+            let Some((lane, single)) = single else {
+                break;
+            };
+            self.send(lane, vec![single]);
+        }
+    }
+
+    fn send(self: &Arc<Self>, lane: Lane, tasks: Vec<CleanupTask>) {
+        let in_flight = InFlight::new(self, lane, tasks);
+        self.context.spawn(run(in_flight));
+    }
+
+    fn lane(&self, release_request: &ReleaseRequest) -> Lane {
+        if release_request.origin.is_some() {
+            Lane::Single
+        } else if self.context.backend.can_batch_release(&release_request.key) {
+            Lane::Batch
+        } else if release_request.key.dialect().capabilities().without_scripts {
+            Lane::Sequential
+        } else {
+            Lane::Single
+        }
+    }
+
+    fn defer(&self, at: Moment, task: CleanupTask) {
+        self.queue.lock().defer(at, task);
+    }
+
+    /// Nothing more is to be done about it.
+    fn finish(&self, task: &CleanupTask) {
+        self.context
+            .notifications
+            .remove(task.release_request.owner_id);
+        if task.state.blocks_shutdown {
+            self.job_done();
+        }
+    }
+
+    /// One less is waited for.
+    fn job_done(&self) {
+        if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.context
+                .counters
+                .waking(|| self.drained.notify_waiters());
+            self.context.wake.notify_one();
+        }
+    }
+}
+
+/// Tasks that were taken from the queue. Those without an outcome go back, whatever happens.
+struct InFlight {
+    cleanup: Arc<Cleanup>,
+    lane: Lane,
+    release_requests: VecDeque<ReleaseRequest>,
+    state: VecDeque<JobState>,
+}
+
+impl InFlight {
+    fn new(cleanup: &Arc<Cleanup>, lane: Lane, tasks: Vec<CleanupTask>) -> Self {
+        let (release_requests, state) = tasks
+            .into_iter()
+            .map(|task| (task.release_request, task.state))
+            .unzip();
+        Self {
+            cleanup: Arc::clone(cleanup),
+            lane,
+            release_requests,
+            state,
+        }
+    }
+
+    fn pop(&mut self) -> Option<CleanupTask> {
+        let release_request = self.release_requests.pop_front()?;
+        let state = self.state.pop_front()?;
+        Some(CleanupTask {
+            release_request,
+            state,
+        })
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let left: Vec<_> = std::iter::from_fn(|| self.pop()).collect();
+        let again_at = self.cleanup.context.now().plus(AFTER_PANIC);
+        {
+            let mut queue = self.cleanup.queue.lock();
+            match self.lane {
+                Lane::Batch => queue.batches_in_flight -= 1,
+                Lane::Single => queue.singles_in_flight -= 1,
+                Lane::Sequential => queue.sequential_in_flight -= 1,
+            }
+            for task in left {
+                queue.defer(again_at, task);
+            }
+        }
+        self.cleanup.context.wake.notify_one();
+    }
+}
+
+async fn run(mut in_flight: InFlight) {
+    let cleanup = Arc::clone(&in_flight.cleanup);
+    let context = &cleanup.context;
+    let limit = context.command_timeout;
+    let outcomes = match in_flight.lane {
+        Lane::Batch => {
+            let release_requests = in_flight.release_requests.make_contiguous();
+            context.backend.release_all(release_requests, limit).await
+        }
+        Lane::Single | Lane::Sequential => match in_flight.release_requests.front() {
+            Some(release_request) => vec![context.backend.release(release_request, limit).await],
+            None => Vec::new(),
+        },
+    };
+    let mut all_failed = true;
+    for outcome in outcomes {
+        let Some(task) = in_flight.pop() else {
+            break;
+        };
+        all_failed &= !apply_outcome(&cleanup, task, outcome);
+    }
+    let now = context.now();
+    let over = {
+        let mut queue = cleanup.queue.lock();
+        if all_failed {
+            if in_flight.lane == Lane::Batch {
+                let pause = queue.backoff.pause();
+                queue.resume_at = Some(now.plus(pause));
+            }
+            queue.take_expired(now)
+        } else {
+            queue.backoff.reset();
+            queue.resume_at = None;
+            Vec::new()
+        }
+    };
+    if !over.is_empty() {
+        let count = over.len();
+        context
+            .counters
+            .trace(|| warn!(count, "releases given up: the leases end by themselves"));
+    }
+    for task in over {
+        cleanup.finish(&task);
+    }
+}
+
+/// Whether a release would be told the same again. A companion of another type is met after the
+/// key was deleted, and a right is granted by people, who take longer than a lease.
+fn is_permanent(error: &LockError) -> bool {
+    match error {
+        LockError::ForeignKey { .. } => true,
+        error => is_forbidden(error),
+    }
+}
+
+fn is_forbidden(error: &LockError) -> bool {
+    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::Permission)
+}
+
+/// Whether a release is not sent any more, whatever may come.
+fn is_release_unconfirmed(error: &LockError) -> bool {
+    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::ReleaseUnconfirmed)
+}
+
+/// What follows from an answer, or from none. Whether there was one.
+fn apply_outcome(
+    cleanup: &Cleanup,
+    mut task: CleanupTask,
+    outcome: Result<ReleaseOutcome, LockError>,
+) -> bool {
+    let context = &cleanup.context;
+    let now = context.now();
+    let key = task.release_request.key.clone();
+    let is_over = now >= task.state.give_up_at;
+    // Once behind the command on its own connection, then on the worker's, which lives.
+    task.release_request.origin = None;
+    let error = match outcome {
+        Ok(released) => {
+            let unconfirmed = task.release_request.unconfirmed_until_ms;
+            let unconfirmed = unconfirmed.filter(|until| released.server_ms <= *until);
+            if let Some(until) = unconfirmed.filter(|_| !is_over) {
+                let pause = until.since(released.server_ms).saturating_add(1);
+                let again_at = now.plus(Duration::from_millis(pause));
+                let again_at = again_at.min(task.state.give_up_at);
+                cleanup.defer(again_at, task);
+            } else if released.more {
+                cleanup.defer(now, task);
+            } else {
+                if unconfirmed.is_some() {
+                    context.counters.trace(|| {
+                        warn!(%key, "cancel given up: the server's clock was set back");
+                    });
+                }
+                cleanup.finish(&task);
+            }
+            return true;
+        }
+        Err(error) => error,
+    };
+    let is_refused = is_release_unconfirmed(&error)
+        || is_permanent(&error) && task.release_request.unconfirmed_until_ms.is_none();
+    if is_refused || is_over && !task.may_never_expire() {
+        context
+            .counters
+            .trace(|| warn!(%key, %error, "release given up: the lease ends by itself"));
+        if task.state.was_held && is_forbidden(&error) {
+            cleanup.give_up(&task);
+        }
+        cleanup.finish(&task);
+        return is_refused;
+    }
+    if is_over && std::mem::take(&mut task.state.blocks_shutdown) {
+        context
+            .counters
+            .trace(|| warn!(%key, %error, "release goes on: the key may have no expiry"));
+        cleanup.job_done();
+    }
+    context
+        .counters
+        .trace(|| debug!(%key, %error, "release failed; it is repeated"));
+    task.state.tries = task.state.tries.saturating_add(1);
+    let again_at = now.plus(Backoff::after(task.state.tries));
+    cleanup.defer(again_at, task);
+    false
+}

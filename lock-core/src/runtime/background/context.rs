@@ -1,0 +1,41 @@
+//! What all tasks of the keeper share.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::backend::Backend;
+use crate::protocol::clock::Moment;
+use crate::runtime::notifications::Notifications;
+use crate::stats::Counters;
+use crate::sync::{assert_no_mutex_held, caught};
+
+/// What all tasks of the keeper share.
+pub(super) struct WorkerContext {
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) notifications: Arc<Notifications>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) command_timeout: Duration,
+    /// There is something to do.
+    pub(super) wake: Notify,
+}
+
+impl WorkerContext {
+    pub(super) fn now(&self) -> Moment {
+        self.backend.clock().now()
+    }
+
+    /// Runs a task on the keeper's runtime. Its panic is counted; what it had taken it gives back
+    /// as it is dropped.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let counters = Arc::clone(&self.counters);
+        assert_no_mutex_held();
+        tokio::spawn(async move {
+            if let Err(payload) = caught(task).await {
+                counters.panicked("the background thread", payload);
+            }
+        });
+    }
+}

@@ -1,0 +1,236 @@
+//! A held lock, as its guard, its watchers and the keeper see it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::backend::{RenewOutcome, Renewal};
+use crate::error::LockError;
+use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::key::LockKey;
+use crate::protocol::lease::{Lease, LeaseAction};
+use crate::protocol::owner_id::OwnerId;
+use crate::stats::Counters;
+use crate::sync::{Mutex, Process};
+use tracing::{debug, warn};
+
+/// One held lock.
+#[derive(Debug)]
+pub(crate) struct HeldLock {
+    pub(crate) key: LockKey,
+    pub(crate) owner_id: OwnerId,
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) clock: Clock,
+    counters: Arc<Counters>,
+    process: Process,
+    state: Mutex<HeldState>,
+    /// Where it stands in the keeper's schedule, as nanoseconds; zero when it does not.
+    pub(crate) scheduled: AtomicU64,
+}
+
+#[derive(Debug)]
+struct HeldState {
+    lease: Lease,
+    loss_is_counted: bool,
+    /// The tasks that wait for the loss. A map, since one lock may have thousands of them.
+    listeners: HashMap<u64, Waker>,
+    next_listener: u64,
+}
+
+impl HeldLock {
+    pub(crate) fn new(
+        key: LockKey,
+        owner_id: OwnerId,
+        token: Option<FencingToken>,
+        clock: Clock,
+        lease: Lease,
+        counters: Arc<Counters>,
+        process: Process,
+    ) -> Self {
+        Self {
+            key,
+            owner_id,
+            token,
+            clock,
+            counters,
+            process,
+            state: Mutex::new(HeldState {
+                lease,
+                loss_is_counted: false,
+                listeners: HashMap::new(),
+                next_listener: 0,
+            }),
+            scheduled: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn lost_error(&self) -> LockError {
+        LockError::Lost {
+            key: self.key.text(),
+        }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        let now = self.clock.now();
+        self.state.lock().lease.is_lost(now)
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        let now = self.clock.now();
+        self.state.lock().lease.remaining(now)
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.state.lock().lease.is_released()
+    }
+
+    /// When the lease ends by itself, as known now.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        self.state.lock().lease.deadline()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Moment> {
+        self.state.lock().lease.next_deadline()
+    }
+
+    pub(crate) fn next_action(&self, now: Moment) -> LeaseAction {
+        self.change(|lease| lease.next_action(now))
+    }
+
+    pub(crate) fn renewal(&self) -> Renewal {
+        let now = self.clock.now();
+        let state = self.state.lock();
+        Renewal {
+            key: self.key.clone(),
+            owner_id: self.owner_id,
+            ttl: state
+                .lease
+                .lease_config()
+                .renewed_ttl(state.lease.left_to_hold(now)),
+            lease_config: state.lease.lease_config(),
+        }
+    }
+
+    /// What a renewal said. A failed one is repeated at `again_at`.
+    pub(crate) fn apply_renewal(
+        &self,
+        answer: RenewOutcome,
+        again_at: Moment,
+    ) -> Result<(), LockError> {
+        let now = self.clock.now();
+        match answer {
+            RenewOutcome::Held {
+                sent, remaining, ..
+            } => {
+                self.change(|lease| lease.renewed(sent, remaining, now));
+                if self.is_lost() {
+                    return Err(self.lost_error());
+                }
+                Ok(())
+            }
+            RenewOutcome::NotOwner => {
+                self.change(Lease::refused);
+                let is_released = self.is_released();
+                self.counters.trace(|| {
+                    if is_released {
+                        debug!(key = %self.key, "renewed after its release");
+                    } else {
+                        warn!(key = %self.key, "lock lost: the server says that it is not ours");
+                    }
+                });
+                Err(self.lost_error())
+            }
+            RenewOutcome::Failed(error) => {
+                self.counters.renewal_failed();
+                self.change(|lease| lease.unanswered(again_at));
+                self.counters.trace(|| {
+                    warn!(key = %self.key, %error, "renewal failed; it is repeated until the lease ends");
+                });
+                Err(error)
+            }
+        }
+    }
+
+    /// The holder gives it up. False when that was done before.
+    pub(crate) fn release(&self) -> bool {
+        self.change(Lease::release)
+    }
+
+    /// Ready once the lock is lost, and never after it was released.
+    pub(crate) fn poll_lost(&self, cx: &Context<'_>, listener: &mut Option<u64>) -> Poll<()> {
+        let now = self.clock.now();
+        {
+            let state = self.state.lock();
+            if state.lease.is_lost(now) {
+                return Poll::Ready(());
+            }
+            let known = listener.and_then(|id| state.listeners.get(&id));
+            if known.is_some_and(|waker| waker.will_wake(cx.waker())) {
+                return Poll::Pending;
+            }
+        }
+        // To clone a waker and to drop one is to run the code of whoever made it.
+        let mut waker = Some(cx.waker().clone());
+        let replaced;
+        {
+            let mut state = self.state.lock();
+            // It may have been lost in between, and the wake-up with it.
+            if state.lease.is_lost(now) {
+                return Poll::Ready(());
+            }
+            let id = *listener.get_or_insert_with(|| {
+                state.next_listener += 1;
+                state.next_listener
+            });
+            replaced = waker
+                .take()
+                .and_then(|waker| state.listeners.insert(id, waker));
+        }
+        drop(replaced);
+        Poll::Pending
+    }
+
+    pub(crate) fn forget_listener(&self, id: u64) {
+        if !self.process.is_current() {
+            return;
+        }
+        let removed = self.state.lock().listeners.remove(&id);
+        drop(removed);
+    }
+
+    pub(crate) fn scheduled_at(&self) -> Option<Moment> {
+        match self.scheduled.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(Moment::from_nanos(nanos)),
+        }
+    }
+
+    pub(crate) fn set_scheduled(&self, at: Option<Moment>) {
+        let nanos = at.map_or(0, Moment::as_nanos);
+        self.scheduled.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Changes the lease, and wakes the listeners if that lost it.
+    fn change<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
+        let now = self.clock.now();
+        let (result, woken) = {
+            let mut state = self.state.lock();
+            // A release hides that the lease had ended before.
+            let was_lost = state.lease.is_lost(now);
+            let result = change(&mut state.lease);
+            let is_lost = state.lease.is_lost(now);
+            if (was_lost || is_lost) && !std::mem::replace(&mut state.loss_is_counted, true) {
+                self.counters.lost();
+            }
+            let woken = is_lost.then(|| std::mem::take(&mut state.listeners));
+            (result, woken)
+        };
+        for waker in woken.into_iter().flat_map(HashMap::into_values) {
+            self.counters.wake(waker);
+        }
+        result
+    }
+}

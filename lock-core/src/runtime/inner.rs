@@ -1,0 +1,240 @@
+//! What a manager, its requests and its guards share.
+
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::backend::{Backend, ReleaseOutcome, ReleaseRequest, RenewOutcome};
+use crate::config::ManagerConfig;
+use crate::error::{Holder, LockError};
+use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::dialect::{Dialect, InvalidDialectReason};
+use crate::runtime::background::{BackgroundWorker, CleanupJob};
+use crate::runtime::held_lock::HeldLock;
+use crate::runtime::notifications::Notifications;
+use crate::stats::Counters;
+use crate::sync::Process;
+
+/// Shared by all clones of a manager, and kept by each guard and waiter.
+pub(crate) struct ManagerInner {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) notifications: Arc<Notifications>,
+    pub(crate) config: ManagerConfig,
+    pub(crate) counters: Arc<Counters>,
+    /// Absent where the backend keeps leases by itself.
+    worker: Option<BackgroundWorker>,
+    process: Process,
+}
+
+impl ManagerInner {
+    /// For a backend that keeps leases by itself.
+    pub(crate) fn without_worker(
+        backend: Arc<dyn Backend>,
+        notifications: Arc<Notifications>,
+        counters: Arc<Counters>,
+        config: ManagerConfig,
+    ) -> Self {
+        Self {
+            backend,
+            notifications,
+            config,
+            counters,
+            worker: None,
+            process: Process::current(),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_worker(
+        backend: Arc<dyn Backend>,
+        notifications: Arc<Notifications>,
+        counters: Arc<Counters>,
+        config: ManagerConfig,
+    ) -> Result<Self, LockError> {
+        let worker = BackgroundWorker::start(
+            Arc::clone(&backend),
+            Arc::clone(&notifications),
+            Arc::clone(&counters),
+            config.command_timeout,
+        )?;
+        Ok(Self {
+            worker: Some(worker),
+            ..Self::without_worker(backend, notifications, counters, config)
+        })
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.backend.clock()
+    }
+
+    /// A child has neither the keeper thread nor connections of its own.
+    pub(crate) fn check_process(&self) -> Result<(), LockError> {
+        if self.process.is_current() {
+            Ok(())
+        } else {
+            Err(LockError::Forked)
+        }
+    }
+
+    pub(crate) fn process(&self) -> Process {
+        self.process
+    }
+
+    /// Where a server has to be asked, it takes a runtime to do so.
+    fn check_runtime(&self) -> Result<(), LockError> {
+        match &self.worker {
+            Some(_) => check_runtime(),
+            None => Ok(()),
+        }
+    }
+
+    /// Dialects are spoken to servers.
+    pub(crate) fn check_dialect(&self, dialect: Dialect) -> Result<(), InvalidDialectReason> {
+        let has_server = !self.backend.holds_without_renewal();
+        if dialect.capabilities().in_memory || has_server {
+            Ok(())
+        } else {
+            Err(InvalidDialectReason::NoServer)
+        }
+    }
+
+    /// Which manager this is, for as long as it lives.
+    pub(crate) fn manager_id(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
+    /// Whether nobody but a timer of the caller would see a lease end.
+    pub(crate) fn needs_expiry_timer(&self) -> bool {
+        self.worker.is_none()
+    }
+
+    pub(crate) fn track(&self, held: &Arc<HeldLock>) {
+        if let Some(worker) = &self.worker {
+            worker.track(held);
+        }
+    }
+
+    /// No renewal from now on, and no loss either. Not in a child: the keeper may have held the
+    /// mutex of its schedule in the moment of the fork, and nobody unlocks it there.
+    pub(crate) fn untrack(&self, held: &HeldLock) {
+        held.release();
+        if let Some(worker) = &self.worker {
+            worker.untrack(held);
+        }
+    }
+
+    pub(crate) async fn renew(&self, held: &Arc<HeldLock>) -> Result<(), LockError> {
+        self.check_process()?;
+        self.check_runtime()?;
+        if held.is_lost() || held.is_released() {
+            return Err(held.lost_error());
+        }
+        let limit = self.config.command_timeout.min(held.remaining());
+        let renewal = [held.renewal()];
+        let answer = self.backend.renew(&renewal, limit).await.pop();
+        let answer = answer.unwrap_or(RenewOutcome::NotOwner);
+        let said = held.apply_renewal(answer, self.clock().now());
+        self.track(held);
+        said
+    }
+
+    /// Releases on the caller's runtime, and sends the release again within the command timeout.
+    /// Not for a forked child.
+    pub(crate) async fn release(
+        &self,
+        request: &ReleaseRequest,
+        was_valid: bool,
+    ) -> Result<ReleaseOutcome, LockError> {
+        let deadline = Deadline::after(self.clock(), self.config.command_timeout);
+        let mut resent = false;
+        let mut first_error = None;
+        loop {
+            match self.backend.release(request, deadline.left()).await {
+                Ok(mut outcome) => {
+                    // The first copy may have released the lock, and its reply may be lost.
+                    outcome.was_owner |= resent && was_valid;
+                    if request.is_finished_by(&outcome) {
+                        self.notifications.remove(request.owner_id);
+                    }
+                    return Ok(outcome);
+                }
+                Err(error) if error.is_retryable() && !deadline.has_passed() => {
+                    resent = true;
+                    // A later copy had less time: its timeout says nothing new.
+                    if !(error.is_timed_out() && first_error.is_some()) {
+                        first_error = Some(error);
+                    }
+                    tokio::time::sleep(RESEND_PAUSE.min(deadline.left())).await;
+                }
+                Err(error) if error.is_timed_out() => return Err(first_error.unwrap_or(error)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Ends a owner id in the background. Callable from anywhere, also while a runtime ends, but for a
+    /// child: it is the parent's lock.
+    pub(crate) fn release_in_background(&self, release_request: ReleaseRequest) {
+        if let Some(worker) = &self.worker {
+            let give_up_at = self.give_up_at(&release_request);
+            worker.submit(CleanupJob {
+                release_request,
+                give_up_at,
+            });
+        } else {
+            // Without a keeper the backend is in this process, and done at the first poll.
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut release = self.backend.release(&release_request, Duration::ZERO);
+            let _done = release.as_mut().poll(&mut cx);
+            drop(release);
+            self.notifications.remove(release_request.owner_id);
+        }
+    }
+
+    /// When whatever was sent until now has had its effect, and that effect has ended.
+    fn give_up_at(&self, release_request: &ReleaseRequest) -> Moment {
+        let longest = self.config.command_timeout.saturating_mul(2);
+        self.clock()
+            .now()
+            .plus(longest)
+            .plus(release_request.ttl.as_duration())
+    }
+
+    /// Waits until nothing is to be released any more, at most for the shutdown timeout. How much
+    /// is left.
+    pub(crate) async fn drain(&self) -> usize {
+        match &self.worker {
+            Some(worker) => worker.drain(self.config.shutdown_timeout).await,
+            None => 0,
+        }
+    }
+
+    /// What an error says of the holder that was seen.
+    pub(crate) fn holder(
+        &self,
+        seen: Option<crate::backend::ObservedHolder>,
+        position: Option<u64>,
+    ) -> Option<Holder> {
+        seen.map(|seen| Holder {
+            this_process: seen
+                .owner_id
+                .is_some_and(|owner_id| self.notifications.is_registered(owner_id)),
+            label: seen.label,
+            remaining: seen.remaining,
+            position: position.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
+        })
+    }
+}
+
+/// Waiting takes the timers of a tokio runtime, and asking a server its sockets.
+pub(crate) fn check_runtime() -> Result<(), LockError> {
+    match Handle::try_current() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(LockError::NoRuntime),
+    }
+}
+
+/// A moment for a connection to come back.
+const RESEND_PAUSE: Duration = Duration::from_millis(20);

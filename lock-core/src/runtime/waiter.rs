@@ -1,0 +1,581 @@
+//! Acquires a lock: one attempt, or waiting with notifications and polls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{AcquireOutcome, Acquisition, ObservedHolder, RenewOutcome, Renewal};
+use crate::backend::{Grant, Notification};
+use crate::error::{BackendErrorKind, Holder, LockError};
+use crate::protocol::backoff::{Backoff, Jitter};
+use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::key::LockKey;
+use crate::protocol::lease::{Lease, LeaseConfig};
+use crate::protocol::poll_schedule::{
+    HolderExpiry, LocalPosition, NO_EXPIRY_POLL, ObservedExpiry, PollSchedule,
+};
+use crate::runtime::acquired::Acquired;
+use crate::runtime::inner::{ManagerInner, check_runtime};
+use crate::runtime::no_expiry::{NO_EXPIRY_LIMIT, NoExpiry};
+use crate::runtime::pending::PendingAcquire;
+use crate::runtime::reentrancy;
+use tracing::{debug, warn};
+
+/// How much longer than its wait a waiter may stay to hear that it left the queue. When that
+/// is not enough the keeper goes on.
+const CANCEL_TIMEOUT: Duration = Duration::from_millis(150);
+/// The first look may take so long, also where the wait is shorter.
+const FIRST_POLL_TIMEOUT: Duration = Duration::from_millis(50);
+
+fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
+    inner.check_process()?;
+    // A server's backend looks for its runtime by itself.
+    if inner.backend.holds_without_renewal() {
+        check_runtime()?;
+    }
+    if reentrancy::is_entered(inner.manager_id(), key.as_str()) {
+        return Err(LockError::WouldDeadlock { key: key.text() });
+    }
+    Ok(())
+}
+
+/// Asks once, without standing in the queue. `spent` is what has passed of the command timeout.
+///
+/// # Cancel safety
+/// Dropped at any await, whatever was granted is taken back.
+pub(crate) async fn try_acquire(
+    inner: &Arc<ManagerInner>,
+    key: LockKey,
+    lease_config: LeaseConfig,
+    spent: Duration,
+) -> Result<Acquired, LockError> {
+    check(inner, &key)?;
+    let clock = inner.clock();
+    let timeout = inner.config.command_timeout;
+    let started = clock.now();
+    let until = started.plus(timeout.saturating_sub(spent));
+    if inner.backend.seems_down() {
+        inner.backend.wait_connected(until).await?;
+    }
+    let label = Arc::clone(&inner.config.label);
+    let mut pending = PendingAcquire::new(
+        Arc::clone(inner),
+        Acquisition::new(key, lease_config, label, None),
+    );
+    let mut no_expiry = NoExpiry::default();
+    let mut resent = false;
+    loop {
+        // A key without expiry is looked at for a while, also where a command may not take long.
+        let latest = no_expiry.latest(until.max(started.plus(NO_EXPIRY_LIMIT)));
+        let latest = latest.unwrap_or(until);
+        let limit = timeout.min(latest.since(clock.now()));
+        match pending.send(limit).await {
+            // The server may have closed a connection that nobody used, and the first command
+            // finds it out. To ask again under the same owner id is to ask once.
+            Err(error) if error.is_unreachable() && !resent && clock.now() < until => {
+                resent = true;
+            }
+            Err(error) => return Err(no_expiry.instead_of(error, &pending.acquisition.key)),
+            Ok(AcquireOutcome::Held {
+                token,
+                sent,
+                remaining,
+            }) => {
+                let lease = pending.lease(sent, remaining);
+                return check_still_valid(pending.into_acquired(token, lease));
+            }
+            Ok(AcquireOutcome::More) if clock.now() < until => {}
+            Ok(AcquireOutcome::More) => return Err(too_many_dead_waiters()),
+            Ok(
+                AcquireOutcome::Queued {
+                    holder_expiry,
+                    holder,
+                    ..
+                }
+                | AcquireOutcome::Busy {
+                    holder_expiry,
+                    holder,
+                },
+            ) => {
+                let now = clock.now();
+                if !no_expiry.see(holder_expiry, holder.as_ref(), now) {
+                    return Err(LockError::Contended {
+                        key: pending.acquisition.key.text(),
+                        holder: inner.holder(holder, None),
+                    });
+                }
+                let left = no_expiry.left(now);
+                if left.is_zero() {
+                    return Err(no_expiry.error(&pending.acquisition.key));
+                }
+                tokio::time::sleep(NO_EXPIRY_POLL.min(left)).await;
+            }
+        }
+    }
+}
+
+/// There was no end of dead waiters. The lock is not held, and so not contended.
+fn too_many_dead_waiters() -> LockError {
+    LockError::backend(
+        BackendErrorKind::TimedOut,
+        "the queue of the lock holds very many dead waiters, which are still being removed",
+    )
+}
+
+/// A reply that came after the lease it tells of is no lock.
+fn check_still_valid(acquired: Acquired) -> Result<Acquired, LockError> {
+    if acquired.held.is_lost() {
+        drop(acquired);
+        return Err(LockError::backend(
+            BackendErrorKind::TimedOut,
+            "the server's answer came after the lease that it granted",
+        ));
+    }
+    Ok(acquired)
+}
+
+/// Waits for the lock for at most `wait`, of which `spent` has passed.
+///
+/// # Cancel safety
+/// Dropped at any await, the place in the queue is given up, and a lock that was granted
+/// meanwhile goes to the next.
+pub(crate) async fn acquire(
+    inner: &Arc<ManagerInner>,
+    key: LockKey,
+    lease_config: LeaseConfig,
+    wait: Duration,
+    spent: Duration,
+) -> Result<Acquired, LockError> {
+    check(inner, &key)?;
+    let started = inner.clock().now().minus(spent);
+    let deadline = started.plus(wait);
+    if inner.backend.seems_down() {
+        inner.backend.wait_connected(deadline).await?;
+    }
+    let label = Arc::clone(&inner.config.label);
+    let acquisition = Acquisition::new(key, lease_config, label, Some(deadline));
+    let mut waiter = Waiter {
+        pending: PendingAcquire::new(Arc::clone(inner), acquisition),
+        started,
+        deadline,
+        poll_schedule: PollSchedule::new(started, inner.config.retry_interval, Jitter::from_os()),
+        backoff: Backoff::new(Jitter::from_os()),
+        observed: None,
+        last_error: None,
+        is_disconnected: false,
+        no_expiry: NoExpiry::default(),
+        has_sent: false,
+        is_owner_id_exposed: false,
+    };
+    loop {
+        if let Some(confirmed) = waiter.poll_server().await? {
+            return Ok(confirmed.into_acquired(waiter.pending));
+        }
+        match waiter.wait_for_notification().await? {
+            WaitEvent::Acquired(acquired) => return Ok(acquired.into_acquired(waiter.pending)),
+            WaitEvent::Poll => {}
+            WaitEvent::TimedOut => return Err(waiter.give_up().await),
+        }
+    }
+}
+
+struct Waiter {
+    pending: PendingAcquire,
+    started: Moment,
+    deadline: Moment,
+    poll_schedule: PollSchedule,
+    backoff: Backoff,
+    /// The holder at the last look, and how many were before us, where there is a queue.
+    observed: Option<(Option<ObservedHolder>, Option<u64>)>,
+    /// Why the last look got no answer, and when.
+    last_error: Option<(LockError, Moment)>,
+    /// There is no connection to look over.
+    is_disconnected: bool,
+    no_expiry: NoExpiry,
+    has_sent: bool,
+    /// A grant may have been published that never came to a guard: whoever listened knows the owner
+    /// id by now, and could write the next one.
+    is_owner_id_exposed: bool,
+}
+
+/// A lock that the server has confirmed, not yet taken from the waiter.
+struct ConfirmedLease {
+    token: Option<FencingToken>,
+    lease: Lease,
+}
+
+impl ConfirmedLease {
+    fn into_acquired(self, pending: PendingAcquire) -> Acquired {
+        pending.into_acquired(self.token, self.lease)
+    }
+}
+
+enum WaitEvent {
+    Acquired(ConfirmedLease),
+    Poll,
+    TimedOut,
+}
+
+impl Waiter {
+    fn clock(&self) -> Clock {
+        self.pending.inner.clock()
+    }
+
+    /// The end of the wait, or a little more to find out whether a key gets its expiry.
+    fn ends_at(&self) -> Moment {
+        let latest = self.no_expiry.latest(self.deadline.plus(NO_EXPIRY_LIMIT));
+        latest.map_or(self.deadline, |latest| self.deadline.max(latest))
+    }
+
+    /// The longest that one command may take now. However short the wait is, the server is asked
+    /// once.
+    fn limit(&self) -> Duration {
+        let mut left = self.ends_at().since(self.clock().now());
+        if !self.has_sent {
+            left = left.max(FIRST_POLL_TIMEOUT);
+        }
+        self.pending.inner.config.command_timeout.min(left)
+    }
+
+    /// Asks the server.
+    async fn poll_server(&mut self) -> Result<Option<ConfirmedLease>, LockError> {
+        loop {
+            let limit = self.limit();
+            if limit.is_zero() {
+                return Ok(None);
+            }
+            let asked = self.pending.send(limit).await;
+            let now = self.clock().now();
+            self.has_sent = true;
+            self.poll_schedule.asked(now);
+            match asked {
+                Ok(AcquireOutcome::Held {
+                    token,
+                    sent,
+                    remaining,
+                }) => return Ok(self.confirmed(token, sent, remaining)),
+                Ok(AcquireOutcome::Queued {
+                    rank,
+                    holder_expiry,
+                    holder,
+                    poll,
+                }) => self.on_reply(now, Some(rank), holder_expiry, holder, poll)?,
+                Ok(AcquireOutcome::Busy {
+                    holder_expiry,
+                    holder,
+                }) => {
+                    self.on_reply(now, None, holder_expiry, holder, None)?;
+                }
+                // Nobody holds it, and a hundred dead are out of the way.
+                Ok(AcquireOutcome::More) => {
+                    self.last_error = None;
+                    self.observed = None;
+                    continue;
+                }
+                Err(error) if error.is_retryable() => {
+                    self.pending.inner.counters.trace(|| {
+                        let key = &self.pending.acquisition.key;
+                        debug!(%key, %error, "waiting: no answer, asked again");
+                    });
+                    if let Some(acquired) = self.probe_by_renewal(&error).await {
+                        return Ok(Some(acquired));
+                    }
+                    self.is_disconnected = !self.pending.inner.backend.is_connected();
+                    self.record_error(error, limit);
+                    let pause = self.backoff.pause();
+                    self.poll_schedule.at_once(self.clock().now().plus(pause));
+                }
+                Err(error) => return Err(error),
+            }
+            return Ok(None);
+        }
+    }
+
+    /// A look that the end of the wait cut short blames nobody, where an earlier one knew more:
+    /// who holds the lock, or what ails the server. Nor does silence say more than what the server
+    /// said a moment ago.
+    fn record_error(&mut self, error: LockError, limit: Duration) {
+        let (now, timeout) = (
+            self.clock().now(),
+            self.pending.inner.config.command_timeout,
+        );
+        let knows_more = self.observed.is_some() || self.last_error.is_some();
+        let known = self.last_error.as_ref();
+        let knows_why = known.is_some_and(|(known, at)| {
+            !known.is_timed_out() && now.since(*at) < timeout.saturating_mul(2)
+        });
+        let says_less = limit < timeout && knows_more || knows_why;
+        if !(error.is_timed_out() && says_less) {
+            self.last_error = Some((error, now));
+        }
+    }
+
+    fn on_reply(
+        &mut self,
+        now: Moment,
+        rank: Option<u64>,
+        holder_expiry: HolderExpiry,
+        holder: Option<ObservedHolder>,
+        poll: Option<Duration>,
+    ) -> Result<(), LockError> {
+        self.last_error = None;
+        self.backoff.reset();
+        if self.no_expiry.see(holder_expiry, holder.as_ref(), now)
+            && self.no_expiry.left(now).is_zero()
+        {
+            return Err(self.no_expiry.error(&self.pending.acquisition.key));
+        }
+        let local_position = match rank {
+            Some(_) => {
+                let token = holder.as_ref().and_then(|holder| holder.token);
+                let observed_expiry =
+                    holder_expiry
+                        .ends()
+                        .map(|holder_expires_at| ObservedExpiry {
+                            at: now,
+                            holder_expires_at,
+                        });
+                self.pending.enter_queue(observed_expiry, token)
+            }
+            None => LocalPosition::First,
+        };
+        self.poll_schedule
+            .seen(now, rank.unwrap_or(0), holder_expiry, poll, local_position);
+        self.observed = Some((holder, rank));
+        Ok(())
+    }
+
+    /// A server without memory refuses to be asked, but renews: it tells whether the lock was
+    /// handed to us while nothing could be pushed.
+    async fn probe_by_renewal(&mut self, error: &LockError) -> Option<ConfirmedLease> {
+        let LockError::Backend(error) = error else {
+            return None;
+        };
+        if error.kind() != BackendErrorKind::OutOfMemory
+            || self.pending.acquisition.entry().is_none()
+        {
+            return None;
+        }
+        let answer = self.renew().await?;
+        self.renewed(&answer)
+    }
+
+    async fn renew(&self) -> Option<RenewOutcome> {
+        let acquisition = &self.pending.acquisition;
+        let renewal = [Renewal {
+            key: acquisition.key.clone(),
+            owner_id: acquisition.owner_id,
+            ttl: acquisition.lease_config.ttl.as_duration(),
+            lease_config: acquisition.lease_config,
+        }];
+        let answers = self
+            .pending
+            .inner
+            .backend
+            .renew(&renewal, self.limit())
+            .await;
+        answers.into_iter().next()
+    }
+
+    fn renewed(&mut self, answer: &RenewOutcome) -> Option<ConfirmedLease> {
+        match *answer {
+            RenewOutcome::Held {
+                token,
+                sent,
+                remaining,
+            } => self.confirmed(token, sent, remaining),
+            RenewOutcome::NotOwner | RenewOutcome::Failed(_) => None,
+        }
+    }
+
+    /// A lock by a reply. One that came too late is let go.
+    fn confirmed(
+        &mut self,
+        token: Option<FencingToken>,
+        sent: Moment,
+        remaining: Duration,
+    ) -> Option<ConfirmedLease> {
+        let lease = self.pending.lease(sent, remaining);
+        self.if_valid(token, lease)
+    }
+
+    fn if_valid(&mut self, token: Option<FencingToken>, lease: Lease) -> Option<ConfirmedLease> {
+        if lease.is_valid(self.clock().now()) {
+            return Some(ConfirmedLease { token, lease });
+        }
+        self.pending.inner.counters.trace(|| {
+            let key = &self.pending.acquisition.key;
+            debug!(%key, "a grant came too late and is let go");
+        });
+        self.pending.restart_with_new_owner_id();
+        self.poll_schedule.at_once(self.clock().now());
+        None
+    }
+
+    /// Sleeps until there is the lock, something to look at, or no more time.
+    async fn wait_for_notification(&mut self) -> Result<WaitEvent, LockError> {
+        loop {
+            let Some(slot) = self.pending.slot.clone() else {
+                return Ok(WaitEvent::Poll);
+            };
+            let clock = self.clock();
+            let ends_at = self.ends_at();
+            let inner = Arc::clone(&self.pending.inner);
+            let look_at = self.poll_schedule.next().min(ends_at);
+            let is_disconnected = self.is_disconnected;
+            // Without a connection there is nothing to look at before it is back.
+            let pause = async {
+                if is_disconnected {
+                    return inner.backend.wait_connected(ends_at).await;
+                }
+                tokio::time::sleep(look_at.since(clock.now())).await;
+                Ok(())
+            };
+            let notification = tokio::select! {
+                biased;
+                notification = slot.next() => Some(notification),
+                connected = pause => {
+                    match connected {
+                        Ok(()) => self.is_disconnected = false,
+                        Err(error) if error.is_retryable() => {
+                            let timeout = inner.config.command_timeout;
+                            self.record_error(error, timeout);
+                        }
+                        Err(error) => return Err(error),
+                    }
+                    None
+                }
+            };
+            match notification {
+                Some(Notification::Grant(grant)) => {
+                    return Ok(match self.accept_grant(grant).await {
+                        Some(acquired) => WaitEvent::Acquired(acquired),
+                        None => WaitEvent::Poll,
+                    });
+                }
+                Some(Notification::Head { holder_expires_at }) => {
+                    self.poll_schedule.is_head(clock.now(), holder_expires_at)
+                }
+                Some(Notification::First) => {
+                    let observed = inner
+                        .notifications
+                        .last_observed(self.pending.acquisition.key.as_str());
+                    self.poll_schedule.is_first(clock.now(), observed);
+                }
+                Some(Notification::Poll) => {
+                    // A grant may have been missed, and its lease have ended.
+                    self.is_owner_id_exposed = true;
+                    if !self.is_disconnected {
+                        return Ok(WaitEvent::Poll);
+                    }
+                }
+                None => {}
+            }
+            let now = clock.now();
+            if now >= self.ends_at() {
+                return Ok(WaitEvent::TimedOut);
+            }
+            if !self.is_disconnected && now >= self.poll_schedule.next() {
+                return Ok(WaitEvent::Poll);
+            }
+        }
+    }
+
+    /// A lock by a push. Where it cannot be said for how long, or somebody else may have written
+    /// it, a renewal tells; one that is over is let go.
+    async fn accept_grant(&mut self, grant: Grant) -> Option<ConfirmedLease> {
+        if self.pending.is_held_without_renewal() {
+            let lease = Lease::endless(self.pending.acquisition.lease_config, grant.received);
+            return self.if_valid(Some(grant.token), lease);
+        }
+        let now = self.clock().now();
+        let until = grant.until.filter(|_| self.is_plausible(&grant));
+        match until {
+            Some(until) if until.since(now) >= grant.lease / 2 => {
+                let lease_config = self.pending.acquisition.lease_config;
+                let lease = Lease::handed_over(lease_config, grant.received, grant.lease, until);
+                Some(ConfirmedLease {
+                    token: Some(grant.token),
+                    lease,
+                })
+            }
+            _ => self.confirm().await,
+        }
+    }
+
+    /// Whether the server would have written that. Anybody who may publish on our channel, and
+    /// knows the owner id, can write anything.
+    fn is_plausible(&self, grant: &Grant) -> bool {
+        let acquisition = &self.pending.acquisition;
+        let longest = acquisition.longest_handover();
+        let known = self
+            .pending
+            .inner
+            .notifications
+            .last_token(acquisition.key.as_str());
+        let is_plausible = grant.lease <= longest && known.is_none_or(|known| grant.token >= known);
+        if self.is_owner_id_exposed {
+            return false;
+        }
+        if !is_plausible {
+            let key = &acquisition.key;
+            self.pending.inner.counters.trace(|| {
+                warn!(%key, "a grant that the server would not have written is confirmed first");
+            });
+        }
+        is_plausible
+    }
+
+    /// A renewal tells whether it is ours. Where that has no answer, asking again will tell. The
+    /// place in the queue stays: there need not have been a grant at all.
+    async fn confirm(&mut self) -> Option<ConfirmedLease> {
+        let answer = self.renew().await;
+        let confirmed = answer.and_then(|answer| self.renewed(&answer));
+        if confirmed.is_none() {
+            self.is_owner_id_exposed = true;
+            self.poll_schedule.at_once(self.clock().now());
+        }
+        confirmed
+    }
+
+    /// The wait is over. A lock that is granted at this very moment goes to the next.
+    async fn give_up(mut self) -> LockError {
+        if let Some(error) = self.no_expiry.take_error(&self.pending.acquisition.key) {
+            return error;
+        }
+        let now = self.clock().now();
+        let limit = CANCEL_TIMEOUT.min(self.deadline.plus(NO_EXPIRY_LIMIT).since(now));
+        if self.pending.acquisition.is_open() && !self.is_disconnected && !limit.is_zero() {
+            let release_request = self.pending.release_request();
+            match self
+                .pending
+                .inner
+                .backend
+                .release(&release_request, limit)
+                .await
+            {
+                Ok(released) => self.pending.acquisition.cancel_confirmed(&released),
+                Err(error) => self.pending.inner.counters.trace(|| {
+                    debug!(key = %release_request.key, %error, "the keeper will leave the queue");
+                }),
+            }
+        }
+        if let Some((last_error, _)) = self.last_error.take() {
+            return last_error;
+        }
+        let inner = &self.pending.inner;
+        let (observed, rank) = self.observed.take().unwrap_or((None, None));
+        let holder = inner.holder(observed, rank);
+        if holder.as_ref().is_some_and(Holder::is_this_process) {
+            let key = &self.pending.acquisition.key;
+            inner
+                .counters
+                .trace(|| warn!(%key, "gave up waiting for a lock that this process holds"));
+        }
+        LockError::Timeout {
+            key: self.pending.acquisition.key.text(),
+            waited: inner.clock().now().since(self.started),
+            holder,
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests that need more than one module.
+
+mod lock_state;
+mod model;
+#[cfg(feature = "redis")]
+mod script_equivalence;

@@ -1,0 +1,217 @@
+//! The server: the production table, its clock, and its channels.
+
+use super::network::{Body, Delivered, Lane, Message, Reply, Request};
+use super::rules::{Mutation, Sight};
+use super::state::{Client, Part, PendingRelease, Phase, client_of};
+use super::turn::{Turn, channel};
+use crate::protocol::clock::ServerMs;
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::lock_state::{
+    self, AcquireCommand, Env, Expiring, KeyValue, LockState, ReleaseCommand,
+};
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::wire::{OwnerValue, WireNotification};
+
+impl Turn<'_> {
+    /// The server carries out a command.
+    pub(super) fn serve(&mut self, owner_id: OwnerId, request: &Request) -> Reply {
+        let before = self.state.owner();
+        let mut lock_state = LockState::clone(&self.state.lock_state);
+        let (reply, notifications) = self.carry_out(&mut lock_state, owner_id, request);
+        forget_far_ends(&mut lock_state);
+        self.state.lock_state = Part::new(lock_state);
+        let after = self.state.owner();
+        self.watch(owner_id, request, before, after, &reply);
+        let is_grant = after.map(|(_, token)| token) != before.map(|(_, token)| token);
+        if let Some((_, token)) = after.filter(|_| is_grant) {
+            self.state.disorder.grants |= token.as_u64() <= self.state.last_token;
+            if token.as_u64() > self.state.last_token + 1 && self.state.last_token > 0 {
+                self.sights.saw(Sight::TokenSeededAgain);
+            }
+            self.state.last_token = self.state.last_token.max(token.as_u64());
+        }
+        for notification in notifications {
+            // Nobody hears the others, and what is not heard need not be on its way.
+            let asked =
+                |client: &Part<Client>| client.asking().map(|asking| asking.acquisition.owner_id);
+            let mut asked = self.state.clients.iter().filter_map(asked);
+            let awaited = asked.find(|owner_id| match notification {
+                WireNotification::Grant { owner_id: to, .. } => to == *owner_id,
+                WireNotification::Head { to, .. } => to == owner_id.short(),
+            });
+            if let Some(owner_id) = awaited {
+                let client = client_of(owner_id);
+                self.state.network.send(Message {
+                    client,
+                    lane: Lane::Ask,
+                    owner_id,
+                    body: Body::WireNotification(Delivered::from(&notification)),
+                });
+            }
+        }
+        reply
+    }
+
+    fn watch(
+        &self,
+        owner_id: OwnerId,
+        request: &Request,
+        before: Option<(OwnerId, FencingToken)>,
+        after: Option<(OwnerId, FencingToken)>,
+        reply: &Reply,
+    ) {
+        let had_it = before.is_some_and(|(owner, _)| owner == owner_id);
+        match request {
+            Request::AcquireCommand { .. } if *reply == Reply::Late => {
+                self.sights.saw(Sight::LateCopyRefused);
+            }
+            Request::AcquireCommand { .. } if self.state.is_final(owner_id) => {
+                self.sights.saw(Sight::SettledCameBack);
+            }
+            Request::AcquireCommand { .. } if had_it && before == after => {
+                self.sights.saw(Sight::LostReplyAskedAgain);
+            }
+            Request::Renew if *reply == Reply::NotOwner => {
+                self.sights.saw(Sight::RenewalRefused);
+            }
+            Request::ReleaseCommand { .. } if had_it => {
+                let pending_releases = &self.state.clients[client_of(owner_id)].pending_releases;
+                let cancels = |pending_release: &PendingRelease| {
+                    pending_release.acquisition.owner_id == owner_id && !pending_release.was_held
+                };
+                if pending_releases.iter().any(cancels) {
+                    self.sights.saw(Sight::CancelMetAGrant);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn carry_out(
+        &self,
+        lock_state: &mut LockState,
+        owner_id: OwnerId,
+        request: &Request,
+    ) -> (Reply, Vec<WireNotification>) {
+        let now_us = self.state.server_us();
+        let has_subscriber = |name: &str| {
+            let mut clients = self.state.clients.iter().enumerate();
+            // A machine without power closes nothing: where liveness counts it is heard on.
+            clients.any(|(id, client)| {
+                name == channel(id) && (self.rules.prompt || client.phase != Phase::Crashed)
+            })
+        };
+        let at = Env {
+            now_us,
+            has_subscriber: &has_subscriber,
+        };
+        let floor = |floor_us: u64| {
+            if self.rules.is(Mutation::BareCounter) {
+                0
+            } else {
+                floor_us
+            }
+        };
+        match request {
+            Request::AcquireCommand {
+                floor_us,
+                not_after_ms,
+                entry,
+                earlier,
+            } => {
+                let ask = AcquireCommand {
+                    owner_id,
+                    ttl_ms: self.rules.ttl.as_millis(),
+                    floor_us: floor(*floor_us),
+                    not_after_ms: if self.rules.is(Mutation::NoNotAfter) {
+                        ServerMs::LAST
+                    } else {
+                        *not_after_ms
+                    },
+                    label: "",
+                    entry: entry.as_ref(),
+                    lead_us: 0,
+                    earlier,
+                };
+                let (answer, notifications) = lock_state.acquire(&ask, &at);
+                (Reply::from(answer), notifications)
+            }
+            Request::Renew => {
+                let ttl_ms = self.rules.ttl.as_millis();
+                let renewed = lock_state.renew(owner_id, ttl_ms, at.now_ms());
+                let reply = match renewed {
+                    lock_state::RenewReply::Held {
+                        token,
+                        remaining_ms,
+                    } => Reply::Held {
+                        token,
+                        remaining_ms,
+                    },
+                    lock_state::RenewReply::NotOwner => Reply::NotOwner,
+                };
+                if reply == Reply::NotOwner && self.rules.is(Mutation::RenewalRecreates) {
+                    recreate(lock_state, owner_id, at.now_ms().plus(ttl_ms));
+                }
+                (reply, Vec::new())
+            }
+            Request::ReleaseCommand {
+                floor_us,
+                min_hold_ms,
+                entries,
+            } => {
+                if self.rules.is(Mutation::PlainDelete) {
+                    lock_state.key = None;
+                }
+                let call = ReleaseCommand {
+                    owner_id,
+                    floor_us: floor(*floor_us),
+                    grace_ms: 0,
+                    min_hold_ms: *min_hold_ms,
+                    lead_us: 0,
+                    entries,
+                };
+                let (_, notifications) = lock_state.release(&call, &at);
+                (Reply::ReleaseReply, notifications)
+            }
+        }
+    }
+}
+
+/// The queue and the counter end far beyond the horizon; states that differ only in when are
+/// one. So are those that differ in the scores of a queue but not in its order, and in when the
+/// lock was granted, which only people read.
+fn forget_far_ends(lock_state: &mut LockState) {
+    if let Some(Expiring {
+        value: KeyValue::Native(owner),
+        ..
+    }) = &mut lock_state.key
+    {
+        owner.since_ms = ServerMs::new(0);
+    }
+    if let Some(counter) = &mut lock_state.counter {
+        counter.expires_ms = None;
+    }
+    if let Some(queue) = &mut lock_state.queue {
+        queue.expires_ms = None;
+        let entries = std::mem::take(&mut queue.value);
+        queue.value = (1..).zip(entries.into_values()).collect();
+    }
+}
+
+fn recreate(lock_state: &mut LockState, owner_id: OwnerId, expires_ms: ServerMs) {
+    let counted = lock_state
+        .counter
+        .as_ref()
+        .map_or(0, |counter| counter.value);
+    if lock_state.key.is_none() {
+        lock_state.key = Some(Expiring {
+            value: KeyValue::Native(OwnerValue {
+                owner_id,
+                token: FencingToken::new(counted),
+                since_ms: ServerMs::new(0),
+                label: String::new(),
+            }),
+            expires_ms: Some(expires_ms),
+        });
+    }
+}

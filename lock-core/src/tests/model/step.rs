@@ -1,0 +1,395 @@
+//! What can happen next: what clients do, what the network does, and what goes wrong.
+
+use super::client::PAUSE;
+use super::network::{Body, Lane, Message, Reply, Request};
+use super::rules::{Mutation, Rules, Sight};
+use super::state::{Client, ModelState, Part, Phase, TICK_US};
+use super::turn::Turn;
+use crate::protocol::lease::LeaseAction;
+use crate::protocol::lock_state::LockState;
+
+/// Far beyond every margin.
+const JUMP_TICKS: i64 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Action {
+    /// Ask once.
+    Try(usize),
+    /// Ask and wait.
+    Wait(usize),
+    /// An acquire, or the renewal that confirms a grant, got no answer in time.
+    NoAnswer(usize),
+    /// The caller drops its future.
+    Quit(usize),
+    Renew(usize),
+    NoAnswerToRenewal(usize),
+    ReleaseCommand(usize),
+    /// Of the given ending.
+    NoAnswerToCancel(usize, usize),
+    Crash(usize),
+    /// Of the given message in the network.
+    Deliver(usize),
+    Duplicate(usize),
+    Lose(usize),
+    Snapshot,
+    Restore,
+    JumpForward,
+    SetBack,
+    Tick,
+}
+
+/// All that can happen next. Time passes only where nothing is left that cannot wait, if it waits.
+pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Action>) {
+    for id in 0..state.clients.len() {
+        client_actions(rules, state, id, actions);
+    }
+    for (at, _) in state.network.iter().enumerate() {
+        actions.push(Action::Deliver(at));
+    }
+    let is_urgent = !actions.iter().all(|action| may_stay(rules, state, *action));
+    for (at, message) in state.network.iter().enumerate() {
+        if state.left.losses > 0 {
+            actions.push(Action::Lose(at));
+        }
+        if state.left.duplicates > 0 && message.is_awaited_request() {
+            actions.push(Action::Duplicate(at));
+        }
+    }
+    let any_active = state.clients.iter().any(|client| !client.is_at_rest());
+    if any_active && state.left.snapshots > 0 {
+        actions.push(Action::Snapshot);
+    }
+    if any_active && state.ticks < rules.horizon {
+        if state.left.restores > 0 && state.snapshot.is_some() {
+            actions.push(Action::Restore);
+        }
+        if state.left.jumps > 0 {
+            actions.push(Action::JumpForward);
+        }
+        if state.left.setbacks > 0 {
+            actions.push(Action::SetBack);
+        }
+    }
+    // Before anybody has begun, and after all is done, time changes nothing.
+    let all_idle = state
+        .clients
+        .iter()
+        .all(|client| client.phase == Phase::Idle);
+    let changes = any_active && !all_idle || rules.prompt && state.owner().is_some();
+    if changes && state.ticks < rules.horizon && !(rules.prompt && is_urgent) {
+        actions.push(Action::Tick);
+    }
+}
+
+/// What is left to chance also where everything else is done at once.
+fn may_stay(rules: &Rules, state: &ModelState, action: Action) -> bool {
+    match action {
+        Action::Try(_) | Action::Wait(_) | Action::Quit(_) | Action::Crash(_) => true,
+        Action::ReleaseCommand(id) => {
+            let since = state.clients[id].holding().map(|holding| holding.since);
+            since.is_some_and(|since| state.now(id).since(since) < rules.ttl.as_duration())
+        }
+        _ => false,
+    }
+}
+
+fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Vec<Action>) {
+    let (now, client) = (state.now(id), &state.clients[id]);
+    match &client.phase {
+        Phase::Idle if state.ticks <= rules.begin_by => {
+            if rules.may_try & (1 << id) != 0 {
+                actions.push(Action::Try(id));
+            }
+            if rules.may_wait & (1 << id) != 0 {
+                actions.push(Action::Wait(id));
+            }
+        }
+        Phase::Asking(asking) => {
+            let sent = asking.sent.as_ref();
+            if sent.is_some_and(|sent| now >= sent.until || !rules.prompt)
+                && state.left.silences > 0
+            {
+                actions.push(Action::NoAnswer(id));
+            }
+            if state.left.quits > 0 {
+                actions.push(Action::Quit(id));
+            }
+        }
+        Phase::Holding(holding) => {
+            actions.push(Action::ReleaseCommand(id));
+            let next_action = holding.lease.clone().next_action(now);
+            match holding.renewing {
+                Some((_, until)) if state.left.silences > 0 && (now >= until || !rules.prompt) => {
+                    actions.push(Action::NoAnswerToRenewal(id));
+                }
+                None if state.left.renewals > 0
+                    && matches!(next_action, LeaseAction::Renew { .. }) =>
+                {
+                    actions.push(Action::Renew(id));
+                }
+                _ => {}
+            }
+        }
+        Phase::Idle | Phase::Done | Phase::Crashed => {}
+    }
+    for (at, pending_release) in client.pending_releases.iter().enumerate() {
+        match pending_release.sent {
+            Some(until) if now >= until && state.left.silences > 0 => {
+                actions.push(Action::NoAnswerToCancel(id, at));
+            }
+            _ => {}
+        }
+    }
+    let began = !matches!(client.phase, Phase::Idle) && !client.is_at_rest();
+    if state.left.crashes > 0 && began {
+        actions.push(Action::Crash(id));
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn take(mut self, action: Action) -> ModelState {
+        match action {
+            Action::Try(id) => self.begin(id, false),
+            Action::Wait(id) => self.begin(id, true),
+            Action::NoAnswer(id) => {
+                self.state.left.silences -= 1;
+                self.no_answer(id);
+                self.wake(id);
+            }
+            Action::Quit(id) => {
+                self.state.left.quits -= 1;
+                self.give_up(id);
+            }
+            Action::Renew(id) => self.renew(id),
+            Action::NoAnswerToRenewal(id) => self.no_answer_to_renewal(id),
+            Action::ReleaseCommand(id) => self.release(id),
+            Action::NoAnswerToCancel(id, at) => self.no_answer_to_cancel(id, at),
+            Action::Crash(id) => self.crash(id),
+            Action::Deliver(at) => {
+                let message = self.state.network.take(at);
+                self.deliver(message);
+            }
+            Action::Duplicate(at) => {
+                self.state.left.duplicates -= 1;
+                let message = self.state.network.take(at);
+                if let Body::Request { request, .. } = &message.body {
+                    self.state.may_come_back |= matches!(request, Request::AcquireCommand { .. });
+                    let body = Body::Request {
+                        request: request.clone(),
+                        awaited: false,
+                    };
+                    self.state.network.send(Message {
+                        body,
+                        ..message.clone()
+                    });
+                }
+                self.deliver(message);
+            }
+            Action::Lose(at) => {
+                self.state.left.losses -= 1;
+                self.state.network.take(at);
+            }
+            Action::Snapshot => {
+                self.state.left.snapshots -= 1;
+                self.state.snapshot = Some(self.state.lock_state.clone());
+            }
+            Action::Restore => self.restore(),
+            Action::JumpForward => {
+                self.state.left.jumps -= 1;
+                self.state.beyond_promise = true;
+                self.move_clock(JUMP_TICKS);
+            }
+            Action::SetBack => {
+                self.state.left.setbacks -= 1;
+                self.state.may_come_back = true;
+                self.move_clock(-JUMP_TICKS);
+            }
+            Action::Tick => self.tick(),
+        }
+        self.run_timers();
+        if self.state.beyond_promise && self.state.holders() > 1 {
+            self.sights.saw(Sight::TwoHoldersOutsideThePromise);
+        }
+        self.state.seal();
+        self.state
+    }
+
+    // Time and disaster.
+
+    /// What clients do by themselves as soon as it is due. A client that is late with it is one
+    /// whose commands take longer to arrive, and that is explored.
+    fn run_timers(&mut self) {
+        for id in 0..self.state.clients.len() {
+            let now = self.state.now(id);
+            if let Some(asking) = self.asking(id).filter(|asking| asking.sent.is_none()) {
+                if asking.acquisition.waits_until.is_some_and(|end| now >= end) {
+                    self.give_up(id);
+                } else if now >= asking.next_look {
+                    self.look(id);
+                }
+            }
+            let holding = self.state.clients[id].holding();
+            if holding.is_some_and(|holding| holding.lease.is_lost(now)) {
+                self.release(id);
+            }
+            for at in 0..self.state.clients[id].pending_releases.len() {
+                let pending_release = &self.state.clients[id].pending_releases[at];
+                if pending_release.sent.is_none() && now >= pending_release.again_at {
+                    self.cancel(id, at);
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let before = self.state.owner();
+        self.state.ticks += 1;
+        self.expire();
+        if let (Some((owner_id, _)), None) = (before, self.state.owner()) {
+            let holds = |client: &Part<Client>| {
+                let holding = client.holding();
+                holding.is_some_and(|holding| holding.acquisition.owner_id == owner_id)
+            };
+            if !self.state.clients.iter().any(holds) {
+                self.sights.saw(Sight::ClaimExpired);
+            }
+        }
+        self.forget_late_copies();
+        let waits = |client: &Part<Client>| {
+            let asking = client.asking();
+            asking.is_some_and(|asking| asking.acquisition.waits_until.is_some())
+        };
+        let is_waste = self.state.owner().is_none() && self.state.clients.iter().any(waits);
+        if self.rules.prompt {
+            self.state.free_ticks = if is_waste {
+                self.state.free_ticks + 1
+            } else {
+                0
+            };
+        }
+    }
+
+    fn move_clock(&mut self, ticks: i64) {
+        let tick_us = i64::try_from(TICK_US).expect("a tick is short");
+        self.state.moved_us += ticks * tick_us;
+        self.expire();
+    }
+
+    /// A copy that nobody awaits and that the server refuses as late will be refused for ever,
+    /// unless its clock is set back: then it need not be kept.
+    fn forget_late_copies(&mut self) {
+        if self.rules.budget.setbacks > 0 {
+            return;
+        }
+        let mut network = std::mem::take(&mut self.state.network);
+        network.keep(|message| {
+            let Body::Request {
+                request: request @ Request::AcquireCommand { .. },
+                awaited: false,
+            } = &message.body
+            else {
+                return true;
+            };
+            let mut lock_state = LockState::clone(&self.state.lock_state);
+            let (reply, _) = self.carry_out(&mut lock_state, message.owner_id, request);
+            let is_late = reply == Reply::Late && lock_state == *self.state.lock_state;
+            if is_late {
+                self.sights.saw(Sight::LateCopyRefused);
+            }
+            !is_late
+        });
+        self.state.network = network;
+    }
+
+    /// A process is killed: its connections are closed, and what was sent on them arrives all
+    /// the same.
+    fn crash(&mut self, id: usize) {
+        self.state.left.crashes -= 1;
+        let client = self.client(id);
+        client.phase = Phase::Crashed;
+        client.pending_releases.clear();
+        let of_it = |message: &Message| message.client == id;
+        self.state.network.forget_answers(of_it);
+    }
+
+    /// All connections end with the server's life, with all that is on its way on them. It takes
+    /// a while to come back.
+    fn restore(&mut self) {
+        self.state.left.restores -= 1;
+        self.state.may_come_back = true;
+        self.state.beyond_promise = true;
+        self.state.ticks += 1;
+        self.state.life += 1;
+        self.state.network.clear();
+        if let Some(lock_state) = self.state.snapshot.take() {
+            self.state.lock_state = lock_state;
+        }
+        self.expire();
+        for id in 0..self.state.clients.len() {
+            let (now, first) = (self.state.now(id), self.state.clock_sync(id));
+            let keep_floor = self.rules.is(Mutation::FloorKept);
+            let client = self.client(id);
+            if client.is_at_rest() {
+                continue;
+            }
+            client.first = first;
+            if !keep_floor {
+                client.floor_us = first.server_us;
+            }
+            for pending_release in &mut client.pending_releases {
+                if pending_release.sent.take().is_some() {
+                    pending_release.again_at = now.plus(PAUSE);
+                }
+            }
+            if let Phase::Asking(asking) = &mut client.phase {
+                asking.slot.look = asking.acquisition.waits_until.is_some();
+            }
+            if let Phase::Holding(holding) = &mut client.phase
+                && holding.renewing.take().is_some()
+            {
+                holding.lease.unanswered(now.plus(PAUSE));
+            }
+            if self.asking(id).is_some_and(|asking| asking.sent.is_some()) {
+                self.no_answer(id);
+            }
+        }
+    }
+
+    fn deliver(&mut self, message: Message) {
+        let Message {
+            client: id,
+            lane,
+            owner_id,
+            body,
+        } = message;
+        match body {
+            Body::Request { request, awaited } => {
+                let reply = self.serve(owner_id, &request);
+                let server_us = self.state.server_us();
+                if awaited && lane == Lane::End && !self.rules.prompt {
+                    // To hear of it later is to settle it later, which is the safer.
+                    self.apply_cancel(id, owner_id, server_us);
+                } else if awaited {
+                    self.state.network.send(Message {
+                        client: id,
+                        lane,
+                        owner_id,
+                        body: Body::Reply { reply, server_us },
+                    });
+                }
+            }
+            Body::WireNotification(told) => {
+                self.notified(id, owner_id, told);
+                self.wake(id);
+            }
+            Body::Reply { reply, server_us } => match lane {
+                Lane::Ask => {
+                    self.on_reply(id, &reply, server_us);
+                    self.wake(id);
+                }
+                Lane::Keep => self.apply_renewal(id, &reply, server_us),
+                Lane::End => self.apply_cancel(id, owner_id, server_us),
+            },
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Having a lock, and giving it back.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::LockError;
+use test_support::fixtures::AT_ONCE;
+use tests::{poll_once, shut_down};
+use tokio::sync::{Barrier, oneshot};
+use tokio::task::JoinSet;
+
+use crate::subject::{NAME, Subject, WAIT, free_at_once, free_within, granted_at_once, within};
+
+/// Exclusive, whoever asks and however.
+pub(crate) async fn a_held_lock_is_nobody_else_s(s: &Subject) {
+    let held = s.first.lock(NAME).acquire().await.unwrap();
+    for locks in [&s.first, &s.second] {
+        let got = locks.lock(NAME).try_acquire().await.unwrap();
+        assert!(got.is_none(), "{got:?}");
+        let error = locks.lock(NAME).acquire().await.unwrap_err();
+        assert!(matches!(error, LockError::Contended { .. }), "{error}");
+        let other = locks.lock("order:43").acquire().await;
+        other
+            .expect("another lock is free")
+            .release()
+            .await
+            .unwrap();
+    }
+    assert!(!held.is_lost());
+    assert!(held.remaining() > Duration::from_secs(29));
+    held.release().await.unwrap();
+}
+
+/// The error names the holder, and says whether it is the asker's own process.
+pub(crate) async fn one_who_tries_is_told_who_holds_it(s: &Subject) {
+    let held = s.first.lock(NAME).acquire().await.unwrap();
+    for locks in [&s.first, &s.second] {
+        let error = locks.lock(NAME).acquire().await.unwrap_err();
+        assert!(error.is_contended());
+        let holder = error.holder().expect("the holder is known");
+        if s.able.names_holder {
+            assert_eq!(holder.label(), "first");
+            assert!(error.to_string().contains("`first`"), "{error}");
+        }
+        assert_eq!(holder.position(), None);
+        if let Some(remaining) = holder.remaining() {
+            // Where the value is a deadline, it is rounded up.
+            assert!(remaining <= Duration::from_millis(30_005), "{remaining:?}");
+            assert!(remaining > Duration::from_secs(28));
+        }
+        assert_eq!(holder.remaining().is_some(), s.tells_remaining);
+    }
+    let own = s.first.lock(NAME).acquire().await.unwrap_err();
+    assert_eq!(own.holder().unwrap().is_this_process(), s.able.names_holder);
+    held.release().await.unwrap();
+}
+
+/// Released is free, when `release` returns and not later.
+pub(crate) async fn a_released_lock_is_free(s: &Subject) {
+    for turn in 0..6 {
+        let held = s.manager(turn).lock(NAME).try_acquire().await.unwrap();
+        let held = held.expect("the lock was released");
+        let watch = held.watch();
+        assert!(watch.is_held());
+        held.release().await.unwrap();
+        assert!(!watch.is_held() && !watch.is_lost());
+    }
+}
+
+/// Dropped is free at once, not after the ttl.
+pub(crate) async fn a_dropped_guard_frees_at_once(s: &Subject) {
+    drop(s.first.lock(NAME).acquire().await.unwrap());
+    let held = free_at_once(&s.second).await;
+    drop(held);
+    free_at_once(&s.first).await.release().await.unwrap();
+}
+
+/// Unwinding releases.
+pub(crate) async fn a_panic_in_the_body_frees_at_once(s: &Subject) {
+    let locks = s.first.clone();
+    let running = tokio::spawn(async move {
+        let body = async |_: &_| {
+            tokio::task::yield_now().await;
+            panic!("as the test wants it");
+        };
+        locks.lock(NAME).run::<()>(body).await
+    });
+    assert!(running.await.unwrap_err().is_panic());
+    free_at_once(&s.second).await.release().await.unwrap();
+}
+
+/// A body whose future is dropped has not finished, and holds nothing any more.
+pub(crate) async fn a_dropped_body_frees_at_once(s: &Subject) {
+    let locks = s.first.clone();
+    let (begun, begins) = oneshot::channel();
+    let running = tokio::spawn(async move {
+        let body = async |_: &_| {
+            begun.send(()).unwrap();
+            std::future::pending::<()>().await;
+        };
+        locks.lock(NAME).run(body).await
+    });
+    begins.await.unwrap();
+    let busy = s.second.lock(NAME).try_acquire().await.unwrap();
+    assert!(busy.is_none(), "{busy:?}");
+    running.abort();
+    free_at_once(&s.second).await.release().await.unwrap();
+}
+
+/// Wherever a release is dropped, the lock is free, and whoever has it next keeps it.
+pub(crate) async fn a_release_dropped_halfway_releases_once(s: &Subject) {
+    for polls in 0..4 {
+        let held = s
+            .first
+            .lock(NAME)
+            .ttl(s.ttl_to_drop())
+            .acquire()
+            .await
+            .unwrap();
+        let mut releasing = Box::pin(held.release());
+        for _ in 0..polls {
+            if poll_once(&mut releasing).await.is_ready() {
+                break;
+            }
+        }
+        drop(releasing);
+        let next = free_within(s.patience(), &s.second).await;
+        // All that the dropped release had left to do is done then.
+        shut_down(&s.first).await;
+        next.renew().await.expect("the release was not its own");
+        next.release().await.unwrap();
+    }
+}
+
+/// After `shutdown` nothing that was dropped is held.
+pub(crate) async fn shutdown_waits_for_dropped_guards(s: &Subject) {
+    for number in 0..50 {
+        drop(s.first.lock(format!("n{number}")).acquire().await.unwrap());
+    }
+    shut_down(&s.first).await;
+    for number in 0..50 {
+        let got = s.second.lock(format!("n{number}")).try_acquire().await;
+        got.unwrap().expect("it is free").release().await.unwrap();
+    }
+}
+
+/// Errors of the body are its result, and not `run`'s.
+pub(crate) async fn the_result_of_the_body_is_returned_as_it_is(s: &Subject) {
+    let number = s.first.lock(NAME).run(async |_| 17).await;
+    assert_eq!(number.unwrap(), 17);
+    let failed = s.first.lock(NAME).run(async |_| Err::<(), _>("mine"));
+    assert_eq!(failed.await.unwrap(), Err("mine"));
+    let borrowed = String::from("borrowed");
+    let token = s
+        .second
+        .lock(NAME)
+        .run(async |held| {
+            tokio::task::yield_now().await;
+            assert_eq!(held.key(), "lock:order:42");
+            (held.fencing_token(), borrowed.as_str())
+        })
+        .await
+        .unwrap();
+    assert_eq!(token.0.is_some(), s.able.fencing_token);
+    assert_eq!(token.1, "borrowed");
+    let free = s.first.lock(NAME).try_acquire().await.unwrap();
+    free.expect("run released").release().await.unwrap();
+}
+
+/// A body that asks for its own lock would wait for itself; other tasks just wait.
+pub(crate) async fn a_body_that_asks_for_its_own_lock_is_told(s: &Subject) {
+    let locks = &s.first;
+    let body = async |_: &_| {
+        let asking = locks.lock(NAME).wait(WAIT).acquire();
+        let error = within(AT_ONCE, asking).await.unwrap_err();
+        assert!(matches!(error, LockError::WouldDeadlock), "{error}");
+        let deeper = async |_: &_| locks.lock(NAME).acquire().await.unwrap_err();
+        let error = locks.lock("order:43").run(deeper).await.unwrap();
+        assert!(matches!(error, LockError::WouldDeadlock), "{error}");
+        Some(tokio::spawn(locks.lock(NAME).wait(WAIT).acquire()))
+    };
+    let waiting = locks.lock(NAME).run(body).await.unwrap();
+    let held = granted_at_once(waiting.expect("it was spawned")).await;
+    held.release().await.unwrap();
+    let again = locks.lock(NAME).run(async |_| ()).await;
+    again.expect("the task holds it no longer");
+}
+
+/// A watch sees the end of the lock, from wherever it was sent, and does not keep it.
+pub(crate) async fn a_watch_works_in_other_tasks(s: &Subject) {
+    let held = s.first.lock(NAME).acquire().await.unwrap();
+    let token = held.fencing_token();
+    let turn = Arc::new(Barrier::new(5));
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let (watch, turn) = (held.watch(), Arc::clone(&turn));
+        tasks.spawn(async move {
+            assert_eq!(watch.fencing_token(), token);
+            assert!(watch.is_held() && !watch.is_lost());
+            assert!(!watch.remaining().is_zero());
+            turn.wait().await;
+            // Here the lock is released.
+            turn.wait().await;
+            assert!(!watch.is_held() && !watch.is_lost());
+            assert!(watch.remaining().is_zero());
+            let mut lost = Box::pin(watch.lost());
+            let told = poll_once(&mut lost).await;
+            assert!(told.is_pending(), "released is not lost");
+        });
+    }
+    turn.wait().await;
+    held.release().await.unwrap();
+    turn.wait().await;
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    let free = s.second.lock(NAME).try_acquire().await.unwrap();
+    free.expect("a watch keeps nothing")
+        .release()
+        .await
+        .unwrap();
+}
+
+/// `acquire`, `run`, `release`, `renew` and `lost` are `Send`, as `spawn` demands.
+pub(crate) async fn futures_can_be_spawned(s: &Subject) {
+    let acquiring = s.first.lock(NAME).wait(AT_ONCE).acquire();
+    let held = tokio::spawn(acquiring).await.unwrap().unwrap();
+    let lost = tokio::spawn(held.lost());
+    let held = tokio::spawn(async move {
+        held.renew().await.unwrap();
+        held
+    });
+    tokio::spawn(held.await.unwrap().release())
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(!lost.is_finished());
+    lost.abort();
+    let word = String::from("moved in");
+    let running = s.second.lock(NAME).run(async move |held| {
+        tokio::task::yield_now().await;
+        assert!(!held.is_lost());
+        word
+    });
+    let out = within(AT_ONCE, tokio::spawn(running)).await.unwrap();
+    assert_eq!(out.unwrap(), "moved in");
+}
+
+/// All of these are held at once, so no two of them are the same lock.
+pub(crate) async fn unusual_names_are_locks_of_their_own(s: &Subject) {
+    let longest = "x".repeat(1024);
+    let longest_in_two_bytes = "é".repeat(512);
+    let almost = "x".repeat(1023);
+    let names = [
+        "a",
+        "A",
+        " ",
+        "a ",
+        " a",
+        "  ",
+        "a\nb",
+        "a\r\nb",
+        "\n",
+        "\t",
+        "a\0b",
+        "\0",
+        "a\0",
+        "'",
+        "\"",
+        "\\",
+        "\\n",
+        "a:q",
+        "a:f",
+        "a:g",
+        "a:",
+        ":",
+        "*",
+        "?",
+        "[a]",
+        "%",
+        "%41",
+        "-1",
+        "0",
+        "nil",
+        "{a}",
+        "{a}b",
+        "b{a}",
+        "{a}:x",
+        "{ }",
+        "{\n}",
+        "ключ",
+        "键",
+        "🔒",
+        "e\u{301}",
+        "é",
+        "\u{202e}",
+        "\u{feff}",
+        "lk1:",
+        "order:{42}",
+        &almost,
+        &longest,
+        &longest_in_two_bytes,
+    ];
+    assert_eq!(BTreeSet::from(names).len(), names.len(), "one is twice");
+    let mut held = Vec::new();
+    for name in names {
+        let got = s.first.lock(name).try_acquire().await;
+        let got = got.unwrap_or_else(|error| panic!("{name:?}: {error}"));
+        held.push(got.unwrap_or_else(|| panic!("{name:?} is another name's lock")));
+    }
+    let mut trying = JoinSet::new();
+    for name in names {
+        let request = s.second.lock(name);
+        trying.spawn(async move { request.try_acquire().await });
+    }
+    while let Some(tried) = trying.join_next().await {
+        let tried = tried.unwrap().unwrap();
+        assert!(tried.is_none(), "{tried:?}");
+    }
+    for (guard, name) in held.into_iter().zip(names) {
+        assert_eq!(guard.key(), format!("lock:{name}"));
+        guard.release().await.unwrap();
+        let free = s.second.lock(name).try_acquire().await.unwrap();
+        free.expect("it is free").release().await.unwrap();
+    }
+}

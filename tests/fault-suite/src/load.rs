@@ -1,0 +1,185 @@
+//! What a client process does beside its work when a nemesis tells it to.
+
+use std::fmt::{self, Display, Formatter};
+use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lock_core::Renew;
+use tokio::task::JoinSet;
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::worker::{Crew, TASKS, Workload};
+
+/// The locks that a crowd of callers wants.
+pub const CROWD_KEYS: [&str; 8] = [
+    "crowd0", "crowd1", "crowd2", "crowd3", "crowd4", "crowd5", "crowd6", "crowd7",
+];
+
+/// A guard is held until all are there, however long that takes. Nobody renews it, so that the
+/// server has it for as long if it is not released.
+const BURST_TTL: Duration = Duration::from_secs(60);
+
+/// Acquisitions of a burst at once.
+const BURST_WIDTH: usize = 128;
+
+/// What a nemesis may demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// So many guards of as many locks, dropped at once.
+    Burst(usize),
+    /// So many callers at once, of whom each wants one lock for a moment.
+    Callers(usize),
+    /// For so many milliseconds, runtimes that are dropped while their tasks lock and unlock.
+    Runtimes(u64),
+    /// From now on the process's tracing subscriber panics, or does not any more.
+    Panics(bool),
+}
+
+impl Display for Load {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Burst(guards) => write!(f, "burst {guards}"),
+            Self::Callers(callers) => write!(f, "callers {callers}"),
+            Self::Runtimes(millis) => write!(f, "runtimes {millis}"),
+            Self::Panics(on) => write!(f, "panics {}", u8::from(*on)),
+        }
+    }
+}
+
+impl Load {
+    /// Reads its line back.
+    pub fn parse(line: &str) -> Option<Self> {
+        let (what, number) = line.split_once(' ')?;
+        Some(match what {
+            "burst" => Self::Burst(number.parse().ok()?),
+            "callers" => Self::Callers(number.parse().ok()?),
+            "runtimes" => Self::Runtimes(number.parse().ok()?),
+            "panics" => Self::Panics(number == "1"),
+            _ => return None,
+        })
+    }
+}
+
+impl Crew {
+    /// Takes it on, and returns when it is done.
+    pub(super) async fn carry(&mut self, load: Load) {
+        match load {
+            Load::Burst(guards) => self.burst(guards).await,
+            Load::Callers(callers) => self.callers(callers).await,
+            Load::Runtimes(millis) => {
+                let mut crew = self.fork();
+                let span = Duration::from_millis(millis);
+                let dropped = tokio::task::spawn_blocking(move || crew.drop_runtimes(span));
+                dropped.await.expect("no runtime fails to be dropped");
+            }
+            Load::Panics(on) => PANICS.store(on, Ordering::Relaxed),
+        }
+    }
+
+    async fn burst(&mut self, count: usize) {
+        let mut guards = Vec::with_capacity(count);
+        let mut asked = JoinSet::new();
+        let mut names = (0..count).map(|number| format!("burst:{}:{number}", self.orders.worker));
+        loop {
+            while asked.len() < BURST_WIDTH
+                && let Some(name) = names.next()
+            {
+                let request = self.locks.lock(name).ttl(BURST_TTL).renew(Renew::Never);
+                asked.spawn(async move { request.try_acquire().await });
+            }
+            match asked.join_next().await {
+                None => break,
+                // One that the server did not answer is taken back, which is the same load.
+                Some(answer) => {
+                    guards.extend(
+                        answer
+                            .expect("an acquisition does not panic")
+                            .ok()
+                            .flatten(),
+                    );
+                }
+            }
+        }
+        drop(guards);
+    }
+
+    async fn callers(&mut self, count: usize) {
+        let mut calls = JoinSet::new();
+        for number in 0..count {
+            let task = TASKS + u32::try_from(number).expect("there are thousands");
+            let key = *self.random.pick(&CROWD_KEYS);
+            let caller = self.task(task, Workload::Storm);
+            calls.spawn(caller.call(key));
+        }
+        while let Some(ended) = calls.join_next().await {
+            ended.expect("no call panics");
+        }
+    }
+
+    fn drop_runtimes(&mut self, span: Duration) {
+        let started = Instant::now();
+        while started.elapsed() < span && !self.is_told_to_leave() {
+            let is_wide = self.random.chance(50);
+            let mut builder = if is_wide {
+                tokio::runtime::Builder::new_multi_thread()
+            } else {
+                tokio::runtime::Builder::new_current_thread()
+            };
+            let runtime = builder.worker_threads(2).enable_all().build();
+            let runtime = runtime.expect("the process may have two more threads");
+            for number in TASKS..TASKS + 4 {
+                let workload = *self.random.pick(&[Workload::Storm, Workload::Cancel]);
+                runtime.spawn(self.task(number, workload).run());
+            }
+            runtime.block_on(tokio::time::sleep(self.random.millis(1, 80)));
+            drop(runtime);
+        }
+    }
+}
+
+static PANICS: AtomicBool = AtomicBool::new(false);
+
+/// What the subscriber panics with, so that it is not printed a thousand times.
+const ON_DEMAND: &str = "the subscriber panics because it was told to";
+
+/// Listens to all that is traced in this process, and panics when it is told to.
+pub(super) fn listen_with_panics() {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if info.payload().downcast_ref::<&str>() != Some(&ON_DEMAND) {
+            print(info);
+        }
+    }));
+    tracing::subscriber::set_global_default(Nervous).expect("nobody else listens");
+}
+
+struct Nervous;
+
+impl Subscriber for Nervous {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && PANICS.load(Ordering::Relaxed)
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        panic::panic_any(ON_DEMAND);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}

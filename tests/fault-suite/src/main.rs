@@ -1,0 +1,127 @@
+//! Runs the fault suite, and prints its report. See `--help`.
+
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fault_suite::nemesis;
+use fault_suite::runner::{self, Options};
+use fault_suite::spoken;
+use fault_suite::worker::Workload;
+use lock_core::Dialect;
+
+const ALL_DIALECTS: &str = "all-dialects";
+
+const HELP: &str = "\
+Breaks a lock server, its clients and the network between them, and checks what was promised.
+
+  --seconds N       how long clients work, in rounds of 15 s [90]
+  --seed N          of all choices; printed in the report [the time]
+  --nemesis A,B     only these
+  --workload NAME   only this one
+  --dialect NAME    what the clients speak, or all-dialects for each but the native one, so many
+                    seconds and the next seed each [native]
+  --keep FOLDER     where to keep records of rounds with violations
+  --list            the names of all nemeses, workloads and dialects
+
+Ends with 0 when all checks passed, 1 when a promise was broken.";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let mut options = Options {
+        seconds: 90,
+        seed: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |now| now.as_secs()),
+        nemeses: Vec::new(),
+        dialect: Dialect::Native,
+        workload: None,
+        worker: std::env::current_exe()
+            .expect("this program has a path")
+            .with_file_name("fault-worker"),
+        keep: None,
+    };
+    let mut dialects = vec![Dialect::Native];
+    while let Some(argument) = arguments.next() {
+        let mut value = || {
+            let value = arguments.next();
+            value.unwrap_or_else(|| exit_with(&format!("{argument} needs a value")))
+        };
+        match argument.as_str() {
+            "--seconds" => options.seconds = number(&value()),
+            "--seed" => options.seed = number(&value()),
+            "--nemesis" => {
+                let names = value();
+                options.nemeses = names.split(',').map(ToOwned::to_owned).collect();
+            }
+            "--workload" => {
+                let name = value();
+                let workload = Workload::named(&name);
+                options.workload =
+                    Some(workload.unwrap_or_else(|| exit_with(&format!("no workload `{name}`"))));
+            }
+            "--dialect" => {
+                let name = value();
+                dialects = dialects_named(&name);
+            }
+            "--keep" => options.keep = Some(value().into()),
+            "--list" => {
+                let names: Vec<&str> = nemesis::ALL.iter().map(|nemesis| nemesis.name).collect();
+                println!("nemeses: {}", names.join(" "));
+                println!("workloads: {}", Workload::names().join(" "));
+                println!("dialects: {} {ALL_DIALECTS}", spoken::names().join(" "));
+                return ExitCode::SUCCESS;
+            }
+            "--help" | "-h" => {
+                println!("{HELP}");
+                return ExitCode::SUCCESS;
+            }
+            other => exit_with(&format!("`{other}` is not known; see --help")),
+        }
+    }
+    for name in &options.nemeses {
+        let known = nemesis::ALL.iter().find(|nemesis| nemesis.name == *name);
+        let Some(known) = known else {
+            exit_with(&format!("no nemesis `{name}`; see --list"));
+        };
+        if let Some(dialect) = dialects.iter().find(|dialect| !known.fits(**dialect)) {
+            exit_with(&format!(
+                "the dialect {} promises nothing under the nemesis `{name}`",
+                spoken::name(*dialect)
+            ));
+        }
+    }
+    let mut is_good = true;
+    for dialect in dialects {
+        options.dialect = dialect;
+        if dialect != Dialect::Native {
+            println!("dialect {}", spoken::name(dialect));
+        }
+        let report = runner::run(&options, |line| println!("{line}"));
+        println!("\n{report}\n");
+        is_good &= report.is_good();
+        options.seed = options.seed.wrapping_add(1);
+    }
+    if is_good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn dialects_named(name: &str) -> Vec<Dialect> {
+    if name == ALL_DIALECTS {
+        return spoken::foreign();
+    }
+    let dialect = spoken::named(name);
+    vec![dialect.unwrap_or_else(|| exit_with(&format!("no dialect `{name}`; see --list")))]
+}
+
+fn number(text: &str) -> u64 {
+    text.parse()
+        .unwrap_or_else(|_| exit_with(&format!("`{text}` is not a number")))
+}
+
+fn exit_with(message: &str) -> ! {
+    eprintln!("fault-suite: {message}");
+    std::process::exit(2);
+}

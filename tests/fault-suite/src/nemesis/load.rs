@@ -1,0 +1,268 @@
+//! Nemeses that break nothing, and ask for more than anybody should: of the clients, of the queue,
+//! and of whoever believes what it is told.
+
+use std::sync::mpsc;
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::{Disturbed, Scene};
+use crate::history::SLOTS;
+use crate::load::Load;
+use crate::worker::{LONG_KEYS, SHORT_KEYS};
+use test_support::Random;
+use test_support::{Connection, Reply};
+
+/// Bound on a load, which is the tenth of it on a machine with nothing else to do. What is late is
+/// judged by what it leaves behind.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Guards that one process drops at once.
+const GUARDS: usize = 20_000;
+
+/// Callers that find the server down, of all processes.
+const CALLERS: usize = 5_000;
+
+/// Entries of waiters that are not there.
+const DEAD: usize = 1_000;
+
+impl Scene<'_> {
+    /// Has these processes carry a load, and does `meanwhile` until all have done so.
+    fn load(&mut self, slots: &[usize], load: Load, mut meanwhile: impl FnMut(&mut Self)) {
+        let begun: Vec<usize> = slots.iter().map(|slot| self.stage.carried(*slot)).collect();
+        for slot in slots {
+            self.stage.tell(*slot, load);
+        }
+        let started = Instant::now();
+        let is_done = |scene: &Self| {
+            let carried = slots.iter().map(|slot| scene.stage.carried(*slot));
+            carried.zip(&begun).all(|(now, before)| now > *before)
+        };
+        while !is_done(self) && started.elapsed() < PATIENCE {
+            meanwhile(self);
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn every_slot(&self) -> Vec<usize> {
+        (0..self.stage.proxies.len()).collect()
+    }
+}
+
+/// Runtimes end while their tasks lock and unlock; the manager stays.
+pub(super) fn runtimes_dropped(scene: &mut Scene<'_>) -> Disturbed {
+    let slots = scene.random.some(SLOTS as usize, SLOTS as usize);
+    let millis = 2_000;
+    let cuts = scene.random.chance(50);
+    scene.load(&slots, Load::Runtimes(millis), |scene| {
+        // In half of the cases their connections end as well.
+        if cuts && scene.random.chance(5) {
+            let slot = *scene.random.pick(&slots);
+            scene.stage.proxies[slot].cut_all();
+        }
+    });
+    Disturbed::Everybody
+}
+
+/// Nobody else may lose a lock by that, and all of them have to be free soon.
+pub(super) fn guards_dropped(scene: &mut Scene<'_>) -> Disturbed {
+    let slot = scene.random.below(SLOTS as usize);
+    // A network as it is between machines: one command after another would take minutes.
+    let delay = scene.random.millis(1, 20);
+    scene.stage.proxies[slot].delay_round_trip(delay);
+    scene.load(&[slot], Load::Burst(GUARDS), |_| {});
+    let started = Instant::now();
+    let is_gone = || {
+        let keys = scene.admin()?.call(&["KEYS", "lock:burst:*"])?;
+        keys.array().is_empty().then_some(())
+    };
+    while is_gone().is_none() && started.elapsed() < PATIENCE {
+        sleep(Duration::from_millis(100));
+    }
+    scene.stage.proxies[slot].forward();
+    Disturbed::Everybody
+}
+
+pub(super) fn callers_in_outage(scene: &mut Scene<'_>) -> Disturbed {
+    let slots = scene.every_slot();
+    scene.stage.server.kill9();
+    scene.rest(50, 400);
+    let down = scene.random.millis(400, 1_600);
+    let started = Instant::now();
+    let mut is_down = true;
+    scene.load(&slots, Load::Callers(CALLERS / slots.len()), |scene| {
+        if is_down && started.elapsed() >= down {
+            scene.stage.server.restart();
+            is_down = false;
+        }
+    });
+    if is_down {
+        scene.stage.server.restart();
+    }
+    Disturbed::Everybody
+}
+
+/// Every event of the library panics, while there is something to tell of.
+pub(super) fn subscriber_panics(scene: &mut Scene<'_>) -> Disturbed {
+    let slots = scene.every_slot();
+    scene.load(&slots, Load::Panics(true), |_| {});
+    while scene.goes_on() {
+        for slot in scene.some_slots() {
+            scene.stage.proxies[slot].cut_all();
+        }
+        scene.rest(20, 300);
+        let slot = scene.random.below(slots.len());
+        scene.stage.proxies[slot].black_hole();
+        scene.rest(300, 1_500);
+        scene.stage.proxies[slot].forward();
+    }
+    scene.load(&slots, Load::Panics(false), |_| {});
+    Disturbed::Everybody
+}
+
+/// Waiters that died stand in the queues, before and between those that live.
+pub(super) fn dead_waiters(scene: &mut Scene<'_>) -> Disturbed {
+    let keys = [&SHORT_KEYS[..], &LONG_KEYS[..]].concat();
+    let mut killed = Vec::new();
+    while scene.goes_on() {
+        for key in &keys {
+            let queue = format!("{{lock:{key}}}:q");
+            let words = enqueue_dead(scene.random, &queue);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            if let Some(mut admin) = scene.admin() {
+                admin.call(&words);
+                // As the library does with a queue that it writes.
+                admin.call(&["PEXPIRE", &queue, "60000"]);
+            }
+        }
+        // What a release does not clear away, the waiters have to.
+        let slot = scene.random.below(SLOTS as usize);
+        scene.stage.kill(slot);
+        killed.push(slot);
+        scene.rest(200, 800);
+        scene.stage.spawn(slot);
+    }
+    Disturbed::Slots(killed)
+}
+
+fn enqueue_dead(random: &mut Random, queue: &str) -> Vec<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let expires_at = now.expect("the clock is set").as_millis() + 60_000;
+    let mut words = vec!["ZADD".to_owned(), queue.to_owned()];
+    for _ in 0..DEAD {
+        let place = random.below(20);
+        let (one, other) = (random.number(), random.number());
+        words.push(place.to_string());
+        words.push(format!(
+            "{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x} s 1000 {expires_at} lk1:lock:{one:x} dead:1",
+            one >> 32,
+            one & 0xffff,
+            one >> 20 & 0xfff,
+            other & 0xfff,
+            other >> 16,
+        ));
+    }
+    words
+}
+
+/// Somebody who may listen and publish, but not read keys, says whatever comes to its mind: what
+/// it heard, what it heard with a part of it changed, and rubbish.
+pub(super) fn notifications_forged(scene: &mut Scene<'_>) -> Disturbed {
+    let address = scene.stage.server.address();
+    let (Ok(mut listener), Ok(mut admin)) = (
+        Connection::open(address, None),
+        Connection::open(address, None),
+    ) else {
+        return Disturbed::Everybody;
+    };
+    let id = listener
+        .call(&["CLIENT", "ID"])
+        .map_or(0, |id| id.integer())
+        .to_string();
+    let _answer = listener.call(&["PSUBSCRIBE", "lk1:*"]);
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            // Until it is hung up on below.
+            while let Ok(Reply::Array(parts)) = listener.receive() {
+                if let [_, _, Reply::Bulk(channel), Reply::Bulk(text)] = parts.as_slice()
+                    && !text.is_empty()
+                    && tell.send((channel.clone(), text.clone())).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        let mut heard: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        while scene.goes_on() {
+            heard.extend(told.try_iter());
+            let news = heard.len().saturating_sub(200);
+            heard.drain(..news);
+            for _ in 0..20.min(heard.len()) {
+                let (channel, message) = scene.random.pick(&heard).clone();
+                let text = forge(scene.random, message);
+                let words: [&[u8]; 3] = [b"PUBLISH", &channel, &text];
+                let _answer = admin.call(&words);
+            }
+            scene.rest(1, 20);
+        }
+        let _answer = admin.call(&["CLIENT", "KILL", "ID", &id]);
+    });
+    Disturbed::Everybody
+}
+
+/// Something like what was heard: never a grant that the server could have made, since that takes
+/// an owner id that is waiting just now, and nobody is told it before the server gives it the lock.
+fn forge(random: &mut Random, mut message: Vec<u8>) -> Vec<u8> {
+    let number = |random: &mut Random| {
+        let numbers = [0, 1, 1_000, u64::MAX >> 11, u64::MAX >> 1, u64::MAX];
+        let number = if random.chance(50) {
+            *random.pick(&numbers)
+        } else {
+            random.number()
+        };
+        number.to_string().into_bytes()
+    };
+    match random.below(7) {
+        // Heard once more, or much later.
+        0 => {}
+        // A grant for whoever it was meant for, as good as can be made of that.
+        6 => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let now = now.expect("the clock is set").as_micros();
+            let words = message.split(|b| *b == b' ');
+            let id = String::from_utf8_lossy(words.clone().nth(1).unwrap_or_default());
+            let lease = random.pick(&[1_000, 2_000, 3_600_000]);
+            message = format!("g {id} {now} {now} {lease}").into_bytes();
+        }
+        // Another number in one of its places.
+        1 | 2 => {
+            let mut words: Vec<Vec<u8>> = message.split(|b| *b == b' ').map(Vec::from).collect();
+            let place = random.below(words.len());
+            words[place] = number(random);
+            message = words.join(&b' ');
+        }
+        // One bit turned.
+        3 => {
+            let at = random.below(message.len());
+            message[at] ^= 1 << random.below(8);
+        }
+        // The beginning of it, and then something else.
+        4 => {
+            message.truncate(random.below(message.len()));
+            let rest = random.below(40);
+            message.extend((0..rest).map(|_| random.number().to_le_bytes()[0]));
+        }
+        // Rubbish, which may be long.
+        _ => {
+            let length = if random.chance(5) {
+                100_000
+            } else {
+                random.below(200)
+            };
+            message = (0..length)
+                .map(|_| random.number().to_le_bytes()[0])
+                .collect();
+        }
+    }
+    message
+}

@@ -1,0 +1,209 @@
+//! Rounds, one after another: each with its own server, processes, workload and nemeses.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use lock_core::Dialect;
+
+use crate::event::now;
+use crate::history::{Fault, History};
+use crate::nemesis::{self, Nemesis};
+use crate::report::Report;
+use crate::spoken;
+use crate::stage::{Flavour, Sampler, Stage};
+use crate::worker::Workload;
+use test_support::Random;
+
+/// A round is about so long: long enough for three faults, short enough that a record is small.
+const ROUND: Duration = Duration::from_secs(15);
+
+/// How long a fault lasts, and how long it is quiet before the next one.
+const ON: Duration = Duration::from_secs(2);
+const OFF: Duration = Duration::from_secs(3);
+
+/// What is done in a round, in turns. All of it at once is what most services look like; nothing
+/// but long holds is what has the fewest operations for a fault to hit.
+const WORKLOADS: [Workload; 8] = [
+    Workload::Mixed,
+    Workload::Mixed,
+    Workload::Storm,
+    Workload::Cancel,
+    Workload::Mixed,
+    Workload::Modify,
+    Workload::Mixed,
+    Workload::Try,
+];
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long clients work, in all rounds together.
+    pub seconds: u64,
+    /// Of all random choices but those that the operating system makes.
+    pub seed: u64,
+    /// Names of nemeses; all when empty.
+    pub nemeses: Vec<String>,
+    /// What clients speak.
+    pub dialect: Dialect,
+    /// The only workload; all in turns when absent.
+    pub workload: Option<Workload>,
+    /// The program of the client processes.
+    pub worker: PathBuf,
+    /// Where records of rounds with violations are kept.
+    pub keep: Option<PathBuf>,
+}
+
+struct Round {
+    flavour: Flavour,
+    workload: Workload,
+    nemeses: Vec<&'static Nemesis>,
+    span: Duration,
+}
+
+impl Round {
+    fn title(&self) -> String {
+        let nemeses: Vec<&str> = self.nemeses.iter().map(|nemesis| nemesis.name).collect();
+        format!("{}: {}", self.workload.name(), nemeses.join(", "))
+    }
+}
+
+/// Runs all rounds. `told` gets a line about each.
+///
+/// # Panics
+///
+/// On a nemesis that nobody knows or that does not fit the dialect, and when a server or a process does not come up.
+pub fn run(options: &Options, mut told: impl FnMut(&str)) -> Report {
+    let mut random = Random::new(options.seed);
+    let mut report = Report::new(options.seed, options.dialect);
+    for (number, round) in plan(options, &mut random).into_iter().enumerate() {
+        let title = round.title();
+        let history = play(&round, options, &mut random);
+        let found = report.add(title.clone(), &history);
+        told(&format!(
+            "round {}  {title}  {} events, {} found",
+            number + 1,
+            history.events.len(),
+            found.len()
+        ));
+        if let (false, Some(folder)) = (found.is_empty(), &options.keep) {
+            keep(folder, number + 1, &history);
+        }
+    }
+    report
+}
+
+fn plan(options: &Options, random: &mut Random) -> Vec<Round> {
+    let fits = |nemesis: &&Nemesis| nemesis.fits(options.dialect);
+    for name in &options.nemeses {
+        assert!(
+            nemesis::ALL
+                .iter()
+                .filter(fits)
+                .any(|nemesis| nemesis.name == name),
+            "no nemesis for this dialect is called `{name}`"
+        );
+    }
+    let is_wanted = |nemesis: &&Nemesis| {
+        fits(nemesis)
+            && (options.nemeses.is_empty()
+                || options.nemeses.iter().any(|name| name == nemesis.name))
+    };
+    let mut groups: BTreeMap<Flavour, (Vec<&'static Nemesis>, usize)> = BTreeMap::new();
+    for nemesis in nemesis::ALL.iter().filter(is_wanted) {
+        let group = groups.entry(nemesis.flavour).or_default();
+        group.0.push(nemesis);
+    }
+    let total = Duration::from_secs(options.seconds.max(1));
+    let rounds = (total.as_secs() / ROUND.as_secs()).max(1);
+    let span = total / u32::try_from(rounds).expect("a run is shorter than ages");
+    let faults = (span.as_secs() / (ON + OFF).as_secs()).max(1);
+    let mut decks: BTreeMap<Flavour, Vec<&'static Nemesis>> = BTreeMap::new();
+    let mut plan = Vec::new();
+    for number in 0..usize::try_from(rounds).expect("it fits") {
+        // Whichever kind is furthest behind, measured by how many nemeses it has.
+        let (flavour, (all, dealt)) = groups
+            .iter_mut()
+            .min_by_key(|(_, (all, dealt))| *dealt * 1000 / all.len())
+            .expect("a nemesis is wanted");
+        let deck = decks.entry(*flavour).or_default();
+        let mut nemeses = Vec::new();
+        for _ in 0..faults {
+            if deck.is_empty() {
+                deck.clone_from(all);
+                random.shuffle(deck);
+            }
+            nemeses.extend(deck.pop());
+            *dealt += 1;
+        }
+        plan.push(Round {
+            flavour: *flavour,
+            workload: options
+                .workload
+                .unwrap_or(WORKLOADS[number % WORKLOADS.len()]),
+            nemeses,
+            span,
+        });
+    }
+    plan
+}
+
+fn play(round: &Round, options: &Options, random: &mut Random) -> History {
+    let stage = Stage::start(
+        round.flavour,
+        round.workload,
+        options.dialect,
+        &options.worker,
+        random.fork(),
+    );
+    let sampler = Sampler::start(&stage);
+    let mut random = random.fork();
+    let started = Instant::now();
+    let mut faults = Vec::new();
+    for nemesis in &round.nemeses {
+        // Quiet first: a fault breaks nothing where nothing has begun.
+        sleep(random.millis(700, 1_300));
+        let from = now();
+        let slots = nemesis.act(&stage, &mut random, ON);
+        faults.push(Fault {
+            name: nemesis.name.to_owned(),
+            from,
+            to: now(),
+            assumption: nemesis.assumption,
+            is_load: nemesis.is_load,
+            slots,
+        });
+        sleep(OFF.saturating_sub(Duration::from_secs(1)));
+    }
+    sleep(round.span.saturating_sub(started.elapsed()));
+    let mut history = stage.finish(sampler, now());
+    history.faults = faults;
+    history
+}
+
+/// Keeps a record for whoever has to find out.
+fn keep(folder: &Path, number: usize, history: &History) {
+    let mut text = String::new();
+    for fault in &history.faults {
+        let _ = writeln!(text, "# {fault:?}");
+    }
+    for stall in &history.stalls {
+        text += &stall.to_line();
+    }
+    for event in &history.events {
+        text += &event.to_line();
+    }
+    for access in &history.accesses {
+        let _ = writeln!(text, "# {access:?}");
+    }
+    for sample in &history.samples {
+        let _ = writeln!(text, "# {sample:?}");
+    }
+    let dialect = spoken::name(history.dialect);
+    let file = folder.join(format!("{dialect}-round-{number}.jsonl"));
+    let kept = fs::create_dir_all(folder).and_then(|()| fs::write(&file, text));
+    kept.unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+}

@@ -1,0 +1,56 @@
+//! Our side of a race with a client of another language; tests/interop/README.md has the protocol.
+//! DIALECT says how it speaks, SHARE=0 has a native one hand the lock over to its own kind.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use interop::worker::{self, Place};
+use lock_core::{Dialect, LockManager, ReleaseBy};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let dialect = dialect(&env("DIALECT"));
+    let shares = dialect == Dialect::Native && env("SHARE") != "0";
+    let builder = LockManager::builder()
+        .dialect(dialect)
+        // As fast as the others, who would have nearly all turns else.
+        .retry_interval(Duration::from_millis(20))
+        .share_with_others(shares);
+    let url = format!("redis://127.0.0.1:{}", env("REDIS_PORT"));
+    // The key is named in full, so that other clients and this one mean the same.
+    let locks = builder.prefix("").connect(&url).await;
+    let place = Place {
+        key: env("LOCK_KEY"),
+        ttl: Duration::from_millis(number("TTL_MS")),
+        counter: PathBuf::from(env("COUNTER")),
+        pause_ms: number("PAUSE_MS"),
+    };
+    worker::work(&locks.expect("the server is there"), &place).await
+}
+
+/// The names are those of the schemes of the programs in Java.
+fn dialect(name: &str) -> Dialect {
+    match name {
+        "native" => Dialect::Native,
+        "setnx-expire" => Dialect::SetnxExpire,
+        "deadline-getset" => Dialect::DeadlineGetset,
+        "lua-setnx-expire" => Dialect::LuaSetnxExpire,
+        "set-nx-px" => Dialect::SetNxPx {
+            release: ReleaseBy::Script,
+        },
+        "watch-multi" => Dialect::SetNxPx {
+            release: ReleaseBy::WatchMulti,
+        },
+        other => panic!("no dialect `{other}`"),
+    }
+}
+
+fn number(name: &str) -> u64 {
+    let parsed = env(name).parse();
+    parsed.unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+fn env(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}

@@ -1,0 +1,317 @@
+//! Races clients of other languages against ours on one key: each process increments a counter in
+//! a file that has no atomic increment, so that two holders at once lose an update.
+//!
+//! The programs and what is said between them and this are described in tests/interop/README.md.
+
+pub mod crew;
+pub mod migration;
+pub mod race;
+pub mod worker;
+
+use std::fmt::{self, Display, Formatter};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use crew::Side;
+use race::Figures;
+use test_support::Helper;
+use test_support::RedisServer;
+
+/// A program of another language.
+#[derive(Debug)]
+pub struct Client {
+    /// What it is called, here and in the folder of programs.
+    pub name: &'static str,
+    /// What must be installed for it.
+    pub language: &'static str,
+    /// How it can lock, each the name of a dialect of ours too.
+    pub schemes: &'static [&'static str],
+}
+
+/// All clients.
+pub const CLIENTS: &[Client] = &[
+    Client {
+        name: "jedis",
+        language: "Java",
+        schemes: &[
+            "setnx-expire",
+            "deadline-getset",
+            "lua-setnx-expire",
+            "set-nx-px",
+            "watch-multi",
+        ],
+    },
+    Client {
+        name: "redis-py",
+        language: "Python",
+        schemes: &["set-nx-px"],
+    },
+    Client {
+        name: "python-redis-lock",
+        language: "Python",
+        schemes: &["set-nx-px"],
+    },
+    Client {
+        name: "node-redlock",
+        language: "JavaScript",
+        schemes: &["set-nx-px"],
+    },
+    Client {
+        name: "go-redsync",
+        language: "Go",
+        schemes: &["set-nx-px"],
+    },
+    Client {
+        name: "bsm-redislock",
+        language: "Go",
+        schemes: &["set-nx-px"],
+    },
+];
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Options {
+    /// Sections of each pair.
+    pub sections: u64,
+    /// Names of clients; empty for all.
+    pub only: Vec<String>,
+    /// The folder of the clients' programs, each under its name.
+    pub clients: PathBuf,
+    /// Our own program.
+    pub worker: PathBuf,
+}
+
+/// What is raced on one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ours {
+    /// Two processes of one dialect.
+    Dialect(&'static str),
+    /// From the client over its dialect to native.
+    Migration,
+}
+
+impl Ours {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Dialect(name) => name,
+            Self::Migration => "migration",
+        }
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    /// The other side.
+    pub client: &'static Client,
+    /// How it locks.
+    pub scheme: &'static str,
+    /// Our side.
+    pub ours: Ours,
+}
+
+/// All pairs that are asked for: each client with the dialect that it speaks and with native, and
+/// one whole migration.
+pub fn pairs(only: &[String]) -> Vec<Pair> {
+    let mut pairs = Vec::new();
+    for client in CLIENTS {
+        for &scheme in client.schemes {
+            for ours in [Ours::Dialect(scheme), Ours::Dialect("native")] {
+                pairs.push(Pair {
+                    client,
+                    scheme,
+                    ours,
+                });
+            }
+        }
+    }
+    pairs.push(Pair {
+        client: &CLIENTS[0],
+        scheme: "set-nx-px",
+        ours: Ours::Migration,
+    });
+    pairs.retain(|pair| only.is_empty() || only.iter().any(|name| name == pair.client.name));
+    pairs
+}
+
+/// What came of a pair.
+#[derive(Debug)]
+struct Outcome {
+    figures: Option<Figures>,
+    /// What the figures do not show.
+    note: Option<String>,
+    fault: Option<String>,
+}
+
+impl From<Result<Figures, String>> for Outcome {
+    fn from(result: Result<Figures, String>) -> Self {
+        match result {
+            Ok(figures) => Self {
+                fault: figures.fault(),
+                figures: Some(figures),
+                note: None,
+            },
+            Err(fault) => Self {
+                figures: None,
+                note: None,
+                fault: Some(fault),
+            },
+        }
+    }
+}
+
+/// What came out of a run.
+#[derive(Debug, Default)]
+pub struct Summary {
+    lines: Vec<String>,
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    lost: u64,
+    missing: Vec<&'static Client>,
+}
+
+impl Summary {
+    /// Whether no pair failed.
+    pub fn is_good(&self) -> bool {
+        self.failed == 0
+    }
+
+    fn skip(&mut self, client: &'static Client) {
+        self.skipped += 1;
+        if !self.missing.iter().any(|known| known.name == client.name) {
+            self.missing.push(client);
+        }
+    }
+
+    fn add(&mut self, pair: &Pair, outcome: Outcome) {
+        let name = format!(
+            "{} ({}) with {}",
+            pair.client.name,
+            pair.scheme,
+            pair.ours.name()
+        );
+        self.lost += outcome.figures.map_or(0, |figures| figures.lost);
+        if let Some(note) = outcome.note {
+            self.lines.push(format!("{name}: {note}"));
+        }
+        match outcome.fault {
+            None => self.passed += 1,
+            Some(fault) => {
+                self.failed += 1;
+                self.lines.push(format!("FAILED: {name}: {fault}"));
+            }
+        }
+    }
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for line in &self.lines {
+            writeln!(f, "{line}")?;
+        }
+        let run = self.passed + self.failed;
+        write!(f, "{run} pairs run, {} updates lost", self.lost)?;
+        for (number, client) in self.missing.iter().enumerate() {
+            let before = if number == 0 { "; skipped: " } else { ", " };
+            write!(f, "{before}{} (needs {})", client.name, client.language)?;
+        }
+        let (passed, failed, skipped) = (self.passed, self.failed, self.skipped);
+        write!(f, "\n{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+/// Runs all pairs one after the other, and tells each row as it comes.
+pub fn run(options: &Options, tell: impl Fn(&str)) -> Summary {
+    let server = RedisServer::start();
+    let mut summary = Summary::default();
+    tell(&header());
+    for (number, pair) in pairs(&options.only).iter().enumerate() {
+        let program = options.clients.join(pair.client.name);
+        if !program.exists() {
+            summary.skip(pair.client);
+            continue;
+        }
+        let key = format!("lock:interop:{number}");
+        // The harness panics where the world is not as it must be; the other pairs can still tell
+        // something.
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            outcome(options, &server, &key, pair, &program)
+        }));
+        let outcome = outcome.unwrap_or_else(|_| Err("see the panic above".to_owned()).into());
+        tell(&row(pair, &outcome));
+        summary.add(pair, outcome);
+    }
+    summary
+}
+
+fn outcome(
+    options: &Options,
+    server: &RedisServer,
+    key: &str,
+    pair: &Pair,
+    program: &PathBuf,
+) -> Outcome {
+    let theirs = Side::new(
+        pair.client.name,
+        Helper::new(program).env("SCHEME", pair.scheme),
+    );
+    let ours = |name: &str, dialect: &str, share: &str| {
+        let worker = Helper::new(&options.worker);
+        Side::new(name, worker.env("DIALECT", dialect).env("SHARE", share))
+    };
+    match pair.ours {
+        Ours::Dialect(dialect) => {
+            let ours = ours("ours", dialect, "1");
+            race::race(server, key, [&theirs, &ours], options.sections).into()
+        }
+        Ours::Migration => {
+            let parties = migration::Parties {
+                old: theirs,
+                dialect: ours("dialect", pair.scheme, "1"),
+                shared: ours("native", "native", "1"),
+                native: ours("native alone", "native", "0"),
+            };
+            match migration::migrate(server, key, &parties, options.sections) {
+                Ok((figures, note)) => Outcome {
+                    note: Some(note),
+                    ..Ok(figures).into()
+                },
+                Err(fault) => Err(fault).into(),
+            }
+        }
+    }
+}
+
+fn header() -> String {
+    format!(
+        "{:<18} {:<17} {:<17} {:>8} {:>7} {:>6} {:>8} {:>5}",
+        "client", "its scheme", "ours", "sections", "theirs", "ours", "refused", "lost"
+    )
+}
+
+fn row(pair: &Pair, outcome: &Outcome) -> String {
+    let names = format!(
+        "{:<18} {:<17} {:<17}",
+        pair.client.name,
+        pair.scheme,
+        pair.ours.name()
+    );
+    let failed = if outcome.fault.is_some() {
+        "  FAILED"
+    } else {
+        ""
+    };
+    let Some(figures) = &outcome.figures else {
+        return names + failed;
+    };
+    let [theirs, ours] = figures.refused;
+    format!(
+        "{names} {:>8} {:>5} % {:>4} % {:>8} {:>5}{failed}",
+        figures.sections(),
+        figures.percent(figures.theirs),
+        figures.percent(figures.ours),
+        format!("{theirs} + {ours}"),
+        figures.lost,
+    )
+}

@@ -1,0 +1,71 @@
+//! Races clients of other languages against ours, and prints what came of it. See `--help`;
+//! ./scripts/interop builds what this needs.
+
+use std::process::ExitCode;
+
+use interop::{CLIENTS, Options};
+
+const HELP: &str = "\
+Races lock clients of other languages against ours on one key: two processes of each side increment
+a counter that has no atomic increment. No update may be lost, and both sides must get on.
+
+  --full            2,000 sections for each pair [200]
+  --only CLIENT     only this client; may be said several times
+  --clients FOLDER  where the clients' programs are [../interop/bin, seen from this program]
+  --list            the names of all clients, and how each locks
+
+Ends with 0 when all pairs passed, 1 when one failed. A client whose program is not there is skipped.";
+
+/// Enough for each side to meet the other many times in every state of the lock.
+const SECTIONS: u64 = 200;
+
+const FULL: u64 = 2_000;
+
+fn main() -> ExitCode {
+    let this = std::env::current_exe().expect("this program has a path");
+    let mut options = Options {
+        sections: SECTIONS,
+        only: Vec::new(),
+        clients: this.with_file_name("../interop/bin"),
+        worker: this.with_file_name("interop-worker"),
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || {
+            let value = arguments.next();
+            value.unwrap_or_else(|| exit_with(&format!("{argument} needs a value")))
+        };
+        match argument.as_str() {
+            "--full" => options.sections = FULL,
+            "--only" => options.only.push(value()),
+            "--clients" => options.clients = value().into(),
+            "--list" => {
+                for client in CLIENTS {
+                    println!("{:<18} {}", client.name, client.schemes.join(" "));
+                }
+                return ExitCode::SUCCESS;
+            }
+            "--help" | "-h" => {
+                println!("{HELP}");
+                return ExitCode::SUCCESS;
+            }
+            other => exit_with(&format!("`{other}` is not known; see --help")),
+        }
+    }
+    let known = |name: &&String| !CLIENTS.iter().any(|client| client.name == **name);
+    if let Some(name) = options.only.iter().find(known) {
+        exit_with(&format!("no client `{name}`; see --list"));
+    }
+    let summary = interop::run(&options, |line| println!("{line}"));
+    println!("\n{summary}");
+    if summary.is_good() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn exit_with(message: &str) -> ! {
+    eprintln!("interop: {message}");
+    std::process::exit(2);
+}

@@ -1,0 +1,111 @@
+//! Our side of a race, in the words that all programs of tests/interop use.
+
+use std::fs;
+use std::io::{self, BufRead, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use lock_core::{LockError, LockManager};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use test_support::Random;
+use tests::shut_down;
+
+/// As long as a client of another library would wait.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Pause after a refusal. The key is not waited for then, so that this is a poll.
+const REFUSED: Duration = Duration::from_millis(20);
+
+/// What is to be locked, and what for.
+#[derive(Debug)]
+pub struct Place {
+    /// The key as it is in the server.
+    pub key: String,
+    /// How long the key lives.
+    pub ttl: Duration,
+    /// The file with the number.
+    pub counter: PathBuf,
+    /// The longest pause between two sections, in milliseconds.
+    pub pause_ms: u64,
+}
+
+/// Increments the counter until told to stop.
+pub async fn work(locks: &LockManager, place: &Place) -> ExitCode {
+    let (go, began) = oneshot::channel();
+    let stopped = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopped);
+    thread::spawn(move || listen(go, &stop));
+    say("ready");
+    // Whoever will never say it has closed our input.
+    let _ = began.await;
+
+    let mut random = Random::new(u64::from(std::process::id()));
+    let (mut sections, mut refused) = (0_u64, 0_u64);
+    while !stopped.load(Ordering::Relaxed) {
+        let request = locks.lock(place.key.as_str()).ttl(place.ttl).wait(WAIT);
+        let guard = match request.acquire().await {
+            Ok(guard) => guard,
+            Err(LockError::ForeignKey { .. }) => {
+                refused += 1;
+                sleep(REFUSED).await;
+                continue;
+            }
+            // Who starves is seen in the shares.
+            Err(error) if error.is_contended() => continue,
+            Err(error) => return fail(1, &error.to_string()),
+        };
+        if let Err(found) = increment(&place.counter).await {
+            let message = format!("the counter holds `{found}`: somebody else is writing it");
+            return fail(3, &message);
+        }
+        match guard.release().await {
+            Ok(()) => {}
+            Err(LockError::Lost) => return fail(4, "the lock was not ours any more"),
+            Err(error) => return fail(1, &error.to_string()),
+        }
+        sections += 1;
+        say("section");
+        sleep(random.millis(0, place.pause_ms)).await;
+    }
+    shut_down(locks).await;
+    say(&format!("done {sections} {refused}"));
+    ExitCode::SUCCESS
+}
+
+async fn increment(counter: &Path) -> Result<(), String> {
+    let text = fs::read_to_string(counter).expect("the counter is there");
+    let value: u64 = text.parse().map_err(|_| text)?;
+    sleep(Duration::from_millis(1)).await;
+    fs::write(counter, (value + 1).to_string()).expect("the counter is writable");
+    Ok(())
+}
+
+fn listen(go: oneshot::Sender<()>, stop: &AtomicBool) {
+    let mut go = Some(go);
+    for line in io::stdin().lock().lines() {
+        match line.as_deref() {
+            Ok("go") => {
+                let _ = go.take().map(|go| go.send(()));
+            }
+            _ => break,
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+}
+
+fn say(line: &str) {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}").expect("the runner reads");
+    out.flush().expect("the runner reads");
+}
+
+fn fail(code: u8, message: &str) -> ExitCode {
+    eprintln!("{message}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,67 @@
+//! Managers, and what they leave in the server.
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, ReleaseBy};
+use test_support::RedisServer;
+use test_support::fixtures::{SOON, keys};
+
+/// The dialect of `SET NX PX` that releases by a script.
+pub const SET_NX_PX: Dialect = Dialect::SetNxPx {
+    release: ReleaseBy::Script,
+};
+
+/// The dialect of `SET NX PX` that releases in a transaction.
+pub const WATCH_MULTI: Dialect = Dialect::SetNxPx {
+    release: ReleaseBy::WatchMulti,
+};
+
+/// Connects a manager with the default settings to a server.
+pub async fn connect(server: &RedisServer) -> LockManager {
+    connect_to(&server.url()).await
+}
+
+/// Connects a manager with the default settings to a URL.
+pub async fn connect_to(url: &str) -> LockManager {
+    LockManager::connect(url).await.unwrap()
+}
+
+/// Connects a manager with this command timeout to a URL.
+pub async fn connect_with_timeout(url: &str, timeout: Duration) -> LockManager {
+    let builder = LockManager::builder().command_timeout(timeout);
+    builder.connect(url).await.unwrap()
+}
+
+/// Waits until all releases and cancels are done.
+///
+/// # Panics
+///
+/// If that takes longer than [`SOON`].
+pub async fn shut_down(locks: &LockManager) {
+    let started = Instant::now();
+    while let Err(incomplete) = locks.shutdown().await {
+        assert!(started.elapsed() < SOON, "{incomplete}");
+    }
+}
+
+/// Shuts the manager down, and checks that the server has no key but fencing counters.
+pub async fn assert_nothing_left(server: &RedisServer, locks: &LockManager) {
+    shut_down(locks).await;
+    assert_eq!(keys(server), Vec::<String>::new());
+}
+
+/// The fencing token of a lock that has one.
+#[track_caller]
+pub fn fencing_token(held: &LockGuard) -> u64 {
+    held.fencing_token().expect("every grant has one").as_u64()
+}
+
+/// The kind of a backend error. A contended lock is no backend error.
+#[track_caller]
+pub fn backend_error_kind<T: Debug>(outcome: Result<T, LockError>) -> BackendErrorKind {
+    match outcome {
+        Err(LockError::Backend(error)) => error.kind(),
+        other => panic!("expected a backend error: {other:?}"),
+    }
+}

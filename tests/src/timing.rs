@@ -1,0 +1,118 @@
+//! Bounds on when outcomes and losses are reported.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lock_core::LockGuard;
+use test_support::fixtures::{NOTICE, SOON};
+
+/// Measures how long this thread was kept from running. The library may have been kept from running
+/// for as long, so that this time is no delay of the library.
+struct Canary {
+    last_tick: Instant,
+    not_running: Duration,
+}
+
+impl Canary {
+    const TICK: Duration = Duration::from_millis(5);
+
+    fn new() -> Self {
+        Self {
+            last_tick: Instant::now(),
+            not_running: Duration::ZERO,
+        }
+    }
+
+    /// Waits for a future, for one tick at most.
+    async fn tick<F: Future + Unpin>(&mut self, future: &mut F) -> Option<F::Output> {
+        let outcome = tokio::time::timeout(Self::TICK, future).await.ok();
+        let late = self.last_tick.elapsed().saturating_sub(Self::TICK);
+        // Timers count in milliseconds: a smaller delay says nothing.
+        if late > Self::TICK {
+            self.not_running += late;
+        }
+        self.last_tick = Instant::now();
+        outcome
+    }
+}
+
+/// The outcome of a future, which may come later than `limit` by no more than [`NOTICE`].
+pub async fn in_time<T: Debug>(limit: Duration, outcome: impl Future<Output = T>) -> T {
+    let started = Instant::now();
+    let mut canary = Canary::new();
+    let mut outcome = std::pin::pin!(outcome);
+    let outcome = loop {
+        if let Some(outcome) = canary.tick(&mut outcome).await {
+            break outcome;
+        }
+    };
+    let took = started.elapsed();
+    assert!(
+        took <= limit + NOTICE + canary.not_running,
+        "{took:?} instead of {limit:?}: {outcome:?}"
+    );
+    outcome
+}
+
+/// Waits for the loss of a lock. Every way to learn of it must report it by the end of the lease,
+/// as this side last knew it, and no more than [`NOTICE`] later.
+pub async fn lost_in_time(held: &LockGuard) {
+    let started = Instant::now();
+    let mut canary = Canary::new();
+    let mut lost = held.lost();
+    let mut lease_ends = started + held.remaining();
+    loop {
+        let is_reported = canary.tick(&mut lost).await.is_some();
+        let now = Instant::now();
+        let remaining = held.remaining();
+        assert!(
+            !remaining.is_zero() || held.is_lost(),
+            "neither held nor lost"
+        );
+        if is_reported {
+            assert!(
+                held.is_lost(),
+                "a loss was reported, and the lock is not lost"
+            );
+            break;
+        }
+        if !remaining.is_zero() {
+            lease_ends = now + remaining;
+        }
+        assert!(started.elapsed() < SOON, "it is never lost");
+    }
+    let late = Instant::now().saturating_duration_since(lease_ends);
+    assert!(
+        late <= NOTICE + canary.not_running,
+        "reported {late:?} after the end of the lease"
+    );
+}
+
+/// Checks for this time that the lock is not lost.
+pub async fn assert_held_for(span: Duration, held: &LockGuard) {
+    let until = Instant::now() + span;
+    while Instant::now() < until {
+        assert!(!held.is_lost());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The result of a program that may hang: a program that takes longer than `limit` fails the test.
+pub fn run_within<T: Send + 'static>(
+    limit: Duration,
+    program: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let program = thread::spawn(move || {
+        let result = program();
+        let _ = sender.send(());
+        result
+    });
+    match receiver.recv_timeout(limit) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the program hangs"),
+        _ => program.join().expect("the program does not panic"),
+    }
+}

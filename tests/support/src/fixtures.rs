@@ -1,0 +1,86 @@
+//! Names, bounds and queries that most tests share.
+
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::resp::Reply;
+use crate::server::RedisServer;
+
+/// Bound on conditions that say nothing about speed.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// Bound on what must happen without a timer: less than the earliest poll of a waiter that gets no
+/// notification (750 ms), far less than a handover lease (2 s) or the default ttl (30 s), and
+/// enough for a busy machine.
+pub const AT_ONCE: Duration = Duration::from_millis(600);
+
+/// How late a thread of a busy machine may wake up.
+pub const SLACK: Duration = Duration::from_millis(300);
+
+/// How much later than its limit an error or a loss may be reported.
+pub const NOTICE: Duration = Duration::from_millis(250);
+
+/// A ttl that no test waits for: a key that is removed earlier was not removed by its expiry.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// The name of the lock that most tests use.
+pub const NAME: &str = "job";
+
+/// The key of [`NAME`].
+pub const KEY: &str = "lock:job";
+
+/// The queue of [`NAME`].
+pub const QUEUE: &str = "{lock:job}:q";
+
+/// The counter of [`NAME`]'s fencing tokens.
+pub const COUNTER: &str = "{lock:job}:f";
+
+/// So many milliseconds.
+pub const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The keys of the server except the fencing counters, which live for five minutes.
+pub fn keys(server: &RedisServer) -> Vec<String> {
+    let keys = server.cli(&["KEYS", "*"]);
+    let texts = keys.array().iter().map(Reply::text);
+    texts
+        .filter(|key| !key.ends_with(":f"))
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+/// Whether the server has this key.
+pub fn exists(server: &RedisServer, key: &str) -> bool {
+    server.cli(&["EXISTS", key]).integer() == 1
+}
+
+/// The time until the server expires this key.
+pub fn time_to_expiry(server: &RedisServer, key: &str) -> Duration {
+    let left = server.cli(&["PTTL", key]).integer();
+    Duration::from_millis(u64::try_from(left).expect("the key exists and has an expiry"))
+}
+
+/// The number of waiters in the queue of [`NAME`].
+pub fn queue_length(server: &RedisServer) -> i64 {
+    server.cli(&["ZCARD", QUEUE]).integer()
+}
+
+/// Cuts all connections of this type (`normal` or `pubsub`), and returns how many there were.
+pub fn kill_clients(server: &RedisServer, kind: &str) -> i64 {
+    server.cli(&["CLIENT", "KILL", "TYPE", kind]).integer()
+}
+
+/// A runtime on the thread that calls `block_on`.
+pub fn current_thread_runtime() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().build().expect("the runtime starts")
+}
+
+/// A runtime with this many threads.
+pub fn multi_thread_runtime(threads: usize) -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    let builder = builder.worker_threads(threads).enable_all();
+    builder.build().expect("the runtime starts")
+}

@@ -1,0 +1,42 @@
+//! What tests run against: real servers, a lossy network, controlled clocks, and real processes.
+//!
+//! - [`RedisServer`] owns a `redis-server` on a free port, and removes it on drop.
+//! - [`Proxy`] stands in front of a server and delays, cuts, loses, mutes and refuses.
+//! - [`FrozenClock`] is the wall clock of a server, moved only by the test.
+//! - [`Helper`] starts a child process that writes JSON lines and can be killed or frozen.
+//! - [`Monitor`] records the commands that a server executes.
+//! - [`eventually`] waits for a condition, never for an amount of time.
+//! - [`fixtures`] has the names, bounds and queries that most tests share.
+//!
+//! This package does not depend on `lock-core`, so that the unit tests of `lock-core` can use it.
+//! Nothing here is ever skipped: a missing program is a failure that says how to install it.
+
+pub mod child;
+pub mod clock;
+pub mod cut;
+pub mod fixtures;
+mod janitor;
+pub mod monitor;
+mod ports;
+pub mod preload;
+pub mod process;
+pub mod proxy;
+pub mod random;
+pub mod resp;
+pub mod server;
+mod signal;
+pub mod suspend;
+pub mod wait;
+
+pub use clock::FrozenClock;
+pub use cut::cut;
+pub use janitor::Scratch;
+pub use monitor::{Monitor, Recording};
+pub use preload::Shim;
+pub use process::{Helper, Process};
+pub use proxy::{Direction, Lost, Proxy};
+pub use random::Random;
+pub use resp::{Connection, Reply};
+pub use server::{RedisServer, ServerOptions};
+pub use suspend::SuspendedMachine;
+pub use wait::{eventually, eventually_async, eventually_some, holds_within};

@@ -1,0 +1,214 @@
+//! The threads that carry the bytes of one connection.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::link::{Chunk, Gate, Link, Mode, Shared};
+use super::{Direction, Lost};
+
+/// Bound on reaching the server, which is on this machine.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// The most that is read at once. Each lock command fits many times, so that it arrives whole.
+const CHUNK: usize = 64 * 1024;
+
+/// Accepts a client, and starts the threads that serve it.
+pub(super) fn accept(shared: &Arc<Shared>, client: TcpStream) {
+    let mode = shared.lock().mode;
+    // Connected outside the lock: a frozen server must not freeze the test's own calls.
+    let server = match mode {
+        Mode::BlackHole => None,
+        Mode::Forward | Mode::Refuse => {
+            match TcpStream::connect_timeout(&shared.upstream, CONNECT) {
+                Ok(server) => Some(server),
+                // Dropping the client closes it, which is what a balancer without a server does.
+                Err(_) => return,
+            }
+        }
+    };
+    let (Ok(()), Ok(to_client), Ok(to_server)) = (
+        client.set_nodelay(true),
+        client.try_clone(),
+        server.as_ref().map(TcpStream::try_clone).transpose(),
+    ) else {
+        return;
+    };
+    if let Some(server) = &server {
+        let _ = server.set_nodelay(true);
+    }
+
+    let wake = [Arc::new(Condvar::new()), Arc::new(Condvar::new())];
+    let index;
+    {
+        let mut state = shared.lock();
+        if server.is_none() && state.mode != Mode::BlackHole {
+            // The hole was closed meanwhile; this client would wait in it for ever.
+            return;
+        }
+        index = state.links.len();
+        let gates = match state.mode {
+            Mode::BlackHole => [Gate::Mute; 2],
+            Mode::Forward | Mode::Refuse => [Gate::Open; 2],
+        };
+        state.links.push(Link {
+            client: to_client,
+            server: to_server,
+            gates,
+            queues: [VecDeque::new(), VecDeque::new()],
+            wake: wake.clone(),
+            running: if server.is_some() { 2 } else { 1 },
+            reply_is_lost: false,
+            cut: false,
+        });
+    }
+    let wire = |direction: Direction, from, to| {
+        let wire = Wire {
+            shared: Arc::clone(shared),
+            index,
+            direction,
+            wake: Arc::clone(&wake[direction.index()]),
+        };
+        wire.start(from, to);
+    };
+    match server {
+        None => wire(Direction::ToServer, client, None),
+        Some(server) => {
+            let (Ok(from_server), Ok(into_client)) = (server.try_clone(), client.try_clone())
+            else {
+                shared.lock().links[index].cut();
+                return;
+            };
+            wire(Direction::ToServer, client, Some(server));
+            wire(Direction::ToClient, from_server, Some(into_client));
+        }
+    }
+}
+
+/// One direction of one link: a thread that reads and stamps, and a thread that waits and writes.
+/// Two, because a delay must not keep what comes next from being stamped when it arrives.
+struct Wire {
+    shared: Arc<Shared>,
+    index: usize,
+    direction: Direction,
+    wake: Arc<Condvar>,
+}
+
+impl Wire {
+    fn start(self, mut from: TcpStream, to: Option<TcpStream>) {
+        let (shared, wake) = (Arc::clone(&self.shared), Arc::clone(&self.wake));
+        let (index, direction) = (self.index, self.direction);
+        thread::spawn(move || {
+            let mut buffer = vec![0; CHUNK];
+            loop {
+                let length = from.read(&mut buffer).unwrap_or(0);
+                let mut state = shared.lock();
+                let due = Instant::now() + state.delays[direction.index()];
+                state.links[index].queues[direction.index()].push_back(Chunk {
+                    due,
+                    bytes: buffer[..length].to_vec(),
+                });
+                drop(state);
+                wake.notify_one();
+                if length == 0 {
+                    break;
+                }
+            }
+        });
+        thread::spawn(move || {
+            self.deliver(to);
+            let mut state = self.shared.lock();
+            let link = &mut state.links[self.index];
+            link.running -= 1;
+            if link.running == 0 {
+                // The copies in here would keep the sockets open.
+                link.cut();
+            }
+        });
+    }
+
+    fn deliver(&self, mut to: Option<TcpStream>) {
+        while let Some(bytes) = self.next() {
+            if bytes.is_empty() {
+                if let Some(to) = &to {
+                    let _ = to.shutdown(Shutdown::Write);
+                }
+                return;
+            }
+            if !self.may_pass(&bytes) {
+                continue;
+            }
+            if let Some(to) = &mut to
+                && to.write_all(&bytes).is_err()
+            {
+                self.shared.lock().links[self.index].cut();
+                return;
+            }
+        }
+    }
+
+    /// Waits for the next chunk to fall due at an open gate. None after a cut.
+    fn next(&self) -> Option<Vec<u8>> {
+        let mut state = self.shared.lock();
+        loop {
+            let link = &mut state.links[self.index];
+            if link.cut {
+                return None;
+            }
+            let held = link.gates[self.direction.index()] == Gate::Held;
+            let queue = &mut link.queues[self.direction.index()];
+            let due_in = queue
+                .front()
+                .filter(|_| !held)
+                .map(|chunk| chunk.due.saturating_duration_since(Instant::now()));
+            state = match due_in {
+                Some(Duration::ZERO) => return queue.pop_front().map(|chunk| chunk.bytes),
+                Some(wait) => {
+                    let woken = self.wake.wait_timeout(state, wait);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    let woken = self.wake.wait(state);
+                    woken.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+        }
+    }
+
+    /// Whether these bytes are to be written. Cuts the link where a loss is due.
+    fn may_pass(&self, bytes: &[u8]) -> bool {
+        let mut state = self.shared.lock();
+        let state = &mut *state;
+        let link = &mut state.links[self.index];
+        if link.cut || link.gates[self.direction.index()] == Gate::Mute {
+            return false;
+        }
+        match self.direction {
+            Direction::ToClient => {
+                if link.reply_is_lost {
+                    link.cut();
+                }
+            }
+            Direction::ToServer => {
+                let strikes = state
+                    .armed
+                    .as_ref()
+                    .is_some_and(|(_, p)| contains(bytes, p));
+                match state.armed.take_if(|_| strikes) {
+                    Some((Lost::Request, _)) => link.cut(),
+                    // Marked before the request is written, so that no reply can be faster.
+                    Some((Lost::Reply, _)) => link.reply_is_lost = true,
+                    None => {}
+                }
+            }
+        }
+        !link.cut
+    }
+}
+
+fn contains(bytes: &[u8], pattern: &[u8]) -> bool {
+    pattern.is_empty() || bytes.windows(pattern.len()).any(|window| window == pattern)
+}

@@ -1,0 +1,71 @@
+//! Bounded waiting for a condition.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time between two checks: short against any lease a test uses, long against a context switch.
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Waits until `condition` holds.
+///
+/// Blocks the thread: inside an async test use [`eventually_async`].
+///
+/// # Panics
+///
+/// If the condition does not hold within the given time.
+#[track_caller]
+pub fn eventually(within: Duration, mut condition: impl FnMut() -> bool) {
+    eventually_some(within, || condition().then_some(()));
+}
+
+/// Waits until `check` returns a value, and returns it.
+///
+/// # Panics
+///
+/// If it returns none within the given time.
+#[track_caller]
+pub fn eventually_some<T>(within: Duration, mut check: impl FnMut() -> Option<T>) -> T {
+    let mut value = None;
+    let is_there = holds_within(within, || {
+        value = check();
+        value.is_some()
+    });
+    assert!(is_there, "the condition did not hold within {within:?}");
+    value.expect("the check returned it")
+}
+
+/// Whether `condition` holds within the given time.
+pub fn holds_within(within: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    loop {
+        // The time is read before the check, so that a thread that did not run for the whole time
+        // still checks once more.
+        let late = started.elapsed() >= within;
+        if condition() {
+            return true;
+        }
+        if late {
+            return false;
+        }
+        thread::sleep(CHECK_INTERVAL);
+    }
+}
+
+/// Waits until an async `condition` holds, and lets other tasks run meanwhile.
+///
+/// The bound is real time even when tokio's clock is paused.
+///
+/// # Panics
+///
+/// If the condition does not hold within the given time.
+pub async fn eventually_async(within: Duration, mut condition: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    loop {
+        let late = started.elapsed() >= within;
+        if condition().await {
+            return;
+        }
+        assert!(!late, "the condition did not hold within {within:?}");
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}

@@ -1,0 +1,197 @@
+//! Proxies delay, cut, lose and refuse, and nothing else.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use test_support::fixtures::{SOON, ms};
+use test_support::{Connection, Direction, Lost, Proxy, RedisServer, Reply, eventually};
+
+use super::{impatient, timed_out, via};
+
+#[test]
+fn forwards_and_counts() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let mut first = via(&proxy);
+    assert_eq!(first.call(&["SET", "k", "v"]).unwrap().text(), "OK");
+    let big = "x".repeat(1 << 20);
+    assert_eq!(via(&proxy).call(&["ECHO", &big]).unwrap().text(), big);
+    assert_eq!(proxy.accepted(), 2);
+    eventually(SOON, || proxy.open() == 1);
+    drop(first);
+    eventually(SOON, || proxy.open() == 0);
+    assert_eq!(proxy.accepted(), 2);
+}
+
+#[test]
+fn delays_each_direction_and_keeps_pipelines_together() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let mut connection = via(&proxy);
+    connection.call(&["PING"]).unwrap();
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        proxy.delay(direction, ms(60));
+        let started = Instant::now();
+        connection.call(&["PING"]).unwrap();
+        assert!(started.elapsed() >= ms(60));
+        proxy.forward();
+    }
+    proxy.delay_round_trip(ms(200));
+    let started = Instant::now();
+    for _ in 0..20 {
+        connection.send(&["PING"]).unwrap();
+    }
+    for _ in 0..20 {
+        connection.receive().unwrap();
+    }
+    let took = started.elapsed();
+    assert!(took >= ms(200), "{took:?}");
+    // One delay for all and not one for each; the rest is room for a loaded machine.
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn short_delays_are_not_rounded_to_milliseconds() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let mut connection = via(&proxy);
+    proxy.delay_round_trip(ms(1));
+    let fastest = (0..50)
+        .map(|_| {
+            let started = Instant::now();
+            connection.call(&["PING"]).unwrap();
+            started.elapsed()
+        })
+        .min()
+        .unwrap();
+    assert!(fastest >= ms(1), "{fastest:?}");
+    assert!(fastest < ms(2), "{fastest:?}");
+}
+
+#[test]
+fn cuts() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let (mut first, mut second) = (via(&proxy), via(&proxy));
+    first.call(&["PING"]).unwrap();
+    second.call(&["PING"]).unwrap();
+    proxy.cut(0);
+    assert!(first.call(&["PING"]).is_err());
+    second.call(&["PING"]).unwrap();
+    proxy.cut_all();
+    assert!(second.call(&["PING"]).is_err());
+    via(&proxy).call(&["PING"]).unwrap();
+    eventually(SOON, || {
+        server.cli(&["CLIENT", "LIST"]).text().lines().count() == 1
+    });
+}
+
+#[test]
+fn loses_the_reply_of_what_was_done() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let mut connection = via(&proxy);
+    proxy.lose_next(Lost::Reply, "INCR");
+    connection.call(&["SET", "other", "1"]).unwrap();
+    assert!(proxy.is_armed());
+    assert!(connection.call(&["INCR", "k"]).is_err());
+    assert!(!proxy.is_armed());
+    assert_eq!(server.cli(&["GET", "k"]).integer(), 1);
+    // Once.
+    assert_eq!(via(&proxy).call(&["INCR", "k"]).unwrap().integer(), 2);
+}
+
+#[test]
+fn loses_a_request() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    proxy.lose_next(Lost::Request, "");
+    assert!(via(&proxy).call(&["INCR", "k"]).is_err());
+    assert_eq!(server.cli(&["GET", "k"]), Reply::Nil);
+}
+
+#[test]
+fn mutes_one_connection_until_it_is_cut() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let mut first = via(&proxy);
+    first.call(&["PING"]).unwrap();
+    let mut second = impatient(via(&proxy));
+    second.call(&["PING"]).unwrap();
+    proxy.mute(1, Direction::ToClient);
+    assert!(timed_out(second.call(&["INCR", "k"])));
+    first.call(&["PING"]).unwrap();
+    assert_eq!(server.cli(&["GET", "k"]).integer(), 1);
+    proxy.mute(1, Direction::ToServer);
+    assert!(timed_out(second.call(&["INCR", "k"])));
+    proxy.forward();
+    assert!(!timed_out(second.call(&["PING"])));
+    first.call(&["PING"]).unwrap();
+    assert_eq!(server.cli(&["GET", "k"]).integer(), 1);
+}
+
+#[test]
+fn holds_back_and_lets_go_in_order() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let mut slow = via(&proxy);
+    slow.call(&["PING"]).unwrap();
+    let mut fast = via(&proxy);
+    fast.call(&["PING"]).unwrap();
+    proxy.hold(0, Direction::ToServer);
+    slow.send(&["RPUSH", "order", "held"]).unwrap();
+    slow.send(&["RPUSH", "order", "held too"]).unwrap();
+    fast.call(&["RPUSH", "order", "overtakes"]).unwrap();
+    proxy.resume(0);
+    slow.receive().unwrap();
+    slow.receive().unwrap();
+    let order = fast.call(&["LRANGE", "order", "0", "-1"]).unwrap();
+    let order: Vec<_> = order.array().iter().map(Reply::text).collect();
+    assert_eq!(order, ["overtakes", "held", "held too"]);
+}
+
+#[test]
+fn swallows_everything() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let mut old = impatient(via(&proxy));
+    old.call(&["PING"]).unwrap();
+    proxy.black_hole();
+    let mut new = impatient(via(&proxy));
+    assert!(timed_out(old.call(&["INCR", "k"])));
+    assert!(timed_out(new.call(&["INCR", "k"])));
+    assert_eq!(proxy.accepted(), 2);
+    // The old connection and the one that asks.
+    assert_eq!(server.cli(&["CLIENT", "LIST"]).text().lines().count(), 2);
+    proxy.forward();
+    assert!(!timed_out(old.call(&["PING"])));
+    assert!(!timed_out(new.call(&["PING"])));
+    via(&proxy).call(&["PING"]).unwrap();
+    assert_eq!(server.cli(&["GET", "k"]), Reply::Nil);
+}
+
+#[test]
+fn refuses_and_serves_again_on_the_same_port() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let mut old = via(&proxy);
+    old.call(&["PING"]).unwrap();
+    proxy.refuse();
+    proxy.refuse();
+    let refused = Connection::open(proxy.address(), None).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    old.call(&["PING"]).unwrap();
+    proxy.forward();
+    via(&proxy).call(&["PING"]).unwrap();
+    old.call(&["PING"]).unwrap();
+    assert_eq!(proxy.accepted(), 2);
+}
+
+#[test]
+fn passes_the_password_on_in_its_url() {
+    let server = RedisServer::options().password("s3cret").start();
+    let proxy = Proxy::in_front_of(&server);
+    assert_eq!(proxy.url(), format!("redis://:s3cret@{}", proxy.address()));
+    let mut connection = Connection::open(proxy.address(), Some("s3cret")).unwrap();
+    connection.call(&["PING"]).unwrap();
+}

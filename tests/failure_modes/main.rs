@@ -3,6 +3,7 @@
 //! mode in the project's list; modes that take several servers are not here.
 
 mod ambiguity;
+mod guide;
 mod runtime;
 mod server_errors;
 mod state_loss;

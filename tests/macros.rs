@@ -102,7 +102,10 @@ mod the_lock {
     #[tokio::test]
     async fn is_not_waited_for_by_who_holds_it() {
         let answer = within(&LockManager::in_memory(), 7).await;
-        assert!(matches!(answer, Ok(LockError::WouldDeadlock)), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(LockError::WouldDeadlock { .. })),
+            "{answer:?}"
+        );
     }
 
     #[distributed_lock(name = "nobody")]
@@ -269,10 +272,16 @@ mod leaving_the_body {
         let dropped = AtomicBool::new(false);
         let soon = Duration::from_secs(10);
         let answer = tokio::time::timeout(soon, robbed(&locks, &server, &dropped)).await;
-        assert!(matches!(answer, Ok(Err(LockError::Lost))), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(Err(LockError::Lost { .. }))),
+            "{answer:?}"
+        );
         assert!(dropped.load(Ordering::SeqCst));
         let answer = tokio::time::timeout(soon, robbed_of_another(&locks, &server)).await;
-        assert!(matches!(answer, Ok(Some(LockError::Lost))), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(Some(LockError::Lost { .. }))),
+            "{answer:?}"
+        );
     }
 
     #[distributed_lock(name = "leave", manager = locks)]

@@ -25,7 +25,7 @@ const AT_ONCE: Duration = Duration::from_millis(600);
 const NAME: &str = "job";
 
 fn worker(server: &RedisServer) -> Helper {
-    helper!("lock-worker").env("LOCK_URL", server.url())
+    helper!("lock-worker").env("DISTRIBUTED_LOCK_URL", server.url())
 }
 
 /// A process with tasks that want the lock.
@@ -198,7 +198,7 @@ async fn waiters_outlive_a_restart_of_the_server() {
         outcome.unwrap();
     }
     let error = held.release().await.unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
     for locks in locks {
         shut_down(&locks).await;
     }

@@ -79,7 +79,7 @@ pub async fn others_lock_deleted(server: &Server) -> Result<Shown, Fault> {
         };
         let (late, (), ()) = try_join!(first, second, third)?;
         let late = match late {
-            Err(LockError::Lost) => "`Lost`".to_owned(),
+            Err(LockError::Lost { .. }) => "`Lost`".to_owned(),
             Err(error) => error.to_string(),
             Ok(()) => "done".to_owned(),
         };

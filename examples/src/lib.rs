@@ -21,14 +21,16 @@ pub fn option<T: FromStr>(name: &str) -> Result<Option<T>, String> {
     }
 }
 
-/// Where the locks live: `--redis URL`, else the environment's `LOCK_URL`.
+/// Where the locks live: `--redis URL`, else the environment's `DISTRIBUTED_LOCK_URL`.
 ///
 /// # Errors
 ///
 /// When there is neither.
 pub fn lock_url() -> Result<String, String> {
-    let given = option("--redis")?.or_else(|| std::env::var("LOCK_URL").ok());
-    given.ok_or_else(|| "say where the locks live: --redis URL, or set LOCK_URL".to_owned())
+    let given = option("--redis")?.or_else(|| std::env::var("DISTRIBUTED_LOCK_URL").ok());
+    given.ok_or_else(|| {
+        "say where the locks live: --redis URL, or set DISTRIBUTED_LOCK_URL".to_owned()
+    })
 }
 
 /// The end of a program, which says on stderr what went wrong and why.

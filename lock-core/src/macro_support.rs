@@ -247,8 +247,9 @@ impl<'a> CallProgress<'a> {
         if let Some(lost) = lost
             && Pin::new(lost).poll(cx).is_ready()
         {
+            let error = guard.lost_error();
             self.stage = CallStage::Done;
-            return Poll::Ready(Err(LockError::Lost { .. }));
+            return Poll::Ready(Err(error));
         }
         Poll::Ready(Ok(guard.enter()))
     }
@@ -260,9 +261,9 @@ impl<'a> CallProgress<'a> {
             self.stage = CallStage::Releasing(Box::pin(release));
         }
         if let CallStage::Releasing(release) = &mut self.stage {
-            if let Some(ended) = ready!(release.as_mut().poll(cx)) {
+            if let Some(outcome) = ready!(release.as_mut().poll(cx)) {
                 // Empty until now: a lock is released once.
-                drop(self.slot.released.set(ended));
+                let _is_first = self.slot.released.set(outcome);
             }
             self.stage = CallStage::Done;
         }

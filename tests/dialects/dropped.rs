@@ -24,7 +24,7 @@ async fn whatever_is_dropped_is_given_back() {
     for dialect in [&OWNERS[..], &[Dialect::DeadlineGetset]].concat() {
         let server = RedisServer::start();
         // Nothing but a release is fast enough, unless only the ttl can be.
-        let ttl = if dialect.capabilities().takes_back {
+        let ttl = if dialect.capabilities().cancels_unconfirmed {
             ms(60_000)
         } else {
             ms(1_000)

@@ -79,7 +79,7 @@ async fn an_owner_is_no_deadline() {
 
 #[tokio::test]
 async fn other_types_are_no_lock() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         is_foreign(dialect, &["HSET", KEY, "id:1", "1"], &["hash", "Redisson"]).await;
     }
     for dialect in [SET_NX_PX, Dialect::LuaSetnxExpire, Dialect::DeadlineGetset] {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Dialect, LockError, LockManager, ReleaseBy};
+use lock_core::{Dialect, LockError, LockManager, ReleaseMethod};
 use test_support::RedisServer;
 
 mod deadlines;
@@ -25,10 +25,10 @@ const SOON: Duration = Duration::from_secs(20);
 const SLACK: Duration = Duration::from_millis(300);
 
 const SET_NX_PX: Dialect = Dialect::SetNxPx {
-    release: ReleaseBy::Script,
+    release: ReleaseMethod::Script,
 };
 const WATCH_MULTI: Dialect = Dialect::SetNxPx {
-    release: ReleaseBy::WatchMulti,
+    release: ReleaseMethod::WatchMulti,
 };
 
 /// Those whose value is an owner.

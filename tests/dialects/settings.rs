@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{Dialect, DialectFault, LockError, LockManager, Renew, distributed_lock};
+use lock_core::{Dialect, InvalidDialectReason, LockError, LockManager, Renew, distributed_lock};
 use test_support::RedisServer;
 
 use super::{KEY, NAME, SET_NX_PX, SLACK, SOON, connect, exists, ms, refusal, value};
 
-fn fault(error: LockError) -> (Dialect, DialectFault) {
+fn fault(error: LockError) -> (Dialect, InvalidDialectReason) {
     match error {
-        LockError::InvalidDialect { dialect, fault } => (dialect, fault),
+        LockError::InvalidDialect {
+            dialect, reason, ..
+        } => (dialect, fault),
         error => panic!("{error}"),
     }
 }
@@ -60,7 +62,7 @@ async fn the_attribute_speaks_its_manager_s() {
 #[tokio::test]
 async fn the_rights_that_are_named_are_enough() {
     let page = include_str!("../../lock-core/docs/dialects.md");
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         let row = format!("| `{dialect}` | `+");
         let Some(line) = page.lines().find(|line| line.starts_with(&row)) else {
             assert_eq!(dialect, Dialect::Native, "README has its rights");
@@ -92,7 +94,7 @@ async fn the_rights_that_are_named_are_enough() {
         held.release().await.unwrap();
         server.cli(&["SET", KEY, "me"]);
         let _foreign_or_repaired = refusal(&locks).await;
-        assert_eq!(locks.counts().renewals_failed, 0);
+        assert_eq!(locks.stats().renewals_failed, 0);
         let denied = server.cli(&["ACL", "LOG"]);
         assert!(denied.array().is_empty(), "{dialect}: {denied:?}");
     }
@@ -105,7 +107,7 @@ async fn locks_of_all_dialects_are_renewed_side_by_side() {
     let locks = LockManager::connect(&server.url()).await.unwrap();
     let ttl = Duration::from_secs(1);
     let mut held = Vec::new();
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         for number in 0..3 {
             let request = locks.lock(format!("{dialect} {number}")).dialect(dialect);
             held.push(request.ttl(ttl).acquire().await.unwrap());
@@ -116,7 +118,7 @@ async fn locks_of_all_dialects_are_renewed_side_by_side() {
         assert!(!guard.is_lost(), "{}", guard.key());
         guard.release().await.unwrap();
     }
-    assert_eq!(locks.counts().lost, 0);
+    assert_eq!(locks.stats().lost, 0);
 }
 
 #[tokio::test]
@@ -129,11 +131,11 @@ async fn a_ttl_that_does_not_fit_is_refused() {
         error.to_string().contains("use a ttl of whole seconds"),
         "{error}"
     );
-    let refused = (Dialect::LuaSetnxExpire, DialectFault::WholeSeconds);
+    let refused = (Dialect::LuaSetnxExpire, InvalidDialectReason::WholeSeconds);
     assert_eq!(fault(error), refused);
     let short = locks.lock(NAME).dialect(Dialect::DeadlineGetset);
     let error = short.ttl(ms(999)).acquire().await.unwrap_err();
-    let refused = DialectFault::TooShort {
+    let refused = InvalidDialectReason::TooShort {
         shortest: Duration::from_secs(1),
     };
     assert_eq!(fault(error), (Dialect::DeadlineGetset, refused));
@@ -141,7 +143,7 @@ async fn a_ttl_that_does_not_fit_is_refused() {
     let builder = LockManager::builder().default_ttl(ms(1_500));
     let builder = builder.dialect(Dialect::LuaSetnxExpire);
     let error = builder.connect(&server.url()).await.unwrap_err();
-    assert_eq!(fault(error).1, DialectFault::WholeSeconds);
+    assert_eq!(fault(error).1, InvalidDialectReason::WholeSeconds);
 }
 
 #[tokio::test]
@@ -152,7 +154,7 @@ async fn locks_in_memory_have_no_dialect() {
         error.to_string().contains("connect to a Redis server"),
         "{error}"
     );
-    assert_eq!(fault(error), (SET_NX_PX, DialectFault::NoServer));
+    assert_eq!(fault(error), (SET_NX_PX, InvalidDialectReason::NoServer));
     let native = locks.lock(NAME).dialect(Dialect::Native);
     native.acquire().await.unwrap().release().await.unwrap();
 }
@@ -160,7 +162,7 @@ async fn locks_in_memory_have_no_dialect() {
 /// The key is kept, not the caller, in every dialect.
 #[tokio::test]
 async fn a_shortest_hold_keeps_the_key() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         let server = RedisServer::start();
         let locks = connect(dialect, &server.url()).await;
         let shortest = ms(400);
@@ -181,7 +183,7 @@ async fn a_shortest_hold_keeps_the_key() {
 /// Where a lease is not renewed, it ends for its holder before it does on the server.
 #[tokio::test]
 async fn a_lease_ends_for_its_holder_first() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         let server = RedisServer::start();
         let locks = connect(dialect, &server.url()).await;
         let ttl = Duration::from_secs(1);

@@ -252,14 +252,14 @@ async fn a_waiter_that_is_cut_off_hears_of_its_grant() {
     assert_eq!(server.cli(&["EXISTS", KEY]).integer(), 0);
 }
 
-/// Callers without a manager share the one that `LOCK_URL` names, and its failure.
+/// Callers without a manager share the one that `DISTRIBUTED_LOCK_URL` names, and its failure.
 #[test]
 fn callers_without_a_manager_share_the_failure_of_its_server() {
     // It accepts, as the kernel does, and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
     let process = helper!("lock-holder")
-        .env("LOCK_URL", &url)
+        .env("DISTRIBUTED_LOCK_URL", &url)
         .arg("current")
         .arg("20")
         .spawn();
@@ -271,7 +271,7 @@ fn callers_without_a_manager_share_the_failure_of_its_server() {
         assert!(took <= 1_000 + 250 + 300, "{call}");
         let text = call["error"].as_str().unwrap();
         assert!(
-            text.contains("LOCK_URL") && text.contains("no answer in time"),
+            text.contains("DISTRIBUTED_LOCK_URL") && text.contains("no answer in time"),
             "{text}"
         );
     }
@@ -288,7 +288,7 @@ fn callers_without_a_manager_share_the_failure_of_its_server() {
 fn a_runtime_that_stands_still_holds_up_no_other() {
     let server = RedisServer::start();
     let process = helper!("lock-holder")
-        .env("LOCK_URL", server.url())
+        .env("DISTRIBUTED_LOCK_URL", server.url())
         .arg("standstill")
         .spawn();
     let said = process.record(SOON, |record| record.get("ms").is_some());
@@ -303,14 +303,14 @@ fn a_server_that_comes_later_is_found_by_the_next_call() {
     let server = RedisServer::start();
     server.kill9();
     let process = helper!("lock-holder")
-        .env("LOCK_URL", server.url())
+        .env("DISTRIBUTED_LOCK_URL", server.url())
         .arg("current")
         .arg("3")
         .spawn();
     let said = process.record(SOON, |record| record.get("calls").is_some());
     let text = said["calls"][0]["error"].as_str().unwrap().to_owned();
     assert!(
-        text.contains("connection refused") && text.contains("LOCK_URL"),
+        text.contains("connection refused") && text.contains("DISTRIBUTED_LOCK_URL"),
         "{text}"
     );
     server.restart();

@@ -193,7 +193,7 @@ fn runtimes_that_are_dropped_under_load_hang_nothing() {
 fn calls_on_a_runtime_that_was_shut_down_end() {
     let server = RedisServer::start();
     let process = helper!("lock-holder")
-        .env("LOCK_URL", server.url())
+        .env("DISTRIBUTED_LOCK_URL", server.url())
         .arg("shut-down")
         .spawn();
     let said = process.record(SOON, |record| record.get("shut_down").is_some());
@@ -247,7 +247,7 @@ async fn a_subscriber_that_panics_ends_nothing() {
     drop(calm);
     shut_down(&locks).await;
     assert_eq!(keys(&server), Vec::<String>::new());
-    assert!(locks.counts().panics >= 5, "{:?}", locks.counts());
+    assert!(locks.stats().panics >= 5, "{:?}", locks.stats());
     probe::assert_no_violation();
 }
 
@@ -279,7 +279,7 @@ async fn a_waker_that_panics_keeps_nobody_asleep() {
     }
     let calm = locks.lock("calm").ttl(ttl).acquire().await.unwrap();
     assert_held_for(ttl * 2, &calm).await;
-    assert_eq!(locks.counts().panics, 3);
+    assert_eq!(locks.stats().panics, 3);
 }
 
 /// A waiter whose waker panics is told that the line broke. The others hear of their grants all the
@@ -308,7 +308,7 @@ async fn a_waiter_whose_waker_panics_ends_no_notifications() {
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     let subscribers = || server.cli(&["PUBSUB", "CHANNELS", "lk1:*"]).array().len();
     eventually_async(SOON, async || subscribers() == 1).await;
-    assert!(locks.counts().panics >= 1);
+    assert!(locks.stats().panics >= 1);
     // A waiter is granted the lock by a notification, long before it would poll.
     let guard = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(locks.lock(NAME).ttl(LONG).wait(SOON).acquire());

@@ -14,7 +14,7 @@ fn what_a_child_drops_hangs_nothing() {
     let shim = Shim::fork();
     let (name, value) = shim.preload();
     let process = helper!("lock-holder")
-        .env("LOCK_URL", server.url())
+        .env("DISTRIBUTED_LOCK_URL", server.url())
         .env(name, value)
         .arg("fork-busy")
         .arg(CHILDREN.to_string())

@@ -17,7 +17,10 @@ use super::support::{
 async fn next_above(last: u64, former: LockGuard, locks: &LockManager) {
     let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
     assert!(token(&next) > last, "{} after {last}", token(&next));
-    assert!(matches!(former.release().await, Err(LockError::Lost)));
+    assert!(matches!(
+        former.release().await,
+        Err(LockError::Lost { .. })
+    ));
     next.renew().await.expect("the former took it away");
     next.release().await.unwrap();
 }

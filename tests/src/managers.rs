@@ -3,18 +3,18 @@
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, ReleaseBy};
+use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, ReleaseMethod};
 use test_support::RedisServer;
 use test_support::fixtures::{SOON, keys};
 
 /// The dialect of `SET NX PX` that releases by a script.
 pub const SET_NX_PX: Dialect = Dialect::SetNxPx {
-    release: ReleaseBy::Script,
+    release: ReleaseMethod::Script,
 };
 
 /// The dialect of `SET NX PX` that releases in a transaction.
 pub const WATCH_MULTI: Dialect = Dialect::SetNxPx {
-    release: ReleaseBy::WatchMulti,
+    release: ReleaseMethod::WatchMulti,
 };
 
 /// Connects a manager with the default settings to a server.

@@ -22,7 +22,7 @@ use std::time::Instant;
 use benches::{median, report, report_ratio};
 use lock_core::{LockError, LockManager, distributed_lock};
 
-/// What `macro.md` allows; `tests/macros.rs` fails above it.
+/// The target; `tests/attribute/future_size.rs` fails above it.
 const MOST_BYTES: usize = 512;
 const FUNCTIONS: usize = 200;
 /// Each takes seconds, and their medians differ by a few percent.

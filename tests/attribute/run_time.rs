@@ -1,5 +1,4 @@
-//! What is promised of a call: the numbered points of the specification that `macros.rs` has no
-//! test for.
+//! What is guaranteed of a call, when it runs.
 
 use std::time::Duration;
 

@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use lock_core::{Dialect, InvalidDialectReason, LockError, LockManager, Renew, distributed_lock};
 use test_support::RedisServer;
+use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
+use tests::{SET_NX_PX, connect};
 
-use super::{KEY, NAME, SET_NX_PX, SLACK, SOON, connect, exists, ms, refusal, value};
+use super::{connect_in, refusal, value};
 
 fn fault(error: LockError) -> (Dialect, InvalidDialectReason) {
     match error {
@@ -19,8 +21,8 @@ fn fault(error: LockError) -> (Dialect, InvalidDialectReason) {
 #[tokio::test]
 async fn one_lock_may_be_in_another_dialect_than_its_manager_s() {
     let server = RedisServer::start();
-    let native = LockManager::connect(&server.url()).await.unwrap();
-    let others = connect(SET_NX_PX, &server.url()).await;
+    let native = connect(&server).await;
+    let others = connect_in(SET_NX_PX, &server.url()).await;
     let held = native
         .lock(NAME)
         .dialect(SET_NX_PX)
@@ -49,13 +51,13 @@ async fn annotated(locks: &LockManager, server: &RedisServer) -> Result<String, 
 #[tokio::test]
 async fn the_attribute_speaks_its_manager_s() {
     let server = RedisServer::start();
-    let locks = connect(SET_NX_PX, &server.url()).await;
+    let locks = connect_in(SET_NX_PX, &server.url()).await;
     let owner = annotated(&locks, &server).await.unwrap();
     assert!(
         owner.ends_with(" rust") && !owner.starts_with("lk1:"),
         "{owner}"
     );
-    assert!(!exists(&server));
+    assert!(!exists(&server, KEY));
 }
 
 /// The documentation names all rights that are needed.
@@ -74,7 +76,7 @@ async fn the_rights_that_are_named_are_enough() {
         command.extend(["+role", "+info", "+time"]);
         command.extend(rights.split(' '));
         assert_eq!(server.cli(&command).text(), "OK");
-        let locks = connect(dialect, &format!("redis://app:pass@{}", server.address())).await;
+        let locks = connect_in(dialect, &format!("redis://app:pass@{}", server.address())).await;
         let held = locks.lock(NAME).min_hold(ms(50)).acquire().await.unwrap();
         assert!(refusal(&locks).await.is_contended(), "{dialect}");
         held.renew().await.unwrap();
@@ -104,7 +106,7 @@ async fn the_rights_that_are_named_are_enough() {
 #[tokio::test]
 async fn locks_of_all_dialects_are_renewed_side_by_side() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let locks = connect(&server).await;
     let ttl = Duration::from_secs(1);
     let mut held = Vec::new();
     for &dialect in Dialect::ALL {
@@ -124,7 +126,7 @@ async fn locks_of_all_dialects_are_renewed_side_by_side() {
 #[tokio::test]
 async fn a_ttl_that_does_not_fit_is_refused() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let locks = connect(&server).await;
     let seconds = locks.lock(NAME).dialect(Dialect::LuaSetnxExpire);
     let error = seconds.ttl(ms(1_500)).acquire().await.unwrap_err();
     assert!(
@@ -139,7 +141,7 @@ async fn a_ttl_that_does_not_fit_is_refused() {
         shortest: Duration::from_secs(1),
     };
     assert_eq!(fault(error), (Dialect::DeadlineGetset, refused));
-    assert!(!exists(&server));
+    assert!(!exists(&server, KEY));
     let builder = LockManager::builder().default_ttl(ms(1_500));
     let builder = builder.dialect(Dialect::LuaSetnxExpire);
     let error = builder.connect(&server.url()).await.unwrap_err();
@@ -164,7 +166,7 @@ async fn locks_in_memory_have_no_dialect() {
 async fn a_shortest_hold_keeps_the_key() {
     for &dialect in Dialect::ALL {
         let server = RedisServer::start();
-        let locks = connect(dialect, &server.url()).await;
+        let locks = connect_in(dialect, &server.url()).await;
         let shortest = ms(400);
         let asked = Instant::now();
         let held = locks.lock(NAME).min_hold(shortest).acquire().await.unwrap();
@@ -176,7 +178,7 @@ async fn a_shortest_hold_keeps_the_key() {
         assert!(took > shortest - ms(20), "{dialect}: {took:?}");
         assert!(took < shortest + SLACK, "{dialect}: {took:?}");
         next.release().await.unwrap();
-        assert!(!exists(&server), "{dialect}");
+        assert!(!exists(&server, KEY), "{dialect}");
     }
 }
 
@@ -185,7 +187,7 @@ async fn a_shortest_hold_keeps_the_key() {
 async fn a_lease_ends_for_its_holder_first() {
     for &dialect in Dialect::ALL {
         let server = RedisServer::start();
-        let locks = connect(dialect, &server.url()).await;
+        let locks = connect_in(dialect, &server.url()).await;
         let ttl = Duration::from_secs(1);
         let request = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
         let held = request.acquire().await.unwrap();

@@ -1,10 +1,11 @@
 //! What may be published on a channel by others, and who can read it.
 
-use lock_core::{InvalidNameReason, LockError, LockManager};
+use lock_core::{LockError, LockManager, NameFault};
+use test_support::fixtures::{KEY, LONG, NAME, QUEUE, SOON, ms};
 use test_support::{Connection, RedisServer, eventually_async};
-use tests::shut_down;
+use tests::{shut_down, start_waiter};
 
-use super::{KEY, LONG, NAME, QUEUE, SOON, connect, connect_to, ms, waiter};
+use super::{connect, connect_with};
 
 /// The owner id and the channel of the only waiter, as whoever may read the keys sees them.
 fn waits(server: &RedisServer) -> (String, String) {
@@ -44,7 +45,7 @@ async fn a_grant_that_the_server_would_not_have_written_is_not_believed() {
         format!("{} 0 2000", u64::MAX),
     ] {
         // Each by a waiter that has heard none before.
-        let waiting = waiter(&server, &locks, SOON, 1).await;
+        let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 1).await;
         let (id, channel) = waits(&server);
         let forged = format!("g {id} {forged}");
         assert_eq!(server.cli(&["PUBLISH", &channel, &forged]).integer(), 1);
@@ -54,7 +55,7 @@ async fn a_grant_that_the_server_would_not_have_written_is_not_believed() {
         waiting.abort();
         eventually_async(SOON, async || server.cli(&["EXISTS", QUEUE]).integer() == 0).await;
     }
-    let waiting = waiter(&server, &locks, SOON, 1).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 1).await;
     let (id, channel) = waits(&server);
     for _ in 0..20 {
         let forged = format!("g {id} {} {now} 3600000", token + 1);
@@ -83,7 +84,7 @@ async fn no_grant_is_believed_once_the_owner_id_may_be_known() {
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     let token = held_token(&server);
     for breaks_the_line in [false, true] {
-        let waiting = waiter(&server, &locks, SOON, 1).await;
+        let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 1).await;
         let (id, channel) = waits(&server);
         if breaks_the_line {
             server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -133,8 +134,8 @@ async fn a_listener_cannot_learn_how_to_forge_a_grant() {
     spy.call(&["PSUBSCRIBE", "lk1:*"]).unwrap();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-    let first = waiter(&server, &locks, SOON, 1).await;
-    let second = waiter(&server, &locks, SOON, 2).await;
+    let first = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 1).await;
+    let second = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 2).await;
     held.release().await.unwrap();
     let holder = first.await.unwrap().unwrap();
     let heard: Vec<_> = (0..2)
@@ -167,7 +168,7 @@ async fn a_flood_of_heads_causes_twenty_looks_a_second() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-    let waiting = waiter(&server, &locks, SOON, 1).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 1).await;
     let (id, channel) = waits(&server);
     let mut flood = server.connect().unwrap();
     let monitor = server.monitor();
@@ -217,7 +218,7 @@ async fn garbage_on_the_channel_changes_nothing() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-    let waiting = waiter(&server, &locks, SOON, 1).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 1).await;
     let (id, channel) = waits(&server);
     let number = server_us(&server).to_string();
     let huge = "9".repeat(400);
@@ -269,7 +270,7 @@ async fn garbage_on_the_channel_changes_nothing() {
         .release()
         .await
         .unwrap();
-    assert_eq!(locks.stats().panics, 0);
+    assert_eq!(locks.counts().panics, 0);
 }
 
 /// The prefix stands in the channel, so that an access list keeps tenants apart.
@@ -288,7 +289,7 @@ async fn an_access_list_separates_the_channels_of_prefixes() {
     let words = [&["ACL", "SETUSER", "shop"][..], &rules].concat();
     assert_eq!(server.cli(&words).text(), "OK");
     let url = format!("redis://shop:pass@{}", server.address());
-    let locks = connect_to(LockManager::builder().prefix("shop 1:"), &url).await;
+    let locks = connect_with(LockManager::builder().prefix("shop 1:"), &url).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(locks.lock(NAME).ttl(LONG).wait(SOON).acquire());
     let queue = "{shop 1:job}:q";
@@ -331,10 +332,10 @@ async fn a_prefix_is_at_most_64_bytes() {
         in_memory.map(drop),
     ] {
         let error = outcome.unwrap_err();
-        let LockError::InvalidName { reason, .. } = &error else {
+        let LockError::InvalidName { fault, .. } = &error else {
             panic!("{error}");
         };
-        assert_eq!(*fault, InvalidNameReason::PrefixTooLong);
+        assert_eq!(*fault, NameFault::PrefixTooLong);
         assert!(
             error.to_string().contains("longer than 64 bytes"),
             "{error}"

@@ -4,25 +4,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager, Renew};
+use test_support::fixtures::{AT_ONCE, NAME, NOTICE, SLACK, SOON, keys};
 use test_support::process::Process;
-use test_support::{Helper, RedisServer, Reply, eventually, helper};
-use tests::shut_down;
+use test_support::{Helper, RedisServer, eventually, helper};
+use tests::{connect, shut_down};
 use tokio::task::JoinSet;
-
-/// Bound on conditions that say nothing about speed.
-const SOON: Duration = Duration::from_secs(20);
-
-/// How much later than promised something may be: threads of a busy machine wake up late.
-const SLACK: Duration = Duration::from_millis(300);
-
-/// How much later than its wait a waiter may hear.
-const OVERTIME: Duration = Duration::from_millis(250);
-
-/// A hand-over without a stall: less than the earliest look of a waiter whom nobody tells
-/// anything (750 ms), and far less than the claim of a dead one (2 s).
-const AT_ONCE: Duration = Duration::from_millis(600);
-
-const NAME: &str = "job";
 
 fn worker(server: &RedisServer) -> Helper {
     helper!("lock-worker").env("DISTRIBUTED_LOCK_URL", server.url())
@@ -46,20 +32,6 @@ fn wait_until_held(process: &Process, within: Duration) {
 fn wait_for_queue(server: &RedisServer, length: i64) {
     let queue = format!("{{lock:{NAME}}}:q");
     eventually(SOON, || server.cli(&["ZCARD", &queue]).integer() == length);
-}
-
-async fn connect(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url()).await.unwrap()
-}
-
-/// What is left beside the fencing counters, which live for five minutes.
-fn keys(server: &RedisServer) -> Vec<String> {
-    let keys = server.cli(&["KEYS", "*"]);
-    let texts = keys.array().iter().map(Reply::text);
-    texts
-        .filter(|key| !key.ends_with(":f"))
-        .map(ToOwned::to_owned)
-        .collect()
 }
 
 #[test]
@@ -176,7 +148,7 @@ fn eight_wait(managers: &[LockManager; 2], wait: Duration) -> JoinSet<Result<(),
             let asked = Instant::now();
             let outcome = request.acquire().await;
             let took = asked.elapsed();
-            assert!(took <= wait + OVERTIME, "{took:?}: {outcome:?}");
+            assert!(took <= wait + NOTICE, "{took:?}: {outcome:?}");
             let guard = outcome?;
             tokio::time::sleep(Duration::from_millis(10)).await;
             guard.release().await

@@ -4,11 +4,12 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, LockManager};
+use test_support::fixtures::{KEY, LONG, NAME, NOTICE, SLACK, SOON, ms};
 use test_support::{Proxy, RedisServer, eventually_async, helper};
-use tests::shut_down;
+use tests::{shut_down, start_waiter};
 use tokio::task::JoinSet;
 
-use super::{KEY, NAME, NOTICE, SLACK, SOON, connect, connect_to, ms};
+use super::{connect, connect_with};
 
 const CALLERS: usize = 2_000;
 
@@ -80,7 +81,7 @@ async fn a_server_that_refuses_each_command_is_not_dialed_all_the_time() {
     let url = format!("redis://app:pw@{}", server.address());
     // A replica is not told from a primary without ROLE: it refuses what writes.
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
-    let locks = connect_to(LockManager::builder(), &url).await;
+    let locks = connect_with(LockManager::builder(), &url).await;
     let before = received(&server);
     let (errors, took) = callers(&locks, wait).await;
     assert!(took < wait + NOTICE + SLACK, "{took:?}");
@@ -106,7 +107,7 @@ async fn many_callers_of_a_full_server_share_few_connections() {
     let mut admin = server.connect().unwrap();
     admin.call(&["CONFIG", "SET", "maxclients", "1"]).unwrap();
     admin.call(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
-    let rejected = |admin: &mut tests::Connection| -> i64 {
+    let rejected = |admin: &mut test_support::Connection| -> i64 {
         let info = admin.call(&["INFO", "stats"]).unwrap();
         let field = "rejected_connections:";
         let line = info
@@ -127,7 +128,7 @@ async fn many_callers_of_a_full_server_share_few_connections() {
 async fn a_server_that_comes_back_meets_no_herd() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect_to(LockManager::builder(), &proxy.url()).await;
+    let locks = connect_with(LockManager::builder(), &proxy.url()).await;
     proxy.refuse();
     proxy.cut_all();
     let waiting = {
@@ -152,7 +153,7 @@ async fn a_short_wait_does_not_keep_a_connection_from_being_made() {
     let (round_trip, wait) = (ms(100), ms(180));
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect_to(LockManager::builder(), &proxy.url()).await;
+    let locks = connect_with(LockManager::builder(), &proxy.url()).await;
     proxy.delay_round_trip(round_trip);
     proxy.cut_all();
     let cut = Instant::now();
@@ -175,7 +176,7 @@ async fn a_short_wait_does_not_keep_a_connection_from_being_made() {
 async fn the_last_failure_is_returned_at_the_end_of_the_wait() {
     let server = RedisServer::start();
     let builder = LockManager::builder().command_timeout(ms(400));
-    let locks = connect_to(builder, &server.url()).await;
+    let locks = connect_with(builder, &server.url()).await;
     server.kill9();
     for (wait, bound) in [
         (None, ms(400)),
@@ -202,7 +203,7 @@ async fn a_failure_of_long_ago_does_not_hide_the_last_one() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let builder = LockManager::builder().command_timeout(ms(200));
-    let locks = connect_to(builder, &proxy.url()).await;
+    let locks = connect_with(builder, &proxy.url()).await;
     proxy.refuse();
     proxy.cut_all();
     let waiting = tokio::spawn(locks.lock(NAME).wait(ms(3_000)).acquire());
@@ -234,9 +235,9 @@ async fn a_waiter_that_is_cut_off_hears_of_its_grant() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let ours = connect(&server).await;
-    let theirs = connect_to(LockManager::builder(), &proxy.url()).await;
+    let theirs = connect_with(LockManager::builder(), &proxy.url()).await;
     let held = ours.lock(NAME).acquire().await.unwrap();
-    let waiting = super::waiter(&server, &theirs, SOON, 1).await;
+    let waiting = start_waiter(&server, theirs.lock(NAME).ttl(LONG).wait(SOON), 1).await;
     // Every connection but the youngest, which is that of the notifications.
     proxy.refuse();
     for connection in 0..proxy.accepted() - 1 {

@@ -6,9 +6,11 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use lock_core::{LockError, LockManager};
+use test_support::fixtures::{KEY, NAME, ms, multi_thread_runtime};
 use test_support::{Proxy, RedisServer};
+use tests::acquire_and_release;
 
-use super::{KEY, NAME, connect, connect_to, ms};
+use super::{connect, connect_with};
 
 fn text(error: &LockError) -> String {
     let mut text = format!("{error} {error:?}");
@@ -85,14 +87,7 @@ async fn a_scheme_in_capitals_is_understood() {
     let server = RedisServer::start();
     let url = server.url().replace("redis://", "REDIS://");
     let locks = LockManager::connect(&url).await.unwrap();
-    locks
-        .lock(NAME)
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&locks).await;
     LockManager::connect("Memory://").await.unwrap();
 }
 
@@ -101,7 +96,7 @@ async fn a_scheme_in_capitals_is_understood() {
 async fn a_connection_that_broke_is_named_with_the_reason() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect_to(LockManager::builder(), &proxy.url()).await;
+    let locks = connect_with(LockManager::builder(), &proxy.url()).await;
     let held = locks.lock(NAME).acquire().await.unwrap();
     proxy.refuse();
     proxy.cut_all();
@@ -270,7 +265,7 @@ fn calls_outside_of_a_runtime_say_so() {
         assert!(error.to_string().contains("tokio runtime"), "{error}");
     };
     is_told(now(LockManager::connect(&server.url())).unwrap_err());
-    let runtime = super::runtime(1);
+    let runtime = multi_thread_runtime(1);
     let locks = runtime.block_on(connect(&server));
     for locks in [locks.clone(), LockManager::in_memory()] {
         is_told(now(locks.lock(NAME).acquire()).unwrap_err());

@@ -1,9 +1,8 @@
 //! A child of the process has a copy of all that its parent had, and of the mutexes that other
 //! threads of it held.
 
+use test_support::fixtures::SOON;
 use test_support::{RedisServer, Shim, eventually, helper};
-
-use super::SOON;
 
 /// Waiters, listeners for a loss, guards and managers are dropped in children, while the parent's
 /// other threads use all mutexes there are.

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{LockGuard, LockManager, Renew, ShutdownIncomplete};
+use test_support::fixtures::{LONG, NAME, SLACK, SOON, keys, ms};
 use test_support::{Direction, FrozenClock, Proxy, RedisServer, eventually_async};
 use tests::shut_down;
 use tokio::task::JoinSet;
 
-use super::{LONG, NAME, SLACK, SOON, connect, connect_to, keys, ms};
+use super::{connect, connect_with};
 
 /// So many guards of locks that nobody else wants.
 async fn many(locks: &LockManager, count: usize) -> Vec<LockGuard> {
@@ -77,7 +78,7 @@ async fn a_burst_of_dropped_guards_starves_no_renewal() {
 async fn a_burst_of_dropped_calls_leaves_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect_to(LockManager::builder(), &proxy.url()).await;
+    let locks = connect_with(LockManager::builder(), &proxy.url()).await;
     proxy.delay_round_trip(ms(20));
     for round in 0..3 {
         let mut calls = JoinSet::new();
@@ -103,7 +104,7 @@ async fn shutdown_ends_with_its_timeout_and_says_what_is_left() {
     let timeout = ms(300);
     let server = RedisServer::start();
     let builder = LockManager::builder().shutdown_timeout(timeout);
-    let locks = connect_to(builder, &server.url()).await;
+    let locks = connect_with(builder, &server.url()).await;
     assert_eq!(locks.shutdown().await, Ok(()));
     let mut guards = Vec::new();
     for number in 0..3 {
@@ -136,7 +137,7 @@ async fn shutdown_counts_what_was_refused() {
     let server = RedisServer::start();
     server.cli(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all"]);
     let url = format!("redis://app:pw@{}", server.address());
-    let locks = connect_to(LockManager::builder(), &url).await;
+    let locks = connect_with(LockManager::builder(), &url).await;
     let guards = many(&locks, GUARDS).await;
     let short = locks.lock("short").ttl(ms(300)).renew(Renew::Never);
     let short = short.acquire().await.unwrap();
@@ -159,7 +160,7 @@ async fn shutdown_ends_after_the_server_s_clock_was_set_back() {
     let server = RedisServer::options().clock(&clock).start();
     let proxy = Proxy::in_front_of(&server);
     let builder = LockManager::builder().command_timeout(timeout);
-    let locks = connect_to(builder, &proxy.url()).await;
+    let locks = connect_with(builder, &proxy.url()).await;
     let request = locks.lock(NAME).ttl(ms(300));
     request
         .clone()

@@ -9,11 +9,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 use lock_core::{LockGuard, LockManager, LockWatch, Lost};
+use test_support::fixtures::{
+    KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, keys, ms, multi_thread_runtime,
+};
 use test_support::{RedisServer, eventually_async, helper};
-use tests::shut_down;
+use tests::{run_within, shut_down};
 
+use super::connect;
 use super::probe::{self, EXPLOSIVE};
-use super::{KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, connect, keys, ms, runtime, within};
 
 /// A task as its waker owns it: what it holds goes when the last waker goes.
 struct Owned {
@@ -57,9 +60,9 @@ fn poll_lost(lost: &mut Lost, waker: &Waker) -> Poll<()> {
 /// Wakers are cloned, replaced, woken and dropped: by the poll, by the loss, by the drop.
 #[test]
 fn a_task_that_its_waker_owns_may_ask_about_the_lock_as_it_goes() {
-    within(SOON, || {
+    run_within(SOON, || {
         let locks = LockManager::in_memory();
-        let runtime = runtime(1);
+        let runtime = multi_thread_runtime(1);
         probe::install();
         let guard = runtime.block_on(locks.lock(NAME).acquire()).unwrap();
         let waker = || Waker::from(Owned::new(Some(guard.watch()), Waker::noop().clone()));
@@ -82,8 +85,8 @@ fn a_task_that_its_waker_owns_may_ask_about_the_lock_as_it_goes() {
 #[test]
 fn a_loss_wakes_and_drops_outside_of_all_mutexes() {
     let server = Arc::new(RedisServer::start());
-    within(SOON, move || {
-        let runtime = runtime(2);
+    run_within(SOON, move || {
+        let runtime = multi_thread_runtime(2);
         runtime.block_on(async {
             let locks = connect(&server).await;
             let guard = locks.lock(NAME).ttl(ms(400)).acquire().await.unwrap();
@@ -161,11 +164,11 @@ async fn nothing_foreign_runs_under_a_mutex() {
 fn runtimes_that_are_dropped_under_load_hang_nothing() {
     const RUNTIMES: usize = 150;
     let server = Arc::new(RedisServer::start());
-    within(SOON * 3, move || {
-        let staying = runtime(1);
+    run_within(SOON * 3, move || {
+        let staying = multi_thread_runtime(1);
         let locks = staying.block_on(connect(&server));
         for number in 0..RUNTIMES {
-            let going = runtime(2);
+            let going = multi_thread_runtime(2);
             for task in 0..4 {
                 let locks = locks.clone();
                 going.spawn(async move {

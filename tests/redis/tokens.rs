@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use lock_core::{LockGuard, LockManager, Renew};
+use test_support::fixtures::{COUNTER, KEY, LONG, NAME, SOON, keys, ms};
 use test_support::{FrozenClock, RedisServer, eventually};
+use tests::start_waiter;
 use tokio::task::JoinSet;
 
-use super::{COUNTER, KEY, NAME, SOON, connect, keys, ms};
+use super::connect;
 
 const START: u64 = 1_800_000_000_000_000;
 const LIFE: Duration = Duration::from_secs(300);
@@ -184,7 +186,7 @@ async fn the_value_says_since_when_and_by_whom_the_lock_is_held() {
     let server = RedisServer::start();
     let label = format!("{}\n\u{1b}[31m", "web-1 é".repeat(30));
     let builder = LockManager::builder().label(&label);
-    let locks = super::connect_to(builder, &server.url()).await;
+    let locks = super::connect_with(builder, &server.url()).await;
     let time = || -> u64 {
         let time = server.cli(&["TIME"]);
         let part = |at: usize| -> u64 { time.array()[at].text().parse().unwrap() };
@@ -206,7 +208,7 @@ async fn the_value_says_since_when_and_by_whom_the_lock_is_held() {
     check(&held, from);
     held.renew().await.unwrap();
     check(&held, from);
-    let waiting = super::waiter(&server, &locks, SOON, 1).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 1).await;
     let from = time();
     held.release().await.unwrap();
     let held = waiting.await.unwrap().unwrap();
@@ -244,7 +246,7 @@ async fn the_longest_times_exclude_like_all_others() {
     let builder = LockManager::builder()
         .retry_interval(longest)
         .shutdown_timeout(longest);
-    let locks = super::connect_to(builder, &server.url()).await;
+    let locks = super::connect_with(builder, &server.url()).await;
     let held = locks.lock(NAME).max_hold(longest).acquire().await.unwrap();
     held.renew().await.unwrap();
     assert!(locks.lock(NAME).try_acquire().await.unwrap().is_none());

@@ -4,12 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager};
+use test_support::fixtures::{COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, ms};
 use test_support::{Proxy, RedisServer, Reply, eventually, eventually_async};
-use tests::shut_down;
+use tests::{shut_down, start_waiter};
 
-use super::{
-    COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, connect, connect_to, ms, waiter,
-};
+use super::{connect, connect_with};
 
 /// The server's clock, in milliseconds.
 fn server_ms(server: &RedisServer) -> i64 {
@@ -39,7 +38,7 @@ fn crowd(server: &RedisServer, count: usize, mode: &str, expires_in: i64) {
     }
 }
 
-const MINUTES: i64 = 600_000;
+pub(super) const MINUTES: i64 = 600_000;
 
 /// What a holder leaves that died.
 const DEAD_HOLDER: &str = "lk1:6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 1 1 dead";
@@ -99,7 +98,7 @@ async fn no_call_looks_at_more_than_a_hundred_entries() {
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     crowd(&server, DEAD, "s", MINUTES);
     let count = i64::try_from(DEAD).unwrap() + 1;
-    let waiting = waiter(&server, &locks, SOON, count).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), count).await;
     let monitor = server.monitor();
     held.release().await.unwrap();
     let guard = tokio::time::timeout(SOON, waiting)
@@ -195,7 +194,7 @@ async fn a_releaser_that_dies_halfway_leaves_the_rest_to_the_next_look() {
     let locks = connect(&server).await;
     server.cli(&["SET", KEY, DEAD_HOLDER, "PX", "60000"]);
     crowd(&server, 450, "s", MINUTES);
-    let waiting = waiter(&server, &locks, SOON, 451).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 451).await;
     // As one call of a release, and no other one.
     let started = Instant::now();
     server.cli(&["DEL", KEY]);
@@ -218,7 +217,7 @@ async fn a_look_at_a_held_lock_removes_those_whose_time_has_passed_only() {
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     crowd(&server, 9, "s", -1_000);
-    let waiting = waiter(&server, &locks, SOON, 10).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 10).await;
     let silent = entry(77_777, "s", MINUTES, &server);
     server.cli(&["ZADD", QUEUE, "0", &silent]);
     eventually_async(SOON, async || server.cli(&["ZCARD", QUEUE]).integer() == 2).await;
@@ -287,7 +286,7 @@ async fn a_broken_counter_leaves_the_queue_as_it_was() {
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     crowd(&server, 3, "s", MINUTES);
-    let waiting = waiter(&server, &locks, SOON, 4).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 4).await;
     let queue = || server.cli(&["ZRANGE", QUEUE, "0", "-1", "WITHSCORES"]);
     let before = queue();
     server.cli(&["DEL", COUNTER]);
@@ -313,9 +312,9 @@ async fn a_broken_counter_leaves_the_queue_as_it_was() {
 async fn a_line_that_breaks_often_makes_no_look_longer() {
     let server = RedisServer::start();
     let builder = LockManager::builder().command_timeout(ms(100));
-    let locks = connect_to(builder, &server.url()).await;
+    let locks = connect_with(builder, &server.url()).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-    let waiting = waiter(&server, &locks, SOON * 3, 1).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON * 3), 1).await;
     let monitor = server.monitor();
     for _ in 0..60 {
         server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -357,87 +356,6 @@ fn a_release_of_ten_thousand_entries_is_carried_out() {
     assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
 }
 
-/// The error of one call about a key without expiry, which has to come in time.
-async fn no_expiry(locks: LockManager, wait: Option<Duration>, tries: bool) {
-    let request = locks.lock(NAME);
-    let request = match wait {
-        Some(wait) => request.wait(wait),
-        None => request,
-    };
-    let asked = Instant::now();
-    let error = if tries {
-        request.try_acquire().await.unwrap_err()
-    } else {
-        request.acquire().await.unwrap_err()
-    };
-    let took = asked.elapsed();
-    assert!(
-        matches!(error, LockError::ForeignKey { .. }),
-        "{wait:?}: {error}"
-    );
-    assert!(!error.is_contended());
-    let bound = wait.unwrap_or(Duration::ZERO) + NOTICE;
-    assert!(
-        took >= ms(190) && took < bound + ms(100),
-        "{wait:?}: {took:?}"
-    );
-}
-
-/// It is about to get its expiry, or it is no lock: every call finds out, in time.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_without_expiry_is_a_foreign_key_for_every_call() {
-    let server = RedisServer::start();
-    let impatient = LockManager::builder().command_timeout(ms(50));
-    for builder in [LockManager::builder(), impatient] {
-        let locks = connect_to(builder, &server.url()).await;
-        server.cli(&["SET", KEY, "no lock"]);
-        let mut calls = tokio::task::JoinSet::new();
-        for wait in [None, Some(30), Some(60), Some(150), Some(190), Some(400)] {
-            for tries in [false, true] {
-                calls.spawn(no_expiry(locks.clone(), wait.map(ms), tries));
-            }
-        }
-        while let Some(call) = calls.join_next().await {
-            call.unwrap();
-        }
-        // One that gets its expiry meanwhile is a lock like any other.
-        server.cli(&["SET", KEY, "slow client"]);
-        let trying = tokio::spawn(locks.lock(NAME).acquire());
-        tokio::time::sleep(ms(80)).await;
-        server.cli(&["PEXPIRE", KEY, "60000"]);
-        let error = trying.await.unwrap().unwrap_err();
-        assert!(error.is_contended(), "{error}");
-        server.cli(&["DEL", KEY]);
-        shut_down(&locks).await;
-    }
-}
-
-/// The lock of another client that expires in three million years is waited for.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_key_with_an_expiry_beyond_all_bounds_is_waited_for() {
-    let server = RedisServer::start();
-    let locks = connect(&server).await;
-    for expiry in ["100000000000000000", "9223370000000000000"] {
-        assert_eq!(
-            server.cli(&["SET", KEY, "theirs", "PX", expiry]).text(),
-            "OK"
-        );
-        let error = locks.lock(NAME).acquire().await.unwrap_err();
-        assert!(error.is_contended(), "{error}");
-        let error = locks.lock(NAME).wait(ms(150)).acquire().await.unwrap_err();
-        assert!(matches!(error, LockError::Timeout { .. }), "{error}");
-        let waiting = waiter(&server, &locks, SOON, 1).await;
-        let queue_lives = server.cli(&["PTTL", QUEUE]).integer();
-        assert!(
-            queue_lives > MINUTES && queue_lives <= MINUTES + 86_400_000,
-            "{queue_lives}"
-        );
-        server.cli(&["DEL", KEY]);
-        waiting.await.unwrap().unwrap().release().await.unwrap();
-        shut_down(&locks).await;
-    }
-}
-
 /// Whoever cannot be told, and dies, is out of the way after a few polls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_waiter_that_polled_is_skipped_after_a_few_polls() {
@@ -448,7 +366,7 @@ async fn a_dead_waiter_that_polled_is_skipped_after_a_few_polls() {
     let proxy = Proxy::in_front_of(&server);
     let url = format!("redis://unheard:pass@{}", proxy.address());
     let builder = LockManager::builder().command_timeout(timeout);
-    let polls = connect_to(builder, &url).await;
+    let polls = connect_with(builder, &url).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     let dead = tokio::spawn(polls.lock(NAME).ttl(ms(300)).wait(LONG * 5).acquire());
     eventually(SOON, || server.cli(&["ZCARD", QUEUE]).integer() == 1);
@@ -467,7 +385,7 @@ async fn a_dead_waiter_that_polled_is_skipped_after_a_few_polls() {
     assert!(left > 0 && left <= 800 + 50, "{left}");
     proxy.black_hole();
     let silent = Instant::now();
-    let behind = waiter(&server, &locks, SOON, 2).await;
+    let behind = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 2).await;
     tokio::time::sleep((ms(1_000)).saturating_sub(silent.elapsed())).await;
     held.release().await.unwrap();
     let guard = tokio::time::timeout(ms(400), behind).await;
@@ -494,7 +412,7 @@ async fn a_waiter_of_a_newer_version_is_neither_removed_nor_passed() {
     let entry =
         format!("6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 s4x2 2000 {expires_at} lk1:newer web 1");
     server.cli(&["ZADD", QUEUE, "1", &entry]);
-    let waiting = waiter(&server, &locks, SOON, 2).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 2).await;
     held.release().await.unwrap();
     // It is told by the first digits of its id that it is its turn, at once.
     let told = newer.receive().unwrap();

@@ -5,6 +5,8 @@ use std::time::Duration;
 use lock_core::{LockError, LockManager, Renew, distributed_lock};
 use test_support::{RedisServer, eventually_async};
 
+use super::connect;
+
 const SOON: Duration = Duration::from_secs(5);
 
 #[distributed_lock(name = "a", manager = locks)]
@@ -16,7 +18,7 @@ async fn takes_its_lock_away(locks: &LockManager, server: &RedisServer) -> Resul
 #[tokio::test]
 async fn a_result_is_returned_although_the_release_failed_and_that_is_counted() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let locks = connect(&server).await;
     assert_eq!(takes_its_lock_away(&locks, &server).await.unwrap(), 7);
     let ran = locks.lock("a").run(async |_held| {
         server.cli(&["DEL", "lock:a"]);
@@ -35,7 +37,7 @@ async fn a_result_is_returned_although_the_release_failed_and_that_is_counted() 
 #[tokio::test]
 async fn a_loss_is_counted_once() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let locks = connect(&server).await;
     let every = Renew::Every(Duration::from_millis(20));
     let guard = locks.lock("a").renew(every).acquire().await.unwrap();
     server.cli(&["DEL", "lock:a"]);
@@ -47,7 +49,7 @@ async fn a_loss_is_counted_once() {
 #[tokio::test]
 async fn renewals_without_an_answer_are_counted() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let locks = connect(&server).await;
     let every = Renew::Every(Duration::from_millis(20));
     let guard = locks.lock("a").renew(every).acquire().await.unwrap();
     server.kill9();

@@ -1,22 +1,25 @@
-//! Errors are collected, so that one compile reports all of them.
+//! The compile errors of one attribute. They are collected, so that one compilation reports all of
+//! them.
 
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
 
-/// The errors found so far, in the order of the source.
+/// The errors found so far, in the order in which the compiler reports them.
 #[derive(Debug, Default)]
 pub(crate) struct Errors(Vec<syn::Error>);
 
 impl Errors {
+    /// Adds an error with its caret at `span`.
     pub(crate) fn at(&mut self, span: Span, message: impl Into<String>) {
         self.0.push(syn::Error::new(span, message.into()));
     }
 
-    /// Puts the caret under all of `tokens`.
+    /// Adds an error with its carets under all of `tokens`.
     pub(crate) fn on(&mut self, tokens: impl ToTokens, message: impl Into<String>) {
         self.0.push(syn::Error::new_spanned(tokens, message.into()));
     }
 
+    /// Adds an error of the parser.
     pub(crate) fn push(&mut self, error: syn::Error) {
         self.0.push(error);
     }
@@ -25,7 +28,7 @@ impl Errors {
         self.0.is_empty()
     }
 
-    /// One `compile_error!` for each error.
+    /// Writes one `compile_error!` for each error.
     pub(crate) fn to_tokens(&self) -> TokenStream {
         self.0.iter().map(syn::Error::to_compile_error).collect()
     }
@@ -36,18 +39,18 @@ impl Errors {
     }
 }
 
-/// `` `a`, `b`, `c` ``
+/// Quotes and joins words: `` `a`, `b`, `c` ``.
 pub(crate) fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = words.into_iter().map(|word| format!("`{word}`")).collect();
     quoted.join(", ")
 }
 
-/// The candidate that was probably meant, if one is near enough.
+/// Finds the candidate that a misspelt `word` probably means.
 pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // One slip for each three letters: more, and short words would all resemble each other.
+    // One slip for every three letters. With more, all short words would resemble each other.
     let allowed = (word.chars().count() / 3).max(1);
     candidates
         .into_iter()
@@ -57,7 +60,8 @@ pub(crate) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours between two words.
+/// Counts the slips between two words: insertions, deletions, replacements, and swaps of
+/// neighbours.
 fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut older: Vec<usize> = Vec::new();
@@ -97,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn nearest_finds_what_was_meant() {
+    fn nearest_finds_a_misspelt_word() {
         let known = ["name", "ttl", "wait", "on_error"];
         assert_eq!(nearest("tll", known), Some("ttl"));
         assert_eq!(nearest("nmae", known), Some("name"));
@@ -106,16 +110,20 @@ mod tests {
     }
 
     #[test]
-    fn nearest_does_not_guess_wildly() {
+    fn nearest_ignores_distant_words() {
         let known = ["name", "ttl", "wait", "on_error"];
         assert_eq!(nearest("x", known), None);
         assert_eq!(nearest("timeout", known), None);
-        assert_eq!(nearest("a", ["b"]), None, "one letter resembles everything");
+        assert_eq!(
+            nearest("a", ["b"]),
+            None,
+            "one letter is near to every letter"
+        );
         assert_eq!(nearest("ttl", []), None);
     }
 
     #[test]
-    fn nearest_prefers_the_nearer() {
+    fn nearest_prefers_the_smaller_distance() {
         assert_eq!(
             nearest("order_ids", ["order_is", "order_id"]),
             Some("order_is")
@@ -127,13 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_quoted() {
+    fn list_quotes_each_word() {
         assert_eq!(list(["a", "b"]), "`a`, `b`");
         assert_eq!(list([]), "");
     }
 
     #[test]
-    fn every_error_is_reported() {
+    fn every_error_is_written() {
         let mut errors = Errors::default();
         assert!(errors.is_empty());
         errors.at(Span::call_site(), "first");

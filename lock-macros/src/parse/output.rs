@@ -5,22 +5,19 @@ use quote::{ToTokens, TokenStreamExt, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{GenericArgument, Path, PathArguments, ReturnType, Signature, Type, TypeParamBound};
 
-use crate::value::CratePath;
-
-/// What the function returns.
+/// The type that the function returns.
 pub(crate) enum FnOutput {
     Never(Span),
-    /// As the signature says. The tokens are those of the type, as far as it can be written in a
-    /// body.
+    /// The type of the signature, as far as a body can write it.
     Declared(TokenStream),
-    /// What the boxed future gives that a function without `async` returns.
+    /// The output of the boxed future that a function without `async` returns.
     Boxed(TokenStream),
 }
 
 impl FnOutput {
     pub(crate) fn new(signature: &Signature) -> Self {
         match &signature.output {
-            // The name is all there is to put a caret under.
+            // Without a type, the caret is under the function's name.
             ReturnType::Default => {
                 let span = signature.ident.span();
                 Self::Declared(quote_spanned!(span=> ()))
@@ -30,7 +27,7 @@ impl FnOutput {
         }
     }
 
-    /// What the future gives that a function without `async` returns boxed.
+    /// Returns the output of the boxed future that a function without `async` returns.
     pub(crate) fn of_boxed(signature: &Signature) -> Option<Self> {
         let ReturnType::Type(_, written) = &signature.output else {
             return None;
@@ -52,31 +49,7 @@ impl FnOutput {
         })
     }
 
-    /// An expression of the type `macro_support::ReturnType`.
-    pub(crate) fn expand(&self, krate: &CratePath) -> TokenStream {
-        let site = self.site();
-        let support = krate.at(site);
-        let written = match self {
-            // The compiler finds it, also where it cannot be written.
-            Self::Declared(_) => quote_spanned!(site=> _),
-            Self::Never(_) | Self::Boxed(_) => self.written(krate),
-        };
-        quote_spanned!(site=> #support::macro_support::ReturnType::<#written>::new())
-    }
-
-    /// The type in the author's own tokens, for questions that may have an error as the answer:
-    /// the compiler points at them.
-    pub(crate) fn written(&self, krate: &CratePath) -> TokenStream {
-        match self {
-            Self::Never(_) => {
-                let site = self.site();
-                let krate = krate.at(site);
-                quote_spanned!(site=> #krate::macro_support::Never)
-            }
-            Self::Declared(written) | Self::Boxed(written) => written.clone(),
-        }
-    }
-
+    /// Returns the place of the type, where its errors belong.
     pub(crate) fn site(&self) -> Span {
         Span::mixed_site().located_at(match self {
             Self::Never(span) => *span,
@@ -84,7 +57,7 @@ impl FnOutput {
         })
     }
 
-    /// Whether the function returns at all.
+    /// Returns whether the type is `!`.
     pub(crate) fn is_never(&self) -> bool {
         matches!(self, Self::Never(_))
     }
@@ -93,14 +66,14 @@ impl FnOutput {
 fn is_never(written: &Type) -> bool {
     match written {
         Type::Never(_) => true,
-        // `$t:ty` of a `macro_rules!` macro arrives inside an invisible group.
+        // `$t:ty` of a `macro_rules!` macro adds an invisible group.
         Type::Group(group) => is_never(&group.elem),
         Type::Paren(inner) => is_never(&inner.elem),
         _ => false,
     }
 }
 
-/// `impl Trait` cannot be written inside a body, so it becomes `_`.
+/// Replaces `impl Trait` by `_`, because a body cannot write it.
 fn without_impl(written: TokenStream) -> TokenStream {
     let mut output = TokenStream::new();
     let mut tokens = written.into_iter().peekable();
@@ -138,7 +111,7 @@ fn without_impl(written: TokenStream) -> TokenStream {
     output
 }
 
-/// `T` of `wrapper<T>`.
+/// Returns `T` of `wrapper<T>`.
 fn argument<'a>(written: &'a Type, wrapper: &str) -> Option<&'a Type> {
     match written {
         Type::Path(written) => match arguments(&written.path, wrapper)? {
@@ -160,38 +133,14 @@ fn arguments<'a>(path: &'a Path, wrapper: &str) -> Option<&'a GenericArgument> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proc_macro2::Delimiter;
     use quote::quote;
 
-    fn expanded(output: &FnOutput) -> String {
-        output
-            .expand(&CratePath::default())
-            .to_string()
-            .replace(' ', "")
-    }
+    use super::*;
 
-    #[test]
-    fn the_compiler_knows_a_declared_type() {
-        for item in [
-            quote!(
-                async fn f() {}
-            ),
-            quote!(
-                async fn f() -> Result<T, E> {}
-            ),
-            quote!(
-                async fn f() -> impl Fn(u8) -> u8 {}
-            ),
-        ] {
-            let function: syn::ItemFn = syn::parse2(item).expect("a function");
-            let output = FnOutput::new(&function.sig);
-            assert!(!output.is_never());
-            assert_eq!(
-                expanded(&output),
-                "::lock_core::macro_support::ReturnType::<_>::new()"
-            );
-        }
+    fn output(written: &TokenStream) -> FnOutput {
+        let function = quote!(async fn f() -> #written {});
+        let function: syn::ItemFn = syn::parse2(function).expect("a function");
+        FnOutput::new(&function.sig)
     }
 
     #[test]
@@ -212,29 +161,25 @@ mod tests {
             (quote!(&'a (impl A + 'a)), quote!(&'a (_))),
             (quote!(Box<dyn Fn(u8) -> u8>), quote!(Box<dyn Fn(u8) -> u8>)),
         ] {
-            let item = quote!(async fn f() -> #written {});
-            let function: syn::ItemFn = syn::parse2(item).expect("a function");
-            let found = FnOutput::new(&function.sig).written(&CratePath::default());
-            let found = found.to_string();
-            let close = |text: &str| text.replace(' ', "");
-            assert_eq!(close(&found), close(&expected.to_string()), "{written}");
+            let FnOutput::Declared(found) = output(&written) else {
+                unreachable!("it is not `!`");
+            };
+            let close = |tokens: TokenStream| tokens.to_string().replace(' ', "");
+            assert_eq!(close(found), close(expected));
         }
     }
 
     #[test]
-    fn a_function_that_never_returns_is_known_as_such() {
-        let hidden = Group::new(Delimiter::None, quote!(!));
+    fn never_is_found_inside_groups() {
+        let hidden = Group::new(proc_macro2::Delimiter::None, quote!(!));
         for written in [quote!(!), quote!(#hidden), quote!((!))] {
-            let item = quote!(async fn f() -> #written {});
-            let function: syn::ItemFn = syn::parse2(item).expect("a function");
-            let output = FnOutput::new(&function.sig);
-            assert!(output.is_never());
-            assert!(expanded(&output).contains("::Never>"), "{written}");
+            assert!(output(&written).is_never());
         }
+        assert!(!output(&quote!(Result<T, E>)).is_never());
     }
 
     #[test]
-    fn a_boxed_future_has_an_output() {
+    fn output_of_a_boxed_future_is_found() {
         for (written, expected) in [
             (quote!(Pin<Box<dyn Future<Output = R> + Send>>), Some("R")),
             (
@@ -245,10 +190,7 @@ mod tests {
                 quote!(Pin<Box<dyn 'a + Send + Future<Output = ()>>>),
                 Some("()"),
             ),
-            (
-                quote!(Pin<Box<dyn Future<Output = !>>>),
-                Some("::lock_core::macro_support::Never"),
-            ),
+            (quote!(Pin<Box<dyn Future<Output = !>>>), Some("!")),
             (quote!(Pin<Box<R>>), None),
             (quote!(Pin<&mut dyn Future<Output = R>>), None),
             (quote!(Box<dyn Future<Output = R>>), None),
@@ -257,10 +199,11 @@ mod tests {
         ] {
             let function: syn::ItemFn =
                 syn::parse2(quote!(fn f() -> #written {})).expect("a function");
-            let output = FnOutput::of_boxed(&function.sig).as_ref().map(expanded);
-            let expected = expected
-                .map(|inner| format!("::lock_core::macro_support::ReturnType::<{inner}>::new()"));
-            assert_eq!(output, expected, "{written}");
+            let output = FnOutput::of_boxed(&function.sig).map(|output| match output {
+                FnOutput::Never(_) => "!".to_owned(),
+                FnOutput::Declared(it) | FnOutput::Boxed(it) => it.to_string().replace(' ', ""),
+            });
+            assert_eq!(output.as_deref(), expected, "{written}");
         }
     }
 }

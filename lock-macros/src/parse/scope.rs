@@ -1,4 +1,4 @@
-//! The names that a placeholder may begin with.
+//! The parameters of the function: the names that a placeholder may begin with.
 
 use proc_macro2::{Ident, TokenTree};
 use syn::ext::IdentExt;
@@ -6,28 +6,28 @@ use syn::{Attribute, FnArg, GenericParam, Pat, Signature, Token, Type};
 
 use crate::errors::{list, nearest};
 
-/// The parameters of a function, as its patterns bind them, and `self`.
+/// The variables that the patterns of a function bind, and `self`.
 pub(crate) struct Scope {
     receiver: Option<TokenTree>,
     parameters: Vec<Parameter>,
-    /// The function's const parameters.
+    /// The const parameters of the function.
     constants: Vec<Ident>,
-    /// It is a test.
+    /// Whether the function is a test.
     is_test: bool,
 }
 
-/// What a pattern binds.
+/// A variable that a pattern binds.
 pub(crate) struct Parameter {
     pub(crate) name: Ident,
     pub(crate) mutability: Option<Token![mut]>,
-    /// Those that hold for what the body does with it: `#[cfg]` and the lints.
+    /// The attributes that also apply to its uses in the body: `#[cfg]` and lint levels.
     pub(crate) attributes: Vec<Attribute>,
-    /// It is a reference by its type: nothing is dropped with it, and it is always taken whole.
+    /// Whether its type is a reference. Its drop has no effect, and a closure captures it whole.
     pub(crate) is_reference: bool,
 }
 
 impl Parameter {
-    /// Whether a lint is expected of it, which is fulfilled in one place only.
+    /// Returns whether it has `#[expect]`, which only one place may fulfil.
     pub(crate) fn expects_a_lint(&self) -> bool {
         self.attributes
             .iter()
@@ -66,19 +66,19 @@ impl Scope {
         }
     }
 
-    /// All parameters but `self`, in the order of their declaration.
+    /// Returns all parameters except `self`, in the order of their declaration.
     pub(crate) fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// `self` and all parameters, in the order of their declaration.
+    /// Returns `self` and all parameters, in the order of their declaration.
     pub(crate) fn all(&self) -> impl Iterator<Item = TokenTree> {
         let parameters = self.parameters.iter();
         let parameters = parameters.map(|known| TokenTree::Ident(known.name.clone()));
         self.receiver.clone().into_iter().chain(parameters)
     }
 
-    /// Their names, without `r#`.
+    /// Returns the names of `self` and all parameters, without `r#`.
     pub(crate) fn names(&self) -> impl Iterator<Item = String> {
         self.all().map(|known| match known {
             TokenTree::Ident(known) => known.unraw().to_string(),
@@ -86,13 +86,13 @@ impl Scope {
         })
     }
 
-    /// Whether the name is that of a constant: a const parameter, or in capitals.
+    /// Returns whether a constant has this name: a const parameter, or a name in capitals.
     pub(crate) fn is_constant(&self, name: &str) -> bool {
         let in_capitals = name.contains(char::is_uppercase) && !name.contains(char::is_lowercase);
         in_capitals || self.constants.iter().any(|known| known.unraw() == name)
     }
 
-    /// The token of the parameter `name` (without `r#`), or of `self`.
+    /// Returns the token of `self` or of the parameter `name`, which is without `r#`.
     pub(crate) fn find(&self, name: &str) -> Option<TokenTree> {
         if name == "self" {
             return self.receiver.clone();
@@ -108,7 +108,7 @@ impl Scope {
             .any(|known| known.name.unraw() == ident.unraw())
     }
 
-    /// Says that `find` found nothing.
+    /// Returns the error for a name that `find` does not know.
     pub(crate) fn unknown(&self, name: &str) -> String {
         if name == "self" {
             return "method has no `self`".into();
@@ -125,7 +125,7 @@ impl Scope {
         }
         let all = list(known);
         if all.is_empty() {
-            // `#[rstest]` hands its attributes on to each case, which is a test without parameters.
+            // `#[rstest]` copies its attributes to each case, which is a test without parameters.
             let order = if self.is_test {
                 "; put the attribute above `#[rstest]`"
             } else {
@@ -166,7 +166,7 @@ fn is_reference(written: &Type) -> bool {
     }
 }
 
-/// `attributes` are those of what is around.
+/// Adds the variables that a pattern binds. `attributes` are those of the patterns around it.
 fn bindings(pattern: &Pat, attributes: &[Attribute], found: &mut Vec<Parameter>) {
     match pattern {
         Pat::Ident(binding) => {
@@ -212,7 +212,7 @@ fn bindings(pattern: &Pat, attributes: &[Attribute], found: &mut Vec<Parameter>)
                 bindings(&field.pat, &attributes, found);
             }
         }
-        // Each case binds the same names.
+        // Every case binds the same names.
         Pat::Or(inner) => {
             inner
                 .cases
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_bind_names() {
+    fn every_binding_of_a_pattern_is_found() {
         let scope = read(quote! {
             async fn f(
                 &self,
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_explained() {
+    fn unknown_name_is_explained() {
         let scope = read(quote!(
             async fn f(&self, order_id: u8, r#type: u8) {}
         ));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_async_trait_moved_away_are_explained() {
+    fn pattern_under_async_trait_is_explained() {
         let scope = read(quote!(
             fn f(&self, __arg1: (u8, u8), id: u8) {}
         ));

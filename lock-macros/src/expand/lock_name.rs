@@ -1,40 +1,47 @@
-//! `lock_name!`: a template that also takes expressions.
+//! Writes `lock_name!`.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote_spanned};
-use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Ident, LitStr, Token};
 
+use crate::check;
+use crate::crate_path::CratePath;
 use crate::errors::Errors;
-use crate::template::Template;
-use crate::value::CratePath;
+use crate::parse::lock_name::{LockNameInput, crate_path};
 
-const NO_TEMPLATE: &str = "expected a template: `lock_name!(\"order:{}\", expression)`";
-
-/// Reads `$crate, "template", expression, ..`.
-pub(crate) fn expand(input: TokenStream) -> TokenStream {
-    let mut errors = Errors::default();
-    let read = |input: ParseStream<'_>| {
-        let krate = CratePath::of_macro(input.call(Ident::parse_any)?);
-        input.parse::<Token![,]>()?;
-        let name = read(input, &krate, &mut errors);
-        let name = name.unwrap_or_else(|error| {
+/// Expands `$crate, "template", expression, ..`.
+pub(crate) fn lock_name(input: TokenStream) -> TokenStream {
+    let expand = |input: ParseStream<'_>| {
+        let krate = crate_path(input)?;
+        let mut errors = Errors::default();
+        let name = LockNameInput::parse(input, &mut errors).unwrap_or_else(|error| {
             errors.push(error);
             None
         });
-        // What is left behind an error is not read.
+        // After an error, the rest is skipped.
         input.parse::<TokenStream>()?;
-        Ok(name
-            .filter(|_| errors.is_empty())
-            .unwrap_or_else(|| no_name(&errors, &krate)))
+        if let Some(name) = &name {
+            check::lock_name(name, &mut errors);
+        }
+        Ok(match name {
+            Some(name) if errors.is_empty() => with_expressions(&name, &krate),
+            _ => without_name(&errors, &krate),
+        })
     };
-    Parser::parse2(read, input).unwrap_or_else(|error| error.to_compile_error())
+    Parser::parse2(expand, input).unwrap_or_else(|error| error.to_compile_error())
 }
 
-/// The errors where a name was to stand, and something of its type, so that they stay the only
-/// ones.
-fn no_name(errors: &Errors, krate: &CratePath) -> TokenStream {
+fn with_expressions(name: &LockNameInput, krate: &CratePath) -> TokenStream {
+    // In parentheses, so that `&` applies to the whole expression.
+    let expressions = name
+        .expressions
+        .iter()
+        .map(|value| parenthesized(&value.to_token_stream()));
+    name.template.expand_lock_name(krate, expressions)
+}
+
+/// Writes the errors and a value of the type `LockName`, so that no other error follows.
+fn without_name(errors: &Errors, krate: &CratePath) -> TokenStream {
     let site = Span::mixed_site();
     let krate = krate.at(site);
     let errors = errors.to_tokens();
@@ -44,57 +51,6 @@ fn no_name(errors: &Errors, krate: &CratePath) -> TokenStream {
             #krate::macro_support::ReturnType::<#krate::LockName>::new(),
         )
     }}
-}
-
-fn read(
-    input: ParseStream<'_>,
-    krate: &CratePath,
-    errors: &mut Errors,
-) -> syn::Result<Option<TokenStream>> {
-    if !input.peek(LitStr) {
-        let span = if input.is_empty() {
-            Span::call_site()
-        } else {
-            input.span()
-        };
-        return Err(syn::Error::new(span, NO_TEMPLATE));
-    }
-    let literal: LitStr = input.parse()?;
-    let mut expressions: Vec<Expr> = Vec::new();
-    while !input.is_empty() {
-        input.parse::<Token![,]>()?;
-        if input.is_empty() {
-            break;
-        }
-        expressions.push(input.parse()?);
-    }
-    let Some(template) = Template::of_lock_name(&literal, errors) else {
-        return Ok(None);
-    };
-    for named in expressions
-        .iter()
-        .filter(|value| matches!(value, Expr::Assign(_)))
-    {
-        let message = "named expressions are not supported; write `{}`, which takes the next one";
-        errors.on(named, message);
-    }
-    let (asked, given) = (template.expressions(), expressions.len());
-    if asked != given && errors.is_empty() {
-        let message = format!(
-            "the template has {asked} `{{}}`, and {given} {} behind it",
-            if given == 1 {
-                "expression stands"
-            } else {
-                "expressions stand"
-            }
-        );
-        errors.at(template.span(), message);
-    }
-    // In parentheses, so that `&` takes all of it.
-    let expressions = expressions
-        .iter()
-        .map(|value| parenthesized(&value.to_token_stream()));
-    Ok(Some(template.expand_lock_name(krate, expressions)))
 }
 
 fn parenthesized(value: &TokenStream) -> TokenStream {
@@ -110,11 +66,11 @@ mod tests {
     use quote::quote;
 
     fn expanded(input: &TokenStream) -> String {
-        expand(quote!(krate, #input)).to_string()
+        lock_name(quote!(krate, #input)).to_string()
     }
 
     #[test]
-    fn braces_take_the_expressions_in_turn() {
+    fn each_brace_pair_takes_the_next_expression() {
         let text = expanded(&quote!("a:{}:{b.c}:{}", f(x), y + 1));
         for expected in [
             "krate :: macro_support :: name_from_template (& [",
@@ -132,17 +88,18 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_explained() {
+    fn invalid_templates_are_explained() {
+        let no_template = "expected a template: `lock_name!(\"order:{}\", expression)`";
         for (input, expected) in [
-            (quote!(), NO_TEMPLATE),
-            (quote!(name), NO_TEMPLATE),
+            (quote!(), no_template),
+            (quote!(name), no_template),
             (
                 quote!("a:{}"),
-                "the template has 1 `{}`, and 0 expressions stand behind it",
+                "the template has 1 `{}`, but 0 expressions follow it",
             ),
             (
                 quote!("a", x),
-                "the template has 0 `{}`, and 1 expression stands behind it",
+                "the template has 0 `{}`, but 1 expression follows it",
             ),
             (
                 quote!("{0}", x),

@@ -1,28 +1,28 @@
-//! What three functions become, as a reader may look at it: `snapshots/*.txt`. When the expansion
-//! is changed on purpose, `SNAPSHOTS=overwrite cargo test -p lock-macros` writes them anew.
+//! Compares the expansions of three functions with `snapshots/*.txt`, which are also for reading.
+//! After an intended change, `SNAPSHOTS=overwrite cargo test -p lock-macros` writes them again.
 
 use std::path::Path;
 
 use proc_macro2::TokenStream;
 use quote::quote;
 
-fn check(name: &str, kept: &str, args: TokenStream, item: TokenStream) {
+fn check(name: &str, expected: &str, args: TokenStream, item: TokenStream) {
     let expanded = crate::annotate(args, item);
-    let file = syn::parse2(expanded).expect("what is emitted is Rust");
+    let file = syn::parse2(expanded).expect("the output is valid Rust");
     let text = prettyplease::unparse(&file);
     if std::env::var_os("SNAPSHOTS").is_some() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("snapshots");
         std::fs::write(folder.join(name), text).expect("written");
         return;
     }
-    assert_eq!(text, kept, "snapshots/{name}");
+    assert_eq!(text, expected, "snapshots/{name}");
 }
 
 #[test]
-fn a_plain_function() {
+fn snapshot_of_a_plain_function() {
     check(
         "plain.txt",
-        include_str!("../snapshots/plain.txt"),
+        include_str!("../../snapshots/plain.txt"),
         quote!(name = "order:{order_id}", ttl = "30s", wait = "5s"),
         quote! {
             /// Ships an order.
@@ -34,10 +34,10 @@ fn a_plain_function() {
 }
 
 #[test]
-fn a_function_with_many_options() {
+fn snapshot_of_many_options() {
     check(
         "options.txt",
-        include_str!("../snapshots/options.txt"),
+        include_str!("../../snapshots/options.txt"),
         quote!(
             name = format!("cart:{}", user.id),
             hash_tag = "{user.id}",
@@ -59,10 +59,10 @@ fn a_function_with_many_options() {
 }
 
 #[test]
-fn a_method_under_async_trait() {
+fn snapshot_of_a_method_under_async_trait() {
     check(
         "async_trait.txt",
-        include_str!("../snapshots/async_trait.txt"),
+        include_str!("../../snapshots/async_trait.txt"),
         quote!(name = "van:{self.id}", on_contended = |e| Err(e.into())),
         quote! {
             fn load<'life0, 'async_trait>(

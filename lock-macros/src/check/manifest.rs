@@ -1,13 +1,13 @@
-//! Whether the user's crate calls `lock-core` by another name. The compiler would report an
-//! unknown crate, and advise to add one of that name.
+//! Checks whether the user's crate renames `lock-core`. The compiler would only report an unknown
+//! crate, and advise to add one of that name.
 
 use std::path::Path;
 use std::{env, fs};
 
-/// What to say where `::lock_core` will not be found; nothing when that is not certain.
+/// Returns the error for a crate that certainly has no `::lock_core`.
 ///
-/// Read for each function: an editor's process expands those of many crates, and the file may
-/// change meanwhile.
+/// Reads the file for each function: an editor expands functions of many crates in one process,
+/// and the file may change meanwhile.
 pub(crate) fn error() -> Option<String> {
     let folder = env::var_os("CARGO_MANIFEST_DIR")?;
     let manifest = fs::read_to_string(Path::new(&folder).join("Cargo.toml")).ok()?;
@@ -17,8 +17,8 @@ pub(crate) fn error() -> Option<String> {
 fn error_of(manifest: &str) -> Option<String> {
     if !manifest.contains("lock-core") && !manifest.contains("lock_core") {
         return Some(
-            "Cargo.toml has no dependency `lock-core`; if it is renamed or re-exported, say where \
-             it is, such as `crate = ::locks`"
+            "Cargo.toml has no dependency `lock-core`; if it is renamed or re-exported, write its \
+             path, such as `crate = ::locks`"
                 .into(),
         );
     }
@@ -46,7 +46,7 @@ fn error_of(manifest: &str) -> Option<String> {
         }
         let is_package = |value: &str| {
             let value = value.replace([' ', '\''], "").replace('"', "");
-            value.starts_with("lock-core") && !value[9..].starts_with(is_of_a_name)
+            value.starts_with("lock-core") && !value[9..].starts_with(is_part_of_a_name)
         };
         if table.ends_with("dependencies") {
             if is_lock_core(name) {
@@ -71,7 +71,7 @@ fn error_of(manifest: &str) -> Option<String> {
     })
 }
 
-fn is_of_a_name(letter: char) -> bool {
+fn is_part_of_a_name(letter: char) -> bool {
     letter.is_alphanumeric() || matches!(letter, '-' | '_')
 }
 
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dependency_of_its_own_name_is_found() {
+    fn dependency_under_its_own_name_is_found() {
         for manifest in [
             "[dependencies]\nlock-core = \"0.1\"",
             "[dependencies]\nlock_core = { path = \"..\" }",
@@ -99,10 +99,10 @@ mod tests {
             "[target.'cfg(unix)'.dependencies.lock-core]\nversion = \"0.1\"",
             "[dev-dependencies]\nlock-core = \"0.1\"",
             "[package]\nname = \"lock-core\"",
-            // Both names.
+            // Under both names.
             "[dependencies]\nlocks = { package = \"lock-core\", version = \"0.1\" }\n\
              [dev-dependencies]\nlock-core = \"0.1\"",
-            // Not understood, and so not judged.
+            // The dependency cannot be found by its text, so there is no error.
             "# lock-core comes by way of another crate",
         ] {
             assert_eq!(error_of(manifest), None, "{manifest}");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_dependency_leads_to_the_option() {
+    fn renamed_dependency_needs_the_crate_option() {
         for manifest in [
             "[dependencies]\nlocks = { package = \"lock-core\", version = \"0.1\" }",
             "[dependencies]\nlocks = { version = \"0.1\", package='lock-core' }",
@@ -124,15 +124,18 @@ mod tests {
                 "{manifest}"
             );
         }
-        let dashed = error_of("[dependencies]\nmy-locks = { package = \"lock-core\" }");
-        let dashed = dashed.unwrap_or_default();
-        assert!(dashed.ends_with("add `crate = ::my_locks`"), "{dashed}");
+        let hyphenated = error_of("[dependencies]\nmy-locks = { package = \"lock-core\" }");
+        let hyphenated = hyphenated.unwrap_or_default();
+        assert!(
+            hyphenated.ends_with("add `crate = ::my_locks`"),
+            "{hyphenated}"
+        );
         let other = "[dependencies]\nlocks = { package = \"lock-core-extras\" }";
         assert_eq!(error_of(other), None);
     }
 
     #[test]
-    fn a_crate_without_the_dependency_is_asked_for_the_path() {
+    fn missing_dependency_needs_the_crate_option() {
         let error = error_of("[dependencies]\nlocks.workspace = true").unwrap_or_default();
         assert!(error.contains("no dependency `lock-core`"), "{error}");
     }

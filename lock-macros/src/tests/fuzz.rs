@@ -1,9 +1,9 @@
-//! The parser under inputs that nobody would write: tokens of sound attributes and functions are
-//! dropped, repeated, swapped and replaced. Whatever comes in, the macro returns, says what is wrong
-//! or expands, and keeps the function.
+//! Feeds random inputs to the pipeline: it drops, repeats, swaps and replaces tokens of valid
+//! attributes and functions. For every input, the macro must return without a panic, expand or
+//! report an error, and keep the function.
 //!
-//! Each run has the same inputs. `FUZZ_SEED=7 FUZZ_CASES=1000000 cargo test -p lock-macros fuzz` has
-//! others, and more.
+//! Each run has the same inputs. For more and other ones run
+//! `FUZZ_SEED=7 FUZZ_CASES=1000000 cargo test -p lock-macros fuzz`.
 
 use std::panic::catch_unwind;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use std::str::FromStr;
 use fastrand::Rng;
 use proc_macro2::TokenStream;
 
-/// Some seconds in a build without optimization.
+/// Enough for some seconds in a build without optimization.
 const CASES: usize = 12_000;
 
 const ATTRIBUTES: [&str; 9] = [
@@ -38,7 +38,7 @@ const FUNCTIONS: [&str; 9] = [
     "#[tokio::test] async fn f(größe: u8, x: u8, y: u8);",
 ];
 
-/// What is put in: keywords, options, and what the parser looks for.
+/// The words that are inserted: keywords, options, and tokens that the parser looks for.
 const WORDS: [&str; 54] = [
     "name",
     "ttl",
@@ -96,7 +96,7 @@ const WORDS: [&str; 54] = [
     "'a",
 ];
 
-/// What is put into literals.
+/// The texts that are inserted into literals.
 const TEXTS: [&str; 24] = [
     "{",
     "}",
@@ -125,16 +125,16 @@ const TEXTS: [&str; 24] = [
 ];
 
 #[test]
-fn fuzz_the_parser() {
+fn fuzz_attribute_never_panics_and_keeps_the_function() {
     let read = |name, default| {
         let value = std::env::var(name).ok();
         value.map_or(default, |value| value.parse().expect("a number"))
     };
     let mut rng = Rng::with_seed(read("FUZZ_SEED", 1));
     let cases = read("FUZZ_CASES", CASES as u64);
-    let (mut expanded, mut refused) = (0_u64, 0_u64);
+    let (mut expanded, mut rejected) = (0_u64, 0_u64);
     let mut found = None;
-    while expanded + refused < cases && found.is_none() {
+    while expanded + rejected < cases && found.is_none() {
         let attribute = mutated(ATTRIBUTES[rng.usize(..ATTRIBUTES.len())], &mut rng);
         let function = mutated(FUNCTIONS[rng.usize(..FUNCTIONS.len())], &mut rng);
         let (Ok(args), Ok(item)) = (
@@ -143,34 +143,34 @@ fn fuzz_the_parser() {
         ) else {
             continue;
         };
-        match catch_unwind(|| judge(args, item)) {
+        match catch_unwind(|| check_output(args, item)) {
             Ok(Ok(true)) => expanded += 1,
-            Ok(Ok(false)) => refused += 1,
+            Ok(Ok(false)) => rejected += 1,
             Ok(Err(wrong)) => found = Some((wrong, attribute, function)),
-            Err(_) => found = Some(("it panics".into(), attribute, function)),
+            Err(_) => found = Some(("the macro panics".into(), attribute, function)),
         }
     }
     if let Some((wrong, attribute, function)) = found {
         panic!("{wrong}\n#[distributed_lock({attribute})]\n{function}");
     }
-    // Or the inputs were too wild to reach the expansion.
+    // Otherwise the inputs do not reach both outcomes.
     assert!(expanded > cases / 20, "{expanded} of {cases} are expanded");
-    assert!(refused > cases / 20, "{refused} of {cases} are refused");
+    assert!(rejected > cases / 20, "{rejected} of {cases} are rejected");
 }
 
-/// Whether it was expanded, or what is wrong with the answer.
-fn judge(args: TokenStream, item: TokenStream) -> Result<bool, String> {
-    let name = crate::lock_name::expand(quote::quote!(krate, #args));
+/// Returns whether the function was expanded, or how the output is wrong.
+fn check_output(args: TokenStream, item: TokenStream) -> Result<bool, String> {
+    let name = crate::expand::lock_name(quote::quote!(krate, #args));
     drop(syn::parse2::<syn::Expr>(name).map_err(|error| format!("`lock_name!`: {error}"))?);
     let head = head(&item);
     let output = crate::annotate(args, item).to_string();
     if !output.replace(' ', "").contains(&head) {
-        return Err(format!("the function is not there: {head} in {output}"));
+        return Err(format!("the output has no function: {head} in {output}"));
     }
     Ok(!output.contains("compile_error"))
 }
 
-/// The beginning of an item, up to its name: of what comes behind a `mut` may move.
+/// Returns the beginning of an item, up to its name. After the name, a `mut` may have moved.
 fn head(item: &TokenStream) -> String {
     let tokens: Vec<String> = item
         .clone()
@@ -184,7 +184,7 @@ fn head(item: &TokenStream) -> String {
 
 fn mutated(text: &str, rng: &mut Rng) -> String {
     let mut parts = parts(text);
-    // Many small changes would leave nothing to parse.
+    // With many changes, nothing would be left to parse.
     for _ in 0..rng.usize(..4) {
         if parts.is_empty() {
             break;
@@ -220,7 +220,7 @@ fn change_literal(parts: &mut [String], rng: &mut Rng) {
     }
 }
 
-/// Words, literals and signs; delimiters stand for themselves, so that they get lost, too.
+/// Splits into words, literals and signs. Delimiters are signs, so that changes affect them, too.
 fn parts(text: &str) -> Vec<String> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start();

@@ -1,5 +1,6 @@
 //! Tests that need more than one module.
 
+mod guide;
 mod lock_state;
 mod model;
 #[cfg(feature = "redis")]

@@ -1,30 +1,42 @@
-# Short names for what CONTRIBUTING.md explains.
+# Short names for the commands that CONTRIBUTING.md explains.
 
-# Everything a merge needs
+# Runs all checks that a merge needs
 ci:
     ./.ci/run
 
-# All tests, or those that the arguments choose
+# Runs all tests, or those that the arguments select
 test *args:
     ./scripts/test {{args}}
 
-# Formatting, and what clippy can mend by itself
+# Checks the sources without running them
+lint *args:
+    ./scripts/lint {{args}}
+
+# Formats the code, and applies clippy's fixes
 fix:
     cargo clippy --workspace --all-targets --all-features --fix --allow-dirty --allow-staged
     cargo fmt --all
 
-# Races with lock clients of other languages
+# Runs the fault suite
+faults *args:
+    ./scripts/faults {{args}}
+
+# Races lock clients in other languages
 interop *args:
     ./scripts/interop {{args}}
 
-# The figures of one bench
+# Runs the mutants
+mutants *args:
+    ./scripts/mutants {{args}}
+
+# Runs a bench
 bench name:
     cargo bench -p benches --bench {{name}}
 
-# The documentation as docs.rs would show it, in a browser
+# Opens the documentation in a browser, with all features
 doc:
     cargo doc --workspace --no-deps --all-features --open
 
-# The tour, without a server
+# Runs the quickstart, without a server
 quickstart:
     cargo run -p examples --example quickstart

@@ -8,27 +8,25 @@ use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Token};
 
-use crate::duration::{Length, Rule};
-use crate::error::{Faults, list, nearest};
+use crate::duration::{DurationArg, DurationOption};
+use crate::errors::{Errors, list, nearest};
 use crate::function::names_in;
 use crate::scope::Scope;
 use crate::template::Template;
-use crate::terms::{Renew, Terms};
+use crate::timing::{Renew, Timing};
 use crate::value::{
-    Contended, Handler, Krate, Mode, Name, OnLost, Permits, Release, hash_tag, identifier, peel,
-    refuse_await, refuse_kinds,
+    CratePath, Handler, NameArg, OnContended, OnLost, ReleaseMode, hash_tag, identifier, peel,
+    refuse_await,
 };
 
 /// Every option, with a value to show in messages.
-const OPTIONS: [(&str, &str); 16] = [
+const OPTIONS: [(&str, &str); 14] = [
     ("name", "\"...\""),
     ("ttl", "\"30s\""),
     ("wait", "\"5s\""),
     ("renew", "auto"),
     ("max_hold", "\"1h\""),
     ("min_hold", "\"5s\""),
-    ("mode", "exclusive"),
-    ("permits", "4"),
     ("on_contended", "skip"),
     ("on_error", "|e| ..."),
     ("on_lost", "cancel"),
@@ -131,42 +129,40 @@ const NOT_A_PAIR: &str = "expected `option = value`; did you mean ";
 /// What the user asked for. A field is `None` also when its value was wrong.
 #[derive(Default)]
 pub(crate) struct Args {
-    pub(crate) name: Option<Name>,
+    pub(crate) name: Option<NameArg>,
     pub(crate) hash_tag: Option<Template>,
-    pub(crate) terms: Terms,
-    pub(crate) mode: Option<Mode>,
-    pub(crate) permits: Option<Permits>,
-    pub(crate) on_contended: Contended,
+    pub(crate) timing: Timing,
+    pub(crate) on_contended: OnContended,
     pub(crate) on_error: Option<Handler>,
     pub(crate) on_lost: OnLost,
-    pub(crate) release: Release,
+    pub(crate) release: ReleaseMode,
     pub(crate) bind: Option<Ident>,
     pub(crate) manager: Option<Expr>,
-    pub(crate) krate: Krate,
+    pub(crate) krate: CratePath,
 }
 
 impl Args {
-    /// Reads `tokens`; what is wrong with them goes to `faults`.
-    pub(crate) fn new(tokens: TokenStream, faults: &mut Faults) -> Self {
-        let mut reader = Reader {
+    /// Reads `tokens`; what is wrong with them goes to `errors`.
+    pub(crate) fn new(tokens: TokenStream, errors: &mut Errors) -> Self {
+        let mut reader = OptionParser {
             args: Self::default(),
-            faults,
+            errors,
             seen: BTreeSet::new(),
             meant_name: false,
         };
         let read = Parser::parse2(|input: ParseStream<'_>| reader.read(input), tokens);
-        let Reader {
+        let OptionParser {
             args,
             seen,
             meant_name,
             ..
         } = reader;
-        if let Err(fault) = read {
-            faults.push(fault);
+        if let Err(error) = read {
+            errors.push(error);
         }
-        args.terms.check(faults);
+        args.timing.check(errors);
         if !seen.contains("name") && !meant_name {
-            faults.at(
+            errors.at(
                 Span::call_site(),
                 "missing option `name`: `#[distributed_lock(name = \"...\", ttl = \"30s\")]`",
             );
@@ -175,22 +171,21 @@ impl Args {
     }
 
     /// Checks what depends on the function.
-    pub(crate) fn resolve(&self, scope: &Scope, faults: &mut Faults) {
+    pub(crate) fn resolve(&self, scope: &Scope, errors: &mut Errors) {
         if let Some(name) = &self.name {
-            name.resolve(scope, faults);
+            name.resolve(scope, errors);
         }
         if let Some(tag) = &self.hash_tag {
-            tag.resolve("hash_tag", scope, faults);
+            tag.resolve("hash_tag", scope, errors);
         }
-        self.terms.resolve(scope, faults);
-        if let (Some(Name::Template(name)), Some(_)) = (&self.name, &self.hash_tag) {
-            name.check_behind_a_tag(faults);
+        self.timing.resolve(scope, errors);
+        if let (Some(NameArg::Template(name)), Some(_)) = (&self.name, &self.hash_tag) {
+            name.check_behind_a_tag(errors);
         }
-        refuse_kinds(self.mode.as_ref(), self.permits.as_ref(), faults);
         if let Some(bind) = &self.bind
             && scope.has_parameter(bind)
         {
-            faults.on(
+            errors.on(
                 bind,
                 format!("`bind = {bind}` hides the parameter `{bind}`"),
             );
@@ -203,13 +198,13 @@ impl Args {
     pub(crate) fn names_in_expressions(&self) -> Vec<String> {
         let mut names = Vec::new();
         let mut add = |tokens: TokenStream| names_in(tokens, &mut names);
-        if let Some(Name::Expression(name)) = &self.name {
+        if let Some(NameArg::Expression(name)) = &self.name {
             add(name.to_token_stream());
         }
         if let Some(manager) = &self.manager {
             add(manager.to_token_stream());
         }
-        if let Contended::Closure(closure) = &self.on_contended {
+        if let OnContended::Closure(closure) = &self.on_contended {
             add(closure.to_token_stream());
         }
         match &self.on_error {
@@ -217,7 +212,7 @@ impl Args {
             Some(Handler::Expression(expression)) => add(expression.to_token_stream()),
             None => {}
         }
-        for dynamic in self.terms.dynamic() {
+        for dynamic in self.timing.dynamic() {
             add(dynamic.to_token_stream());
         }
         names
@@ -226,7 +221,7 @@ impl Args {
     /// Every name in an option, also in a template.
     pub(crate) fn names(&self) -> Vec<String> {
         let mut names = self.names_in_expressions();
-        if let Some(Name::Template(name)) = &self.name {
+        if let Some(NameArg::Template(name)) = &self.name {
             names.extend(name.heads());
         }
         if let Some(tag) = &self.hash_tag {
@@ -236,15 +231,15 @@ impl Args {
     }
 }
 
-struct Reader<'a> {
+struct OptionParser<'a> {
     args: Args,
-    faults: &'a mut Faults,
+    errors: &'a mut Errors,
     seen: BTreeSet<String>,
-    /// Whether a fault already says how to write the name.
+    /// Whether an error already says how to write the name.
     meant_name: bool,
 }
 
-impl Reader<'_> {
+impl OptionParser<'_> {
     fn read(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
         while !input.is_empty() {
             self.option(input);
@@ -252,7 +247,7 @@ impl Reader<'_> {
             let unread = input.span();
             let rest = skip_to_comma(input)?;
             if rest {
-                self.faults.at(unread, "expected `,` between options");
+                self.errors.at(unread, "expected `,` between options");
             }
             if !input.is_empty() {
                 input.parse::<Token![,]>()?;
@@ -270,8 +265,8 @@ impl Reader<'_> {
             self.not_a_pair(input, Some(&key));
             return;
         }
-        if let Err(fault) = input.parse::<Token![=]>() {
-            self.faults.push(fault);
+        if let Err(error) = input.parse::<Token![=]>() {
+            self.errors.push(error);
             return;
         }
         let option = key.to_string();
@@ -282,48 +277,50 @@ impl Reader<'_> {
             return;
         };
         if !self.seen.insert(option.clone()) {
-            self.faults.on(&key, format!("duplicate option `{option}`"));
+            self.errors.on(&key, format!("duplicate option `{option}`"));
             skip_value(input);
             return;
         }
         if input.is_empty() || input.peek(Token![,]) {
             let message = format!("expected a value: `{option} = {example}`");
-            self.faults.on(&key, message);
+            self.errors.on(&key, message);
             return;
         }
         match input.parse() {
             Ok(value) => self.set(&option, peel(value)),
-            Err(fault) => {
-                self.faults.push(fault);
+            Err(error) => {
+                self.errors.push(error);
                 drop(skip_to_comma(input));
             }
         }
     }
 
     fn set(&mut self, option: &str, value: Expr) {
-        let faults = &mut *self.faults;
+        let errors = &mut *self.errors;
         let args = &mut self.args;
         match option {
-            "name" => args.name = Name::new(value, faults),
-            "ttl" => args.terms.ttl = Length::new(value, Rule::Ttl, faults),
-            "wait" => args.terms.wait = Length::new(value, Rule::Wait, faults),
-            "renew" => args.terms.renew = Renew::new(value, faults),
-            "max_hold" => args.terms.max_hold = Length::new(value, Rule::MaxHold, faults),
-            "min_hold" => args.terms.min_hold = Length::new(value, Rule::MinHold, faults),
-            "mode" => args.mode = Mode::new(&value, faults),
-            "permits" => args.permits = Permits::new(value, faults),
-            "on_contended" => args.on_contended = Contended::new(value, faults),
-            "on_lost" => args.on_lost = OnLost::new(&value, faults),
-            "release" => args.release = Release::new(&value, faults),
-            "hash_tag" => args.hash_tag = hash_tag(&value, faults),
-            "on_error" => args.on_error = Handler::new(value, faults),
-            "bind" => args.bind = identifier(&value, faults),
+            "name" => args.name = NameArg::new(value, errors),
+            "ttl" => args.timing.ttl = DurationArg::new(value, DurationOption::Ttl, errors),
+            "wait" => args.timing.wait = DurationArg::new(value, DurationOption::Wait, errors),
+            "renew" => args.timing.renew = Renew::new(value, errors),
+            "max_hold" => {
+                args.timing.max_hold = DurationArg::new(value, DurationOption::MaxHold, errors)
+            }
+            "min_hold" => {
+                args.timing.min_hold = DurationArg::new(value, DurationOption::MinHold, errors)
+            }
+            "on_contended" => args.on_contended = OnContended::new(value, errors),
+            "on_lost" => args.on_lost = OnLost::new(&value, errors),
+            "release" => args.release = ReleaseMode::new(&value, errors),
+            "hash_tag" => args.hash_tag = hash_tag(&value, errors),
+            "on_error" => args.on_error = Handler::new(value, errors),
+            "bind" => args.bind = identifier(&value, errors),
             "manager" => {
-                refuse_await(option, &value, faults);
+                refuse_await(option, &value, errors);
                 args.manager = Some(value);
             }
             // The table was asked before: what is left is `crate`.
-            _ => args.krate = Krate::new(value, faults),
+            _ => args.krate = CratePath::new(value, errors),
         }
     }
 
@@ -335,7 +332,7 @@ impl Reader<'_> {
             |meant| format!("did you mean `{meant}`?"),
         );
         self.meant_name |= meant == Some("name");
-        self.faults
+        self.errors
             .on(key, format!("unknown option `{key}`; {advice}"));
     }
 
@@ -348,7 +345,7 @@ impl Reader<'_> {
             .unwrap_or(&OPTIONS[0]);
         self.meant_name |= *option == "name";
         let span = key.map_or_else(|| input.span(), Ident::span);
-        self.faults
+        self.errors
             .at(span, format!("{NOT_A_PAIR}`{option} = {example}`?"));
         drop(skip_to_comma(input));
     }
@@ -390,18 +387,18 @@ mod tests {
     use quote::quote;
 
     fn read(tokens: TokenStream) -> (Args, Vec<String>) {
-        let mut faults = Faults::default();
-        let args = Args::new(tokens, &mut faults);
-        (args, faults.messages())
+        let mut errors = Errors::default();
+        let args = Args::new(tokens, &mut errors);
+        (args, errors.messages())
     }
 
-    fn faults(tokens: TokenStream) -> Vec<String> {
+    fn errors(tokens: TokenStream) -> Vec<String> {
         read(tokens).1
     }
 
     fn good(tokens: TokenStream) -> Args {
-        let (args, faults) = read(tokens);
-        assert_eq!(faults, <[&str; 0]>::default());
+        let (args, errors) = read(tokens);
+        assert_eq!(errors, <[&str; 0]>::default());
         args
     }
 
@@ -412,18 +409,18 @@ mod tests {
     fn every_option_is_read() {
         let args = good(quote! {
             name = "order:{id}", ttl = "30s", wait = WAIT, renew = "5s", max_hold = "1h",
-            min_hold = "1s", mode = exclusive, on_contended = |e| Err(e), on_error = |e| Err(e),
+            min_hold = "1s", on_contended = |e| Err(e), on_error = |e| Err(e),
             on_lost = continue, release = background, hash_tag = "{id}",
             bind = held, manager = self.locks, crate = ::other::lock_core,
         });
-        let terms = &args.terms;
-        assert!(matches!(args.name, Some(Name::Template(_))));
-        assert!(terms.ttl.is_some() && terms.wait.is_some());
-        assert!(matches!(terms.renew, Some(Renew::Every(_))));
-        assert!(terms.max_hold.is_some() && terms.min_hold.is_some());
-        assert!(args.mode.is_some() && args.hash_tag.is_some());
-        assert!(matches!(args.on_contended, Contended::Closure(_)));
-        assert!(args.on_lost == OnLost::Continue && args.release == Release::Background);
+        let timing = &args.timing;
+        assert!(matches!(args.name, Some(NameArg::Template(_))));
+        assert!(timing.ttl.is_some() && timing.wait.is_some());
+        assert!(matches!(timing.renew, Some(Renew::Every(_))));
+        assert!(timing.max_hold.is_some() && timing.min_hold.is_some());
+        assert!(args.hash_tag.is_some());
+        assert!(matches!(args.on_contended, OnContended::Closure(_)));
+        assert!(args.on_lost == OnLost::Continue && args.release == ReleaseMode::Background);
         assert!(args.on_error.is_some() && args.manager.is_some());
         assert_eq!(
             args.bind.map(|bind| bind.to_string()).as_deref(),
@@ -447,7 +444,7 @@ mod tests {
             let krate = args.krate.at(Span::call_site()).to_string();
             assert_eq!(
                 krate,
-                Krate::default().at(Span::call_site()).to_string(),
+                CratePath::default().at(Span::call_site()).to_string(),
                 "{option}"
             );
         }
@@ -456,10 +453,10 @@ mod tests {
     #[test]
     fn only_a_name_is_required() {
         let args = good(quote!(name = "x"));
-        assert!(args.terms.ttl.is_none() && args.terms.wait.is_none() && args.bind.is_none());
+        assert!(args.timing.ttl.is_none() && args.timing.wait.is_none() && args.bind.is_none());
         assert_eq!(args.krate.at(Span::call_site()).to_string(), ":: lock_core");
-        assert_eq!(faults(quote!()), [MISSING]);
-        assert_eq!(faults(quote!(ttl = "30s")), [MISSING]);
+        assert_eq!(errors(quote!()), [MISSING]);
+        assert_eq!(errors(quote!(ttl = "30s")), [MISSING]);
     }
 
     #[test]
@@ -471,7 +468,7 @@ mod tests {
             quote!(("{")),
         ] {
             let args = good(quote!(name = #value));
-            assert!(matches!(args.name, Some(Name::Expression(_))), "{value}");
+            assert!(matches!(args.name, Some(NameArg::Expression(_))), "{value}");
         }
     }
 
@@ -487,44 +484,44 @@ mod tests {
             hidden(quote!(g)),
         );
         let args = good(quote!(name = #name, ttl = #ttl, bind = #bind));
-        assert!(matches!(args.name, Some(Name::Template(_))));
-        assert!(args.terms.ttl.is_some());
+        assert!(matches!(args.name, Some(NameArg::Template(_))));
+        assert!(args.timing.ttl.is_some());
         assert!(args.bind.is_some());
     }
 
     #[test]
     fn unknown_options_are_named() {
         assert_eq!(
-            faults(quote!(name = "x", tll = "30s")),
+            errors(quote!(name = "x", tll = "30s")),
             ["unknown option `tll`; did you mean `ttl`?"]
         );
         assert_eq!(
-            faults(quote!(name = "x", x = |a, b| f::<A, B>(a, b), ttl = "30s")),
+            errors(quote!(name = "x", x = |a, b| f::<A, B>(a, b), ttl = "30s")),
             [
                 "unknown option `x`; expected one of: `name`, `ttl`, `wait`, `renew`, `max_hold`, \
-                 `min_hold`, `mode`, `permits`, `on_contended`, `on_error`, `on_lost`, \
+                 `min_hold`, `on_contended`, `on_error`, `on_lost`, \
                  `release`, `bind`, `manager`, `hash_tag`, `crate`"
             ]
         );
     }
 
     #[test]
-    fn a_misspelt_name_is_one_fault() {
+    fn a_misspelt_name_is_one_error() {
         assert_eq!(
-            faults(quote!(nane = "x")),
+            errors(quote!(nane = "x")),
             ["unknown option `nane`; did you mean `name`?"]
         );
         assert_eq!(
-            faults(quote!("x")),
+            errors(quote!("x")),
             ["expected `option = value`; did you mean `name = \"...\"`?"]
         );
-        assert_eq!(faults(quote!(name = "")), ["lock name is empty"]);
+        assert_eq!(errors(quote!(name = "")), ["lock name is empty"]);
     }
 
     #[test]
     fn the_second_of_two_is_refused() {
         assert_eq!(
-            faults(quote!(
+            errors(quote!(
                 name = "x",
                 ttl = "1s",
                 ttl = "2s",
@@ -543,40 +540,40 @@ mod tests {
     fn what_is_no_pair_is_explained() {
         let name = "expected `option = value`; did you mean `name = \"...\"`?";
         let ttl = "expected `option = value`; did you mean `ttl = \"30s\"`?";
-        assert_eq!(faults(quote!("order", ttl)), [name, ttl]);
-        assert_eq!(faults(quote!(order_id)), [name]);
-        assert_eq!(faults(quote!(name: "x", ttl: "30s")), [name, ttl]);
-        assert_eq!(faults(quote!(name("x"))), [name]);
-        assert_eq!(faults(quote!(name == "x")), [name]);
-        assert_eq!(faults(quote!(,)), [name]);
+        assert_eq!(errors(quote!("order", ttl)), [name, ttl]);
+        assert_eq!(errors(quote!(order_id)), [name]);
+        assert_eq!(errors(quote!(name: "x", ttl: "30s")), [name, ttl]);
+        assert_eq!(errors(quote!(name("x"))), [name]);
+        assert_eq!(errors(quote!(name == "x")), [name]);
+        assert_eq!(errors(quote!(,)), [name]);
     }
 
     #[test]
     fn a_missing_value_or_comma_is_found() {
         assert_eq!(
-            faults(quote!(name = "x", wait = , ttl =)),
+            errors(quote!(name = "x", wait = , ttl =)),
             [
                 "expected a value: `wait = \"5s\"`",
                 "expected a value: `ttl = \"30s\"`"
             ]
         );
         assert_eq!(
-            faults(quote!(name = "x" ttl = "30s")),
+            errors(quote!(name = "x" ttl = "30s")),
             ["expected `,` between options"]
         );
     }
 
     #[test]
     fn a_half_typed_value_does_not_hide_the_rest() {
-        let faults = faults(quote!(name = "x", manager = self., ttl = "30"));
-        assert_eq!(faults.len(), 2, "{faults:?}");
-        assert!(faults[1].starts_with("invalid duration"));
+        let errors = errors(quote!(name = "x", manager = self., ttl = "30"));
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        assert!(errors[1].starts_with("invalid duration"));
     }
 
     #[test]
     fn values_of_the_wrong_kind_are_refused() {
         assert_eq!(
-            faults(quote!(
+            errors(quote!(
                 name = concat!("a", "{b}"),
                 on_error = "handler",
                 bind = a.b,
@@ -597,7 +594,7 @@ mod tests {
             quote!(1),
         ] {
             assert_eq!(
-                faults(quote!(name = "x", bind = #bind)),
+                errors(quote!(name = "x", bind = #bind)),
                 ["`bind` takes an identifier, such as `bind = held`"]
             );
         }
@@ -608,7 +605,7 @@ mod tests {
             quote!(f()),
         ] {
             assert_eq!(
-                faults(quote!(name = "x", crate = #krate)),
+                errors(quote!(name = "x", crate = #krate)),
                 ["`crate` must be an absolute path, such as `::lock_core`"]
             );
         }
@@ -619,15 +616,6 @@ mod tests {
     fn word_options_take_their_words_only() {
         let name = quote!(name = "x");
         for (tokens, expected) in [
-            (
-                quote!(mode = shared),
-                "unknown value `shared` for `mode`; expected one of: `exclusive`, `read`, `write`",
-            ),
-            (
-                quote!(mode = "read"),
-                "unknown value `\"read\"` for `mode`; expected one of: `exclusive`, `read`, \
-                 `write`",
-            ),
             (
                 quote!(on_contended = wait),
                 "unknown value `wait` for `on_contended`; expected one of: `error`, `skip`, \
@@ -655,7 +643,7 @@ mod tests {
                 "unknown value `true` for `release`; expected one of: `confirm`, `background`",
             ),
         ] {
-            assert_eq!(faults(quote!(#name, #tokens)), [expected]);
+            assert_eq!(errors(quote!(#name, #tokens)), [expected]);
         }
         // `continue` is a keyword, and read as a word all the same.
         assert!(good(quote!(#name, on_lost = continue)).on_lost == OnLost::Continue);
@@ -663,63 +651,10 @@ mod tests {
     }
 
     fn resolved(tokens: TokenStream) -> Vec<String> {
-        let mut faults = Faults::default();
+        let mut errors = Errors::default();
         let scope = Scope::sample(&["a"], false);
-        Args::new(tokens, &mut faults).resolve(&scope, &mut faults);
-        faults.messages()
-    }
-
-    #[test]
-    fn other_kinds_of_lock_are_refused_for_now() {
-        let later = "is not supported yet: it arrives with the other lock kinds; this version \
-                     has exclusive locks only";
-        let read = resolved(quote!(name = "x", mode = read));
-        assert_eq!(read, [format!("`mode = read` {later}")]);
-        let permits = resolved(quote!(name = "x", permits = MAX));
-        assert_eq!(permits, [format!("`permits` {later}")]);
-        assert_eq!(
-            resolved(quote!(name = "x", permits = 4, mode = exclusive)),
-            ["`permits` cannot be combined with `mode`"]
-        );
-        for permits in [quote!(0), quote!(0u8), quote!(-3)] {
-            assert_eq!(
-                resolved(quote!(name = "x", permits = #permits)),
-                ["`permits` must be at least 1"]
-            );
-        }
-        assert_eq!(
-            resolved(quote!(name = "x", permits = "4")),
-            ["`permits` takes a whole number, such as `permits = 4`"]
-        );
-        assert_eq!(
-            resolved(quote!(name = "x", mode = exclusive)),
-            <[&str; 0]>::default()
-        );
-    }
-
-    #[test]
-    fn each_name_of_a_list_is_checked() {
-        assert_eq!(
-            resolved(quote!(name = ["{b}", "{}", "x".await, concat!("y")])),
-            [
-                "empty `{}`; name a parameter",
-                "`.await` is not allowed in `name`",
-                "write one literal; `concat!` is not read as a template",
-                "no parameter named `b`; parameters: `a`",
-            ]
-        );
-        assert_eq!(
-            resolved(quote!(name = ["{b}", f(a)])),
-            ["no parameter named `b`; parameters: `a`"]
-        );
-        assert_eq!(resolved(quote!(name = [])), ["lock name is empty"]);
-        assert_eq!(
-            resolved(quote!(name = ["{a}", "b"])),
-            [
-                "a list of names is not supported yet: it arrives with the other lock kinds; \
-                 this version locks one name"
-            ]
-        );
+        Args::new(tokens, &mut errors).resolve(&scope, &mut errors);
+        errors.messages()
     }
 
     #[test]
@@ -755,7 +690,7 @@ mod tests {
     #[test]
     fn durations_are_held_to_each_other() {
         assert_eq!(
-            faults(quote!(
+            errors(quote!(
                 name = "x",
                 ttl = "30s",
                 renew = "20s",
@@ -769,7 +704,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            faults(quote!(name = "x", max_hold = "1h", renew = never)),
+            errors(quote!(name = "x", max_hold = "1h", renew = never)),
             ["`max_hold` needs renewal; remove `renew = never`"]
         );
     }
@@ -777,7 +712,7 @@ mod tests {
     #[test]
     fn nothing_is_awaited_for_the_name() {
         assert_eq!(
-            faults(quote!(name = a(b(c).await), manager = d.await)),
+            errors(quote!(name = a(b(c).await), manager = d.await)),
             [
                 "`.await` is not allowed in `name`",
                 "`.await` is not allowed in `manager`"
@@ -788,7 +723,7 @@ mod tests {
     #[test]
     fn nothing_is_awaited_for_an_answer() {
         assert_eq!(
-            faults(quote!(
+            errors(quote!(
                 name = "x",
                 on_error = async |e| f(e),
                 on_contended = async move |e| f(e)
@@ -811,9 +746,9 @@ mod tests {
             ),
             (quote!(held), vec![]),
         ] {
-            let mut faults = Faults::default();
-            Args::new(quote!(name = "x", bind = #bind), &mut faults).resolve(&scope, &mut faults);
-            assert_eq!(faults.messages(), expected);
+            let mut errors = Errors::default();
+            Args::new(quote!(name = "x", bind = #bind), &mut errors).resolve(&scope, &mut errors);
+            assert_eq!(errors.messages(), expected);
         }
     }
 

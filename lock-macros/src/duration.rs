@@ -9,9 +9,9 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Expr, ExprCall, GenericParam, Lit, Signature};
 
-use crate::error::Faults;
+use crate::errors::Errors;
 use crate::scope::Scope;
-use crate::value::{Krate, refuse_await, shown};
+use crate::value::{CratePath, refuse_await, shown};
 
 /// The units, longest first: the order in which they must be written.
 const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
@@ -27,7 +27,7 @@ const MIN_RENEWAL: Duration = Duration::from_millis(10);
 
 /// What an option that takes a duration demands of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub(crate) enum DurationOption {
     Ttl,
     Wait,
     Renew,
@@ -35,7 +35,7 @@ pub(crate) enum Rule {
     MinHold,
 }
 
-impl Rule {
+impl DurationOption {
     /// The part of the rule that does not depend on another option.
     fn check(self, written: &str, value: Duration) -> Result<(), String> {
         match self {
@@ -44,9 +44,6 @@ impl Rule {
             }
             Self::Ttl if value > MAX_TTL => {
                 Err(format!("`ttl` (\"{written}\") must be at most 24 h"))
-            }
-            Self::Wait if value.is_zero() => {
-                Err("`wait` must be longer than zero; leave it out to try once".into())
             }
             Self::Renew if value < MIN_RENEWAL => {
                 Err(format!("`renew` (\"{written}\") must be at least 10 ms"))
@@ -70,14 +67,14 @@ impl Rule {
     }
 
     /// Reads `dynamic(..)`.
-    fn dynamic(self, call: ExprCall, faults: &mut Faults) -> Option<Value> {
+    fn dynamic(self, call: ExprCall, errors: &mut Errors) -> Option<DurationValue> {
         let option = self.option();
         if !self.may_be_dynamic() {
             let message = format!(
                 "`{option}` is known when the code is compiled; only `ttl` and `wait` take \
                  `dynamic(...)`"
             );
-            faults.on(call, message);
+            errors.on(call, message);
             return None;
         }
         let mut arguments = call.args.iter();
@@ -85,11 +82,11 @@ impl Rule {
             let message = format!(
                 "`dynamic` takes one `Duration`, such as `{option} = dynamic(self.{option})`"
             );
-            faults.on(call, message);
+            errors.on(call, message);
             return None;
         };
-        refuse_await(option, value, faults);
-        Some(Value::Dynamic(value.clone()))
+        refuse_await(option, value, errors);
+        Some(DurationValue::Dynamic(value.clone()))
     }
 
     /// What the option demands in relation to `ttl`: whether that is broken, and how it is said.
@@ -114,12 +111,12 @@ impl Rule {
 }
 
 /// The value of an option that takes a duration.
-pub(crate) struct Length {
-    rule: Rule,
-    value: Value,
+pub(crate) struct DurationArg {
+    rule: DurationOption,
+    value: DurationValue,
 }
 
-enum Value {
+enum DurationValue {
     Literal {
         written: String,
         value: Duration,
@@ -130,12 +127,12 @@ enum Value {
     Dynamic(Expr),
 }
 
-impl Length {
-    /// Reads and checks `value`; what is wrong with it goes to `faults`.
-    pub(crate) fn new(value: Expr, rule: Rule, faults: &mut Faults) -> Option<Self> {
+impl DurationArg {
+    /// Reads and checks `value`; what is wrong with it goes to `errors`.
+    pub(crate) fn new(value: Expr, rule: DurationOption, errors: &mut Errors) -> Option<Self> {
         let Expr::Lit(literal) = &value else {
             let value = match value {
-                Expr::Call(call) if is_dynamic(&call) => rule.dynamic(call, faults)?,
+                Expr::Call(call) if is_dynamic(&call) => rule.dynamic(call, errors)?,
                 Expr::Call(call) if rule.may_be_dynamic() && call.args.is_empty() => {
                     // A constant has no need of a function without arguments: this one reads it
                     // from somewhere. The compiler would only say that it is not `const`.
@@ -145,10 +142,10 @@ impl Length {
                         "`{option}` is a constant: write `{option} = dynamic({written})` when the \
                          value is known at run time, or `{option} = const {{ {written} }}`"
                     );
-                    faults.on(call, message);
+                    errors.on(call, message);
                     return None;
                 }
-                constant => Value::Constant(constant),
+                constant => DurationValue::Constant(constant),
             };
             return Some(Self { rule, value });
         };
@@ -165,7 +162,7 @@ impl Length {
         };
         match parsed {
             Ok((written, value)) => {
-                let value = Value::Literal {
+                let value = DurationValue::Literal {
                     written,
                     value,
                     span,
@@ -173,20 +170,20 @@ impl Length {
                 Some(Self { rule, value })
             }
             Err(message) => {
-                faults.at(span, message);
+                errors.at(span, message);
                 None
             }
         }
     }
 
     /// Checks what can be known before the compiler evaluates anything.
-    pub(crate) fn relate(&self, ttl: &Self, faults: &mut Faults) {
-        if let Value::Literal {
+    pub(crate) fn relate(&self, ttl: &Self, errors: &mut Errors) {
+        if let DurationValue::Literal {
             written,
             value,
             span,
         } = &self.value
-            && let Value::Literal {
+            && let DurationValue::Literal {
                 written: of_ttl,
                 value: ttl,
                 ..
@@ -194,7 +191,7 @@ impl Length {
             && let Some(must_be) = self.rule.against(*value, *ttl)
         {
             let option = self.rule.option();
-            faults.at(
+            errors.at(
                 *span,
                 format!("`{option}` (\"{written}\") must be {must_be} `ttl` (\"{of_ttl}\")"),
             );
@@ -204,14 +201,14 @@ impl Length {
     /// The expression of `dynamic(..)`.
     pub(crate) fn as_dynamic(&self) -> Option<&Expr> {
         match &self.value {
-            Value::Dynamic(value) => Some(value),
-            Value::Literal { .. } | Value::Constant(_) => None,
+            DurationValue::Dynamic(value) => Some(value),
+            DurationValue::Literal { .. } | DurationValue::Constant(_) => None,
         }
     }
 
     /// Says of a constant that it names a parameter, and what to write.
-    pub(crate) fn resolve(&self, scope: &Scope, faults: &mut Faults) {
-        let Value::Constant(value) = &self.value else {
+    pub(crate) fn resolve(&self, scope: &Scope, errors: &mut Errors) {
+        let DurationValue::Constant(value) = &self.value else {
             return;
         };
         let Some(name) = variable(value.to_token_stream(), scope) else {
@@ -230,7 +227,7 @@ impl Length {
                  it a constant, or use the builder: `locks.lock(name).{option}({written})`"
             )
         };
-        faults.on(value, message);
+        errors.on(value, message);
     }
 
     /// A constant item that holds the value to its rules, and an expression for the value. An item
@@ -238,18 +235,23 @@ impl Length {
     pub(crate) fn expand(
         &self,
         ttl: Option<&Self>,
-        krate: &Krate,
-        generics: &Generics,
+        krate: &CratePath,
+        generics: &GenericNames,
     ) -> (TokenStream, TokenStream) {
-        if let Value::Dynamic(value) = &self.value {
+        if let DurationValue::Dynamic(value) = &self.value {
             let site = self.value.site();
             let krate = krate.at(site);
             let value = quote_spanned!(site=> #krate::macro_support::dynamic(#value));
             return (TokenStream::new(), value);
         }
-        let ttl = ttl.filter(|_| matches!(self.rule, Rule::Renew | Rule::MaxHold | Rule::MinHold));
-        let ttl = ttl.filter(|ttl| !matches!(ttl.value, Value::Dynamic(_)));
-        let known = |length: &Self| matches!(length.value, Value::Literal { .. });
+        let ttl = ttl.filter(|_| {
+            matches!(
+                self.rule,
+                DurationOption::Renew | DurationOption::MaxHold | DurationOption::MinHold
+            )
+        });
+        let ttl = ttl.filter(|ttl| !matches!(ttl.value, DurationValue::Dynamic(_)));
+        let known = |length: &Self| matches!(length.value, DurationValue::Literal { .. });
         if known(self) && ttl.is_none_or(known) {
             return (TokenStream::new(), self.value.expand());
         }
@@ -263,10 +265,17 @@ impl Length {
                 let ttl = ttl.named(generics).unwrap_or_else(|| ttl.value.expand());
                 quote_spanned!(site=> , ::core::option::Option::Some(#ttl))
             }
-            None if matches!(self.rule, Rule::Ttl | Rule::Wait) => TokenStream::new(),
+            None if matches!(self.rule, DurationOption::Ttl | DurationOption::Wait) => {
+                TokenStream::new()
+            }
             None => quote_spanned!(site=> , ::core::option::Option::None),
         };
-        let checked = quote_spanned!(site=> #krate::macro_support::#rule(#value #against));
+        let checked = if self.rule == DurationOption::Wait {
+            // Every `Duration` is a valid `wait`: the constant only has to be one.
+            value
+        } else {
+            quote_spanned!(site=> #krate::macro_support::#rule(#value #against))
+        };
         let generic = |length: &Self| length.value.mentions(generics);
         if generic(self) || ttl.is_some_and(generic) {
             return (
@@ -280,8 +289,8 @@ impl Length {
     }
 
     /// The name of its constant item, if it has one.
-    fn named(&self, generics: &Generics) -> Option<TokenStream> {
-        let constant = matches!(self.value, Value::Constant(_));
+    fn named(&self, generics: &GenericNames) -> Option<TokenStream> {
+        let constant = matches!(self.value, DurationValue::Constant(_));
         let item = constant && !self.value.mentions(generics);
         item.then(|| self.name().into_token_stream())
     }
@@ -296,7 +305,7 @@ impl Length {
     }
 }
 
-impl Value {
+impl DurationValue {
     fn site(&self) -> Span {
         Span::mixed_site().located_at(match self {
             Self::Literal { span, .. } => *span,
@@ -315,7 +324,7 @@ impl Value {
         }
     }
 
-    fn mentions(&self, generics: &Generics) -> bool {
+    fn mentions(&self, generics: &GenericNames) -> bool {
         match self {
             Self::Literal { .. } | Self::Dynamic(_) => false,
             Self::Constant(value) => generics.are_in(value.to_token_stream()),
@@ -353,14 +362,14 @@ fn variable(tokens: TokenStream, scope: &Scope) -> Option<String> {
 
 /// What a constant item inside the function cannot name.
 #[derive(Debug, Default)]
-pub(crate) struct Generics {
+pub(crate) struct GenericNames {
     /// The type and const parameters of the function.
     names: BTreeSet<String>,
     /// It is a method: the parameters of its `impl` are unknown here.
     is_method: bool,
 }
 
-impl Generics {
+impl GenericNames {
     pub(crate) fn new(signature: &Signature) -> Self {
         let parameters = signature.generics.params.iter();
         let names = parameters.filter_map(|parameter| match parameter {
@@ -529,7 +538,7 @@ fn parse(text: &str) -> Result<Duration, String> {
             .and_then(|more| total?.checked_add(more));
         rest = after;
     }
-    // A number that no clock can hold is still a number: the option's own limit names the fault.
+    // A number that no clock can hold is still a number: the option's own limit names the error.
     Ok(Duration::from_millis(total.unwrap_or(u64::MAX)))
 }
 
@@ -547,19 +556,19 @@ mod tests {
         parse(text).map(|length| length.as_millis())
     }
 
-    fn fault(value: Expr, rule: Rule) -> String {
-        let mut faults = Faults::default();
-        assert!(Length::new(value, rule, &mut faults).is_none());
-        faults.messages().join("\n")
+    fn error(value: Expr, rule: DurationOption) -> String {
+        let mut errors = Errors::default();
+        assert!(DurationArg::new(value, rule, &mut errors).is_none());
+        errors.messages().join("\n")
     }
 
     fn expand(value: Expr, generics: &[&str]) -> String {
-        let mut faults = Faults::default();
-        let length = Length::new(value, Rule::Ttl, &mut faults);
-        assert_eq!(faults.messages(), <[&str; 0]>::default());
-        let generics = Generics::sample(generics, false);
+        let mut errors = Errors::default();
+        let length = DurationArg::new(value, DurationOption::Ttl, &mut errors);
+        assert_eq!(errors.messages(), <[&str; 0]>::default());
+        let generics = GenericNames::sample(generics, false);
         length.map_or_else(String::new, |length| {
-            let (item, value) = length.expand(None, &Krate::default(), &generics);
+            let (item, value) = length.expand(None, &CratePath::default(), &generics);
             format!("{item} {value}").trim().to_owned()
         })
     }
@@ -651,7 +660,7 @@ mod tests {
         assert_eq!(millis("99999999999999999999h"), Ok(u128::from(u64::MAX)));
         assert_eq!(millis("18446744073709551615s"), Ok(u128::from(u64::MAX)));
         assert_eq!(
-            fault(parse_quote!("99999999999999999999h1s"), Rule::Ttl),
+            error(parse_quote!("99999999999999999999h1s"), DurationOption::Ttl),
             "`ttl` (\"99999999999999999999h1s\") must be at most 24 h"
         );
     }
@@ -659,15 +668,15 @@ mod tests {
     #[test]
     fn a_ttl_has_limits() {
         assert_eq!(
-            fault(parse_quote!("50ms"), Rule::Ttl),
+            error(parse_quote!("50ms"), DurationOption::Ttl),
             "`ttl` (\"50ms\") must be at least 100 ms"
         );
         assert_eq!(
-            fault(parse_quote!("0s"), Rule::Ttl),
+            error(parse_quote!("0s"), DurationOption::Ttl),
             "`ttl` (\"0s\") must be at least 100 ms"
         );
         assert_eq!(
-            fault(parse_quote!("25h"), Rule::Ttl),
+            error(parse_quote!("25h"), DurationOption::Ttl),
             "`ttl` (\"25h\") must be at most 24 h"
         );
         for fine in ["100ms", "24h"] {
@@ -676,19 +685,15 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_longer_than_zero() {
-        assert_eq!(
-            fault(parse_quote!("0ms"), Rule::Wait),
-            "`wait` must be longer than zero; leave it out to try once"
-        );
-        let mut faults = Faults::default();
-        assert!(Length::new(parse_quote!("1ms"), Rule::Wait, &mut faults).is_some());
-        assert!(Length::new(parse_quote!("48h"), Rule::Wait, &mut faults).is_some());
+    fn wait_may_be_zero_and_longer_than_any_ttl() {
+        for wait in ["0s", "0ms", "48h"] {
+            length(parse_quote!(#wait), DurationOption::Wait);
+        }
     }
 
     #[test]
     fn literals_that_are_not_text_are_rewritten() {
-        let advice = |value| fault(value, Rule::Ttl);
+        let advice = |value| error(value, DurationOption::Ttl);
         assert_eq!(
             advice(parse_quote!(30)),
             "invalid duration `30`: write it as \"30s\""
@@ -720,7 +725,7 @@ mod tests {
             let value: Expr = value;
             let written = value.to_token_stream();
             assert_eq!(
-                fault(value, Rule::Ttl),
+                error(value, DurationOption::Ttl),
                 format!("invalid duration `{written}`: write it as \"{meant}\"")
             );
         }
@@ -759,60 +764,69 @@ mod tests {
         );
     }
 
-    fn length(value: Expr, rule: Rule) -> Length {
-        let mut faults = Faults::default();
-        let length = Length::new(value, rule, &mut faults);
-        assert_eq!(faults.messages(), <[&str; 0]>::default());
-        length.expect("no fault")
+    fn length(value: Expr, rule: DurationOption) -> DurationArg {
+        let mut errors = Errors::default();
+        let length = DurationArg::new(value, rule, &mut errors);
+        assert_eq!(errors.messages(), <[&str; 0]>::default());
+        length.expect("no error")
     }
 
     #[test]
     fn literals_are_held_to_the_ttl() {
-        let ttl = length(parse_quote!("30s"), Rule::Ttl);
+        let ttl = length(parse_quote!("30s"), DurationOption::Ttl);
         let related = |value, rule| {
-            let mut faults = Faults::default();
-            length(value, rule).relate(&ttl, &mut faults);
-            faults.messages().join("\n")
+            let mut errors = Errors::default();
+            length(value, rule).relate(&ttl, &mut errors);
+            errors.messages().join("\n")
         };
         assert_eq!(
-            related(parse_quote!("20s"), Rule::Renew),
+            related(parse_quote!("20s"), DurationOption::Renew),
             "`renew` (\"20s\") must be at most half of `ttl` (\"30s\")"
         );
         assert_eq!(
-            related(parse_quote!("10s"), Rule::MaxHold),
+            related(parse_quote!("10s"), DurationOption::MaxHold),
             "`max_hold` (\"10s\") must be longer than `ttl` (\"30s\")"
         );
         assert_eq!(
-            related(parse_quote!("30s"), Rule::MaxHold),
+            related(parse_quote!("30s"), DurationOption::MaxHold),
             "`max_hold` (\"30s\") must be longer than `ttl` (\"30s\")"
         );
         assert_eq!(
-            related(parse_quote!("40s"), Rule::MinHold),
+            related(parse_quote!("40s"), DurationOption::MinHold),
             "`min_hold` (\"40s\") must be shorter than `ttl` (\"30s\")"
         );
-        assert_eq!(related(parse_quote!("15s"), Rule::Renew), "");
-        assert_eq!(related(parse_quote!("30001ms"), Rule::MaxHold), "");
-        assert_eq!(related(parse_quote!("29999ms"), Rule::MinHold), "");
-        assert_eq!(related(parse_quote!("1h"), Rule::Wait), "");
-        assert_eq!(related(parse_quote!(TTL), Rule::MinHold), "");
+        assert_eq!(related(parse_quote!("15s"), DurationOption::Renew), "");
+        assert_eq!(
+            related(parse_quote!("30001ms"), DurationOption::MaxHold),
+            ""
+        );
+        assert_eq!(
+            related(parse_quote!("29999ms"), DurationOption::MinHold),
+            ""
+        );
+        assert_eq!(related(parse_quote!("1h"), DurationOption::Wait), "");
+        assert_eq!(related(parse_quote!(TTL), DurationOption::MinHold), "");
     }
 
     #[test]
     fn a_renewal_has_a_least_interval() {
         assert_eq!(
-            fault(parse_quote!("9ms"), Rule::Renew),
+            error(parse_quote!("9ms"), DurationOption::Renew),
             "`renew` (\"9ms\") must be at least 10 ms"
         );
-        length(parse_quote!("10ms"), Rule::Renew);
+        length(parse_quote!("10ms"), DurationOption::Renew);
     }
 
     #[test]
     fn constants_are_held_to_the_ttl_by_the_compiler() {
         let expanded = |value, ttl: Option<Expr>, generics: &[&str]| {
-            let ttl = ttl.map(|ttl| length(ttl, Rule::Ttl));
-            let generics = Generics::sample(generics, false);
-            let (item, value) =
-                length(value, Rule::MaxHold).expand(ttl.as_ref(), &Krate::default(), &generics);
+            let ttl = ttl.map(|ttl| length(ttl, DurationOption::Ttl));
+            let generics = GenericNames::sample(generics, false);
+            let (item, value) = length(value, DurationOption::MaxHold).expand(
+                ttl.as_ref(),
+                &CratePath::default(),
+                &generics,
+            );
             format!("{item} {value}")
         };
         let text = expanded(parse_quote!("10s"), Some(parse_quote!("1s")), &[]);
@@ -869,7 +883,7 @@ mod tests {
         ] {
             let value: Expr = value;
             let tokens = value.to_token_stream();
-            let found = |is_method| Generics::sample(&[], is_method).are_in(tokens.clone());
+            let found = |is_method| GenericNames::sample(&[], is_method).are_in(tokens.clone());
             assert_eq!(
                 (found(true), found(false)),
                 (in_method, elsewhere),
@@ -888,29 +902,29 @@ mod tests {
         for (value, rule, expected) in [
             (
                 parse_quote!(dynamic(a)),
-                Rule::Renew,
+                DurationOption::Renew,
                 "`renew` is known when the code is compiled; only `ttl` and `wait` take \
                  `dynamic(...)`",
             ),
             (
                 parse_quote!(dynamic()),
-                Rule::Wait,
+                DurationOption::Wait,
                 "`dynamic` takes one `Duration`, such as `wait = dynamic(self.wait)`",
             ),
             (
                 parse_quote!(dynamic(a, b)),
-                Rule::Ttl,
+                DurationOption::Ttl,
                 "`dynamic` takes one `Duration`, such as `ttl = dynamic(self.ttl)`",
             ),
         ] {
-            assert_eq!(fault(value, rule), expected);
+            assert_eq!(error(value, rule), expected);
         }
     }
 
     #[test]
     fn a_function_without_arguments_is_no_constant() {
         assert_eq!(
-            fault(parse_quote!(config::ttl()), Rule::Ttl),
+            error(parse_quote!(config::ttl()), DurationOption::Ttl),
             "`ttl` is a constant: write `ttl = dynamic(config::ttl())` when the value is known at \
              run time, or `ttl = const { config::ttl() }`"
         );
@@ -919,32 +933,32 @@ mod tests {
             parse_quote!(seconds(3)),
             parse_quote!(Duration::from_secs(3)),
         ] {
-            length(value, Rule::Ttl);
+            length(value, DurationOption::Ttl);
         }
-        length(parse_quote!(longest()), Rule::MaxHold);
+        length(parse_quote!(longest()), DurationOption::MaxHold);
     }
 
     #[test]
     fn a_parameter_is_no_constant() {
         let scope = Scope::sample(&["ttl", "config"], true);
         let said = |value: Expr, rule| {
-            let mut faults = Faults::default();
-            let length = Length::new(value, rule, &mut faults);
-            length.expect("no fault").resolve(&scope, &mut faults);
-            faults.messages().join("\n")
+            let mut errors = Errors::default();
+            let length = DurationArg::new(value, rule, &mut errors);
+            length.expect("no error").resolve(&scope, &mut errors);
+            errors.messages().join("\n")
         };
         assert_eq!(
-            said(parse_quote!(ttl), Rule::Ttl),
+            said(parse_quote!(ttl), DurationOption::Ttl),
             "`ttl` is a constant, and `ttl` is known when the function is called: write \
              `ttl = dynamic(ttl)`"
         );
         assert_eq!(
-            said(parse_quote!(config.wait), Rule::Wait),
+            said(parse_quote!(config.wait), DurationOption::Wait),
             "`wait` is a constant, and `config` is known when the function is called: write \
              `wait = dynamic(config.wait)`"
         );
         assert_eq!(
-            said(parse_quote!(self.longest), Rule::MaxHold),
+            said(parse_quote!(self.longest), DurationOption::MaxHold),
             "`max_hold` is a constant, and `self` is known when the function is called: give it a \
              constant, or use the builder: `locks.lock(name).max_hold(self.longest)`"
         );
@@ -954,30 +968,30 @@ mod tests {
             parse_quote!(dynamic(ttl)),
             parse_quote!(LIMITS.ttl),
         ] {
-            assert_eq!(said(value, Rule::Ttl), "");
+            assert_eq!(said(value, DurationOption::Ttl), "");
         }
     }
 
     #[test]
     fn what_no_ttl_can_satisfy_is_refused_without_one() {
         assert_eq!(
-            fault(parse_quote!("0s"), Rule::MaxHold),
+            error(parse_quote!("0s"), DurationOption::MaxHold),
             "`max_hold` (\"0s\") must be longer than 100 ms, the shortest `ttl`"
         );
         assert_eq!(
-            fault(parse_quote!("100ms"), Rule::MaxHold),
+            error(parse_quote!("100ms"), DurationOption::MaxHold),
             "`max_hold` (\"100ms\") must be longer than 100 ms, the shortest `ttl`"
         );
         assert_eq!(
-            fault(parse_quote!("25h"), Rule::MinHold),
+            error(parse_quote!("25h"), DurationOption::MinHold),
             "`min_hold` (\"25h\") must be shorter than 24 h, the longest `ttl`"
         );
         assert_eq!(
-            fault(parse_quote!("13h"), Rule::Renew),
+            error(parse_quote!("13h"), DurationOption::Renew),
             "`renew` (\"13h\") must be at most 12 h, half of the longest `ttl`"
         );
-        length(parse_quote!("101ms"), Rule::MaxHold);
-        length(parse_quote!("23h59m"), Rule::MinHold);
-        length(parse_quote!("12h"), Rule::Renew);
+        length(parse_quote!("101ms"), DurationOption::MaxHold);
+        length(parse_quote!("23h59m"), DurationOption::MinHold);
+        length(parse_quote!("12h"), DurationOption::Renew);
     }
 }

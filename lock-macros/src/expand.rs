@@ -9,9 +9,9 @@ use syn::spanned::Spanned;
 use syn::{Expr, ExprBlock};
 
 use crate::args::Args;
-use crate::function::{Function, Shell, names_in};
+use crate::function::{FnKind, Function, names_in};
 use crate::scope::{Parameter, Scope};
-use crate::value::{Contended, Handler, Name, OnLost, Release};
+use crate::value::{Handler, NameArg, OnContended, OnLost, ReleaseMode};
 
 /// One function with the signature of `function`, which holds the lock while the body runs.
 ///
@@ -30,28 +30,32 @@ pub(crate) fn expand(args: &Args, function: Function) -> TokenStream {
     let declared = declared(args, function);
     let manager = manager(args);
     let name = name(args, function);
-    let options = args.terms.expand(&args.krate, &function.generics);
+    // A function that is skipped when the lock is held does not wait first, unless it says so.
+    let tries_once = matches!(args.on_contended, OnContended::Skip(_));
+    let options = args
+        .timing
+        .expand(&args.krate, &function.generics, tries_once);
     let handler = handler(args);
     let section = match &args.on_contended {
-        Contended::Closure(closure) => {
+        OnContended::Closure(closure) => {
             let section = section(args, function);
-            let answer = call(args, &Handler::Closure(closure.clone()), Given::Boxed);
+            let answer = call(args, &Handler::Closure(closure.clone()), ErrorForm::Boxed);
             // Bound first, so that no temporary of the `.await` is left at the end.
             let acquired = local("acquired", site);
             quote_spanned! {site=>
-                let #acquired = #krate::macro_support::contended(#acquire).await;
+                let #acquired = #krate::macro_support::acquire_or_contended(#acquire).await;
                 match #acquired {
                     ::core::result::Result::Ok(#acquire) => #section,
                     #answer
                 }
             }
         }
-        Contended::Error | Contended::Skip(_) => section(args, function),
+        OnContended::Error | OnContended::Skip(_) => section(args, function),
     };
     let steps = quote_spanned! {site=>
         let #output = #return_type;
         #declared
-        let #slot = #krate::macro_support::Slot::new();
+        let #slot = #krate::macro_support::GuardSlot::new();
         let #acquire = #krate::macro_support::acquire(#manager, #name, #options);
         #handler
         #section
@@ -59,7 +63,7 @@ pub(crate) fn expand(args: &Args, function: Function) -> TokenStream {
     function.with(steps)
 }
 
-/// The function as it was, for an attribute with faults: the rest of the file keeps its types and
+/// The function as it was, for an attribute with errors: the rest of the file keeps its types and
 /// its completion. What only the attribute would use is not reported as unused, nor the bound
 /// guard as unknown.
 pub(crate) fn without_lock(args: &Args, function: &Function) -> TokenStream {
@@ -85,9 +89,9 @@ fn local(name: &str, site: Span) -> Ident {
 /// attribute: which type it returns, and which parameters the boxed future of `#[async_trait]`
 /// takes first.
 fn declared(args: &Args, function: &Function) -> Option<TokenStream> {
-    match &function.shell {
-        Shell::AsyncFn if function.output.is_never() => None,
-        Shell::AsyncFn => {
+    match &function.kind {
+        FnKind::AsyncFn if function.output.is_never() => None,
+        FnKind::AsyncFn => {
             let site = function.output.site();
             let krate = args.krate.at(site);
             let output = local("output", site);
@@ -95,7 +99,7 @@ fn declared(args: &Args, function: &Function) -> Option<TokenStream> {
                 if false { return #krate::macro_support::typed_return(#output); }
             })
         }
-        Shell::Boxed(_) => {
+        FnKind::BoxPin(_) => {
             let site = function.body.site();
             let words = function.names_in_the_body();
             let receiver = function.scope.find("self").map(|it| (it, [].as_slice()));
@@ -121,7 +125,7 @@ fn declared(args: &Args, function: &Function) -> Option<TokenStream> {
 
 /// How the body takes the parameters that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taking {
+enum Capture {
     /// They are bound anew, as the compiler does in a plain `async fn`: the body takes them whole, and
     /// not only the fields that it names, drops them in the order of a plain function, and the compiler
     /// says of them what it says there.
@@ -141,7 +145,7 @@ enum Order {
     FirstUse,
 }
 
-impl Taking {
+impl Capture {
     fn new(args: &Args, function: &Function) -> Self {
         let in_the_body = function.names_in_the_body();
         let in_options = args.names_in_expressions();
@@ -152,11 +156,11 @@ impl Taking {
                 && ((parameter.mutability.is_some() && is_in(&in_options, &parameter.name))
                     || parameter.expects_a_lint())
         };
-        if matches!(function.shell, Shell::Boxed(_)) {
+        if matches!(function.kind, FnKind::BoxPin(_)) {
             Self::AsWritten
         } else if function.is_instrumented() {
             Self::Named(Order::FirstUse)
-        } else if matches!(args.on_contended, Contended::Closure(_))
+        } else if matches!(args.on_contended, OnContended::Closure(_))
             || function.scope.parameters().iter().any(is_shared)
         {
             // Where the closure of `on_contended` may see them they are kept until then, and one more
@@ -177,7 +181,7 @@ struct Parameters {
 
 fn parameters(args: &Args, function: &Function) -> Parameters {
     let site = function.body.site();
-    let taking = Taking::new(args, function);
+    let taking = Capture::new(args, function);
     let words = function.names_in_the_body();
     let place = |name: &Ident| {
         let name = name.unraw().to_string();
@@ -187,7 +191,7 @@ fn parameters(args: &Args, function: &Function) -> Parameters {
     let (mut bound, mut used) = (TokenStream::new(), TokenStream::new());
     if let Some(TokenTree::Ident(receiver)) = function.scope.find("self")
         && function.takes_self()
-        && taking != Taking::AsWritten
+        && taking != Capture::AsWritten
         && let Some(place) = place(&receiver)
     {
         // It cannot be bound anew.
@@ -206,12 +210,12 @@ fn parameters(args: &Args, function: &Function) -> Parameters {
             continue;
         };
         match taking {
-            Taking::AsWritten => {}
-            Taking::Named(_) => {
+            Capture::AsWritten => {}
+            Capture::Named(_) => {
                 let cfg = attributes.iter().filter(|it| it.path().is_ident("cfg"));
                 named.push((place, quote_spanned!(site=> #(#cfg)* { let _ = &#name; })));
             }
-            Taking::Bound => {
+            Capture::Bound => {
                 // A value that is never read is reported where the parameter's pattern begins.
                 let mut value = name.clone();
                 if let Some(token) = mutability {
@@ -233,9 +237,9 @@ fn parameters(args: &Args, function: &Function) -> Parameters {
         bound.extend(quote_spanned!(site=> if false { #used }));
     }
     match taking {
-        Taking::Named(Order::FirstUse) => named.sort_by_key(|(place, _)| *place),
-        Taking::Named(Order::Reverse) => named.reverse(),
-        Taking::Bound | Taking::AsWritten => {}
+        Capture::Named(Order::FirstUse) => named.sort_by_key(|(place, _)| *place),
+        Capture::Named(Order::Reverse) => named.reverse(),
+        Capture::Bound | Capture::AsWritten => {}
     }
     let named = (!named.is_empty()).then(|| named.into_iter().map(|(_, named)| named).collect());
     Parameters { named, bound }
@@ -243,7 +247,7 @@ fn parameters(args: &Args, function: &Function) -> Parameters {
 
 /// The parameters whose `mut` the bindings of the body take over.
 fn taken_over(args: &Args, function: &Function) -> BTreeSet<String> {
-    if Taking::new(args, function) != Taking::Bound {
+    if Capture::new(args, function) != Capture::Bound {
         return BTreeSet::new();
     }
     let words = function.names_in_the_body();
@@ -266,8 +270,8 @@ fn section(args: &Args, function: &Function) -> TokenStream {
     });
     let body = body(args, function);
     let run = match args.release {
-        Release::Confirm => quote_spanned!(site=> confirmed),
-        Release::Background => quote_spanned!(site=> section),
+        ReleaseMode::Confirm => quote_spanned!(site=> run_body_then_release),
+        ReleaseMode::Background => quote_spanned!(site=> run_body),
     };
     let on_lost = match args.on_lost {
         OnLost::Cancel => quote_spanned!(site=> Cancel),
@@ -302,9 +306,9 @@ fn section(args: &Args, function: &Function) -> TokenStream {
         }
         // The body is dropped before the handler is called, which may need what the body holds.
         Some(handler) => {
-            let section = answered(quote_spanned!(site=> #krate::macro_support::Unanswered));
+            let section = answered(quote_spanned!(site=> #krate::macro_support::ReturnOutcome));
             let skipped = skipped(args, function);
-            let failed = call(args, handler, Given::Plain);
+            let failed = call(args, handler, ErrorForm::Plain);
             let value = local("value", function.body.site());
             quote_spanned! {site=>
                 match { #body #section } {
@@ -391,15 +395,15 @@ fn manager(args: &Args) -> TokenStream {
 
 fn name(args: &Args, function: &Function) -> TokenStream {
     let name = match &args.name {
-        Some(Name::Template(template)) => template.expand(&args.krate, &function.scope),
-        Some(Name::Expression(name)) => {
+        Some(NameArg::Template(template)) => template.expand(&args.krate, &function.scope),
+        Some(NameArg::Expression(name)) => {
             let site = Span::mixed_site().located_at(name.span());
             let krate = args.krate.at(site);
             let parameters = placeholders(name, &function.scope);
-            quote_spanned!(site=> #krate::macro_support::name(#name, &[#(#parameters),*]))
+            quote_spanned!(site=> #krate::macro_support::name_from_expression(#name, &[#(#parameters),*]))
         }
-        // With a list or without a name there is a fault, and nothing is expanded.
-        Some(Name::List(..)) | None => TokenStream::new(),
+        // Without a name there is an error, and nothing is expanded.
+        None => TokenStream::new(),
     };
     let Some(tag) = &args.hash_tag else {
         return name;
@@ -407,7 +411,7 @@ fn name(args: &Args, function: &Function) -> TokenStream {
     let site = Span::mixed_site();
     let krate = args.krate.at(site);
     let tag = tag.expand(&args.krate, &function.scope);
-    quote_spanned!(site=> #krate::macro_support::tagged(#tag, #name))
+    quote_spanned!(site=> #krate::macro_support::name_with_hash_tag(#tag, #name))
 }
 
 /// The names whose placeholders the value of `name` may not hold: an expression is not read as a
@@ -449,7 +453,7 @@ fn handler(args: &Args) -> Option<TokenStream> {
 
 /// The arm for a lock that is skipped because it has another holder.
 fn skipped(args: &Args, function: &Function) -> Option<TokenStream> {
-    let Contended::Skip(word) = &args.on_contended else {
+    let OnContended::Skip(word) = &args.on_contended else {
         return None;
     };
     let site = Span::mixed_site().located_at(word.span());
@@ -470,29 +474,29 @@ fn answer(args: &Args, function: &Function) -> TokenStream {
     let krate = args.krate.at(site);
     let written = function.output.written(&args.krate);
     let answer = match &args.on_contended {
-        Contended::Skip(_) => quote_spanned!(site=> return_skipped_or_error),
-        Contended::Error | Contended::Closure(_) => quote_spanned!(site=> return_error),
+        OnContended::Skip(_) => quote_spanned!(site=> return_skipped_or_error),
+        OnContended::Error | OnContended::Closure(_) => quote_spanned!(site=> return_error),
     };
     quote_spanned! {site=>
-        #krate::macro_support::answered(#krate::macro_support::#answer::<#written>)
+        #krate::macro_support::map_error_with(#krate::macro_support::#answer::<#written>)
     }
 }
 
 /// What an arm gets.
 #[derive(Clone, Copy)]
-enum Given {
+enum ErrorForm {
     Plain,
     Boxed,
 }
 
 /// The arm for an error that a handler answers.
-fn call(args: &Args, handler: &Handler, given: Given) -> TokenStream {
+fn call(args: &Args, handler: &Handler, given: ErrorForm) -> TokenStream {
     let site = Span::mixed_site().located_at(handler.span());
     let krate = args.krate.at(site);
     let [output, name] = ["output", "error"].map(|name| local(name, site));
     let error = match given {
-        Given::Plain => name.to_token_stream(),
-        Given::Boxed => quote_spanned!(site=> *#name),
+        ErrorForm::Plain => name.to_token_stream(),
+        ErrorForm::Boxed => quote_spanned!(site=> *#name),
     };
     let handler = match handler {
         Handler::Closure(closure) => closure.to_token_stream(),
@@ -510,16 +514,16 @@ fn call(args: &Args, handler: &Handler, given: Given) -> TokenStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Faults;
+    use crate::errors::Errors;
     use quote::quote;
 
     fn expanded(args: TokenStream, item: TokenStream) -> TokenStream {
-        let mut faults = Faults::default();
-        let function = Function::new(item, &mut faults);
-        let args = Args::new(args, &mut faults);
+        let mut errors = Errors::default();
+        let function = Function::new(item, &mut errors);
+        let args = Args::new(args, &mut errors);
         let function = function.expect("a function");
-        args.resolve(&function.scope, &mut faults);
-        assert_eq!(faults.messages(), <[&str; 0]>::default());
+        args.resolve(&function.scope, &mut errors);
+        assert_eq!(errors.messages(), <[&str; 0]>::default());
         expand(&args, function)
     }
 
@@ -622,13 +626,16 @@ mod tests {
                 }
             ),
         );
-        let places: Vec<_> = ["contended (", "async move", "busy (app"]
+        let places: Vec<_> = ["acquire_or_contended (", "async move", "busy (app"]
             .iter()
             .map(|part| text.find(part))
             .collect();
         assert!(places.iter().all(Option::is_some), "{places:?}");
         assert_eq!(
-            count(&text, &quote!(contended(__distributed_lock_acquire).await)),
+            count(
+                &text,
+                &quote!(acquire_or_contended(__distributed_lock_acquire).await)
+            ),
             1
         );
     }
@@ -799,16 +806,16 @@ mod tests {
     }
 
     #[test]
-    fn a_function_with_faults_is_warned_of_nothing() {
-        let mut faults = Faults::default();
+    fn a_function_with_errors_is_warned_of_nothing() {
+        let mut errors = Errors::default();
         let item = quote!(
             pub async fn f(id: u8) -> R {
                 #![allow(x)]
                 held.key()
             }
         );
-        let function = Function::new(item, &mut faults).expect("a function");
-        let args = Args::new(quote!(name = "{ide}", bind = held), &mut faults);
+        let function = Function::new(item, &mut errors).expect("a function");
+        let args = Args::new(quote!(name = "{ide}", bind = held), &mut errors);
         let text = without_lock(&args, &function).to_string();
         let head = quote!(#[allow(unused_variables, unused_mut)] pub async fn f(id: u8) -> R);
         let first = quote!(#![allow(x)] let held: &::lock_core::LockGuard =);

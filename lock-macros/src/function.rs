@@ -8,9 +8,9 @@ use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{Attribute, ReceiverKind, Signature, Token, Visibility};
 
-use crate::duration::Generics;
-use crate::error::Faults;
-use crate::output::Output;
+use crate::duration::GenericNames;
+use crate::errors::Errors;
+use crate::output::FnOutput;
 use crate::scope::Scope;
 
 /// An `async fn` with a body, or what `#[async_trait]` made of one.
@@ -19,22 +19,22 @@ pub(crate) struct Function {
     pub(crate) head: TokenStream,
     pub(crate) body: Body,
     pub(crate) scope: Scope,
-    pub(crate) generics: Generics,
-    pub(crate) output: Output,
-    pub(crate) shell: Shell,
+    pub(crate) generics: GenericNames,
+    pub(crate) output: FnOutput,
+    pub(crate) kind: FnKind,
     is_instrumented: bool,
     takes_self: bool,
 }
 
 /// What the body stands in.
-pub(crate) enum Shell {
+pub(crate) enum FnKind {
     AsyncFn,
     /// `Box::pin(async move { .. })`, which `#[async_trait]` makes of a body.
-    Boxed(Boxed),
+    BoxPin(BoxPin),
 }
 
 /// `Box::pin(async move { .. })` without the block.
-pub(crate) struct Boxed {
+pub(crate) struct BoxPin {
     /// What is before the parenthesis.
     path: TokenStream,
     parentheses: Span,
@@ -60,7 +60,7 @@ fn block(tokens: TokenStream, span: Span) -> Group {
     block
 }
 
-impl Boxed {
+impl BoxPin {
     fn around(&self, tokens: TokenStream, body: Span) -> TokenStream {
         let mut call: TokenStream = self.keywords.iter().cloned().collect();
         call.extend([TokenTree::Group(block(tokens, body))]);
@@ -72,20 +72,20 @@ impl Boxed {
 }
 
 impl Function {
-    /// Reads `item`; what is wrong with it goes to `faults`.
-    pub(crate) fn new(item: TokenStream, faults: &mut Faults) -> Option<Self> {
+    /// Reads `item`; what is wrong with it goes to `errors`.
+    pub(crate) fn new(item: TokenStream, errors: &mut Errors) -> Option<Self> {
         let (head, body) = cut(item);
         let read = match read_head.parse2(head.clone()) {
             Ok(read) => read,
-            Err(fault) => {
-                faults.push(fault);
+            Err(error) => {
+                errors.push(error);
                 return None;
             }
         };
         let (attributes, signature) = match read {
-            Head::Function(attributes, signature) => (attributes, signature),
-            Head::Other(keyword) => {
-                faults.at(
+            ItemHead::Function(attributes, signature) => (attributes, signature),
+            ItemHead::Other(keyword) => {
+                errors.at(
                     keyword,
                     "`#[distributed_lock]` belongs on a function; annotate each method",
                 );
@@ -96,19 +96,19 @@ impl Function {
         let boxed = body
             .as_ref()
             .and_then(Body::unbox)
-            .zip(Output::of_boxed(&signature))
+            .zip(FnOutput::of_boxed(&signature))
             .filter(|_| signature.asyncness.is_none());
-        let sound = boxed.is_some() || check(&attributes, &signature, faults);
+        let sound = boxed.is_some() || check(&attributes, &signature, errors);
         let Some(body) = body else {
-            faults.at(
+            errors.at(
                 signature.fn_token.span,
                 "method has no body; annotate the implementation",
             );
             return None;
         };
-        let (body, output, shell) = match boxed {
-            Some(((shell, body), output)) => (body, output, Shell::Boxed(shell)),
-            None => (body, Output::new(&signature), Shell::AsyncFn),
+        let (body, output, kind) = match boxed {
+            Some(((kind, body), output)) => (body, output, FnKind::BoxPin(kind)),
+            None => (body, FnOutput::new(&signature), FnKind::AsyncFn),
         };
         sound.then(|| Self {
             head,
@@ -117,9 +117,9 @@ impl Function {
                 &signature,
                 attributes.iter().any(|it| is_called(it, "test")),
             ),
-            generics: Generics::new(&signature),
+            generics: GenericNames::new(&signature),
             output,
-            shell,
+            kind,
             is_instrumented: attributes.iter().any(|it| is_called(it, "instrument")),
             takes_self: signature
                 .receiver()
@@ -131,9 +131,9 @@ impl Function {
     pub(crate) fn with(&self, steps: TokenStream) -> TokenStream {
         let head = &self.head;
         let inner_attributes = &self.body.inner_attributes;
-        let (steps, braces) = match &self.shell {
-            Shell::AsyncFn => (steps, self.body.span),
-            Shell::Boxed(shell) => (shell.around(steps, self.body.span), shell.braces),
+        let (steps, braces) = match &self.kind {
+            FnKind::AsyncFn => (steps, self.body.span),
+            FnKind::BoxPin(kind) => (kind.around(steps, self.body.span), kind.braces),
         };
         let block = block(quote!(#inner_attributes #steps), braces);
         quote!(#head #block)
@@ -341,13 +341,13 @@ fn braces(group: &Group) -> Option<Group> {
     }
 }
 
-enum Head {
+enum ItemHead {
     Function(Vec<Attribute>, Box<Signature>),
     /// Some other item; the span is its keyword's.
     Other(Span),
 }
 
-fn read_head(input: ParseStream<'_>) -> syn::Result<Head> {
+fn read_head(input: ParseStream<'_>) -> syn::Result<ItemHead> {
     let attributes = input.call(Attribute::parse_outer)?;
     input.parse::<Visibility>()?;
     let ahead = input.fork();
@@ -360,17 +360,17 @@ fn read_head(input: ParseStream<'_>) -> syn::Result<Head> {
         ahead.parse::<TokenTree>()?;
     }
     if ahead.peek(Token![fn]) {
-        return Ok(Head::Function(attributes, Box::new(input.parse()?)));
+        return Ok(ItemHead::Function(attributes, Box::new(input.parse()?)));
     }
     let keyword = input.span();
     input.parse::<TokenStream>()?;
-    Ok(Head::Other(keyword))
+    Ok(ItemHead::Other(keyword))
 }
 
 /// Whether a lock can be held for the time of this function.
-fn check(attributes: &[Attribute], signature: &Signature, faults: &mut Faults) -> bool {
+fn check(attributes: &[Attribute], signature: &Signature, errors: &mut Errors) -> bool {
     if let Some(constness) = &signature.constness {
-        faults.on(constness, "`const fn` cannot hold a lock");
+        errors.on(constness, "`const fn` cannot hold a lock");
         return false;
     }
     if signature.asyncness.is_some() {
@@ -386,7 +386,7 @@ fn check(attributes: &[Attribute], signature: &Signature, faults: &mut Faults) -
     } else if signature.ident == "main" {
         message.push_str("; put it above `#[tokio::main]`");
     }
-    faults.on(signature.fn_token, message);
+    errors.on(signature.fn_token, message);
     false
 }
 
@@ -428,8 +428,8 @@ impl Body {
         }
     }
 
-    /// The shell and the block of `Box::pin(async move { .. })`, when there is nothing else.
-    fn unbox(&self) -> Option<(Boxed, Self)> {
+    /// The kind and the block of `Box::pin(async move { .. })`, when there is nothing else.
+    fn unbox(&self) -> Option<(BoxPin, Self)> {
         let mut tokens: Vec<TokenTree> = self.statements.clone().into_iter().collect();
         let Some(TokenTree::Group(call)) = tokens.pop() else {
             return None;
@@ -456,13 +456,13 @@ impl Body {
                 && second == "move"
                 && block.delimiter() == Delimiter::Brace =>
             {
-                let shell = Boxed {
+                let kind = BoxPin {
                     path: pin,
                     parentheses: call.span(),
                     keywords: [first.clone().into(), second.clone().into()],
                     braces: self.span,
                 };
-                Some((shell, Self::new(block)))
+                Some((kind, Self::new(block)))
             }
             _ => None,
         }
@@ -481,24 +481,24 @@ impl Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::value::Krate;
+    use crate::value::CratePath;
 
     fn read(item: TokenStream) -> (Option<Function>, Vec<String>) {
-        let mut faults = Faults::default();
-        let function = Function::new(item, &mut faults);
-        (function, faults.messages())
+        let mut errors = Errors::default();
+        let function = Function::new(item, &mut errors);
+        (function, errors.messages())
     }
 
     fn good(item: TokenStream) -> Function {
-        let (function, faults) = read(item);
-        assert_eq!(faults, <[&str; 0]>::default());
-        function.expect("no fault")
+        let (function, errors) = read(item);
+        assert_eq!(errors, <[&str; 0]>::default());
+        function.expect("no error")
     }
 
-    fn fault(item: TokenStream) -> String {
-        let (function, faults) = read(item);
+    fn error(item: TokenStream) -> String {
+        let (function, errors) = read(item);
         assert!(function.is_none());
-        faults.join("\n")
+        errors.join("\n")
     }
 
     fn hidden(inner: TokenStream) -> Group {
@@ -587,19 +587,19 @@ mod tests {
     fn only_async_functions_can_hold_a_lock() {
         let plain = "`#[distributed_lock]` needs an `async fn`";
         assert_eq!(
-            fault(quote!(
+            error(quote!(
                 fn f() {}
             )),
             plain
         );
         assert_eq!(
-            fault(quote!(
+            error(quote!(
                 pub unsafe extern "C" fn f() {}
             )),
             plain
         );
         assert_eq!(
-            fault(quote!(
+            error(quote!(
                 fn f();
             )),
             format!(
@@ -608,14 +608,14 @@ mod tests {
             )
         );
         assert_eq!(
-            fault(quote!(
+            error(quote!(
                 #[test]
                 fn f() {}
             )),
             format!("{plain}; put it above `#[tokio::test]`")
         );
         assert_eq!(
-            fault(quote!(
+            error(quote!(
                 #[doc = "x"]
                 #[::core::prelude::v1::test]
                 fn f() {}
@@ -623,26 +623,26 @@ mod tests {
             format!("{plain}; put it above `#[tokio::test]`")
         );
         assert_eq!(
-            fault(quote!(
+            error(quote!(
                 #[tokio::test]
                 fn case_1() {}
             )),
             format!("{plain}; put it above `#[test_case]`")
         );
         assert_eq!(
-            fault(quote!(
+            error(quote!(
                 fn main() {}
             )),
             format!("{plain}; put it above `#[tokio::main]`")
         );
         assert_eq!(
-            fault(quote!(
+            error(quote!(
                 const fn f() {}
             )),
             "`const fn` cannot hold a lock"
         );
         assert_eq!(
-            fault(quote!(
+            error(quote!(
                 async fn f();
             )),
             "method has no body; annotate the implementation"
@@ -700,7 +700,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                fault(item.clone()),
+                error(item.clone()),
                 "`#[distributed_lock]` belongs on a function; annotate each method",
                 "{item}"
             );
@@ -708,10 +708,10 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_signature_is_a_fault() {
-        assert_ne!(fault(quote!(async fn f(a) {})), "");
-        assert_ne!(fault(quote!(async fn {})), "");
-        assert_ne!(fault(quote!()), "");
+    fn an_unreadable_signature_is_a_error() {
+        assert_ne!(error(quote!(async fn f(a) {})), "");
+        assert_ne!(error(quote!(async fn {})), "");
+        assert_ne!(error(quote!()), "");
     }
 
     #[test]
@@ -725,12 +725,12 @@ mod tests {
                 ::std::boxed::Box::pin(async move { let id = id; g(id) })
             }
         });
-        assert!(matches!(function.shell, Shell::Boxed(_)));
+        assert!(matches!(function.kind, FnKind::BoxPin(_)));
         assert_eq!(
             function.body.statements.to_string(),
             quote!(let id = id; g(id)).to_string()
         );
-        let output = function.output.expand(&Krate::default()).to_string();
+        let output = function.output.expand(&CratePath::default()).to_string();
         assert!(output.contains("ReturnType :: < R > :: new"), "{output}");
     }
 
@@ -747,7 +747,7 @@ mod tests {
             quote!(),
         ] {
             assert_eq!(
-                fault(quote!(fn f() -> Pin<Box<dyn Future<Output = R>>> { #body })),
+                error(quote!(fn f() -> Pin<Box<dyn Future<Output = R>>> { #body })),
                 "`#[distributed_lock]` needs an `async fn`",
                 "{body}"
             );

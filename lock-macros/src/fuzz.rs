@@ -19,7 +19,7 @@ const ATTRIBUTES: [&str; 9] = [
     r#"name = "a:{self.id.0}:{r#type}", hash_tag = "{user}", renew = never, min_hold = "1ms""#,
     r#"name = lock_name!("x:{}:{a.b}", f(a)?), ttl = dynamic(self.ttl), wait = dynamic(w)"#,
     r#"name = format!("{}", a), ttl = T::TTL, max_hold = Duration::from_secs(60), renew = "1s""#,
-    r#"name = ["a", "{b}"], mode = read, permits = 3, crate = ::locks::core"#,
+    r#"name = ["a", "{b}"], wait = "0s", on_contended = skip, crate = ::locks::core"#,
     r#"name = "{{tag}}:{a}", on_contended = |e| Err(e.into()), on_error = { let a = a.clone(); move |e| a.f(e) }"#,
     r"name = NAME, on_contended = skip, on_error = (|_| None), on_lost = continue, release = background",
     r#"name = "x", bind = held, manager = match a { 1 => &self.b, _ => &c }, key = "y", expire = 5min"#,
@@ -39,15 +39,13 @@ const FUNCTIONS: [&str; 9] = [
 ];
 
 /// What is put in: keywords, options, and what the parser looks for.
-const WORDS: [&str; 56] = [
+const WORDS: [&str; 54] = [
     "name",
     "ttl",
     "wait",
     "renew",
     "max_hold",
     "min_hold",
-    "mode",
-    "permits",
     "on_contended",
     "on_error",
     "on_lost",

@@ -1,13 +1,13 @@
 //! The `#[distributed_lock]` attribute of `lock-core`, which re-exports it.
 //!
-//! The crate is a pipeline of functions on tokens: `args` reads the options (`duration`, `terms`,
-//! `template`, `value`), `function` the function (`scope`, `output`), `expand` writes. Faults are
-//! collected on the way (`error`), so that one compile reports all of them. `manifest` looks into the
+//! The crate is a pipeline of functions on tokens: `args` reads the options (`duration`, `timing`,
+//! `template`, `value`), `function` the function (`scope`, `output`), `expand` writes. Errors are
+//! collected on the way (`errors`), so that one compile reports all of them. `manifest` looks into the
 //! user's Cargo.toml for the name of `lock-core`. `lock_name` is the template for the builder.
 
 mod args;
 mod duration;
-mod error;
+mod errors;
 mod expand;
 mod function;
 #[cfg(test)]
@@ -19,13 +19,13 @@ mod scope;
 #[cfg(test)]
 mod snapshots;
 mod template;
-mod terms;
+mod timing;
 mod value;
 
 use proc_macro2::{Span, TokenStream};
 
 use crate::args::Args;
-use crate::error::Faults;
+use crate::errors::Errors;
 use crate::function::Function;
 
 /// Runs an `async fn` under a distributed lock.
@@ -49,7 +49,7 @@ use crate::function::Function;
 /// |---|---|---|
 /// | `name` | `"order:{order.id}"`, or an expression that is `Into<LockName>` | required |
 /// | `ttl` | how long the lock outlives a crashed holder: `"30s"`, 100 ms to 24 h, or `dynamic(expression)` | the manager's |
-/// | `wait` | how long to wait for another holder: `"5s"`, or `dynamic(expression)` | one attempt |
+/// | `wait` | how long to wait for another holder: `"5s"`, or `dynamic(expression)`; `"0s"` tries once | the manager's `default_wait`, 5 s; with `on_contended = skip` one attempt |
 /// | `renew` | `auto`, `never`, or how often while the body runs: `"10s"` | `auto` |
 /// | `max_hold` | the longest time the lock is held, however it is renewed | no limit |
 /// | `min_hold` | the shortest time the key stays, also after the body | none |
@@ -93,25 +93,25 @@ pub fn __lock_name(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
 }
 
 fn annotate(args: TokenStream, item: TokenStream) -> TokenStream {
-    let mut faults = Faults::default();
-    let function = Function::new(item.clone(), &mut faults);
-    let args = Args::new(args, &mut faults);
+    let mut errors = Errors::default();
+    let function = Function::new(item.clone(), &mut errors);
+    let args = Args::new(args, &mut errors);
     let Some(function) = function else {
         // It is left as it was: the rest of the file keeps its types and its completion.
-        let mut output = faults.to_tokens();
+        let mut output = errors.to_tokens();
         output.extend(item);
         return output;
     };
-    args.resolve(&function.scope, &mut faults);
+    args.resolve(&function.scope, &mut errors);
     if args.krate.is_default()
-        && let Some(fault) = manifest::fault()
+        && let Some(error) = manifest::error()
     {
-        faults.at(Span::call_site(), fault);
+        errors.at(Span::call_site(), error);
     }
-    if faults.is_empty() {
+    if errors.is_empty() {
         return expand::expand(&args, function);
     }
-    let mut output = faults.to_tokens();
+    let mut output = errors.to_tokens();
     output.extend(expand::without_lock(&args, &function));
     output
 }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_with_faults_is_left_as_it_was() {
+    fn a_function_with_errors_is_left_as_it_was() {
         for item in [
             quote!(async fn f(a: u8) -> R { half typed . }),
             quote!(

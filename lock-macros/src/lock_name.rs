@@ -6,40 +6,40 @@ use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Ident, LitStr, Token};
 
-use crate::error::Faults;
+use crate::errors::Errors;
 use crate::template::Template;
-use crate::value::Krate;
+use crate::value::CratePath;
 
 const NO_TEMPLATE: &str = "expected a template: `lock_name!(\"order:{}\", expression)`";
 
 /// Reads `$crate, "template", expression, ..`.
 pub(crate) fn expand(input: TokenStream) -> TokenStream {
-    let mut faults = Faults::default();
+    let mut errors = Errors::default();
     let read = |input: ParseStream<'_>| {
-        let krate = Krate::of_macro(input.call(Ident::parse_any)?);
+        let krate = CratePath::of_macro(input.call(Ident::parse_any)?);
         input.parse::<Token![,]>()?;
-        let name = read(input, &krate, &mut faults);
-        let name = name.unwrap_or_else(|fault| {
-            faults.push(fault);
+        let name = read(input, &krate, &mut errors);
+        let name = name.unwrap_or_else(|error| {
+            errors.push(error);
             None
         });
-        // What is left behind a fault is not read.
+        // What is left behind an error is not read.
         input.parse::<TokenStream>()?;
         Ok(name
-            .filter(|_| faults.is_empty())
-            .unwrap_or_else(|| no_name(&faults, &krate)))
+            .filter(|_| errors.is_empty())
+            .unwrap_or_else(|| no_name(&errors, &krate)))
     };
-    Parser::parse2(read, input).unwrap_or_else(|fault| fault.to_compile_error())
+    Parser::parse2(read, input).unwrap_or_else(|error| error.to_compile_error())
 }
 
-/// The faults where a name was to stand, and something of its type, so that they stay the only
+/// The errors where a name was to stand, and something of its type, so that they stay the only
 /// ones.
-fn no_name(faults: &Faults, krate: &Krate) -> TokenStream {
+fn no_name(errors: &Errors, krate: &CratePath) -> TokenStream {
     let site = Span::mixed_site();
     let krate = krate.at(site);
-    let faults = faults.to_tokens();
+    let errors = errors.to_tokens();
     quote_spanned! {site=> {
-        #faults
+        #errors
         #krate::macro_support::typed_return(
             #krate::macro_support::ReturnType::<#krate::LockName>::new(),
         )
@@ -48,8 +48,8 @@ fn no_name(faults: &Faults, krate: &Krate) -> TokenStream {
 
 fn read(
     input: ParseStream<'_>,
-    krate: &Krate,
-    faults: &mut Faults,
+    krate: &CratePath,
+    errors: &mut Errors,
 ) -> syn::Result<Option<TokenStream>> {
     if !input.peek(LitStr) {
         let span = if input.is_empty() {
@@ -68,7 +68,7 @@ fn read(
         }
         expressions.push(input.parse()?);
     }
-    let Some(template) = Template::of_lock_name(&literal, faults) else {
+    let Some(template) = Template::of_lock_name(&literal, errors) else {
         return Ok(None);
     };
     for named in expressions
@@ -76,10 +76,10 @@ fn read(
         .filter(|value| matches!(value, Expr::Assign(_)))
     {
         let message = "named expressions are not supported; write `{}`, which takes the next one";
-        faults.on(named, message);
+        errors.on(named, message);
     }
     let (asked, given) = (template.expressions(), expressions.len());
-    if asked != given && faults.is_empty() {
+    if asked != given && errors.is_empty() {
         let message = format!(
             "the template has {asked} `{{}}`, and {given} {} behind it",
             if given == 1 {
@@ -88,7 +88,7 @@ fn read(
                 "expressions stand"
             }
         );
-        faults.at(template.span(), message);
+        errors.at(template.span(), message);
     }
     // In parentheses, so that `&` takes all of it.
     let expressions = expressions
@@ -117,12 +117,12 @@ mod tests {
     fn braces_take_the_expressions_in_turn() {
         let text = expanded(&quote!("a:{}:{b.c}:{}", f(x), y + 1));
         for expected in [
-            "krate :: macro_support :: template (& [",
-            "Part :: Text (\"a:\")",
+            "krate :: macro_support :: name_from_template (& [",
+            "NamePart :: Text (\"a:\")",
             "match (& (f (x)) , & (y + 1) ,)",
-            "Part :: Value (& * __distributed_lock_value_0)",
+            "NamePart :: Value (& * __distributed_lock_value_0)",
             "match & b . c { __distributed_lock_value =>",
-            "Part :: Value (& * __distributed_lock_value_1)",
+            "NamePart :: Value (& * __distributed_lock_value_1)",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }

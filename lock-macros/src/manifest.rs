@@ -8,13 +8,13 @@ use std::{env, fs};
 ///
 /// Read for each function: an editor's process expands those of many crates, and the file may
 /// change meanwhile.
-pub(crate) fn fault() -> Option<String> {
+pub(crate) fn error() -> Option<String> {
     let folder = env::var_os("CARGO_MANIFEST_DIR")?;
     let manifest = fs::read_to_string(Path::new(&folder).join("Cargo.toml")).ok()?;
-    fault_of(&manifest)
+    error_of(&manifest)
 }
 
-fn fault_of(manifest: &str) -> Option<String> {
+fn error_of(manifest: &str) -> Option<String> {
     if !manifest.contains("lock-core") && !manifest.contains("lock_core") {
         return Some(
             "Cargo.toml has no dependency `lock-core`; if it is renamed or re-exported, say where \
@@ -105,7 +105,7 @@ mod tests {
             // Not understood, and so not judged.
             "# lock-core comes by way of another crate",
         ] {
-            assert_eq!(fault_of(manifest), None, "{manifest}");
+            assert_eq!(error_of(manifest), None, "{manifest}");
         }
     }
 
@@ -119,21 +119,21 @@ mod tests {
             "[target.'cfg(unix)'.dev-dependencies]\nlocks = { package = \"lock-core\" }",
         ] {
             assert_eq!(
-                fault_of(manifest).as_deref(),
+                error_of(manifest).as_deref(),
                 Some("`lock-core` is called `locks` in Cargo.toml; add `crate = ::locks`"),
                 "{manifest}"
             );
         }
-        let dashed = fault_of("[dependencies]\nmy-locks = { package = \"lock-core\" }");
+        let dashed = error_of("[dependencies]\nmy-locks = { package = \"lock-core\" }");
         let dashed = dashed.unwrap_or_default();
         assert!(dashed.ends_with("add `crate = ::my_locks`"), "{dashed}");
         let other = "[dependencies]\nlocks = { package = \"lock-core-extras\" }";
-        assert_eq!(fault_of(other), None);
+        assert_eq!(error_of(other), None);
     }
 
     #[test]
     fn a_crate_without_the_dependency_is_asked_for_the_path() {
-        let fault = fault_of("[dependencies]\nlocks.workspace = true").unwrap_or_default();
-        assert!(fault.contains("no dependency `lock-core`"), "{fault}");
+        let error = error_of("[dependencies]\nlocks.workspace = true").unwrap_or_default();
+        assert!(error.contains("no dependency `lock-core`"), "{error}");
     }
 }

@@ -5,10 +5,10 @@ use quote::{ToTokens, TokenStreamExt, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{GenericArgument, Path, PathArguments, ReturnType, Signature, Type, TypeParamBound};
 
-use crate::value::Krate;
+use crate::value::CratePath;
 
 /// What the function returns.
-pub(crate) enum Output {
+pub(crate) enum FnOutput {
     Never(Span),
     /// As the signature says. The tokens are those of the type, as far as it can be written in a
     /// body.
@@ -17,7 +17,7 @@ pub(crate) enum Output {
     Boxed(TokenStream),
 }
 
-impl Output {
+impl FnOutput {
     pub(crate) fn new(signature: &Signature) -> Self {
         match &signature.output {
             // The name is all there is to put a caret under.
@@ -53,7 +53,7 @@ impl Output {
     }
 
     /// An expression of the type `macro_support::ReturnType`.
-    pub(crate) fn expand(&self, krate: &Krate) -> TokenStream {
+    pub(crate) fn expand(&self, krate: &CratePath) -> TokenStream {
         let site = self.site();
         let support = krate.at(site);
         let written = match self {
@@ -66,7 +66,7 @@ impl Output {
 
     /// The type in the author's own tokens, for questions that may have an error as the answer:
     /// the compiler points at them.
-    pub(crate) fn written(&self, krate: &Krate) -> TokenStream {
+    pub(crate) fn written(&self, krate: &CratePath) -> TokenStream {
         match self {
             Self::Never(_) => {
                 let site = self.site();
@@ -164,9 +164,9 @@ mod tests {
     use proc_macro2::Delimiter;
     use quote::quote;
 
-    fn expanded(output: &Output) -> String {
+    fn expanded(output: &FnOutput) -> String {
         output
-            .expand(&Krate::default())
+            .expand(&CratePath::default())
             .to_string()
             .replace(' ', "")
     }
@@ -185,7 +185,7 @@ mod tests {
             ),
         ] {
             let function: syn::ItemFn = syn::parse2(item).expect("a function");
-            let output = Output::new(&function.sig);
+            let output = FnOutput::new(&function.sig);
             assert!(!output.is_never());
             assert_eq!(
                 expanded(&output),
@@ -214,7 +214,7 @@ mod tests {
         ] {
             let item = quote!(async fn f() -> #written {});
             let function: syn::ItemFn = syn::parse2(item).expect("a function");
-            let found = Output::new(&function.sig).written(&Krate::default());
+            let found = FnOutput::new(&function.sig).written(&CratePath::default());
             let found = found.to_string();
             let close = |text: &str| text.replace(' ', "");
             assert_eq!(close(&found), close(&expected.to_string()), "{written}");
@@ -227,7 +227,7 @@ mod tests {
         for written in [quote!(!), quote!(#hidden), quote!((!))] {
             let item = quote!(async fn f() -> #written {});
             let function: syn::ItemFn = syn::parse2(item).expect("a function");
-            let output = Output::new(&function.sig);
+            let output = FnOutput::new(&function.sig);
             assert!(output.is_never());
             assert!(expanded(&output).contains("::Never>"), "{written}");
         }
@@ -257,7 +257,7 @@ mod tests {
         ] {
             let function: syn::ItemFn =
                 syn::parse2(quote!(fn f() -> #written {})).expect("a function");
-            let output = Output::of_boxed(&function.sig).as_ref().map(expanded);
+            let output = FnOutput::of_boxed(&function.sig).as_ref().map(expanded);
             let expected = expected
                 .map(|inner| format!("::lock_core::macro_support::ReturnType::<{inner}>::new()"));
             assert_eq!(output, expected, "{written}");

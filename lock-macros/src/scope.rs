@@ -4,7 +4,7 @@ use proc_macro2::{Ident, TokenTree};
 use syn::ext::IdentExt;
 use syn::{Attribute, FnArg, GenericParam, Pat, Signature, Token, Type};
 
-use crate::error::{list, nearest};
+use crate::errors::{list, nearest};
 
 /// The parameters of a function, as its patterns bind them, and `self`.
 pub(crate) struct Scope {

@@ -4,9 +4,9 @@ use proc_macro2::{Ident, Literal, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
 use syn::LitStr;
 
-use crate::error::Faults;
+use crate::errors::Errors;
 use crate::scope::Scope;
-use crate::value::Krate;
+use crate::value::CratePath;
 
 /// The limit that `lock_core` sets to a name.
 const MAX_NAME: usize = 1024;
@@ -20,11 +20,11 @@ const TWO_TAGS: &str = "`hash_tag` cannot be combined with braces in `name`";
 const TOO_LONG: &str = "lock name is longer than 1024 bytes";
 
 #[derive(Debug, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Value {
-        head: Head,
-        fields: Vec<Field>,
+        head: PlaceholderHead,
+        fields: Vec<FieldAccess>,
         /// As it was written, without its braces.
         written: String,
     },
@@ -32,21 +32,21 @@ enum Part {
 
 /// What a placeholder begins with.
 #[derive(Debug, PartialEq, Eq)]
-enum Head {
+enum PlaceholderHead {
     Named(String),
     /// `{}` in `lock_name!`: the next expression.
     Next,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Field {
+enum FieldAccess {
     Named(String),
     Index(u32),
 }
 
 /// Where a template stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TemplateKind {
     /// `name = ".."`, where each placeholder names a parameter, as in `hash_tag`.
     Name,
     HashTag,
@@ -54,7 +54,7 @@ enum Place {
     LockName,
 }
 
-impl Place {
+impl TemplateKind {
     fn only_field_paths(self) -> &'static str {
         match self {
             Self::Name => {
@@ -80,25 +80,29 @@ impl Place {
 
 /// A template whose text was read; whether its placeholders exist is asked by `resolve`.
 pub(crate) struct Template {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
     written: String,
     span: Span,
 }
 
 impl Template {
-    pub(crate) fn new(literal: &LitStr, faults: &mut Faults) -> Option<Self> {
-        Self::parsed(literal, parse(&literal.value(), Place::Name), faults)
+    pub(crate) fn new(literal: &LitStr, errors: &mut Errors) -> Option<Self> {
+        Self::parsed(literal, parse(&literal.value(), TemplateKind::Name), errors)
     }
 
     /// Reads the template of `lock_name!`.
-    pub(crate) fn of_lock_name(literal: &LitStr, faults: &mut Faults) -> Option<Self> {
-        Self::parsed(literal, parse(&literal.value(), Place::LockName), faults)
+    pub(crate) fn of_lock_name(literal: &LitStr, errors: &mut Errors) -> Option<Self> {
+        Self::parsed(
+            literal,
+            parse(&literal.value(), TemplateKind::LockName),
+            errors,
+        )
     }
 
     /// Reads what is to stand between the braces of a hash tag.
-    pub(crate) fn hash_tag(literal: &LitStr, faults: &mut Faults) -> Option<Self> {
-        let (parts, mut found) = read(&literal.value(), Place::HashTag);
-        let braces = |part: &Part| matches!(part, Part::Text(text) if text.contains(['{', '}']));
+    pub(crate) fn hash_tag(literal: &LitStr, errors: &mut Errors) -> Option<Self> {
+        let (parts, mut found) = read(&literal.value(), TemplateKind::HashTag);
+        let braces = |part: &TemplatePart| matches!(part, TemplatePart::Text(text) if text.contains(['{', '}']));
         if found.is_empty() {
             if parts.is_empty() {
                 found.push(EMPTY_TAG.into());
@@ -106,13 +110,13 @@ impl Template {
                 found.push(TAG_IN_BRACES.into());
             }
         }
-        Self::parsed(literal, (parts, found), faults)
+        Self::parsed(literal, (parts, found), errors)
     }
 
     fn parsed(
         literal: &LitStr,
-        (parts, found): (Vec<Part>, Vec<String>),
-        faults: &mut Faults,
+        (parts, found): (Vec<TemplatePart>, Vec<String>),
+        errors: &mut Errors,
     ) -> Option<Self> {
         let span = literal.span();
         if found.is_empty() {
@@ -123,26 +127,26 @@ impl Template {
             });
         }
         for message in found {
-            faults.at(span, message);
+            errors.at(span, message);
         }
         None
     }
 
     /// Checks what a name may not be when a hash tag is put before it.
-    pub(crate) fn check_behind_a_tag(&self, faults: &mut Faults) {
+    pub(crate) fn check_behind_a_tag(&self, errors: &mut Errors) {
         let name = sample(&self.parts);
         if name.contains(['{', '}']) {
-            faults.at(self.span, TWO_TAGS);
+            errors.at(self.span, TWO_TAGS);
         } else if is_companion(&name) {
-            faults.at(self.span, COMPANION);
+            errors.at(self.span, COMPANION);
         }
     }
 
     /// Checks that each placeholder begins with a parameter or `self`.
-    pub(crate) fn resolve(&self, option: &str, scope: &Scope, faults: &mut Faults) {
+    pub(crate) fn resolve(&self, option: &str, scope: &Scope, errors: &mut Errors) {
         for part in &self.parts {
-            if let Part::Value {
-                head: Head::Named(head),
+            if let TemplatePart::Value {
+                head: PlaceholderHead::Named(head),
                 ..
             } = part
                 && scope.find(head).is_none()
@@ -153,7 +157,7 @@ impl Template {
                 } else {
                     scope.unknown(head)
                 };
-                faults.at(self.span, message);
+                errors.at(self.span, message);
             }
         }
     }
@@ -163,8 +167,8 @@ impl Template {
         let mut template = self.written.clone();
         let mut expressions = String::new();
         for part in &self.parts {
-            if let Part::Value {
-                head: Head::Named(head),
+            if let TemplatePart::Value {
+                head: PlaceholderHead::Named(head),
                 written,
                 ..
             } = part
@@ -181,11 +185,11 @@ impl Template {
 
     /// How many expressions it takes.
     pub(crate) fn expressions(&self) -> usize {
-        let next = |part: &&Part| {
+        let next = |part: &&TemplatePart| {
             matches!(
                 part,
-                Part::Value {
-                    head: Head::Next,
+                TemplatePart::Value {
+                    head: PlaceholderHead::Next,
                     ..
                 }
             )
@@ -196,8 +200,8 @@ impl Template {
     /// What its placeholders begin with.
     pub(crate) fn heads(&self) -> impl Iterator<Item = String> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Value {
-                head: Head::Named(head),
+            TemplatePart::Value {
+                head: PlaceholderHead::Named(head),
                 ..
             } => Some(head.clone()),
             _ => None,
@@ -209,12 +213,12 @@ impl Template {
     }
 
     /// An expression of the type that `macro_support::acquire` takes as a name.
-    pub(crate) fn expand(&self, krate: &Krate, scope: &Scope) -> TokenStream {
+    pub(crate) fn expand(&self, krate: &CratePath, scope: &Scope) -> TokenStream {
         // The token of the parameter itself, or a parameter that was named inside a
         // `macro_rules!` macro would not be found.
         self.expand_with(krate, |head| match head {
-            Head::Named(name) => scope.find(name).into_token_stream(),
-            Head::Next => TokenStream::new(),
+            PlaceholderHead::Named(name) => scope.find(name).into_token_stream(),
+            PlaceholderHead::Next => TokenStream::new(),
         })
     }
 
@@ -222,18 +226,18 @@ impl Template {
     /// the next of `expressions`.
     pub(crate) fn expand_lock_name(
         &self,
-        krate: &Krate,
+        krate: &CratePath,
         expressions: impl IntoIterator<Item = TokenStream>,
     ) -> TokenStream {
         let mut expressions = expressions.into_iter();
         let site = Span::mixed_site().located_at(self.span);
         let (mut values, mut names) = (Vec::new(), Vec::new());
         let name = self.expand_with(krate, |head| match head {
-            Head::Named(name) if name == "self" => {
+            PlaceholderHead::Named(name) if name == "self" => {
                 Ident::new("self", self.span).into_token_stream()
             }
-            Head::Named(name) => identifier(name, self.span).into_token_stream(),
-            Head::Next => {
+            PlaceholderHead::Named(name) => identifier(name, self.span).into_token_stream(),
+            PlaceholderHead::Next => {
                 let value = expressions.next().unwrap_or_default();
                 let first: Option<TokenTree> = value.clone().into_iter().next();
                 let site = first.map_or(site, |first| site.located_at(first.span()));
@@ -257,24 +261,24 @@ impl Template {
 
     fn expand_with(
         &self,
-        krate: &Krate,
-        mut value: impl FnMut(&Head) -> TokenStream,
+        krate: &CratePath,
+        mut value: impl FnMut(&PlaceholderHead) -> TokenStream,
     ) -> TokenStream {
         let site = Span::mixed_site().located_at(self.span);
         let krate = krate.at(site);
         let parts = self.parts.iter().map(|part| match part {
-            Part::Text(text) => {
+            TemplatePart::Text(text) => {
                 let mut text = Literal::string(text);
                 text.set_span(site);
-                quote_spanned!(site=> #krate::macro_support::Part::Text(#text))
+                quote_spanned!(site=> #krate::macro_support::NamePart::Text(#text))
             }
-            Part::Value { head, fields, .. } => {
+            TemplatePart::Value { head, fields, .. } => {
                 let head = value(head);
                 // The compiler says of a whole expression that it is not `Display`, and would point
                 // at the whole template: it points at the parameter instead.
                 let first: Option<TokenTree> = head.clone().into_iter().next();
                 let head_site = first.map_or(site, |first| site.located_at(first.span()));
-                let part = quote_spanned!(head_site=> #krate::macro_support::Part::Value);
+                let part = quote_spanned!(head_site=> #krate::macro_support::NamePart::Value);
                 if fields.is_empty() {
                     return quote_spanned!(head_site=> #part(&#head));
                 }
@@ -283,11 +287,11 @@ impl Template {
                 quote_spanned!(head_site=> match &#head #(.#fields)* { #value => #part(#value) })
             }
         });
-        quote_spanned!(site=> #krate::macro_support::template(&[#(#parts),*]))
+        quote_spanned!(site=> #krate::macro_support::name_from_template(&[#(#parts),*]))
     }
 }
 
-impl Field {
+impl FieldAccess {
     fn parse(text: &str) -> Option<Self> {
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
             let index = text.parse().ok()?;
@@ -337,18 +341,18 @@ fn word(text: &str) -> Option<String> {
 }
 
 /// Reads a name: its parts, or everything that is wrong with it.
-fn parse(text: &str, place: Place) -> (Vec<Part>, Vec<String>) {
-    let (parts, mut faults) = read(text, place);
-    if faults.is_empty() {
-        faults.extend(shape(&parts).map(str::to_owned));
+fn parse(text: &str, kind: TemplateKind) -> (Vec<TemplatePart>, Vec<String>) {
+    let (parts, mut errors) = read(text, kind);
+    if errors.is_empty() {
+        errors.extend(shape(&parts).map(str::to_owned));
     }
-    (parts, faults)
+    (parts, errors)
 }
 
 /// Reads a template: its parts, and what is wrong with its braces and placeholders.
-fn read(text: &str, place: Place) -> (Vec<Part>, Vec<String>) {
-    let mut parts = Parts::default();
-    let mut faults = Vec::new();
+fn read(text: &str, kind: TemplateKind) -> (Vec<TemplatePart>, Vec<String>) {
+    let mut parts = TemplateBuilder::default();
+    let mut errors = Vec::new();
     let mut rest = text;
     while let Some(found) = rest.find(['{', '}']) {
         let (before, tail) = rest.split_at(found);
@@ -360,57 +364,62 @@ fn read(text: &str, place: Place) -> (Vec<Part>, Vec<String>) {
             parts.text("}");
             rest = after;
         } else if let Some(after) = tail.strip_prefix('}') {
-            faults.push("unmatched `}`; write `}}` for a literal brace".into());
+            errors.push("unmatched `}`; write `}}` for a literal brace".into());
             rest = after;
         } else {
             let inside = &tail[1..];
             let end = inside.find(['{', '}']).unwrap_or(inside.len());
             let (inside, after) = inside.split_at(end);
             if let Some(after) = after.strip_prefix('}') {
-                match placeholder(inside, place) {
+                match placeholder(inside, kind) {
                     Ok((head, fields)) => {
-                        faults.extend(parts.value(inside, head, fields));
+                        errors.extend(parts.value(inside, head, fields));
                     }
-                    Err(fault) => faults.push(fault),
+                    Err(error) => errors.push(error),
                 }
                 rest = after;
             } else {
-                faults.push("unmatched `{`; write `{{` for a literal brace".into());
+                errors.push("unmatched `{`; write `{{` for a literal brace".into());
                 rest = after;
             }
         }
     }
     parts.text(rest);
-    (parts.all, faults)
+    (parts.all, errors)
 }
 
 #[derive(Default)]
-struct Parts {
-    all: Vec<Part>,
+struct TemplateBuilder {
+    all: Vec<TemplatePart>,
     /// The last placeholder, as it was written.
     last: Option<String>,
 }
 
-impl Parts {
+impl TemplateBuilder {
     fn text(&mut self, more: &str) {
         if more.is_empty() {
             return;
         }
-        if let Some(Part::Text(text)) = self.all.last_mut() {
+        if let Some(TemplatePart::Text(text)) = self.all.last_mut() {
             text.push_str(more);
         } else {
-            self.all.push(Part::Text(more.into()));
+            self.all.push(TemplatePart::Text(more.into()));
         }
     }
 
-    /// Adds a placeholder; the answer is a fault when its value could run into the one before.
-    fn value(&mut self, written: &str, head: Head, fields: Vec<Field>) -> Option<String> {
+    /// Adds a placeholder; the answer is an error when its value could run into the one before.
+    fn value(
+        &mut self,
+        written: &str,
+        head: PlaceholderHead,
+        fields: Vec<FieldAccess>,
+    ) -> Option<String> {
         let apart = match self.all.last() {
             None => true,
-            Some(Part::Value { .. }) => false,
-            Some(Part::Text(text)) => text.chars().any(|c| !stands_for_itself(c)),
+            Some(TemplatePart::Value { .. }) => false,
+            Some(TemplatePart::Text(text)) => text.chars().any(|c| !stands_for_itself(c)),
         };
-        self.all.push(Part::Value {
+        self.all.push(TemplatePart::Value {
             head,
             fields,
             written: written.into(),
@@ -430,9 +439,12 @@ fn stands_for_itself(c: char) -> bool {
         || (!c.is_ascii() && c.is_alphabetic())
 }
 
-fn placeholder(inside: &str, place: Place) -> Result<(Head, Vec<Field>), String> {
+fn placeholder(
+    inside: &str,
+    kind: TemplateKind,
+) -> Result<(PlaceholderHead, Vec<FieldAccess>), String> {
     let written = inside.trim();
-    let only_fields = place.only_field_paths();
+    let only_fields = kind.only_field_paths();
     if written.contains("::") {
         return Err(only_fields.into());
     }
@@ -443,17 +455,19 @@ fn placeholder(inside: &str, place: Place) -> Result<(Head, Vec<Field>), String>
         ));
     }
     if written.is_empty() {
-        return match place {
-            Place::Name | Place::HashTag => Err("empty `{}`; name a parameter".into()),
-            Place::LockName => Ok((Head::Next, Vec::new())),
+        return match kind {
+            TemplateKind::Name | TemplateKind::HashTag => {
+                Err("empty `{}`; name a parameter".into())
+            }
+            TemplateKind::LockName => Ok((PlaceholderHead::Next, Vec::new())),
         };
     }
     let mut steps = written.split('.');
     let head = steps.next().unwrap_or_default();
     if !head.is_empty() && head.bytes().all(|byte| byte.is_ascii_digit()) {
-        let advice = match place {
-            Place::Name | Place::HashTag => "name a parameter",
-            Place::LockName => "write `{}`, which takes the next expression",
+        let advice = match kind {
+            TemplateKind::Name | TemplateKind::HashTag => "name a parameter",
+            TemplateKind::LockName => "write `{}`, which takes the next expression",
         };
         return Err(format!(
             "positional `{{{written}}}` is not supported; {advice}"
@@ -464,18 +478,18 @@ fn placeholder(inside: &str, place: Place) -> Result<(Head, Vec<Field>), String>
     let mut fields = Vec::new();
     for step in steps {
         if step.trim() == "await" {
-            return Err(place.no_await().into());
+            return Err(kind.no_await().into());
         }
-        fields.push(Field::parse(step).ok_or(only_fields)?);
+        fields.push(FieldAccess::parse(step).ok_or(only_fields)?);
     }
-    Ok((Head::Named(head), fields))
+    Ok((PlaceholderHead::Named(head), fields))
 }
 
 /// A name that the template could give: values are never empty and hold no brace.
-fn sample(parts: &[Part]) -> String {
+fn sample(parts: &[TemplatePart]) -> String {
     let pieces = parts.iter().map(|part| match part {
-        Part::Text(text) => text.as_str(),
-        Part::Value { .. } => "x",
+        TemplatePart::Text(text) => text.as_str(),
+        TemplatePart::Value { .. } => "x",
     });
     pieces.collect()
 }
@@ -488,7 +502,7 @@ fn is_companion(name: &str) -> bool {
 }
 
 /// What `lock_core` would refuse whatever the values are.
-fn shape(parts: &[Part]) -> Option<&'static str> {
+fn shape(parts: &[TemplatePart]) -> Option<&'static str> {
     let sample = sample(parts);
     if sample.is_empty() {
         return Some("lock name is empty");
@@ -516,36 +530,36 @@ fn shape(parts: &[Part]) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn text(text: &str) -> Part {
-        Part::Text(text.into())
+    fn text(text: &str) -> TemplatePart {
+        TemplatePart::Text(text.into())
     }
 
-    fn value(path: &str) -> Part {
+    fn value(path: &str) -> TemplatePart {
         let mut steps = path.split('.');
-        Part::Value {
-            head: Head::Named(steps.next().map(Into::into).unwrap_or_default()),
-            fields: steps.filter_map(Field::parse).collect(),
+        TemplatePart::Value {
+            head: PlaceholderHead::Named(steps.next().map(Into::into).unwrap_or_default()),
+            fields: steps.filter_map(FieldAccess::parse).collect(),
             written: String::new(),
         }
     }
 
     /// The parts of a template, without how placeholders were written.
-    fn parts(template: &str) -> Vec<Part> {
-        let (parts, faults) = parse(template, Place::Name);
-        assert_eq!(faults, <[String; 0]>::default(), "{template}");
+    fn parts(template: &str) -> Vec<TemplatePart> {
+        let (parts, errors) = parse(template, TemplateKind::Name);
+        assert_eq!(errors, <[String; 0]>::default(), "{template}");
         let without = |part| match part {
-            Part::Value { head, fields, .. } => Part::Value {
+            TemplatePart::Value { head, fields, .. } => TemplatePart::Value {
                 head,
                 fields,
                 written: String::new(),
             },
-            text @ Part::Text(_) => text,
+            text @ TemplatePart::Text(_) => text,
         };
         parts.into_iter().map(without).collect()
     }
 
-    fn faults(template: &str) -> Vec<String> {
-        parse(template, Place::Name).1
+    fn errors(template: &str) -> Vec<String> {
+        parse(template, TemplateKind::Name).1
     }
 
     #[test]
@@ -562,9 +576,13 @@ mod tests {
         assert_eq!(parts("{self.shop.0}:x"), [value("self.shop.0"), text(":x")]);
         assert_eq!(
             parts("{a.0.1.b}"),
-            [Part::Value {
-                head: Head::Named("a".into()),
-                fields: vec![Field::Index(0), Field::Index(1), Field::Named("b".into())],
+            [TemplatePart::Value {
+                head: PlaceholderHead::Named("a".into()),
+                fields: vec![
+                    FieldAccess::Index(0),
+                    FieldAccess::Index(1),
+                    FieldAccess::Named("b".into())
+                ],
                 written: String::new(),
             }]
         );
@@ -588,37 +606,37 @@ mod tests {
     fn single_braces_are_unmatched() {
         let open = "unmatched `{`; write `{{` for a literal brace";
         let close = "unmatched `}`; write `}}` for a literal brace";
-        assert_eq!(faults("a{"), [open]);
-        assert_eq!(faults("a{b"), [open]);
-        assert_eq!(faults("a}"), [close]);
-        assert_eq!(faults("{a}}"), [close]);
-        assert_eq!(faults("{{a}"), [close]);
-        assert_eq!(faults("{a{b}"), [open]);
-        assert_eq!(faults("}{"), [close, open]);
+        assert_eq!(errors("a{"), [open]);
+        assert_eq!(errors("a{b"), [open]);
+        assert_eq!(errors("a}"), [close]);
+        assert_eq!(errors("{a}}"), [close]);
+        assert_eq!(errors("{{a}"), [close]);
+        assert_eq!(errors("{a{b}"), [open]);
+        assert_eq!(errors("}{"), [close, open]);
     }
 
     #[test]
     fn what_format_would_take_is_refused() {
-        assert_eq!(faults("{}"), ["empty `{}`; name a parameter"]);
-        assert_eq!(faults("{ }"), ["empty `{}`; name a parameter"]);
+        assert_eq!(errors("{}"), ["empty `{}`; name a parameter"]);
+        assert_eq!(errors("{ }"), ["empty `{}`; name a parameter"]);
         assert_eq!(
-            faults("{0}"),
+            errors("{0}"),
             ["positional `{0}` is not supported; name a parameter"]
         );
         assert_eq!(
-            faults("{0.a}"),
+            errors("{0.a}"),
             ["positional `{0.a}` is not supported; name a parameter"]
         );
         assert_eq!(
-            faults("{x:?}"),
+            errors("{x:?}"),
             ["format spec `:?` is not allowed in a lock name"]
         );
         assert_eq!(
-            faults("{x.y:>8}"),
+            errors("{x.y:>8}"),
             ["format spec `:>8` is not allowed in a lock name"]
         );
         assert_eq!(
-            faults("{:?}"),
+            errors("{:?}"),
             ["format spec `:?` is not allowed in a lock name"]
         );
     }
@@ -645,8 +663,8 @@ mod tests {
             "{1a}",
         ] {
             assert_eq!(
-                faults(template),
-                [Place::Name.only_field_paths()],
+                errors(template),
+                [TemplateKind::Name.only_field_paths()],
                 "{template}"
             );
         }
@@ -656,7 +674,7 @@ mod tests {
     fn values_are_kept_apart() {
         for template in ["{a}{b}", "{a}x{b}", "{a}-{b}", "{a}_._{b}", "{a}ü{b}"] {
             assert_eq!(
-                faults(template),
+                errors(template),
                 ["nothing separates `{a}` from `{b}`; put `:` between them"],
                 "{template}"
             );
@@ -669,10 +687,10 @@ mod tests {
             "{a}…{b}",
             "{a}{{x}}{b}",
         ] {
-            assert_eq!(faults(template), <[String; 0]>::default(), "{template}");
+            assert_eq!(errors(template), <[String; 0]>::default(), "{template}");
         }
         assert_eq!(
-            faults("{a.b}{ c }{d}"),
+            errors("{a.b}{ c }{d}"),
             [
                 "nothing separates `{a.b}` from `{c}`; put `:` between them",
                 "nothing separates `{c}` from `{d}`; put `:` between them"
@@ -681,15 +699,15 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_of_a_template_are_reported() {
-        assert_eq!(faults("{}:{0}:{x:?}:{a()}:}").len(), 5);
+    fn all_errors_of_a_template_are_reported() {
+        assert_eq!(errors("{}:{0}:{x:?}:{a()}:}").len(), 5);
     }
 
     #[test]
     fn names_that_no_value_can_mend() {
-        assert_eq!(faults(""), ["lock name is empty"]);
-        assert_eq!(faults(&"x".repeat(1025)), [TOO_LONG]);
-        assert_eq!(faults(&"x".repeat(1024)), <[String; 0]>::default());
+        assert_eq!(errors(""), ["lock name is empty"]);
+        assert_eq!(errors(&"x".repeat(1025)), [TOO_LONG]);
+        assert_eq!(errors(&"x".repeat(1024)), <[String; 0]>::default());
         for template in [
             "{{",
             "}}",
@@ -699,28 +717,28 @@ mod tests {
             "{{a{{b}}",
             "{{a}}}}",
         ] {
-            assert_eq!(faults(template), [HASH_TAG], "{template}");
+            assert_eq!(errors(template), [HASH_TAG], "{template}");
         }
-        assert_eq!(faults("{{a}}:q"), [COMPANION]);
-        assert_eq!(faults("a:q"), <[String; 0]>::default());
+        assert_eq!(errors("{{a}}:q"), [COMPANION]);
+        assert_eq!(errors("a:q"), <[String; 0]>::default());
     }
 
     #[test]
     fn expands_to_parts() {
         let scope = Scope::sample(&["id", "r#type"], true);
-        let mut found = Faults::default();
+        let mut found = Errors::default();
         let literal = syn::parse_quote!("a:{id}:{type.0}:{self.r#fn}");
         let template = Template::new(&literal, &mut found);
         let tokens = template.map(|template| {
             template.resolve("name", &scope, &mut found);
-            template.expand(&Krate::default(), &scope).to_string()
+            template.expand(&CratePath::default(), &scope).to_string()
         });
         assert_eq!(found.messages(), <[&str; 0]>::default());
         let tokens = tokens.unwrap_or_default();
         for expected in [
-            ":: lock_core :: macro_support :: template (& [",
-            "Part :: Text (\"a:\")",
-            "Part :: Value (& id)",
+            ":: lock_core :: macro_support :: name_from_template (& [",
+            "NamePart :: Text (\"a:\")",
+            "NamePart :: Value (& id)",
             "match & r#type . 0 { __distributed_lock_value =>",
             "match & self . r#fn { __distributed_lock_value =>",
         ] {
@@ -731,7 +749,7 @@ mod tests {
     #[test]
     fn every_unknown_placeholder_is_reported() {
         let scope = Scope::sample(&["order_id"], false);
-        let mut found = Faults::default();
+        let mut found = Errors::default();
         let literal = syn::parse_quote!("{ordr_id}:{self.x}:{order_id}");
         if let Some(template) = Template::new(&literal, &mut found) {
             template.resolve("name", &scope, &mut found);

@@ -3,19 +3,19 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Expr, ExprClosure, ExprPath, Lit, UnOp};
+use syn::{Expr, ExprClosure, ExprPath, Lit};
 
-use crate::error::{Faults, list};
+use crate::errors::{Errors, list};
 use crate::scope::Scope;
 use crate::template::Template;
 
 /// The path under which the expansion finds `lock_core`.
 #[derive(Default)]
-pub(crate) struct Krate(Option<TokenStream>);
+pub(crate) struct CratePath(Option<TokenStream>);
 
-impl Krate {
-    pub(crate) fn new(value: Expr, faults: &mut Faults) -> Self {
-        Self(absolute(value, faults))
+impl CratePath {
+    pub(crate) fn new(value: Expr, errors: &mut Errors) -> Self {
+        Self(absolute(value, errors))
     }
 
     /// Whether it is `::lock_core`.
@@ -43,11 +43,9 @@ impl Krate {
 }
 
 /// What the lock is called.
-pub(crate) enum Name {
+pub(crate) enum NameArg {
     Template(Template),
     Expression(Expr),
-    /// All of them. The tokens are the whole list, if nothing is wrong in it so far.
-    List(Vec<Self>, Option<TokenStream>),
 }
 
 /// `$name:expr` of a `macro_rules!` macro arrives inside an invisible group.
@@ -58,117 +56,37 @@ pub(crate) fn peel(value: Expr) -> Expr {
     }
 }
 
-impl Name {
-    pub(crate) fn new(value: Expr, faults: &mut Faults) -> Option<Self> {
+impl NameArg {
+    pub(crate) fn new(value: Expr, errors: &mut Errors) -> Option<Self> {
         if let Expr::Lit(literal) = &value
             && let Lit::Str(text) = &literal.lit
         {
-            return Template::new(text, faults).map(Self::Template);
+            return Template::new(text, errors).map(Self::Template);
         }
         if let Expr::Macro(call) = &value
             && let Some(last) = call.mac.path.segments.last()
             && last.ident == "concat"
         {
             let message = "write one literal; `concat!` is not read as a template";
-            faults.on(&call.mac.path, message);
+            errors.on(&call.mac.path, message);
             return None;
         }
-        if let Expr::Array(array) = value {
-            let written = array.to_token_stream();
-            if array.elems.is_empty() {
-                faults.on(written, "lock name is empty");
-                return None;
-            }
-            let all = array.elems.len();
-            let elements = array.elems.into_iter();
-            let names: Vec<Self> = elements
-                .filter_map(|element| Self::new(peel(element), faults))
-                .collect();
-            let sound = names.len() == all;
-            return Some(Self::List(names, sound.then_some(written)));
-        }
-        refuse_await("name", &value, faults);
+        refuse_await("name", &value, errors);
         Some(Self::Expression(value))
     }
 
     /// Checks that each placeholder begins with a parameter or `self`.
-    pub(crate) fn resolve(&self, scope: &Scope, faults: &mut Faults) {
+    pub(crate) fn resolve(&self, scope: &Scope, errors: &mut Errors) {
         match self {
-            Self::Template(template) => template.resolve("name", scope, faults),
+            Self::Template(template) => template.resolve("name", scope, errors),
             Self::Expression(_) => {}
-            Self::List(names, written) => {
-                let before = faults.len();
-                for name in names {
-                    name.resolve(scope, faults);
-                }
-                if let Some(written) = written
-                    && faults.len() == before
-                {
-                    let message = "a list of names is not supported yet: it arrives with the \
-                                   other lock kinds; this version locks one name";
-                    faults.on(written, message);
-                }
-            }
         }
-    }
-}
-
-/// How a lock is held.
-pub(crate) struct Mode {
-    word: Ident,
-}
-
-impl Mode {
-    pub(crate) fn new(value: &Expr, faults: &mut Faults) -> Option<Self> {
-        let word = word("mode", value, &["exclusive", "read", "write"], "", faults)?;
-        Some(Self { word })
-    }
-}
-
-/// How many may hold a lock.
-pub(crate) struct Permits(Expr);
-
-impl Permits {
-    pub(crate) fn new(value: Expr, faults: &mut Faults) -> Option<Self> {
-        let message = match &value {
-            Expr::Lit(literal) => match &literal.lit {
-                Lit::Int(number) if number.base10_parse::<u128>().is_ok_and(|n| n > 0) => {
-                    return Some(Self(value));
-                }
-                Lit::Int(_) => "`permits` must be at least 1",
-                _ => "`permits` takes a whole number, such as `permits = 4`",
-            },
-            Expr::Unary(negative) if matches!(negative.op, UnOp::Neg(_)) => {
-                "`permits` must be at least 1"
-            }
-            _ => return Some(Self(value)),
-        };
-        faults.on(value, message);
-        None
-    }
-}
-
-/// Refuses what this version cannot do yet, rather than to hold another kind of lock than asked.
-pub(crate) fn refuse_kinds(mode: Option<&Mode>, permits: Option<&Permits>, faults: &mut Faults) {
-    let later = "is not supported yet: it arrives with the other lock kinds; this version has \
-                 exclusive locks only";
-    if let Some(permits) = permits {
-        let message = match mode {
-            Some(_) => "`permits` cannot be combined with `mode`".to_owned(),
-            None => format!("`permits` {later}"),
-        };
-        faults.on(&permits.0, message);
-    }
-    if let Some(Mode { word }) = mode
-        && word != "exclusive"
-    {
-        faults.on(word, format!("`mode = {word}` {later}"));
     }
 }
 
 /// What to do when another holder has the lock.
 #[derive(Default)]
-pub(crate) enum Contended {
+pub(crate) enum OnContended {
     /// It is an error like others.
     #[default]
     Error,
@@ -176,11 +94,11 @@ pub(crate) enum Contended {
     Closure(ExprClosure),
 }
 
-impl Contended {
-    pub(crate) fn new(value: Expr, faults: &mut Faults) -> Self {
+impl OnContended {
+    pub(crate) fn new(value: Expr, errors: &mut Errors) -> Self {
         let value = without_parentheses(value);
         if let Expr::Closure(closure) = value {
-            refuse_async("on_contended", &closure, faults);
+            refuse_async("on_contended", &closure, errors);
             return Self::Closure(closure);
         }
         let known = ["error", "skip"];
@@ -188,7 +106,7 @@ impl Contended {
             Expr::Path(_) => format!(", `|e| {}(e)`", shown(&value)),
             _ => ", `|e| ...`".into(),
         };
-        match word("on_contended", &value, &known, &closure, faults) {
+        match word("on_contended", &value, &known, &closure, errors) {
             Some(word) if word == "skip" => Self::Skip(word),
             _ => Self::Error,
         }
@@ -205,17 +123,17 @@ pub(crate) enum Handler {
 
 impl Handler {
     /// Reads `on_error`.
-    pub(crate) fn new(value: Expr, faults: &mut Faults) -> Option<Self> {
+    pub(crate) fn new(value: Expr, errors: &mut Errors) -> Option<Self> {
         match without_parentheses(value) {
             Expr::Closure(closure) => {
-                refuse_async("on_error", &closure, faults).then_some(Self::Closure(closure))
+                refuse_async("on_error", &closure, errors).then_some(Self::Closure(closure))
             }
             literal @ Expr::Lit(_) => {
-                faults.on(literal, "`on_error` takes a closure: `on_error = |e| ...`");
+                errors.on(literal, "`on_error` takes a closure: `on_error = |e| ...`");
                 None
             }
             expression => {
-                refuse_await("on_error", &expression, faults);
+                refuse_await("on_error", &expression, errors);
                 Some(Self::Expression(expression))
             }
         }
@@ -255,8 +173,8 @@ pub(crate) enum OnLost {
 }
 
 impl OnLost {
-    pub(crate) fn new(value: &Expr, faults: &mut Faults) -> Self {
-        match word("on_lost", value, &["cancel", "continue"], "", faults) {
+    pub(crate) fn new(value: &Expr, errors: &mut Errors) -> Self {
+        match word("on_lost", value, &["cancel", "continue"], "", errors) {
             Some(word) if word == "continue" => Self::Continue,
             _ => Self::Cancel,
         }
@@ -265,15 +183,15 @@ impl OnLost {
 
 /// Whether the release is waited for.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Release {
+pub(crate) enum ReleaseMode {
     #[default]
     Confirm,
     Background,
 }
 
-impl Release {
-    pub(crate) fn new(value: &Expr, faults: &mut Faults) -> Self {
-        match word("release", value, &["confirm", "background"], "", faults) {
+impl ReleaseMode {
+    pub(crate) fn new(value: &Expr, errors: &mut Errors) -> Self {
+        match word("release", value, &["confirm", "background"], "", errors) {
             Some(word) if word == "background" => Self::Background,
             _ => Self::Confirm,
         }
@@ -286,7 +204,7 @@ pub(crate) fn word(
     value: &Expr,
     words: &[&str],
     others: &str,
-    faults: &mut Faults,
+    errors: &mut Errors,
 ) -> Option<Ident> {
     if let Some(word) = bare_word(value)
         && words.iter().any(|known| word == known)
@@ -305,7 +223,7 @@ pub(crate) fn word(
         |meant| format!("did you mean `{meant}`?"),
     );
     let message = format!("unknown value `{written}` for `{option}`; {advice}");
-    faults.on(value, message);
+    errors.on(value, message);
     None
 }
 
@@ -323,11 +241,11 @@ pub(crate) fn bare_word(value: &Expr) -> Option<Ident> {
 }
 
 /// Names and managers are found before anything is waited for.
-pub(crate) fn refuse_await(option: &str, value: &Expr, faults: &mut Faults) {
+pub(crate) fn refuse_await(option: &str, value: &Expr, errors: &mut Errors) {
     let mut found = None;
     find_await(value.to_token_stream(), &mut found);
     if let Some(span) = found {
-        faults.at(span, format!("`.await` is not allowed in `{option}`"));
+        errors.at(span, format!("`.await` is not allowed in `{option}`"));
     }
 }
 
@@ -358,40 +276,40 @@ fn is_comma(token: &TokenTree) -> bool {
 }
 
 /// Whether the closure is a plain one.
-fn refuse_async(option: &str, closure: &ExprClosure, faults: &mut Faults) -> bool {
+fn refuse_async(option: &str, closure: &ExprClosure, errors: &mut Errors) -> bool {
     let Some(keyword) = &closure.asyncness else {
         return true;
     };
-    faults.on(
+    errors.on(
         keyword,
         format!("`{option}` cannot await; leave out `async`"),
     );
     false
 }
 
-pub(crate) fn identifier(value: &Expr, faults: &mut Faults) -> Option<Ident> {
+pub(crate) fn identifier(value: &Expr, errors: &mut Errors) -> Option<Ident> {
     if let Expr::Path(ExprPath { path, .. }) = value
         && let Some(ident) = path.get_ident()
         && ident != "self"
     {
         return Some(ident.clone());
     }
-    faults.on(value, "`bind` takes an identifier, such as `bind = held`");
+    errors.on(value, "`bind` takes an identifier, such as `bind = held`");
     None
 }
 
-pub(crate) fn hash_tag(value: &Expr, faults: &mut Faults) -> Option<Template> {
+pub(crate) fn hash_tag(value: &Expr, errors: &mut Errors) -> Option<Template> {
     if let Expr::Lit(literal) = value
         && let Lit::Str(text) = &literal.lit
     {
-        return Template::hash_tag(text, faults);
+        return Template::hash_tag(text, errors);
     }
     let message = "`hash_tag` takes a template, such as `hash_tag = \"{user_id}\"`";
-    faults.on(value, message);
+    errors.on(value, message);
     None
 }
 
-fn absolute(value: Expr, faults: &mut Faults) -> Option<TokenStream> {
+fn absolute(value: Expr, errors: &mut Errors) -> Option<TokenStream> {
     if let Expr::Path(ExprPath {
         path, qself: None, ..
     }) = &value
@@ -402,7 +320,7 @@ fn absolute(value: Expr, faults: &mut Faults) -> Option<TokenStream> {
             return Some(path.to_token_stream());
         }
     }
-    faults.on(
+    errors.on(
         value,
         "`crate` must be an absolute path, such as `::lock_core`",
     );

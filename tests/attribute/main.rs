@@ -12,7 +12,6 @@ mod names;
 mod options;
 mod outside;
 mod run_time;
-mod ticks;
 
 use std::time::Duration;
 

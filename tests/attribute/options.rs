@@ -78,7 +78,7 @@ async fn max_hold_ends_as_a_loss() {
     assert!(!is_held(&locks, "job").await);
 }
 
-#[distributed_lock(name = "cron", ttl = "30s", min_hold = "10s", manager = locks)]
+#[distributed_lock(name = "cron", wait = "0s", ttl = "30s", min_hold = "10s", manager = locks)]
 async fn nightly(locks: &LockManager, work: Duration) -> Result<Instant, LockError> {
     sleep(work).await;
     Ok(Instant::now())
@@ -123,7 +123,7 @@ async fn min_hold_is_waited_for() {
     assert!((10 * SECOND..11 * SECOND).contains(&passed), "{passed:?}");
 }
 
-#[distributed_lock(name = "cron", ttl = "5s", min_hold = "800ms", manager = locks)]
+#[distributed_lock(name = "cron", wait = "0s", ttl = "5s", min_hold = "800ms", manager = locks)]
 async fn short(locks: &LockManager) -> Result<(), LockError> {
     Ok(())
 }
@@ -218,7 +218,7 @@ async fn patient(locks: &LockManager) -> Result<u8, LockError> {
     Ok(7)
 }
 
-#[distributed_lock(name = "job", on_lost = cancel, release = confirm, mode = exclusive, manager = locks)]
+#[distributed_lock(name = "job", on_lost = cancel, release = confirm, manager = locks)]
 async fn by_the_defaults(locks: &LockManager) -> Result<bool, LockError> {
     Ok(is_held(locks, "job").await)
 }
@@ -330,11 +330,14 @@ async fn dynamic_times_are_checked_at_the_call() {
     };
     let short = regions(Duration::from_millis(99)).by_match(1, SECOND).await;
     assert!(matches!(short, Err(LockError::InvalidTtl { ttl }) if ttl.as_millis() == 99));
-    let zero = regions(SECOND).by_match(1, Duration::ZERO).await;
-    assert!(matches!(zero, Err(LockError::InvalidWait)), "{zero:?}");
     let regions = regions(SECOND);
+    let once = regions.by_match(1, Duration::ZERO).await;
+    assert!(once.expect("one attempt gets a free lock"));
     let _guard = regions.eu.lock("order").acquire().await.expect("free");
     let begun = Instant::now();
+    let once = regions.by_match(1, Duration::ZERO).await;
+    assert!(matches!(once, Err(LockError::Contended { .. })), "{once:?}");
+    assert_eq!(begun.elapsed(), Duration::ZERO);
     let contended = regions.by_match(1, 2 * SECOND).await;
     assert!(
         matches!(contended, Err(LockError::Timeout { .. })),

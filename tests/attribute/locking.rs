@@ -7,7 +7,7 @@ use lock_core::{LockError, LockManager, distributed_lock};
 
 use crate::is_held;
 
-#[distributed_lock(name = "order:{id}", manager = locks)]
+#[distributed_lock(name = "order:{id}", wait = "0s", manager = locks)]
 async fn held(locks: &LockManager, id: u64) -> Result<bool, LockError> {
     Ok(is_held(locks, "order:7").await && !is_held(locks, "order:8").await && id == 7)
 }

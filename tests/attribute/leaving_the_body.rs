@@ -139,10 +139,16 @@ async fn when_the_lock_is_lost() {
     let dropped = AtomicBool::new(false);
     let soon = Duration::from_secs(10);
     let answer = tokio::time::timeout(soon, robbed(&locks, &server, &dropped)).await;
-    assert!(matches!(answer, Ok(Err(LockError::Lost { .. }))), "{answer:?}");
+    assert!(
+        matches!(answer, Ok(Err(LockError::Lost { .. }))),
+        "{answer:?}"
+    );
     assert!(dropped.load(Ordering::SeqCst));
     let answer = tokio::time::timeout(soon, robbed_of_another(&locks, &server)).await;
-    assert!(matches!(answer, Ok(Some(LockError::Lost { .. }))), "{answer:?}");
+    assert!(
+        matches!(answer, Ok(Some(LockError::Lost { .. }))),
+        "{answer:?}"
+    );
 }
 
 #[distributed_lock(name = "leave", wait = "0s", manager = locks)]

@@ -69,7 +69,10 @@ async fn within(locks: &LockManager, id: u64) -> Result<LockError, LockError> {
 #[tokio::test]
 async fn is_not_waited_for_by_who_holds_it() {
     let answer = within(&LockManager::in_memory(), 7).await;
-    assert!(matches!(answer, Ok(LockError::WouldDeadlock { .. })), "{answer:?}");
+    assert!(
+        matches!(answer, Ok(LockError::WouldDeadlock { .. })),
+        "{answer:?}"
+    );
 }
 
 #[distributed_lock(name = "nobody")]

@@ -9,9 +9,9 @@ use crate::is_held;
 /// The key that a call locked.
 type Key = Result<String, LockError>;
 
-fn fault(answer: Key) -> InvalidNameReason {
+fn reason(answer: Key) -> InvalidNameReason {
     match answer.expect_err("an invalid name") {
-        LockError::InvalidName { reason, .. } => fault,
+        LockError::InvalidName { reason, .. } => reason,
         other => unreachable!("{other}"),
     }
 }
@@ -47,18 +47,18 @@ async fn a_template_in_a_constant_is_an_error_at_the_call() {
     assert!(text.contains("order:{order_id}"), "{text}");
     assert!(text.contains("lock_name!"), "{text}");
     assert_eq!(
-        fault(unexpanded(7).await),
+        reason(unexpanded(7).await),
         InvalidNameReason::UnexpandedTemplate
     );
     let shop = Shop { id: 7 };
     assert_eq!(
-        fault(shop.unexpanded().await),
+        reason(shop.unexpanded().await),
         InvalidNameReason::UnexpandedTemplate
     );
     // A hash tag is no placeholder, unless it is called like a parameter.
     assert_eq!(with_a_tag("u1").await.expect("free"), "lock:{u1}:cart");
     assert_eq!(
-        fault(with_a_tag("user").await),
+        reason(with_a_tag("user").await),
         InvalidNameReason::UnexpandedTemplate
     );
 }
@@ -124,7 +124,7 @@ async fn lock_name_is_for_the_builder_too() {
             matches!(
                 error,
                 LockError::InvalidName {
-                    fault: InvalidNameReason::EmptyValue,
+                    reason: InvalidNameReason::EmptyValue,
                     ..
                 }
             ),
@@ -149,10 +149,10 @@ async fn displayed<T: fmt::Display + Sync>(value: T) -> Key {
 #[tokio::test]
 async fn a_display_that_fails_is_not_called_empty() {
     assert_eq!(
-        fault(displayed(Broken).await),
+        reason(displayed(Broken).await),
         InvalidNameReason::BrokenValue
     );
-    assert_eq!(fault(displayed("").await), InvalidNameReason::EmptyValue);
+    assert_eq!(reason(displayed("").await), InvalidNameReason::EmptyValue);
     assert_eq!(displayed(1).await.expect("free"), "lock:x:1");
 }
 

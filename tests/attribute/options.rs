@@ -329,7 +329,7 @@ async fn dynamic_times_are_checked_at_the_call() {
         ttl,
     };
     let short = regions(Duration::from_millis(99)).by_match(1, SECOND).await;
-    assert!(matches!(short, Err(LockError::InvalidTtl { ttl }) if ttl.as_millis() == 99));
+    assert!(matches!(short, Err(LockError::InvalidTtl { ttl, .. }) if ttl.as_millis() == 99));
     let regions = regions(SECOND);
     let once = regions.by_match(1, Duration::ZERO).await;
     assert!(once.expect("one attempt gets a free lock"));

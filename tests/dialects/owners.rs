@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use lock_core::{Handover, BackendErrorKind, Dialect, LockError, LockManager};
+use lock_core::{BackendErrorKind, Dialect, Handover, LockError, LockManager};
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
 use test_support::{Lost, Proxy, RedisServer, eventually_async};
 use tests::{SET_NX_PX, WATCH_MULTI, acquire_and_release, shut_down};
@@ -220,10 +220,16 @@ async fn what_was_taken_away_is_lost() {
                 server.cli(&["SET", KEY, theirs, "PX", "60000"]);
             }
             let error = held.renew().await.unwrap_err();
-            assert!(matches!(error, LockError::Lost { .. }), "{dialect}: {error}");
+            assert!(
+                matches!(error, LockError::Lost { .. }),
+                "{dialect}: {error}"
+            );
             assert!(held.is_lost());
             let error = held.release().await.unwrap_err();
-            assert!(matches!(error, LockError::Lost { .. }), "{dialect}: {error}");
+            assert!(
+                matches!(error, LockError::Lost { .. }),
+                "{dialect}: {error}"
+            );
             assert_eq!(exists(&server, KEY), theirs.is_some(), "{dialect}");
             server.cli(&["DEL", KEY]);
         }

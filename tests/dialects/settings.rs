@@ -13,7 +13,7 @@ fn reason(error: LockError) -> (Dialect, InvalidDialectReason) {
     match error {
         LockError::InvalidDialect {
             dialect, reason, ..
-        } => (dialect, fault),
+        } => (dialect, reason),
         error => panic!("{error}"),
     }
 }
@@ -67,7 +67,7 @@ async fn the_rights_that_are_named_are_enough() {
     for &dialect in Dialect::ALL {
         let row = format!("| `{dialect}` | `+");
         let Some(line) = page.lines().find(|line| line.starts_with(&row)) else {
-            assert_eq!(dialect, Dialect::Native, "README has its rights");
+            assert_eq!(dialect, Dialect::Native, "`guide::redis` has its rights");
             continue;
         };
         let server = RedisServer::start();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Handover, BackendErrorKind, Dialect, LockError, LockGuard, LockManager, Renew};
+use lock_core::{BackendErrorKind, Dialect, Handover, LockError, LockGuard, LockManager, Renew};
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
 use test_support::{Direction, Lost, Proxy, RedisServer, eventually_async};
 use tests::{SET_NX_PX, WATCH_MULTI, shut_down};
@@ -187,7 +187,11 @@ async fn an_unsettled_release_does_not_hold_up_a_shutdown() {
     let written = value(&server);
     proxy.lose_next(Lost::Reply, written);
     let error = held.release().await.unwrap_err();
-    assert_eq!(kind(&error), Some(BackendErrorKind::ReleaseUnconfirmed), "{error}");
+    assert_eq!(
+        kind(&error),
+        Some(BackendErrorKind::ReleaseUnconfirmed),
+        "{error}"
+    );
     let drained = tokio::time::timeout(SOON / 4, locks.shutdown()).await;
     drained.expect("nothing can be done any more").unwrap();
 }

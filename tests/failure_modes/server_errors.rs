@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use lock_core::{Handover, BackendErrorKind, LockError, LockManager, Renew};
+use lock_core::{BackendErrorKind, Handover, LockError, LockManager, Renew};
 use test_support::fixtures::{
     AT_ONCE, COUNTER, KEY, NAME, QUEUE, SOON, exists, keys, ms, time_to_expiry,
 };

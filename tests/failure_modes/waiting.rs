@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_core::{LockError, LockManager, InvalidNameReason, distributed_lock};
+use lock_core::{InvalidNameReason, LockError, LockManager, distributed_lock};
 use test_support::fixtures::{AT_ONCE, COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SOON, keys, ms};
 use test_support::{Direction, Proxy, RedisServer, eventually, eventually_async};
 use tests::{
@@ -251,7 +251,7 @@ async fn f52_names_are_short_text_and_values_do_not_run_together() {
         let LockError::InvalidName { reason, .. } = error else {
             panic!("{error}");
         };
-        assert_eq!(fault, expected);
+        assert_eq!(reason, expected);
     }
     assert_eq!(monitor.stop().from_clients().count(), 0);
     // Text is whatever it looks like to a shell or a terminal.

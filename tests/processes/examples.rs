@@ -13,7 +13,7 @@ mod gallery;
 mod nightly_job;
 mod orders;
 mod quickstart;
-mod readme;
+mod rights;
 
 /// The program of an example.
 ///

@@ -1,6 +1,6 @@
 //! What may be published on a channel by others, and who can read it.
 
-use lock_core::{LockError, LockManager, InvalidNameReason};
+use lock_core::{InvalidNameReason, LockError, LockManager};
 use test_support::fixtures::{KEY, LONG, NAME, QUEUE, SOON, ms};
 use test_support::{Connection, RedisServer, eventually_async};
 use tests::{shut_down, start_waiter};
@@ -335,7 +335,7 @@ async fn a_prefix_is_at_most_64_bytes() {
         let LockError::InvalidName { reason, .. } = &error else {
             panic!("{error}");
         };
-        assert_eq!(*fault, InvalidNameReason::PrefixTooLong);
+        assert_eq!(*reason, InvalidNameReason::PrefixTooLong);
         assert!(
             error.to_string().contains("longer than 64 bytes"),
             "{error}"

@@ -342,8 +342,8 @@ fn a_release_of_ten_thousand_entries_is_carried_out() {
     let server = RedisServer::start();
     crowd(&server, 10_000, "s", MINUTES);
     let script = include_str!("../../lock-core/src/backend/redis/scripts/release.lua");
-    let drive = include_str!("../../lock-core/src/backend/redis/scripts/drive.lua");
-    let script = script.replace("-- include drive.lua\n", drive);
+    let grant_next = include_str!("../../lock-core/src/backend/redis/scripts/grant_next.lua");
+    let script = script.replace("-- include grant_next.lua\n", grant_next);
     let mut words: Vec<String> = ["EVAL", &script, "4", KEY, QUEUE, COUNTER, "{lock:job}:g"]
         .map(ToOwned::to_owned)
         .into();

@@ -95,15 +95,15 @@ fn those_of_the_dialects_run_as_their_headers_say() {
     let run = |script: &str| run(&server, &format!("dialects/{script}"))[0].clone();
     let pttl = || server.cli(&["PTTL", "lock:a"]).integer();
 
-    assert_eq!(run("extend.lua"), "gone");
+    assert_eq!(run("renew.lua"), "gone");
     assert_eq!(run("release.lua"), "gone");
     assert_eq!(run("setnx_expire.lua"), "held");
     assert_eq!(run("setnx_expire.lua"), "held", "asking again");
     assert_eq!(server.cli(&["GET", "lock:a"]).text(), "me");
     server.cli(&["PEXPIRE", "lock:a", "5000"]);
-    assert_eq!(run("extend.lua"), "held");
+    assert_eq!(run("renew.lua"), "held");
     assert!(pttl() > 25_000);
-    assert_eq!(run("deadline_take.lua"), "busy", "it is no deadline");
+    assert_eq!(run("deadline_acquire.lua"), "busy", "it is no deadline");
     assert_eq!(run("release.lua"), "held");
     assert_eq!(keys(&server), Vec::<String>::new());
 
@@ -117,11 +117,11 @@ fn those_of_the_dialects_run_as_their_headers_say() {
 
     // The deadline that the headers name has passed long ago.
     server.cli(&["SET", "lock:a", "1763700000000"]);
-    assert_eq!(run("deadline_extend.lua"), "gone");
+    assert_eq!(run("deadline_renew.lua"), "gone");
     assert_eq!(run("deadline_release.lua"), "gone");
-    assert_eq!(run("deadline_take.lua"), "held");
+    assert_eq!(run("deadline_acquire.lua"), "held");
     assert!(pttl() > 25_000);
-    assert_eq!(run("deadline_take.lua"), "busy");
+    assert_eq!(run("deadline_acquire.lua"), "busy");
     assert_eq!(run("deadline_release.lua"), "gone", "another deadline");
 }
 
@@ -135,7 +135,7 @@ fn a_deadline_that_only_may_be_ours_is_left_alone() {
     let ahead = ahead.to_string();
     for (confirmed, answer) in [("1763700000000", "gone"), (&ahead, "held")] {
         server.cli(&["SET", "lock:a", &ahead]);
-        for (script, until) in [("deadline_extend", &*ahead), ("deadline_release", "0")] {
+        for (script, until) in [("deadline_renew", &*ahead), ("deadline_release", "0")] {
             let file = format!("{FOLDER}/dialects/{script}.lua");
             let text = std::fs::read_to_string(Path::new(&file)).unwrap();
             let call = [
@@ -149,7 +149,7 @@ fn a_deadline_that_only_may_be_ours_is_left_alone() {
     }
 }
 
-/// drive.lua is a part of two others; every other file is run above.
+/// grant_next.lua is a part of two others; every other file is run above.
 #[test]
 fn there_is_no_other_script() {
     let scripts_in = |folder: &str| {
@@ -163,16 +163,16 @@ fn there_is_no_other_script() {
     };
     assert_eq!(
         scripts_in(FOLDER),
-        ["acquire.lua", "drive.lua", "release.lua", "renew.lua"]
+        ["acquire.lua", "grant_next.lua", "release.lua", "renew.lua"]
     );
     assert_eq!(
         scripts_in(&format!("{FOLDER}/dialects")),
         [
-            "deadline_extend.lua",
+            "deadline_acquire.lua",
             "deadline_release.lua",
-            "deadline_take.lua",
-            "extend.lua",
+            "deadline_renew.lua",
             "release.lua",
+            "renew.lua",
             "repair.lua",
             "setnx_expire.lua"
         ]

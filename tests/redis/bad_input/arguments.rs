@@ -1,8 +1,8 @@
 //! Names, durations and intervals that are refused before anything is sent.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lock_core::{LockError, LockManager, LockRequest, InvalidNameReason, Renew};
+use lock_core::{InvalidNameReason, LockError, LockManager, LockRequest, Renew};
 use test_support::RedisServer;
 use test_support::fixtures::{COUNTER, NAME, SOON, all_keys, ms};
 
@@ -24,7 +24,7 @@ async fn refused_unseen(request: impl Fn(&LockManager) -> LockRequest) -> LockEr
 
 async fn name_fault(name: &str, fault: InvalidNameReason, words: &[&str]) {
     let error = refused_unseen(|locks| locks.lock(name)).await;
-    let LockError::InvalidName { fault: said, .. } = &error else {
+    let LockError::InvalidName { reason: said, .. } = &error else {
         panic!("{error}");
     };
     assert_eq!(*said, fault);
@@ -48,7 +48,12 @@ async fn names_that_are_too_long() {
 #[tokio::test]
 async fn names_with_stray_braces() {
     for name in ["{", "}", "a{}", "{a}{b}", "{a{b}}", "}a{", "{a", "a}"] {
-        name_fault(name, InvalidNameReason::Braces, &["hash tag", "{user1}:cart"]).await;
+        name_fault(
+            name,
+            InvalidNameReason::Braces,
+            &["hash tag", "{user1}:cart"],
+        )
+        .await;
     }
 }
 
@@ -82,7 +87,7 @@ async fn ttls_out_of_range() {
         Duration::MAX,
     ] {
         let error = refused_unseen(|locks| locks.lock(NAME).ttl(ttl)).await;
-        assert!(matches!(error, LockError::InvalidTtl { ttl: said } if said == ttl));
+        assert!(matches!(error, LockError::InvalidTtl { ttl: said, .. } if said == ttl));
         assert_says(&error, &["at least 100 ms", "at most 24 h"]);
         let connected = builder().default_ttl(ttl).connect("memory://").await;
         let error = connected.unwrap_err();
@@ -113,17 +118,20 @@ async fn renewal_intervals_out_of_range() {
 }
 
 #[tokio::test]
-async fn a_wait_of_zero() {
+async fn a_zero_wait_makes_one_attempt() {
     let server = RedisServer::start();
     for locks in [connect(&server).await, LockManager::in_memory()] {
         let request = locks.lock(NAME).wait(Duration::ZERO);
+        let held = request.clone().acquire().await.unwrap();
+        let begun = Instant::now();
         let error = request.clone().acquire().await.unwrap_err();
-        assert!(matches!(error, LockError::InvalidWait), "{error}");
-        assert_says(&error, &["longer than zero", "leave it out"]);
-        let error = request.try_acquire().await.unwrap_err();
-        assert!(matches!(error, LockError::InvalidWait), "{error}");
+        assert!(matches!(error, LockError::Contended { .. }), "{error}");
+        assert!(error.holder().is_some(), "{error}");
+        assert!(request.try_acquire().await.unwrap().is_none());
+        assert!(begun.elapsed() < Duration::from_millis(500));
+        held.release().await.unwrap();
     }
-    assert_eq!(all_keys(&server), Vec::<String>::new());
+    assert_eq!(all_keys(&server), [COUNTER]);
 }
 
 #[tokio::test]

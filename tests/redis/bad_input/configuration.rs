@@ -6,10 +6,15 @@ use test_support::{Helper, RedisServer};
 /// The attribute's answer in a process with this DISTRIBUTED_LOCK_URL, or none.
 fn ask(url: Option<&str>) -> String {
     let worker = env!("CARGO_BIN_EXE_lock-worker");
-    let without = Helper::new("env").arg("-u").arg("DISTRIBUTED_LOCK_URL").arg(worker);
+    let without = Helper::new("env")
+        .arg("-u")
+        .arg("DISTRIBUTED_LOCK_URL")
+        .arg(worker);
     let asking = match url {
         None => without.arg("ask"),
-        Some(url) => Helper::new(worker).env("DISTRIBUTED_LOCK_URL", url).arg("ask"),
+        Some(url) => Helper::new(worker)
+            .env("DISTRIBUTED_LOCK_URL", url)
+            .arg("ask"),
     };
     let process = asking.spawn();
     assert!(process.wait(SOON).success());

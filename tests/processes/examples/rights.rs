@@ -1,17 +1,17 @@
-//! The user that the README shows has all rights that locks need.
+//! The user that `guide::redis` shows has all rights that locks need.
 
 use lock_core::LockManager;
 use test_support::fixtures::SOON;
 use test_support::{RedisServer, Reply, eventually};
 use tests::shut_down;
 
-/// What the README has an administrator type.
+/// What the guide has an administrator type.
 fn user_command() -> Vec<String> {
-    let readme = include_str!("../../../README.md").replace("\\\n", " ");
-    let line = readme
+    let page = include_str!("../../../lock-core/docs/redis.md").replace("\\\n", " ");
+    let line = page
         .lines()
         .find(|line| line.starts_with("ACL SETUSER"))
-        .expect("the README says which rights a user needs");
+        .expect("`guide::redis` says which rights a user needs");
     line.split_whitespace()
         .map(|word| word.trim_matches('\'').to_owned())
         .collect()

@@ -17,6 +17,7 @@ mod client;
 mod connection;
 mod dialects;
 mod errors;
+mod handshake;
 mod native;
 mod pool;
 mod pubsub;

@@ -33,8 +33,8 @@ pub(crate) fn deadline(sent: Moment, remaining: Duration) -> Moment {
 }
 
 /// As [`deadline`], for a holder who has to leave room for clocks that are ahead.
-fn deadline_for(lease_config: &LeaseConfig, sent: Moment, remaining: Duration) -> Moment {
-    deadline(sent, remaining).minus(lease_config.margin)
+fn deadline_for(config: &LeaseConfig, sent: Moment, remaining: Duration) -> Moment {
+    deadline(sent, remaining).minus(config.margin)
 }
 
 fn no_later_than(end: Option<Moment>, moment: Moment) -> Moment {
@@ -80,7 +80,7 @@ enum Phase {
 /// A lease: valid, unknown, lost or released.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Lease {
-    lease_config: LeaseConfig,
+    config: LeaseConfig,
     phase: Phase,
     /// When the command was sent that confirmed it last.
     sent: Moment,
@@ -104,31 +104,31 @@ pub(crate) enum LeaseAction {
 
 impl Lease {
     /// Confirmed by a reply to a command that was sent at `sent`.
-    pub(crate) fn confirmed(lease_config: LeaseConfig, sent: Moment, remaining: Duration) -> Self {
-        let deadline = deadline_for(&lease_config, sent, remaining);
-        Self::until(lease_config, sent, remaining, deadline)
+    pub(crate) fn confirmed(config: LeaseConfig, sent: Moment, remaining: Duration) -> Self {
+        let deadline = deadline_for(&config, sent, remaining);
+        Self::until(config, sent, remaining, deadline)
     }
 
     /// Handed over at about `start`, valid until `deadline`. The first renewal extends the
     /// claim to the ttl, whatever `renew` says.
     pub(crate) fn handed_over(
-        lease_config: LeaseConfig,
+        config: LeaseConfig,
         start: Moment,
         lease: Duration,
         deadline: Moment,
     ) -> Self {
-        Self::until(lease_config, start, lease, deadline)
+        Self::until(config, start, lease, deadline)
     }
 
-    fn until(lease_config: LeaseConfig, start: Moment, lease: Duration, deadline: Moment) -> Self {
-        let interval = if lease < lease_config.ttl.as_duration() {
+    fn until(config: LeaseConfig, start: Moment, lease: Duration, deadline: Moment) -> Self {
+        let interval = if lease < config.ttl.as_duration() {
             Some(lease / 3)
         } else {
-            lease_config.interval()
+            config.interval()
         };
-        let ends_at = lease_config.max_hold.map(|longest| start.plus(longest));
+        let ends_at = config.max_hold.map(|longest| start.plus(longest));
         Self {
-            lease_config,
+            config,
             phase: Phase::Valid,
             sent: start,
             deadline: Some(no_later_than(ends_at, deadline)),
@@ -139,10 +139,10 @@ impl Lease {
 
     /// Held until it is released, or for the longest hold: the backend keeps it alive by
     /// itself.
-    pub(crate) fn endless(lease_config: LeaseConfig, now: Moment) -> Self {
-        let ends_at = lease_config.max_hold.map(|longest| now.plus(longest));
+    pub(crate) fn endless(config: LeaseConfig, now: Moment) -> Self {
+        let ends_at = config.max_hold.map(|longest| now.plus(longest));
         Self {
-            lease_config,
+            config,
             phase: Phase::Valid,
             sent: now,
             deadline: ends_at,
@@ -152,7 +152,7 @@ impl Lease {
     }
 
     pub(crate) fn lease_config(&self) -> LeaseConfig {
-        self.lease_config
+        self.config
     }
 
     /// What is left of the longest hold.
@@ -183,7 +183,7 @@ impl Lease {
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
         match (self.is_valid(now), self.deadline) {
             (false, _) => Duration::ZERO,
-            (true, None) => self.lease_config.ttl.as_duration(),
+            (true, None) => self.config.ttl.as_duration(),
             (true, Some(deadline)) => deadline.since(now),
         }
     }
@@ -230,15 +230,9 @@ impl Lease {
             return;
         }
         self.sent = sent;
-        let confirmed = no_later_than(
-            self.ends_at,
-            deadline_for(&self.lease_config, sent, remaining),
-        );
+        let confirmed = no_later_than(self.ends_at, deadline_for(&self.config, sent, remaining));
         self.deadline = self.deadline.map(|_| confirmed);
-        self.renew_at = self
-            .lease_config
-            .interval()
-            .map(|interval| sent.plus(interval));
+        self.renew_at = self.config.interval().map(|interval| sent.plus(interval));
     }
 
     /// A renewal got no answer, or one that says nothing about the lock.
@@ -264,198 +258,4 @@ impl Lease {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lease_config(ttl_ms: u64, renew: Renew) -> LeaseConfig {
-        LeaseConfig {
-            ttl: Ttl::new(Duration::from_millis(ttl_ms)).unwrap(),
-            renew,
-            max_hold: None,
-            margin: Duration::ZERO,
-        }
-    }
-
-    fn at(ms: u64) -> Moment {
-        Moment::from_millis(ms)
-    }
-
-    fn secs(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
-    }
-
-    fn fresh() -> Lease {
-        Lease::confirmed(lease_config(30_000, Renew::Auto), at(1_000), secs(30))
-    }
-
-    #[test]
-    fn validity_counts_from_the_send_and_keeps_the_margin() {
-        let lease = fresh();
-        assert_eq!(lease.deadline(), Some(at(1_000 + 30_000 - 300 - 2)));
-        assert!(lease.is_valid(at(30_697)));
-        assert!(!lease.is_valid(at(30_698)));
-        assert!(lease.is_lost(at(30_698)));
-        assert_eq!(lease.remaining(at(30_000)), Duration::from_millis(698));
-        assert_eq!(lease.remaining(at(40_000)), Duration::ZERO);
-    }
-
-    #[test]
-    fn auto_renews_after_a_third() {
-        let mut lease = fresh();
-        assert_eq!(
-            lease.next_action(at(2_000)),
-            LeaseAction::WaitUntil(at(11_000))
-        );
-        assert_eq!(
-            lease.next_action(at(11_000)),
-            LeaseAction::Renew { before: at(30_698) }
-        );
-        lease.renewed(at(11_000), secs(30), at(11_005));
-        assert_eq!(lease.deadline(), Some(at(40_698)));
-        assert_eq!(
-            lease.next_action(at(11_005)),
-            LeaseAction::WaitUntil(at(21_000))
-        );
-    }
-
-    #[test]
-    fn never_is_never_and_every_is_every() {
-        let mut never = Lease::confirmed(lease_config(1_000, Renew::Never), at(0), secs(1));
-        assert_eq!(never.next_action(at(1)), LeaseAction::WaitUntil(at(988)));
-        let every = Renew::Every(Duration::from_millis(200));
-        let mut lease = Lease::confirmed(lease_config(1_000, every), at(0), secs(1));
-        assert_eq!(lease.next_action(at(1)), LeaseAction::WaitUntil(at(200)));
-    }
-
-    #[test]
-    fn a_claim_is_extended_to_the_ttl_whatever_renew_says() {
-        let mut lease = Lease::handed_over(
-            lease_config(30_000, Renew::Never),
-            at(0),
-            HANDOVER_LEASE,
-            at(1_978),
-        );
-        assert_eq!(
-            lease.next_action(at(667)),
-            LeaseAction::Renew { before: at(1_978) }
-        );
-        lease.renewed(at(667), secs(30), at(668));
-        assert_eq!(
-            lease.next_action(at(668)),
-            LeaseAction::WaitUntil(at(667 + 29_698))
-        );
-    }
-
-    #[test]
-    fn a_renewal_without_an_answer_is_asked_again_until_the_deadline() {
-        let mut lease = fresh();
-        lease.unanswered(at(11_100));
-        assert!(lease.is_valid(at(11_050)));
-        assert_eq!(
-            lease.next_action(at(11_050)),
-            LeaseAction::WaitUntil(at(11_100))
-        );
-        assert_eq!(
-            lease.next_action(at(11_100)),
-            LeaseAction::Renew { before: at(30_698) }
-        );
-        lease.unanswered(at(99_000));
-        assert_eq!(
-            lease.next_action(at(11_200)),
-            LeaseAction::WaitUntil(at(30_698))
-        );
-        assert_eq!(lease.next_action(at(30_698)), LeaseAction::Done);
-        assert!(lease.is_lost(at(30_698)));
-    }
-
-    #[test]
-    fn a_refusal_is_loss_and_loss_is_for_ever() {
-        let mut lease = fresh();
-        lease.refused();
-        assert!(lease.is_lost(at(1_001)));
-        lease.renewed(at(1_002), secs(30), at(1_003));
-        assert!(lease.is_lost(at(1_003)));
-    }
-
-    #[test]
-    fn a_confirmation_after_the_deadline_brings_nothing_back() {
-        let mut lease = fresh();
-        lease.renewed(at(30_690), secs(30), at(30_698));
-        assert!(lease.is_lost(at(30_698)));
-        assert_eq!(lease.next_action(at(30_698)), LeaseAction::Done);
-    }
-
-    #[test]
-    fn a_refusal_after_the_release_is_not_loss() {
-        let mut lease = fresh();
-        assert!(lease.release());
-        lease.refused();
-        assert!(!lease.is_lost(at(2_000)));
-        assert!(lease.is_released());
-        assert!(!lease.release());
-        assert_eq!(lease.next_action(at(99_999)), LeaseAction::Done);
-        assert_eq!(lease.next_deadline(), None);
-    }
-
-    #[test]
-    fn an_older_confirmation_never_shortens() {
-        let mut lease = fresh();
-        lease.renewed(at(11_000), secs(30), at(11_005));
-        lease.renewed(at(10_000), secs(30), at(11_006));
-        assert_eq!(lease.deadline(), Some(at(40_698)));
-    }
-
-    #[test]
-    fn the_longest_leases_are_valid() {
-        for longest in [Duration::MAX, LONGEST, Duration::from_millis(u64::MAX)] {
-            let mut lease = Lease::confirmed(lease_config(1_000, Renew::Auto), at(5), longest);
-            lease.renewed(at(6), longest, at(7));
-            assert!(lease.is_valid(at(1_000_000_000)), "{longest:?}");
-        }
-    }
-
-    #[test]
-    fn a_younger_confirmation_counts_although_it_confirms_less() {
-        let longest = Some(Duration::from_secs(31));
-        let lease_config = LeaseConfig {
-            max_hold: longest,
-            ..lease_config(30_000, Renew::Auto)
-        };
-        let mut lease = Lease::confirmed(lease_config, at(0), secs(30));
-        lease.renewed(at(10_000), secs(21), at(10_005));
-        assert_eq!(lease.deadline(), Some(at(31_000 - 210 - 2)));
-        // Less than the deadline that is known, by the margin of a clock that runs fast.
-        lease.renewed(at(20_000), secs(10), at(20_005));
-        assert_eq!(lease.deadline(), Some(at(30_000 - 100 - 2)));
-    }
-
-    #[test]
-    fn an_endless_lease_ends_by_release_or_refusal_only() {
-        let mut lease = Lease::endless(lease_config(1_000, Renew::Auto), at(0));
-        assert!(lease.is_valid(at(u64::MAX / 1_000_000)));
-        assert_eq!(lease.next_action(at(1)), LeaseAction::Done);
-        lease.refused();
-        assert!(lease.is_lost(at(1)));
-    }
-
-    #[test]
-    fn no_renewal_goes_beyond_the_longest_hold() {
-        let longest = Some(Duration::from_millis(2_500));
-        let lease_config = LeaseConfig {
-            max_hold: longest,
-            ..lease_config(1_000, Renew::Auto)
-        };
-        let mut lease = Lease::confirmed(lease_config, at(0), secs(1));
-        lease.renewed(at(900), secs(1), at(901));
-        assert_eq!(lease.deadline(), Some(at(1_888)));
-        lease.renewed(at(1_800), secs(1), at(1_801));
-        assert_eq!(lease.deadline(), Some(at(2_500)));
-        let left = lease.left_to_hold(at(1_800));
-        assert_eq!(lease_config.renewed_ttl(left), Duration::from_millis(700));
-        assert_eq!(lease_config.renewed_ttl(Some(Duration::ZERO)), MIN_RENEWED);
-        assert!(lease.is_lost(at(2_500)));
-
-        let endless = Lease::endless(lease_config, at(100));
-        assert!(endless.is_valid(at(2_599)) && endless.is_lost(at(2_600)));
-    }
-}
+mod tests;

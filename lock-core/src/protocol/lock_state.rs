@@ -12,6 +12,14 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{Mode, OwnerValue, QueueEntry, WireNotification};
 
+mod commands;
+mod queue;
+
+pub(crate) use self::commands::{
+    AcquireCommand, AcquireReply, Env, RawHolder, ReleaseCommand, ReleaseReply, RenewReply, Verdict,
+};
+use self::queue::{NextOwner, QueueScan};
+
 /// How long the counter lives after it was seeded. Counting does not extend that: seeded at a
 /// server time S it gives S and a little, less than one per microsecond, and expires on the same
 /// clock, so that the next seed is higher.
@@ -67,135 +75,6 @@ pub(crate) struct LockState {
     pub(crate) queue: Option<Expiring<BTreeMap<u64, QueueEntry>>>,
     pub(crate) counter: Option<Expiring<u64>>,
     pub(crate) grace: Option<Expiring<()>>,
-}
-
-/// An acquire, as it travels.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AcquireCommand<'a> {
-    pub(crate) owner_id: OwnerId,
-    pub(crate) ttl_ms: u64,
-    pub(crate) floor_us: u64,
-    pub(crate) not_after_ms: ServerMs,
-    pub(crate) label: &'a str,
-    /// Absent to ask once without standing in the queue.
-    pub(crate) entry: Option<&'a QueueEntry>,
-    /// How far the seed of a counter lies ahead of the server's time, in microseconds.
-    pub(crate) lead_us: u64,
-    pub(crate) earlier: &'a [QueueEntry],
-}
-
-/// A release or a cancel, as it travels.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ReleaseCommand<'a> {
-    pub(crate) owner_id: OwnerId,
-    pub(crate) floor_us: u64,
-    pub(crate) grace_ms: u64,
-    /// For how long a lock of the caller's stays locked all the same, owned by nobody.
-    pub(crate) min_hold_ms: u64,
-    /// As in [`AcquireCommand`].
-    pub(crate) lead_us: u64,
-    pub(crate) entries: &'a [QueueEntry],
-}
-
-/// Who holds the key, as an answer tells it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RawHolder {
-    /// `None` is a key without expiry.
-    pub(crate) remaining_ms: Option<u64>,
-    /// The value of the key; empty while nobody holds it and foreign clients go first.
-    pub(crate) value: String,
-}
-
-/// The answer to an acquire.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum AcquireReply {
-    Late,
-    Held {
-        token: FencingToken,
-        remaining_ms: u64,
-    },
-    Queued {
-        rank: u64,
-        holder: RawHolder,
-    },
-    Busy {
-        holder: RawHolder,
-    },
-    /// The key is free, and the first entries of the queue were all dead: ask again at once.
-    More,
-    Foreign {
-        found: String,
-    },
-}
-
-/// The answer to a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReleaseReply {
-    pub(crate) verdict: Verdict,
-    /// The key is free, and the first entries of the queue were all dead: release again, so that
-    /// whoever lives behind them gets it.
-    pub(crate) more: bool,
-}
-
-/// What became of the caller's lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Free,
-    HandedOver,
-    NotOwner,
-}
-
-/// The answer to a renewal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RenewReply {
-    Held {
-        token: FencingToken,
-        remaining_ms: u64,
-    },
-    NotOwner,
-}
-
-/// The server's time, and whether anybody listens on a channel.
-pub(crate) struct Env<'a> {
-    pub(crate) now_us: u64,
-    pub(crate) has_subscriber: &'a dyn Fn(&str) -> bool,
-}
-
-impl Env<'_> {
-    pub(crate) fn now_ms(&self) -> ServerMs {
-        ServerMs::from_micros(self.now_us)
-    }
-}
-
-/// Who gets the lock within one call.
-struct NextOwner {
-    owner_id: OwnerId,
-    lease_ms: u64,
-    label: String,
-    /// Where to tell; absent for the caller, who reads the reply, and for those who poll.
-    channel: Option<String>,
-}
-
-/// What a look at the queue of a free key came to.
-#[derive(Default)]
-struct QueueScan {
-    next_owner: Option<NextOwner>,
-    /// For how long the key stays free for foreign clients.
-    grace_ms: u64,
-    /// Whoever waits first has to be told: nobody got the key, and somebody there may live.
-    notify_head: bool,
-    more: bool,
-}
-
-impl NextOwner {
-    fn caller(command: &AcquireCommand<'_>) -> Self {
-        Self {
-            owner_id: command.owner_id,
-            lease_ms: command.ttl_ms,
-            label: command.label.to_owned(),
-            channel: None,
-        }
-    }
 }
 
 impl LockState {
@@ -382,133 +261,6 @@ impl LockState {
         }
     }
 
-    /// Order of arrival: behind the last, or where an earlier entry of the same owner id stood. Says
-    /// whether this very entry stood there already.
-    fn enqueue(&mut self, entry: &QueueEntry, earlier: &[QueueEntry]) -> bool {
-        let queue = self.queue.get_or_insert_with(|| Expiring {
-            value: BTreeMap::new(),
-            expires_ms: None,
-        });
-        let was_queued = score_of(&queue.value, entry);
-        let mut score = queue.value.last_key_value().map_or(1, |(last, _)| last + 1);
-        for old in earlier {
-            if let Some(was_queued) = score_of(&queue.value, old) {
-                score = score.min(was_queued);
-                queue.value.remove(&was_queued);
-            }
-        }
-        if was_queued.is_none() {
-            queue.value.insert(score, entry.clone());
-        }
-        was_queued.is_some()
-    }
-
-    /// Takes out those whose time has passed, while somebody holds the key. Not those that nobody
-    /// listens for: their line may be broken just now. Says whether the head was among them.
-    fn remove_expired_entries(&mut self, own: &QueueEntry, now_ms: ServerMs) -> bool {
-        let Some(queue) = &mut self.queue else {
-            return false;
-        };
-        let first = queue.value.first_key_value().map(|(score, _)| *score);
-        let record_poll = queue.value.iter().take(SCANNED_PER_CALL);
-        let over = record_poll.filter(|(_, entry)| *entry != own && now_ms > entry.expires_at_ms);
-        let over: Vec<u64> = over.map(|(score, _)| *score).collect();
-        for score in &over {
-            queue.value.remove(score);
-        }
-        first.is_some_and(|first| over.contains(&first))
-    }
-
-    fn leave_queue(&mut self, entries: &[QueueEntry]) -> bool {
-        let Some(queue) = &mut self.queue else {
-            return false;
-        };
-        let before = queue.value.len();
-        for entry in entries {
-            if let Some(score) = score_of(&queue.value, entry) {
-                queue.value.remove(&score);
-            }
-        }
-        let left = before > queue.value.len();
-        self.forget_empty_queue();
-        left
-    }
-
-    fn forget_empty_queue(&mut self) {
-        if self
-            .queue
-            .as_ref()
-            .is_some_and(|queue| queue.value.is_empty())
-        {
-            self.queue = None;
-        }
-    }
-
-    /// The key is free and somebody waits: who gets it, and else for how long it stays free
-    /// for foreign clients.
-    fn grant_next(&mut self, caller: Option<&AcquireCommand<'_>>, env: &Env<'_>) -> QueueScan {
-        if let Some(grace) = &self.grace {
-            return QueueScan {
-                grace_ms: grace.remaining_ms(env.now_ms()).unwrap_or(0),
-                ..QueueScan::default()
-            };
-        }
-        let mut scan = self.next_in_line(caller, env);
-        if scan.next_owner.is_none() && !scan.notify_head {
-            // Nobody who waits is alive: then it is free for one who only asks once.
-            let only_asks = caller.filter(|command| command.entry.is_none());
-            scan.next_owner = only_asks.map(NextOwner::caller);
-        }
-        scan
-    }
-
-    /// The first who waits and is alive. Those before it are taken out.
-    fn next_in_line(&mut self, caller: Option<&AcquireCommand<'_>>, env: &Env<'_>) -> QueueScan {
-        let mut scan = QueueScan::default();
-        let mut dead = 0;
-        while let Some(first) = self
-            .queue
-            .as_mut()
-            .and_then(|queue| queue.value.first_entry())
-        {
-            if dead == SCANNED_PER_CALL {
-                scan.more = true;
-                scan.notify_head = true;
-                break;
-            }
-            let head = first.get();
-            let asks_now = caller.filter(|command| command.entry == Some(head));
-            if asks_now.is_none() && !is_alive(head, env) {
-                first.remove();
-                dead += 1;
-                continue;
-            }
-            if !head.kind.is_empty() {
-                // Its own version knows what it wants, and takes the key.
-                scan.notify_head = true;
-                break;
-            }
-            let head = first.remove();
-            scan.next_owner = Some(match asks_now {
-                Some(command) => NextOwner {
-                    owner_id: head.owner_id,
-                    lease_ms: command.ttl_ms,
-                    label: head.label,
-                    channel: None,
-                },
-                None => NextOwner {
-                    owner_id: head.owner_id,
-                    lease_ms: head.lease_ms,
-                    label: head.label,
-                    channel: (head.mode == Mode::Subscribed).then_some(head.channel),
-                },
-            });
-            break;
-        }
-        self.forget_empty_queue();
-        scan
-    }
-
     /// The counter first, then the key.
     fn grant(
         &mut self,
@@ -614,20 +366,6 @@ impl LockState {
             },
         }
     }
-
-    fn record_poll(&mut self, entry: &QueueEntry, holder: &RawHolder, now_ms: ServerMs) -> u64 {
-        let Some(queue) = &mut self.queue else {
-            return 0;
-        };
-        let held_ms = holder.remaining_ms.unwrap_or(0).min(LONGEST_HOLDER_MS);
-        queue.expires_ms = Some(now_ms.plus(held_ms).plus(QUEUE_LIFE_MS));
-        let before = queue
-            .value
-            .values()
-            .take_while(|waits| *waits != entry)
-            .count();
-        u64::try_from(before).unwrap_or(u64::MAX)
-    }
 }
 
 /// Asking again is having asked once: same token, and at least the ttl that was asked for.
@@ -649,16 +387,4 @@ fn raise(expires_ms: &mut Option<ServerMs>, ttl_ms: u64, now_ms: ServerMs) -> u6
     let remaining_ms = remaining.max(ttl_ms);
     *expires_ms = Some(now_ms.plus(remaining_ms));
     remaining_ms
-}
-
-/// Gone when its wait is over, or when it would be told and nobody listens.
-fn is_alive(entry: &QueueEntry, env: &Env<'_>) -> bool {
-    env.now_ms() <= entry.expires_at_ms
-        && (entry.mode == Mode::Polling || (env.has_subscriber)(&entry.channel))
-}
-
-fn score_of(queue: &BTreeMap<u64, QueueEntry>, entry: &QueueEntry) -> Option<u64> {
-    queue
-        .iter()
-        .find_map(|(score, waits)| (waits == entry).then_some(*score))
 }

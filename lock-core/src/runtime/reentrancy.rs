@@ -43,7 +43,7 @@ pub(crate) fn enter(manager_id: usize, key: Arc<str>) -> BodyScope {
             manager_id,
             key,
             task,
-        })
+        });
     });
     BodyScope(PhantomData)
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{AcquireOutcome, Acquisition, ObservedHolder, RenewOutcome, Renewal};
-use crate::backend::{Grant, Notification};
+use crate::backend::Notification;
+use crate::backend::{AcquireOutcome, Acquisition, ObservedHolder};
 use crate::error::{BackendErrorKind, Holder, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::{Clock, Moment};
@@ -20,6 +20,8 @@ use crate::runtime::no_expiry::{NO_EXPIRY_LIMIT, NoExpiry};
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::reentrancy;
 use tracing::{debug, warn};
+
+mod confirm;
 
 /// How much longer than its wait a waiter may stay to hear that it left the queue. When that
 /// is not enough the keeper goes on.
@@ -345,73 +347,6 @@ impl Waiter {
         Ok(())
     }
 
-    /// A server without memory refuses to be asked, but renews: it tells whether the lock was
-    /// handed to us while nothing could be pushed.
-    async fn probe_by_renewal(&mut self, error: &LockError) -> Option<ConfirmedLease> {
-        let LockError::Backend(error) = error else {
-            return None;
-        };
-        if error.kind() != BackendErrorKind::OutOfMemory
-            || self.pending.acquisition.entry().is_none()
-        {
-            return None;
-        }
-        let answer = self.renew().await?;
-        self.renewed(&answer)
-    }
-
-    async fn renew(&self) -> Option<RenewOutcome> {
-        let acquisition = &self.pending.acquisition;
-        let renewal = [Renewal {
-            key: acquisition.key.clone(),
-            owner_id: acquisition.owner_id,
-            ttl: acquisition.lease_config.ttl.as_duration(),
-            lease_config: acquisition.lease_config,
-        }];
-        let answers = self
-            .pending
-            .inner
-            .backend
-            .renew(&renewal, self.limit())
-            .await;
-        answers.into_iter().next()
-    }
-
-    fn renewed(&mut self, answer: &RenewOutcome) -> Option<ConfirmedLease> {
-        match *answer {
-            RenewOutcome::Held {
-                token,
-                sent,
-                remaining,
-            } => self.confirmed(token, sent, remaining),
-            RenewOutcome::NotOwner | RenewOutcome::Failed(_) => None,
-        }
-    }
-
-    /// A lock by a reply. One that came too late is let go.
-    fn confirmed(
-        &mut self,
-        token: Option<FencingToken>,
-        sent: Moment,
-        remaining: Duration,
-    ) -> Option<ConfirmedLease> {
-        let lease = self.pending.lease(sent, remaining);
-        self.if_valid(token, lease)
-    }
-
-    fn if_valid(&mut self, token: Option<FencingToken>, lease: Lease) -> Option<ConfirmedLease> {
-        if lease.is_valid(self.clock().now()) {
-            return Some(ConfirmedLease { token, lease });
-        }
-        self.pending.inner.counters.trace(|| {
-            let key = &self.pending.acquisition.key;
-            debug!(%key, "a grant came too late and is let go");
-        });
-        self.pending.restart_with_new_owner_id();
-        self.poll_schedule.at_once(self.clock().now());
-        None
-    }
-
     /// Sleeps until there is the lock, something to look at, or no more time.
     async fn wait_for_notification(&mut self) -> Result<WaitEvent, LockError> {
         loop {
@@ -454,7 +389,7 @@ impl Waiter {
                     });
                 }
                 Some(Notification::Head { holder_expires_at }) => {
-                    self.poll_schedule.is_head(clock.now(), holder_expires_at)
+                    self.poll_schedule.is_head(clock.now(), holder_expires_at);
                 }
                 Some(Notification::First) => {
                     let observed = inner
@@ -479,63 +414,6 @@ impl Waiter {
                 return Ok(WaitEvent::Poll);
             }
         }
-    }
-
-    /// A lock by a push. Where it cannot be said for how long, or somebody else may have written
-    /// it, a renewal tells; one that is over is let go.
-    async fn accept_grant(&mut self, grant: Grant) -> Option<ConfirmedLease> {
-        if self.pending.is_held_without_renewal() {
-            let lease = Lease::endless(self.pending.acquisition.lease_config, grant.received);
-            return self.if_valid(Some(grant.token), lease);
-        }
-        let now = self.clock().now();
-        let until = grant.until.filter(|_| self.is_plausible(&grant));
-        match until {
-            Some(until) if until.since(now) >= grant.lease / 2 => {
-                let lease_config = self.pending.acquisition.lease_config;
-                let lease = Lease::handed_over(lease_config, grant.received, grant.lease, until);
-                Some(ConfirmedLease {
-                    token: Some(grant.token),
-                    lease,
-                })
-            }
-            _ => self.confirm().await,
-        }
-    }
-
-    /// Whether the server would have written that. Anybody who may publish on our channel, and
-    /// knows the owner id, can write anything.
-    fn is_plausible(&self, grant: &Grant) -> bool {
-        let acquisition = &self.pending.acquisition;
-        let longest = acquisition.longest_handover();
-        let known = self
-            .pending
-            .inner
-            .notifications
-            .last_token(acquisition.key.as_str());
-        let is_plausible = grant.lease <= longest && known.is_none_or(|known| grant.token >= known);
-        if self.is_owner_id_exposed {
-            return false;
-        }
-        if !is_plausible {
-            let key = &acquisition.key;
-            self.pending.inner.counters.trace(|| {
-                warn!(%key, "a grant that the server would not have written is confirmed first");
-            });
-        }
-        is_plausible
-    }
-
-    /// A renewal tells whether it is ours. Where that has no answer, asking again will tell. The
-    /// place in the queue stays: there need not have been a grant at all.
-    async fn confirm(&mut self) -> Option<ConfirmedLease> {
-        let answer = self.renew().await;
-        let confirmed = answer.and_then(|answer| self.renewed(&answer));
-        if confirmed.is_none() {
-            self.is_owner_id_exposed = true;
-            self.poll_schedule.at_once(self.clock().now());
-        }
-        confirmed
     }
 
     /// The wait is over. A lock that is granted at this very moment goes to the next.

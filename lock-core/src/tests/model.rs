@@ -13,6 +13,7 @@
 
 mod client;
 mod network;
+mod replies;
 mod rules;
 mod server;
 mod state;

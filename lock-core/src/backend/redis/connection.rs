@@ -1,7 +1,5 @@
 //! One connection to one life of a server.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,18 +12,15 @@ use redis::{
     ProtocolVersion, RedisError, Value,
 };
 use tokio::time::error::Elapsed;
-use tracing::warn;
 
-use super::errors::{connect_error, error_text, io_error, lock_error, timed_out};
-use super::reply::micros_of;
+use super::errors::{connect_error, error_text, io_error, timed_out};
 use super::scripts::Script;
 use crate::backend::Origin;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
+use crate::protocol::clock_sync::ClockSync;
 use crate::stats::Counters;
 
-use crate::protocol::wire::{MAX_LABEL, tidy};
 use crate::sync::Mutex;
 
 /// Balancers and address translators forget a connection that is silent for some minutes, and drop
@@ -37,9 +32,9 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct Connector {
     client: Client,
     /// For error texts.
-    address: Arc<str>,
+    pub(super) address: Arc<str>,
     timeout: Duration,
-    scripts: Vec<&'static Script>,
+    pub(super) scripts: Vec<&'static Script>,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -136,7 +131,7 @@ impl Connector {
                 .await
                 .map_err(|error| connect_error(&self.address, &error))?;
             let origin = next_origin();
-            let (first, clock_difference) = self.preflight(&mut handle).await?;
+            let (first, clock_difference) = self.handshake(&mut handle).await?;
             Ok(Connection {
                 handle,
                 address: Arc::clone(&self.address),
@@ -155,205 +150,6 @@ impl Connector {
             .await
             .unwrap_or_else(|_| Err(self.no_answer()))
     }
-
-    /// One pipeline: is it a primary, which life of which server, what time is it, and the scripts.
-    async fn preflight(
-        &self,
-        handle: &mut MultiplexedConnection,
-    ) -> Result<(ClockSync, Duration), LockError> {
-        let mut pipeline = Pipeline::new();
-        pipeline
-            .cmd("ROLE")
-            .cmd("INFO")
-            .arg("server")
-            .arg("memory")
-            .arg("cluster")
-            .cmd("TIME");
-        for script in &self.scripts {
-            pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
-        }
-        pipeline.ignore_errors();
-        let sent = Clock::System.now();
-        let wall_before = since_epoch();
-        let replies = handle
-            .send_packed_commands(&pipeline, 0, pipeline.len())
-            .await
-            .map_err(|error| connect_error(&self.address, &error))?;
-        let wall_after = since_epoch();
-        let mut replies = replies.into_iter().map(Value::extract_error);
-        let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
-        let (role, info, time) = (next(), next(), next());
-        // A sentinel tells its role, and not the time.
-        let role = role.map_err(|error| self.role_is_not_told(&error));
-        if let Ok(role) = &role {
-            self.check_role(role)?;
-        }
-        // A server that cannot say the time cannot serve at all now; its reason is the error.
-        let server_us = time
-            .and_then(|time| Ok(redis::from_redis_value(time)?))
-            .map(|(seconds, micros): (u64, u64)| micros_of(seconds, micros))
-            .map_err(|error| {
-                let text = format!("the lock server at {} refuses commands", self.address);
-                lock_error(text, &error)
-            })?;
-        if let Err(Some(error)) = role {
-            return Err(error);
-        }
-        if info.is_err() {
-            // Every user may greet, and the answer has the mode too.
-            let greeting = handle.send_packed_command(&redis::cmd("HELLO")).await;
-            let mode = greeting.ok().and_then(|greeting| text_of(greeting, "mode"));
-            if mode.as_deref() == Some("cluster") {
-                return Err(self.is_clustered());
-            }
-        }
-        let run_id = self.run_id(info)?;
-        if let Some(Err(error)) = replies.find(Result::is_err) {
-            // Then each is sent with its text once.
-            let error = error_text(&error);
-            self.counters
-                .trace(|| warn!(error, "the lock server does not load scripts"));
-        }
-        let wall = Duration::from_micros(server_us);
-        // The server told its time at some moment in between.
-        let difference = wall_before
-            .saturating_sub(wall)
-            .max(wall.saturating_sub(wall_after));
-        let first = ClockSync {
-            sent,
-            server_us,
-            run_id,
-        };
-        Ok((first, difference))
-    }
-
-    fn check_role(&self, role: &Value) -> Result<(), LockError> {
-        let role = match role {
-            Value::Array(parts) => match parts.first() {
-                Some(Value::BulkString(role)) => role.as_slice(),
-                _ => b"",
-            },
-            // Not a server that knows roles.
-            _ => return Ok(()),
-        };
-        let address = &self.address;
-        match role {
-            b"master" => Ok(()),
-            b"sentinel" => Err(LockError::advised(
-                BackendErrorKind::Unsupported,
-                format!("the server at {address} is a Redis Sentinel, which is not supported yet"),
-                "connect to the primary that it watches",
-            )),
-            _ => Err(LockError::backend(
-                BackendErrorKind::NotPrimary,
-                format!("the lock server at {address} is a replica"),
-            )),
-        }
-    }
-
-    /// Why the role is not known; `None` where one can do without it.
-    fn role_is_not_told(&self, error: &RedisError) -> Option<LockError> {
-        if error.code() == Some("NOPERM") {
-            let address = &self.address;
-            self.counters.trace(|| {
-                warn!(%address, "the user may not run ROLE: a replica is not told from a primary");
-            });
-            return None;
-        }
-        let text = format!("the lock server at {} does not tell its role", self.address);
-        Some(lock_error(text, error))
-    }
-
-    /// A number for the life of the server: its run id. To a server that does not tell nobody
-    /// listens for grants, since they may be another server's.
-    fn run_id(&self, info: Result<Value, RedisError>) -> Result<u64, LockError> {
-        let info: Result<String, RedisError> =
-            info.and_then(|info| Ok(redis::from_redis_value(info)?));
-        let info = match info {
-            Ok(info) => info,
-            Err(error) => {
-                let error = error_text(&error);
-                self.counters.trace(|| {
-                    warn!(
-                        error,
-                        "the user may not run INFO: waiters ask instead of being told"
-                    );
-                });
-                return Ok(UNKNOWN_RUN_ID);
-            }
-        };
-        let field = |name: &str| {
-            info.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .map(str::trim)
-        };
-        self.check_version(field("redis_version"))?;
-        if field("cluster_enabled") == Some("1") {
-            return Err(self.is_clustered());
-        }
-        self.check_eviction(field("maxmemory"), field("maxmemory_policy"));
-        let Some(run_id) = field("run_id") else {
-            return Ok(UNKNOWN_RUN_ID);
-        };
-        let mut hasher = DefaultHasher::new();
-        run_id.hash(&mut hasher);
-        Ok(hasher.finish().max(UNKNOWN_RUN_ID + 1))
-    }
-
-    fn is_clustered(&self) -> LockError {
-        let address = &self.address;
-        LockError::advised(
-            BackendErrorKind::Unsupported,
-            format!(
-                "the server at {address} is a node of a Redis Cluster, which is not supported yet"
-            ),
-            "connect to a primary that is not part of a cluster",
-        )
-    }
-
-    /// A server that makes room by deleting keys deletes locks.
-    fn check_eviction(&self, limit: Option<&str>, policy: Option<&str>) {
-        let (Some(limit), Some(policy)) = (limit, policy) else {
-            return;
-        };
-        if limit != "0" && policy != "noeviction" {
-            let policy = tidy(policy, MAX_LABEL);
-            self.counters.trace(|| {
-                warn!(
-                    policy,
-                    "the lock server may evict locks when its memory is full: set maxmemory-policy to noeviction"
-                );
-            });
-        }
-    }
-
-    fn check_version(&self, version: Option<&str>) -> Result<(), LockError> {
-        let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-        match major {
-            Some(major) if major < 7 => Err(LockError::backend(
-                BackendErrorKind::Unsupported,
-                format!(
-                    "the lock server at {} is Redis {}",
-                    self.address,
-                    tidy(version.unwrap_or_default(), MAX_LABEL)
-                ),
-            )),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// The text of a field of a map.
-fn text_of(map: Value, field: &str) -> Option<String> {
-    let Value::Map(fields) = map else {
-        return None;
-    };
-    let mut fields = fields.into_iter();
-    let (_, value) = fields.find(|(name, _)| {
-        let name = redis::from_redis_value_ref::<String>(name);
-        name.is_ok_and(|name| name == field)
-    })?;
-    redis::from_redis_value(value).ok()
 }
 
 /// Numbers for connections, never used twice in this process.
@@ -363,7 +159,7 @@ fn next_origin() -> Origin {
 }
 
 /// What this machine's clock shows.
-fn since_epoch() -> Duration {
+pub(super) fn since_epoch() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()

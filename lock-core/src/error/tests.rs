@@ -1,0 +1,84 @@
+use super::*;
+
+fn holder() -> Holder {
+    Holder {
+        label: "web-1:42".into(),
+        remaining: Some(Duration::from_secs(3)),
+        position: Some(2),
+        this_process: false,
+    }
+}
+
+#[test]
+fn an_error_is_small_and_travels() {
+    fn travels<T: Clone + Send + Sync + 'static>() {}
+    travels::<LockError>();
+    assert!(size_of::<LockError>() <= 128, "{}", size_of::<LockError>());
+}
+
+#[test]
+fn messages_name_the_key_and_the_holder() {
+    let error = LockError::Timeout {
+        key: "lock:a".into(),
+        waited: Duration::from_secs(5),
+        holder: Some(holder()),
+    };
+    assert_eq!(
+        error.to_string(),
+        "lock `lock:a` was not free within 5s: `web-1:42` holds it, for 3s unless renewed, \
+         2 waited before this one"
+    );
+    let error = LockError::Contended {
+        key: "lock:a".into(),
+        holder: None,
+    };
+    assert_eq!(
+        error.to_string(),
+        "lock `lock:a` is busy; try later, or say how long to `wait`"
+    );
+    assert!(error.is_contended() && error.holder().is_none());
+}
+
+#[test]
+fn times_are_rounded_for_people() {
+    for (time, expected) in [
+        (Duration::ZERO, "0ms"),
+        (Duration::from_nanos(51_890_774), "52ms"),
+        (Duration::from_nanos(1), "1ms"),
+        (Duration::from_secs(1), "1s"),
+        (Duration::from_millis(1_290), "1.2s"),
+        (Duration::from_millis(29_998), "29s"),
+        (Duration::from_secs(119), "119s"),
+        (Duration::from_secs(121), "2m"),
+        (Duration::from_secs(86_399), "23h"),
+        (Duration::MAX, "more than a year"),
+    ] {
+        assert_eq!(rounded(time), expected);
+    }
+}
+
+#[test]
+fn busy_down_and_refused_are_told_apart() {
+    let down = LockError::backend(BackendErrorKind::Unreachable, "no connection");
+    let refused = LockError::backend(BackendErrorKind::Authentication, "refused");
+    assert!(!down.is_contended() && down.is_retryable());
+    assert!(!refused.is_retryable());
+    let lost = LockError::Lost {
+        key: "lock:a".into(),
+    };
+    assert!(lost.is_lost() && !lost.is_contended() && !lost.is_retryable());
+    assert_eq!(lost.key(), Some("lock:a"));
+}
+
+#[test]
+fn the_message_does_not_repeat_the_cause() {
+    let cause = std::io::Error::other("wires cut");
+    let error = LockError::caused(
+        BackendErrorKind::Unreachable,
+        "cannot ask the server",
+        cause,
+    );
+    assert!(!error.to_string().contains("wires cut"));
+    assert_eq!(error.source().unwrap().to_string(), "wires cut");
+    assert!(error.to_string().contains("check that the server runs"));
+}

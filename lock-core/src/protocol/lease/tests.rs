@@ -1,0 +1,193 @@
+use super::*;
+
+fn lease_config(ttl_ms: u64, renew: Renew) -> LeaseConfig {
+    LeaseConfig {
+        ttl: Ttl::new(Duration::from_millis(ttl_ms)).unwrap(),
+        renew,
+        max_hold: None,
+        margin: Duration::ZERO,
+    }
+}
+
+fn at(ms: u64) -> Moment {
+    Moment::from_millis(ms)
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn fresh() -> Lease {
+    Lease::confirmed(lease_config(30_000, Renew::Auto), at(1_000), secs(30))
+}
+
+#[test]
+fn validity_counts_from_the_send_and_keeps_the_margin() {
+    let lease = fresh();
+    assert_eq!(lease.deadline(), Some(at(1_000 + 30_000 - 300 - 2)));
+    assert!(lease.is_valid(at(30_697)));
+    assert!(!lease.is_valid(at(30_698)));
+    assert!(lease.is_lost(at(30_698)));
+    assert_eq!(lease.remaining(at(30_000)), Duration::from_millis(698));
+    assert_eq!(lease.remaining(at(40_000)), Duration::ZERO);
+}
+
+#[test]
+fn auto_renews_after_a_third() {
+    let mut lease = fresh();
+    assert_eq!(
+        lease.next_action(at(2_000)),
+        LeaseAction::WaitUntil(at(11_000))
+    );
+    assert_eq!(
+        lease.next_action(at(11_000)),
+        LeaseAction::Renew { before: at(30_698) }
+    );
+    lease.renewed(at(11_000), secs(30), at(11_005));
+    assert_eq!(lease.deadline(), Some(at(40_698)));
+    assert_eq!(
+        lease.next_action(at(11_005)),
+        LeaseAction::WaitUntil(at(21_000))
+    );
+}
+
+#[test]
+fn never_is_never_and_every_is_every() {
+    let mut never = Lease::confirmed(lease_config(1_000, Renew::Never), at(0), secs(1));
+    assert_eq!(never.next_action(at(1)), LeaseAction::WaitUntil(at(988)));
+    let every = Renew::Every(Duration::from_millis(200));
+    let mut lease = Lease::confirmed(lease_config(1_000, every), at(0), secs(1));
+    assert_eq!(lease.next_action(at(1)), LeaseAction::WaitUntil(at(200)));
+}
+
+#[test]
+fn a_claim_is_extended_to_the_ttl_whatever_renew_says() {
+    let mut lease = Lease::handed_over(
+        lease_config(30_000, Renew::Never),
+        at(0),
+        HANDOVER_LEASE,
+        at(1_978),
+    );
+    assert_eq!(
+        lease.next_action(at(667)),
+        LeaseAction::Renew { before: at(1_978) }
+    );
+    lease.renewed(at(667), secs(30), at(668));
+    assert_eq!(
+        lease.next_action(at(668)),
+        LeaseAction::WaitUntil(at(667 + 29_698))
+    );
+}
+
+#[test]
+fn a_renewal_without_an_answer_is_asked_again_until_the_deadline() {
+    let mut lease = fresh();
+    lease.unanswered(at(11_100));
+    assert!(lease.is_valid(at(11_050)));
+    assert_eq!(
+        lease.next_action(at(11_050)),
+        LeaseAction::WaitUntil(at(11_100))
+    );
+    assert_eq!(
+        lease.next_action(at(11_100)),
+        LeaseAction::Renew { before: at(30_698) }
+    );
+    lease.unanswered(at(99_000));
+    assert_eq!(
+        lease.next_action(at(11_200)),
+        LeaseAction::WaitUntil(at(30_698))
+    );
+    assert_eq!(lease.next_action(at(30_698)), LeaseAction::Done);
+    assert!(lease.is_lost(at(30_698)));
+}
+
+#[test]
+fn a_refusal_is_loss_and_loss_is_for_ever() {
+    let mut lease = fresh();
+    lease.refused();
+    assert!(lease.is_lost(at(1_001)));
+    lease.renewed(at(1_002), secs(30), at(1_003));
+    assert!(lease.is_lost(at(1_003)));
+}
+
+#[test]
+fn a_confirmation_after_the_deadline_brings_nothing_back() {
+    let mut lease = fresh();
+    lease.renewed(at(30_690), secs(30), at(30_698));
+    assert!(lease.is_lost(at(30_698)));
+    assert_eq!(lease.next_action(at(30_698)), LeaseAction::Done);
+}
+
+#[test]
+fn a_refusal_after_the_release_is_not_loss() {
+    let mut lease = fresh();
+    assert!(lease.release());
+    lease.refused();
+    assert!(!lease.is_lost(at(2_000)));
+    assert!(lease.is_released());
+    assert!(!lease.release());
+    assert_eq!(lease.next_action(at(99_999)), LeaseAction::Done);
+    assert_eq!(lease.next_deadline(), None);
+}
+
+#[test]
+fn an_older_confirmation_never_shortens() {
+    let mut lease = fresh();
+    lease.renewed(at(11_000), secs(30), at(11_005));
+    lease.renewed(at(10_000), secs(30), at(11_006));
+    assert_eq!(lease.deadline(), Some(at(40_698)));
+}
+
+#[test]
+fn the_longest_leases_are_valid() {
+    for longest in [Duration::MAX, LONGEST, Duration::from_millis(u64::MAX)] {
+        let mut lease = Lease::confirmed(lease_config(1_000, Renew::Auto), at(5), longest);
+        lease.renewed(at(6), longest, at(7));
+        assert!(lease.is_valid(at(1_000_000_000)), "{longest:?}");
+    }
+}
+
+#[test]
+fn a_younger_confirmation_counts_although_it_confirms_less() {
+    let longest = Some(Duration::from_secs(31));
+    let lease_config = LeaseConfig {
+        max_hold: longest,
+        ..lease_config(30_000, Renew::Auto)
+    };
+    let mut lease = Lease::confirmed(lease_config, at(0), secs(30));
+    lease.renewed(at(10_000), secs(21), at(10_005));
+    assert_eq!(lease.deadline(), Some(at(31_000 - 210 - 2)));
+    // Less than the deadline that is known, by the margin of a clock that runs fast.
+    lease.renewed(at(20_000), secs(10), at(20_005));
+    assert_eq!(lease.deadline(), Some(at(30_000 - 100 - 2)));
+}
+
+#[test]
+fn an_endless_lease_ends_by_release_or_refusal_only() {
+    let mut lease = Lease::endless(lease_config(1_000, Renew::Auto), at(0));
+    assert!(lease.is_valid(at(u64::MAX / 1_000_000)));
+    assert_eq!(lease.next_action(at(1)), LeaseAction::Done);
+    lease.refused();
+    assert!(lease.is_lost(at(1)));
+}
+
+#[test]
+fn no_renewal_goes_beyond_the_longest_hold() {
+    let longest = Some(Duration::from_millis(2_500));
+    let lease_config = LeaseConfig {
+        max_hold: longest,
+        ..lease_config(1_000, Renew::Auto)
+    };
+    let mut lease = Lease::confirmed(lease_config, at(0), secs(1));
+    lease.renewed(at(900), secs(1), at(901));
+    assert_eq!(lease.deadline(), Some(at(1_888)));
+    lease.renewed(at(1_800), secs(1), at(1_801));
+    assert_eq!(lease.deadline(), Some(at(2_500)));
+    let left = lease.left_to_hold(at(1_800));
+    assert_eq!(lease_config.renewed_ttl(left), Duration::from_millis(700));
+    assert_eq!(lease_config.renewed_ttl(Some(Duration::ZERO)), MIN_RENEWED);
+    assert!(lease.is_lost(at(2_500)));
+
+    let endless = Lease::endless(lease_config, at(100));
+    assert!(endless.is_valid(at(2_599)) && endless.is_lost(at(2_600)));
+}

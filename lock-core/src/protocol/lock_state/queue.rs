@@ -1,0 +1,210 @@
+//! The queue of a lock: entries in the order of arrival, and the scan for the next owner.
+
+use std::collections::BTreeMap;
+
+use super::{
+    AcquireCommand, Env, Expiring, LONGEST_HOLDER_MS, LockState, QUEUE_LIFE_MS, RawHolder,
+    SCANNED_PER_CALL,
+};
+use crate::protocol::clock::ServerMs;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::wire::{Mode, QueueEntry};
+
+/// Who gets the lock within one call.
+pub(super) struct NextOwner {
+    pub(super) owner_id: OwnerId,
+    pub(super) lease_ms: u64,
+    pub(super) label: String,
+    /// Where to tell; absent for the caller, who reads the reply, and for those who poll.
+    pub(super) channel: Option<String>,
+}
+
+/// What a look at the queue of a free key came to.
+#[derive(Default)]
+pub(super) struct QueueScan {
+    pub(super) next_owner: Option<NextOwner>,
+    /// For how long the key stays free for foreign clients.
+    pub(super) grace_ms: u64,
+    /// Whoever waits first has to be told: nobody got the key, and somebody there may live.
+    pub(super) notify_head: bool,
+    pub(super) more: bool,
+}
+
+impl NextOwner {
+    pub(super) fn caller(command: &AcquireCommand<'_>) -> Self {
+        Self {
+            owner_id: command.owner_id,
+            lease_ms: command.ttl_ms,
+            label: command.label.to_owned(),
+            channel: None,
+        }
+    }
+}
+
+impl LockState {
+    /// Order of arrival: behind the last, or where an earlier entry of the same owner id stood. Says
+    /// whether this very entry stood there already.
+    pub(super) fn enqueue(&mut self, entry: &QueueEntry, earlier: &[QueueEntry]) -> bool {
+        let queue = self.queue.get_or_insert_with(|| Expiring {
+            value: BTreeMap::new(),
+            expires_ms: None,
+        });
+        let was_queued = score_of(&queue.value, entry);
+        let mut score = queue.value.last_key_value().map_or(1, |(last, _)| last + 1);
+        for old in earlier {
+            if let Some(was_queued) = score_of(&queue.value, old) {
+                score = score.min(was_queued);
+                queue.value.remove(&was_queued);
+            }
+        }
+        if was_queued.is_none() {
+            queue.value.insert(score, entry.clone());
+        }
+        was_queued.is_some()
+    }
+
+    /// Takes out those whose time has passed, while somebody holds the key. Not those that nobody
+    /// listens for: their line may be broken just now. Says whether the head was among them.
+    pub(super) fn remove_expired_entries(&mut self, own: &QueueEntry, now_ms: ServerMs) -> bool {
+        let Some(queue) = &mut self.queue else {
+            return false;
+        };
+        let first = queue.value.first_key_value().map(|(score, _)| *score);
+        let record_poll = queue.value.iter().take(SCANNED_PER_CALL);
+        let over = record_poll.filter(|(_, entry)| *entry != own && now_ms > entry.expires_at_ms);
+        let over: Vec<u64> = over.map(|(score, _)| *score).collect();
+        for score in &over {
+            queue.value.remove(score);
+        }
+        first.is_some_and(|first| over.contains(&first))
+    }
+
+    pub(super) fn leave_queue(&mut self, entries: &[QueueEntry]) -> bool {
+        let Some(queue) = &mut self.queue else {
+            return false;
+        };
+        let before = queue.value.len();
+        for entry in entries {
+            if let Some(score) = score_of(&queue.value, entry) {
+                queue.value.remove(&score);
+            }
+        }
+        let left = before > queue.value.len();
+        self.forget_empty_queue();
+        left
+    }
+
+    pub(super) fn forget_empty_queue(&mut self) {
+        if self
+            .queue
+            .as_ref()
+            .is_some_and(|queue| queue.value.is_empty())
+        {
+            self.queue = None;
+        }
+    }
+
+    /// The key is free and somebody waits: who gets it, and else for how long it stays free
+    /// for foreign clients.
+    pub(super) fn grant_next(
+        &mut self,
+        caller: Option<&AcquireCommand<'_>>,
+        env: &Env<'_>,
+    ) -> QueueScan {
+        if let Some(grace) = &self.grace {
+            return QueueScan {
+                grace_ms: grace.remaining_ms(env.now_ms()).unwrap_or(0),
+                ..QueueScan::default()
+            };
+        }
+        let mut scan = self.next_in_line(caller, env);
+        if scan.next_owner.is_none() && !scan.notify_head {
+            // Nobody who waits is alive: then it is free for one who only asks once.
+            let only_asks = caller.filter(|command| command.entry.is_none());
+            scan.next_owner = only_asks.map(NextOwner::caller);
+        }
+        scan
+    }
+
+    /// The first who waits and is alive. Those before it are taken out.
+    pub(super) fn next_in_line(
+        &mut self,
+        caller: Option<&AcquireCommand<'_>>,
+        env: &Env<'_>,
+    ) -> QueueScan {
+        let mut scan = QueueScan::default();
+        let mut dead = 0;
+        while let Some(first) = self
+            .queue
+            .as_mut()
+            .and_then(|queue| queue.value.first_entry())
+        {
+            if dead == SCANNED_PER_CALL {
+                scan.more = true;
+                scan.notify_head = true;
+                break;
+            }
+            let head = first.get();
+            let asks_now = caller.filter(|command| command.entry == Some(head));
+            if asks_now.is_none() && !is_alive(head, env) {
+                first.remove();
+                dead += 1;
+                continue;
+            }
+            if !head.kind.is_empty() {
+                // Its own version knows what it wants, and takes the key.
+                scan.notify_head = true;
+                break;
+            }
+            let head = first.remove();
+            scan.next_owner = Some(match asks_now {
+                Some(command) => NextOwner {
+                    owner_id: head.owner_id,
+                    lease_ms: command.ttl_ms,
+                    label: head.label,
+                    channel: None,
+                },
+                None => NextOwner {
+                    owner_id: head.owner_id,
+                    lease_ms: head.lease_ms,
+                    label: head.label,
+                    channel: (head.mode == Mode::Subscribed).then_some(head.channel),
+                },
+            });
+            break;
+        }
+        self.forget_empty_queue();
+        scan
+    }
+
+    pub(super) fn record_poll(
+        &mut self,
+        entry: &QueueEntry,
+        holder: &RawHolder,
+        now_ms: ServerMs,
+    ) -> u64 {
+        let Some(queue) = &mut self.queue else {
+            return 0;
+        };
+        let held_ms = holder.remaining_ms.unwrap_or(0).min(LONGEST_HOLDER_MS);
+        queue.expires_ms = Some(now_ms.plus(held_ms).plus(QUEUE_LIFE_MS));
+        let before = queue
+            .value
+            .values()
+            .take_while(|waits| *waits != entry)
+            .count();
+        u64::try_from(before).unwrap_or(u64::MAX)
+    }
+}
+
+/// Gone when its wait is over, or when it would be told and nobody listens.
+pub(super) fn is_alive(entry: &QueueEntry, env: &Env<'_>) -> bool {
+    env.now_ms() <= entry.expires_at_ms
+        && (entry.mode == Mode::Polling || (env.has_subscriber)(&entry.channel))
+}
+
+pub(super) fn score_of(queue: &BTreeMap<u64, QueueEntry>, entry: &QueueEntry) -> Option<u64> {
+    queue
+        .iter()
+        .find_map(|(score, waits)| (waits == entry).then_some(*score))
+}

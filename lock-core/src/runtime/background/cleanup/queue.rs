@@ -1,0 +1,183 @@
+//! The releases and cancels that are to be sent, by the way in which they are sent.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::backend::ReleaseRequest;
+use crate::protocol::backoff::{Backoff, Jitter};
+use crate::protocol::clock::Moment;
+
+/// Releases in one pipeline: enough to make the round trip cheap, few enough for the server to turn
+/// to others in between.
+const BATCH: usize = 128;
+/// Batches on their way. Two would keep a near server busy; a far one takes longer to answer.
+const MAX_BATCHES: usize = 4;
+/// What goes by itself, and is on its way.
+const MAX_SINGLES: usize = 128;
+/// Transactions on their way. They come one after another on their connection, and so do the
+/// renewals of their dialect: more of them would only stand before a renewal.
+const MAX_SEQUENTIAL: usize = 2;
+
+/// What a job is known by besides what it sends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JobState {
+    pub(super) give_up_at: Moment,
+    pub(super) tries: u32,
+    /// Whether `shutdown` waits for it.
+    pub(super) blocks_shutdown: bool,
+    /// The lock was held: it is the release of a guard, and no cancel.
+    pub(super) was_held: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct CleanupTask {
+    pub(super) release_request: ReleaseRequest,
+    pub(super) state: JobState,
+}
+
+impl CleanupTask {
+    /// The expiry may be what the server did not hear of: then nothing ends by itself.
+    pub(super) fn may_never_expire(&self) -> bool {
+        !self
+            .release_request
+            .key
+            .dialect()
+            .capabilities()
+            .atomic_expiry
+    }
+}
+
+pub(super) struct CleanupQueue {
+    pub(super) batched: VecDeque<CleanupTask>,
+    pub(super) singles: VecDeque<CleanupTask>,
+    pub(super) sequential: VecDeque<CleanupTask>,
+    pub(super) deferred: BTreeMap<(Moment, u64), CleanupTask>,
+    pub(super) next_number: u64,
+    pub(super) batches_in_flight: usize,
+    pub(super) singles_in_flight: usize,
+    pub(super) sequential_in_flight: usize,
+    /// After a batch that failed as a whole no other one goes out before this.
+    pub(super) resume_at: Option<Moment>,
+    pub(super) backoff: Backoff,
+    /// When those that are over were last looked for.
+    pub(super) checked_expiry_at: Moment,
+}
+
+/// Looking through all of them takes time where there are many.
+const CHECK_EXPIRY_EVERY: Duration = Duration::from_millis(500);
+
+/// How tasks go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    Batch,
+    Single,
+    /// The release of a dialect without scripts: a transaction.
+    Sequential,
+}
+
+impl CleanupQueue {
+    pub(super) fn new(now: Moment) -> Self {
+        Self {
+            batched: VecDeque::new(),
+            singles: VecDeque::new(),
+            sequential: VecDeque::new(),
+            deferred: BTreeMap::new(),
+            next_number: 0,
+            batches_in_flight: 0,
+            singles_in_flight: 0,
+            sequential_in_flight: 0,
+            resume_at: None,
+            backoff: Backoff::new(Jitter::from_os()),
+            checked_expiry_at: now,
+        }
+    }
+
+    pub(super) fn put(&mut self, task: CleanupTask, lane: Lane) {
+        match lane {
+            Lane::Batch => self.batched.push_back(task),
+            Lane::Single => self.singles.push_back(task),
+            Lane::Sequential => self.sequential.push_back(task),
+        }
+    }
+
+    pub(super) fn defer(&mut self, at: Moment, task: CleanupTask) {
+        self.next_number += 1;
+        self.deferred.insert((at, self.next_number), task);
+    }
+
+    pub(super) fn take_due(&mut self, now: Moment) -> Vec<CleanupTask> {
+        let mut due = Vec::new();
+        while let Some(first) = self.deferred.first_entry()
+            && first.key().0 <= now
+        {
+            due.push(first.remove());
+        }
+        due
+    }
+
+    pub(super) fn take_batch(&mut self, now: Moment) -> Vec<CleanupTask> {
+        let is_paused = self.resume_at.is_some_and(|at| now < at);
+        if is_paused || self.batches_in_flight == MAX_BATCHES {
+            return Vec::new();
+        }
+        let count = self.batched.len().min(BATCH);
+        let batch: Vec<_> = self.batched.drain(..count).collect();
+        self.batches_in_flight += usize::from(count > 0);
+        batch
+    }
+
+    /// What goes by itself, and how.
+    pub(super) fn take_single(&mut self) -> Option<(Lane, CleanupTask)> {
+        if self.sequential_in_flight < MAX_SEQUENTIAL
+            && let Some(task) = self.sequential.pop_front()
+        {
+            self.sequential_in_flight += 1;
+            return Some((Lane::Sequential, task));
+        }
+        if self.singles_in_flight == MAX_SINGLES {
+            return None;
+        }
+        let task = self.singles.pop_front()?;
+        self.singles_in_flight += 1;
+        Some((Lane::Single, task))
+    }
+
+    /// When there is something to do, if nothing happens before.
+    pub(super) fn next_at(&self) -> Option<Moment> {
+        let deferred = self.deferred.first_key_value().map(|((at, _), _)| *at);
+        // While all are under way, the end of one of them wakes the thread.
+        let can_resume = !self.batched.is_empty() && self.batches_in_flight < MAX_BATCHES;
+        let resumed = self.resume_at.filter(|_| can_resume);
+        match (deferred, resumed) {
+            (Some(deferred), Some(resumed)) => Some(deferred.min(resumed)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// The server cannot be asked. Whatever is over by itself is not tried any more.
+    pub(super) fn take_expired(&mut self, now: Moment) -> Vec<CleanupTask> {
+        if now.since(self.checked_expiry_at) < CHECK_EXPIRY_EVERY {
+            return Vec::new();
+        }
+        self.checked_expiry_at = now;
+        let is_over = |task: &CleanupTask| now >= task.state.give_up_at && !task.may_never_expire();
+        let mut over = Vec::new();
+        for queue in [&mut self.batched, &mut self.singles, &mut self.sequential] {
+            // Mostly there are none, and then nothing is moved.
+            if !queue.iter().any(is_over) {
+                continue;
+            }
+            let (ended, rest) = std::mem::take(queue).into_iter().partition(is_over);
+            *queue = rest;
+            over.extend::<VecDeque<_>>(ended);
+        }
+        let ended: Vec<_> = self
+            .deferred
+            .iter()
+            .filter(|(_, task)| is_over(task))
+            .map(|(at, _)| *at)
+            .collect();
+        over.extend(ended.iter().filter_map(|at| self.deferred.remove(at)));
+        over
+    }
+}

@@ -1,0 +1,128 @@
+//! Renews the leases that are due, many in one pipeline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{debug, warn};
+
+use super::{BATCH, RETRY, WorkerState};
+use crate::backend::RenewOutcome;
+use crate::protocol::clock::Moment;
+use crate::protocol::lease::LeaseAction;
+use crate::runtime::held_lock::HeldLock;
+
+/// Leases that were taken out of the schedule. Whatever happens to their renewal, those that it
+/// came to nothing for go back.
+struct DueLeases {
+    state: Arc<WorkerState>,
+    locks: Vec<Arc<HeldLock>>,
+}
+
+impl Drop for DueLeases {
+    fn drop(&mut self) {
+        let again_at = self.state.context.now().plus(*RETRY.start());
+        for held in self.locks.drain(..) {
+            self.state.schedule.lock().put(again_at, &held);
+        }
+    }
+}
+
+/// Asks each lease what it wants, and renews those that want it, many in one pipeline.
+pub(super) fn renew_due(state: &Arc<WorkerState>, due: Vec<Arc<HeldLock>>, now: Moment) {
+    let mut due = DueLeases {
+        state: Arc::clone(state),
+        locks: due,
+    };
+    let mut renewed = Vec::new();
+    while let Some(held) = due.locks.last() {
+        let next_action = held.next_action(now);
+        let Some(held) = due.locks.pop() else {
+            break;
+        };
+        match next_action {
+            LeaseAction::Renew { before } => renewed.push((before.since(now), held)),
+            LeaseAction::WaitUntil(at) => {
+                state.schedule.lock().put(at, &held);
+            }
+            LeaseAction::Done if held.is_released() => {}
+            LeaseAction::Done => state
+                .context
+                .counters
+                .trace(|| warn!(key = %held.key, "lock lost: its lease ended")),
+        }
+    }
+    for (limit, locks) in batches(renewed, state.context.command_timeout) {
+        let leases = DueLeases {
+            state: Arc::clone(state),
+            locks,
+        };
+        state.context.spawn(renew(leases, limit));
+    }
+}
+
+/// Puts leases together whose renewals may take about the same time: one that is nearly over would
+/// else take the time from all others of its batch.
+pub(super) fn batches(
+    mut leases: Vec<(Duration, Arc<HeldLock>)>,
+    command_timeout: Duration,
+) -> Vec<(Duration, Vec<Arc<HeldLock>>)> {
+    for (left, _) in &mut leases {
+        *left = command_timeout.min(*left);
+    }
+    leases.sort_by_key(|(left, _)| *left);
+    let mut batches: Vec<(Duration, Vec<Arc<HeldLock>>)> = Vec::new();
+    let mut goes_alone = false;
+    for (left, held) in leases {
+        // Transactions come one after another: nobody is to wait for their answers.
+        let is_alone = held.key.dialect().capabilities().without_scripts;
+        match batches.last_mut() {
+            Some((limit, batch))
+                if !is_alone
+                    && !goes_alone
+                    && batch.len() < BATCH
+                    && left <= limit.saturating_mul(2) =>
+            {
+                batch.push(held);
+            }
+            _ => batches.push((left, vec![held])),
+        }
+        goes_alone = is_alone;
+    }
+    batches
+}
+
+async fn renew(mut leases: DueLeases, limit: Duration) {
+    let state = Arc::clone(&leases.state);
+    let renewals: Vec<_> = leases.locks.iter().map(|held| held.renewal()).collect();
+    let renewing = state.context.backend.renew(&renewals, limit);
+    // The end of each lease is watched meanwhile: an answer may never come.
+    for held in &leases.locks {
+        if let Some(deadline) = held.deadline() {
+            state.schedule.lock().put(deadline, held);
+        }
+    }
+    let mut answers = renewing.await;
+    // From the back, so that what is done leaves `taken` and what is not stays there.
+    while let (Some(held), Some(answer)) = (leases.locks.last(), answers.pop()) {
+        apply_outcome(&state, held, answer);
+        leases.locks.pop();
+    }
+    state.context.wake.notify_one();
+}
+
+fn apply_outcome(state: &WorkerState, held: &Arc<HeldLock>, answer: RenewOutcome) {
+    let pause = (held.remaining() / 10).clamp(*RETRY.start(), *RETRY.end());
+    let again_at = state.context.now().plus(pause);
+    if held.apply_renewal(answer, again_at).is_ok() {
+        state
+            .context
+            .counters
+            .trace(|| debug!(key = %held.key, "lease renewed"));
+    }
+    if let Some(due) = held.next_deadline() {
+        state.schedule.lock().put(due, held);
+    } else {
+        let removed = state.schedule.lock().remove(held);
+        drop(removed);
+    }
+}

@@ -1,0 +1,260 @@
+use std::sync::atomic::AtomicUsize;
+
+use super::renewal::batches;
+use super::*;
+use crate::backend::{
+    AcquireOutcome, Acquisition, Boxed, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
+};
+use crate::protocol::clock::{Clock, Moment, ServerMs};
+use crate::protocol::dialect::{Dialect, ReleaseMethod};
+use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::lease::{Lease, LeaseConfig};
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::renew::Renew;
+use crate::protocol::ttl::Ttl;
+
+/// Panics at the first of each kind of call, and then does what it is asked for.
+#[derive(Default)]
+struct Panicking {
+    /// On the thread itself, and not in one of its tasks.
+    steps: AtomicUsize,
+    renewals: AtomicUsize,
+    releases: AtomicUsize,
+    listens: AtomicUsize,
+    /// How many each batch of releases held.
+    batches: Mutex<Vec<usize>>,
+    /// Releases that go by themselves: how many are under way, and how many were at most.
+    alone: AtomicUsize,
+    most_alone: AtomicUsize,
+}
+
+fn released() -> ReleaseOutcome {
+    ReleaseOutcome {
+        was_owner: true,
+        server_ms: ServerMs::new(1),
+        more: false,
+    }
+}
+
+impl Backend for Panicking {
+    fn clock(&self) -> Clock {
+        if std::thread::current().name() == Some("lock-keeper") {
+            let before = self.steps.fetch_add(1, Ordering::AcqRel);
+            assert!(before > 0, "the first step of the thread panics");
+        }
+        Clock::System
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        _attempt: &'a mut Acquisition,
+        _limit: Duration,
+    ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
+        unreachable!("nobody acquires here")
+    }
+
+    fn renew<'a>(&'a self, renewals: &'a [Renewal], _: Duration) -> Boxed<'a, Vec<RenewOutcome>> {
+        Box::pin(async move {
+            let before = self.renewals.fetch_add(1, Ordering::AcqRel);
+            assert!(before > 0, "the first renewal panics");
+            let held = |renewal: &Renewal| RenewOutcome::Held {
+                token: None,
+                sent: Clock::System.now(),
+                remaining: renewal.ttl,
+            };
+            renewals.iter().map(held).collect()
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        _ending: &'a ReleaseRequest,
+        _limit: Duration,
+    ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
+        Box::pin(async move {
+            let before = self.releases.fetch_add(1, Ordering::AcqRel);
+            assert!(before > 0, "the first release panics");
+            let alone = self.alone.fetch_add(1, Ordering::AcqRel) + 1;
+            self.most_alone.fetch_max(alone, Ordering::AcqRel);
+            tokio::task::yield_now().await;
+            self.alone.fetch_sub(1, Ordering::AcqRel);
+            Ok(released())
+        })
+    }
+
+    fn can_batch_release(&self, key: &LockKey) -> bool {
+        !key.dialect().capabilities().without_scripts
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        release_requests: &'a [ReleaseRequest],
+        _limit: Duration,
+    ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
+        Box::pin(async move {
+            self.batches.lock().push(release_requests.len());
+            let before = self.releases.fetch_add(1, Ordering::AcqRel);
+            assert!(before > 0, "the first batch panics");
+            release_requests.iter().map(|_| Ok(released())).collect()
+        })
+    }
+
+    fn seems_down(&self) -> bool {
+        false
+    }
+
+    fn is_connected(&self) -> bool {
+        true
+    }
+
+    fn wait_connected(&self, _until: Moment) -> Boxed<'_, Result<(), LockError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn listen(&self) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            let before = self.listens.fetch_add(1, Ordering::AcqRel);
+            assert!(before > 0, "the first listener panics");
+            std::future::pending::<()>().await;
+        })
+    }
+
+    fn holds_without_renewal(&self) -> bool {
+        false
+    }
+}
+
+fn key() -> LockKey {
+    LockKey::new("", &LockName::from("k")).unwrap()
+}
+
+fn ttl(ms: u64) -> Ttl {
+    Ttl::new(Duration::from_millis(ms)).unwrap()
+}
+
+fn held(ttl_ms: u64) -> Arc<HeldLock> {
+    let lease_config = LeaseConfig {
+        ttl: ttl(ttl_ms),
+        renew: Renew::Every(Duration::from_millis(50)),
+        max_hold: None,
+        margin: Duration::ZERO,
+    };
+    let now = Clock::System.now();
+    let lease = Lease::confirmed(lease_config, now, lease_config.ttl.as_duration());
+    Arc::new(HeldLock::new(
+        key(),
+        OwnerId::random(),
+        None,
+        Clock::System,
+        lease,
+        Arc::default(),
+        Process::current(),
+    ))
+}
+
+fn job(origin: Option<u64>) -> CleanupJob {
+    CleanupJob {
+        release_request: ReleaseRequest {
+            key: key(),
+            owner_id: OwnerId::random(),
+            ttl: ttl(60_000),
+            entries: Vec::new(),
+            origin,
+            unconfirmed_until_ms: None,
+            min_hold_until: None,
+        },
+        give_up_at: Clock::System.now().plus(Duration::from_secs(60)),
+    }
+}
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn start(backend: &Arc<Panicking>) -> (BackgroundWorker, Arc<Counters>) {
+    let counters = Arc::new(Counters::default());
+    let timeout = Duration::from_millis(500);
+    let backend: Arc<dyn Backend> = Arc::<Panicking>::clone(backend);
+    let worker = BackgroundWorker::start(backend, Arc::default(), Arc::clone(&counters), timeout);
+    (worker.unwrap(), counters)
+}
+
+#[tokio::test]
+async fn what_panics_is_done_again() {
+    let backend = Arc::new(Panicking::default());
+    let (worker, counters) = start(&backend);
+    // Long, since a panic takes its time to be printed.
+    let held = held(10_000);
+    worker.track(&held);
+    for origin in [None, Some(7), None] {
+        worker.submit(job(origin));
+    }
+    assert_eq!(
+        worker.drain(SOON).await,
+        0,
+        "each job stayed counted, and is done"
+    );
+    let started = Clock::System.now();
+    let again = |calls: &AtomicUsize| calls.load(Ordering::Acquire) >= 3;
+    while !again(&backend.renewals) || backend.listens.load(Ordering::Acquire) < 2 {
+        assert!(
+            Clock::System.now().since(started) < SOON,
+            "it is not done again"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!held.is_lost());
+    assert_eq!(counters.read().panics, 4);
+}
+
+#[tokio::test]
+async fn a_burst_goes_out_in_bounded_batches() {
+    const BURST: usize = 5_000;
+    let backend = Arc::new(Panicking::default());
+    backend.releases.store(1, Ordering::Release);
+    let (worker, _) = start(&backend);
+    for _ in 0..BURST {
+        worker.submit(job(None));
+    }
+    assert_eq!(worker.drain(SOON).await, 0);
+    let batches = std::mem::take(&mut *backend.batches.lock());
+    assert_eq!(batches.iter().sum::<usize>(), BURST);
+    assert!(batches.iter().all(|count| *count <= 128), "{batches:?}");
+}
+
+/// Transactions come one after another on their connection, and a renewal comes after all that
+/// were sent before.
+#[tokio::test]
+async fn a_burst_of_transactions_stands_before_no_renewal() {
+    const BURST: usize = 1_000;
+    let backend = Arc::new(Panicking::default());
+    backend.releases.store(1, Ordering::Release);
+    let (worker, _) = start(&backend);
+    let release = ReleaseMethod::WatchMulti;
+    for _ in 0..BURST {
+        let mut job = job(None);
+        job.release_request.key = key().in_dialect(Dialect::SetNxPx { release });
+        worker.submit(job);
+    }
+    assert_eq!(worker.drain(SOON).await, 0);
+    assert_eq!(backend.releases.load(Ordering::Acquire), BURST + 1);
+    assert!(backend.most_alone.load(Ordering::Acquire) <= 2);
+}
+
+#[test]
+fn a_lease_that_is_nearly_over_takes_no_time_from_others() {
+    let ms = Duration::from_millis;
+    let timeout = ms(1_000);
+    let lefts = [1, 20_000, 30, 40, 2, 20_001, 900, 1_001];
+    let leases = lefts.map(|left| (ms(left), held(1_000))).to_vec();
+    let batches = batches(leases, timeout);
+    let shapes: Vec<_> = batches
+        .iter()
+        .map(|(limit, locks)| (limit.as_millis(), locks.len()))
+        .collect();
+    assert_eq!(shapes, [(1, 2), (30, 2), (900, 4)]);
+    let many = (0..300).map(|_| (timeout, held(1_000))).collect();
+    let sizes: Vec<_> = super::renewal::batches(many, timeout)
+        .iter()
+        .map(|(_, locks)| locks.len())
+        .collect();
+    assert_eq!(sizes, [128, 128, 44]);
+}

@@ -1,0 +1,275 @@
+use super::*;
+
+#[test]
+fn nobody_releases_or_renews_what_is_another_s() {
+    let mut world = World::new();
+    world.try_once(1);
+    assert_eq!(world.release(2), Verdict::NotOwner);
+    assert_eq!(
+        world.lock_state.renew(owner_id(2), TTL, after(0)),
+        RenewReply::NotOwner
+    );
+    assert_eq!(world.owner(), Some(owner_id(1)));
+}
+
+#[test]
+fn a_second_release_touches_nobody() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    world.release(1);
+    assert_eq!(world.release(1), Verdict::NotOwner);
+    assert_eq!(world.owner(), Some(owner_id(2)));
+}
+
+#[test]
+fn a_renewal_extends_and_never_makes_a_key() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.pass(TTL - 1);
+    let now_ms = world.now_ms();
+    assert!(matches!(
+        world.lock_state.renew(owner_id(1), TTL, now_ms),
+        RenewReply::Held { .. }
+    ));
+    world.pass(TTL);
+    assert_eq!(world.owner(), Some(owner_id(1)));
+    world.pass(1);
+    let now_ms = world.now_ms();
+    assert_eq!(
+        world.lock_state.renew(owner_id(1), TTL, now_ms),
+        RenewReply::NotOwner
+    );
+    assert!(world.lock_state.key.is_none());
+}
+
+#[test]
+fn tokens_grow_also_when_the_counter_was_lost_or_rolled_back() {
+    let mut world = World::new();
+    let mut last = FencingToken::new(0);
+    let counters = [None, Some(5), None, Some(NOW + 3)];
+    for (turn, lost) in (1..).zip(counters) {
+        world.pass(1);
+        let next = token(&world.try_once(turn));
+        assert!(next > last, "{next} after {last}");
+        last = next;
+        world.release(turn);
+        world.lock_state.counter = lost.map(|value| Expiring {
+            value,
+            expires_ms: None,
+        });
+    }
+}
+
+#[test]
+fn tokens_count_by_one_while_the_counter_lives() {
+    let mut world = World::new();
+    let first = token(&world.try_once(1));
+    world.release(1);
+    let second = token(&world.try_once(2));
+    assert_eq!(second.as_u64(), first.as_u64() + 1);
+}
+
+#[test]
+fn a_foreign_holder_is_respected_and_its_end_is_the_first_waiter_s_turn() {
+    let mut world = World::new();
+    world.foreign(Some(after(500)));
+    let AcquireReply::Queued { holder, .. } = world.wait(1) else {
+        panic!("not queued");
+    };
+    assert_eq!(
+        (holder.value.as_str(), holder.remaining_ms),
+        ("theirs", Some(500))
+    );
+    world.pass(501);
+    assert!(matches!(world.wait(1), AcquireReply::Held { .. }));
+}
+
+#[test]
+fn a_foreign_key_is_never_released_or_renewed() {
+    let mut world = World::new();
+    world.foreign(None);
+    assert_eq!(world.release(1), Verdict::NotOwner);
+    assert_eq!(
+        world.lock_state.renew(owner_id(1), TTL, after(0)),
+        RenewReply::NotOwner
+    );
+    assert!(world.lock_state.key.is_some());
+}
+
+#[test]
+fn behind_a_foreign_holder_a_new_first_begins_to_ask_at_once() {
+    let mut world = World::new();
+    world.foreign(Some(after(500)));
+    world.wait(1);
+    world.wait(2);
+    world.release_by(&ReleaseCommand {
+        entries: &[entry(1)],
+        ..release_request(1)
+    });
+    assert!(matches!(
+        world.notifications[..],
+        [WireNotification::Head { holder_ms: 0, .. }]
+    ));
+}
+
+#[test]
+fn a_key_of_another_type_is_named_and_left_alone() {
+    let mut world = World::new();
+    world.lock_state.key = Some(Expiring {
+        value: KeyValue::OtherType("list"),
+        expires_ms: None,
+    });
+    let found = "list".to_owned();
+    assert_eq!(world.wait(1), AcquireReply::Foreign { found });
+    assert!(world.lock_state.queue.is_none());
+}
+
+#[test]
+fn during_grace_only_one_who_finds_no_queue_takes_the_key() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.wait(2);
+    assert_eq!(
+        world.release_by(&ReleaseCommand {
+            grace_ms: 20,
+            ..release_request(1)
+        }),
+        Verdict::Free
+    );
+    assert!(matches!(
+        world.notifications[..],
+        [WireNotification::Head { holder_ms: 20, .. }]
+    ));
+    assert!(matches!(world.try_once(3), AcquireReply::Busy { .. }));
+    assert_eq!(rank(&world.wait(2)), 0);
+    assert_eq!(world.owner(), None);
+    world.pass(21);
+    assert!(matches!(world.wait(2), AcquireReply::Held { .. }));
+}
+
+#[test]
+fn without_waiters_there_is_no_grace() {
+    let mut world = World::new();
+    world.try_once(1);
+    world.release_by(&ReleaseCommand {
+        grace_ms: 20,
+        ..release_request(1)
+    });
+    assert!(world.lock_state.grace.is_none());
+    assert!(matches!(world.try_once(2), AcquireReply::Held { .. }));
+}
+
+#[test]
+fn a_lock_that_is_kept_is_nobodys_until_its_time() {
+    let mut world = World::new();
+    world.try_once(1);
+    assert!(matches!(world.wait(2), AcquireReply::Queued { .. }));
+    assert_eq!(
+        world.release_by(&ReleaseCommand {
+            min_hold_ms: 5_000,
+            ..release_request(1)
+        }),
+        Verdict::Free
+    );
+    assert_eq!(world.owner(), Some(OwnerId::nil()));
+    // Whoever is first is told when to look, and no other client is let in before.
+    assert!(matches!(
+        world.notifications.as_slice(),
+        [WireNotification::Head {
+            holder_ms: 5_000,
+            ..
+        }]
+    ));
+    assert!(world.lock_state.grace.is_none());
+    // What the release overtook cannot lengthen it.
+    let now_ms = world.now_ms();
+    let late = world.lock_state.renew(owner_id(1), TTL, now_ms);
+    assert_eq!(late, RenewReply::NotOwner);
+    assert!(matches!(world.try_once(1), AcquireReply::Busy { .. }));
+    assert_eq!(
+        world.release_by(&ReleaseCommand {
+            min_hold_ms: 9_000,
+            ..release_request(1)
+        }),
+        Verdict::NotOwner
+    );
+    world.pass(5_001);
+    assert!(matches!(world.wait(2), AcquireReply::Held { .. }));
+}
+
+#[test]
+fn sums_of_times_end_at_the_last_moment() {
+    let mut world = World::new();
+    let answer = world.with(|lock_state, at| {
+        let ask = AcquireCommand {
+            owner_id: owner_id(1),
+            ttl_ms: u64::MAX,
+            floor_us: u64::MAX,
+            not_after_ms: ServerMs::LAST,
+            label: "",
+            entry: None,
+            lead_us: u64::MAX,
+            earlier: &[],
+        };
+        lock_state.acquire(&ask, at)
+    });
+    assert_eq!(token(&answer), FencingToken::new(u64::MAX));
+    world.pass(TTL * 1_000_000);
+    assert_eq!(world.owner(), Some(owner_id(1)));
+    world.wait(2);
+    let now_ms = world.now_ms();
+    world.lock_state.renew(owner_id(1), u64::MAX, now_ms);
+    assert_eq!(world.owner(), Some(owner_id(1)));
+    let parked = ReleaseCommand {
+        min_hold_ms: u64::MAX,
+        ..release_request(1)
+    };
+    world.release_by(&parked);
+    world.pass(TTL);
+    assert_eq!(world.owner(), Some(OwnerId::nil()));
+}
+
+#[test]
+fn a_renewal_never_shortens() {
+    let mut world = World::new();
+    world.try_once(1);
+    let now_ms = world.now_ms();
+    let renewed = world.lock_state.renew(owner_id(1), 500, now_ms);
+    assert!(matches!(
+        renewed,
+        RenewReply::Held {
+            remaining_ms: TTL,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_counter_lives_five_minutes_from_its_seed_and_the_next_one_is_higher() {
+    let mut world = World::new();
+    let mut last = FencingToken::new(0);
+    for _ in 0..7 {
+        let answer = world.try_once(1);
+        assert!(token(&answer) > last);
+        last = token(&answer);
+        world.release(1);
+        world.pass(60_000);
+    }
+    assert!(last.as_u64() > NOW + 300_000_000, "it was seeded again");
+    let mut holder_expiry = World::new();
+    let answer = holder_expiry.with(|lock_state, at| {
+        let ask = AcquireCommand {
+            owner_id: owner_id(1),
+            ttl_ms: TTL,
+            floor_us: NOW,
+            not_after_ms: ServerMs::LAST,
+            label: "",
+            entry: None,
+            lead_us: 60_000_000,
+            earlier: &[],
+        };
+        lock_state.acquire(&ask, at)
+    });
+    assert_eq!(token(&answer).as_u64(), NOW + 60_000_000);
+}

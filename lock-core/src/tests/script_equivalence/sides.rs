@@ -1,0 +1,181 @@
+//! The two sides that are compared: the scripts on a server, and the state machine.
+
+use super::*;
+use std::collections::BTreeMap;
+
+use redis::{Cmd, Value};
+use test_support::{FrozenClock, RedisServer};
+
+use crate::backend::redis::scripts::Script;
+use crate::protocol::clock::ServerMs;
+use crate::protocol::lock_state::{Expiring, KeyValue, LockState};
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::wire::QueueEntry;
+
+/// The server on one side.
+pub(super) struct Server {
+    pub(super) clock: FrozenClock,
+    pub(super) connection: redis::Connection,
+    pub(super) subscriber: test_support::Connection,
+    pub(super) _process: RedisServer,
+}
+
+impl Server {
+    pub(super) fn start() -> Self {
+        let clock = FrozenClock::at(START);
+        let process = RedisServer::options().clock(&clock).start();
+        let client = redis::Client::open(process.url()).unwrap();
+        let connection = client.get_connection().unwrap();
+        let mut subscriber = process.connect().unwrap();
+        for channel in &CHANNELS[..2] {
+            subscriber.call(&["SUBSCRIBE", channel]).unwrap();
+        }
+        Self {
+            clock,
+            connection,
+            subscriber,
+            _process: process,
+        }
+    }
+
+    pub(super) fn run(&mut self, script: &Script, keys: &[&str], args: &[String]) -> Value {
+        let write = |command: &mut Cmd| {
+            command.arg(args);
+        };
+        script
+            .by_text(keys, write)
+            .query(&mut self.connection)
+            .unwrap()
+    }
+
+    pub(super) fn command(&mut self, words: &[&str]) -> Value {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut self.connection).unwrap()
+    }
+
+    /// Everything that was published until now: an answer to a ping stands behind it.
+    pub(super) fn notifications(&mut self) -> Vec<String> {
+        self.subscriber.send(&["PING"]).unwrap();
+        let mut notifications = Vec::new();
+        loop {
+            let reply = self.subscriber.receive().unwrap();
+            let parts = reply.array();
+            match parts[0].text() {
+                "message" => notifications.push(parts[2].text().to_owned()),
+                "pong" => return notifications,
+                other => panic!("{other}"),
+            }
+        }
+    }
+
+    /// What stands in the keys, and until when: in a form that the table can give too.
+    pub(super) fn state(&mut self) -> Vec<String> {
+        let mut state = Vec::new();
+        let now_ms = i64::try_from(self.clock.micros() / 1000).unwrap();
+        for (key, read) in KEYS.into_iter().zip(["GET", "ZRANGE", "GET", "GET"]) {
+            let mut command = redis::cmd(read);
+            command.arg(key);
+            if read == "ZRANGE" {
+                command.arg(0).arg(-1).arg("WITHSCORES");
+            }
+            let value: Result<Value, _> = command.query(&mut self.connection);
+            let text = match value {
+                Ok(Value::Nil) => continue,
+                Ok(Value::Array(parts)) if parts.is_empty() => continue,
+                Ok(Value::BulkString(text)) => String::from_utf8(text).unwrap(),
+                Ok(Value::Array(parts)) => {
+                    let parts: Vec<String> = redis::from_redis_value(Value::Array(parts)).unwrap();
+                    parts.join("|")
+                }
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => "other type".into(),
+            };
+            let pttl: i64 = redis::cmd("PTTL")
+                .arg(key)
+                .query(&mut self.connection)
+                .unwrap();
+            let expires = (pttl >= 0).then_some(now_ms + pttl);
+            state.push(format!("{key} {text} {expires:?}"));
+        }
+        state
+    }
+}
+
+/// The table on the other side.
+#[derive(Default)]
+pub(super) struct Model {
+    pub(super) lock_state: LockState,
+    pub(super) histories: BTreeMap<usize, Vec<QueueEntry>>,
+    pub(super) strangers: usize,
+}
+
+impl Model {
+    pub(super) fn state(&mut self, now_us: u64) -> Vec<String> {
+        self.lock_state.expire(ServerMs::from_micros(now_us));
+        let mut state = Vec::new();
+        let line = |key: &str, text: String, expires: Option<ServerMs>| {
+            let expires = expires.map(ServerMs::as_u64);
+            format!("{key} {text} {expires:?}")
+        };
+        if let Some(Expiring { value, expires_ms }) = &self.lock_state.key {
+            let text = match value {
+                KeyValue::Native(owner) => owner.to_string(),
+                KeyValue::Foreign(text) => text.clone(),
+                KeyValue::OtherType(_) => "other type".into(),
+            };
+            state.push(line(KEYS[0], text, *expires_ms));
+        }
+        if let Some(Expiring { value, expires_ms }) = &self.lock_state.queue {
+            let pairs: Vec<_> = value
+                .iter()
+                .map(|(score, entry)| format!("{entry}|{score}"))
+                .collect();
+            state.push(line(KEYS[1], pairs.join("|"), *expires_ms));
+        }
+        if let Some(Expiring { value, expires_ms }) = &self.lock_state.counter {
+            state.push(line(KEYS[2], value.to_string(), *expires_ms));
+        }
+        if let Some(Expiring { expires_ms, .. }) = &self.lock_state.grace {
+            state.push(line(KEYS[3], String::new(), *expires_ms));
+        }
+        state
+    }
+
+    pub(super) fn entry(
+        &mut self,
+        who: usize,
+        now_ms: u64,
+        wait: &Wait,
+        from_history: bool,
+    ) -> QueueEntry {
+        let history = self.histories.entry(who).or_default();
+        if from_history && let Some(last) = history.last() {
+            return last.clone();
+        }
+        let entry = wait.entry(who, now_ms, "");
+        history.retain(|old| *old != entry);
+        history.push(entry.clone());
+        entry
+    }
+}
+
+impl Wait {
+    pub(super) fn entry(&self, who: usize, now_ms: u64, kind: &str) -> QueueEntry {
+        QueueEntry {
+            owner_id: owner_id(who),
+            mode: self.mode,
+            kind: kind.to_owned(),
+            lease_ms: self.lease_ms,
+            expires_at_ms: ServerMs::new(now_ms.saturating_add_signed(self.gone_in_ms)),
+            channel: CHANNELS[self.channel].into(),
+            label: format!("w {who}"),
+        }
+    }
+}
+
+/// They differ in their first digits too, by which the head of a queue is told.
+pub(super) fn owner_id(who: usize) -> OwnerId {
+    let number = who as u128 + 1;
+    OwnerId::from_number(number << 96 | number)
+}

@@ -1,0 +1,143 @@
+//! Random steps for both sides.
+
+use super::*;
+
+use proptest::collection::vec;
+
+use crate::protocol::wire::Mode;
+
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    AcquireCommand {
+        who: usize,
+        ttl_ms: u64,
+        floor_ahead_us: i64,
+        not_after_ms: i64,
+        wait: Option<Wait>,
+        lead_us: u64,
+        /// As an earlier or a later copy of the entry would be sent.
+        entry_from_history: bool,
+    },
+    ReleaseCommand {
+        who: usize,
+        grace_ms: u64,
+        min_hold_ms: u64,
+        floor_ahead_us: i64,
+        lead_us: u64,
+    },
+    Renew {
+        who: usize,
+        ttl_ms: u64,
+    },
+    Clock {
+        step_us: i64,
+    },
+    /// What other clients and operators do.
+    Foreign(Foreign),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Wait {
+    pub(super) mode: Mode,
+    pub(super) channel: usize,
+    pub(super) lease_ms: u64,
+    pub(super) gone_in_ms: i64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Foreign {
+    SetPx(u64),
+    SetWithoutExpiry,
+    Persist,
+    List,
+    Delete,
+    LoseCounter,
+    SetCounter(u64),
+    LoseQueue,
+    /// Waiters of other managers come into the queue, all at once.
+    Crowd {
+        count: usize,
+        wait: Wait,
+        kind: &'static str,
+    },
+}
+
+pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let who = 0..OWNERS;
+    let ttl_ms = prop_oneof![Just(100_u64), Just(1_000), Just(30_000), 100..5_000_u64];
+    let floor = prop_oneof![4 => Just(-1_000_000_i64), 1 => -5_000_000..5_000_000_i64];
+    let mode = prop_oneof![3 => Just(Mode::Subscribed), 1 => Just(Mode::Polling)];
+    let wait = (mode, 0..CHANNELS.len(), 100..2_000_u64, -10..20_000_i64).prop_map(
+        |(mode, channel, lease_ms, gone_in_ms)| Wait {
+            mode,
+            channel,
+            lease_ms,
+            gone_in_ms,
+        },
+    );
+    let lead = prop_oneof![4 => Just(0_u64), 1 => Just(60_000_000)];
+    let not_after = prop_oneof![9 => 0..3_000_i64, 1 => -5..1_i64];
+    let acquire = (
+        who.clone(),
+        ttl_ms.clone(),
+        floor.clone(),
+        not_after,
+        proptest::option::weighted(0.7, wait.clone()),
+        lead.clone(),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(who, ttl_ms, floor_ahead_us, not_after_ms, wait, lead_us, entry_from_history)| {
+                Step::AcquireCommand {
+                    who,
+                    ttl_ms,
+                    floor_ahead_us,
+                    not_after_ms,
+                    wait,
+                    lead_us,
+                    entry_from_history,
+                }
+            },
+        );
+    let grace = prop_oneof![4 => Just(0_u64), 1 => Just(20)];
+    let keep = prop_oneof![3 => Just(0_u64), 1 => 1..3_000_u64];
+    let release = (who.clone(), grace, keep, floor, lead).prop_map(
+        |(who, grace_ms, min_hold_ms, floor_ahead_us, lead_us)| Step::ReleaseCommand {
+            who,
+            grace_ms,
+            min_hold_ms,
+            floor_ahead_us,
+            lead_us,
+        },
+    );
+    let renew = (who, ttl_ms.clone()).prop_map(|(who, ttl_ms)| Step::Renew { who, ttl_ms });
+    let clock = prop_oneof![
+        4 => 0..50_000_i64,
+        4 => 0..3_000_000_i64,
+        1 => 0..700_000_000_i64,
+        1 => 0..90_000_000_000_i64,
+        2 => -3_000_000..0_i64,
+    ]
+    .prop_map(|step_us| Step::Clock { step_us });
+    let foreign = prop_oneof![
+        ttl_ms.prop_map(Foreign::SetPx),
+        Just(Foreign::SetWithoutExpiry),
+        Just(Foreign::Persist),
+        Just(Foreign::List),
+        Just(Foreign::Delete),
+        Just(Foreign::Delete),
+        Just(Foreign::LoseCounter),
+        prop_oneof![Just(9_007_199_254_740_990_u64), 1..9_u64].prop_map(Foreign::SetCounter),
+        Just(Foreign::LoseQueue),
+    ]
+    .prop_map(Step::Foreign);
+    // Around the number that one call looks at.
+    let count = prop_oneof![3 => 1..4_usize, 1 => 98..103_usize, 1 => 190..210_usize];
+    let kind = prop_oneof![3 => Just(""), 1 => Just("r"), 1 => Just("4x2")];
+    let crowd = (count, wait, kind)
+        .prop_map(|(count, wait, kind)| Step::Foreign(Foreign::Crowd { count, wait, kind }));
+    vec(
+        prop_oneof![16 => acquire, 10 => release, 4 => renew, 8 => clock, 2 => foreign, 1 => crowd],
+        1..30,
+    )
+}

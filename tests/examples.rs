@@ -405,7 +405,7 @@ mod fenced {
             verdicts,
             [
                 "without a token: 50 left, the parent's write is lost",
-                "with a token: 70 left, the late write was refused",
+                "with a token: 70 left, the late write was rejected",
             ]
         );
     }

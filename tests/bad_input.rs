@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lock_core::{
-    BackendErrorKind, LockError, LockManager, LockManagerBuilder, LockRequest, NameFault, Renew,
+    BackendErrorKind, InvalidNameReason, LockError, LockManager, LockManagerBuilder, LockRequest,
+    Renew,
 };
 use test_support::{
     Helper, Proxy, RedisServer, Reply, ServerOptions, eventually, eventually_async,
@@ -129,7 +130,7 @@ mod arguments {
         last
     }
 
-    async fn name_fault(name: &str, fault: NameFault, words: &[&str]) {
+    async fn name_fault(name: &str, fault: InvalidNameReason, words: &[&str]) {
         let error = refused_unseen(|locks| locks.lock(name)).await;
         let LockError::InvalidName { fault: said, .. } = &error else {
             panic!("{error}");
@@ -141,28 +142,33 @@ mod arguments {
 
     #[tokio::test]
     async fn an_empty_name() {
-        name_fault("", NameFault::Empty, &["empty", "give"]).await;
+        name_fault("", InvalidNameReason::Empty, &["empty", "give"]).await;
     }
 
     #[tokio::test]
     async fn names_that_are_too_long() {
         let advice = ["1024 bytes", "digest"];
-        name_fault(&"x".repeat(1025), NameFault::TooLong, &advice).await;
-        name_fault(&"é".repeat(513), NameFault::TooLong, &advice).await;
-        name_fault(&"x".repeat(1 << 20), NameFault::TooLong, &advice).await;
+        name_fault(&"x".repeat(1025), InvalidNameReason::TooLong, &advice).await;
+        name_fault(&"é".repeat(513), InvalidNameReason::TooLong, &advice).await;
+        name_fault(&"x".repeat(1 << 20), InvalidNameReason::TooLong, &advice).await;
     }
 
     #[tokio::test]
     async fn names_with_stray_braces() {
         for name in ["{", "}", "a{}", "{a}{b}", "{a{b}}", "}a{", "{a", "a}"] {
-            name_fault(name, NameFault::Braces, &["hash tag", "{user1}:cart"]).await;
+            name_fault(
+                name,
+                InvalidNameReason::Braces,
+                &["hash tag", "{user1}:cart"],
+            )
+            .await;
         }
     }
 
     #[tokio::test]
     async fn names_of_companion_keys() {
         for name in ["{a}:q", "x{a}y:f", "{a}:g"] {
-            name_fault(name, NameFault::Companion, &["may not end in"]).await;
+            name_fault(name, InvalidNameReason::Companion, &["may not end in"]).await;
         }
     }
 
@@ -686,13 +692,18 @@ mod servers {
 mod configuration {
     use super::*;
 
-    /// The attribute's answer in a process with this LOCK_URL, or none.
+    /// The attribute's answer in a process with this DISTRIBUTED_LOCK_URL, or none.
     fn ask(url: Option<&str>) -> String {
         let worker = env!("CARGO_BIN_EXE_lock-worker");
-        let without = Helper::new("env").arg("-u").arg("LOCK_URL").arg(worker);
+        let without = Helper::new("env")
+            .arg("-u")
+            .arg("DISTRIBUTED_LOCK_URL")
+            .arg(worker);
         let asking = match url {
             None => without.arg("ask"),
-            Some(url) => Helper::new(worker).env("LOCK_URL", url).arg("ask"),
+            Some(url) => Helper::new(worker)
+                .env("DISTRIBUTED_LOCK_URL", url)
+                .arg("ask"),
         };
         let process = asking.spawn();
         assert!(process.wait(SOON).success());
@@ -705,7 +716,7 @@ mod configuration {
         let said = ask(None);
         assert!(said.contains("LockManager::connect(url)"), "{said}");
         assert!(said.contains("install_global()"), "{said}");
-        assert!(said.contains("LOCK_URL"), "{said}");
+        assert!(said.contains("DISTRIBUTED_LOCK_URL"), "{said}");
     }
 
     #[test]

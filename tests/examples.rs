@@ -352,7 +352,7 @@ mod nightly_job {
         let instances: Vec<_> = (0..4)
             .map(|_| {
                 example("nightly_job")
-                    .env("LOCK_URL", server.url())
+                    .env("DISTRIBUTED_LOCK_URL", server.url())
                     .arg("--takes")
                     .arg("3000")
                     .spawn()

@@ -40,7 +40,7 @@ async fn becomes_free(locks: &LockManager, name: &str) {
 mod the_lock {
     use super::*;
 
-    #[distributed_lock(name = "order:{id}", manager = locks)]
+    #[distributed_lock(name = "order:{id}", wait = "0s", manager = locks)]
     async fn held(locks: &LockManager, id: u64) -> Result<bool, LockError> {
         Ok(is_held(locks, "order:7").await && !is_held(locks, "order:8").await && id == 7)
     }
@@ -102,7 +102,10 @@ mod the_lock {
     #[tokio::test]
     async fn is_not_waited_for_by_who_holds_it() {
         let answer = within(&LockManager::in_memory(), 7).await;
-        assert!(matches!(answer, Ok(LockError::WouldDeadlock)), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(LockError::WouldDeadlock { .. })),
+            "{answer:?}"
+        );
     }
 
     #[distributed_lock(name = "nobody")]
@@ -167,7 +170,7 @@ mod leaving_the_body {
         Ok(one + 1)
     }
 
-    #[distributed_lock(name = "leave", manager = locks)]
+    #[distributed_lock(name = "leave", wait = "0s", manager = locks)]
     async fn early(locks: &LockManager, early: bool) -> Result<u8, Failure> {
         if early {
             return Ok(1);
@@ -269,10 +272,16 @@ mod leaving_the_body {
         let dropped = AtomicBool::new(false);
         let soon = Duration::from_secs(10);
         let answer = tokio::time::timeout(soon, robbed(&locks, &server, &dropped)).await;
-        assert!(matches!(answer, Ok(Err(LockError::Lost))), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(Err(LockError::Lost { .. }))),
+            "{answer:?}"
+        );
         assert!(dropped.load(Ordering::SeqCst));
         let answer = tokio::time::timeout(soon, robbed_of_another(&locks, &server)).await;
-        assert!(matches!(answer, Ok(Some(LockError::Lost))), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(Some(LockError::Lost { .. }))),
+            "{answer:?}"
+        );
     }
 
     #[distributed_lock(name = "leave", manager = locks)]
@@ -1015,6 +1024,7 @@ mod on_error {
 
     #[distributed_lock(
         name = "mapped",
+        wait = "0s",
         manager = locks,
         on_error = |e| if e.is_contended() { code } else { 0 },
     )]
@@ -1041,12 +1051,12 @@ mod on_error {
         Status::Busy
     }
 
-    #[distributed_lock(name = "mapped", manager = locks, on_error = |e| busy(e))]
+    #[distributed_lock(name = "mapped", wait = "0s", manager = locks, on_error = |e| busy(e))]
     async fn without_a_result(locks: &LockManager) -> Status {
         Status::Done
     }
 
-    #[distributed_lock(name = "mapped", manager = locks, on_error = |e| drop(e))]
+    #[distributed_lock(name = "mapped", wait = "0s", manager = locks, on_error = |e| drop(e))]
     async fn nothing(locks: &LockManager, ran: &AtomicBool) {
         ran.store(true, Ordering::SeqCst);
     }
@@ -1065,7 +1075,7 @@ mod on_error {
         assert!(ran.load(Ordering::SeqCst));
     }
 
-    #[distributed_lock(name = "mapped", manager = locks, on_error = |e| Err(format!("{e}!"))?)]
+    #[distributed_lock(name = "mapped", wait = "0s", manager = locks, on_error = |e| Err(format!("{e}!"))?)]
     async fn question(locks: &LockManager) -> Result<u8, Box<dyn std::error::Error + Send + Sync>> {
         Ok(1)
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lock_core::{Dialect, LockError, LockGuard, LockManager, LockManagerBuilder};
+use lock_core::{Dialect, Handover, LockError, LockGuard, LockManager, LockManagerBuilder};
 use test_support::monitor::Command as RecordedCommand;
 use test_support::{Lost, Proxy, RedisServer, Reply, eventually, eventually_async};
 use tests::shut_down;
@@ -424,7 +424,7 @@ mod other_clients {
         server.cli(&["SET", KEY, "theirs", "PX", "30000"]);
         tokio::time::timeout(TTL, held.lost()).await.unwrap();
         let error = held.release().await.unwrap_err();
-        assert!(matches!(error, LockError::Lost), "{error}");
+        assert!(matches!(error, LockError::Lost { .. }), "{error}");
         shut_down(&locks).await;
         assert_eq!(server.cli(&["GET", KEY]).text(), "theirs");
         assert!(server.cli(&["PTTL", KEY]).integer() > 25_000);
@@ -478,7 +478,7 @@ mod other_clients {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn sharing_gives_clients_that_poll_their_turn() {
-        let shared = LockManager::builder().share_with_others(true);
+        let shared = LockManager::builder().handover(Handover::YieldToOthers);
         let turns = turns_of_a_poller(shared, 5).await;
         assert!(turns >= 5, "{turns} turns beside 20 of ours");
     }
@@ -492,7 +492,7 @@ mod holders {
     #[test]
     fn renewals_that_overtake_each_other_lose_nothing() {
         let server = RedisServer::start();
-        for dialect in Dialect::ALL {
+        for &dialect in Dialect::ALL {
             let here = runtime();
             let guard = here.block_on(async {
                 let locks = LockManager::builder().dialect(dialect);
@@ -583,7 +583,7 @@ mod holders {
         assert_eq!(server.cli(&["DEL", KEY]).integer(), 1);
         let out = tokio::time::timeout(SOON, running).await.unwrap().unwrap();
         let took = deleted.elapsed();
-        assert!(matches!(out, Err(LockError::Lost)), "{out:?}");
+        assert!(matches!(out, Err(LockError::Lost { .. })), "{out:?}");
         assert!(gone.load(Ordering::Acquire));
         // The next renewal tells, and that is due within a third of the ttl.
         assert!(took < TTL / 3 + SLACK, "{took:?}");
@@ -653,7 +653,7 @@ mod holders {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn every_key_expires_and_none_outlives_its_use() {
         let server = RedisServer::start();
-        let shared = LockManager::builder().share_with_others(true);
+        let shared = LockManager::builder().handover(Handover::YieldToOthers);
         let shared = shared.connect(&server.url()).await.unwrap();
         for locks in [connect(&server).await, shared] {
             let tagged = locks.lock("{tag}:job").acquire().await.unwrap();

@@ -1,7 +1,8 @@
-//! What the compiler says about a wrong attribute.
+//! The compile errors of the attribute. Each folder of `tests/ui` is about one option or one part
+//! of a function, and each file is named after the error that it shows.
 
 #[test]
-fn faults() {
+fn errors_name_the_token_and_what_to_write() {
     let cases = trybuild::TestCases::new();
-    cases.compile_fail("ui/*.rs");
+    cases.compile_fail("ui/*/*.rs");
 }

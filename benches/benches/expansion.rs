@@ -21,7 +21,7 @@ use std::time::Instant;
 use benches::{median, report, report_ratio};
 use lock_core::{LockError, LockManager, distributed_lock};
 
-/// The target; `tests/macros.rs` fails above it.
+/// The target; `tests/attribute/future_size.rs` fails above it.
 const MOST_BYTES: usize = 512;
 const FUNCTIONS: usize = 200;
 /// A round takes seconds. The medians of two runs differ by a few percent.

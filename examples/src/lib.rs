@@ -21,14 +21,16 @@ pub fn option<T: FromStr>(name: &str) -> Result<Option<T>, String> {
     }
 }
 
-/// Returns the server's URL: `--redis URL`, or the environment variable `LOCK_URL`.
+/// Returns the server's URL: `--redis URL`, or the environment variable `DISTRIBUTED_LOCK_URL`.
 ///
 /// # Errors
 ///
 /// Returns an error if both are missing.
 pub fn lock_url() -> Result<String, String> {
-    let given = option("--redis")?.or_else(|| std::env::var("LOCK_URL").ok());
-    given.ok_or_else(|| "there is no server; pass `--redis URL`, or set `LOCK_URL`".to_owned())
+    let given = option("--redis")?.or_else(|| std::env::var("DISTRIBUTED_LOCK_URL").ok());
+    given.ok_or_else(|| {
+        "there is no server; pass `--redis URL`, or set `DISTRIBUTED_LOCK_URL`".to_owned()
+    })
 }
 
 /// Returns the exit code of a program, and prints an error and its causes to stderr.

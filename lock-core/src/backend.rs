@@ -21,6 +21,8 @@ pub(crate) mod memory;
 pub(crate) mod redis;
 pub(crate) mod url;
 
+#[cfg(test)]
+pub(crate) use self::acquisition::SentCommand;
 pub(crate) use self::acquisition::{Acquisition, EntryParams, ReleaseRequest};
 
 /// A future behind a pointer: what lets a backend be a trait object.

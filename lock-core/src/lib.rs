@@ -78,19 +78,39 @@ macro_rules! lock_name {
     };
 }
 
-pub mod dialects {
-    #![doc = include_str!("../docs/dialects.md")]
+/// Guides: how to use the library, what it promises, and how it works.
+pub mod guide {
+    #[cfg(feature = "macros")]
+    pub mod attribute {
+        #![doc = include_str!("../docs/attribute.md")]
+    }
+
+    #[cfg(feature = "macros")]
+    pub mod coming_from {
+        #![doc = include_str!("../docs/coming_from.md")]
+    }
+
+    pub mod guarantees {
+        #![doc = include_str!("../docs/guarantees.md")]
+    }
+
+    pub mod redis {
+        #![doc = include_str!("../docs/redis.md")]
+    }
+
+    pub mod dialects {
+        #![doc = include_str!("../docs/dialects.md")]
+    }
 
     pub mod migrating {
         #![doc = include_str!("../docs/migrating.md")]
     }
-}
 
-#[cfg(feature = "macros")]
-pub mod attribute {
-    #![doc = include_str!("../docs/attribute.md")]
+    pub mod protocol {
+        #![doc = include_str!("../docs/protocol.md")]
+    }
 
-    pub mod coming_from {
-        #![doc = include_str!("../docs/coming-from.md")]
+    pub mod failure_modes {
+        #![doc = include_str!("../docs/failure_modes.md")]
     }
 }

@@ -24,9 +24,12 @@ use crate::protocol::key::LockName;
 use crate::runtime::inner::check_runtime;
 use crate::runtime::reentrancy::BodyScope;
 
-pub use self::name::{Name, Part, Placeholder, name, tagged, template};
+pub use self::name::{
+    IntoLockName, NamePart, Placeholder, name_from_expression, name_from_template,
+    name_with_hash_tag,
+};
 pub use self::options::{
-    Options, checked_max_hold, checked_min_hold, checked_renew, checked_ttl, checked_wait, dynamic,
+    Options, checked_max_hold, checked_min_hold, checked_renew, checked_ttl, dynamic,
 };
 pub use crate::protocol::renew::Renew;
 pub use lock_macros::__lock_name;
@@ -39,15 +42,15 @@ pub fn manager(manager: &LockManager) -> Option<LockManager> {
 }
 
 /// A future of this crate's own, boxed so that annotated functions stay small.
-pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The acquire of an annotated function. Nothing is sent before it is polled.
 #[must_use = "nothing is sent before it is polled"]
-pub struct Acquire(Boxed<Result<LockGuard, LockError>>);
+pub struct AcquireFuture(BoxFuture<Result<LockGuard, LockError>>);
 
 /// Acquires the lock of an annotated function.
-pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -> Acquire {
-    Acquire(Box::pin(async move {
+pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -> AcquireFuture {
+    AcquireFuture(Box::pin(async move {
         if let Some(fault) = name.invalid_reason() {
             return Err(LockError::invalid_name(&name, fault));
         }
@@ -64,7 +67,8 @@ pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -
 async fn current(wait: Option<Duration>) -> Result<(LockManager, Duration), LockError> {
     check_runtime()?;
     let asked = tokio::time::Instant::now();
-    // Connecting takes no longer than the command timeout.
+    // Connecting takes no longer than the command timeout, also for one attempt.
+    let wait = wait.filter(|wait| !wait.is_zero());
     let wait = wait.unwrap_or(Duration::MAX);
     let connected = tokio::time::timeout(wait, LockManager::current()).await;
     let manager = connected.unwrap_or_else(|_elapsed| Err(LockManager::not_in_time()))?;
@@ -78,11 +82,13 @@ async fn current(wait: Option<Duration>) -> Result<(LockManager, Duration), Lock
 /// When the lock is held by another holder. All other errors stay in the answer. Boxed, so that it
 /// takes no place in the function's future.
 #[must_use]
-pub fn contended(acquire: Acquire) -> Boxed<Result<Acquire, Box<LockError>>> {
+pub fn acquire_or_contended(
+    acquire: AcquireFuture,
+) -> BoxFuture<Result<AcquireFuture, Box<LockError>>> {
     Box::pin(async move {
         match acquire.0.await {
             Err(error) if error.is_contended() => Err(Box::new(error)),
-            acquired => Ok(Acquire(Box::pin(future::ready(acquired)))),
+            acquired => Ok(AcquireFuture(Box::pin(future::ready(acquired)))),
         }
     })
 }
@@ -90,13 +96,13 @@ pub fn contended(acquire: Acquire) -> Boxed<Result<Acquire, Box<LockError>>> {
 /// The place of the guard of one call. The body may borrow the guard, so the place outlives the
 /// body.
 #[derive(Debug, Default)]
-pub struct Slot {
+pub struct GuardSlot {
     guard: OnceLock<LockGuard>,
     /// The answer to the release, which the drop of the guard takes into account.
     released: OnceLock<ReleaseOutcome>,
 }
 
-impl Slot {
+impl GuardSlot {
     /// No lock is held yet.
     #[must_use]
     pub const fn new() -> Self {
@@ -107,7 +113,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for GuardSlot {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.get_mut()
             && let Some(released) = self.released.take()
@@ -122,7 +128,7 @@ impl Drop for Slot {
 /// # Panics
 ///
 /// Never in a body, which runs only while the lock is held.
-pub fn guard(slot: &Slot) -> &LockGuard {
+pub fn guard(slot: &GuardSlot) -> &LockGuard {
     let Some(guard) = slot.guard.get() else {
         unreachable!("the body runs only while the lock is held");
     };
@@ -166,26 +172,26 @@ pub enum OnLost {
 }
 
 /// One call of an annotated function, apart from its body: what it waits for.
-struct Progress<'a> {
-    slot: &'a Slot,
+struct CallProgress<'a> {
+    slot: &'a GuardSlot,
     on_lost: OnLost,
-    stage: Stage<'a>,
+    stage: CallStage<'a>,
 }
 
-enum Stage<'a> {
-    Acquiring(Acquire),
+enum CallStage<'a> {
+    Acquiring(AcquireFuture),
     /// With `on_lost = continue` nothing listens for the loss.
     Held(&'a LockGuard, Option<Lost>),
-    Releasing(Boxed<Option<ReleaseOutcome>>),
+    Releasing(BoxFuture<Option<ReleaseOutcome>>),
     Done,
 }
 
-impl<'a> Progress<'a> {
-    fn new(slot: &'a Slot, acquire: Acquire, on_lost: OnLost) -> Self {
+impl<'a> CallProgress<'a> {
+    fn new(slot: &'a GuardSlot, acquire: AcquireFuture, on_lost: OnLost) -> Self {
         Self {
             slot,
             on_lost,
-            stage: Stage::Acquiring(acquire),
+            stage: CallStage::Acquiring(acquire),
         }
     }
 
@@ -226,15 +232,15 @@ impl<'a> Progress<'a> {
     /// Acquires the lock, and then enters its scope for each poll of the body, unless the lock is
     /// lost.
     fn poll_enter(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyScope, LockError>> {
-        if let Stage::Acquiring(acquire) = &mut self.stage {
+        if let CallStage::Acquiring(acquire) = &mut self.stage {
             let acquired = ready!(acquire.0.as_mut().poll(cx));
-            self.stage = Stage::Done;
+            self.stage = CallStage::Done;
             let acquired = acquired?;
             let guard = self.slot.guard.get_or_init(|| acquired);
             let lost = (self.on_lost == OnLost::Cancel).then(|| guard.lost());
-            self.stage = Stage::Held(guard, lost);
+            self.stage = CallStage::Held(guard, lost);
         }
-        let Stage::Held(guard, lost) = &mut self.stage else {
+        let CallStage::Held(guard, lost) = &mut self.stage else {
             unreachable!("polled after it was done");
         };
         // Loss first: what is polled after it works without the lock.
@@ -242,7 +248,7 @@ impl<'a> Progress<'a> {
             && Pin::new(lost).poll(cx).is_ready()
         {
             let error = guard.lost_error();
-            self.stage = Stage::Done;
+            self.stage = CallStage::Done;
             return Poll::Ready(Err(error));
         }
         Poll::Ready(Ok(guard.enter()))
@@ -250,38 +256,38 @@ impl<'a> Progress<'a> {
 
     /// Releases the lock after the body, and waits for the answer.
     fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Stage::Held(guard, _) = &self.stage {
+        if let CallStage::Held(guard, _) = &self.stage {
             let release = guard::release_after(guard);
-            self.stage = Stage::Releasing(Box::pin(release));
+            self.stage = CallStage::Releasing(Box::pin(release));
         }
-        if let Stage::Releasing(release) = &mut self.stage {
-            if let Some(ended) = ready!(release.as_mut().poll(cx)) {
+        if let CallStage::Releasing(release) = &mut self.stage {
+            if let Some(outcome) = ready!(release.as_mut().poll(cx)) {
                 // Empty until now: a lock is released once.
-                drop(self.slot.released.set(ended));
+                let _is_first = self.slot.released.set(outcome);
             }
-            self.stage = Stage::Done;
+            self.stage = CallStage::Done;
         }
         Poll::Ready(())
     }
 }
 
 /// What an annotated function makes of the end of its section.
-pub trait Answer<T> {
+pub trait MapOutcome<T> {
     /// What the section gives.
     type Output;
 
     /// Makes it of the body's result, or of the error that kept the body from its end.
-    fn answer(&self, outcome: Result<T, LockError>) -> Self::Output;
+    fn map_outcome(&self, outcome: Result<T, LockError>) -> Self::Output;
 }
 
 /// Errors are answered where the section is awaited, after the body was dropped.
 #[derive(Clone, Copy, Debug)]
-pub struct Unanswered;
+pub struct ReturnOutcome;
 
-impl<T> Answer<T> for Unanswered {
+impl<T> MapOutcome<T> for ReturnOutcome {
     type Output = Result<T, LockError>;
 
-    fn answer(&self, outcome: Result<T, LockError>) -> Self::Output {
+    fn map_outcome(&self, outcome: Result<T, LockError>) -> Self::Output {
         outcome
     }
 }
@@ -289,10 +295,10 @@ impl<T> Answer<T> for Unanswered {
 /// Errors are answered while the body still exists, so this is not for handlers of users. It makes
 /// an annotated function end with the `.await` of its result: then the compiler reports lifetimes
 /// that are too short where the body returns, and not where the attribute stands.
-impl<T> Answer<T> for fn(LockError) -> T {
+impl<T> MapOutcome<T> for fn(LockError) -> T {
     type Output = T;
 
-    fn answer(&self, outcome: Result<T, LockError>) -> T {
+    fn map_outcome(&self, outcome: Result<T, LockError>) -> T {
         match outcome {
             Ok(output) => output,
             Err(error) => self(error),
@@ -301,40 +307,40 @@ impl<T> Answer<T> for fn(LockError) -> T {
 }
 
 /// The answer that is a function, and no value of a type of its own.
-pub fn answered<T>(answer: fn(LockError) -> T) -> fn(LockError) -> T {
-    answer
+pub fn map_error_with<T>(map: fn(LockError) -> T) -> fn(LockError) -> T {
+    map
 }
 
 /// An annotated function with `release = background`: the lock is released when the slot goes.
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Section<'s, 'b, F: Future, A> {
-    progress: Progress<'s>,
+pub struct RunBody<'s, 'b, F: Future, A> {
+    progress: CallProgress<'s>,
     body: Pin<&'b mut F>,
-    answer: A,
+    map: A,
 }
 
 /// Acquires the lock and runs `body` while it is held.
-pub fn section<'s, 'b, F: Future, A: Answer<F::Output>>(
-    slot: &'s Slot,
-    acquire: Acquire,
+pub fn run_body<'s, 'b, F: Future, A: MapOutcome<F::Output>>(
+    slot: &'s GuardSlot,
+    acquire: AcquireFuture,
     on_lost: OnLost,
     body: Pin<&'b mut F>,
-    answer: A,
-) -> Section<'s, 'b, F, A> {
-    Section {
-        progress: Progress::new(slot, acquire, on_lost),
+    map: A,
+) -> RunBody<'s, 'b, F, A> {
+    RunBody {
+        progress: CallProgress::new(slot, acquire, on_lost),
         body,
-        answer,
+        map,
     }
 }
 
-impl<F: Future, A: Answer<F::Output> + Unpin> Future for Section<'_, '_, F, A> {
+impl<F: Future, A: MapOutcome<F::Output> + Unpin> Future for RunBody<'_, '_, F, A> {
     type Output = A::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<A::Output> {
         let this = &mut *self;
         match this.progress.poll_body(this.body.as_mut(), cx) {
-            Poll::Ready(outcome) => Poll::Ready(this.answer.answer(outcome)),
+            Poll::Ready(outcome) => Poll::Ready(this.map.map_outcome(outcome)),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -343,33 +349,33 @@ impl<F: Future, A: Answer<F::Output> + Unpin> Future for Section<'_, '_, F, A> {
 /// An annotated function with `release = confirm`: the body's result is kept until the release
 /// is answered.
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Confirmed<'s, 'b, F: Future, A> {
-    progress: Progress<'s>,
+pub struct RunBodyThenRelease<'s, 'b, F: Future, A> {
+    progress: CallProgress<'s>,
     body: Pin<&'b mut F>,
     output: Option<F::Output>,
-    answer: A,
+    map: A,
 }
 
-/// As [`section`], and releases the lock after the body.
-pub fn confirmed<'s, 'b, F: Future, A: Answer<F::Output>>(
-    slot: &'s Slot,
-    acquire: Acquire,
+/// As [`run_body`], and releases the lock after the body.
+pub fn run_body_then_release<'s, 'b, F: Future, A: MapOutcome<F::Output>>(
+    slot: &'s GuardSlot,
+    acquire: AcquireFuture,
     on_lost: OnLost,
     body: Pin<&'b mut F>,
-    answer: A,
-) -> Confirmed<'s, 'b, F, A> {
-    Confirmed {
-        progress: Progress::new(slot, acquire, on_lost),
+    map: A,
+) -> RunBodyThenRelease<'s, 'b, F, A> {
+    RunBodyThenRelease {
+        progress: CallProgress::new(slot, acquire, on_lost),
         body,
         output: None,
-        answer,
+        map,
     }
 }
 
 // The output is moved out, and never pinned.
-impl<F: Future, A> Unpin for Confirmed<'_, '_, F, A> {}
+impl<F: Future, A> Unpin for RunBodyThenRelease<'_, '_, F, A> {}
 
-impl<F: Future, A: Answer<F::Output>> Future for Confirmed<'_, '_, F, A> {
+impl<F: Future, A: MapOutcome<F::Output>> Future for RunBodyThenRelease<'_, '_, F, A> {
     type Output = A::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<A::Output> {
@@ -378,7 +384,7 @@ impl<F: Future, A: Answer<F::Output>> Future for Confirmed<'_, '_, F, A> {
             .progress
             .poll_confirmed(this.body.as_mut(), &mut this.output, cx)
         {
-            Poll::Ready(outcome) => Poll::Ready(this.answer.answer(outcome)),
+            Poll::Ready(outcome) => Poll::Ready(this.map.map_outcome(outcome)),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -542,7 +548,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_millis(100);
 
-    fn unrenewed(locks: &LockManager) -> Acquire {
+    fn unrenewed(locks: &LockManager) -> AcquireFuture {
         let options = Options {
             ttl: Some(TTL),
             renew: Renew::Never,
@@ -555,41 +561,61 @@ mod tests {
     async fn a_body_is_not_polled_after_the_loss() {
         let locks = LockManager::in_memory();
         let dropped = AtomicBool::new(false);
-        let slot = Slot::new();
+        let slot = GuardSlot::new();
         let outcome: Result<(), _> = {
             let body = pin!(async {
                 let _dropped = Dropped(&dropped);
                 tokio::time::sleep(2 * TTL).await;
                 unreachable!("the lock was lost long ago");
             });
-            let outcome =
-                confirmed(&slot, unrenewed(&locks), OnLost::Cancel, body, Unanswered).await;
+            let outcome = run_body_then_release(
+                &slot,
+                unrenewed(&locks),
+                OnLost::Cancel,
+                body,
+                ReturnOutcome,
+            )
+            .await;
             assert!(!dropped.load(Ordering::SeqCst), "the caller drops it");
             outcome
         };
-        assert!(matches!(outcome, Err(guard.lost_error())));
+        assert!(matches!(outcome, Err(LockError::Lost { .. })));
         assert!(dropped.load(Ordering::SeqCst));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_to_continue_is_polled_after_the_loss() {
         let locks = LockManager::in_memory();
-        let slot = Slot::new();
+        let slot = GuardSlot::new();
         let body = pin!(async {
             tokio::time::sleep(2 * TTL).await;
             assert!(guard(&slot).is_lost());
             7
         });
-        let outcome = section(&slot, unrenewed(&locks), OnLost::Continue, body, Unanswered).await;
+        let outcome = run_body(
+            &slot,
+            unrenewed(&locks),
+            OnLost::Continue,
+            body,
+            ReturnOutcome,
+        )
+        .await;
         assert!(matches!(outcome, Ok(7)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_done_before_its_next_await_keeps_its_result() {
         let locks = LockManager::in_memory();
-        let slot = Slot::new();
+        let slot = GuardSlot::new();
         let body = pin!(async { 7 });
-        let outcome = confirmed(&slot, unrenewed(&locks), OnLost::Cancel, body, Unanswered).await;
+        let outcome = run_body_then_release(
+            &slot,
+            unrenewed(&locks),
+            OnLost::Cancel,
+            body,
+            ReturnOutcome,
+        )
+        .await;
         assert!(matches!(outcome, Ok(7)));
         assert!(slot.released.get().is_some());
     }
@@ -597,10 +623,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_guard_of_a_released_lock_has_nothing_left_to_do() {
         let locks = LockManager::in_memory();
-        let slot = Slot::new();
+        let slot = GuardSlot::new();
         let body = pin!(async {});
         let acquire = acquire(Some(locks.clone()), "x".into(), Options::DEFAULT);
-        let outcome = confirmed(&slot, acquire, OnLost::Cancel, body, Unanswered).await;
+        let outcome =
+            run_body_then_release(&slot, acquire, OnLost::Cancel, body, ReturnOutcome).await;
         outcome.unwrap();
         // The next holder keeps its lock when the guard of the first goes.
         let next = locks.lock("x").acquire().await.unwrap();
@@ -613,11 +640,22 @@ mod tests {
     async fn a_contended_acquire_is_an_error_before_the_body_exists() {
         let locks = LockManager::in_memory();
         let again = || acquire(Some(locks.clone()), "x".into(), Options::DEFAULT);
-        let held = contended(again()).await.unwrap().0.await.unwrap();
-        assert!(contended(again()).await.err().unwrap().is_contended());
+        let held = acquire_or_contended(again())
+            .await
+            .unwrap()
+            .0
+            .await
+            .unwrap();
+        assert!(
+            acquire_or_contended(again())
+                .await
+                .err()
+                .unwrap()
+                .is_contended()
+        );
         drop(held);
         let nameless = acquire(Some(locks.clone()), "".into(), Options::DEFAULT);
-        let error = contended(nameless).await.unwrap().0.await;
+        let error = acquire_or_contended(nameless).await.unwrap().0.await;
         assert!(matches!(error, Err(LockError::InvalidName { .. })));
     }
 }

@@ -1,5 +1,7 @@
 //! Tests that need more than one module.
 
+#[cfg(feature = "redis")]
+mod guide;
 mod lock_state;
 mod model;
 #[cfg(feature = "redis")]

@@ -82,6 +82,7 @@ async fn skip_is_for_contention_only() {
 
 #[distributed_lock(
     name = "x",
+    wait = "0s",
     ttl = "1s",
     renew = never,
     on_contended = |e| (format!("{payload}: {}", e.is_contended()), number),
@@ -106,7 +107,7 @@ async fn on_contended_answers_contention_and_sees_the_parameters() {
     assert_eq!(contended, ("a: true".into(), 1));
 }
 
-#[distributed_lock(name = "x", on_contended = |_| { drop(owned); Ok(0) }, manager = locks)]
+#[distributed_lock(name = "x", wait = "0s", on_contended = |_| { drop(owned); Ok(0) }, manager = locks)]
 async fn takes_it(locks: &LockManager, owned: String) -> Result<usize, LockError> {
     Ok(owned.len())
 }
@@ -128,7 +129,7 @@ async fn on_contended_may_take_what_the_body_takes() {
     assert!(matches!(times_out(&locks).await, Ok(0)));
 }
 
-#[distributed_lock(name = "x", on_contended = error, on_error = |e| e.is_contended(), manager = locks)]
+#[distributed_lock(name = "x", wait = "0s", on_contended = error, on_error = |e| e.is_contended(), manager = locks)]
 async fn error_is_the_default(locks: &LockManager) -> bool {
     false
 }
@@ -141,24 +142,24 @@ async fn on_contended_error_is_an_error_like_others() {
     assert!(error_is_the_default(&locks).await);
 }
 
-#[distributed_lock(name = "x", manager = locks)]
+#[distributed_lock(name = "x", wait = "0s", manager = locks)]
 async fn generic_error<E: From<LockError>>(locks: &LockManager) -> Result<u8, E> {
     Ok(1)
 }
 
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-#[distributed_lock(name = "x", manager = locks)]
+#[distributed_lock(name = "x", wait = "0s", manager = locks)]
 async fn alias(locks: &LockManager) -> Fallible<u8> {
     Ok("1".parse()?)
 }
 
-#[distributed_lock(name = "x", manager = locks)]
+#[distributed_lock(name = "x", wait = "0s", manager = locks)]
 async fn io(locks: &LockManager) -> Result<impl Sized + Display, Box<dyn Error + Send + Sync>> {
     Ok(1)
 }
 
-#[distributed_lock(name = "x", on_contended = |_| 0, on_error = |_| 2, manager = locks)]
+#[distributed_lock(name = "x", wait = "0s", on_contended = |_| 0, on_error = |_| 2, manager = locks)]
 async fn hidden(locks: &LockManager) -> impl Display + Copy {
     1
 }
@@ -205,7 +206,7 @@ impl From<LockError> for Local {
     }
 }
 
-#[distributed_lock(name = "x", release = background, manager = locks)]
+#[distributed_lock(name = "x", wait = "0s", release = background, manager = locks)]
 async fn not_send(locks: LockManager) -> Result<u8, Local> {
     tokio::task::yield_now().await;
     Ok(1)
@@ -240,6 +241,7 @@ impl App {
 
 #[distributed_lock(
     name = "x",
+    wait = "0s",
     on_error = {
         let app = std::sync::Arc::clone(&app);
         move |error| app.failed(&error)
@@ -259,18 +261,19 @@ fn handler(code: u8) -> impl FnOnce(LockError) -> u8 {
     move |error| code + answer(&error)
 }
 
-#[distributed_lock(name = "x", on_error = handler(code), manager = locks)]
+#[distributed_lock(name = "x", wait = "0s", on_error = handler(code), manager = locks)]
 async fn made_by_a_function(locks: &LockManager, code: u8) -> u8 {
     code
 }
 
-#[distributed_lock(name = "x", on_error = (|error| answer(&error)), manager = locks)]
+#[distributed_lock(name = "x", wait = "0s", on_error = (|error| answer(&error)), manager = locks)]
 async fn in_parentheses(locks: &LockManager) -> u8 {
     0
 }
 
 #[distributed_lock(
     name = "x",
+    wait = "0s",
     on_error = {
         let failed = failed.clone();
         move |error| {

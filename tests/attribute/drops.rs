@@ -93,6 +93,7 @@ async fn a_field_may_be_assigned_without_a_warning() {
 
 #[distributed_lock(
     name = "x",
+    wait = "0s",
     on_contended = |_| {
         count += 1;
         Ok(count)
@@ -112,7 +113,7 @@ async fn an_option_may_change_a_parameter_that_the_body_changes() {
     assert_eq!(counted(&locks, 1).await.expect("answered"), 2);
 }
 
-#[distributed_lock(name = "x", on_error = |_| 0, manager = locks)]
+#[distributed_lock(name = "x", wait = "0s", on_error = |_| 0, manager = locks)]
 async fn answers_after_the_body(locks: &LockManager, argument: Tracked) -> u8 {
     let _ = &argument.0;
     std::future::pending().await

@@ -1,4 +1,4 @@
-//! What an async function can be, beyond what `macros.rs` has.
+//! More forms of async functions than `signatures.rs` has.
 
 use std::fmt::Display;
 use std::future::Future;

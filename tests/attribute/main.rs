@@ -1,30 +1,43 @@
-//! The attribute, option by option and return type by return type. The lints are part of the
-//! test: an annotated function must be as clean as its author left it.
+//! The attribute: its options, names, signatures and return types. The lints are part of the test:
+//! an annotated function must be as clean as the plain function.
 
 #![deny(warnings, clippy::pedantic, clippy::nursery)]
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::redundant_pub_crate,
+    reason = "a visibility is kept, and rustc asks for this one"
+)]
 
 mod answers;
+mod bind;
+mod documentation;
 mod drops;
+mod durations;
 mod forms;
+mod future_size;
 mod hygiene;
+mod leaving_the_body;
+mod locking;
+mod name_values;
 mod names;
+mod on_error;
 mod options;
 mod outside;
 mod run_time;
+mod signatures;
 mod ticks;
 
 use std::time::Duration;
 
 use lock_core::LockManager;
 
-/// Whether somebody holds `name`.
+/// Whether the lock `name` is held.
 async fn is_held(locks: &LockManager, name: &str) -> bool {
     let free = locks.lock(name).try_acquire().await;
     free.expect("a memory backend is never down").is_none()
 }
 
-/// Waits until nobody holds `name`: a dropped guard releases in the background.
+/// Waits until the lock `name` is free: a dropped guard releases in the background.
 async fn becomes_free(locks: &LockManager, name: &str) {
     let guard = locks
         .lock(name)

@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use lock_core::{LockError, LockManager, LockName, NameFault, distributed_lock, lock_name};
+use lock_core::{InvalidNameReason, LockError, LockManager, LockName, distributed_lock, lock_name};
 
 use crate::is_held;
 
 /// The key that a call locked.
 type Key = Result<String, LockError>;
 
-fn fault(answer: Key) -> NameFault {
+fn fault(answer: Key) -> InvalidNameReason {
     match answer.expect_err("an invalid name") {
-        LockError::InvalidName { fault, .. } => fault,
+        LockError::InvalidName { reason, .. } => fault,
         other => unreachable!("{other}"),
     }
 }
@@ -46,17 +46,20 @@ async fn a_template_in_a_constant_is_an_error_at_the_call() {
     let text = error.to_string();
     assert!(text.contains("order:{order_id}"), "{text}");
     assert!(text.contains("lock_name!"), "{text}");
-    assert_eq!(fault(unexpanded(7).await), NameFault::UnexpandedTemplate);
+    assert_eq!(
+        fault(unexpanded(7).await),
+        InvalidNameReason::UnexpandedTemplate
+    );
     let shop = Shop { id: 7 };
     assert_eq!(
         fault(shop.unexpanded().await),
-        NameFault::UnexpandedTemplate
+        InvalidNameReason::UnexpandedTemplate
     );
     // A hash tag is no placeholder, unless it is called like a parameter.
     assert_eq!(with_a_tag("u1").await.expect("free"), "lock:{u1}:cart");
     assert_eq!(
         fault(with_a_tag("user").await),
-        NameFault::UnexpandedTemplate
+        InvalidNameReason::UnexpandedTemplate
     );
 }
 
@@ -121,7 +124,7 @@ async fn lock_name_is_for_the_builder_too() {
             matches!(
                 error,
                 LockError::InvalidName {
-                    fault: NameFault::EmptyValue,
+                    fault: InvalidNameReason::EmptyValue,
                     ..
                 }
             ),
@@ -145,8 +148,11 @@ async fn displayed<T: fmt::Display + Sync>(value: T) -> Key {
 
 #[tokio::test]
 async fn a_display_that_fails_is_not_called_empty() {
-    assert_eq!(fault(displayed(Broken).await), NameFault::BrokenValue);
-    assert_eq!(fault(displayed("").await), NameFault::EmptyValue);
+    assert_eq!(
+        fault(displayed(Broken).await),
+        InvalidNameReason::BrokenValue
+    );
+    assert_eq!(fault(displayed("").await), InvalidNameReason::EmptyValue);
     assert_eq!(displayed(1).await.expect("free"), "lock:x:1");
 }
 

@@ -25,7 +25,7 @@ async fn renew_never_ends_with_the_ttl() {
     let half = SECOND / 2;
     assert!(matches!(never_renewed(&locks, half).await, Ok(1)));
     let answer = never_renewed(&locks, 2 * SECOND).await;
-    assert!(matches!(answer, Err(LockError::Lost)), "{answer:?}");
+    assert!(matches!(answer, Err(LockError::Lost { .. })), "{answer:?}");
 }
 
 #[distributed_lock(name = "job", ttl = "1s", renew = auto, manager = locks)]
@@ -73,12 +73,12 @@ async fn max_hold_ends_as_a_loss() {
     let locks = LockManager::in_memory();
     let before = Instant::now();
     let answer = limited(&locks).await;
-    assert!(matches!(answer, Err(LockError::Lost)), "{answer:?}");
+    assert!(matches!(answer, Err(LockError::Lost { .. })), "{answer:?}");
     assert!((5 * SECOND..6 * SECOND).contains(&before.elapsed()));
     assert!(!is_held(&locks, "job").await);
 }
 
-#[distributed_lock(name = "cron", ttl = "30s", min_hold = "10s", manager = locks)]
+#[distributed_lock(name = "cron", wait = "0s", ttl = "30s", min_hold = "10s", manager = locks)]
 async fn nightly(locks: &LockManager, work: Duration) -> Result<Instant, LockError> {
     sleep(work).await;
     Ok(Instant::now())
@@ -123,7 +123,7 @@ async fn min_hold_is_waited_for() {
     assert!((10 * SECOND..11 * SECOND).contains(&passed), "{passed:?}");
 }
 
-#[distributed_lock(name = "cron", ttl = "5s", min_hold = "800ms", manager = locks)]
+#[distributed_lock(name = "cron", wait = "0s", ttl = "5s", min_hold = "800ms", manager = locks)]
 async fn short(locks: &LockManager) -> Result<(), LockError> {
     Ok(())
 }
@@ -200,7 +200,7 @@ async fn on_lost_continue_runs_to_the_end() {
     let answer = goes_on(&locks, &other_holds).await;
     // It asked for its own lock, which is an error inside its body, lost or not.
     assert!(
-        matches!(answer, Err(LockError::WouldDeadlock)),
+        matches!(answer, Err(LockError::WouldDeadlock { .. })),
         "{answer:?}"
     );
     let elsewhere = async {
@@ -218,7 +218,7 @@ async fn patient(locks: &LockManager) -> Result<u8, LockError> {
     Ok(7)
 }
 
-#[distributed_lock(name = "job", on_lost = cancel, release = confirm, mode = exclusive, manager = locks)]
+#[distributed_lock(name = "job", on_lost = cancel, release = confirm, manager = locks)]
 async fn by_the_defaults(locks: &LockManager) -> Result<bool, LockError> {
     Ok(is_held(locks, "job").await)
 }
@@ -330,11 +330,14 @@ async fn dynamic_times_are_checked_at_the_call() {
     };
     let short = regions(Duration::from_millis(99)).by_match(1, SECOND).await;
     assert!(matches!(short, Err(LockError::InvalidTtl { ttl }) if ttl.as_millis() == 99));
-    let zero = regions(SECOND).by_match(1, Duration::ZERO).await;
-    assert!(matches!(zero, Err(LockError::InvalidWait)), "{zero:?}");
     let regions = regions(SECOND);
+    let once = regions.by_match(1, Duration::ZERO).await;
+    assert!(once.expect("one attempt gets a free lock"));
     let _guard = regions.eu.lock("order").acquire().await.expect("free");
     let begun = Instant::now();
+    let once = regions.by_match(1, Duration::ZERO).await;
+    assert!(matches!(once, Err(LockError::Contended { .. })), "{once:?}");
+    assert_eq!(begun.elapsed(), Duration::ZERO);
     let contended = regions.by_match(1, 2 * SECOND).await;
     assert!(
         matches!(contended, Err(LockError::Timeout { .. })),
@@ -379,7 +382,7 @@ async fn times_may_be_constants_of_the_generics_of_an_impl() {
     assert_eq!(repo.of_the_impl().await.expect("free"), SECOND);
     let begun = Instant::now();
     let lost = repo.at_most().await;
-    assert!(matches!(lost, Err(LockError::Lost)), "{lost:?}");
+    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
     assert_eq!(begun.elapsed(), Brief::LONG);
     let held = Repo::<Brief>::without_self(&repo.0).await;
     assert_eq!(held.expect("free"), SECOND);

@@ -213,7 +213,7 @@ fn run(folder: &Folder) -> Output {
         // Kept from run to run: the dependencies are compiled once.
         .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside"))
         .current_dir(&folder.0)
-        .env_remove("LOCK_URL")
+        .env_remove("DISTRIBUTED_LOCK_URL")
         .output()
         .expect("cargo runs")
 }

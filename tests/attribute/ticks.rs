@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-const PLACES: [&str; 5] = [
-    "tests/macros.rs",
+const PLACES: [&str; 4] = [
     "tests/attribute",
     "tests/frameworks",
     "lock-macros/src",

@@ -174,10 +174,10 @@ pub(crate) async fn a_body_that_asks_for_its_own_lock_is_told(s: &Subject) {
     let body = async |_: &_| {
         let asking = locks.lock(NAME).wait(WAIT).acquire();
         let error = within(AT_ONCE, asking).await.unwrap_err();
-        assert!(matches!(error, LockError::WouldDeadlock), "{error}");
+        assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");
         let deeper = async |_: &_| locks.lock(NAME).acquire().await.unwrap_err();
         let error = locks.lock("order:43").run(deeper).await.unwrap();
-        assert!(matches!(error, LockError::WouldDeadlock), "{error}");
+        assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");
         Some(tokio::spawn(locks.lock(NAME).wait(WAIT).acquire()))
     };
     let waiting = locks.lock(NAME).run(body).await.unwrap();

@@ -89,13 +89,13 @@ pub(crate) async fn the_loss_is_told_in_every_way(s: &Subject) {
     assert_eq!(watch.remaining(), Duration::ZERO);
     within(AT_ONCE, held.lost()).await;
     let error = held.renew().await.unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
     assert!(held.is_lost(), "a renewal brought it back");
     // Somebody else had it meanwhile, so that the server cannot know it any more.
     let next = s.second.lock(NAME).wait(WAIT).acquire().await.unwrap();
     next.release().await.unwrap();
     let error = held.release().await.unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
 }
 
 /// Nothing runs on without the lock.
@@ -115,7 +115,7 @@ pub(crate) async fn the_body_is_dropped_when_the_lock_is_lost(s: &Subject) {
         std::future::pending::<()>().await;
     });
     let out = within(ttl + AT_ONCE, running).await;
-    assert!(matches!(out, Err(LockError::Lost)), "{out:?}");
+    assert!(matches!(out, Err(LockError::Lost { .. })), "{out:?}");
     assert!(dropped.load(Ordering::Acquire));
     let next = s.second.lock(NAME).wait(AT_ONCE).acquire().await.unwrap();
     next.release().await.unwrap();
@@ -136,7 +136,7 @@ pub(crate) async fn a_hold_has_its_limit(s: &Subject) {
         std::future::pending::<()>().await;
     });
     let out = within(longest + AT_ONCE, running).await;
-    assert!(matches!(out, Err(LockError::Lost)), "{out:?}");
+    assert!(matches!(out, Err(LockError::Lost { .. })), "{out:?}");
     assert!(asked.elapsed() > ttl);
     let next = s.second.lock(NAME).wait(ttl + AT_ONCE).acquire().await;
     next.unwrap().release().await.unwrap();
@@ -148,7 +148,7 @@ pub(crate) async fn a_lost_guard_cannot_release_the_next_holder(s: &Subject) {
     let first = mortal(s).await;
     let next = s.second.lock(NAME).wait(WAIT).acquire().await.unwrap();
     let error = first.release().await.unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
     shut_down(&s.first).await;
     next.renew().await.expect("the first did not release it");
     next.release().await.unwrap();

@@ -5,7 +5,7 @@
 //! dialect does not have what a contract is about, the contract checks that
 //! [`Capabilities`](lock_core::Capabilities) says so, and tests the rest.
 
-use lock_core::{Dialect, ReleaseBy};
+use lock_core::{Dialect, ReleaseMethod};
 
 use subject::Subject;
 
@@ -88,10 +88,10 @@ conformance!(set_nx_px, Subject::redis_in(SET_NX_PX));
 conformance!(watch_multi, Subject::redis_in(WATCH_MULTI));
 
 const SET_NX_PX: Dialect = Dialect::SetNxPx {
-    release: ReleaseBy::Script,
+    release: ReleaseMethod::Script,
 };
 const WATCH_MULTI: Dialect = Dialect::SetNxPx {
-    release: ReleaseBy::WatchMulti,
+    release: ReleaseMethod::WatchMulti,
 };
 
 /// A dialect without a line above would keep nothing.

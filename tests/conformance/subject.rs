@@ -106,7 +106,7 @@ impl Subject {
     /// The ttl of what is to be dropped: so long that only giving it back is fast enough, unless
     /// the ttl is what ends it.
     pub(crate) fn ttl_to_drop(&self) -> Duration {
-        if self.able.takes_back {
+        if self.able.cancels_unconfirmed {
             Duration::from_secs(30)
         } else {
             self.ttl()
@@ -115,7 +115,7 @@ impl Subject {
 
     /// How long a lock of [`Self::ttl_to_drop`] may be taken after its future was dropped.
     pub(crate) fn patience(&self) -> Duration {
-        if self.able.takes_back {
+        if self.able.cancels_unconfirmed {
             AT_ONCE
         } else {
             self.ttl_to_drop() + AT_ONCE

@@ -89,7 +89,7 @@ pub(crate) async fn one_who_tries_does_not_overtake_those_who_wait(s: &Subject) 
     let waiting = s.start_waiter(s.second.lock(NAME).wait(WAIT), 1).await;
     held.release().await.unwrap();
     let early = s.first.lock(NAME).try_acquire().await.unwrap();
-    if s.able.hand_over {
+    if s.able.handover {
         assert!(early.is_none(), "{early:?}");
     }
     drop(early);

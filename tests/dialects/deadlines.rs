@@ -3,19 +3,20 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockManager};
+use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
 use test_support::{FrozenClock, Lost, Proxy, RedisServer};
-use tests::shut_down;
+use tests::{acquire_and_release, connect, shut_down};
 use tokio::task::JoinSet;
 
-use super::{KEY, NAME, SLACK, SOON, connect, exists, ms, refusal, value};
+use super::{connect_in, refusal, value};
 
 const TTL: Duration = Duration::from_secs(1);
 
 /// What the clocks of others may differ by.
-const TOLERANCE: Duration = Duration::from_millis(100);
+const TOLERANCE: Duration = ms(100);
 
 async fn deadlines(url: &str) -> LockManager {
-    connect(Dialect::DeadlineGetset, url).await
+    connect_in(Dialect::DeadlineGetset, url).await
 }
 
 /// So many milliseconds from now, as others write it.
@@ -53,7 +54,7 @@ async fn the_value_is_now_and_the_ttl_and_a_millisecond() {
     held.renew().await.unwrap();
     assert!(value(&server) > before, "renewed by GETSET");
     held.release().await.unwrap();
-    assert!(!exists(&server));
+    assert!(!exists(&server, KEY));
 }
 
 /// A deadline that has passed is taken over by GETSET, one that has not, by a clock that is
@@ -146,7 +147,7 @@ async fn clocks_that_differ_are_refused() {
         clock.run_ahead_by(micros);
         let builder = LockManager::builder().dialect(Dialect::DeadlineGetset);
         let connected = builder.connect(&server.url()).await;
-        let native = LockManager::connect(&server.url()).await.unwrap();
+        let native = connect(&server).await;
         let asked = native
             .lock(NAME)
             .dialect(Dialect::DeadlineGetset)
@@ -179,14 +180,7 @@ async fn a_release_without_an_answer_is_not_sent_again() {
     let proxy = Proxy::in_front_of(&server);
     let locks = deadlines(&proxy.url()).await;
     // The script is known, and a release is one command.
-    locks
-        .lock(NAME)
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&locks).await;
     let held = locks.lock(NAME).ttl(TTL).acquire().await.unwrap();
     let written = value(&server);
     proxy.lose_next(Lost::Reply, written.as_bytes());
@@ -195,7 +189,7 @@ async fn a_release_without_an_answer_is_not_sent_again() {
         panic!("{error}");
     };
     assert_eq!(error.kind(), BackendErrorKind::Unsettled);
-    assert!(!exists(&server), "the first copy was carried out");
+    assert!(!exists(&server, KEY), "the first copy was carried out");
     // Somebody else has it by now, until the very same moment.
     server.cli(&["SET", KEY, &written]);
     let drained = tokio::time::timeout(TTL / 2, locks.shutdown()).await;
@@ -210,14 +204,7 @@ async fn an_acquisition_without_an_answer_ends_by_itself() {
     let proxy = Proxy::in_front_of(&server);
     let locks = deadlines(&proxy.url()).await;
     // The script is known, and a request is one command.
-    locks
-        .lock(NAME)
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&locks).await;
     let asked = Instant::now();
     proxy.lose_next(Lost::Reply, KEY);
     let held = locks
@@ -233,5 +220,5 @@ async fn an_acquisition_without_an_answer_ends_by_itself() {
         "{took:?}"
     );
     held.release().await.unwrap();
-    assert!(!exists(&server));
+    assert!(!exists(&server, KEY));
 }

@@ -1,15 +1,19 @@
 //! Futures of each dialect, dropped after every number of polls.
 
 use lock_core::{Dialect, LockManager};
+use test_support::fixtures::{KEY, NAME, SOON, exists, ms};
 use test_support::{RedisServer, cut, eventually_async};
 use tests::shut_down;
 
-use super::{KEY, NAME, OWNERS, SOON, exists, ms};
+use super::OWNERS;
 
 const MANY: usize = 60;
 
 async fn is_free(server: &RedisServer, what: &str, dialect: Dialect, polls: usize) {
-    let free = tokio::time::timeout(SOON / 4, eventually_async(SOON, async || !exists(server)));
+    let free = tokio::time::timeout(
+        SOON / 4,
+        eventually_async(SOON, async || !exists(server, KEY)),
+    );
     let left = || server.cli(&["PTTL", KEY]).integer();
     assert!(
         free.await.is_ok(),
@@ -24,7 +28,7 @@ async fn whatever_is_dropped_is_given_back() {
     for dialect in [&OWNERS[..], &[Dialect::DeadlineGetset]].concat() {
         let server = RedisServer::start();
         // Nothing but a release is fast enough, unless only the ttl can be.
-        let ttl = if dialect.capabilities().takes_back {
+        let ttl = if dialect.capabilities().cancels_unconfirmed {
             ms(60_000)
         } else {
             ms(1_000)
@@ -65,6 +69,6 @@ async fn whatever_is_dropped_is_given_back() {
             assert!(is_done, "{dialect}: {what}");
         }
         shut_down(&locks).await;
-        assert!(!exists(&server), "{dialect}");
+        assert!(!exists(&server, KEY), "{dialect}");
     }
 }

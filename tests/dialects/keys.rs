@@ -1,10 +1,11 @@
 //! What stands in the key of a lock that is asked for in another dialect.
 
-use lock_core::{Dialect, LockError, LockManager};
+use lock_core::{Dialect, LockError};
 use test_support::RedisServer;
-use tests::shut_down;
+use test_support::fixtures::{KEY, NAME, SOON};
+use tests::{SET_NX_PX, connect, shut_down};
 
-use super::{KEY, NAME, OWNERS, SET_NX_PX, SOON, connect, refusal};
+use super::{OWNERS, connect_in, refusal};
 
 /// In the year 2100.
 const DEADLINE: &str = "4102444800000";
@@ -16,7 +17,7 @@ async fn told(dialect: Dialect, setup: &[&str]) -> LockError {
     let server = RedisServer::start();
     assert_eq!(server.cli(setup).error(), None, "{setup:?}");
     let before = server.cli(&["DUMP", KEY]);
-    let locks = connect(dialect, &server.url()).await;
+    let locks = connect_in(dialect, &server.url()).await;
     let error = refusal(&locks).await;
     if !error.is_contended() {
         let waited = locks.lock(NAME).wait(SOON).acquire().await.unwrap_err();
@@ -79,7 +80,7 @@ async fn an_owner_is_no_deadline() {
 
 #[tokio::test]
 async fn other_types_are_no_lock() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         is_foreign(dialect, &["HSET", KEY, "id:1", "1"], &["hash", "Redisson"]).await;
     }
     for dialect in [SET_NX_PX, Dialect::LuaSetnxExpire, Dialect::DeadlineGetset] {
@@ -102,8 +103,8 @@ async fn an_owner_without_expiry_is_left_alone() {
 #[tokio::test]
 async fn deadlines_of_ours_and_native_locks_respect_each_other() {
     let server = RedisServer::start();
-    let native = LockManager::connect(&server.url()).await.unwrap();
-    let deadlines = connect(Dialect::DeadlineGetset, &server.url()).await;
+    let native = connect(&server).await;
+    let deadlines = connect_in(Dialect::DeadlineGetset, &server.url()).await;
     for (holder, other) in [(&native, &deadlines), (&deadlines, &native)] {
         let held = holder.lock(NAME).acquire().await.unwrap();
         let error = refusal(other).await;

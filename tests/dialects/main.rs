@@ -1,11 +1,11 @@
 //! The dialects of other libraries on a real server: what they write, what they respect, and what
 //! happens when something breaks. That each keeps its part of the contracts of every backend is
-//! shown in `conformance.rs`.
+//! shown in `conformance`.
 
-use std::time::Duration;
-
-use lock_core::{Dialect, LockError, LockManager, ReleaseBy};
+use lock_core::{Dialect, LockError, LockManager};
 use test_support::RedisServer;
+use test_support::fixtures::{KEY, NAME};
+use tests::{SET_NX_PX, WATCH_MULTI};
 
 mod deadlines;
 mod dropped;
@@ -15,22 +15,6 @@ mod settings;
 mod transactions;
 mod trouble;
 
-const NAME: &str = "job";
-const KEY: &str = "lock:job";
-
-/// A wait, or a bound, that says nothing about speed.
-const SOON: Duration = Duration::from_secs(20);
-
-/// What a busy machine may take for what is done at once.
-const SLACK: Duration = Duration::from_millis(300);
-
-const SET_NX_PX: Dialect = Dialect::SetNxPx {
-    release: ReleaseBy::Script,
-};
-const WATCH_MULTI: Dialect = Dialect::SetNxPx {
-    release: ReleaseBy::WatchMulti,
-};
-
 /// Those whose value is an owner.
 const OWNERS: [Dialect; 4] = [
     Dialect::SetnxExpire,
@@ -39,11 +23,7 @@ const OWNERS: [Dialect; 4] = [
     WATCH_MULTI,
 ];
 
-fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
-async fn connect(dialect: Dialect, url: &str) -> LockManager {
+async fn connect_in(dialect: Dialect, url: &str) -> LockManager {
     let builder = LockManager::builder().label("rust").dialect(dialect);
     builder.connect(url).await.unwrap()
 }
@@ -53,11 +33,7 @@ fn value(server: &RedisServer) -> String {
     server.cli(&["GET", KEY]).text().to_owned()
 }
 
-fn exists(server: &RedisServer) -> bool {
-    server.cli(&["EXISTS", KEY]).integer() == 1
-}
-
-/// What somebody is told who tries.
+/// The error of one attempt.
 async fn refusal(locks: &LockManager) -> LockError {
     locks.lock(NAME).acquire().await.unwrap_err()
 }

@@ -6,27 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockManager};
+use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
 use test_support::{Lost, Proxy, RedisServer, eventually_async};
-use tests::shut_down;
+use tests::{SET_NX_PX, WATCH_MULTI, acquire_and_release, shut_down};
 use tokio::task::JoinSet;
 
-use super::{
-    KEY, NAME, OWNERS, SET_NX_PX, SLACK, SOON, WATCH_MULTI, connect, exists, ms, refusal, value,
-};
+use super::{OWNERS, connect_in, refusal, value};
 
 /// The commands of one acquisition and its release, in order, without those that look.
 async fn written(dialect: Dialect) -> Vec<String> {
     let server = RedisServer::start();
-    let locks = connect(dialect, &server.url()).await;
+    let locks = connect_in(dialect, &server.url()).await;
     // The scripts are known afterwards.
-    locks
-        .lock(NAME)
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&locks).await;
     let monitor = server.monitor();
     let held = locks.lock(NAME).acquire().await.unwrap();
     let owner = value(&server);
@@ -34,7 +26,7 @@ async fn written(dialect: Dialect) -> Vec<String> {
     let pttl = server.cli(&["PTTL", KEY]).integer();
     assert!((29_000..=30_000).contains(&pttl), "{pttl}");
     held.release().await.unwrap();
-    assert!(!exists(&server));
+    assert!(!exists(&server, KEY));
     let recording = monitor.stop();
     let reads = ["GET", "GETRANGE", "PTTL", "TIME", "EVALSHA", "EXISTS"];
     let writes = recording.all().iter().filter(|command| {
@@ -83,7 +75,7 @@ async fn no_two_acquisitions_write_the_same_owner() {
     let server = RedisServer::start();
     let mut owners = BTreeSet::new();
     for dialect in OWNERS {
-        let locks = connect(dialect, &server.url()).await;
+        let locks = connect_in(dialect, &server.url()).await;
         for _ in 0..25 {
             let held = locks.lock(NAME).acquire().await.unwrap();
             assert!(owners.insert(value(&server)));
@@ -98,7 +90,7 @@ async fn they_and_the_native_one_respect_each_other() {
     let server = RedisServer::start();
     let mut managers = Vec::new();
     for dialect in [&OWNERS[..], &[Dialect::Native]].concat() {
-        managers.push(connect(dialect, &server.url()).await);
+        managers.push(connect_in(dialect, &server.url()).await);
     }
     for holder in &managers {
         let held = holder.lock(NAME).acquire().await.unwrap();
@@ -122,7 +114,7 @@ async fn any_mix_of_them_on_one_key_excludes() {
     let mut tasks = JoinSet::new();
     let mut managers = Vec::new();
     for dialect in OWNERS {
-        managers.push(connect(dialect, &server.url()).await);
+        managers.push(connect_in(dialect, &server.url()).await);
     }
     let native = LockManager::builder().share_with_others(true);
     managers.push(native.connect(&server.url()).await.unwrap());
@@ -150,7 +142,7 @@ async fn any_mix_of_them_on_one_key_excludes() {
 #[tokio::test]
 async fn a_key_that_was_left_without_expiry_is_repaired() {
     let server = RedisServer::start();
-    let locks = connect(Dialect::SetnxExpire, &server.url()).await;
+    let locks = connect_in(Dialect::SetnxExpire, &server.url()).await;
     let ttl = ms(500);
     server.cli(&["SETNX", KEY, "died"]);
     let asked = Instant::now();
@@ -176,7 +168,7 @@ async fn a_key_that_was_left_without_expiry_is_repaired() {
 async fn an_expiry_that_does_not_arrive_costs_no_key() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect(Dialect::SetnxExpire, &proxy.url()).await;
+    let locks = connect_in(Dialect::SetnxExpire, &proxy.url()).await;
     // A wait asks again, under the same owner.
     proxy.lose_next(Lost::Request, "30000");
     let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
@@ -191,7 +183,7 @@ async fn an_expiry_that_does_not_arrive_costs_no_key() {
     acquiring.abort();
     drop(acquiring.await);
     shut_down(&locks).await;
-    assert!(!exists(&server));
+    assert!(!exists(&server, KEY));
 }
 
 /// A command whose answer got lost was carried out once, and asking again finds that out.
@@ -200,14 +192,17 @@ async fn a_lost_answer_is_asked_for_again() {
     for dialect in OWNERS {
         let server = RedisServer::start();
         let proxy = Proxy::in_front_of(&server);
-        let locks = connect(dialect, &proxy.url()).await;
+        let locks = connect_in(dialect, &proxy.url()).await;
         proxy.lose_next(Lost::Reply, KEY);
         let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
         assert!(!proxy.is_armed());
         let owner = value(&server);
         proxy.lose_next(Lost::Reply, KEY);
         held.release().await.unwrap();
-        assert!(!proxy.is_armed() && !exists(&server), "{dialect}: {owner}");
+        assert!(
+            !proxy.is_armed() && !exists(&server, KEY),
+            "{dialect}: {owner}"
+        );
         shut_down(&locks).await;
     }
 }
@@ -217,7 +212,7 @@ async fn a_lost_answer_is_asked_for_again() {
 async fn what_was_taken_away_is_lost() {
     for dialect in OWNERS {
         let server = RedisServer::start();
-        let locks = connect(dialect, &server.url()).await;
+        let locks = connect_in(dialect, &server.url()).await;
         for theirs in [None, Some("somebody else")] {
             let held = locks.lock(NAME).acquire().await.unwrap();
             server.cli(&["DEL", KEY]);
@@ -229,7 +224,7 @@ async fn what_was_taken_away_is_lost() {
             assert!(held.is_lost());
             let error = held.release().await.unwrap_err();
             assert!(matches!(error, LockError::Lost), "{dialect}: {error}");
-            assert_eq!(exists(&server), theirs.is_some(), "{dialect}");
+            assert_eq!(exists(&server, KEY), theirs.is_some(), "{dialect}");
             server.cli(&["DEL", KEY]);
         }
     }
@@ -275,7 +270,7 @@ async fn only_transactions_do_without_scripts() {
         "-@scripting",
     ]);
     let url = format!("redis://app:pass@{}", server.address());
-    let scripted = connect(SET_NX_PX, &url).await;
+    let scripted = connect_in(SET_NX_PX, &url).await;
     let held = scripted.lock(NAME).ttl(ms(500)).acquire().await.unwrap();
     let error = held.release().await.unwrap_err();
     let LockError::Backend(error) = error else {
@@ -284,7 +279,7 @@ async fn only_transactions_do_without_scripts() {
     assert_eq!(error.kind(), BackendErrorKind::Permission);
 
     let monitor = server.monitor();
-    let locks = connect(WATCH_MULTI, &url).await;
+    let locks = connect_in(WATCH_MULTI, &url).await;
     // The first one's lock ends with its ttl.
     let held = locks
         .lock(NAME)
@@ -297,7 +292,7 @@ async fn only_transactions_do_without_scripts() {
     assert!(!held.is_lost(), "it is renewed");
     assert!(refusal(&locks).await.is_contended());
     held.release().await.unwrap();
-    assert!(!exists(&server));
+    assert!(!exists(&server, KEY));
     let recording = monitor.stop();
     let of_scripts = |name: &str| ["EVAL", "EVALSHA", "SCRIPT"].contains(&name);
     assert!(

@@ -2,14 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{Dialect, DialectFault, LockError, LockManager, Renew, distributed_lock};
+use lock_core::{Dialect, InvalidDialectReason, LockError, LockManager, Renew, distributed_lock};
 use test_support::RedisServer;
+use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
+use tests::{SET_NX_PX, connect};
 
-use super::{KEY, NAME, SET_NX_PX, SLACK, SOON, connect, exists, ms, refusal, value};
+use super::{connect_in, refusal, value};
 
-fn fault(error: LockError) -> (Dialect, DialectFault) {
+fn fault(error: LockError) -> (Dialect, InvalidDialectReason) {
     match error {
-        LockError::InvalidDialect { dialect, fault } => (dialect, fault),
+        LockError::InvalidDialect {
+            dialect, reason, ..
+        } => (dialect, fault),
         error => panic!("{error}"),
     }
 }
@@ -17,8 +21,8 @@ fn fault(error: LockError) -> (Dialect, DialectFault) {
 #[tokio::test]
 async fn one_lock_may_be_in_another_dialect_than_its_manager_s() {
     let server = RedisServer::start();
-    let native = LockManager::connect(&server.url()).await.unwrap();
-    let others = connect(SET_NX_PX, &server.url()).await;
+    let native = connect(&server).await;
+    let others = connect_in(SET_NX_PX, &server.url()).await;
     let held = native
         .lock(NAME)
         .dialect(SET_NX_PX)
@@ -47,20 +51,20 @@ async fn annotated(locks: &LockManager, server: &RedisServer) -> Result<String, 
 #[tokio::test]
 async fn the_attribute_speaks_its_manager_s() {
     let server = RedisServer::start();
-    let locks = connect(SET_NX_PX, &server.url()).await;
+    let locks = connect_in(SET_NX_PX, &server.url()).await;
     let owner = annotated(&locks, &server).await.unwrap();
     assert!(
         owner.ends_with(" rust") && !owner.starts_with("lk1:"),
         "{owner}"
     );
-    assert!(!exists(&server));
+    assert!(!exists(&server, KEY));
 }
 
 /// The documentation names all rights that are needed.
 #[tokio::test]
 async fn the_rights_that_are_named_are_enough() {
     let page = include_str!("../../lock-core/docs/dialects.md");
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         let row = format!("| `{dialect}` | `+");
         let Some(line) = page.lines().find(|line| line.starts_with(&row)) else {
             assert_eq!(dialect, Dialect::Native, "README has its rights");
@@ -72,7 +76,7 @@ async fn the_rights_that_are_named_are_enough() {
         command.extend(["+role", "+info", "+time"]);
         command.extend(rights.split(' '));
         assert_eq!(server.cli(&command).text(), "OK");
-        let locks = connect(dialect, &format!("redis://app:pass@{}", server.address())).await;
+        let locks = connect_in(dialect, &format!("redis://app:pass@{}", server.address())).await;
         let held = locks.lock(NAME).min_hold(ms(50)).acquire().await.unwrap();
         assert!(refusal(&locks).await.is_contended(), "{dialect}");
         held.renew().await.unwrap();
@@ -92,7 +96,7 @@ async fn the_rights_that_are_named_are_enough() {
         held.release().await.unwrap();
         server.cli(&["SET", KEY, "me"]);
         let _foreign_or_repaired = refusal(&locks).await;
-        assert_eq!(locks.counts().renewals_failed, 0);
+        assert_eq!(locks.stats().renewals_failed, 0);
         let denied = server.cli(&["ACL", "LOG"]);
         assert!(denied.array().is_empty(), "{dialect}: {denied:?}");
     }
@@ -102,10 +106,10 @@ async fn the_rights_that_are_named_are_enough() {
 #[tokio::test]
 async fn locks_of_all_dialects_are_renewed_side_by_side() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let locks = connect(&server).await;
     let ttl = Duration::from_secs(1);
     let mut held = Vec::new();
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         for number in 0..3 {
             let request = locks.lock(format!("{dialect} {number}")).dialect(dialect);
             held.push(request.ttl(ttl).acquire().await.unwrap());
@@ -116,32 +120,32 @@ async fn locks_of_all_dialects_are_renewed_side_by_side() {
         assert!(!guard.is_lost(), "{}", guard.key());
         guard.release().await.unwrap();
     }
-    assert_eq!(locks.counts().lost, 0);
+    assert_eq!(locks.stats().lost, 0);
 }
 
 #[tokio::test]
 async fn a_ttl_that_does_not_fit_is_refused() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let locks = connect(&server).await;
     let seconds = locks.lock(NAME).dialect(Dialect::LuaSetnxExpire);
     let error = seconds.ttl(ms(1_500)).acquire().await.unwrap_err();
     assert!(
         error.to_string().contains("use a ttl of whole seconds"),
         "{error}"
     );
-    let refused = (Dialect::LuaSetnxExpire, DialectFault::WholeSeconds);
+    let refused = (Dialect::LuaSetnxExpire, InvalidDialectReason::WholeSeconds);
     assert_eq!(fault(error), refused);
     let short = locks.lock(NAME).dialect(Dialect::DeadlineGetset);
     let error = short.ttl(ms(999)).acquire().await.unwrap_err();
-    let refused = DialectFault::TooShort {
+    let refused = InvalidDialectReason::TooShort {
         shortest: Duration::from_secs(1),
     };
     assert_eq!(fault(error), (Dialect::DeadlineGetset, refused));
-    assert!(!exists(&server));
+    assert!(!exists(&server, KEY));
     let builder = LockManager::builder().default_ttl(ms(1_500));
     let builder = builder.dialect(Dialect::LuaSetnxExpire);
     let error = builder.connect(&server.url()).await.unwrap_err();
-    assert_eq!(fault(error).1, DialectFault::WholeSeconds);
+    assert_eq!(fault(error).1, InvalidDialectReason::WholeSeconds);
 }
 
 #[tokio::test]
@@ -152,7 +156,7 @@ async fn locks_in_memory_have_no_dialect() {
         error.to_string().contains("connect to a Redis server"),
         "{error}"
     );
-    assert_eq!(fault(error), (SET_NX_PX, DialectFault::NoServer));
+    assert_eq!(fault(error), (SET_NX_PX, InvalidDialectReason::NoServer));
     let native = locks.lock(NAME).dialect(Dialect::Native);
     native.acquire().await.unwrap().release().await.unwrap();
 }
@@ -160,9 +164,9 @@ async fn locks_in_memory_have_no_dialect() {
 /// The key is kept, not the caller, in every dialect.
 #[tokio::test]
 async fn a_shortest_hold_keeps_the_key() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         let server = RedisServer::start();
-        let locks = connect(dialect, &server.url()).await;
+        let locks = connect_in(dialect, &server.url()).await;
         let shortest = ms(400);
         let asked = Instant::now();
         let held = locks.lock(NAME).min_hold(shortest).acquire().await.unwrap();
@@ -174,16 +178,16 @@ async fn a_shortest_hold_keeps_the_key() {
         assert!(took > shortest - ms(20), "{dialect}: {took:?}");
         assert!(took < shortest + SLACK, "{dialect}: {took:?}");
         next.release().await.unwrap();
-        assert!(!exists(&server), "{dialect}");
+        assert!(!exists(&server, KEY), "{dialect}");
     }
 }
 
 /// Where a lease is not renewed, it ends for its holder before it does on the server.
 #[tokio::test]
 async fn a_lease_ends_for_its_holder_first() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         let server = RedisServer::start();
-        let locks = connect(dialect, &server.url()).await;
+        let locks = connect_in(dialect, &server.url()).await;
         let ttl = Duration::from_secs(1);
         let request = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
         let held = request.acquire().await.unwrap();

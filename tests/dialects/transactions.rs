@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lock_core::LockError;
+use test_support::fixtures::{KEY, NAME, SOON, exists, ms};
 use test_support::{Direction, Proxy, RedisServer, eventually_async};
-use tests::shut_down;
+use tests::{WATCH_MULTI, acquire_and_release, shut_down};
 use tokio::task::JoinSet;
 
-use super::{KEY, NAME, SOON, WATCH_MULTI, connect, exists, ms};
+use super::connect_in;
 
 /// Another client touches the key between the look and the change, and takes nothing away: the
 /// transaction is done again until it comes through.
@@ -17,7 +18,7 @@ async fn a_change_that_is_no_loss_is_outlived() {
     let proxy = Proxy::in_front_of(&server);
     // The touches of a neighbour without delay come in between, whenever the transaction begins.
     proxy.delay_round_trip(ms(4));
-    let locks = connect(WATCH_MULTI, &proxy.url()).await;
+    let locks = connect_in(WATCH_MULTI, &proxy.url()).await;
     let touching = AtomicBool::new(true);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -38,7 +39,7 @@ async fn a_change_that_is_no_loss_is_outlived() {
                     let held = locks.lock(NAME).acquire().await.unwrap();
                     held.renew().await.unwrap();
                     held.release().await.unwrap();
-                    assert!(!exists(&server));
+                    assert!(!exists(&server, KEY));
                 }
             });
         });
@@ -60,16 +61,9 @@ async fn a_change_that_is_no_loss_is_outlived() {
 async fn a_change_that_is_a_loss_is_told() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect(WATCH_MULTI, &proxy.url()).await;
+    let locks = connect_in(WATCH_MULTI, &proxy.url()).await;
     // The connection of the transactions is made by the first of them, after that of the locks.
-    locks
-        .lock(NAME)
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&locks).await;
     let transactions = proxy.accepted() - 1;
     let held = locks.lock(NAME).acquire().await.unwrap();
     let monitor = server.monitor();
@@ -85,7 +79,7 @@ async fn a_change_that_is_a_loss_is_told() {
     server.cli(&["SET", KEY, "somebody else", "PX", "60000"]);
     proxy.resume(transactions);
     let error = releasing.await.unwrap().unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
     assert_eq!(server.cli(&["GET", KEY]).text(), "somebody else");
     let recording = monitor.stop();
     let tries = recording
@@ -99,7 +93,7 @@ async fn a_change_that_is_a_loss_is_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_at_once_do_not_get_into_each_other_s_way() {
     let server = RedisServer::start();
-    let locks = connect(WATCH_MULTI, &server.url()).await;
+    let locks = connect_in(WATCH_MULTI, &server.url()).await;
     for round in 0..10 {
         let mut releasing = JoinSet::new();
         for number in 0..20 {

@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, Renew};
+use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
 use test_support::{Direction, Lost, Proxy, RedisServer, eventually_async};
-use tests::shut_down;
+use tests::{SET_NX_PX, WATCH_MULTI, shut_down};
 
-use super::{KEY, NAME, SET_NX_PX, SLACK, SOON, WATCH_MULTI, connect, exists, ms, refusal, value};
+use super::{connect_in, refusal, value};
 
 const TTL: Duration = Duration::from_secs(1);
 
@@ -29,7 +30,7 @@ async fn any_owner_that_was_left_without_expiry_is_repaired() {
     let long = "x".repeat(1_000_000).into_bytes();
     for owner in [&b"\xac\xed\x00\x05t\x00\x02me"[..], &long[..], b""] {
         let server = RedisServer::start();
-        let locks = connect(Dialect::SetnxExpire, &server.url()).await;
+        let locks = connect_in(Dialect::SetnxExpire, &server.url()).await;
         server.cli(&[b"SETNX", KEY.as_bytes(), owner]);
         let asked = locks.lock(NAME).ttl(ms(300)).wait(SOON / 4).acquire().await;
         asked.unwrap().release().await.unwrap();
@@ -51,7 +52,7 @@ async fn a_missing_right_is_said_to_be_one() {
     for dialect in [SET_NX_PX, Dialect::LuaSetnxExpire, Dialect::DeadlineGetset] {
         let server = RedisServer::start();
         let url = user(&server, &[]);
-        let locks = connect(dialect, &url).await;
+        let locks = connect_in(dialect, &url).await;
         let held = locks.lock(NAME).ttl(TTL).acquire().await.unwrap();
         user(&server, &["-get"]);
         let error = held.renew().await.unwrap_err();
@@ -82,13 +83,13 @@ async fn a_missing_right_is_said_to_be_one() {
 async fn a_key_is_not_left_for_ever_where_scripts_are_denied() {
     let server = RedisServer::start();
     let url = user(&server, &["-@scripting"]);
-    let locks = connect(Dialect::SetnxExpire, &url).await;
+    let locks = connect_in(Dialect::SetnxExpire, &url).await;
     let error = locks.lock(NAME).ttl(ms(300)).acquire().await.unwrap_err();
     assert_eq!(kind(&error), Some(BackendErrorKind::Permission), "{error}");
     shut_down(&locks).await;
     tokio::time::sleep(ms(300)).await;
     assert!(
-        !exists(&server),
+        !exists(&server, KEY),
         "TTL {}",
         server.cli(&["TTL", KEY]).integer()
     );
@@ -108,7 +109,7 @@ async fn a_key_is_not_left_for_ever_after_a_long_outage() {
     // The answer to SETNX is here after 60 ms, and the expiry on its way until 120.
     proxy.delay(Direction::ToServer, ms(60));
     let asking = tokio::spawn(locks.lock(NAME).ttl(ms(300)).acquire());
-    eventually_async(SOON, async || exists(&server)).await;
+    eventually_async(SOON, async || exists(&server, KEY)).await;
     tokio::time::sleep(ms(20)).await;
     proxy.cut_all();
     proxy.refuse();
@@ -118,7 +119,7 @@ async fn a_key_is_not_left_for_ever_after_a_long_outage() {
     shut_down(&locks).await;
     tokio::time::sleep(ms(500)).await;
     assert!(
-        !exists(&server),
+        !exists(&server, KEY),
         "TTL {}",
         server.cli(&["TTL", KEY]).integer()
     );
@@ -134,7 +135,7 @@ async fn renewals_that_cross_lose_nothing() {
         }
     }
     let server = RedisServer::start();
-    let locks = connect(Dialect::DeadlineGetset, &server.url()).await;
+    let locks = connect_in(Dialect::DeadlineGetset, &server.url()).await;
     for _ in 0..10 {
         let request = locks.lock(NAME).ttl(TTL).renew(Renew::Every(ms(10)));
         let held = request.acquire().await.unwrap();
@@ -150,7 +151,7 @@ async fn renewals_that_cross_lose_nothing() {
             }
         });
         held.release().await.unwrap();
-        assert!(!exists(&server));
+        assert!(!exists(&server, KEY));
     }
 }
 
@@ -158,7 +159,7 @@ async fn renewals_that_cross_lose_nothing() {
 #[tokio::test]
 async fn a_release_that_was_refused_is_sent_again() {
     let server = RedisServer::start();
-    let locks = connect(Dialect::DeadlineGetset, &server.url()).await;
+    let locks = connect_in(Dialect::DeadlineGetset, &server.url()).await;
     let held = locks.lock(NAME).ttl(TTL * 20).acquire().await.unwrap();
     server.cli(&["CONFIG", "SET", "busy-reply-threshold", "1"]);
     let mut other = server.connect().unwrap();
@@ -169,7 +170,7 @@ async fn a_release_that_was_refused_is_sent_again() {
     server.cli(&["SCRIPT", "KILL"]);
     let released = releasing.await.unwrap();
     shut_down(&locks).await;
-    assert!(!exists(&server), "{released:?}");
+    assert!(!exists(&server, KEY), "{released:?}");
     released.unwrap();
 }
 
@@ -178,7 +179,7 @@ async fn a_release_that_was_refused_is_sent_again() {
 async fn an_unsettled_release_does_not_hold_up_a_shutdown() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect(Dialect::DeadlineGetset, &proxy.url()).await;
+    let locks = connect_in(Dialect::DeadlineGetset, &proxy.url()).await;
     let warm = locks.lock(NAME).acquire().await.unwrap();
     warm.release().await.unwrap();
     proxy.lose_next(Lost::Request, KEY);
@@ -195,7 +196,7 @@ async fn an_unsettled_release_does_not_hold_up_a_shutdown() {
 #[tokio::test]
 async fn an_owner_that_is_a_time_is_never_taken_over() {
     let server = RedisServer::start();
-    let locks = connect(Dialect::DeadlineGetset, &server.url()).await;
+    let locks = connect_in(Dialect::DeadlineGetset, &server.url()).await;
     server.cli(&["SET", KEY, &deadline_in(-150), "NX", "PX", "60000"]);
     let asked = locks.lock(NAME).acquire().await;
     assert!(asked.is_err(), "two hold it");
@@ -207,7 +208,7 @@ async fn an_owner_that_is_a_time_is_never_taken_over() {
 #[tokio::test]
 async fn a_holder_whose_clock_is_behind_is_borne() {
     let server = RedisServer::start();
-    let locks = connect(Dialect::DeadlineGetset, &server.url()).await;
+    let locks = connect_in(Dialect::DeadlineGetset, &server.url()).await;
     server.cli(&["SET", KEY, &deadline_in(-40)]);
     let error = refusal(&locks).await;
     assert!(error.is_contended(), "{error}");
@@ -219,7 +220,7 @@ async fn a_key_that_is_touched_all_the_time_costs_no_other() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     proxy.delay_round_trip(ms(6));
-    let locks = connect(WATCH_MULTI, &proxy.url()).await;
+    let locks = connect_in(WATCH_MULTI, &proxy.url()).await;
     let ttl = ms(1_500);
     let mut others = Vec::new();
     let hot = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
@@ -248,7 +249,7 @@ async fn a_key_that_is_touched_all_the_time_costs_no_other() {
 async fn trouble_with_transactions_costs_no_native_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect(Dialect::Native, &proxy.url()).await;
+    let locks = connect_in(Dialect::Native, &proxy.url()).await;
     let ttl = ms(900);
     // The keeper's connections: the first lock makes the one, the second the other.
     let native = locks.lock("native").ttl(ttl).acquire().await.unwrap();
@@ -284,7 +285,7 @@ async fn a_late_renewal_does_not_lengthen_the_shortest_hold() {
     ] {
         let server = RedisServer::start();
         let proxy = Proxy::in_front_of(&server);
-        let locks = connect(dialect, &proxy.url()).await;
+        let locks = connect_in(dialect, &proxy.url()).await;
         let ttl = TTL * 3;
         let request = locks
             .lock(NAME)
@@ -315,7 +316,7 @@ async fn a_late_renewal_does_not_lengthen_the_shortest_hold() {
 async fn a_key_that_goes_while_it_is_looked_at_is_free() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect(SET_NX_PX, &proxy.url()).await;
+    let locks = connect_in(SET_NX_PX, &proxy.url()).await;
     server.cli(&["RPUSH", KEY, "x"]);
     proxy.hold(0, Direction::ToClient);
     let asking = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
@@ -332,12 +333,12 @@ async fn a_connection_that_was_idle_costs_no_ttl() {
     for dialect in Dialect::ALL {
         let server = RedisServer::start();
         let proxy = Proxy::in_front_of(&server);
-        let locks = connect(dialect, &proxy.url()).await;
+        let locks = connect_in(dialect, &proxy.url()).await;
         let held = locks.lock(NAME).acquire().await.unwrap();
         proxy.cut(0);
         tokio::time::sleep(ms(50)).await;
         let released = held.release().await;
-        assert!(!exists(&server), "{dialect}: {released:?}");
+        assert!(!exists(&server, KEY), "{dialect}: {released:?}");
         released.unwrap();
     }
 }
@@ -347,7 +348,7 @@ async fn a_connection_that_was_idle_costs_no_ttl() {
 async fn a_server_without_memory_renews_and_releases() {
     for dialect in Dialect::ALL {
         let server = RedisServer::start();
-        let locks = connect(dialect, &server.url()).await;
+        let locks = connect_in(dialect, &server.url()).await;
         let held = locks.lock(NAME).acquire().await.unwrap();
         let kept = locks
             .lock("kept")
@@ -366,7 +367,7 @@ async fn a_server_without_memory_renews_and_releases() {
         }
         held.renew().await.unwrap();
         held.release().await.unwrap();
-        assert!(!exists(&server), "{dialect}");
+        assert!(!exists(&server, KEY), "{dialect}");
         kept.renew().await.unwrap();
         kept.release().await.unwrap();
         let left = server.cli(&["PTTL", "lock:kept"]).integer();

@@ -4,14 +4,17 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, Renew};
-use test_support::{Direction, Lost, Proxy, RedisServer, eventually, eventually_async};
-use tests::shut_down;
-
-use super::support::{
-    AT_ONCE, KEY, LONG, NAME, NOTICE, QUEUE, SOON, assert_nothing_left, connect,
-    connect_with_timeout, exists, granted, grants, in_time, keys, ms, poll_once, runtime,
-    server_left, token, trouble,
+use test_support::fixtures::{
+    AT_ONCE, KEY, LONG, NAME, NOTICE, QUEUE, SOON, current_thread_runtime, exists, keys, ms,
+    time_to_expiry,
 };
+use test_support::{Direction, Lost, Proxy, RedisServer, eventually, eventually_async};
+use tests::{
+    assert_nothing_left, backend_error_kind, connect, connect_to, connect_with_timeout,
+    fencing_token, granted, in_time, poll_once, shut_down,
+};
+
+use super::grants;
 
 const TIMEOUT: Duration = ms(300);
 
@@ -27,13 +30,13 @@ async fn f01_lost_reply_is_asked_again_or_taken_back() {
     let request = locks.lock(NAME).ttl(ms(2_000)).renew(Renew::Never);
     let held = request.acquire().await.unwrap();
     assert!(!proxy.is_armed(), "no reply was lost");
-    let theirs = server_left(&server, KEY);
+    let theirs = time_to_expiry(&server, KEY);
     assert!(
         held.remaining() <= theirs,
         "we count longer than {theirs:?}"
     );
     let value = server.cli(&["GET", KEY]);
-    let number = token(&held).to_string();
+    let number = fencing_token(&held).to_string();
     assert_eq!(value.text().split(' ').nth(1), Some(number.as_str()));
     assert_eq!(grants(&monitor.stop()), 1);
     held.release().await.unwrap();
@@ -44,7 +47,7 @@ async fn f01_lost_reply_is_asked_again_or_taken_back() {
     let asking = tokio::spawn(locks.lock(NAME).ttl(LONG).acquire());
     eventually_async(SOON, async || exists(&server, KEY)).await;
     let outcome = asking.await.unwrap();
-    assert_eq!(trouble(outcome), BackendErrorKind::TimedOut);
+    assert_eq!(backend_error_kind(outcome), BackendErrorKind::TimedOut);
     assert_nothing_left(&server, &locks).await;
 }
 
@@ -53,7 +56,7 @@ async fn f01_lost_reply_is_asked_again_or_taken_back() {
 #[tokio::test]
 async fn f02_dropped_at_the_reply_leaves_no_key() {
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     for polls in 1..8 {
         let mut asking = pin!(locks.lock(NAME).ttl(LONG).acquire());
         for _ in 0..polls {
@@ -90,7 +93,7 @@ async fn f03_a_command_that_outlives_its_socket_does_nothing() {
     server.stop();
     let asked = Instant::now();
     let outcome = locks.lock(NAME).ttl(LONG).try_acquire().await;
-    assert_eq!(trouble(outcome), BackendErrorKind::TimedOut);
+    assert_eq!(backend_error_kind(outcome), BackendErrorKind::TimedOut);
     // The process might as well have died: from now on it can take nothing back.
     proxy.refuse();
     proxy.cut_all();
@@ -111,8 +114,8 @@ async fn f03_a_command_that_outlives_its_socket_does_nothing() {
 fn f04_a_cancel_that_overtakes_its_acquire_is_repeated() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let staying = runtime();
-    let ending = runtime();
+    let staying = current_thread_runtime();
+    let ending = current_thread_runtime();
     let locks = staying.block_on(connect_with_timeout(&proxy.url(), ms(2_000)));
     // All three connections are there before the network holds one back.
     staying.block_on(async {
@@ -161,11 +164,11 @@ fn f04_a_cancel_that_overtakes_its_acquire_is_repeated() {
 async fn f05_a_grant_that_comes_after_its_lease_is_let_go() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect(&proxy.url()).await;
+    let locks = connect_to(&proxy.url()).await;
     proxy.delay(Direction::ToClient, ms(300));
     let request = locks.lock(NAME).ttl(ms(200));
     let outcome = request.clone().try_acquire().await;
-    assert_eq!(trouble(outcome), BackendErrorKind::TimedOut);
+    assert_eq!(backend_error_kind(outcome), BackendErrorKind::TimedOut);
     let wait = ms(900);
     let outcome = in_time(wait, request.clone().wait(wait).acquire()).await;
     let error = outcome.unwrap_err();
@@ -186,13 +189,13 @@ async fn f06_a_black_hole_is_left_for_a_new_connection() {
     let locks = connect_with_timeout(&proxy.url(), TIMEOUT).await;
     proxy.mute(0, Direction::ToClient);
     let outcome = in_time(TIMEOUT, locks.lock(NAME).try_acquire()).await;
-    assert_eq!(trouble(outcome), BackendErrorKind::TimedOut);
+    assert_eq!(backend_error_kind(outcome), BackendErrorKind::TimedOut);
     let held = locks.lock(NAME).wait(AT_ONCE).acquire().await.unwrap();
     held.release().await.unwrap();
 
     // Now in the other direction, and with little time for each.
     let proxy = Proxy::in_front_of(&server);
-    let patient = connect(&proxy.url()).await;
+    let patient = connect_to(&proxy.url()).await;
     proxy.mute(0, Direction::ToServer);
     let wait = ms(60);
     let mut tries = 0;
@@ -217,13 +220,13 @@ async fn f07_a_dead_server_costs_no_more_than_the_timeout() {
         dies(&server);
         let kinds = [BackendErrorKind::Unreachable, BackendErrorKind::TimedOut];
         let outcome = in_time(TIMEOUT, locks.lock(NAME).try_acquire()).await;
-        assert!(kinds.contains(&trouble(outcome)));
+        assert!(kinds.contains(&backend_error_kind(outcome)));
         for wait in [ms(150), ms(500)] {
             let outcome = in_time(wait, locks.lock(NAME).wait(wait).acquire()).await;
-            assert!(kinds.contains(&trouble(outcome)));
+            assert!(kinds.contains(&backend_error_kind(outcome)));
         }
-        assert!(kinds.contains(&trouble(in_time(TIMEOUT, held.renew()).await)));
-        assert!(kinds.contains(&trouble(in_time(TIMEOUT, held.release()).await)));
+        assert!(kinds.contains(&backend_error_kind(in_time(TIMEOUT, held.renew()).await)));
+        assert!(kinds.contains(&backend_error_kind(in_time(TIMEOUT, held.release()).await)));
     }
     // Whatever a command may take: a renewal is of no use after the lease.
     let server = RedisServer::start();
@@ -231,13 +234,13 @@ async fn f07_a_dead_server_costs_no_more_than_the_timeout() {
     let request = locks.lock(NAME).ttl(ms(400)).renew(Renew::Never);
     let held = request.acquire().await.unwrap();
     server.stop();
-    trouble(in_time(ms(400), held.renew()).await);
+    backend_error_kind(in_time(ms(400), held.renew()).await);
 }
 
 #[tokio::test]
 async fn f09_a_new_connection_has_the_database_and_the_password() {
     let server = RedisServer::options().password("s3cret").start();
-    let locks = connect(&format!("{}/3", server.url())).await;
+    let locks = connect_to(&format!("{}/3", server.url())).await;
     let mut admin = server.connect().unwrap();
     admin.call(&["SELECT", "3"]).unwrap();
     for _ in 0..3 {
@@ -278,7 +281,7 @@ async fn f10_a_refused_connection_is_not_a_busy_lock() {
     ];
     for _ in 0..3 {
         let outcome = in_time(TIMEOUT, locks.lock(NAME).try_acquire()).await;
-        assert!(kinds.contains(&trouble(outcome)));
+        assert!(kinds.contains(&backend_error_kind(outcome)));
     }
     let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
     tokio::task::yield_now().await;
@@ -291,7 +294,10 @@ async fn f10_a_refused_connection_is_not_a_busy_lock() {
     admin.call(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
     for request in [locks.lock(NAME), locks.lock(NAME).wait(SOON)] {
         let outcome = in_time(TIMEOUT, request.try_acquire()).await;
-        assert_eq!(trouble(outcome), BackendErrorKind::Authentication);
+        assert_eq!(
+            backend_error_kind(outcome),
+            BackendErrorKind::Authentication
+        );
     }
     admin.call(&["CONFIG", "SET", "requirepass", ""]).unwrap();
     assert_nothing_left(&server, &locks).await;

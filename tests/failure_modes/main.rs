@@ -3,9 +3,33 @@
 //! mode in the project's list; modes that take several servers are not here.
 
 mod ambiguity;
+mod guide;
 mod runtime;
 mod server_errors;
 mod state_loss;
-mod support;
 mod time;
 mod waiting;
+
+use std::time::Duration;
+
+use test_support::fixtures::{KEY, NAME};
+use test_support::monitor::Command;
+use test_support::{Helper, Recording, helper};
+
+/// A process that holds [`NAME`], or waits for it first.
+fn holder(url: &str, ttl: Duration, wait: Duration) -> Helper {
+    helper!("lock-holder")
+        .env("LOCK_URL", url)
+        .arg("hold")
+        .arg(NAME)
+        .arg(ttl.as_millis().to_string())
+        .arg(wait.as_millis().to_string())
+}
+
+/// How often a script set [`KEY`] in a recording.
+fn grants(recording: &Recording) -> usize {
+    let set = |command: &&Command| {
+        command.is_from_script() && command.name() == "SET" && command.words[1] == KEY
+    };
+    recording.all().iter().filter(set).count()
+}

@@ -7,15 +7,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockGuard, LockManager, Renew, distributed_lock};
+use test_support::fixtures::{
+    AT_ONCE, KEY, LONG, NAME, NOTICE, SOON, current_thread_runtime, exists, keys, ms,
+    time_to_expiry,
+};
 use test_support::{Proxy, RedisServer, Shim, eventually, eventually_async, helper};
-use tests::shut_down;
+use tests::{
+    Trace, assert_held_for, assert_nothing_left, connect, connect_with_timeout, in_time,
+    lost_in_time, shut_down,
+};
 use tokio::sync::Barrier;
 
-use super::support::{
-    AT_ONCE, KEY, LONG, NAME, NOTICE, SOON, Trace, assert_held_for, assert_nothing_left, connect,
-    connect_with_timeout, exists, grants, holder, in_time, keys, lost_in_time, ms, runtime,
-    server_left,
-};
+use super::{grants, holder};
 
 /// Says that it was dropped.
 struct Flag(Arc<AtomicBool>);
@@ -31,7 +34,7 @@ impl Drop for Flag {
 async fn f36_a_blocked_executor_keeps_its_lock() {
     let ttl = ms(900);
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let body = async |held: &LockGuard| {
         let before = server.cli(&["GET", KEY]);
         let until = Instant::now() + ttl * 2;
@@ -52,7 +55,7 @@ async fn f36_a_blocked_executor_keeps_its_lock() {
 async fn f37_no_renewal_outlives_its_guard() {
     let every = ms(20);
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let request = locks.lock(NAME).ttl(ms(900)).renew(Renew::Every(every));
     for released in ["by a call", "by drop"] {
         let held = request.clone().acquire().await.unwrap();
@@ -104,13 +107,13 @@ async fn f38_renewals_outlive_errors_that_pass() {
     let watch = held.watch();
     let is_renewed = async || watch.remaining() > ttl - ms(400);
     for trouble in ["cut", "refused", "restart"] {
-        let failed_before = locks.counts().renewals_failed;
+        let failed_before = locks.stats().renewals_failed;
         match trouble {
             "cut" => proxy.cut_all(),
             "refused" => {
                 proxy.refuse();
                 proxy.cut_all();
-                let failed = || locks.counts().renewals_failed - failed_before;
+                let failed = || locks.stats().renewals_failed - failed_before;
                 eventually_async(SOON, async || failed() >= 2).await;
                 proxy.forward();
             }
@@ -128,15 +131,15 @@ async fn f38_renewals_outlive_errors_that_pass() {
 #[test]
 fn f39_a_guard_that_goes_with_its_runtime_is_released() {
     let server = RedisServer::start();
-    let staying = runtime();
-    let locks = staying.block_on(connect(&server.url()));
+    let staying = current_thread_runtime();
+    let locks = staying.block_on(connect(&server));
     let ends: [fn(tokio::runtime::Runtime); 3] = [
         drop,
         tokio::runtime::Runtime::shutdown_background,
         |runtime| runtime.shutdown_timeout(ms(50)),
     ];
     for end in ends {
-        let ending = runtime();
+        let ending = current_thread_runtime();
         let held = ending.block_on(locks.lock(NAME).ttl(LONG).acquire());
         let held = held.unwrap();
         ending.spawn(async move {
@@ -155,7 +158,7 @@ fn f39_a_guard_that_goes_with_its_runtime_is_released() {
         end(ending);
         eventually(SOON, || keys(&server).is_empty());
     }
-    let ending = runtime();
+    let ending = current_thread_runtime();
     let held = ending.block_on(locks.lock(NAME).ttl(LONG).acquire());
     drop(ending);
     thread::spawn(move || drop(held)).join().unwrap();
@@ -167,7 +170,7 @@ fn f39_a_guard_that_goes_with_its_runtime_is_released() {
 #[tokio::test]
 async fn f40_a_panic_releases_and_a_forgotten_guard_ends() {
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let panics = locks.lock(NAME).ttl(LONG).run(async |_| {
         tokio::task::yield_now().await;
         panic!("on purpose");
@@ -204,7 +207,7 @@ async fn f40_a_panic_releases_and_a_forgotten_guard_ends() {
     let aborts = holder(&server.url(), ms(500), Duration::ZERO).spawn();
     aborts.record(SOON, |record| record.get("held").is_some());
     aborts.kill9();
-    let left = server_left(&server, KEY);
+    let left = time_to_expiry(&server, KEY);
     let next = in_time(left, locks.lock(NAME).wait(SOON).acquire()).await;
     next.unwrap().release().await.unwrap();
     assert_nothing_left(&server, &locks).await;
@@ -266,7 +269,7 @@ async fn robbed(locks: &LockManager, server: &RedisServer, flag: Flag) -> Result
 async fn f42_the_holder_is_told_and_the_body_dropped() {
     let ttl = ms(600);
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let dropped = Arc::new(AtomicBool::new(false));
     let flag = Flag(Arc::clone(&dropped));
     let body = async |held: &LockGuard| {
@@ -278,12 +281,18 @@ async fn f42_the_holder_is_told_and_the_body_dropped() {
         std::future::pending::<()>().await;
     };
     let outcome = in_time(ttl / 3, locks.lock(NAME).ttl(ttl).run(body)).await;
-    assert!(matches!(outcome, Err(LockError::Lost)), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(LockError::Lost { .. })),
+        "{outcome:?}"
+    );
     assert!(dropped.swap(false, Ordering::AcqRel));
 
     let flag = Flag(Arc::clone(&dropped));
     let outcome = in_time(ttl / 3, robbed(&locks, &server, flag)).await;
-    assert!(matches!(outcome, Err(LockError::Lost)), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(LockError::Lost { .. })),
+        "{outcome:?}"
+    );
     assert!(dropped.load(Ordering::Acquire));
 
     let held = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
@@ -294,7 +303,7 @@ async fn f42_the_holder_is_told_and_the_body_dropped() {
         .await
         .unwrap()
         .unwrap();
-    assert!(matches!(held.release().await, Err(LockError::Lost)));
+    assert!(matches!(held.release().await, Err(LockError::Lost { .. })));
     assert_nothing_left(&server, &locks).await;
 }
 
@@ -313,14 +322,20 @@ async fn nested(locks: &LockManager, depth: u32) -> Result<LockError, LockError>
 async fn f43_a_task_that_waits_for_itself_is_told_at_once() {
     let wait = ms(200);
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let clone = locks.clone();
     let body = async |_: &LockGuard| {
         let inner = clone.lock(NAME).wait(LONG);
         let error = in_time(Duration::ZERO, inner.clone().acquire()).await;
-        assert!(matches!(error, Err(LockError::WouldDeadlock)), "{error:?}");
+        assert!(
+            matches!(error, Err(LockError::WouldDeadlock { .. })),
+            "{error:?}"
+        );
         let error = in_time(Duration::ZERO, inner.clone().run(async |_| ())).await;
-        assert!(matches!(error, Err(LockError::WouldDeadlock)), "{error:?}");
+        assert!(
+            matches!(error, Err(LockError::WouldDeadlock { .. })),
+            "{error:?}"
+        );
         let none = in_time(Duration::ZERO, inner.clone().try_acquire()).await;
         assert!(none.unwrap().is_none());
         let other = clone.lock("other").wait(LONG).acquire().await;
@@ -333,9 +348,9 @@ async fn f43_a_task_that_waits_for_itself_is_told_at_once() {
     assert!(error.holder().expect("it was seen").is_this_process());
 
     let error = in_time(Duration::ZERO, nested(&locks, 0)).await.unwrap();
-    assert!(matches!(error, LockError::WouldDeadlock), "{error}");
+    assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");
     let outcome = in_time(Duration::ZERO, nested(&locks, 1)).await;
-    assert!(matches!(outcome, Err(LockError::WouldDeadlock)));
+    assert!(matches!(outcome, Err(LockError::WouldDeadlock { .. })));
 
     let inside = AtomicBool::new(false);
     let section = async |_: &LockGuard| {
@@ -356,7 +371,7 @@ async fn f43_a_task_that_waits_for_itself_is_told_at_once() {
 async fn f44_locks_in_both_orders_end_with_the_wait() {
     let wait = ms(300);
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let both_hold = Arc::new(Barrier::new(2));
     let take = |first: &'static str, second: &'static str| {
         let (locks, both_hold) = (locks.clone(), Arc::clone(&both_hold));
@@ -397,7 +412,7 @@ fn f45_after_a_fork_nonces_differ_and_the_manager_refuses() {
     let shim = Shim::fork();
     let (name, value) = shim.preload();
     let process = helper!("lock-holder")
-        .env("LOCK_URL", server.url())
+        .env("DISTRIBUTED_LOCK_URL", server.url())
         .env(name, value)
         .arg("fork")
         .arg(HELD.to_string())

@@ -4,13 +4,13 @@ use std::fs;
 use std::time::Duration;
 
 use lock_core::{BackendErrorKind, LockError, LockManager, Renew};
+use test_support::fixtures::{
+    AT_ONCE, COUNTER, KEY, NAME, QUEUE, SOON, exists, keys, ms, time_to_expiry,
+};
 use test_support::{RedisServer, eventually_async};
-use tests::shut_down;
-
-use super::support::{
-    AT_ONCE, COUNTER, KEY, NAME, QUEUE, SOON, Trace, assert_held_for, assert_nothing_left, connect,
-    connect_with_timeout, exists, granted, in_time, keys, lost_in_time, ms, server_left,
-    stand_in_line, token, trouble,
+use tests::{
+    Trace, assert_held_for, assert_nothing_left, backend_error_kind, connect, connect_to,
+    connect_with_timeout, fencing_token, granted, in_time, lost_in_time, shut_down, start_waiter,
 };
 
 const TIMEOUT: Duration = ms(300);
@@ -23,10 +23,10 @@ async fn waits_out(
     mend: impl FnOnce(),
 ) {
     let outcome = in_time(AT_ONCE, locks.lock(NAME).try_acquire()).await;
-    assert_eq!(trouble(outcome), kind);
+    assert_eq!(backend_error_kind(outcome), kind);
     let wait = TIMEOUT * 2;
     let outcome = in_time(wait, locks.lock(NAME).wait(wait).try_acquire()).await;
-    assert_eq!(trouble(outcome), kind);
+    assert_eq!(backend_error_kind(outcome), kind);
     let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
@@ -50,7 +50,7 @@ async fn f11_a_loading_server_is_waited_for() {
         .args(["--key-load-delay", "20000"])
         .args(["--loading-process-events-interval-bytes", "1024"])
         .start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let dump = |server: &RedisServer| server.directory().join("dump.rdb");
     fs::copy(dump(&full), dump(&server)).unwrap();
     server.restart_loading();
@@ -80,7 +80,7 @@ async fn f12_a_busy_server_is_waited_for_and_its_script_left_alone() {
 #[tokio::test]
 async fn f13_forgotten_scripts_are_told_again() {
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let forget = || assert_eq!(server.cli(&["SCRIPT", "FLUSH"]).text(), "OK");
     for _ in 0..5 {
         forget();
@@ -88,7 +88,7 @@ async fn f13_forgotten_scripts_are_told_again() {
         forget();
         held.renew().await.unwrap();
         forget();
-        let waiting = stand_in_line(&server, locks.lock(NAME), 1).await;
+        let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
         forget();
         held.release().await.unwrap();
         let held = granted(AT_ONCE, waiting).await;
@@ -102,20 +102,20 @@ async fn f13_forgotten_scripts_are_told_again() {
 #[tokio::test]
 async fn f14_without_memory_locks_are_kept_released_and_handed_over() {
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let ttl = ms(800);
     let held = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
-    let waiting = stand_in_line(&server, locks.lock(NAME).ttl(ttl), 1).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(ttl).wait(SOON), 1).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     let outcome = locks.lock("other").try_acquire().await;
-    assert_eq!(trouble(outcome), BackendErrorKind::OutOfMemory);
+    assert_eq!(backend_error_kind(outcome), BackendErrorKind::OutOfMemory);
     assert!(!exists(&server, "lock:other"));
     held.renew().await.unwrap();
     assert_held_for(ttl * 3 / 2, &held).await;
-    let before = token(&held);
+    let before = fencing_token(&held);
     held.release().await.unwrap();
     let held = granted(AT_ONCE, waiting).await;
-    assert!(token(&held) > before);
+    assert!(fencing_token(&held) > before);
     assert_held_for(ttl * 3 / 2, &held).await;
     held.release().await.unwrap();
     assert_nothing_left(&server, &locks).await;
@@ -138,11 +138,14 @@ async fn f15_a_server_that_cannot_save_costs_the_lease_and_says_so() {
     server.cli(&["BGSAVE"]);
     eventually_async(SOON, async || saved("err")).await;
     let outcome = locks.lock("other").try_acquire().await;
-    assert_eq!(trouble(outcome), BackendErrorKind::Misconfigured);
-    assert_eq!(trouble(held.renew().await), BackendErrorKind::Misconfigured);
+    assert_eq!(backend_error_kind(outcome), BackendErrorKind::Misconfigured);
+    assert_eq!(
+        backend_error_kind(held.renew().await),
+        BackendErrorKind::Misconfigured
+    );
     lost_in_time(&held).await;
     assert_eq!(
-        trouble(in_time(TIMEOUT, held.release()).await),
+        backend_error_kind(in_time(TIMEOUT, held.release()).await),
         BackendErrorKind::Misconfigured
     );
     waits_out(&server, &locks, BackendErrorKind::Misconfigured, || {
@@ -175,9 +178,12 @@ async fn f17_a_demoted_primary_is_not_a_lock_server() {
     let server = RedisServer::start();
     let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
     let held = locks.lock(NAME).ttl(ms(900)).acquire().await.unwrap();
-    let before = token(&held);
+    let before = fencing_token(&held);
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
-    assert_eq!(trouble(held.renew().await), BackendErrorKind::NotPrimary);
+    assert_eq!(
+        backend_error_kind(held.renew().await),
+        BackendErrorKind::NotPrimary
+    );
     lost_in_time(&held).await;
     drop(held);
     waits_out(&server, &locks, BackendErrorKind::NotPrimary, || {
@@ -185,7 +191,7 @@ async fn f17_a_demoted_primary_is_not_a_lock_server() {
     })
     .await;
     let held = locks.lock(NAME).acquire().await.unwrap();
-    assert!(token(&held) > before);
+    assert!(fencing_token(&held) > before);
 }
 
 /// Plain SET is allowed, so that a library which does not look would believe that all is well.
@@ -199,17 +205,17 @@ async fn f18_missing_rights_are_told_and_waiters_without_channels_ask() {
         format!("redis://{name}:pass@{}", server.address())
     };
     let (trace, _tracing) = Trace::begin();
-    let locks = connect(&user("scriptless", &["&*", "+@all", "-@scripting"])).await;
+    let locks = connect_to(&user("scriptless", &["&*", "+@all", "-@scripting"])).await;
     trace.assert_says("does not load scripts");
     for request in [locks.lock(NAME), locks.lock(NAME).wait(SOON)] {
         let outcome = in_time(AT_ONCE, request.try_acquire()).await;
-        assert_eq!(trouble(outcome), BackendErrorKind::Permission);
+        assert_eq!(backend_error_kind(outcome), BackendErrorKind::Permission);
     }
     assert_nothing_left(&server, &locks).await;
 
-    let asks = connect(&user("unheard", &["resetchannels", "+@all"])).await;
+    let asks = connect_to(&user("unheard", &["resetchannels", "+@all"])).await;
     let held = asks.lock(NAME).acquire().await.unwrap();
-    let waiting = stand_in_line(&server, asks.lock(NAME), 1).await;
+    let waiting = start_waiter(&server, asks.lock(NAME).wait(SOON), 1).await;
     held.release().await.unwrap();
     // It asks every half second.
     granted(AT_ONCE * 2, waiting).await.release().await.unwrap();
@@ -220,7 +226,7 @@ async fn f18_missing_rights_are_told_and_waiters_without_channels_ask() {
 #[tokio::test]
 async fn f19_a_foreign_key_is_named_and_never_deleted() {
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let writes: [&[&str]; 4] = [
         &["RPUSH", KEY, "x"],
         &["HSET", KEY, "f", "v"],
@@ -251,7 +257,7 @@ async fn f19_a_foreign_key_is_named_and_never_deleted() {
 #[tokio::test]
 async fn f20_a_script_that_fails_leaves_no_lock() {
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     for broken in [["RPUSH", COUNTER, "x"], ["SET", COUNTER, "x"]] {
         server.cli(&["DEL", COUNTER]);
         server.cli(&broken);
@@ -271,7 +277,7 @@ async fn f20_a_script_that_fails_leaves_no_lock() {
 #[tokio::test]
 async fn f21_a_pause_of_the_server_grants_nothing_that_is_over() {
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let ttl = ms(200);
     let held = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
     server.cli(&["CLIENT", "PAUSE", "500", "ALL"]);
@@ -281,9 +287,9 @@ async fn f21_a_pause_of_the_server_grants_nothing_that_is_over() {
     // Carried out when the pause is over, it is a grant by the server's count, and none by that
     // of whoever asked.
     let outcome = locks.lock("other").ttl(ttl).try_acquire().await;
-    assert_eq!(trouble(outcome), BackendErrorKind::TimedOut);
+    assert_eq!(backend_error_kind(outcome), BackendErrorKind::TimedOut);
     let next = granted(SOON, waiting).await;
-    let theirs = server_left(&server, KEY);
+    let theirs = time_to_expiry(&server, KEY);
     assert!(next.remaining() <= theirs);
     next.release().await.unwrap();
     drop(held);
@@ -300,7 +306,7 @@ async fn f22_all_keys_of_a_lock_are_in_one_slot() {
         .start();
     let builder = LockManager::builder().share_with_others(true);
     let refused = builder.clone().connect(&node.url()).await;
-    assert_eq!(trouble(refused), BackendErrorKind::Unsupported);
+    assert_eq!(backend_error_kind(refused), BackendErrorKind::Unsupported);
 
     let locks = builder.connect(&server.url()).await.unwrap();
     let slot = |key: &str| node.cli(&["CLUSTER", "KEYSLOT", key]).integer();

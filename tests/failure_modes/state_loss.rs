@@ -6,17 +6,20 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager, Renew};
+use test_support::fixtures::{COUNTER, KEY, NAME, NOTICE, SOON, exists, ms};
 use test_support::{RedisServer, eventually_async};
+use tests::{Trace, assert_nothing_left, connect, fencing_token, lost_in_time};
 
-use super::support::{
-    COUNTER, KEY, NAME, NOTICE, SOON, Trace, assert_nothing_left, connect, exists, grants,
-    lost_in_time, ms, token,
-};
+use super::grants;
 
 /// The next grant, which stands above the last, and whose holder is not disturbed by the former.
 async fn next_above(last: u64, former: LockGuard, locks: &LockManager) {
     let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
-    assert!(token(&next) > last, "{} after {last}", token(&next));
+    assert!(
+        fencing_token(&next) > last,
+        "{} after {last}",
+        fencing_token(&next)
+    );
     assert!(matches!(former.release().await, Err(LockError::Lost)));
     next.renew().await.expect("the former took it away");
     next.release().await.unwrap();
@@ -25,12 +28,12 @@ async fn next_above(last: u64, former: LockGuard, locks: &LockManager) {
 #[tokio::test]
 async fn f23_a_restart_without_persistence_is_told() {
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(ms(900)).acquire().await.unwrap();
     server.restart();
     assert!(!exists(&server, KEY));
     lost_in_time(&held).await;
-    next_above(token(&held), held, &locks).await;
+    next_above(fencing_token(&held), held, &locks).await;
     assert_nothing_left(&server, &locks).await;
 }
 
@@ -38,7 +41,7 @@ async fn f23_a_restart_without_persistence_is_told() {
 #[tokio::test]
 async fn f24_an_old_snapshot_costs_a_ttl_and_no_token() {
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let ttl = ms(2_500);
     let asked = Instant::now();
     let request = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
@@ -48,7 +51,7 @@ async fn f24_an_old_snapshot_costs_a_ttl_and_no_token() {
     let mut last = 0;
     for _ in 0..5 {
         let held = locks.lock(NAME).acquire().await.unwrap();
-        last = token(&held);
+        last = fencing_token(&held);
         held.release().await.unwrap();
     }
     server.restart();
@@ -58,7 +61,11 @@ async fn f24_an_old_snapshot_costs_a_ttl_and_no_token() {
     let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
     let took = asked.elapsed();
     assert!(took <= ttl + NOTICE, "{took:?}");
-    assert!(token(&held) > last, "{} after {last}", token(&held));
+    assert!(
+        fencing_token(&held) > last,
+        "{} after {last}",
+        fencing_token(&held)
+    );
     held.release().await.unwrap();
     assert_nothing_left(&server, &locks).await;
 }
@@ -70,7 +77,7 @@ async fn f25_a_truncated_append_only_file_is_told_and_costs_no_token() {
         .args(["--appendonly", "yes"])
         .args(["--appendfsync", "always"])
         .start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     for _ in 0..3 {
         let held = locks.lock(NAME).acquire().await.unwrap();
         held.release().await.unwrap();
@@ -78,7 +85,7 @@ async fn f25_a_truncated_append_only_file_is_told_and_costs_no_token() {
     // Not renewed, so that the grant is the last that was written.
     let request = locks.lock(NAME).ttl(ms(30_000)).renew(Renew::Never);
     let held = request.acquire().await.unwrap();
-    let last = token(&held);
+    let last = fencing_token(&held);
     server.kill9();
     let file = append_only_file(&server);
     let length = file.metadata().unwrap().len();
@@ -112,7 +119,7 @@ async fn f28_eviction_is_warned_of_and_told() {
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
     server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
     let (trace, _tracing) = Trace::begin();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     trace.assert_says("may evict locks");
     let held = locks.lock(NAME).ttl(ms(900)).acquire().await.unwrap();
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -120,7 +127,7 @@ async fn f28_eviction_is_warned_of_and_told() {
     eventually_async(SOON, async || !exists(&server, KEY)).await;
     lost_in_time(&held).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-    next_above(token(&held), held, &locks).await;
+    next_above(fencing_token(&held), held, &locks).await;
     assert_nothing_left(&server, &locks).await;
 }
 
@@ -130,14 +137,14 @@ async fn f29_a_lock_that_an_operator_took_away_is_told_and_not_made_again() {
     let taken_away: [&[&str]; 3] = [&["DEL", KEY], &["FLUSHALL"], &["SWAPDB", "0", "1"]];
     for command in taken_away {
         let server = RedisServer::start();
-        let locks = connect(&server.url()).await;
+        let locks = connect(&server).await;
         let held = locks.lock(NAME).ttl(ms(600)).acquire().await.unwrap();
         let monitor = server.monitor();
         assert_eq!(server.cli(command).error(), None);
         lost_in_time(&held).await;
         assert!(!exists(&server, KEY), "{command:?}");
         assert_eq!(grants(&monitor.stop()), 0);
-        next_above(token(&held), held, &locks).await;
+        next_above(fencing_token(&held), held, &locks).await;
         assert_nothing_left(&server, &locks).await;
     }
 }

@@ -93,7 +93,7 @@ pub(crate) fn trouble<T: Debug>(outcome: Result<T, LockError>) -> BackendErrorKi
 /// A process that holds [`NAME`], or waits for it first.
 pub(crate) fn holder(url: &str, ttl: Duration, wait: Duration) -> Helper {
     helper!("lock-holder")
-        .env("LOCK_URL", url)
+        .env("DISTRIBUTED_LOCK_URL", url)
         .arg("hold")
         .arg(NAME)
         .arg(ttl.as_millis().to_string())

@@ -1,18 +1,20 @@
 //! Time: of the network, of the server's clock, and of machines and processes that stand still.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime};
 
 use lock_core::{LockError, Renew};
 use serde_json::Value;
+use test_support::fixtures::{AT_ONCE, KEY, LONG, NAME, NOTICE, SOON, exists, ms, time_to_expiry};
 use test_support::process::Process;
-use test_support::{Direction, FrozenClock, Helper, Proxy, RedisServer, Shim, eventually_async};
-
-use super::support::{
-    AT_ONCE, KEY, LONG, NAME, NOTICE, SOON, assert_nothing_left, connect, exists, granted, holder,
-    in_time, lost_in_time, ms, server_left, stand_in_line, token,
+use test_support::{
+    Direction, FrozenClock, Proxy, RedisServer, SuspendedMachine, eventually_async,
 };
+use tests::{
+    assert_nothing_left, connect, connect_to, fencing_token, granted, in_time, lost_in_time,
+    start_waiter,
+};
+
+use super::holder;
 
 /// A reply is old when it comes; neither a grant nor a renewal nor a push is counted from then.
 #[tokio::test]
@@ -21,24 +23,24 @@ async fn f30_a_lease_counts_from_its_command_and_not_from_its_reply() {
     let ttl = ms(2_000);
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect(&proxy.url()).await;
+    let locks = connect_to(&proxy.url()).await;
     let request = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
     // Everybody who is to be told is connected before the replies are slow.
     let held = request.clone().acquire().await.unwrap();
-    let waiting = stand_in_line(&server, request.clone(), 1).await;
+    let waiting = start_waiter(&server, request.clone().wait(SOON), 1).await;
     proxy.delay(Direction::ToClient, late);
     held.renew().await.unwrap();
-    let theirs = server_left(&server, KEY);
+    let theirs = time_to_expiry(&server, KEY);
     assert!(held.remaining() <= theirs.min(ttl - late));
     held.release().await.unwrap();
 
     let held = granted(SOON, waiting).await;
-    let theirs = server_left(&server, KEY);
+    let theirs = time_to_expiry(&server, KEY);
     assert!(held.remaining() <= theirs.min(ttl - late));
     held.release().await.unwrap();
 
     let held = request.acquire().await.unwrap();
-    let theirs = server_left(&server, KEY);
+    let theirs = time_to_expiry(&server, KEY);
     assert!(held.remaining() <= theirs.min(ttl - late));
     held.release().await.unwrap();
     proxy.forward();
@@ -59,69 +61,41 @@ async fn f31_a_jump_of_the_server_s_clock_is_told_and_fenced() {
     const SECOND: i64 = 1_000_000;
     let clock = running_clock();
     let server = RedisServer::options().clock(&clock).start();
-    let (ours, theirs) = (connect(&server.url()).await, connect(&server.url()).await);
+    let (ours, theirs) = (connect(&server).await, connect(&server).await);
     let held = ours.lock(NAME).ttl(ms(3_000)).acquire().await.unwrap();
     clock.run_ahead_by(20 * SECOND);
     let other = theirs.lock(NAME).try_acquire().await.unwrap();
     let other = other.expect("the server has let the lock go");
-    assert!(token(&other) > token(&held));
+    assert!(fencing_token(&other) > fencing_token(&held));
     lost_in_time(&held).await;
     assert!(!other.is_lost());
-    let last = token(&other);
+    let last = fencing_token(&other);
     other.release().await.unwrap();
     drop(held);
 
     let request = ours.lock(NAME).ttl(ms(400)).renew(Renew::Never);
     let held = request.acquire().await.unwrap();
-    assert!(token(&held) > last);
+    assert!(fencing_token(&held) > last);
     clock.run_ahead_by(-120 * SECOND);
     lost_in_time(&held).await;
-    assert!(server_left(&server, KEY) > LONG, "it is over there as well");
+    assert!(
+        time_to_expiry(&server, KEY) > LONG,
+        "it is over there as well"
+    );
     let wait = ms(300);
     let outcome = in_time(wait, theirs.lock(NAME).wait(wait).acquire()).await;
     assert!(matches!(outcome, Err(LockError::Timeout { .. })));
     // Whoever had it can still give it back.
-    let last = token(&held);
+    let last = fencing_token(&held);
     drop(held);
     let next = theirs.lock(NAME).wait(AT_ONCE).acquire().await.unwrap();
-    assert!(token(&next) > last, "{} after {last}", token(&next));
+    assert!(
+        fencing_token(&next) > last,
+        "{} after {last}",
+        fencing_token(&next)
+    );
     next.release().await.unwrap();
     assert_nothing_left(&server, &ours).await;
-}
-
-/// How long a process believes that its machine was suspended.
-struct Suspended {
-    page: File,
-    shim: Shim,
-    path: std::path::PathBuf,
-}
-
-impl Suspended {
-    fn new(server: &RedisServer) -> Self {
-        let path = server.directory().join("suspended");
-        let page = File::create_new(&path).unwrap();
-        page.set_len(4096).unwrap();
-        let suspended = Self {
-            page,
-            shim: Shim::build(include_str!("../support/shim/suspend.c")),
-            path,
-        };
-        suspended.for_seconds(0);
-        suspended
-    }
-
-    fn for_seconds(&self, seconds: u64) {
-        let words = [seconds, !seconds];
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        self.page.write_all_at(&bytes, 0).unwrap();
-    }
-
-    fn around(&self, helper: Helper) -> Helper {
-        let (name, value) = self.shim.preload();
-        helper
-            .env(name, value)
-            .env("LOCK_TEST_SUSPENDED", self.path.as_os_str())
-    }
 }
 
 fn token_of(process: &Process) -> u64 {
@@ -155,16 +129,16 @@ fn is_told(process: &Process) -> bool {
 fn f32_a_suspended_machine_wakes_up_without_the_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let suspended = Suspended::new(&server);
-    let process = suspended.around(holder(&proxy.url(), LONG, Duration::ZERO));
+    let machine = SuspendedMachine::new();
+    let process = machine.run(holder(&proxy.url(), LONG, Duration::ZERO));
     let process = process.spawn();
     token_of(&process);
     assert!(!ask(&process));
     proxy.black_hole();
-    suspended.for_seconds(30);
+    machine.suspend_for(30);
     assert!(!ask(&process) && !is_told(&process), "half of the ttl");
     let woken = Instant::now();
-    suspended.for_seconds(90);
+    machine.suspend_for(90);
     assert!(ask(&process), "it believes in a lease that is over");
     process.record(SOON, |record| record.get("told").is_some());
     let took = woken.elapsed();
@@ -176,7 +150,7 @@ fn f32_a_suspended_machine_wakes_up_without_the_lock() {
 #[tokio::test]
 async fn f33_a_paused_process_finds_its_lock_lost_when_it_looks() {
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let process = holder(&server.url(), ms(500), Duration::ZERO).spawn();
     let stale = token_of(&process);
     assert!(!ask(&process));
@@ -185,7 +159,10 @@ async fn f33_a_paused_process_finds_its_lock_lost_when_it_looks() {
     process.cont();
     assert!(ask(&process), "it believes in a lease that is over");
     process.record(SOON, |record| record.get("told").is_some());
-    assert!(token(&next) > stale, "a resource could not tell them apart");
+    assert!(
+        fencing_token(&next) > stale,
+        "a resource could not tell them apart"
+    );
     next.renew().await.expect("the paused one took it back");
     next.release().await.unwrap();
     assert_nothing_left(&server, &locks).await;
@@ -196,7 +173,7 @@ async fn f33_a_paused_process_finds_its_lock_lost_when_it_looks() {
 async fn f35_no_ttl_is_sent_that_the_server_would_misread() {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let monitor = server.monitor();
     for ttl in [
         Duration::ZERO,
@@ -213,7 +190,7 @@ async fn f35_no_ttl_is_sent_that_the_server_would_misread() {
     assert_eq!(monitor.stop().from_clients().count(), 0);
 
     let held = locks.lock(NAME).ttl(DAY).acquire().await.unwrap();
-    assert!(server_left(&server, KEY) > DAY - LONG);
+    assert!(time_to_expiry(&server, KEY) > DAY - LONG);
     held.release().await.unwrap();
     let monitor = server.monitor();
     // A part of a millisecond is one more and not one less; and the last renewals before the end

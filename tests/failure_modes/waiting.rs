@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager, NameFault, distributed_lock};
+use test_support::fixtures::{AT_ONCE, COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SOON, keys, ms};
 use test_support::{Direction, Proxy, RedisServer, eventually, eventually_async};
-
-use super::support::{
-    AT_ONCE, COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SOON, assert_nothing_left, connect,
-    connect_with_timeout, granted, holder, in_time, keys, ms, stand_in_line, token,
+use tests::{
+    assert_nothing_left, connect, connect_to, connect_with_timeout, fencing_token, granted,
+    in_time, start_waiter,
 };
+
+use super::holder;
 
 /// The latest that the first in the queue looks by itself.
 const CAP: Duration = Duration::from_secs(1);
@@ -19,10 +21,10 @@ const CAP: Duration = Duration::from_secs(1);
 async fn f46_a_lost_push_costs_one_look() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let (ours, theirs) = (connect(&server.url()).await, connect(&proxy.url()).await);
+    let (ours, theirs) = (connect(&server).await, connect_to(&proxy.url()).await);
     let held = ours.lock(NAME).acquire().await.unwrap();
     let before = proxy.accepted();
-    let waiting = stand_in_line(&server, theirs.lock(NAME), 1).await;
+    let waiting = start_waiter(&server, theirs.lock(NAME).wait(SOON), 1).await;
     assert_eq!(proxy.accepted(), before + 1, "the push connection");
     proxy.mute(before, Direction::ToClient);
     let released = Instant::now();
@@ -47,9 +49,9 @@ async fn f46_a_lost_push_costs_one_look() {
 #[tokio::test]
 async fn f48_a_subscriber_that_was_hung_up_on_comes_back_and_looks() {
     let server = RedisServer::start();
-    let (ours, theirs) = (connect(&server.url()).await, connect(&server.url()).await);
+    let (ours, theirs) = (connect(&server).await, connect(&server).await);
     let held = ours.lock(NAME).acquire().await.unwrap();
-    let waiting = stand_in_line(&server, theirs.lock(NAME), 1).await;
+    let waiting = start_waiter(&server, theirs.lock(NAME).wait(SOON), 1).await;
     let channels = || server.cli(&["PUBSUB", "CHANNELS"]);
     let channel = channels().array()[0].text().to_owned();
     let limit = "client-output-buffer-limit";
@@ -59,7 +61,7 @@ async fn f48_a_subscriber_that_was_hung_up_on_comes_back_and_looks() {
     // At once, whether or not it is back.
     held.release().await.unwrap();
     let held = granted(AT_ONCE, waiting).await;
-    let waiting = stand_in_line(&server, theirs.lock(NAME), 1).await;
+    let waiting = start_waiter(&server, theirs.lock(NAME).wait(SOON), 1).await;
     eventually_async(SOON, async || channels().array().len() == 1).await;
     held.release().await.unwrap();
     granted(AT_ONCE, waiting).await.release().await.unwrap();
@@ -71,11 +73,11 @@ async fn f48_a_subscriber_that_was_hung_up_on_comes_back_and_looks() {
 async fn f49_a_release_wakes_one_and_the_first() {
     const LINE: i64 = 30;
     let server = RedisServer::start();
-    let managers = [connect(&server.url()).await, connect(&server.url()).await];
+    let managers = [connect(&server).await, connect(&server).await];
     let mut held = managers[0].lock(NAME).acquire().await.unwrap();
     let mut line = Vec::new();
     for (locks, number) in managers.iter().cycle().zip(1..=LINE) {
-        line.push(stand_in_line(&server, locks.lock(NAME), number).await);
+        line.push(start_waiter(&server, locks.lock(NAME).wait(SOON), number).await);
     }
     let started = Instant::now();
     let monitor = server.monitor();
@@ -101,10 +103,10 @@ async fn f49_a_release_wakes_one_and_the_first() {
 async fn f50_a_grant_at_the_end_of_the_wait_is_taken_or_handed_on() {
     let wait = ms(40);
     let server = RedisServer::start();
-    let (ours, theirs) = (connect(&server.url()).await, connect(&server.url()).await);
+    let (ours, theirs) = (connect(&server).await, connect(&server).await);
     // Subscribed before the times are short.
     let held = ours.lock(NAME).acquire().await.unwrap();
-    let waiting = stand_in_line(&server, theirs.lock(NAME), 1).await;
+    let waiting = start_waiter(&server, theirs.lock(NAME).wait(SOON), 1).await;
     held.release().await.unwrap();
     granted(AT_ONCE, waiting).await.release().await.unwrap();
     for trial in 0..16 {
@@ -130,7 +132,7 @@ async fn f50_a_grant_at_the_end_of_the_wait_is_taken_or_handed_on() {
 async fn f50_a_wait_that_ends_during_a_look_found_the_lock_busy() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect(&proxy.url()).await;
+    let locks = connect_to(&proxy.url()).await;
     // Of another library, so that whoever is first looks every 50 ms.
     server.cli(&["SET", KEY, "somebody", "PX", "60000"]);
     let wait = ms(50);
@@ -155,8 +157,8 @@ async fn f50_waiters_who_do_not_answer_cost_a_claim_at_most() {
     let claim = ms(600);
     let server = RedisServer::start();
     server.cli(&["ACL", "SETUSER", "unheard", "on", ">pass", "~*", "+@all"]);
-    let locks = connect(&server.url()).await;
-    let asks = connect(&format!("redis://unheard:pass@{}", server.address())).await;
+    let locks = connect(&server).await;
+    let asks = connect_to(&format!("redis://unheard:pass@{}", server.address())).await;
     let wait_in_line = async |number: i64| {
         // The claim is at most the ttl.
         let process = holder(&server.url(), claim, LONG).spawn();
@@ -169,8 +171,8 @@ async fn f50_waiters_who_do_not_answer_cost_a_claim_at_most() {
     let held = locks.lock(NAME).acquire().await.unwrap();
     let dead = wait_in_line(1).await;
     let frozen = wait_in_line(2).await;
-    let polling = stand_in_line(&server, asks.lock(NAME), 3).await;
-    let told = stand_in_line(&server, locks.lock(NAME), 4).await;
+    let polling = start_waiter(&server, asks.lock(NAME).wait(SOON), 3).await;
+    let told = start_waiter(&server, locks.lock(NAME).wait(SOON), 4).await;
     dead.kill9();
     frozen.stop();
     eventually_async(SOON, async || {
@@ -197,22 +199,22 @@ async fn f50_waiters_who_do_not_answer_cost_a_claim_at_most() {
 async fn f51_tokens_above_2_to_the_53_are_exact() {
     const EDGE: u64 = 1 << 53;
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     server.cli(&["SET", COUNTER, &(EDGE - 2).to_string()]);
     for expected in [EDGE - 1, EDGE, EDGE + 1] {
         let held = locks.lock(NAME).acquire().await.unwrap();
-        assert_eq!(token(&held), expected);
+        assert_eq!(fencing_token(&held), expected);
         held.renew().await.unwrap();
         held.release().await.unwrap();
     }
     let mut held = locks.lock(NAME).acquire().await.unwrap();
     for expected in EDGE + 3..EDGE + 6 {
-        let waiting = stand_in_line(&server, locks.lock(NAME), 1).await;
+        let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
         held.release().await.unwrap();
         held = granted(AT_ONCE, waiting).await;
-        assert_eq!(token(&held), expected, "by a push");
+        assert_eq!(fencing_token(&held), expected, "by a push");
     }
-    let number = token(&held).to_string();
+    let number = fencing_token(&held).to_string();
     let value = server.cli(&["GET", KEY]);
     assert_eq!(value.text().split(' ').nth(1), Some(number.as_str()));
     assert_eq!(server.cli(&["GET", COUNTER]).text(), number);
@@ -234,7 +236,7 @@ async fn of_two(
 #[tokio::test]
 async fn f52_names_are_short_text_and_values_do_not_run_together() {
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
+    let locks = connect(&server).await;
     let monitor = server.monitor();
     let long = "x".repeat(1025);
     let huge = "x".repeat(8 << 20);

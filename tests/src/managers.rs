@@ -3,18 +3,18 @@
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, ReleaseBy};
+use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, ReleaseMethod};
 use test_support::RedisServer;
-use test_support::fixtures::{SOON, keys};
+use test_support::fixtures::{NAME, SOON, keys};
 
 /// The dialect of `SET NX PX` that releases by a script.
 pub const SET_NX_PX: Dialect = Dialect::SetNxPx {
-    release: ReleaseBy::Script,
+    release: ReleaseMethod::Script,
 };
 
 /// The dialect of `SET NX PX` that releases in a transaction.
 pub const WATCH_MULTI: Dialect = Dialect::SetNxPx {
-    release: ReleaseBy::WatchMulti,
+    release: ReleaseMethod::WatchMulti,
 };
 
 /// Connects a manager with the default settings to a server.
@@ -43,6 +43,13 @@ pub async fn shut_down(locks: &LockManager) {
     while let Err(incomplete) = locks.shutdown().await {
         assert!(started.elapsed() < SOON, "{incomplete}");
     }
+}
+
+/// Acquires and releases [`NAME`](test_support::fixtures::NAME) once. From then on the manager has
+/// its connection, and the server knows the scripts.
+pub async fn acquire_and_release(locks: &LockManager) {
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    held.release().await.unwrap();
 }
 
 /// Shuts the manager down, and checks that the server has no key but fencing counters.

@@ -388,7 +388,7 @@ mod tests {
     use super::*;
     use crate::manager::LockManager;
     use crate::protocol::key::LockName;
-    use crate::protocol::owner_id::OwnerId;
+    use crate::protocol::owner_id::{OwnerId, ShortId};
     use crate::protocol::ttl::Ttl;
 
     fn lease_config(renew: Renew) -> LeaseConfig {
@@ -416,6 +416,20 @@ mod tests {
         }
     }
 
+    struct NoWaiters;
+
+    impl NotificationSink for NoWaiters {
+        fn notify(&self, _: OwnerId, _: Notification) -> bool {
+            false
+        }
+
+        fn notify_by_short_id(&self, _: ShortId, _: Notification) -> bool {
+            false
+        }
+
+        fn poll_all(&self) {}
+    }
+
     fn key(number: usize) -> LockKey {
         LockKey::new("", &LockName::from(format!("k{number}"))).unwrap()
     }
@@ -423,7 +437,7 @@ mod tests {
     fn take(memory: &MemoryBackend, key: &LockKey, renew: Renew) -> OwnerId {
         let mut acquisition = Acquisition::new(key.clone(), lease_config(renew), "".into(), None);
         assert!(matches!(
-            memory.command(&mut acquisition),
+            memory.acquire_now(&mut acquisition),
             Ok(AcquireOutcome::Held { .. })
         ));
         acquisition.owner_id
@@ -438,7 +452,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn locks_that_end_by_themselves_are_removed() {
         const LOCKS: usize = 20_000;
-        let memory = MemoryBackend::new(Arc::default(), Duration::ZERO);
+        let memory = MemoryBackend::new(Arc::new(NoWaiters), Duration::ZERO);
         for number in 0..LOCKS {
             let (key, now) = (key(number), Clock::Tokio.now());
             if number % 2 == 0 {
@@ -464,7 +478,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn locks_that_live_with_their_guards_are_not_swept() {
-        let memory = MemoryBackend::new(Arc::default(), Duration::ZERO);
+        let memory = MemoryBackend::new(Arc::new(NoWaiters), Duration::ZERO);
         let held = take(&memory, &key(1), Renew::Auto);
         assert_eq!(size(&memory).1, 0, "it has no end");
         for _ in 0..100 {

@@ -20,8 +20,8 @@ mod errors;
 mod native;
 mod pool;
 mod pubsub;
-mod reply;
-mod scripts;
+pub(crate) mod reply;
+pub(crate) mod scripts;
 
 use client::RedisClient;
 use connection::Connector;

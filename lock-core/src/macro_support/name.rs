@@ -22,7 +22,7 @@ impl<T: Display + ?Sized> Placeholder for T {}
 
 /// A piece of a name template.
 #[derive(Clone, Copy)]
-pub enum Part<'a> {
+pub enum NamePart<'a> {
     /// Stands verbatim.
     Text(&'a str),
     /// Is percent-encoded.
@@ -32,12 +32,12 @@ pub enum Part<'a> {
 /// Writes a name template. When a value is empty or its `Display` fails, the name is one that
 /// every acquire refuses.
 #[must_use]
-pub fn template(parts: &[Part<'_>]) -> LockName {
-    let mut name = Encoder(String::new());
+pub fn name_from_template(parts: &[NamePart<'_>]) -> LockName {
+    let mut name = PercentEncoder(String::new());
     for part in parts {
         match part {
-            Part::Text(text) => name.0.push_str(text),
-            Part::Value(value) => {
+            NamePart::Text(text) => name.0.push_str(text),
+            NamePart::Value(value) => {
                 let before = name.0.len();
                 let written = write!(name, "{value}");
                 if name.0.len() >= LONGER_THAN_ANY_NAME {
@@ -66,14 +66,14 @@ pub fn template(parts: &[Part<'_>]) -> LockName {
     label = "is not `Into<LockName>`",
     note = "write a template, such as `name = \"order:{{id}}\"`, or `name = lock_name!(\"order:{{}}\", expression)`"
 )]
-pub trait Name {
+pub trait IntoLockName {
     /// The name, which `acquire` checks.
-    fn into_name(self) -> LockName;
+    fn into_lock_name(self) -> LockName;
 }
 
 #[diagnostic::do_not_recommend]
-impl<N: Into<LockName>> Name for N {
-    fn into_name(self) -> LockName {
+impl<N: Into<LockName>> IntoLockName for N {
+    fn into_lock_name(self) -> LockName {
         self.into()
     }
 }
@@ -81,8 +81,8 @@ impl<N: Into<LockName>> Name for N {
 /// Takes a name as the user computed it. When it holds `{parameter}` of one of `parameters`, a
 /// template was meant, and the name is one that every acquire refuses: all calls would share it.
 #[must_use]
-pub fn name(name: impl Name, parameters: &[&str]) -> LockName {
-    let name = name.into_name();
+pub fn name_from_expression(name: impl IntoLockName, parameters: &[&str]) -> LockName {
+    let name = name.into_lock_name();
     if holds_placeholder(name.as_str(), parameters) {
         return LockName::invalid(name.as_str(), InvalidNameReason::UnexpandedTemplate);
     }
@@ -108,7 +108,7 @@ fn holds_placeholder(name: &str, parameters: &[&str]) -> bool {
 /// Puts a hash tag before a name: `{tag}:name`. The tag holds no brace: the attribute refuses one
 /// in its text, and values are encoded. What is wrong with one of them stays so.
 #[must_use]
-pub fn tagged(tag: LockName, name: LockName) -> LockName {
+pub fn name_with_hash_tag(tag: LockName, name: LockName) -> LockName {
     if tag.invalid_reason().is_some() {
         return tag;
     }
@@ -122,9 +122,9 @@ pub fn tagged(tag: LockName, name: LockName) -> LockName {
 }
 
 /// Percent-encodes what is written to it.
-struct Encoder(String);
+struct PercentEncoder(String);
 
-impl Write for Encoder {
+impl Write for PercentEncoder {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for letter in text.chars() {
             if stands_for_itself(letter) {
@@ -156,15 +156,15 @@ mod tests {
 
     use super::*;
 
-    fn written(parts: &[Part<'_>]) -> String {
-        let name = template(parts);
+    fn written(parts: &[NamePart<'_>]) -> String {
+        let name = name_from_template(parts);
         assert_eq!(name.invalid_reason(), None);
         name.as_str().to_owned()
     }
 
     #[test]
     fn text_stands_verbatim_and_values_are_encoded() {
-        let parts = [Part::Text("a{%:"), Part::Value(&"a{%:")];
+        let parts = [NamePart::Text("a{%:"), NamePart::Value(&"a{%:")];
         assert_eq!(written(&parts), "a{%:a%7B%25%3A");
         for (value, expected) in [
             ("AZaz09-_.", "AZaz09-_."),
@@ -173,9 +173,9 @@ mod tests {
             ("–\u{1f512}", "%E2%80%93%F0%9F%94%92"),
             ("%3A", "%253A"),
         ] {
-            assert_eq!(written(&[Part::Value(&value)]), expected);
+            assert_eq!(written(&[NamePart::Value(&value)]), expected);
         }
-        assert_eq!(written(&[Part::Value(&-1.5)]), "-1.5");
+        assert_eq!(written(&[NamePart::Value(&-1.5)]), "-1.5");
     }
 
     #[test]
@@ -185,9 +185,9 @@ mod tests {
         for left in values {
             for right in values {
                 names.push(written(&[
-                    Part::Value(&left),
-                    Part::Text(":"),
-                    Part::Value(&right),
+                    NamePart::Value(&left),
+                    NamePart::Text(":"),
+                    NamePart::Value(&right),
                 ]));
             }
         }
@@ -207,10 +207,10 @@ mod tests {
             separators in vec("[a-z%{}]{0,2}[:/ %{}#][-_.a-z]{0,2}", 5),
         ) {
             let name = |values: &[String]| {
-                let mut parts = vec![Part::Text(&separators[4])];
+                let mut parts = vec![NamePart::Text(&separators[4])];
                 for (value, separator) in values.iter().zip(&separators) {
-                    parts.push(Part::Value(value));
-                    parts.push(Part::Text(separator));
+                    parts.push(NamePart::Value(value));
+                    parts.push(NamePart::Text(separator));
                 }
                 written(&parts)
             };
@@ -248,10 +248,13 @@ mod tests {
 
     #[test]
     fn an_empty_value_and_a_failed_display_are_told_apart() {
-        let empty = template(&[Part::Text("a:"), Part::Value(&"")]);
+        let empty = name_from_template(&[NamePart::Text("a:"), NamePart::Value(&"")]);
         assert_eq!(empty.invalid_reason(), Some(InvalidNameReason::EmptyValue));
-        let broken = template(&[Part::Text("a:"), Part::Value(&Broken)]);
-        assert_eq!(broken.invalid_reason(), Some(InvalidNameReason::BrokenValue));
+        let broken = name_from_template(&[NamePart::Text("a:"), NamePart::Value(&Broken)]);
+        assert_eq!(
+            broken.invalid_reason(),
+            Some(InvalidNameReason::BrokenValue)
+        );
         for name in [empty, broken] {
             assert_eq!(name.as_str(), "a:{}");
         }
@@ -269,19 +272,28 @@ mod tests {
 
     #[test]
     fn an_endless_value_is_cut() {
-        let name = written(&[Part::Value(&Endless), Part::Text("more")]);
+        let name = written(&[NamePart::Value(&Endless), NamePart::Text("more")]);
         assert!((LONGER_THAN_ANY_NAME..2 * LONGER_THAN_ANY_NAME).contains(&name.len()));
     }
 
     #[test]
     fn a_hash_tag_stands_before_the_name() {
-        let tagged = |tag: &str, name: &str| tagged(tag.into(), name.into());
+        let tagged = |tag: &str, name: &str| name_with_hash_tag(tag.into(), name.into());
         assert_eq!(tagged("a", "b").as_str(), "{a}:b");
-        assert_eq!(tagged("a", "").invalid_reason(), Some(InvalidNameReason::Empty));
+        assert_eq!(
+            tagged("a", "").invalid_reason(),
+            Some(InvalidNameReason::Empty)
+        );
         let empty = || LockName::invalid("{}", InvalidNameReason::EmptyValue);
         let fault = Some(InvalidNameReason::EmptyValue);
-        assert_eq!(super::tagged(empty(), "b".into()).invalid_reason(), fault);
-        assert_eq!(super::tagged("a".into(), empty()).invalid_reason(), fault);
+        assert_eq!(
+            name_with_hash_tag(empty(), "b".into()).invalid_reason(),
+            fault
+        );
+        assert_eq!(
+            name_with_hash_tag("a".into(), empty()).invalid_reason(),
+            fault
+        );
     }
 
     #[test]
@@ -299,7 +311,11 @@ mod tests {
             "{other}:{id}",
             "{{id}}",
         ] {
-            assert_eq!(name(text, &parameters).invalid_reason(), refused, "{text}");
+            assert_eq!(
+                name_from_expression(text, &parameters).invalid_reason(),
+                refused,
+                "{text}"
+            );
         }
         for text in [
             "order:id",
@@ -311,9 +327,13 @@ mod tests {
             "{a}id}",
             "",
         ] {
-            assert_eq!(name(text, &parameters).invalid_reason(), None, "{text}");
-            assert_eq!(name(text, &[]).as_str(), text);
+            assert_eq!(
+                name_from_expression(text, &parameters).invalid_reason(),
+                None,
+                "{text}"
+            );
+            assert_eq!(name_from_expression(text, &[]).as_str(), text);
         }
-        assert_eq!(name("{id}", &[]).invalid_reason(), None);
+        assert_eq!(name_from_expression("{id}", &[]).invalid_reason(), None);
     }
 }

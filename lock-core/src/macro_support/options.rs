@@ -23,7 +23,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The manager's defaults, and one attempt.
+    /// Leaves every option to the manager's defaults.
     pub const DEFAULT: Self = Self {
         ttl: None,
         wait: None,
@@ -74,21 +74,6 @@ pub const fn checked_ttl(ttl: Duration) -> Duration {
         "`ttl` must be at most 24 h"
     );
     ttl
-}
-
-/// Holds a constant `wait` to the rule that the attribute holds literals to.
-///
-/// # Panics
-///
-/// As [`checked_ttl`].
-#[must_use]
-#[track_caller]
-pub const fn checked_wait(wait: Duration) -> Duration {
-    assert!(
-        !wait.is_zero(),
-        "`wait` must be longer than zero; leave it out to try once"
-    );
-    wait
 }
 
 /// Holds a constant `renew` to the rules that the attribute holds literals to.
@@ -166,14 +151,12 @@ mod tests {
     fn constants_are_held_to_the_rules_of_literals() {
         for ttl in [Duration::from_millis(100), Duration::from_secs(24 * 3600)] {
             assert_eq!(checked_ttl(ttl), ttl);
-            assert_eq!(checked_wait(ttl), ttl);
         }
         let breaks = |check: fn(Duration) -> Duration, value| {
             std::panic::catch_unwind(|| check(value)).is_err()
         };
         assert!(breaks(checked_ttl, Duration::from_micros(99_999)));
         assert!(breaks(checked_ttl, Duration::new(24 * 3600, 1)));
-        assert!(breaks(checked_wait, Duration::ZERO));
     }
 
     #[test]

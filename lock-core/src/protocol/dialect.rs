@@ -226,7 +226,7 @@ mod tests {
     }
 
     /// The table of the documentation is made from the one in code.
-    fn lock_state() -> String {
+    fn table() -> String {
         type Row = (&'static str, fn(Capabilities) -> String);
         let rows: [Row; 12] = [
             ("fencing token", |able| yes(able.fencing_token)),
@@ -266,10 +266,10 @@ mod tests {
 
     #[test]
     fn the_documentation_prints_the_table() {
-        let page = include_str!("../docs/dialects.md");
-        let lock_state = lock_state();
+        let page = include_str!("../../docs/dialects.md");
+        let table = table();
         assert!(
-            page.contains(&lock_state),
+            page.contains(&table),
             "docs/dialects.md has another table of capabilities than the code, which is:\n\n{table}"
         );
     }
@@ -306,7 +306,7 @@ mod tests {
     fn only_agreeing_clocks_cost_a_margin() {
         for dialect in Dialect::ALL {
             let margin = dialect.margin();
-            assert_eq!(margin.is_zero(), dialect != Dialect::DeadlineGetset);
+            assert_eq!(margin.is_zero(), *dialect != Dialect::DeadlineGetset);
             assert!(dialect.capabilities().min_ttl >= margin * 10);
         }
     }

@@ -394,7 +394,7 @@ mod tests {
         assert!(lease.is_released());
         assert!(!lease.release());
         assert_eq!(lease.next_action(at(99_999)), LeaseAction::Done);
-        assert_eq!(lease.due(), None);
+        assert_eq!(lease.next_deadline(), None);
     }
 
     #[test]
@@ -457,62 +457,5 @@ mod tests {
 
         let endless = Lease::endless(lease_config, at(100));
         assert!(endless.is_valid(at(2_599)) && endless.is_lost(at(2_600)));
-    }
-
-    fn clock_sync() -> ClockSync {
-        ClockSync {
-            sent: at(5_000),
-            server_us: 1_000_000_000,
-            run_id: 1,
-        }
-    }
-
-    #[test]
-    fn a_grant_is_counted_from_the_server_s_time_of_the_push() {
-        // Pushed 1 s after the anchor, received 3 ms later.
-        let until =
-            grant_deadline(Some(clock_sync()), 1, 1_001_000_000, secs(2), at(6_003)).unwrap();
-        let margin = (Duration::from_millis(1_003) + secs(2)) / 100 + ROUNDING;
-        assert_eq!(until, at(6_000).plus(secs(2)).minus(margin));
-    }
-
-    #[test]
-    fn a_grant_that_cannot_be_dated_has_to_be_confirmed() {
-        let lease = secs(2);
-        let pushed = 1_001_000_000;
-        assert_eq!(grant_deadline(None, 1, pushed, lease, at(6_003)), None);
-        assert_eq!(
-            grant_deadline(Some(clock_sync()), 2, pushed, lease, at(6_003)),
-            None
-        );
-        let nameless = ClockSync {
-            run_id: UNKNOWN_RUN_ID,
-            ..clock_sync()
-        };
-        let until = grant_deadline(Some(nameless), UNKNOWN_RUN_ID, pushed, lease, at(6_003));
-        assert_eq!(until, None);
-        // Older than a minute.
-        assert_eq!(
-            grant_deadline(Some(clock_sync()), 1, 1_060_000_000, lease, at(65_001)),
-            None
-        );
-        // Pushed after it was received: a clock jumped.
-        assert_eq!(
-            grant_deadline(Some(clock_sync()), 1, pushed, lease, at(5_999)),
-            None
-        );
-        // Less than half is left.
-        assert_eq!(
-            grant_deadline(Some(clock_sync()), 1, pushed, lease, at(7_100)),
-            None
-        );
-    }
-
-    #[test]
-    fn the_anchor_gives_the_latest_time_that_the_server_can_have() {
-        assert_eq!(
-            clock_sync().server_ms_at(at(5_250)),
-            ServerMs::new(1_000_251)
-        );
     }
 }

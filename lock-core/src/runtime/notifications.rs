@@ -266,6 +266,8 @@ impl NotificationSink for Notifications {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn grant() -> Grant {

@@ -1,6 +1,12 @@
 //! Each rule of the table by its name.
 
+use std::collections::BTreeMap;
+
+use crate::protocol::clock::ServerMs;
+use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lock_state::*;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::wire::{Mode, QueueEntry, WireNotification};
 
 const TTL: u64 = 30_000;
 const NOW: u64 = 1_000_000_000;

@@ -15,7 +15,7 @@ use crate::backend::redis::reply;
 use crate::backend::redis::scripts::{ACQUIRE, RELEASE, RENEW, Script};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::lock_state::{
-    AcquireCommand, AcquireReply, Env, Expiring, Held, LockState, ReleaseCommand,
+    AcquireCommand, AcquireReply, Env, Expiring, KeyValue, LockState, ReleaseCommand,
 };
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{Mode, QueueEntry, WireNotification};

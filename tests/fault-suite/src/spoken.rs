@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Dialect, ReleaseBy};
+use lock_core::{Dialect, ReleaseMethod};
 
 use crate::history::LONGEST_TTL;
 
@@ -13,13 +13,13 @@ const NAMES: [(Dialect, &str); 6] = [
     (Dialect::LuaSetnxExpire, "lua-setnx-expire"),
     (
         Dialect::SetNxPx {
-            release: ReleaseBy::Script,
+            release: ReleaseMethod::Script,
         },
         "set-nx-px",
     ),
     (
         Dialect::SetNxPx {
-            release: ReleaseBy::WatchMulti,
+            release: ReleaseMethod::WatchMulti,
         },
         "watch-multi",
     ),
@@ -48,7 +48,7 @@ pub fn names() -> Vec<&'static str> {
 
 /// All but the native one.
 pub fn foreign() -> Vec<Dialect> {
-    let all = Dialect::ALL.into_iter();
+    let all = Dialect::ALL.iter().copied();
     all.filter(|dialect| *dialect != Dialect::Native).collect()
 }
 
@@ -71,10 +71,10 @@ pub fn requests(dialect: Dialect) -> &'static [&'static str] {
     match dialect {
         Dialect::SetnxExpire => &["\r\nSETNX\r\n", "EVALSHA"],
         Dialect::SetNxPx {
-            release: ReleaseBy::Script,
+            release: ReleaseMethod::Script,
         } => &["\r\nSET\r\n", "EVALSHA"],
         Dialect::SetNxPx {
-            release: ReleaseBy::WatchMulti,
+            release: ReleaseMethod::WatchMulti,
         } => &["\r\nSET\r\n", "WATCH", "EXEC"],
         _ => &["EVALSHA"],
     }

@@ -66,7 +66,7 @@ pub async fn work(locks: &LockManager, place: &Place) -> ExitCode {
         }
         match guard.release().await {
             Ok(()) => {}
-            Err(LockError::Lost) => return fail(4, "the lock was not ours any more"),
+            Err(LockError::Lost { .. }) => return fail(4, "the lock was not ours any more"),
             Err(error) => return fail(1, &error.to_string()),
         }
         sections += 1;

@@ -36,7 +36,7 @@ async fn above(a: Tracked, b: Tracked) -> Result<usize, LockError> {
 #[instrument(err)]
 async fn err_below(a: Tracked, fail: bool) -> Result<usize, LockError> {
     if fail {
-        return Err(LockError::Lost);
+        return Err(LockError::Lost { .. });
     }
     Ok(a.length())
 }
@@ -48,7 +48,7 @@ async fn err_below(a: Tracked, fail: bool) -> Result<usize, LockError> {
 )]
 async fn err_above(a: Tracked, fail: bool) -> Result<usize, LockError> {
     if fail {
-        return Err(LockError::Lost);
+        return Err(LockError::Lost { .. });
     }
     Ok(a.length())
 }

@@ -11,7 +11,7 @@
 //!
 //! - `fork-busy CHILDREN`, with the same shim, forks so often while other threads of the parent use
 //!   everything that the child then drops. Each child says `{"dropped": true}` when it has done so.
-//! - `current COUNT` asks for the manager of LOCK_URL, so often at a time, and says how long each
+//! - `current COUNT` asks for the manager of DISTRIBUTED_LOCK_URL, so often at a time, and says how long each
 //!   took and what it was told, `{"calls": [{"ms": .., "error": ..}], "annotated": ..}`, the latter
 //!   for an annotated function that waits 200 ms. Each line on stdin asks once more, and is
 //!   answered by `{"again": "connected"}` or the error.
@@ -21,7 +21,7 @@
 //! - `shut-down` calls on the handle of a runtime that was shut down, of each flavour, and says what
 //!   came of it, `{"shut_down": [..]}`.
 //!
-//! The server is that of LOCK_URL.
+//! The server is that of DISTRIBUTED_LOCK_URL.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -55,7 +55,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 async fn connect() -> LockManager {
-    let url = std::env::var("LOCK_URL").expect("LOCK_URL names the server");
+    let url = std::env::var("DISTRIBUTED_LOCK_URL").expect("DISTRIBUTED_LOCK_URL names the server");
     let connected = LockManager::connect(&url).await;
     connected.expect("the server is there")
 }

@@ -7,7 +7,7 @@
 //! - `leave COUNT` takes locks, drops guards, waiters and tries, shuts the manager down and ends;
 //! - `ask` uses the attribute once and says `{"done": true}` or `{"error": MESSAGE}`.
 //!
-//! The server is that of LOCK_URL.
+//! The server is that of DISTRIBUTED_LOCK_URL.
 
 use std::fs;
 use std::io::{self, Write};
@@ -113,7 +113,7 @@ async fn ask() -> Result<(), LockError> {
 }
 
 async fn connect() -> LockManager {
-    let url = std::env::var("LOCK_URL").expect("LOCK_URL names the server");
+    let url = std::env::var("DISTRIBUTED_LOCK_URL").expect("DISTRIBUTED_LOCK_URL names the server");
     let connected = LockManager::connect(&url).await;
     connected.expect("the server is there")
 }

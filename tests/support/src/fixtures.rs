@@ -41,14 +41,20 @@ pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// All keys of the server, sorted.
+pub fn all_keys(server: &RedisServer) -> Vec<String> {
+    let reply = server.cli(&["KEYS", "*"]);
+    let texts = reply.array().iter().map(Reply::text);
+    let mut keys: Vec<_> = texts.map(ToOwned::to_owned).collect();
+    keys.sort_unstable();
+    keys
+}
+
 /// The keys of the server except the fencing counters, which live for five minutes.
 pub fn keys(server: &RedisServer) -> Vec<String> {
-    let keys = server.cli(&["KEYS", "*"]);
-    let texts = keys.array().iter().map(Reply::text);
-    texts
-        .filter(|key| !key.ends_with(":f"))
-        .map(ToOwned::to_owned)
-        .collect()
+    let mut keys = all_keys(server);
+    keys.retain(|key| !key.ends_with(":f"));
+    keys
 }
 
 /// Whether the server has this key.

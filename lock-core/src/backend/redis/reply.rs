@@ -9,18 +9,18 @@ use crate::protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewRe
 
 /// An answer, and the server's time in microseconds when it was given.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ScriptReply<T> {
-    pub(super) value: T,
-    pub(super) server_us: u64,
+pub(crate) struct ScriptReply<T> {
+    pub(crate) value: T,
+    pub(crate) server_us: u64,
 }
 
 impl<T> ScriptReply<T> {
-    pub(super) fn server_ms(&self) -> ServerMs {
+    pub(crate) fn server_ms(&self) -> ServerMs {
         ServerMs::from_micros(self.server_us)
     }
 }
 
-pub(super) fn acquire(reply: Value) -> Result<ScriptReply<AcquireReply>, LockError> {
+pub(crate) fn acquire(reply: Value) -> Result<ScriptReply<AcquireReply>, LockError> {
     let mut parts = Parts::of(reply)?;
     let verdict = parts.text()?;
     let server_us = parts.number()?;
@@ -46,7 +46,7 @@ pub(super) fn acquire(reply: Value) -> Result<ScriptReply<AcquireReply>, LockErr
     Ok(ScriptReply { value, server_us })
 }
 
-pub(super) fn release(reply: Value) -> Result<ScriptReply<ReleaseReply>, LockError> {
+pub(crate) fn release(reply: Value) -> Result<ScriptReply<ReleaseReply>, LockError> {
     let mut parts = Parts::of(reply)?;
     let verdict = match parts.text()?.as_str() {
         "released" => Verdict::Free,
@@ -64,7 +64,7 @@ pub(super) fn release(reply: Value) -> Result<ScriptReply<ReleaseReply>, LockErr
     Ok(ScriptReply { value, server_us })
 }
 
-pub(super) fn renew(reply: Value) -> Result<ScriptReply<RenewReply>, LockError> {
+pub(crate) fn renew(reply: Value) -> Result<ScriptReply<RenewReply>, LockError> {
     let mut parts = Parts::of(reply)?;
     let verdict = parts.text()?;
     let server_us = parts.number()?;
@@ -80,18 +80,18 @@ pub(super) fn renew(reply: Value) -> Result<ScriptReply<RenewReply>, LockError> 
 }
 
 /// The answer to TIME, in microseconds.
-pub(super) fn server_time(reply: Value) -> Result<u64, LockError> {
+pub(crate) fn server_time(reply: Value) -> Result<u64, LockError> {
     let (seconds, micros): (u64, u64) = redis::from_redis_value(reply).map_err(|_| unexpected())?;
     Ok(micros_of(seconds, micros))
 }
 
 /// What TIME tells, in one number.
-pub(super) fn micros_of(seconds: u64, micros: u64) -> u64 {
+pub(crate) fn micros_of(seconds: u64, micros: u64) -> u64 {
     seconds.saturating_mul(1_000_000).saturating_add(micros)
 }
 
 /// Whether a lock of another dialect was ours.
-pub(super) fn was_owner(reply: Value) -> Result<ScriptReply<bool>, LockError> {
+pub(crate) fn was_owner(reply: Value) -> Result<ScriptReply<bool>, LockError> {
     let mut parts = Parts::of(reply)?;
     let value = match parts.text()?.as_str() {
         "held" => true,
@@ -104,14 +104,14 @@ pub(super) fn was_owner(reply: Value) -> Result<ScriptReply<bool>, LockError> {
 
 /// The answer of a script that takes a lock in another dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum DialectReply {
+pub(crate) enum DialectReply {
     Late,
     Held { remaining_ms: u64 },
     Busy { holder: RawHolder },
     Foreign { found: String },
 }
 
-pub(super) fn dialect_acquire(reply: Value) -> Result<ScriptReply<DialectReply>, LockError> {
+pub(crate) fn dialect_acquire(reply: Value) -> Result<ScriptReply<DialectReply>, LockError> {
     let mut parts = Parts::of(reply)?;
     let verdict = parts.text()?;
     let server_us = parts.number()?;
@@ -131,7 +131,7 @@ pub(super) fn dialect_acquire(reply: Value) -> Result<ScriptReply<DialectReply>,
     Ok(ScriptReply { value, server_us })
 }
 
-pub(super) fn unexpected() -> LockError {
+pub(crate) fn unexpected() -> LockError {
     LockError::backend(
         BackendErrorKind::Unsupported,
         "the server gave an answer that none of our scripts gives",
@@ -228,7 +228,7 @@ mod tests {
     fn a_release_may_have_more_to_do() {
         let reply = |words: &[&str]| {
             let mut parts = vec![text(words[0]), Value::Int(7)];
-            parts.renew(words[1..].iter().map(|word| text(word)));
+            parts.extend(words[1..].iter().map(|word| text(word)));
             release(Value::Array(parts)).map(|reply| reply.value)
         };
         let verdict = Verdict::Free;

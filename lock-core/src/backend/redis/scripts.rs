@@ -16,7 +16,7 @@ const ARGS: usize = 16;
 const ARGS_LEN: usize = 192;
 
 /// A script, with its hash.
-pub(super) struct Script {
+pub(crate) struct Script {
     source: String,
     hash: String,
 }
@@ -28,17 +28,17 @@ impl Script {
         Self { source, hash }
     }
 
-    pub(super) fn source(&self) -> &str {
+    pub(crate) fn source(&self) -> &str {
         &self.source
     }
 
     /// By its hash, as the server knows it from the connection's first pipeline.
-    pub(super) fn by_hash(&self, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
+    pub(crate) fn by_hash(&self, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
         Self::command("EVALSHA", &self.hash, keys, write_args)
     }
 
     /// With its text, for a server that forgot it.
-    pub(super) fn by_text(&self, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
+    pub(crate) fn by_text(&self, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
         Self::command("EVAL", &self.source, keys, write_args)
     }
 
@@ -51,31 +51,31 @@ impl Script {
     }
 }
 
-pub(super) static ACQUIRE: LazyLock<Script> =
+pub(crate) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua")));
-pub(super) static RELEASE: LazyLock<Script> =
+pub(crate) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
-pub(super) static RENEW: LazyLock<Script> =
+pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 
 // Those of the other dialects.
-pub(super) static SETNX_EXPIRE: LazyLock<Script> =
+pub(crate) static SETNX_EXPIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/setnx_expire.lua")));
-pub(super) static OWNER_RENEW: LazyLock<Script> =
+pub(crate) static OWNER_RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/renew.lua")));
-pub(super) static OWNER_REPAIR: LazyLock<Script> =
+pub(crate) static OWNER_REPAIR: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/repair.lua")));
-pub(super) static OWNER_RELEASE: LazyLock<Script> =
+pub(crate) static OWNER_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/release.lua")));
-pub(super) static DEADLINE_ACQUIRE: LazyLock<Script> =
+pub(crate) static DEADLINE_ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_acquire.lua")));
-pub(super) static DEADLINE_RENEW: LazyLock<Script> =
+pub(crate) static DEADLINE_RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_renew.lua")));
-pub(super) static DEADLINE_RELEASE: LazyLock<Script> =
+pub(crate) static DEADLINE_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_release.lua")));
 
 /// Those that locks of a dialect need. Others are sent with their text once.
-pub(super) fn of(dialect: Dialect) -> Vec<&'static Script> {
+pub(crate) fn of(dialect: Dialect) -> Vec<&'static Script> {
     match dialect {
         Dialect::Native => vec![&ACQUIRE, &RELEASE, &RENEW],
         Dialect::SetnxExpire => vec![&OWNER_RENEW, &OWNER_RELEASE, &OWNER_REPAIR],
@@ -98,14 +98,14 @@ mod tests {
     fn only_those_that_do_without_scripts_load_none() {
         for dialect in Dialect::ALL {
             let needs_none = dialect.capabilities().without_scripts;
-            assert_eq!(of(dialect).is_empty(), needs_none, "{dialect}");
+            assert_eq!(of(*dialect).is_empty(), needs_none, "{dialect}");
         }
     }
 
     #[test]
     fn the_shared_part_stands_in_both_scripts_that_name_it() {
         for script in [&ACQUIRE, &RELEASE] {
-            assert!(script.source().contains("-- drive: while K is free"));
+            assert!(script.source().contains("local function grant_next("));
             assert!(!script.source().contains(INCLUDE));
         }
         assert_eq!(RENEW.source(), include_str!("scripts/renew.lua"));

@@ -10,7 +10,7 @@ use super::network::{Delivered, Lane, Reply, Request};
 use super::rules::{Mutation, Sight};
 use super::state::{Asking, Holding, ModelGrant, ModelSlot, PendingRelease, Phase, Sent};
 use super::turn::{Turn, channel};
-use crate::backend::{Acquisition, ReleaseReply, Stand};
+use crate::backend::{Acquisition, EntryParams, ReleaseOutcome};
 use crate::config::RETRY_INTERVAL;
 use crate::protocol::backoff::Jitter;
 use crate::protocol::clock::{Moment, ServerMs};
@@ -54,7 +54,7 @@ impl Turn<'_> {
         let server_ms = clock_sync.server_ms_at(now);
         let not_after_ms = server_ms.plus(whole_millis(timeout));
         let acquisition = &mut asking.acquisition;
-        acquisition.update_entry(Stand {
+        acquisition.update_entry(EntryParams {
             mode: Mode::Subscribed,
             channel: &channel(id),
             lease: handover_lease,
@@ -118,7 +118,7 @@ impl Turn<'_> {
         let Some(asking) = self.asking(id) else {
             return;
         };
-        let mut renamed = asking.acquisition.renamed();
+        let mut renamed = asking.acquisition.with_new_owner_id();
         renamed.owner_id = owner_id;
         let old = std::mem::replace(&mut asking.acquisition, renamed);
         asking.slot = ModelSlot::default();
@@ -478,11 +478,13 @@ impl Turn<'_> {
         };
         let pending_release = &mut pending_releases[at];
         pending_release.sent = None;
-        pending_release.acquisition.cancel_confirmed(&ReleaseReply {
-            was_owner: false,
-            server_ms: confirmed_ms,
-            more: false,
-        });
+        pending_release
+            .acquisition
+            .cancel_confirmed(&ReleaseOutcome {
+                was_owner: false,
+                server_ms: confirmed_ms,
+                more: false,
+            });
         let pending = pending_release
             .acquisition
             .unconfirmed_until_ms()

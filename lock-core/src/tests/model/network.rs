@@ -85,7 +85,7 @@ pub(super) enum Delivered {
 impl From<&WireNotification> for Delivered {
     fn from(notification: &WireNotification) -> Self {
         match *notification {
-            WireNotification::ModelGrant {
+            WireNotification::Grant {
                 token,
                 server_us,
                 lease_ms,

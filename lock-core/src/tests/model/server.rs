@@ -7,7 +7,7 @@ use super::turn::{Turn, channel};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lock_state::{
-    self, AcquireCommand, Env, Expiring, Held, LockState, ReleaseCommand,
+    self, AcquireCommand, Env, Expiring, KeyValue, LockState, ReleaseCommand,
 };
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{OwnerValue, WireNotification};
@@ -36,7 +36,7 @@ impl Turn<'_> {
                 |client: &Part<Client>| client.asking().map(|asking| asking.acquisition.owner_id);
             let mut asked = self.state.clients.iter().filter_map(asked);
             let awaited = asked.find(|owner_id| match notification {
-                WireNotification::ModelGrant { owner_id: to, .. } => to == *owner_id,
+                WireNotification::Grant { owner_id: to, .. } => to == *owner_id,
                 WireNotification::Head { to, .. } => to == owner_id.short(),
             });
             if let Some(owner_id) = awaited {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::network::{Network, fingerprint};
 use super::rules::{Budget, Rules};
-use crate::backend::{Acquisition, Copy};
+use crate::backend::{Acquisition, SentCommand};
 use crate::protocol::clock::{Moment, ServerMs};
 use crate::protocol::clock_sync::ClockSync;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lease::Lease;
-use crate::protocol::lock_state::{Held, LockState};
+use crate::protocol::lock_state::{KeyValue, LockState};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::QueueEntry;
 
@@ -96,7 +96,7 @@ pub(super) struct Sent {
     pub(super) at: Moment,
     pub(super) until: Moment,
     /// The bookkeeping of an acquire; a renewal that confirms a grant has none.
-    pub(super) copy: Option<Copy>,
+    pub(super) copy: Option<SentCommand>,
 }
 
 /// One call of `acquire`, while it runs.

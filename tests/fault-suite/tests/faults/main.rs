@@ -15,7 +15,7 @@ use fault_suite::runner::{self, Options};
 use fault_suite::spoken;
 use fault_suite::stage::{Flavour, Sampler, Stage, left_behind};
 use fault_suite::worker::Workload;
-use lock_core::{Dialect, ReleaseBy};
+use lock_core::{Dialect, ReleaseMethod};
 use test_support::Random;
 use test_support::RedisServer;
 
@@ -513,7 +513,7 @@ fn a_key_that_stays_is_found() {
 }
 
 const SET_NX_PX: Dialect = Dialect::SetNxPx {
-    release: ReleaseBy::Script,
+    release: ReleaseMethod::Script,
 };
 
 /// Two holds as [`both`] has them, in a dialect without tokens.
@@ -735,7 +735,7 @@ fn every_nemesis_has_a_name_of_its_own() {
 
 #[test]
 fn every_dialect_has_a_name_and_a_ttl_and_nemeses() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         assert_eq!(spoken::named(spoken::name(dialect)), Some(dialect));
         let step = dialect.capabilities().ttl_step.as_nanos();
         assert!(spoken::longest_ttl(dialect).as_nanos().is_multiple_of(step));

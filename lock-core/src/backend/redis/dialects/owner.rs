@@ -79,7 +79,10 @@ impl Owners {
         let remaining = if inspected.is_set {
             Some(ttl.as_duration())
         } else {
-            inspected.found.remaining().filter(|_| inspected.found.is_by(&owner))
+            inspected
+                .found
+                .remaining()
+                .filter(|_| inspected.found.is_by(&owner))
         };
         match remaining {
             Some(remaining) => Ok(AcquireOutcome::Held {

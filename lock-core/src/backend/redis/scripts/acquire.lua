@@ -1,45 +1,47 @@
 #!lua
--- acquire: take the lock, or stand in its queue, or say who holds it.
+-- acquire: acquires the lock, or enters its queue, or returns the holder.
 --
 -- KEYS[1] lock key K          a string with an expiry
 -- KEYS[2] queue of waiters    a zset: entry -> order of arrival
 -- KEYS[3] fencing counter     a string with an integer
--- KEYS[4] grace key           set for a moment after a release that lets other clients in
--- ARGV[1] owner id            who asks
+-- KEYS[4] grace key           set for a moment after a release that yields to other clients
+-- ARGV[1] owner id            of the caller
 -- ARGV[2] ttl                 milliseconds
 -- ARGV[3] floor               microseconds: no token may be lower
 -- ARGV[4] not_after           milliseconds of server time: a later copy of this call does nothing
 -- ARGV[5] label               for people
 -- ARGV[6] entry               "<owner id> <mode><kind> <lease ms> <expires_at ms> <channel> <label>",
---                             or "" to ask once without standing in the queue
+--                             or "" for one attempt without an entry in the queue
 -- ARGV[7] lead                microseconds: how far a counter's seed lies ahead of the time; 0
 -- ARGV[8] kind                of the lock: "" in this version
--- ARGV[9...] entries that the same owner id stood in the queue with before
+-- ARGV[9...] earlier entries  that the same owner id had, or may have had, in the queue
 --
 -- The value of K is "lk1:<owner id> <token> <since ms> <label>".
 --
--- Answers with the server's time in microseconds as second element:
+-- Returns, with the server's time in microseconds as second element:
 --   late     now                              the call came after not_after; nothing was written
---   held     now  token  remaining            the lock is yours (also when it was before)
---   queued   now  rank   remaining  value     you wait; remaining and value are the holder's
---   busy     now  remaining  value            somebody holds it, or goes before you
---   more     now                              K is free, and the first hundred of the queue were
---                                             dead and are gone: ask again at once
+--   held     now  token  remaining            the caller holds the lock (also if it did before)
+--   queued   now  rank   remaining  value     the caller waits; remaining and value are the holder's
+--   busy     now  remaining  value            another holder has the lock, or goes before the caller
+--   more     now                              K is free, and the first hundred entries were dead and
+--                                             are removed: call again at once
 --   foreign  now  type                        the key holds something that is no string
 -- A remaining of -1 is a key without expiry. The value is cut to 200 bytes, "" while K is free.
 --
--- By hand, from this folder (drive.lua stands where its name does below):
---   redis-cli --eval <(sed '/^-- include drive.lua$/r drive.lua' acquire.lua) \
+-- By hand, from this folder (grant_next.lua is inserted where its name stands below):
+--   redis-cli --eval <(sed '/^-- include grant_next.lua$/r grant_next.lua' acquire.lua) \
 --     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , \
 --     6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000 0 9999999999999 by-hand '' 0 ''
 
+-- include grant_next.lua
+
 -- Times stay texts where they are only passed on.
-local nonce, ttl, floor, label, entry, lead = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6], ARGV[7]
+local owner_id, ttl, label, entry = ARGV[1], ARGV[2], ARGV[5], ARGV[6]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now / 1000)
 
--- A copy that was lost, resent or overtaken must not come back to life.
+-- A copy that was lost, resent or overtaken must not take effect later.
 if now_ms > tonumber(ARGV[4]) then
   return {'late', now}
 end
@@ -52,10 +54,10 @@ if type(value) == 'table' then
   return {'foreign', now, redis.call('TYPE', KEYS[1]).ok}
 end
 
-local owner -- who gets the lock in this call: nonce, lease, label and, from the queue, channel
+local owner -- the caller, when it gets the lock without a scan of the queue
 if value then
-  -- Asking again is having asked once: same token, and at least the ttl that was asked for.
-  if string.sub(value, 1, 41) == 'lk1:' .. nonce .. ' ' then
+  -- The acquire is idempotent: the same token, and at least the ttl of this call.
+  if string.sub(value, 1, 41) == 'lk1:' .. owner_id .. ' ' then
     local remaining = redis.call('PTTL', KEYS[1])
     if remaining < tonumber(ttl) then
       redis.call('PEXPIRE', KEYS[1], ttl)
@@ -67,14 +69,15 @@ if value then
     return {'busy', now, redis.call('PTTL', KEYS[1]), string.sub(value, 1, 200)}
   end
 elseif redis.call('EXISTS', KEYS[2]) == 0 then
-  owner = {nonce = nonce, lease = ttl, label = label}
+  owner = {id = owner_id, lease = ttl, label = label}
 end
 
 local queue, moved = not owner, false
 if queue and entry ~= '' then
-  local stood = redis.call('ZSCORE', KEYS[2], entry)
-  if not stood or ARGV[9] then
-    -- Order of arrival: behind the last, or where an older entry of the same owner id stood.
+  local was_queued = redis.call('ZSCORE', KEYS[2], entry)
+  if not was_queued or ARGV[9] then
+    -- In the order of arrival: behind the last entry, or at the place of an earlier entry of the
+    -- same owner id.
     local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
     local score = last[2] and last[2] + 1 or 1
     for i = 9, #ARGV do
@@ -84,30 +87,33 @@ if queue and entry ~= '' then
         redis.call('ZREM', KEYS[2], ARGV[i])
       end
     end
-    if not stood then
+    if not was_queued then
       redis.call('ZADD', KEYS[2], score, entry)
     end
   end
-  if stood and value then
-    -- Those whose time has passed go. Not those that nobody listens for: their line may be broken
-    -- just now, and they keep their place until the key could be theirs.
-    local over = {}
+  if was_queued and value then
+    -- Removes expired entries. Entries whose channel has no subscriber stay while K is held: their
+    -- connection may be broken for a moment only.
+    local expired = {}
     for i, other in ipairs(redis.call('ZRANGE', KEYS[2], 0, 99)) do
       local expires_at = string.match(other, '^%S+ %a%S* %d+ (%d+) %S+ ')
       if expires_at and now_ms > tonumber(expires_at) and other ~= entry then
-        over[#over + 1] = other
+        expired[#expired + 1] = other
         moved = moved or i == 1
       end
     end
-    if over[1] then
-      redis.call('ZREM', KEYS[2], unpack(over))
+    if expired[1] then
+      redis.call('ZREM', KEYS[2], unpack(expired))
     end
   end
 end
 
--- include drive.lua
+local call = {time = time, now = now, floor = ARGV[3], lead = ARGV[7], owner_id = owner_id, ttl = ttl,
+  label = label, entry = entry}
+local grace, more
+owner, value, grace, more = grant_next(call, value, owner, queue, moved)
 
-if owner and owner.nonce == nonce then
+if owner and owner.id == owner_id then
   return {'held', now, owner.token, tonumber(owner.lease)}
 end
 if more then
@@ -118,8 +124,8 @@ value = value and string.sub(value, 1, 200) or ''
 if entry == '' then
   return {'busy', now, remaining, value}
 end
--- The queue outlives the lock and the last look at it by ten minutes, the longest a waiter
--- stays silent. Other clients write keys that expire in a million years: a day is enough.
+-- The queue outlives the lock and the last poll by ten minutes, the longest lifetime of an entry.
+-- Other clients write keys that expire in a million years: a day is enough.
 local held = math.min(math.max(remaining, 0), 86400000)
 redis.call('PEXPIRE', KEYS[2], held + 600000)
 return {'queued', now, redis.call('ZRANK', KEYS[2], entry), remaining, value}

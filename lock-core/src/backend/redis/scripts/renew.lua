@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- renew: extend the lease of the lock that is still yours. Never makes a key, and never shortens
--- the lease: whoever was told of the end of an earlier one counts on that.
+-- renew: extends the lease of a lock that the caller holds. Never creates a key, and never shortens
+-- the lease: a holder relies on the end that an earlier renewal returned.
 --
 -- KEYS[1] lock key K          a string with an expiry
--- ARGV[1] owner id            who holds it
+-- ARGV[1] owner id            of the caller
 -- ARGV[2] ttl                 milliseconds from now
 --
--- Answers with the server's time in microseconds as second element:
---   held  now  token  remaining   extended
---   gone  now                     it is not yours (any more)
+-- Returns, with the server's time in microseconds as second element:
+--   held  now  token  remaining   the lease is extended
+--   gone  now                     the caller does not hold the lock
 --
 -- By hand, from this folder:
 --   redis-cli --eval renew.lua lock:a , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000

@@ -1,25 +1,27 @@
 #!lua
--- deadline_take: take the lock by SETNX, or from a holder whose deadline has passed by GETSET.
+-- deadline_acquire: acquires the lock by SETNX, or by GETSET from a holder whose deadline has
+-- passed.
 --
 -- KEYS[1] lock key            a string: the deadline in milliseconds since the epoch
--- ARGV[1] deadline            until when the lock is to be yours
--- ARGV[2] spare               milliseconds after its deadline in which the key goes by itself, and
---                             until which nobody takes it over
+-- ARGV[1] deadline            end of the lease: milliseconds since the epoch
+-- ARGV[2] spare               milliseconds between the deadline and the expiry of the key; until
+--                             then no caller takes the lock over
 -- ARGV[3] not_after           milliseconds of server time: a later copy of this call does nothing
 --
--- Answers with the server's time in microseconds as second element:
+-- Returns, with the server's time in microseconds as second element:
 --   late     now                       the call came after not_after; nothing was written
---   held     now  remaining            the lock is yours
---   busy     now  remaining  value     somebody holds it, or the value is no deadline
+--   held     now  remaining            the caller holds the lock
+--   busy     now  remaining  value     another holder has the lock, or the value is
+--                                      no deadline
 --   foreign  now  type                 the key holds something that is no string
--- Remaining is in milliseconds, of the lock or, where the value is no deadline, of the key, -1
--- for one without expiry. The value is cut to 200 bytes.
+-- Remaining is in milliseconds: of the lock or, if the value is no deadline, of the key; -1 is a key
+-- without expiry. The value is cut to 200 bytes.
 --
--- The value is read, and GETSET gives it back, in one script: a loser of ours never moves the
--- winner's deadline, as one does that sends the two commands by themselves.
+-- One script reads the value and runs GETSET: a caller that loses never moves the winner's deadline,
+-- as a client does that sends the two commands one by one.
 --
 -- By hand, from this folder:
---   redis-cli --eval deadline_take.lua lock:a , $(($(date +%s%3N) + 30001)) 100 9999999999999
+--   redis-cli --eval deadline_acquire.lua lock:a , $(($(date +%s%3N) + 30001)) 100 9999999999999
 
 local deadline = tonumber(ARGV[1])
 local time = redis.call('TIME')
@@ -39,11 +41,11 @@ if redis.call('SETNX', KEYS[1], ARGV[1]) == 0 then
   if not string.find(value, '^%d+$') or #value ~= 13 then
     return {'busy', now, redis.call('PTTL', KEYS[1]), string.sub(value, 1, 200)}
   end
-  -- Its holder's clock may be behind.
+  -- The clock of the holder may be behind.
   if value + ARGV[2] >= now_ms then
     return {'busy', now, math.max(value - now_ms, 0), value}
   end
-  -- A deadline goes with its time: this is an owner that looks like one.
+  -- The key of a deadline expires with it: this value is an owner that looks like a deadline.
   local remaining = redis.call('PTTL', KEYS[1])
   if remaining > tonumber(ARGV[2]) then
     return {'busy', now, remaining, value}

@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
--- release: delete the lock that is still yours, or let it end soon.
+-- release: deletes a lock that the caller holds, or lets it expire after min_hold.
 --
 -- KEYS[1] lock key            a string with an expiry
--- ARGV[1] owner               who holds it
--- ARGV[2] keep                milliseconds for which it stays locked all the same
--- ARGV[3] nobody              what stands there meanwhile
+-- ARGV[1] owner               the value that the caller has written
+-- ARGV[2] min_hold            milliseconds for which the key stays locked; 0 deletes it
+-- ARGV[3] no_owner            the value of the key during min_hold
 --
--- Answers with the server's time in microseconds as second element:
---   held  now                 it was yours until now
---   gone  now                 it is not yours (any more)
+-- Returns, with the server's time in microseconds as second element:
+--   held  now                 the caller held the lock
+--   gone  now                 the caller does not hold the lock
 --
 -- By hand, from this folder:
---   redis-cli --eval release.lua lock:a , me 0 nobody
+--   redis-cli --eval release.lua lock:a , me 0 nil
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -25,7 +25,7 @@ end
 if tonumber(ARGV[2]) == 0 then
   redis.call('DEL', KEYS[1])
 else
-  -- Owned by nobody: a renewal that was overtaken by this call must not lengthen it.
+  -- Without an owner: a renewal that this call has overtaken must not extend the lease.
   redis.call('SET', KEYS[1], ARGV[3], 'KEEPTTL')
   redis.call('PEXPIRE', KEYS[1], ARGV[2], 'LT')
 end

@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
--- extend: give the lock that is still yours an expiry. Never makes a key.
+-- renew: sets the expiry of a lock that the caller holds. Never creates a key.
 --
 -- KEYS[1] lock key            a string
--- ARGV[1] owner               who holds it
+-- ARGV[1] owner               the value that the caller has written
 -- ARGV[2] ttl                 milliseconds from now
 --
--- Answers with the server's time in microseconds as second element:
---   held  now                 extended
---   gone  now                 it is not yours (any more)
+-- Returns, with the server's time in microseconds as second element:
+--   held  now                 the lease is extended
+--   gone  now                 the caller does not hold the lock
 --
 -- By hand, from this folder:
---   redis-cli --eval extend.lua lock:a , me 30000
+--   redis-cli --eval renew.lua lock:a , me 30000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

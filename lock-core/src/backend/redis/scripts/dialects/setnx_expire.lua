@@ -1,15 +1,15 @@
 #!lua
--- setnx_expire: take the lock by SETNX and EXPIRE in one script, or say who holds it.
+-- setnx_expire: acquires the lock by SETNX and EXPIRE in one script, or returns the holder.
 --
 -- KEYS[1] lock key            a string with an expiry
--- ARGV[1] owner               who asks
+-- ARGV[1] owner               the value that the caller writes
 -- ARGV[2] ttl                 seconds
 -- ARGV[3] not_after           milliseconds of server time: a later copy of this call does nothing
 --
--- Answers with the server's time in microseconds as second element:
+-- Returns, with the server's time in microseconds as second element:
 --   late     now                       the call came after not_after; nothing was written
---   held     now  remaining            the lock is yours (also when it was before)
---   busy     now  remaining  value     somebody holds it
+--   held     now  remaining            the caller holds the lock (also if it did before)
+--   busy     now  remaining  value     another holder has the lock
 --   foreign  now  type                 the key holds something that is no string
 -- Remaining is in milliseconds, -1 for a key without expiry. The value is cut to 200 bytes.
 --

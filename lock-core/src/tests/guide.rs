@@ -1,0 +1,146 @@
+//! The guide's page of the protocol has the tables of the scripts' headers.
+//!
+//! A header lists inputs and replies. The text between `]` and two spaces is the name of an input.
+//! A reply is indented by three spaces, and its second field is `now`:
+//!
+//! ```text
+//! -- KEYS[1] lock key            a string with an expiry
+//! -- ARGV[9...] earlier entries  that the same owner id may have in the queue
+//! --   held     now  token  remaining   the caller holds the lock
+//! ```
+//!
+//! The page has the same names and fields as tables, below a heading with the script's path.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a reply can consist of. The first other word begins its description.
+const FIELDS: [&str; 7] = [
+    "now",
+    "token",
+    "remaining",
+    "rank",
+    "value",
+    "type",
+    "[more]",
+];
+
+/// What a script takes and what it answers.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Interface {
+    /// As `KEYS[1]`, and its name.
+    inputs: Vec<(String, String)>,
+    /// A word, and the fields after it.
+    replies: Vec<(String, Vec<String>)>,
+}
+
+/// The interface in the comment at the top of a script.
+fn of_header(source: &str) -> Interface {
+    let mut interface = Interface::default();
+    let comment = source.lines().skip_while(|line| line.starts_with("#!"));
+    for line in comment.map_while(|line| line.strip_prefix("--")) {
+        let text = line.trim_start();
+        if text.starts_with("KEYS[") || text.starts_with("ARGV[") {
+            let (input, rest) = text.split_once(']').expect("an index ends with `]`");
+            let name = rest.trim_start().split("  ").next().unwrap_or_default();
+            interface
+                .inputs
+                .push((format!("{input}]"), name.trim_end().to_owned()));
+        } else if let Some(reply) = line.strip_prefix("   ") {
+            let mut words = reply.split_whitespace().map(str::to_owned);
+            let word = words.next().unwrap_or_default();
+            let fields: Vec<_> = words.take_while(|w| FIELDS.contains(&&**w)).collect();
+            if fields.first().is_some_and(|first| first == "now") {
+                interface.replies.push((word, fields));
+            }
+        }
+    }
+    interface
+}
+
+/// The interface in the section of the page that is about the script.
+fn of_page(page: &str, script: &str) -> Interface {
+    let mut interface = Interface::default();
+    let heading = format!("# `{script}`");
+    let section = page.lines().skip_while(|line| !line.ends_with(&heading));
+    let section = section.skip(1).take_while(|line| !line.starts_with('#'));
+    for row in section.filter_map(|line| line.strip_prefix("| `")) {
+        let mut cells = row.split(" | ").map(|cell| cell.trim_matches('`'));
+        let first = cells.next().unwrap_or_default().to_owned();
+        let second = cells.next().unwrap_or_default();
+        if first.contains('[') {
+            interface.inputs.push((first, second.to_owned()));
+        } else {
+            let fields = second.split(' ').map(str::to_owned).collect();
+            interface.replies.push((first, fields));
+        }
+    }
+    interface
+}
+
+/// The scripts in a folder and below it.
+fn scripts(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("the folder of the scripts is there") {
+        let path = entry.expect("its entries can be read").path();
+        if path.is_dir() {
+            found.extend(scripts(&path));
+        } else if path.extension().is_some_and(|end| end == "lua") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn the_page_has_the_tables_of_the_headers() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(package.join("docs/protocol.md")).expect("the page is there");
+    let folder = package.join("src/backend/redis/scripts");
+    let scripts = scripts(&folder);
+    assert!(scripts.len() >= 10, "{scripts:?}");
+    for path in scripts {
+        let name = path.strip_prefix(&folder).expect("it is in the folder");
+        let name = name.to_str().expect("its name is text").replace('\\', "/");
+        let source = fs::read_to_string(&path).expect("the script can be read");
+        assert!(
+            page.lines()
+                .any(|line| line.ends_with(&format!("# `{name}`"))),
+            "docs/protocol.md has no section `{name}`"
+        );
+        let (header, page) = (of_header(&source), of_page(&page, &name));
+        assert_eq!(
+            header, page,
+            "left: the header of {name}; right: docs/protocol.md"
+        );
+        let is_script = source.starts_with("#!lua");
+        assert_eq!(is_script, !header.inputs.is_empty(), "{name}: inputs");
+        assert_eq!(is_script, !header.replies.is_empty(), "{name}: replies");
+    }
+}
+
+#[test]
+fn a_header_is_read_by_its_columns() {
+    let header = "#!lua\n\
+                  -- KEYS[1] lock key     a string\n\
+                  -- ARGV[2...] entries  that wait\n\
+                  -- Replies:\n\
+                  --   held  now  token   the caller has it now\n\
+                  --                      since before\n\
+                  --   gone  now  [more]  it has not\n\
+                  \n\
+                  -- KEYS[9] not in the header\n";
+    let text = |text: &str| text.to_owned();
+    let expected = Interface {
+        inputs: vec![
+            (text("KEYS[1]"), text("lock key")),
+            (text("ARGV[2...]"), text("entries")),
+        ],
+        replies: vec![
+            (text("held"), vec![text("now"), text("token")]),
+            (text("gone"), vec![text("now"), text("[more]")]),
+        ],
+    };
+    assert_eq!(of_header(header), expected);
+}

@@ -1,0 +1,17 @@
+//! The first step: reads the options and the function. It reports what cannot be read; `check`
+//! reports the rest.
+
+pub(crate) mod args;
+pub(crate) mod body;
+pub(crate) mod duration;
+mod duration_text;
+pub(crate) mod function;
+pub(crate) mod generics;
+pub(crate) mod lock_name;
+pub(crate) mod option_names;
+pub(crate) mod output;
+pub(crate) mod scope;
+pub(crate) mod template;
+pub(crate) mod timing;
+pub(crate) mod tokens;
+pub(crate) mod values;

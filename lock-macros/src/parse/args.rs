@@ -1,0 +1,240 @@
+//! The options between the parentheses of the attribute.
+
+use std::collections::BTreeSet;
+
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::{Expr, Token};
+
+use crate::crate_path::CratePath;
+use crate::errors::{Errors, list};
+use crate::parse::duration::{DurationArg, DurationOption};
+use crate::parse::option_names::{self, OPTIONS};
+use crate::parse::template::Template;
+use crate::parse::timing::{Renew, Timing};
+use crate::parse::tokens::{peel, variables};
+use crate::parse::values::{
+    Handler, NameArg, OnContended, OnLost, ReleaseMode, hash_tag, identifier, reject_await,
+};
+
+/// The options of one attribute. A field also stays `None` when its value cannot be read.
+#[derive(Default)]
+pub(crate) struct Args {
+    pub(crate) name: Option<NameArg>,
+    pub(crate) hash_tag: Option<Template>,
+    pub(crate) timing: Timing,
+    pub(crate) on_contended: OnContended,
+    pub(crate) on_error: Option<Handler>,
+    pub(crate) on_lost: OnLost,
+    pub(crate) release: ReleaseMode,
+    pub(crate) bind: Option<Ident>,
+    pub(crate) manager: Option<Expr>,
+    pub(crate) krate: CratePath,
+}
+
+impl Args {
+    /// Reads the options. After an error it continues with the next option.
+    pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
+        let mut parser = OptionParser {
+            args: Self::default(),
+            errors,
+            seen: BTreeSet::new(),
+            advised_name: false,
+        };
+        let parsed = Parser::parse2(|input: ParseStream<'_>| parser.options(input), tokens);
+        let OptionParser {
+            args,
+            seen,
+            advised_name,
+            ..
+        } = parser;
+        if let Err(error) = parsed {
+            errors.push(error);
+        }
+        if !seen.contains("name") && !advised_name {
+            errors.at(
+                Span::call_site(),
+                "missing option `name`: `#[distributed_lock(name = \"...\", ttl = \"30s\")]`",
+            );
+        }
+        args
+    }
+
+    /// Returns every variable in an expression of an option. A closure or a block may change what
+    /// it names.
+    pub(crate) fn variables_in_expressions(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut add = |tokens: TokenStream| variables(tokens, &mut names);
+        if let Some(NameArg::Expression(name)) = &self.name {
+            add(name.to_token_stream());
+        }
+        if let Some(manager) = &self.manager {
+            add(manager.to_token_stream());
+        }
+        if let OnContended::Closure(closure) = &self.on_contended {
+            add(closure.to_token_stream());
+        }
+        match &self.on_error {
+            Some(Handler::Closure(closure)) => add(closure.to_token_stream()),
+            Some(Handler::Expression(expression)) => add(expression.to_token_stream()),
+            None => {}
+        }
+        for dynamic in self.timing.dynamic_values() {
+            add(dynamic.to_token_stream());
+        }
+        names
+    }
+
+    /// Returns every variable in an option, also in a template.
+    pub(crate) fn variables(&self) -> Vec<String> {
+        let mut names = self.variables_in_expressions();
+        if let Some(NameArg::Template(name)) = &self.name {
+            names.extend(name.heads());
+        }
+        if let Some(tag) = &self.hash_tag {
+            names.extend(tag.heads());
+        }
+        names
+    }
+}
+
+struct OptionParser<'a> {
+    args: Args,
+    errors: &'a mut Errors,
+    seen: BTreeSet<String>,
+    /// Whether an error already says how to write `name`.
+    advised_name: bool,
+}
+
+impl OptionParser<'_> {
+    fn options(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
+        while !input.is_empty() {
+            self.option(input);
+            let unread = input.span();
+            let rest = skip_to_comma(input)?;
+            if rest {
+                self.errors.at(unread, "expected `,` between options");
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn option(&mut self, input: ParseStream<'_>) {
+        let Ok(key) = input.call(Ident::parse_any) else {
+            self.not_a_pair(input, None);
+            return;
+        };
+        if !input.peek(Token![=]) || input.peek(Token![==]) {
+            self.not_a_pair(input, Some(&key));
+            return;
+        }
+        if let Err(error) = input.parse::<Token![=]>() {
+            self.errors.push(error);
+            return;
+        }
+        let option = key.to_string();
+        let known = OPTIONS.iter().find(|(known, _)| *known == option);
+        let Some((_, example)) = known else {
+            self.unknown(&key);
+            skip_value(input);
+            return;
+        };
+        if !self.seen.insert(option.clone()) {
+            self.errors.on(&key, format!("duplicate option `{option}`"));
+            skip_value(input);
+            return;
+        }
+        if input.is_empty() || input.peek(Token![,]) {
+            let message = format!("expected a value: `{option} = {example}`");
+            self.errors.on(&key, message);
+            return;
+        }
+        match input.parse() {
+            Ok(value) => self.set(&option, peel(value)),
+            Err(error) => {
+                self.errors.push(error);
+                drop(skip_to_comma(input));
+            }
+        }
+    }
+
+    fn set(&mut self, option: &str, value: Expr) {
+        let errors = &mut *self.errors;
+        let args = &mut self.args;
+        let timing = &mut args.timing;
+        match option {
+            "name" => args.name = NameArg::parse(value, errors),
+            "ttl" => timing.ttl = DurationArg::parse(value, DurationOption::Ttl, errors),
+            "wait" => timing.wait = DurationArg::parse(value, DurationOption::Wait, errors),
+            "renew" => timing.renew = Renew::parse(value, errors),
+            "max_hold" => {
+                timing.max_hold = DurationArg::parse(value, DurationOption::MaxHold, errors);
+            }
+            "min_hold" => {
+                timing.min_hold = DurationArg::parse(value, DurationOption::MinHold, errors);
+            }
+            "on_contended" => args.on_contended = OnContended::parse(value, errors),
+            "on_lost" => args.on_lost = OnLost::parse(&value, errors),
+            "release" => args.release = ReleaseMode::parse(&value, errors),
+            "hash_tag" => args.hash_tag = hash_tag(&value, errors),
+            "on_error" => args.on_error = Handler::parse(value, errors),
+            "bind" => args.bind = identifier(&value, errors),
+            "manager" => {
+                reject_await(option, &value, errors);
+                args.manager = Some(value);
+            }
+            // The table holds only one more option: `crate`.
+            _ => args.krate = CratePath::parse(value, errors),
+        }
+    }
+
+    fn unknown(&mut self, key: &Ident) {
+        let meant = option_names::meant(&key.to_string());
+        let advice = meant.map_or_else(
+            || format!("expected one of: {}", list(option_names::all())),
+            |meant| format!("did you mean `{meant}`?"),
+        );
+        self.advised_name |= meant == Some("name");
+        self.errors
+            .on(key, format!("unknown option `{key}`; {advice}"));
+    }
+
+    /// Reports `"order"`, `name: "order"` or `ttl`, and suggests the option that is probably meant.
+    fn not_a_pair(&mut self, input: ParseStream<'_>, key: Option<&Ident>) {
+        let meant = key.and_then(|key| option_names::meant(&key.to_string()));
+        let (option, example) = OPTIONS
+            .iter()
+            .find(|(known, _)| Some(*known) == meant)
+            .unwrap_or(&OPTIONS[0]);
+        self.advised_name |= *option == "name";
+        let span = key.map_or_else(|| input.span(), Ident::span);
+        let message = format!("expected `option = value`; did you mean `{option} = {example}`?");
+        self.errors.at(span, message);
+        drop(skip_to_comma(input));
+    }
+}
+
+/// Skips a value. An expression may contain commas; anything else ends at the next comma.
+fn skip_value(input: ParseStream<'_>) {
+    if input.parse::<Expr>().is_err() {
+        drop(skip_to_comma(input));
+    }
+}
+
+/// Returns whether there was anything before the comma.
+fn skip_to_comma(input: ParseStream<'_>) -> syn::Result<bool> {
+    let mut any = false;
+    while !input.is_empty() && !input.peek(Token![,]) {
+        input.parse::<TokenTree>()?;
+        any = true;
+    }
+    Ok(any)
+}
+
+#[cfg(test)]
+mod tests;

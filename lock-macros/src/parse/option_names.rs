@@ -1,0 +1,143 @@
+//! The names of the options, and the option that an unknown name probably means.
+
+use crate::errors::nearest;
+
+/// Every option, with a value to show in messages.
+pub(crate) const OPTIONS: [(&str, &str); 14] = [
+    ("name", "\"...\""),
+    ("ttl", "\"30s\""),
+    ("wait", "\"5s\""),
+    ("renew", "auto"),
+    ("max_hold", "\"1h\""),
+    ("min_hold", "\"5s\""),
+    ("on_contended", "skip"),
+    ("on_error", "|e| ..."),
+    ("on_lost", "cancel"),
+    ("release", "confirm"),
+    ("bind", "held"),
+    ("manager", "..."),
+    ("hash_tag", "\"...\""),
+    ("crate", "::lock_core"),
+];
+
+/// The names that other libraries use for an option, without capitals and underscores.
+const OTHER_LIBRARIES: [(&str, &[&str]); 9] = [
+    (
+        "name",
+        &[
+            "key", "keys", "keyname", "lock", "lockname", "id", "resource", "lockkey",
+        ],
+    ),
+    (
+        "ttl",
+        &[
+            "expire",
+            "expires",
+            "expiry",
+            "expiration",
+            "lease",
+            "leasetime",
+            "leaseduration",
+            "lockatmostfor",
+            "timetolive",
+            "px",
+            "ex",
+            "duration",
+            "keyvalidity",
+            "locktimeout",
+        ],
+    ),
+    (
+        "wait",
+        &[
+            "timeout",
+            "acquiretimeout",
+            "waittime",
+            "waittimeout",
+            "blockingtimeout",
+            "maxwait",
+            "retry",
+            "retries",
+            "retrycount",
+            "retrydelay",
+            "tries",
+            "block",
+            "blocking",
+        ],
+    ),
+    (
+        "renew",
+        &[
+            "autorenew",
+            "renewal",
+            "watchdog",
+            "extend",
+            "autoextend",
+            "keepalive",
+            "refresh",
+        ],
+    ),
+    ("min_hold", &["lockatleastfor", "autorelease"]),
+    (
+        "on_contended",
+        &[
+            "onbusy",
+            "onlocked",
+            "locktimeoutstrategy",
+            "skip",
+            "failfast",
+        ],
+    ),
+    (
+        "on_error",
+        &["onfail", "onfailure", "lockfailurestrategy", "onerr"],
+    ),
+    ("bind", &["guard", "held", "handle", "token"]),
+    (
+        "manager",
+        &[
+            "client",
+            "redis",
+            "pool",
+            "locks",
+            "lockmanager",
+            "connection",
+            "executor",
+        ],
+    ),
+];
+
+/// Returns the names of all options.
+pub(crate) fn all() -> impl Iterator<Item = &'static str> + Clone {
+    OPTIONS.iter().map(|(option, _)| *option)
+}
+
+/// Returns the option that `key` probably means: one of another library, or a misspelt one.
+pub(crate) fn meant(key: &str) -> Option<&'static str> {
+    let key = key.to_lowercase();
+    let plain = key.replace('_', "");
+    OTHER_LIBRARIES
+        .iter()
+        .find(|(_, names)| names.contains(&plain.as_str()))
+        .map(|(option, _)| *option)
+        .or_else(|| nearest(&key, all()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_other_libraries_are_known() {
+        for (key, option) in [
+            ("key", "name"),
+            ("leaseTime", "ttl"),
+            ("lock_at_least_for", "min_hold"),
+            ("onBusy", "on_contended"),
+            ("manger", "manager"),
+        ] {
+            assert_eq!(meant(key), Some(option));
+        }
+        assert_eq!(meant("colour"), None);
+    }
+}

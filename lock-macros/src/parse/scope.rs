@@ -1,0 +1,315 @@
+//! The parameters of the function: the names that a placeholder may begin with.
+
+use proc_macro2::{Ident, TokenTree};
+use syn::ext::IdentExt;
+use syn::{Attribute, FnArg, GenericParam, Pat, Signature, Token, Type};
+
+use crate::errors::{list, nearest};
+
+/// The variables that the patterns of a function bind, and `self`.
+pub(crate) struct Scope {
+    receiver: Option<TokenTree>,
+    parameters: Vec<Parameter>,
+    /// The const parameters of the function.
+    constants: Vec<Ident>,
+    /// Whether the function is a test.
+    is_test: bool,
+}
+
+/// A variable that a pattern binds.
+pub(crate) struct Parameter {
+    pub(crate) name: Ident,
+    pub(crate) mutability: Option<Token![mut]>,
+    /// The attributes that also apply to its uses in the body: `#[cfg]` and lint levels.
+    pub(crate) attributes: Vec<Attribute>,
+    /// Whether its type is a reference. Its drop has no effect, and a closure captures it whole.
+    pub(crate) is_reference: bool,
+}
+
+impl Parameter {
+    /// Returns whether it has `#[expect]`, which only one place may fulfil.
+    pub(crate) fn expects_a_lint(&self) -> bool {
+        self.attributes
+            .iter()
+            .any(|it| it.path().is_ident("expect"))
+    }
+}
+
+impl Scope {
+    pub(crate) fn new(signature: &Signature, is_test: bool) -> Self {
+        let mut parameters = Vec::new();
+        for argument in &signature.inputs {
+            if let FnArg::Typed(argument) = argument {
+                let first = parameters.len();
+                bindings(&argument.pat, &argument.attrs, &mut parameters);
+                let is_reference =
+                    matches!(&*argument.pat, Pat::Ident(_)) && is_reference(&argument.ty);
+                for parameter in &mut parameters[first..] {
+                    parameter.is_reference = is_reference;
+                }
+            }
+        }
+        let receiver = signature.receiver().map(|receiver| {
+            let token = receiver.self_token;
+            TokenTree::Ident(Ident::new("self", token.span))
+        });
+        let constants = signature.generics.params.iter();
+        let constants = constants.filter_map(|parameter| match parameter {
+            GenericParam::Const(parameter) => Some(parameter.ident.clone()),
+            GenericParam::Lifetime(_) | GenericParam::Type(_) => None,
+        });
+        Self {
+            receiver,
+            parameters,
+            constants: constants.collect(),
+            is_test,
+        }
+    }
+
+    /// Returns all parameters except `self`, in the order of their declaration.
+    pub(crate) fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// Returns `self` and all parameters, in the order of their declaration.
+    pub(crate) fn all(&self) -> impl Iterator<Item = TokenTree> {
+        let parameters = self.parameters.iter();
+        let parameters = parameters.map(|known| TokenTree::Ident(known.name.clone()));
+        self.receiver.clone().into_iter().chain(parameters)
+    }
+
+    /// Returns the names of `self` and all parameters, without `r#`.
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
+        self.all().map(|known| match known {
+            TokenTree::Ident(known) => known.unraw().to_string(),
+            other => other.to_string(),
+        })
+    }
+
+    /// Returns whether a constant has this name: a const parameter, or a name in capitals.
+    pub(crate) fn is_constant(&self, name: &str) -> bool {
+        let in_capitals = name.contains(char::is_uppercase) && !name.contains(char::is_lowercase);
+        in_capitals || self.constants.iter().any(|known| known.unraw() == name)
+    }
+
+    /// Returns the token of `self` or of the parameter `name`, which is without `r#`.
+    pub(crate) fn find(&self, name: &str) -> Option<TokenTree> {
+        if name == "self" {
+            return self.receiver.clone();
+        }
+        let mut parameters = self.parameters.iter();
+        let found = parameters.find(|known| known.name.unraw() == name);
+        found.map(|known| TokenTree::Ident(known.name.clone()))
+    }
+
+    pub(crate) fn has_parameter(&self, ident: &Ident) -> bool {
+        self.parameters
+            .iter()
+            .any(|known| known.name.unraw() == ident.unraw())
+    }
+
+    /// Returns the error for a name that `find` does not know.
+    pub(crate) fn unknown(&self, name: &str) -> String {
+        if name == "self" {
+            return "method has no `self`".into();
+        }
+        // `#[async_trait]` moves patterns into the body.
+        let replaced = |known: &Parameter| known.name.to_string().starts_with("__arg");
+        if self.parameters.iter().any(replaced) {
+            return "under `#[async_trait]` name a whole parameter, not a pattern".into();
+        }
+        let known: Vec<String> = self.names().collect();
+        let known = known.iter().map(String::as_str);
+        if let Some(meant) = nearest(name, known.clone()) {
+            return format!("no parameter named `{name}`; did you mean `{meant}`?");
+        }
+        let all = list(known);
+        if all.is_empty() {
+            // `#[rstest]` copies its attributes to each case, which is a test without parameters.
+            let order = if self.is_test {
+                "; put the attribute above `#[rstest]`"
+            } else {
+                ""
+            };
+            return format!("no parameter named `{name}`; the function has none{order}");
+        }
+        format!("no parameter named `{name}`; parameters: {all}")
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sample(names: &[&str], method: bool) -> Self {
+        let receiver = method.then(|| Ident::new("self", proc_macro2::Span::call_site()).into());
+        let parameters = names.iter().filter_map(|name| {
+            Some(Parameter {
+                name: syn::parse_str(name).ok()?,
+                mutability: None,
+                attributes: Vec::new(),
+                is_reference: false,
+            })
+        });
+        let parameters = parameters.collect();
+        Self {
+            receiver,
+            parameters,
+            constants: Vec::new(),
+            is_test: false,
+        }
+    }
+}
+
+fn is_reference(written: &Type) -> bool {
+    match written {
+        Type::Reference(_) => true,
+        Type::Group(inner) => is_reference(&inner.elem),
+        Type::Paren(inner) => is_reference(&inner.elem),
+        _ => false,
+    }
+}
+
+/// Adds the variables that a pattern binds. `attributes` are those of the patterns around it.
+fn bindings(pattern: &Pat, attributes: &[Attribute], found: &mut Vec<Parameter>) {
+    match pattern {
+        Pat::Ident(binding) => {
+            let holds = |it: &&Attribute| {
+                ["cfg", "allow", "expect", "warn", "deny", "forbid"]
+                    .iter()
+                    .any(|known| it.path().is_ident(known))
+            };
+            found.push(Parameter {
+                name: binding.ident.clone(),
+                mutability: binding.mutability.filter(|_| binding.by_ref.is_none()),
+                attributes: attributes.iter().filter(holds).cloned().collect(),
+                is_reference: false,
+            });
+            if let Some((_, inner)) = &binding.subpat {
+                bindings(inner, attributes, found);
+            }
+        }
+        Pat::Paren(inner) => bindings(&inner.pat, attributes, found),
+        Pat::Reference(inner) => bindings(&inner.pat, attributes, found),
+        Pat::Type(inner) => bindings(&inner.pat, attributes, found),
+        Pat::Slice(inner) => {
+            inner
+                .elems
+                .iter()
+                .for_each(|pat| bindings(pat, attributes, found));
+        }
+        Pat::Tuple(inner) => {
+            inner
+                .elems
+                .iter()
+                .for_each(|pat| bindings(pat, attributes, found));
+        }
+        Pat::TupleStruct(inner) => {
+            inner
+                .elems
+                .iter()
+                .for_each(|pat| bindings(pat, attributes, found));
+        }
+        Pat::Struct(inner) => {
+            for field in &inner.fields {
+                let attributes = [attributes, &field.attrs].concat();
+                bindings(&field.pat, &attributes, found);
+            }
+        }
+        // Every case binds the same names.
+        Pat::Or(inner) => {
+            inner
+                .cases
+                .iter()
+                .take(1)
+                .for_each(|pat| bindings(pat, attributes, found));
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proc_macro2::TokenStream;
+    use quote::quote;
+
+    fn read(item: TokenStream) -> Scope {
+        let function: syn::ItemFn = syn::parse2(item).expect("a function");
+        Scope::new(&function.sig, false)
+    }
+
+    #[test]
+    fn every_binding_of_a_pattern_is_found() {
+        let scope = read(quote! {
+            async fn f(
+                &self,
+                mut a: u8,
+                (b, _): (u8, u8),
+                S { c, d: (e, .., f), .. }: S,
+                &g: &u8,
+                h @ [i, j @ .., _]: [u8; 3],
+                T(ref k, ref mut l): T,
+                r#type: u8,
+                (m): u8,
+                _: u8,
+            ) {}
+        });
+        for name in [
+            "self", "a", "b", "c", "e", "f", "g", "h", "i", "j", "k", "l", "type", "m",
+        ] {
+            assert!(scope.find(name).is_some(), "{name}");
+        }
+        for name in ["d", "S", "_", "x"] {
+            assert!(scope.find(name).is_none(), "{name}");
+        }
+        let raw = scope.find("type").map(|token| token.to_string());
+        assert_eq!(raw.as_deref(), Some("r#type"));
+    }
+
+    #[test]
+    fn unknown_name_is_explained() {
+        let scope = read(quote!(
+            async fn f(&self, order_id: u8, r#type: u8) {}
+        ));
+        assert_eq!(
+            scope.unknown("ordr_id"),
+            "no parameter named `ordr_id`; did you mean `order_id`?"
+        );
+        assert_eq!(
+            scope.unknown("customer"),
+            "no parameter named `customer`; parameters: `self`, `order_id`, `type`"
+        );
+        let scope = read(quote!(
+            async fn f() {}
+        ));
+        assert_eq!(
+            scope.unknown("x"),
+            "no parameter named `x`; the function has none"
+        );
+        assert_eq!(scope.unknown("self"), "method has no `self`");
+    }
+
+    #[test]
+    fn self_is_found_in_all_forms() {
+        for receiver in [
+            quote!(self),
+            quote!(mut self),
+            quote!(&self),
+            quote!(&'a mut self),
+            quote!(self: Arc<Self>),
+            quote!(self: Pin<&mut Self>),
+        ] {
+            let scope = read(quote!(async fn f(#receiver) {}));
+            assert!(scope.find("self").is_some(), "{receiver}");
+        }
+    }
+
+    #[test]
+    fn pattern_under_async_trait_is_explained() {
+        let scope = read(quote!(
+            fn f(&self, __arg1: (u8, u8), id: u8) {}
+        ));
+        assert_eq!(
+            scope.unknown("left"),
+            "under `#[async_trait]` name a whole parameter, not a pattern"
+        );
+        assert!(scope.find("id").is_some());
+    }
+}

@@ -1,0 +1,238 @@
+//! The values of the options, except durations and templates.
+
+use proc_macro2::{Ident, Span};
+use quote::ToTokens;
+use syn::spanned::Spanned;
+use syn::{Expr, ExprClosure, ExprPath, Lit};
+
+use crate::errors::{Errors, list};
+use crate::parse::template::Template;
+use crate::parse::tokens::find_await;
+
+/// The value of `name`.
+pub(crate) enum NameArg {
+    Template(Template),
+    Expression(Expr),
+}
+
+impl NameArg {
+    pub(crate) fn parse(value: Expr, errors: &mut Errors) -> Option<Self> {
+        if let Expr::Lit(literal) = &value
+            && let Lit::Str(text) = &literal.lit
+        {
+            return Template::of_name(text, errors).map(Self::Template);
+        }
+        if let Expr::Macro(call) = &value
+            && let Some(last) = call.mac.path.segments.last()
+            && last.ident == "concat"
+        {
+            let message = "write one literal; `concat!` is not read as a template";
+            errors.on(&call.mac.path, message);
+            return None;
+        }
+        reject_await("name", &value, errors);
+        Some(Self::Expression(value))
+    }
+}
+
+/// The value of `hash_tag`.
+pub(crate) fn hash_tag(value: &Expr, errors: &mut Errors) -> Option<Template> {
+    if let Expr::Lit(literal) = value
+        && let Lit::Str(text) = &literal.lit
+    {
+        return Template::of_hash_tag(text, errors);
+    }
+    let message = "`hash_tag` takes a template, such as `hash_tag = \"{user_id}\"`";
+    errors.on(value, message);
+    None
+}
+
+/// The value of `on_contended`: what a call returns when another holder has the lock.
+#[derive(Default)]
+pub(crate) enum OnContended {
+    /// The same as for any other error.
+    #[default]
+    Error,
+    /// The skipped value of the return type.
+    Skip(Ident),
+    /// The result of a closure.
+    Closure(ExprClosure),
+}
+
+impl OnContended {
+    pub(crate) fn parse(value: Expr, errors: &mut Errors) -> Self {
+        let value = without_parentheses(value);
+        if let Expr::Closure(closure) = value {
+            reject_async("on_contended", &closure, errors);
+            return Self::Closure(closure);
+        }
+        let words = ["error", "skip"];
+        let closure = match &value {
+            Expr::Path(_) => format!(", `|e| {}(e)`", shown(&value)),
+            _ => ", `|e| ...`".into(),
+        };
+        match word("on_contended", &value, &words, &closure, errors) {
+            Some(word) if word == "skip" => Self::Skip(word),
+            _ => Self::Error,
+        }
+    }
+}
+
+/// The value of `on_error`: it makes a return value from an error.
+pub(crate) enum Handler {
+    /// A closure. The expansion evaluates it where it is called, so that it can use the parameters
+    /// that are `Copy`.
+    Closure(ExprClosure),
+    /// An expression that returns a closure. The expansion evaluates it before the acquire.
+    Expression(Expr),
+}
+
+impl Handler {
+    pub(crate) fn parse(value: Expr, errors: &mut Errors) -> Option<Self> {
+        match without_parentheses(value) {
+            Expr::Closure(closure) => {
+                reject_async("on_error", &closure, errors).then_some(Self::Closure(closure))
+            }
+            literal @ Expr::Lit(_) => {
+                errors.on(literal, "`on_error` takes a closure: `on_error = |e| ...`");
+                None
+            }
+            expression => {
+                reject_await("on_error", &expression, errors);
+                Some(Self::Expression(expression))
+            }
+        }
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        match self {
+            Self::Closure(closure) => closure.span(),
+            Self::Expression(expression) => expression.span(),
+        }
+    }
+}
+
+/// The value of `on_lost`: what happens to the body when the lock is lost.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum OnLost {
+    #[default]
+    Cancel,
+    Continue,
+}
+
+impl OnLost {
+    pub(crate) fn parse(value: &Expr, errors: &mut Errors) -> Self {
+        match word("on_lost", value, &["cancel", "continue"], "", errors) {
+            Some(word) if word == "continue" => Self::Continue,
+            _ => Self::Cancel,
+        }
+    }
+}
+
+/// The value of `release`: whether the call waits for the release.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ReleaseMode {
+    #[default]
+    Confirm,
+    Background,
+}
+
+impl ReleaseMode {
+    pub(crate) fn parse(value: &Expr, errors: &mut Errors) -> Self {
+        match word("release", value, &["confirm", "background"], "", errors) {
+            Some(word) if word == "background" => Self::Background,
+            _ => Self::Confirm,
+        }
+    }
+}
+
+/// The value of `bind`.
+pub(crate) fn identifier(value: &Expr, errors: &mut Errors) -> Option<Ident> {
+    if let Expr::Path(ExprPath { path, .. }) = value
+        && let Some(ident) = path.get_ident()
+        && ident != "self"
+    {
+        return Some(ident.clone());
+    }
+    errors.on(value, "`bind` takes an identifier, such as `bind = held`");
+    None
+}
+
+/// Reads one of the words that `option` takes. `others` lists its values that are no words.
+pub(crate) fn word(
+    option: &str,
+    value: &Expr,
+    words: &[&str],
+    others: &str,
+    errors: &mut Errors,
+) -> Option<Ident> {
+    if let Some(word) = bare_word(value)
+        && words.iter().any(|known| word == known)
+    {
+        return Some(word);
+    }
+    let written = shown(value);
+    let has = |meant: &&str| words.contains(meant);
+    let meant = match written.as_str() {
+        "true" => Some("auto").filter(has),
+        "false" => Some("never").filter(has),
+        _ => None,
+    };
+    let advice = meant.map_or_else(
+        || format!("expected one of: {}{others}", list(words.iter().copied())),
+        |meant| format!("did you mean `{meant}`?"),
+    );
+    let message = format!("unknown value `{written}` for `{option}`; {advice}");
+    errors.on(value, message);
+    None
+}
+
+/// Returns the single identifier or keyword that an expression consists of.
+pub(crate) fn bare_word(value: &Expr) -> Option<Ident> {
+    match value {
+        Expr::Path(ExprPath {
+            path, qself: None, ..
+        }) => path.get_ident().cloned(),
+        // The parser reads `on_lost = continue` as a `continue` expression.
+        Expr::Continue(word) if word.label.is_none() => {
+            Some(Ident::new("continue", word.continue_token.span))
+        }
+        _ => None,
+    }
+}
+
+/// Writes an expression in its usual form. Its tokens alone would print as `a :: b . c (d)`.
+pub(crate) fn shown(value: &Expr) -> String {
+    let mut text = value.to_token_stream().to_string();
+    for (spaced, close) in [(" :: ", "::"), (" . ", "."), (" (", "("), ("& ", "&")] {
+        text = text.replace(spaced, close);
+    }
+    text
+}
+
+/// Rejects `.await` in an option that the expansion evaluates before it awaits anything.
+pub(crate) fn reject_await(option: &str, value: &Expr, errors: &mut Errors) {
+    if let Some(span) = find_await(value.to_token_stream()) {
+        errors.at(span, format!("`.await` is not allowed in `{option}`"));
+    }
+}
+
+/// Returns whether the closure is not async.
+fn reject_async(option: &str, closure: &ExprClosure, errors: &mut Errors) -> bool {
+    let Some(keyword) = &closure.asyncness else {
+        return true;
+    };
+    errors.on(
+        keyword,
+        format!("`{option}` cannot await; leave out `async`"),
+    );
+    false
+}
+
+fn without_parentheses(value: Expr) -> Expr {
+    match value {
+        Expr::Paren(inner) => without_parentheses(*inner.expr),
+        Expr::Group(inner) => without_parentheses(*inner.expr),
+        other => other,
+    }
+}

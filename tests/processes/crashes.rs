@@ -1,0 +1,223 @@
+//! Locks between real processes, which are killed, frozen, and lose their server.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use lock_core::{LockError, LockManager, Renew};
+use test_support::fixtures::{AT_ONCE, NAME, NOTICE, SLACK, SOON, keys};
+use test_support::process::Process;
+use test_support::{Helper, RedisServer, eventually, helper};
+use tests::{connect, shut_down};
+use tokio::task::JoinSet;
+
+fn worker(server: &RedisServer) -> Helper {
+    helper!("lock-worker").env("DISTRIBUTED_LOCK_URL", server.url())
+}
+
+/// A process with tasks that want the lock.
+fn taker(server: &RedisServer, ttl: Duration, tasks: u32) -> Process {
+    worker(server)
+        .arg("take")
+        .arg(NAME)
+        .arg(ttl.as_millis().to_string())
+        .arg("60000")
+        .arg(tasks.to_string())
+        .spawn()
+}
+
+fn wait_until_held(process: &Process, within: Duration) {
+    process.record(within, |record| record.get("held").is_some());
+}
+
+fn wait_for_queue(server: &RedisServer, length: i64) {
+    let queue = format!("{{lock:{NAME}}}:q");
+    eventually(SOON, || server.cli(&["ZCARD", &queue]).integer() == length);
+}
+
+#[test]
+fn no_update_of_four_processes_is_lost() {
+    const PROCESSES: u32 = 4;
+    const TASKS: u32 = 8;
+    const ROUNDS: u32 = 12;
+    let server = RedisServer::start();
+    let file = server.directory().join("counter");
+    fs::write(&file, "0").unwrap();
+    let start = || {
+        let worker = worker(&server).arg("count").arg(&file);
+        let worker = worker.arg(TASKS.to_string()).arg(ROUNDS.to_string());
+        worker.spawn()
+    };
+    let processes: Vec<_> = (0..PROCESSES).map(|_| start()).collect();
+    for process in &processes {
+        assert!(process.wait(SOON).success());
+    }
+    let counted = fs::read_to_string(&file).unwrap();
+    assert_eq!(counted, (PROCESSES * TASKS * ROUNDS).to_string());
+}
+
+/// Twice: the next holder is another process, then a task of this one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_holder_costs_its_ttl() {
+    let ttl = Duration::from_millis(800);
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let first = taker(&server, ttl, 1);
+    wait_until_held(&first, SOON);
+    let second = taker(&server, ttl, 1);
+    wait_for_queue(&server, 1);
+    let third = tokio::spawn(locks.lock(NAME).ttl(ttl).wait(SOON).acquire());
+    wait_for_queue(&server, 2);
+
+    let killed = Instant::now();
+    first.kill9();
+    wait_until_held(&second, SOON);
+    let took = killed.elapsed();
+    assert!(took <= ttl + SLACK, "{took:?}");
+
+    let killed = Instant::now();
+    second.kill9();
+    let guard = third.await.unwrap().unwrap();
+    let took = killed.elapsed();
+    assert!(took <= ttl + SLACK, "{took:?}");
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+    shut_down(&locks).await;
+    assert_eq!(keys(&server), Vec::<String>::new());
+}
+
+/// A dead waiter is skipped: whether anybody listens on its channel is asked before it gets the
+/// lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_waiters_cost_nothing() {
+    const DEAD: u32 = 3;
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let dead = taker(&server, Duration::from_secs(30), DEAD);
+    wait_for_queue(&server, DEAD.into());
+    let living = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+    wait_for_queue(&server, i64::from(DEAD) + 1);
+
+    dead.kill9();
+    // The kernel has closed its sockets; the server has to have seen it.
+    eventually(SOON, || {
+        server.cli(&["PUBSUB", "CHANNELS"]).array().len() == 1
+    });
+    let released = Instant::now();
+    held.release().await.unwrap();
+    let guard = living.await.unwrap().unwrap();
+    let took = released.elapsed();
+    assert!(took < AT_ONCE, "{took:?}");
+    assert_eq!(dead.lines(), Vec::<String>::new());
+    guard.release().await.unwrap();
+    assert_eq!(keys(&server), Vec::<String>::new());
+}
+
+/// A frozen one cannot be told from one that is slow: it costs the claim, and not its ttl.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_waiter_costs_one_claim() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let frozen = taker(&server, Duration::from_secs(30), 1);
+    wait_for_queue(&server, 1);
+    let living = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+    wait_for_queue(&server, 2);
+
+    frozen.stop();
+    let released = Instant::now();
+    held.release().await.unwrap();
+    let guard = living.await.unwrap().unwrap();
+    let took = released.elapsed();
+    assert!(took < Duration::from_secs(2) + SLACK, "{took:?}");
+    // Awake, it finds that its grant is over, and must not believe in it.
+    frozen.cont();
+    wait_for_queue(&server, 1);
+    assert_eq!(frozen.lines(), Vec::<String>::new());
+    guard.release().await.unwrap();
+    wait_until_held(&frozen, AT_ONCE);
+}
+
+/// How eight waiters of two managers end, none later than its wait allows. Each keeps the lock
+/// for a moment.
+fn eight_wait(managers: &[LockManager; 2], wait: Duration) -> JoinSet<Result<(), LockError>> {
+    let mut waiting = JoinSet::new();
+    for number in 0..8 {
+        let request = managers[number % 2].lock(NAME).wait(wait);
+        waiting.spawn(async move {
+            let asked = Instant::now();
+            let outcome = request.acquire().await;
+            let took = asked.elapsed();
+            assert!(took <= wait + NOTICE, "{took:?}: {outcome:?}");
+            let guard = outcome?;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            guard.release().await
+        });
+    }
+    waiting
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_outlive_a_restart_of_the_server() {
+    let server = RedisServer::start();
+    let locks = [connect(&server).await, connect(&server).await];
+    let held = locks[0].lock(NAME).acquire().await.unwrap();
+    let waiting = eight_wait(&locks, Duration::from_secs(4));
+    wait_for_queue(&server, 8);
+    tokio::task::block_in_place(|| server.restart());
+    // Nothing was saved, so that the lock is free, and all of them have the time to get it.
+    for outcome in waiting.join_all().await {
+        outcome.unwrap();
+    }
+    let error = held.release().await.unwrap_err();
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
+    for locks in locks {
+        shut_down(&locks).await;
+    }
+    assert_eq!(keys(&server), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_a_server_that_stays_away_are_told() {
+    let server = RedisServer::start();
+    let locks = [connect(&server).await, connect(&server).await];
+    let _held = locks[0].lock(NAME).acquire().await.unwrap();
+    let waiting = eight_wait(&locks, Duration::from_millis(1_200));
+    wait_for_queue(&server, 8);
+    server.kill9();
+    for outcome in waiting.join_all().await {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, LockError::Backend(_)), "{error}");
+    }
+}
+
+/// A server that keeps its data brings the lock back, and the holder and those who wait go on as
+/// if nothing had been.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_outlives_a_restart_that_lost_nothing() {
+    let options = RedisServer::options().args(["--appendonly", "yes"]);
+    let server = options.args(["--appendfsync", "always"]).start();
+    let locks = [connect(&server).await, connect(&server).await];
+    let renew = Renew::Every(Duration::from_millis(100));
+    let request = locks[0].lock(NAME).ttl(Duration::from_secs(3)).renew(renew);
+    let held = request.acquire().await.unwrap();
+    let waiting = eight_wait(&locks, Duration::from_secs(10));
+    wait_for_queue(&server, 8);
+    tokio::task::block_in_place(|| server.restart());
+    held.renew().await.expect("the server kept the lock");
+    assert!(!held.is_lost());
+    held.release().await.expect("the server kept the lock");
+    for outcome in waiting.join_all().await {
+        outcome.unwrap();
+    }
+}
+
+#[test]
+fn a_process_that_shuts_down_leaves_nothing() {
+    let server = RedisServer::start();
+    let process = worker(&server).arg("leave").arg("20").spawn();
+    assert!(process.wait(SOON).success());
+    assert_eq!(keys(&server), Vec::<String>::new());
+    let tokens = server.cli(&["KEYS", "*"]);
+    assert!(tokens.array().len() >= 20, "it took no lock");
+}

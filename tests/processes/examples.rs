@@ -1,0 +1,60 @@
+//! Every example runs and shows what it promises to show.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use test_support::Helper;
+
+mod fenced;
+mod gallery;
+mod nightly_job;
+mod orders;
+mod quickstart;
+mod readme;
+
+/// The program of an example.
+///
+/// Cargo tells a test where the programs of its own package are, but not those of another, so it
+/// is asked. Where a whole test run has built the examples, this builds nothing.
+fn example(name: &str) -> Helper {
+    static PROGRAMS: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
+    let programs = PROGRAMS.get_or_init(build);
+    let program = programs
+        .get(name)
+        .unwrap_or_else(|| panic!("there is no example `{name}`"));
+    Helper::new(program)
+}
+
+fn build() -> BTreeMap<String, PathBuf> {
+    // <target>/<profile>/deps/<this test>
+    let this = std::env::current_exe().expect("the system knows what it runs");
+    let folder = |levels: usize| this.ancestors().nth(levels).expect("cargo built this");
+    let profile = match folder(2).file_name().and_then(|name| name.to_str()) {
+        None | Some("debug") => "dev",
+        Some(profile) => profile,
+    };
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        // The same packages and features as ./scripts/test has, else much is built twice.
+        .args(["build", "--workspace", "--all-features", "--examples"])
+        .args(["--profile", profile, "--target-dir"])
+        .arg(folder(3))
+        .args(["--message-format", "json-render-diagnostics"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("cargo runs this test and can be run by it");
+    assert!(output.status.success(), "the examples do not compile");
+    let messages = String::from_utf8(output.stdout).expect("JSON is UTF-8");
+    messages
+        .lines()
+        .filter_map(|line| {
+            let message: Value = serde_json::from_str(line).expect("cargo was asked for JSON");
+            let name = message["target"]["name"].as_str()?.to_owned();
+            let program = message["executable"].as_str()?.into();
+            (message["target"]["kind"][0] == "example").then_some((name, program))
+        })
+        .collect()
+}

@@ -1,0 +1,72 @@
+//! The example `gallery`.
+
+use test_support::fixtures::SOON;
+
+use super::example;
+
+/// A row of the table: what was done by hand, and what the library did.
+struct Row {
+    by_hand: String,
+    library: String,
+}
+
+fn table(lines: &[String]) -> Vec<Row> {
+    let rows = lines.iter().filter(|line| line.starts_with("| "));
+    rows.skip(1)
+        .map(|row| {
+            let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+            let [_, by_hand, library] = cells[..] else {
+                panic!("not three cells: {row}");
+            };
+            let [by_hand, library] = [by_hand, library].map(|cell| cell.trim().to_owned());
+            Row { by_hand, library }
+        })
+        .collect()
+}
+
+/// The numbers in a cell.
+fn figures(cell: &str) -> Vec<u64> {
+    let words = cell.split_whitespace();
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn each_mistake_happens_by_hand_and_not_with_the_library() {
+    let shown = example("gallery").spawn();
+    assert!(shown.wait(SOON).success());
+    let lines = shown.lines();
+    let table = table(&lines);
+    assert_eq!(table.len(), 9, "{lines:#?}");
+    for (row, act) in table.iter().zip(1..) {
+        let (by_hand, library) = (figures(&row.by_hand), figures(&row.library));
+        let shown = format!("act {act}: {} | {}", row.by_hand, row.library);
+        assert!(by_hand[0] > 0, "{shown}");
+        match act {
+            // Free after the ttl, and never without one.
+            1 | 9 => {
+                assert!(row.by_hand.starts_with("still locked"), "{shown}");
+                assert!(row.library.starts_with("free after"), "{shown}");
+                assert!(library[0] < by_hand[0], "{shown}");
+            }
+            2 => {
+                assert!(row.by_hand.contains("TTL -1"), "{shown}");
+                assert!(row.library.contains("TTL 1 s"), "{shown}");
+                assert_eq!(library[0], 0, "{shown}");
+            }
+            // Somebody has to wait in either; in one of them, for its turn.
+            7 => {
+                assert!(library[0] < by_hand[0], "{shown}");
+                assert!(library[1] < by_hand[1], "{shown}");
+            }
+            _ => assert_eq!(library[0], 0, "{shown}"),
+        }
+    }
+    assert!(table[2].library.ends_with("says `Lost`"), "{lines:#?}");
+}
+
+#[test]
+fn shows_nothing_without_a_server() {
+    let shown = example("gallery").env("PATH", "nowhere").spawn();
+    assert!(!shown.wait(SOON).success());
+    assert_eq!(shown.lines(), [""; 0]);
+}

@@ -1,0 +1,268 @@
+//! The example `orders`.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use lock_core::LockManager;
+use test_support::fixtures::SOON;
+use test_support::process::Process;
+use test_support::{Recording, RedisServer, Reply, eventually, eventually_some};
+
+use super::example;
+
+/// An instance of the service.
+struct Instance {
+    process: Process,
+    address: String,
+}
+
+/// The server, the database, and what all instances have in common.
+struct Shop {
+    server: RedisServer,
+    bank: Duration,
+}
+
+impl Shop {
+    fn open(bank: Duration) -> Self {
+        let server = RedisServer::start();
+        Self { server, bank }
+    }
+
+    fn instance(&self) -> Instance {
+        let process = example("orders")
+            .arg("--redis")
+            .arg(self.server.url())
+            .arg("--ledger")
+            .arg(self.ledger_file())
+            .arg("--bank")
+            .arg(self.bank.as_millis().to_string())
+            .spawn();
+        let address = eventually_some(SOON, || {
+            let lines = process.lines();
+            let address = lines.first()?.strip_prefix("listening on http://")?;
+            Some(address.to_owned())
+        });
+        Instance { process, address }
+    }
+
+    fn ledger_file(&self) -> PathBuf {
+        self.server.directory().join("orders.ledger")
+    }
+
+    /// What stands in the database about an order.
+    fn ledger(&self, order: u32) -> Vec<String> {
+        let ledger = std::fs::read_to_string(self.ledger_file()).unwrap_or_default();
+        let begin = format!("{order} ");
+        ledger
+            .lines()
+            .filter_map(|line| line.strip_prefix(&begin))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Waits until so many requests stand in the queue of an order's lock.
+    fn await_queue(&self, order: u32, length: i64) {
+        let queue = format!("{{lock:order:{order}}}:q");
+        eventually(SOON, || {
+            self.server.cli(&["ZCARD", &queue]) == Reply::Integer(length)
+        });
+    }
+}
+
+impl Instance {
+    /// Sends a request; the status and the text of the answer.
+    fn send(&self, method: &str, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).expect("the instance listens");
+        stream.set_read_timeout(Some(SOON)).expect("not zero");
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\
+             content-length: 0\r\n\r\n"
+        )
+        .expect("the instance reads");
+        let mut answer = String::new();
+        stream
+            .read_to_string(&mut answer)
+            .expect("the instance answers in time");
+        let (head, text) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+        (status.expect("a status line"), text.trim().to_owned())
+    }
+
+    fn pay(&self, order: u32) -> (u16, String) {
+        self.send("POST", &format!("/orders/{order}/payment"))
+    }
+
+    /// A payment that takes as long as any, and after which the order is as it was.
+    fn pay_with_declined_card(&self, order: u32) {
+        let path = format!("/orders/{order}/payment?card=declined");
+        let (status, text) = self.send("POST", &path);
+        assert_eq!(status, 402, "{text}");
+    }
+
+    fn cancel(&self, order: u32) -> (u16, String) {
+        self.send("DELETE", &format!("/orders/{order}"))
+    }
+}
+
+#[test]
+fn two_instances_race_and_one_payment_is_made() {
+    const REQUESTS: usize = 8;
+    let shop = Shop::open(Duration::from_millis(50));
+    let instances = [shop.instance(), shop.instance()];
+    for order in 1..=3 {
+        let start = Barrier::new(REQUESTS);
+        let mut answers: Vec<_> = thread::scope(|scope| {
+            let requests: Vec<_> = (0..REQUESTS)
+                .map(|number| {
+                    let (start, instance) = (&start, &instances[number % instances.len()]);
+                    scope.spawn(move || {
+                        start.wait();
+                        instance.pay(order)
+                    })
+                })
+                .collect();
+            requests.into_iter().map(|r| r.join().unwrap()).collect()
+        });
+        answers.sort();
+        let mut expected = vec![(409, format!("order {order}: already paid")); REQUESTS];
+        expected[0] = (200, format!("order {order}: paid"));
+        assert_eq!(answers, expected);
+        let ledger = shop.ledger(order);
+        assert_eq!(ledger.len(), 1, "{ledger:?}");
+        assert!(ledger[0].starts_with("paid "), "{ledger:?}");
+    }
+}
+
+#[test]
+fn an_order_that_is_being_paid_cannot_be_cancelled() {
+    let shop = Shop::open(Duration::from_secs(2));
+    let [here, there] = [shop.instance(), shop.instance()];
+    thread::scope(|scope| {
+        let paying = scope.spawn(|| here.pay(1));
+        eventually(SOON, || {
+            shop.server.cli(&["EXISTS", "lock:order:1"]) == Reply::Integer(1)
+        });
+        // A text of the service: that of the error names the host and process of the holder.
+        let text = "another request works on this order; try again in a moment";
+        assert_eq!(there.cancel(1), (423, text.to_owned()));
+        // Another order is another lock.
+        assert_eq!(there.cancel(2), (200, "order 2: cancelled".to_owned()));
+        assert_eq!(paying.join().unwrap().0, 200);
+    });
+    assert_eq!(there.cancel(1), (409, "order 1: already paid".to_owned()));
+    assert_eq!(here.pay(2), (409, "order 2: already cancelled".to_owned()));
+}
+
+#[test]
+fn nothing_is_paid_while_the_lock_server_is_down() {
+    let shop = Shop::open(Duration::from_millis(10));
+    let instance = shop.instance();
+    assert_eq!(instance.pay(1).0, 200);
+    shop.server.kill9();
+    let text = "orders cannot be changed at the moment; try again later";
+    assert_eq!(instance.cancel(2), (503, text.to_owned()));
+    assert!(shop.ledger(2).is_empty());
+    shop.server.restart();
+    assert_eq!(instance.pay(2).0, 200);
+}
+
+#[test]
+fn a_killed_instance_costs_others_no_more_than_the_ttl() {
+    let shop = Shop::open(Duration::from_millis(500));
+    let [here, there] = [shop.instance(), shop.instance()];
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = TcpStream::connect(&here.address).expect("the instance listens");
+            let request = "POST /orders/1/payment HTTP/1.1\r\nhost: shop\r\n\r\n";
+            stream.write_all(request.as_bytes()).expect("it reads");
+            // Not answered: the instance is killed.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        eventually(SOON, || {
+            shop.server.cli(&["EXISTS", "lock:order:1"]) == Reply::Integer(1)
+        });
+        here.process.kill9();
+    });
+    assert!(shop.ledger(1).is_empty());
+    // The ttl is 5 s, and a payment waits for 10.
+    assert_eq!(there.pay(1).0, 200);
+}
+
+/// The commands that clients sent for each section of one lock, by the nonce of the section.
+fn sections(recording: &Recording, key: &str) -> BTreeMap<String, Vec<Sent>> {
+    let mut sections: BTreeMap<String, Vec<Sent>> = BTreeMap::new();
+    for command in recording.from_clients() {
+        if !command.words.iter().any(|word| word == key) {
+            continue;
+        }
+        // EVALSHA hash number-of-keys keys.. nonce ..
+        assert_eq!(command.name(), "EVALSHA", "{command:?}");
+        let keys: usize = command.words[2].parse().expect("a number of keys");
+        let sent = if keys == 1 { Sent::Renew } else { Sent::Other };
+        let nonce = command.words[3 + keys].clone();
+        sections.entry(nonce).or_default().push(sent);
+    }
+    sections
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Renew,
+    /// Acquire or release.
+    Other,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_contended_section_costs_two_commands() {
+    const SECTIONS: u32 = 6;
+    let shop = Arc::new(Shop::open(Duration::from_millis(10)));
+    let instances = Arc::new([shop.instance(), shop.instance()]);
+    let locks = LockManager::connect(&shop.server.url()).await.unwrap();
+    // Held here until all stand in the queue, so that each of them had to wait.
+    let guard = locks.lock("order:5").acquire().await.unwrap();
+    let monitor = shop.server.monitor();
+    let requests: Vec<_> = (0..SECTIONS)
+        .map(|number| {
+            let instances = Arc::clone(&instances);
+            thread::spawn(move || instances[number as usize % 2].pay_with_declined_card(5))
+        })
+        .collect();
+    shop.await_queue(5, SECTIONS.into());
+    guard.release().await.unwrap();
+    for request in requests {
+        request.join().unwrap();
+    }
+    let mut sections = sections(&monitor.stop(), "lock:order:5");
+    // The test's own: its acquire came before the recording.
+    let before = sections.len();
+    sections.retain(|_, sent| sent.len() > 1);
+    assert_eq!(before - sections.len(), 1);
+    assert_eq!(sections.len(), SECTIONS as usize);
+    for (nonce, sent) in &sections {
+        assert_eq!(sent, &[Sent::Other, Sent::Other], "{nonce}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_costs_one_more() {
+    // Longer than two thirds of a second, when the lease of a hand-over is first extended,
+    // and shorter than a third of the ttl behind that.
+    let shop = Arc::new(Shop::open(Duration::from_millis(1500)));
+    let instance = shop.instance();
+    let locks = LockManager::connect(&shop.server.url()).await.unwrap();
+    let guard = locks.lock("order:5").acquire().await.unwrap();
+    let monitor = shop.server.monitor();
+    let request = thread::spawn(move || instance.pay_with_declined_card(5));
+    shop.await_queue(5, 1);
+    guard.release().await.unwrap();
+    request.join().unwrap();
+    let sections = sections(&monitor.stop(), "lock:order:5");
+    let longest = sections.values().max_by_key(|sent| sent.len()).unwrap();
+    assert_eq!(longest, &[Sent::Other, Sent::Renew, Sent::Other]);
+}

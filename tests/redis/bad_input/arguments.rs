@@ -1,0 +1,154 @@
+//! Names, durations and intervals that are refused before anything is sent.
+
+use std::time::Duration;
+
+use lock_core::{LockError, LockManager, LockRequest, NameFault, Renew};
+use test_support::RedisServer;
+use test_support::fixtures::{COUNTER, NAME, SOON, all_keys, ms};
+
+use super::{assert_at_rest, assert_says, builder, connect, errors};
+
+/// The server never hears of it.
+async fn refused_unseen(request: impl Fn(&LockManager) -> LockRequest) -> LockError {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let monitor = server.monitor();
+    let mut all = errors(request(&locks)).await;
+    all.extend(errors(request(&LockManager::in_memory())).await);
+    assert_eq!(monitor.stop().from_clients().count(), 0);
+    assert_at_rest(&server, locks, &[]).await;
+    let last = all.pop().unwrap();
+    assert!(all.iter().all(|e| e.to_string() == last.to_string()));
+    last
+}
+
+async fn name_fault(name: &str, fault: NameFault, words: &[&str]) {
+    let error = refused_unseen(|locks| locks.lock(name)).await;
+    let LockError::InvalidName { fault: said, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(*said, fault);
+    assert_says(&error, words);
+    assert!(error.to_string().len() < 300, "it repeats the whole name");
+}
+
+#[tokio::test]
+async fn an_empty_name() {
+    name_fault("", NameFault::Empty, &["empty", "give"]).await;
+}
+
+#[tokio::test]
+async fn names_that_are_too_long() {
+    let advice = ["1024 bytes", "digest"];
+    name_fault(&"x".repeat(1025), NameFault::TooLong, &advice).await;
+    name_fault(&"é".repeat(513), NameFault::TooLong, &advice).await;
+    name_fault(&"x".repeat(1 << 20), NameFault::TooLong, &advice).await;
+}
+
+#[tokio::test]
+async fn names_with_stray_braces() {
+    for name in ["{", "}", "a{}", "{a}{b}", "{a{b}}", "}a{", "{a", "a}"] {
+        name_fault(name, NameFault::Braces, &["hash tag", "{user1}:cart"]).await;
+    }
+}
+
+#[tokio::test]
+async fn names_of_companion_keys() {
+    for name in ["{a}:q", "x{a}y:f", "{a}:g"] {
+        name_fault(name, NameFault::Companion, &["may not end in"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_prefix_with_a_brace() {
+    let server = RedisServer::start();
+    let locks = builder().prefix("shop{1}:").connect(&server.url()).await;
+    let locks = locks.unwrap();
+    for error in errors(locks.lock(NAME)).await {
+        assert_says(&error, &["prefix", "put the hash tag into the name"]);
+    }
+    assert_at_rest(&server, locks, &[]).await;
+}
+
+#[tokio::test]
+async fn ttls_out_of_range() {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    for ttl in [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        ms(99),
+        Duration::from_nanos(99_999_999),
+        DAY + Duration::from_nanos(1),
+        Duration::MAX,
+    ] {
+        let error = refused_unseen(|locks| locks.lock(NAME).ttl(ttl)).await;
+        assert!(matches!(error, LockError::InvalidTtl { ttl: said } if said == ttl));
+        assert_says(&error, &["at least 100 ms", "at most 24 h"]);
+        let connected = builder().default_ttl(ttl).connect("memory://").await;
+        let error = connected.unwrap_err();
+        assert!(matches!(error, LockError::InvalidTtl { .. }), "{error}");
+        for error in errors(builder().default_ttl(ttl).in_memory().lock(NAME)).await {
+            assert!(matches!(error, LockError::InvalidTtl { .. }), "{error}");
+        }
+    }
+    let locks = LockManager::in_memory();
+    for ttl in [ms(100), DAY] {
+        let got = locks.lock(NAME).ttl(ttl).acquire().await;
+        got.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn renewal_intervals_out_of_range() {
+    for every in [
+        Duration::ZERO,
+        ms(9),
+        Duration::from_secs(16),
+        Duration::MAX,
+    ] {
+        let error = refused_unseen(|locks| locks.lock(NAME).renew(Renew::Every(every))).await;
+        assert!(matches!(error, LockError::InvalidRenewal { .. }), "{error}");
+        assert_says(&error, &["at least 10 ms", "at most half of the ttl"]);
+    }
+}
+
+#[tokio::test]
+async fn a_wait_of_zero() {
+    let server = RedisServer::start();
+    for locks in [connect(&server).await, LockManager::in_memory()] {
+        let request = locks.lock(NAME).wait(Duration::ZERO);
+        let error = request.clone().acquire().await.unwrap_err();
+        assert!(matches!(error, LockError::InvalidWait), "{error}");
+        assert_says(&error, &["longer than zero", "leave it out"]);
+        let error = request.try_acquire().await.unwrap_err();
+        assert!(matches!(error, LockError::InvalidWait), "{error}");
+    }
+    assert_eq!(all_keys(&server), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn the_longest_wait_works() {
+    let server = RedisServer::start();
+    for locks in [connect(&server).await, LockManager::in_memory()] {
+        let request = locks.lock(NAME).wait(Duration::MAX);
+        let held = request.clone().acquire().await.unwrap();
+        let waiting = tokio::spawn(request.acquire());
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        held.release().await.unwrap();
+        let got = tokio::time::timeout(SOON, waiting).await;
+        got.unwrap().unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_longest_command_timeout_works() {
+    let server = RedisServer::start();
+    let builder = LockManager::builder().command_timeout(Duration::MAX);
+    let locks = builder.connect(&server.url()).await.unwrap();
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    held.renew().await.unwrap();
+    held.release().await.unwrap();
+    drop(locks.lock(NAME).wait(SOON).acquire().await.unwrap());
+    assert_at_rest(&server, locks, &[COUNTER]).await;
+}

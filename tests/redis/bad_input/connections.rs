@@ -1,0 +1,132 @@
+//! Servers that cannot be reached, or do not answer.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread;
+
+use lock_core::{BackendErrorKind, LockError};
+use test_support::fixtures::NAME;
+use test_support::{Proxy, RedisServer};
+use tests::acquire_and_release;
+
+use super::{SHORT, assert_backend, assert_usable_again, builder, connect, connect_error, errors};
+
+#[tokio::test]
+async fn wrong_urls() {
+    for url in [
+        "",
+        "localhost",
+        "localhost:6379",
+        "127.0.0.1:6379",
+        "redis:",
+        "redis:/localhost",
+        "http://localhost:6379",
+        "postgres://localhost/locks",
+        "://localhost",
+        "redis://localhost:port",
+        "redis://localhost:99999",
+        "redis://localhost:6379/locks",
+        "redis://[::1",
+        "unix://",
+        "ключ",
+    ] {
+        let error = connect_error(url).await;
+        let advice = "use redis://, unix:// or memory://";
+        assert_backend(&error, BackendErrorKind::InvalidUrl, advice);
+    }
+}
+
+/// An error that is logged must not tell the password to whoever reads the log.
+#[tokio::test]
+async fn no_error_repeats_the_password() {
+    for url in [
+        "redis://user:s3cret@localhost:port",
+        "http://user:s3cret@localhost",
+        "user:s3cret@localhost:6379",
+        "redis://user:s3cret@127.0.0.1:1",
+    ] {
+        let error = connect_error(url).await;
+        let mut cause: Option<&dyn Error> = Some(&error);
+        while let Some(error) = cause {
+            let texts = format!("{error} {error:?}");
+            assert!(!texts.contains("s3cret"), "{texts}");
+            cause = error.source();
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_server() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = builder().connect(&proxy.url()).await.unwrap();
+    proxy.refuse();
+    proxy.cut_all();
+    let advice = "check that the server runs";
+    let error = connect_error(&proxy.url()).await;
+    assert_backend(&error, BackendErrorKind::Unreachable, advice);
+    for error in errors(locks.lock(NAME).ttl(SHORT)).await {
+        assert_backend(&error, BackendErrorKind::Unreachable, advice);
+    }
+    proxy.forward();
+    assert_usable_again(&server, &locks).await;
+    let nowhere = server.directory().join("nobody.sock");
+    let error = connect_error(&format!("unix://{}", nowhere.display())).await;
+    assert_backend(&error, BackendErrorKind::Unreachable, advice);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_any_more() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = builder().connect(&proxy.url()).await.unwrap();
+    acquire_and_release(&locks).await;
+    proxy.black_hole();
+    let advice = "check the server's load and the network";
+    let error = connect_error(&proxy.url()).await;
+    assert_backend(&error, BackendErrorKind::TimedOut, advice);
+    for error in errors(locks.lock(NAME).ttl(SHORT)).await {
+        assert_backend(&error, BackendErrorKind::TimedOut, advice);
+    }
+    proxy.forward();
+    assert_usable_again(&server, &locks).await;
+}
+
+/// Its kernel accepts connections and takes all commands; it executes them when it wakes up.
+#[tokio::test]
+async fn a_frozen_server() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    acquire_and_release(&locks).await;
+    server.stop();
+    let advice = "check the server's load and the network";
+    let error = connect_error(&server.url()).await;
+    assert_backend(&error, BackendErrorKind::TimedOut, advice);
+    for error in errors(locks.lock(NAME).ttl(SHORT)).await {
+        assert_backend(&error, BackendErrorKind::TimedOut, advice);
+    }
+    server.cont();
+    assert_usable_again(&server, &locks).await;
+}
+
+/// Nobody would connect to a web server on purpose.
+#[tokio::test]
+async fn another_kind_of_server() {
+    for greeting in ["HTTP/1.1 400 Bad Request\r\n\r\n", ""] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept()?;
+            let _said = stream.read(&mut [0; 64])?;
+            stream.write_all(greeting.as_bytes())
+        });
+        let error = connect_error(&format!("redis://{address}")).await;
+        assert!(matches!(error, LockError::Backend(_)), "{error:?}");
+        assert!(
+            error.to_string().contains("check that the server runs")
+                || error.to_string().contains("use Redis 7.0"),
+            "{error}"
+        );
+    }
+}

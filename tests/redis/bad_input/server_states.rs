@@ -1,0 +1,109 @@
+//! Servers that refuse commands because of the state that they are in.
+
+use lock_core::{BackendErrorKind, LockError};
+use test_support::fixtures::{NAME, SOON};
+use test_support::{RedisServer, ServerOptions, eventually};
+
+use super::{
+    SHORT, assert_at_rest, assert_backend, assert_says, assert_usable_again, connect,
+    connect_error, errors,
+};
+
+#[tokio::test]
+async fn too_many_clients() {
+    let server = RedisServer::start();
+    let mut admin = server.connect().unwrap();
+    admin.call(&["CONFIG", "SET", "maxclients", "1"]).unwrap();
+    let error = connect_error(&server.url()).await;
+    // The server says why and hangs up before it is asked anything, so that the reason is
+    // not always heard.
+    let LockError::Backend(cause) = &error else {
+        panic!("{error}");
+    };
+    let kinds = [
+        BackendErrorKind::TooManyClients,
+        BackendErrorKind::Unreachable,
+    ];
+    assert!(kinds.contains(&cause.kind()), "{error:?}");
+    assert_says(&error, &["clients"]);
+}
+
+#[tokio::test]
+async fn a_replica() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    let error = connect_error(&server.url()).await;
+    assert_backend(
+        &error,
+        BackendErrorKind::NotPrimary,
+        "connect to the primary",
+    );
+    for error in errors(locks.lock(NAME)).await {
+        assert_backend(
+            &error,
+            BackendErrorKind::NotPrimary,
+            "connect to the primary",
+        );
+    }
+    server.cli(&["REPLICAOF", "NO", "ONE"]);
+    assert_usable_again(&server, &locks).await;
+}
+
+/// Reads work, and so do renewals and releases.
+#[tokio::test]
+async fn no_memory() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock("held").acquire().await.unwrap();
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    for error in errors(locks.lock(NAME)).await {
+        let advice = "raise the server's maxmemory";
+        assert_backend(&error, BackendErrorKind::OutOfMemory, advice);
+    }
+    held.renew().await.unwrap();
+    held.release().await.unwrap();
+    assert_at_rest(&server, locks, &["{lock:held}:f"]).await;
+}
+
+#[tokio::test]
+async fn no_replicas() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    server.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    for error in errors(locks.lock(NAME).ttl(SHORT)).await {
+        let advice = "min-replicas-to-write";
+        assert_backend(&error, BackendErrorKind::NoReplicas, advice);
+    }
+    server.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    assert_usable_again(&server, &locks).await;
+}
+
+/// Somebody's endless script; ending it is not our business.
+#[tokio::test]
+async fn a_busy_server() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    server.cli(&["CONFIG", "SET", "busy-reply-threshold", "20"]);
+    let mut endless = server.connect().unwrap();
+    endless.send(&["EVAL", "while true do end", "0"]).unwrap();
+    eventually(SOON, || {
+        let answer = server.cli(&["PING"]);
+        answer.error().is_some_and(|said| said.starts_with("BUSY"))
+    });
+    for error in errors(locks.lock(NAME).ttl(SHORT)).await {
+        assert_backend(&error, BackendErrorKind::ScriptBusy, "a long script");
+    }
+    let killed = server.cli(&["SCRIPT", "KILL"]);
+    assert_eq!(killed.text(), "OK", "somebody else ended it");
+    assert_usable_again(&server, &locks).await;
+}
+
+/// The word the server has for it, and no other: the options of a test server are in order.
+#[tokio::test]
+async fn a_database_that_is_not_there() {
+    let server = ServerOptions::default().args(["--databases", "2"]).start();
+    let error = connect_error(&format!("{}/9", server.url())).await;
+    assert!(matches!(error, LockError::Backend(_)), "{error:?}");
+    assert_says(&error, &["cannot connect to the lock server"]);
+}

@@ -1,0 +1,83 @@
+//! Users without a password, or without the rights that locks need.
+
+use lock_core::BackendErrorKind;
+use test_support::RedisServer;
+use test_support::fixtures::{COUNTER, NAME};
+use tests::acquire_and_release;
+
+use super::{assert_at_rest, assert_backend, builder, connect, connect_error, errors};
+
+#[tokio::test]
+async fn passwords() {
+    const ADVICE: &str = "check user and password in the URL";
+    let server = RedisServer::options().password("right").start();
+    let address = server.address();
+    for login in ["", ":wrong@", "default:wrong@", "nobody:right@"] {
+        let error = connect_error(&format!("redis://{login}{address}")).await;
+        assert_backend(&error, BackendErrorKind::Authentication, ADVICE);
+    }
+    let locks = connect(&server).await;
+    acquire_and_release(&locks).await;
+    // It is changed while the manager lives, and its connections are gone.
+    server.cli(&["CONFIG", "SET", "requirepass", "changed"]);
+    let mut admin = test_support::Connection::open(address, Some("changed")).unwrap();
+    admin.call(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+    for error in errors(locks.lock(NAME)).await {
+        assert_backend(&error, BackendErrorKind::Authentication, ADVICE);
+    }
+}
+
+/// A user with these rights, logged in.
+fn with_user(rights: &[&str]) -> (RedisServer, String) {
+    let server = RedisServer::start();
+    let mut command = vec!["ACL", "SETUSER", "app", "on", ">pass"];
+    command.extend(rights);
+    assert_eq!(server.cli(&command).error(), None);
+    let url = format!("redis://app:pass@{}", server.address());
+    (server, url)
+}
+
+async fn not_permitted(rights: &[&str], left: &[&str]) {
+    let (server, url) = with_user(rights);
+    let locks = builder().connect(&url).await.unwrap();
+    for error in errors(locks.lock(NAME)).await {
+        let advice = "grant the user the commands and keys";
+        assert_backend(&error, BackendErrorKind::Permission, advice);
+    }
+    assert_at_rest(&server, locks, left).await;
+}
+
+#[tokio::test]
+async fn a_user_without_scripts() {
+    not_permitted(&["~*", "&*", "+@all", "-@scripting"], &[]).await;
+}
+
+#[tokio::test]
+async fn a_user_without_the_companion_keys() {
+    not_permitted(&["~lock:*", "&*", "+@all"], &[]).await;
+}
+
+#[tokio::test]
+async fn a_user_without_the_commands_inside_the_scripts() {
+    not_permitted(&["~*", "&*", "+@all", "-get"], &[]).await;
+    not_permitted(&["~*", "&*", "+@all", "-incr"], &[]).await;
+    // The counter goes before the key.
+    not_permitted(&["~*", "&*", "+@all", "-set"], &[COUNTER]).await;
+}
+
+#[tokio::test]
+async fn a_user_who_may_do_nothing() {
+    let (_server, url) = with_user(&["~*", "+ping"]);
+    let error = connect_error(&url).await;
+    let advice = "grant the user the commands and keys";
+    assert_backend(&error, BackendErrorKind::Permission, advice);
+}
+
+#[tokio::test]
+async fn a_user_who_is_switched_off() {
+    let (server, url) = with_user(&["~*", "&*", "+@all"]);
+    server.cli(&["ACL", "SETUSER", "app", "off"]);
+    let error = connect_error(&url).await;
+    let advice = "check user and password in the URL";
+    assert_backend(&error, BackendErrorKind::Authentication, advice);
+}

@@ -1,0 +1,140 @@
+//! Clients of other libraries on the same key.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lock_core::{LockError, LockManager, LockManagerBuilder};
+use test_support::fixtures::{AT_ONCE, KEY, NAME, SLACK, SOON, ms};
+use test_support::{RedisServer, Reply, eventually};
+use tests::{granted, shut_down, start_waiter};
+
+use super::connect;
+use super::turns::{Storm, take_turns};
+
+/// Short enough for a test to wait for a renewal, and long enough that a busy machine renews in time.
+const TTL: Duration = ms(600);
+
+/// Released by DEL, which tells nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_holder_is_respected_and_followed() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    for _ in 0..3 {
+        let set = server.cli(&["SET", KEY, "redis-py:5f1c", "NX", "PX", "30000"]);
+        assert_eq!(set.text(), "OK");
+        let error = locks.lock(NAME).acquire().await.unwrap_err();
+        assert!(matches!(error, LockError::Contended { .. }), "{error}");
+        let holder = error.holder().unwrap();
+        assert_eq!(holder.label(), "redis-py:5f1c");
+        assert!(!holder.is_this_process());
+        assert!(holder.remaining().unwrap() > Duration::from_secs(25));
+
+        let first = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
+        let second = start_waiter(&server, locks.lock(NAME).wait(SOON), 2).await;
+        assert_eq!(server.cli(&["GET", KEY]).text(), "redis-py:5f1c");
+        let deleted = Instant::now();
+        server.cli(&["DEL", KEY]);
+        let held = granted(AT_ONCE, first).await;
+        let took = deleted.elapsed();
+        // It polls every 50 ms; the rest is a busy machine.
+        assert!(took < ms(200), "{took:?}");
+        held.release().await.unwrap();
+        granted(AT_ONCE, second).await.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_holder_that_dies_is_followed() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    server.cli(&["SET", KEY, "jedis", "NX", "PX", "400"]);
+    let asked = Instant::now();
+    let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+    let took = asked.elapsed();
+    assert!(took < ms(400) + SLACK, "{took:?}");
+    held.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_client_respects_our_key() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let set = ["SET", KEY, "mine", "NX", "PX", "1000"];
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    assert_eq!(server.cli(&set), Reply::Nil);
+    let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
+    held.release().await.unwrap();
+    assert_eq!(server.cli(&set), Reply::Nil, "it was handed over");
+    granted(AT_ONCE, waiting).await.release().await.unwrap();
+    assert_eq!(server.cli(&set).text(), "OK");
+}
+
+/// Nor do we delete, extend or believe in what another client put in the place of our key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_value_in_our_place_is_left_alone() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock(NAME).ttl(TTL).acquire().await.unwrap();
+    server.cli(&["SET", KEY, "theirs", "PX", "30000"]);
+    tokio::time::timeout(TTL, held.lost()).await.unwrap();
+    let error = held.release().await.unwrap_err();
+    assert!(matches!(error, LockError::Lost), "{error}");
+    shut_down(&locks).await;
+    assert_eq!(server.cli(&["GET", KEY]).text(), "theirs");
+    assert!(server.cli(&["PTTL", KEY]).integer() > 25_000);
+}
+
+/// Two commands, between which the key has no expiry.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_sets_its_expiry_later_is_waited_for() {
+    let server = Arc::new(RedisServer::start());
+    let locks = connect(&server).await;
+    assert_eq!(server.cli(&["SETNX", KEY, "old-client"]).integer(), 1);
+    let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
+    let trying = tokio::spawn(locks.lock(NAME).try_acquire());
+    let expiry = thread::spawn({
+        let server = Arc::clone(&server);
+        move || {
+            thread::sleep(ms(60));
+            server.cli(&["PEXPIRE", KEY, "300"]).integer()
+        }
+    });
+    let tried = trying.await.unwrap().unwrap();
+    assert!(tried.is_none(), "{tried:?}");
+    let held = granted(ms(400) + SLACK, waiting).await;
+    assert_eq!(expiry.join().unwrap(), 1);
+    held.release().await.unwrap();
+}
+
+/// How often a client that polls for a free key gets it while our tasks take turns.
+async fn turns_of_a_poller(builder: LockManagerBuilder, sections: usize) -> u64 {
+    let server = Arc::new(RedisServer::start());
+    let locks = builder.connect(&server.url()).await.unwrap();
+    let turns = Arc::new(AtomicU64::new(0));
+    let mut client = server.connect().unwrap();
+    let storm = Storm::new(ms(5), {
+        let turns = Arc::clone(&turns);
+        move || {
+            let set = ["SET", KEY, "poller", "NX", "PX", "10000"];
+            if client.call(&set).unwrap() != Reply::Nil {
+                turns.fetch_add(1, Ordering::AcqRel);
+                client.call(&["DEL", KEY]).unwrap();
+            }
+        }
+    });
+    eventually(SOON, || storm.rounds() > 0);
+    let before = turns.load(Ordering::Acquire);
+    take_turns(&[locks], 4, sections, ms(1)).await;
+    let turns = turns.load(Ordering::Acquire) - before;
+    drop(storm);
+    turns
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sharing_gives_clients_that_poll_their_turn() {
+    let shared = LockManager::builder().share_with_others(true);
+    let turns = turns_of_a_poller(shared, 5).await;
+    assert!(turns >= 5, "{turns} turns beside 20 of ours");
+}

@@ -1,0 +1,352 @@
+//! Code of others runs in the middle of the library: wakers, drops, tracing subscribers, spawns. It
+//! may call the library, and it may panic.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
+
+use lock_core::{LockGuard, LockManager, LockWatch, Lost};
+use test_support::fixtures::{
+    KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, keys, ms, multi_thread_runtime,
+};
+use test_support::{RedisServer, eventually_async, helper};
+use tests::{run_within, shut_down};
+
+use super::connect;
+use super::probe::{self, EXPLOSIVE};
+
+/// A task as its waker owns it: what it holds goes when the last waker goes.
+struct Owned {
+    watch: Option<LockWatch>,
+    woken: AtomicUsize,
+    inner: Waker,
+}
+
+impl Owned {
+    fn new(watch: Option<LockWatch>, inner: Waker) -> Arc<Self> {
+        Arc::new(Self {
+            watch,
+            woken: AtomicUsize::new(0),
+            inner,
+        })
+    }
+}
+
+impl Wake for Owned {
+    fn wake(self: Arc<Self>) {
+        probe::check("a wake-up");
+        self.woken.fetch_add(1, Ordering::AcqRel);
+        self.inner.wake_by_ref();
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        probe::check("the drop of a waker");
+        if let Some(watch) = &self.watch {
+            let _ = watch.is_lost();
+            let _ = watch.remaining();
+        }
+    }
+}
+
+fn poll_lost(lost: &mut Lost, waker: &Waker) -> Poll<()> {
+    Pin::new(lost).poll(&mut Context::from_waker(waker))
+}
+
+/// Wakers are cloned, replaced, woken and dropped: by the poll, by the loss, by the drop.
+#[test]
+fn a_task_that_its_waker_owns_may_ask_about_the_lock_as_it_goes() {
+    run_within(SOON, || {
+        let locks = LockManager::in_memory();
+        let runtime = multi_thread_runtime(1);
+        probe::install();
+        let guard = runtime.block_on(locks.lock(NAME).acquire()).unwrap();
+        let waker = || Waker::from(Owned::new(Some(guard.watch()), Waker::noop().clone()));
+        let mut lost = guard.lost();
+        let mut other = guard.watch().lost();
+        let _entered = runtime.enter();
+        for _ in 0..3 {
+            // The one before is replaced, and with it goes its task.
+            assert!(poll_lost(&mut lost, &waker()).is_pending());
+            assert!(poll_lost(&mut other, &waker()).is_pending());
+        }
+        drop(lost);
+        drop(guard);
+        drop(other);
+    });
+    probe::assert_no_violation();
+}
+
+/// The same where the background thread wakes, on a server: at a loss that is told.
+#[test]
+fn a_loss_wakes_and_drops_outside_of_all_mutexes() {
+    let server = Arc::new(RedisServer::start());
+    run_within(SOON, move || {
+        let runtime = multi_thread_runtime(2);
+        runtime.block_on(async {
+            let locks = connect(&server).await;
+            let guard = locks.lock(NAME).ttl(ms(400)).acquire().await.unwrap();
+            let mut lost = guard.lost();
+            let owned = Owned::new(Some(guard.watch()), Waker::noop().clone());
+            assert!(poll_lost(&mut lost, &Waker::from(Arc::clone(&owned))).is_pending());
+            server.cli(&["DEL", KEY]);
+            eventually_async(SOON, async || owned.woken.load(Ordering::Acquire) == 1).await;
+            assert!(guard.is_lost());
+        });
+    });
+    probe::assert_no_violation();
+}
+
+/// Polls a future with a waker that watches what runs where.
+struct Watched<F>(Pin<Box<F>>);
+
+impl<F: Future> Future for Watched<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let waker = Waker::from(Owned::new(None, cx.waker().clone()));
+        self.0.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+}
+
+fn watched<F: Future>(future: F) -> Watched<F> {
+    Watched(Box::pin(future))
+}
+
+/// All that a manager does, with a watching waker at each poll: acquire, wait, hand over, renew,
+/// lose, cancel, release, reconnect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_foreign_runs_under_a_mutex() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..16 {
+        let locks = locks.clone();
+        tasks.spawn(async move {
+            for round in 0..20 {
+                let name = format!("key:{}", (number + round) % 4);
+                let request = locks.lock(name).ttl(ms(300)).wait(SOON);
+                match round % 4 {
+                    0 => {
+                        let guard = watched(request.acquire()).await.unwrap();
+                        let mut lost = pin!(watched(guard.lost()));
+                        let _ = tokio::time::timeout(ms(1), &mut lost).await;
+                        // Connections are cut all the time.
+                        let _ = watched(guard.renew()).await;
+                        let _ = watched(guard.release()).await;
+                    }
+                    1 => drop(watched(request.acquire()).await.unwrap()),
+                    2 => {
+                        let dropped = watched(request.acquire());
+                        let _ = tokio::time::timeout(ms(2), dropped).await;
+                    }
+                    _ => drop(watched(request.run(async |_| ())).await),
+                }
+            }
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    shut_down(&locks).await;
+    assert_eq!(keys(&server), Vec::<String>::new());
+    probe::assert_no_violation();
+}
+
+/// A spawn on a runtime that shuts down drops its task at once, in the middle of the call.
+#[test]
+fn runtimes_that_are_dropped_under_load_hang_nothing() {
+    const RUNTIMES: usize = 150;
+    let server = Arc::new(RedisServer::start());
+    run_within(SOON * 3, move || {
+        let staying = multi_thread_runtime(1);
+        let locks = staying.block_on(connect(&server));
+        for number in 0..RUNTIMES {
+            let going = multi_thread_runtime(2);
+            for task in 0..4 {
+                let locks = locks.clone();
+                going.spawn(async move {
+                    loop {
+                        let request = locks.lock(format!("going:{task}")).ttl(LONG);
+                        if let Ok(guard) = request.acquire().await {
+                            let _ = guard.release().await;
+                        }
+                    }
+                });
+            }
+            std::thread::sleep(ms(number as u64 % 8));
+            drop(going);
+        }
+        // The manager works on, and what was under way is taken back.
+        let held = staying.block_on(locks.lock(NAME).acquire()).unwrap();
+        staying.block_on(held.release()).unwrap();
+        staying.block_on(shut_down(&locks));
+        assert_eq!(keys(&server), Vec::<String>::new());
+    });
+}
+
+/// A thread that is not a task of the runtime is not dropped with it: it is told.
+#[test]
+fn calls_on_a_runtime_that_was_shut_down_end() {
+    let server = RedisServer::start();
+    let process = helper!("lock-holder")
+        .env("DISTRIBUTED_LOCK_URL", server.url())
+        .arg("shut-down")
+        .spawn();
+    let said = process.record(SOON, |record| record.get("shut_down").is_some());
+    for outcome in said["shut_down"].as_array().unwrap() {
+        let outcome = outcome.as_str().unwrap();
+        assert!(outcome.contains("it is shutting down"), "{said}");
+    }
+}
+
+async fn assert_held_for(span: std::time::Duration, held: &LockGuard) {
+    let until = Instant::now() + span;
+    while Instant::now() < until {
+        assert!(!held.is_lost(), "it is not renewed any more");
+        tokio::time::sleep(ms(10)).await;
+    }
+}
+
+/// The event "lock lost" comes from the background thread. It goes on renewing, telling of losses,
+/// and releasing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_that_panics_ends_nothing() {
+    let ttl = ms(600);
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let calm = locks.lock("calm").ttl(ttl).acquire().await.unwrap();
+    let mut robbed = Vec::new();
+    for number in 0..5 {
+        let name = format!("{EXPLOSIVE}:{number}");
+        robbed.push(locks.lock(name).ttl(ttl).acquire().await.unwrap());
+    }
+    for guard in &robbed {
+        server.cli(&["DEL", guard.key()]);
+    }
+    for guard in &robbed {
+        let told = tokio::time::timeout(ttl + NOTICE + SLACK, guard.lost()).await;
+        told.expect("the loss is told in time");
+    }
+    assert_held_for(ttl * 2, &calm).await;
+    let late = locks.lock("late").ttl(ttl).acquire().await.unwrap();
+    assert_held_for(ttl * 2, &late).await;
+    server.cli(&["DEL", "lock:late"]);
+    let asked = Instant::now();
+    late.lost().await;
+    assert!(
+        asked.elapsed() < ttl / 3 + NOTICE + SLACK,
+        "{:?}",
+        asked.elapsed()
+    );
+    // Their releases are told that they are not ours, and that is an event as well.
+    drop(robbed);
+    drop(calm);
+    shut_down(&locks).await;
+    assert_eq!(keys(&server), Vec::<String>::new());
+    assert!(locks.stats().panics >= 5, "{:?}", locks.stats());
+    probe::assert_no_violation();
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("the waker panics");
+    }
+}
+
+/// One of a hundred who wait for the loss has a waker that panics. The others are woken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waker_that_panics_keeps_nobody_asleep() {
+    let ttl = ms(400);
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let guard = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
+    let mut panicking: Vec<_> = (0..3).map(|_| guard.lost()).collect();
+    for lost in &mut panicking {
+        assert!(poll_lost(lost, &Waker::from(Arc::new(Panics))).is_pending());
+    }
+    let told: Vec<_> = (0..100).map(|_| tokio::spawn(guard.lost())).collect();
+    tokio::task::yield_now().await;
+    server.cli(&["DEL", KEY]);
+    for told in told {
+        let told = tokio::time::timeout(ttl + NOTICE + SLACK, told).await;
+        told.expect("each is woken").unwrap();
+    }
+    let calm = locks.lock("calm").ttl(ttl).acquire().await.unwrap();
+    assert_held_for(ttl * 2, &calm).await;
+    assert_eq!(locks.stats().panics, 3);
+}
+
+/// A waiter whose waker panics is told that the line broke. The others hear of their grants all the
+/// same, over a new line.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_waker_panics_ends_no_notifications() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock("held").ttl(LONG).acquire().await.unwrap();
+    let request = locks.lock("held").ttl(LONG).wait(LONG);
+    let mut panicking = Box::pin(request.acquire());
+    let mut poll = |waker: &Waker| {
+        let polled = panicking.as_mut().poll(&mut Context::from_waker(waker));
+        assert!(polled.is_pending());
+    };
+    let started = Instant::now();
+    while server.cli(&["EXISTS", "{lock:held}:q"]).integer() == 0 {
+        assert!(started.elapsed() < SOON);
+        poll(Waker::noop());
+        tokio::time::sleep(ms(5)).await;
+    }
+    tokio::time::sleep(ms(50)).await;
+    for _ in 0..3 {
+        poll(&Waker::from(Arc::new(Panics)));
+    }
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let subscribers = || server.cli(&["PUBSUB", "CHANNELS", "lk1:*"]).array().len();
+    eventually_async(SOON, async || subscribers() == 1).await;
+    assert!(locks.stats().panics >= 1);
+    // A waiter is granted the lock by a notification, long before it would poll.
+    let guard = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(locks.lock(NAME).ttl(LONG).wait(SOON).acquire());
+    eventually_async(SOON, async || server.cli(&["EXISTS", QUEUE]).integer() == 1).await;
+    let monitor = server.monitor();
+    guard.release().await.unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    let published = monitor.stop();
+    let grants = published
+        .all()
+        .iter()
+        .filter(|sent| sent.name() == "PUBLISH" && sent.words[2].starts_with("g "));
+    assert_eq!(grants.count(), 1, "it was granted by a notification");
+    drop((next, panicking, held));
+    shut_down(&locks).await;
+}
+
+/// Thousands of tasks work under one lock. With a list of them it took minutes.
+#[tokio::test]
+async fn many_watchers_of_one_lock_cost_no_more_than_each_by_itself() {
+    const WATCHERS: usize = 30_000;
+    let locks = LockManager::in_memory();
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let mut watchers: Vec<_> = (0..WATCHERS).map(|_| guard.lost()).collect();
+    let wakers = [(); 2].map(|()| Waker::from(Owned::new(None, Waker::noop().clone())));
+    let work = async {
+        for waker in &wakers {
+            for lost in &mut watchers {
+                assert!(poll_lost(lost, waker).is_pending());
+            }
+        }
+        drop(watchers);
+    };
+    let started = Instant::now();
+    work.await;
+    // A millisecond for a thousand, and a hundred times as much for a busy machine.
+    assert!(started.elapsed() < SOON / 4, "{:?}", started.elapsed());
+}

@@ -1,0 +1,204 @@
+//! Renewal, loss and release of held locks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lock_core::{Dialect, LockError, LockGuard, LockManager};
+use test_support::fixtures::{
+    AT_ONCE, KEY, NAME, QUEUE, SLACK, SOON, current_thread_runtime, keys, ms,
+};
+use test_support::{RedisServer, eventually, eventually_async};
+use tests::{assert_nothing_left, granted, shut_down, start_waiter};
+use tokio::sync::oneshot;
+
+use super::connect;
+
+/// Short enough for a test to wait for a renewal, and long enough that a busy machine renews in time.
+const TTL: Duration = ms(600);
+
+/// Each of two runtimes has a connection of its own. In the dialect of deadlines a renewal
+/// replaces the value that the next one compares with.
+#[test]
+fn renewals_that_overtake_each_other_lose_nothing() {
+    let server = RedisServer::start();
+    for dialect in Dialect::ALL {
+        let here = current_thread_runtime();
+        let guard = here.block_on(async {
+            let locks = LockManager::builder().dialect(dialect);
+            let locks = locks.connect(&server.url()).await.unwrap();
+            let request = locks.lock(NAME).ttl(Duration::from_secs(10));
+            request.acquire().await.unwrap()
+        });
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    current_thread_runtime().block_on(async {
+                        for _ in 0..200 {
+                            guard
+                                .renew()
+                                .await
+                                .unwrap_or_else(|e| panic!("{dialect}: {e}"));
+                        }
+                    });
+                });
+            }
+        });
+        here.block_on(guard.release()).unwrap();
+        assert_eq!(keys(&server), Vec::<String>::new(), "{dialect}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_longer_than_its_ttl_keeps_its_lock() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let request = locks.lock(NAME).ttl(ms(300));
+    let value = || server.cli(&["GET", KEY]);
+    let body = async |held: &LockGuard| {
+        let before = value();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(value(), before);
+        held.is_lost()
+    };
+    assert!(!request.run(body).await.unwrap());
+    assert_nothing_left(&server, &locks).await;
+}
+
+/// The keeper has a thread of its own.
+#[test]
+fn a_blocked_executor_keeps_its_lock() {
+    let server = RedisServer::start();
+    current_thread_runtime().block_on(async {
+        let locks = connect(&server).await;
+        let request = locks.lock(NAME).ttl(ms(300));
+        let held = request.acquire().await.unwrap();
+        let before = server.cli(&["GET", KEY]);
+        thread::sleep(Duration::from_secs(1));
+        assert!(!held.is_lost());
+        assert_eq!(server.cli(&["GET", KEY]), before);
+        held.release().await.unwrap();
+        assert_eq!(keys(&server), Vec::<String>::new());
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_key_is_a_lost_lock() {
+    struct Dropped(Arc<AtomicBool>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let gone = Arc::new(AtomicBool::new(false));
+    let body_ends = Dropped(Arc::clone(&gone));
+    let (begun, begins) = oneshot::channel();
+    let request = locks.lock(NAME).ttl(TTL);
+    let running = tokio::spawn(request.run(async move |_| {
+        let _ends = body_ends;
+        begun.send(()).unwrap();
+        std::future::pending::<()>().await;
+    }));
+    begins.await.unwrap();
+    let deleted = Instant::now();
+    assert_eq!(server.cli(&["DEL", KEY]).integer(), 1);
+    let out = tokio::time::timeout(SOON, running).await.unwrap().unwrap();
+    let took = deleted.elapsed();
+    assert!(matches!(out, Err(LockError::Lost)), "{out:?}");
+    assert!(gone.load(Ordering::Acquire));
+    // The next renewal tells, and that is due within a third of the ttl.
+    assert!(took < TTL / 3 + SLACK, "{took:?}");
+    assert_eq!(keys(&server), Vec::<String>::new(), "it was made again");
+}
+
+#[test]
+fn a_guard_that_goes_with_its_runtime_is_released() {
+    let server = RedisServer::start();
+    let runtime = current_thread_runtime();
+    // One manager outlives the runtime, another one ends with it.
+    let outer = runtime.block_on(connect(&server));
+    runtime.block_on(async {
+        let inner = connect(&server).await;
+        for (number, locks) in [&outer, &inner].into_iter().enumerate() {
+            let held = locks.lock(format!("n{number}")).acquire().await.unwrap();
+            tokio::spawn(async move {
+                std::future::pending::<()>().await;
+                drop(held);
+            });
+        }
+        tokio::task::yield_now().await;
+    });
+    assert_eq!(keys(&server).len(), 2);
+    drop(runtime);
+    eventually(AT_ONCE, || keys(&server).is_empty());
+}
+
+#[test]
+fn a_guard_is_released_outside_of_any_current_thread_runtime() {
+    let server = RedisServer::start();
+    let runtime = current_thread_runtime();
+    let take = async {
+        let locks = connect(&server).await;
+        locks.lock(NAME).acquire().await.unwrap()
+    };
+    let held = runtime.block_on(take);
+    drop(runtime);
+    assert!(!held.is_lost());
+    assert_eq!(keys(&server), [KEY]);
+    thread::spawn(move || drop(held)).join().unwrap();
+    eventually(AT_ONCE, || keys(&server).is_empty());
+}
+
+/// Of a waiter too, which has to hand on what it may be given.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_goes_with_its_runtime_is_passed_over() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let ending = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    ending.spawn(locks.lock(NAME).wait(SOON).acquire());
+    eventually_async(SOON, async || server.cli(&["ZCARD", QUEUE]).integer() == 1).await;
+    let staying = start_waiter(&server, locks.lock(NAME).wait(SOON), 2).await;
+    ending.shutdown_background();
+    held.release().await.unwrap();
+    granted(AT_ONCE, staying).await.release().await.unwrap();
+    assert_nothing_left(&server, &locks).await;
+}
+
+/// Nothing of ours is immortal, and of what is not needed any more nothing stays but the
+/// fencing counters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_key_expires_and_none_outlives_its_use() {
+    let server = RedisServer::start();
+    let shared = LockManager::builder().share_with_others(true);
+    let shared = shared.connect(&server.url()).await.unwrap();
+    for locks in [connect(&server).await, shared] {
+        let tagged = locks.lock("{tag}:job").acquire().await.unwrap();
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        let first = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
+        let second = start_waiter(&server, locks.lock(NAME).wait(SOON), 2).await;
+        let short = locks.lock(NAME).wait(ms(50));
+        assert!(short.try_acquire().await.unwrap().is_none());
+        let all = server.cli(&["KEYS", "*"]);
+        assert!(all.array().len() >= 5, "{all:?}");
+        for key in all.array() {
+            let left = server.cli(&["PTTL", key.text()]).integer();
+            assert!(left > 0, "{key:?} has no expiry: {left}");
+            assert!(left <= 86_400_000, "{key:?} lives for {left} ms");
+        }
+        drop(tagged);
+        drop(held);
+        drop(granted(AT_ONCE, first).await);
+        granted(AT_ONCE, second).await.release().await.unwrap();
+        shut_down(&locks).await;
+        // The grace after the last hand-over is over by itself.
+        eventually_async(AT_ONCE, async || keys(&server).is_empty()).await;
+    }
+}

@@ -1,0 +1,180 @@
+//! The scripts, run as their headers say.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use test_support::RedisServer;
+use test_support::fixtures::{SOON, keys};
+
+const FOLDER: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../lock-core/src/backend/redis/scripts"
+);
+
+/// The command in the header of a script, in one line.
+fn by_hand(script: &str) -> String {
+    let source = std::fs::read_to_string(format!("{FOLDER}/{script}")).unwrap();
+    let header = source
+        .lines()
+        .skip_while(|line| !line.starts_with("-- By hand"))
+        .skip(1)
+        .map_while(|line| line.strip_prefix("--   "));
+    let command: Vec<_> = header
+        .map(|line| line.trim_end_matches('\\').trim())
+        .collect();
+    assert!(!command.is_empty(), "{script} does not say how to run it");
+    command.join(" ")
+}
+
+/// Runs it in bash, in its folder, as its header says; only the port is ours.
+fn run(server: &RedisServer, script: &str) -> Vec<String> {
+    let found = Command::new("redis-cli")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status();
+    assert!(
+        found.is_ok(),
+        "the scripts are run by hand with `redis-cli`, which is not there; install it \
+         (Debian, Ubuntu: redis-tools; Fedora, Alpine, macOS: with the server)"
+    );
+    let to_our_server = format!(
+        "set -eu; redis-cli() {{ command redis-cli -p {} \"$@\"; }}; {}",
+        server.port(),
+        by_hand(script)
+    );
+    let path = Path::new(FOLDER).join(script);
+    let output = Command::new("bash")
+        .args(["-c", &to_our_server])
+        .current_dir(path.parent().expect("it is in a folder"))
+        .output()
+        .expect("the command in the header is one for bash");
+    let (said, complained) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{script}: {said}{complained}");
+    assert_eq!(complained, "", "{script}");
+    said.lines().map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn each_runs_as_its_header_says() {
+    let server = RedisServer::start();
+    assert_eq!(run(&server, "release.lua")[0], "gone");
+    assert_eq!(run(&server, "renew.lua")[0], "gone");
+    assert_eq!(keys(&server), Vec::<String>::new());
+
+    let held = run(&server, "acquire.lua");
+    assert_eq!(held[0], "held");
+    assert_eq!(held[3], "30000");
+    let value = server.cli(&["GET", "lock:a"]);
+    let words: Vec<_> = value.text().split(' ').collect();
+    assert!(words[0].starts_with("lk1:"), "{value:?}");
+    assert_eq!(words[1], held[2], "the token");
+    let since: i64 = words[2].parse().unwrap();
+    let now_us: i64 = held[1].parse().unwrap();
+    assert_eq!(since, now_us / 1000, "when it was granted");
+    assert_eq!(words[3], "by-hand");
+
+    // Asking again is having asked once.
+    let again = run(&server, "acquire.lua");
+    assert_eq!((&*again[0], &again[2]), ("held", &held[2]));
+    server.cli(&["PEXPIRE", "lock:a", "5000"]);
+    let renewed = run(&server, "renew.lua");
+    assert_eq!((&*renewed[0], &renewed[2]), ("held", &held[2]));
+    assert_eq!(renewed[3], "30000");
+    assert!(server.cli(&["PTTL", "lock:a"]).integer() > 25_000);
+    assert_eq!(run(&server, "release.lua")[0], "released");
+    assert_eq!(keys(&server), Vec::<String>::new());
+}
+
+#[test]
+fn those_of_the_dialects_run_as_their_headers_say() {
+    let server = RedisServer::start();
+    let run = |script: &str| run(&server, &format!("dialects/{script}"))[0].clone();
+    let pttl = || server.cli(&["PTTL", "lock:a"]).integer();
+
+    assert_eq!(run("extend.lua"), "gone");
+    assert_eq!(run("release.lua"), "gone");
+    assert_eq!(run("setnx_expire.lua"), "held");
+    assert_eq!(run("setnx_expire.lua"), "held", "asking again");
+    assert_eq!(server.cli(&["GET", "lock:a"]).text(), "me");
+    server.cli(&["PEXPIRE", "lock:a", "5000"]);
+    assert_eq!(run("extend.lua"), "held");
+    assert!(pttl() > 25_000);
+    assert_eq!(run("deadline_take.lua"), "busy", "it is no deadline");
+    assert_eq!(run("release.lua"), "held");
+    assert_eq!(keys(&server), Vec::<String>::new());
+
+    assert_eq!(run("repair.lua"), "gone");
+    server.cli(&["SET", "lock:a", "them"]);
+    assert_eq!(run("setnx_expire.lua"), "busy");
+    assert_eq!(run("repair.lua"), "held");
+    assert!(pttl() > 25_000);
+    assert_eq!(run("repair.lua"), "gone", "it has an expiry now");
+    server.cli(&["DEL", "lock:a"]);
+
+    // The deadline that the headers name has passed long ago.
+    server.cli(&["SET", "lock:a", "1763700000000"]);
+    assert_eq!(run("deadline_extend.lua"), "gone");
+    assert_eq!(run("deadline_release.lua"), "gone");
+    assert_eq!(run("deadline_take.lua"), "held");
+    assert!(pttl() > 25_000);
+    assert_eq!(run("deadline_take.lua"), "busy");
+    assert_eq!(run("deadline_release.lua"), "gone", "another deadline");
+}
+
+/// A renewal got no answer, and the deadline before it has passed: what stands there may be the
+/// next holder's, who happened to write the same.
+#[test]
+fn a_deadline_that_only_may_be_ours_is_left_alone() {
+    let server = RedisServer::start();
+    let ahead = SystemTime::now() + SOON;
+    let ahead = ahead.duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let ahead = ahead.to_string();
+    for (confirmed, answer) in [("1763700000000", "gone"), (&ahead, "held")] {
+        server.cli(&["SET", "lock:a", &ahead]);
+        for (script, until) in [("deadline_extend", &*ahead), ("deadline_release", "0")] {
+            let file = format!("{FOLDER}/dialects/{script}.lua");
+            let text = std::fs::read_to_string(Path::new(&file)).unwrap();
+            let call = [
+                "EVAL", &text, "1", "lock:a", until, "100", confirmed, &ahead,
+            ];
+            let said = server.cli(&call);
+            assert_eq!(said.array()[0].text(), answer, "{script} {confirmed}");
+        }
+        let left = server.cli(&["EXISTS", "lock:a"]).integer();
+        assert_eq!(left == 1, answer == "gone");
+    }
+}
+
+/// drive.lua is a part of two others; every other file is run above.
+#[test]
+fn there_is_no_other_script() {
+    let scripts_in = |folder: &str| {
+        let mut files: Vec<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != "dialects")
+            .collect();
+        files.sort_unstable();
+        files
+    };
+    assert_eq!(
+        scripts_in(FOLDER),
+        ["acquire.lua", "drive.lua", "release.lua", "renew.lua"]
+    );
+    assert_eq!(
+        scripts_in(&format!("{FOLDER}/dialects")),
+        [
+            "deadline_extend.lua",
+            "deadline_release.lua",
+            "deadline_take.lua",
+            "extend.lua",
+            "release.lua",
+            "repair.lua",
+            "setnx_expire.lua"
+        ]
+    );
+}

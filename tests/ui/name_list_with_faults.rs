@@ -1,9 +1,0 @@
-use lock_core::{LockError, distributed_lock};
-
-#[distributed_lock(name = ["order:{ordr_id}", "", concat!("x")])]
-async fn f(order_id: u64) -> Result<(), LockError> {
-    let _ = order_id;
-    Ok(())
-}
-
-fn main() {}

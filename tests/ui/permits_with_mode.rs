@@ -1,8 +1,0 @@
-use lock_core::{LockError, distributed_lock};
-
-#[distributed_lock(name = "x", permits = 4, mode = exclusive)]
-async fn f() -> Result<(), LockError> {
-    Ok(())
-}
-
-fn main() {}

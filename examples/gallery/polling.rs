@@ -61,7 +61,7 @@ impl Longest {
             "still waits after"
         };
         let (wait, sections) = (ms(self.wait), self.sections);
-        format!("{waits} {wait}, while {sections} others go first")
+        format!("{waits} {wait}, while {sections} other sections run")
     }
 }
 

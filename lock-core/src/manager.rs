@@ -256,7 +256,7 @@ impl LockManagerBuilder {
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
         self.config.check()?;
         match url::scheme(url)? {
-            UrlScheme::Memory => Ok(self.build_in_memory()),
+            UrlScheme::Memory => self.try_in_memory(),
             #[cfg(feature = "redis")]
             UrlScheme::Redis => self.connect_redis(url).await,
         }

@@ -1,6 +1,5 @@
 //! Tests that need more than one module.
 
-#[cfg(feature = "redis")]
 mod guide;
 mod lock_state;
 mod model;

@@ -31,14 +31,14 @@ const fn fails(code: u8) -> Result<u8, Failure> {
     }
 }
 
-#[distributed_lock(name = "leave", manager = locks)]
+#[distributed_lock(name = "leave", wait = "0s", manager = locks)]
 async fn question_mark(locks: &LockManager, code: u8) -> Result<u8, Failure> {
     let one = fails(code)?;
     tokio::task::yield_now().await;
     Ok(one + 1)
 }
 
-#[distributed_lock(name = "leave", manager = locks)]
+#[distributed_lock(name = "leave", wait = "0s", manager = locks)]
 async fn early(locks: &LockManager, early: bool) -> Result<u8, Failure> {
     if early {
         return Ok(1);
@@ -66,7 +66,7 @@ async fn never_entering_it_converts_the_error() {
     assert!(matches!(early(&locks, true).await, Err(Failure::Lock(_))));
 }
 
-#[distributed_lock(name = "leave", manager = locks)]
+#[distributed_lock(name = "leave", wait = "0s", manager = locks)]
 async fn panics(locks: &LockManager) -> Result<(), LockError> {
     tokio::task::yield_now().await;
     assert!(!is_held(locks, "leave").await, "on purpose");
@@ -97,7 +97,7 @@ impl Drop for Dropped<'_> {
     }
 }
 
-#[distributed_lock(name = "leave", manager = locks)]
+#[distributed_lock(name = "leave", wait = "0s", manager = locks)]
 async fn endless(locks: &LockManager, dropped: &AtomicBool) -> Result<(), LockError> {
     let _dropped = Dropped(dropped);
     std::future::pending().await
@@ -139,13 +139,13 @@ async fn when_the_lock_is_lost() {
     let dropped = AtomicBool::new(false);
     let soon = Duration::from_secs(10);
     let answer = tokio::time::timeout(soon, robbed(&locks, &server, &dropped)).await;
-    assert!(matches!(answer, Ok(Err(LockError::Lost))), "{answer:?}");
+    assert!(matches!(answer, Ok(Err(LockError::Lost { .. }))), "{answer:?}");
     assert!(dropped.load(Ordering::SeqCst));
     let answer = tokio::time::timeout(soon, robbed_of_another(&locks, &server)).await;
-    assert!(matches!(answer, Ok(Some(LockError::Lost))), "{answer:?}");
+    assert!(matches!(answer, Ok(Some(LockError::Lost { .. }))), "{answer:?}");
 }
 
-#[distributed_lock(name = "leave", manager = locks)]
+#[distributed_lock(name = "leave", wait = "0s", manager = locks)]
 async fn takes<'a>(
     locks: &LockManager,
     used: Dropped<'a>,
@@ -186,7 +186,7 @@ impl Drop for WhenDropped<'_> {
     }
 }
 
-#[distributed_lock(name = "leave", manager = locks)]
+#[distributed_lock(name = "leave", wait = "0s", manager = locks)]
 async fn uses(locks: &LockManager, argument: WhenDropped<'_>) -> Result<bool, LockError> {
     Ok(argument.was_held())
 }
@@ -206,7 +206,7 @@ async fn drops_what_it_used_before_the_release() {
     );
 }
 
-#[distributed_lock(name = "leave", manager = locks)]
+#[distributed_lock(name = "leave", wait = "0s", manager = locks)]
 async fn one_expression(locks: &LockManager) -> Result<u8, LockError> {
     Ok(1)
 }

@@ -25,7 +25,6 @@ mod options;
 mod outside;
 mod run_time;
 mod signatures;
-mod ticks;
 
 use std::time::Duration;
 

@@ -32,12 +32,12 @@ fn busy(_: LockError) -> Status {
     Status::Busy
 }
 
-#[distributed_lock(name = "mapped", manager = locks, on_error = |e| busy(e))]
+#[distributed_lock(name = "mapped", wait = "0s", manager = locks, on_error = |e| busy(e))]
 async fn without_a_result(locks: &LockManager) -> Status {
     Status::Done
 }
 
-#[distributed_lock(name = "mapped", manager = locks, on_error = |e| drop(e))]
+#[distributed_lock(name = "mapped", wait = "0s", manager = locks, on_error = |e| drop(e))]
 async fn nothing(locks: &LockManager, ran: &AtomicBool) {
     ran.store(true, Ordering::SeqCst);
 }
@@ -56,7 +56,7 @@ async fn is_for_any_type() {
     assert!(ran.load(Ordering::SeqCst));
 }
 
-#[distributed_lock(name = "mapped", manager = locks, on_error = |e| Err(format!("{e}!"))?)]
+#[distributed_lock(name = "mapped", wait = "0s", manager = locks, on_error = |e| Err(format!("{e}!"))?)]
 async fn question(locks: &LockManager) -> Result<u8, Box<dyn std::error::Error + Send + Sync>> {
     Ok(1)
 }

@@ -128,7 +128,7 @@ async fn short(locks: &LockManager) -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(name = "cron", ttl = "5s", min_hold = "800ms", manager = locks)]
+#[distributed_lock(name = "cron", wait = "0s", ttl = "5s", min_hold = "800ms", manager = locks)]
 async fn dropped(locks: &LockManager) -> Result<(), LockError> {
     pending().await
 }

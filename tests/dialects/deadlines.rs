@@ -100,9 +100,9 @@ async fn a_loser_s_getset_costs_the_winner_its_renewal() {
     server.cli(&["GETSET", KEY, &deadline_in(700)]);
     assert!(!held.is_lost(), "nobody takes it over before its deadline");
     let error = held.renew().await.unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
     let error = held.release().await.unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
     assert!(refusal(&locks).await.is_contended());
     let wait = ms(700) + TOLERANCE + SLACK;
     let held = locks.lock(NAME).wait(wait).acquire().await;
@@ -188,7 +188,7 @@ async fn a_release_without_an_answer_is_not_sent_again() {
     let LockError::Backend(error) = error else {
         panic!("{error}");
     };
-    assert_eq!(error.kind(), BackendErrorKind::Unsettled);
+    assert_eq!(error.kind(), BackendErrorKind::ReleaseUnconfirmed);
     assert!(!exists(&server, KEY), "the first copy was carried out");
     // Somebody else has it by now, until the very same moment.
     server.cli(&["SET", KEY, &written]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use lock_core::{BackendErrorKind, Dialect, LockError, LockManager};
+use lock_core::{Handover, BackendErrorKind, Dialect, LockError, LockManager};
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
 use test_support::{Lost, Proxy, RedisServer, eventually_async};
 use tests::{SET_NX_PX, WATCH_MULTI, acquire_and_release, shut_down};
@@ -116,7 +116,7 @@ async fn any_mix_of_them_on_one_key_excludes() {
     for dialect in OWNERS {
         managers.push(connect_in(dialect, &server.url()).await);
     }
-    let native = LockManager::builder().share_with_others(true);
+    let native = LockManager::builder().handover(Handover::YieldToOthers);
     managers.push(native.connect(&server.url()).await.unwrap());
     for locks in managers.iter().chain(&managers) {
         let locks = locks.clone();
@@ -220,10 +220,10 @@ async fn what_was_taken_away_is_lost() {
                 server.cli(&["SET", KEY, theirs, "PX", "60000"]);
             }
             let error = held.renew().await.unwrap_err();
-            assert!(matches!(error, LockError::Lost), "{dialect}: {error}");
+            assert!(matches!(error, LockError::Lost { .. }), "{dialect}: {error}");
             assert!(held.is_lost());
             let error = held.release().await.unwrap_err();
-            assert!(matches!(error, LockError::Lost), "{dialect}: {error}");
+            assert!(matches!(error, LockError::Lost { .. }), "{dialect}: {error}");
             assert_eq!(exists(&server, KEY), theirs.is_some(), "{dialect}");
             server.cli(&["DEL", KEY]);
         }

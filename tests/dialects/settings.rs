@@ -9,7 +9,7 @@ use tests::{SET_NX_PX, connect};
 
 use super::{connect_in, refusal, value};
 
-fn fault(error: LockError) -> (Dialect, InvalidDialectReason) {
+fn reason(error: LockError) -> (Dialect, InvalidDialectReason) {
     match error {
         LockError::InvalidDialect {
             dialect, reason, ..
@@ -134,18 +134,18 @@ async fn a_ttl_that_does_not_fit_is_refused() {
         "{error}"
     );
     let refused = (Dialect::LuaSetnxExpire, InvalidDialectReason::WholeSeconds);
-    assert_eq!(fault(error), refused);
+    assert_eq!(reason(error), refused);
     let short = locks.lock(NAME).dialect(Dialect::DeadlineGetset);
     let error = short.ttl(ms(999)).acquire().await.unwrap_err();
     let refused = InvalidDialectReason::TooShort {
         shortest: Duration::from_secs(1),
     };
-    assert_eq!(fault(error), (Dialect::DeadlineGetset, refused));
+    assert_eq!(reason(error), (Dialect::DeadlineGetset, refused));
     assert!(!exists(&server, KEY));
     let builder = LockManager::builder().default_ttl(ms(1_500));
     let builder = builder.dialect(Dialect::LuaSetnxExpire);
     let error = builder.connect(&server.url()).await.unwrap_err();
-    assert_eq!(fault(error).1, InvalidDialectReason::WholeSeconds);
+    assert_eq!(reason(error).1, InvalidDialectReason::WholeSeconds);
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn locks_in_memory_have_no_dialect() {
         error.to_string().contains("connect to a Redis server"),
         "{error}"
     );
-    assert_eq!(fault(error), (SET_NX_PX, InvalidDialectReason::NoServer));
+    assert_eq!(reason(error), (SET_NX_PX, InvalidDialectReason::NoServer));
     let native = locks.lock(NAME).dialect(Dialect::Native);
     native.acquire().await.unwrap().release().await.unwrap();
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, Renew};
+use lock_core::{Handover, BackendErrorKind, Dialect, LockError, LockGuard, LockManager, Renew};
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
 use test_support::{Direction, Lost, Proxy, RedisServer, eventually_async};
 use tests::{SET_NX_PX, WATCH_MULTI, shut_down};
@@ -187,7 +187,7 @@ async fn an_unsettled_release_does_not_hold_up_a_shutdown() {
     let written = value(&server);
     proxy.lose_next(Lost::Reply, written);
     let error = held.release().await.unwrap_err();
-    assert_eq!(kind(&error), Some(BackendErrorKind::Unsettled), "{error}");
+    assert_eq!(kind(&error), Some(BackendErrorKind::ReleaseUnconfirmed), "{error}");
     let drained = tokio::time::timeout(SOON / 4, locks.shutdown()).await;
     drained.expect("nothing can be done any more").unwrap();
 }
@@ -330,7 +330,7 @@ async fn a_key_that_goes_while_it_is_looked_at_is_free() {
 /// again.
 #[tokio::test]
 async fn a_connection_that_was_idle_costs_no_ttl() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         let server = RedisServer::start();
         let proxy = Proxy::in_front_of(&server);
         let locks = connect_in(dialect, &proxy.url()).await;
@@ -346,7 +346,7 @@ async fn a_connection_that_was_idle_costs_no_ttl() {
 /// What is held is renewed, released and kept, also by a server that takes no more writes.
 #[tokio::test]
 async fn a_server_without_memory_renews_and_releases() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         let server = RedisServer::start();
         let locks = connect_in(dialect, &server.url()).await;
         let held = locks.lock(NAME).acquire().await.unwrap();
@@ -390,7 +390,7 @@ async fn deadlines_of_ours_and_native_locks_exclude_each_other() {
     for dialect in [Dialect::DeadlineGetset, Dialect::Native] {
         let builder = LockManager::builder()
             .dialect(dialect)
-            .share_with_others(true);
+            .handover(Handover::YieldToOthers);
         let locks = builder.connect(&server.url()).await.unwrap();
         for task in 0..3 {
             let locks = locks.clone();

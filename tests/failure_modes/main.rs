@@ -19,7 +19,7 @@ use test_support::{Helper, Recording, helper};
 /// A process that holds [`NAME`], or waits for it first.
 fn holder(url: &str, ttl: Duration, wait: Duration) -> Helper {
     helper!("lock-holder")
-        .env("LOCK_URL", url)
+        .env("DISTRIBUTED_LOCK_URL", url)
         .arg("hold")
         .arg(NAME)
         .arg(ttl.as_millis().to_string())

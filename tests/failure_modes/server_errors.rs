@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockError, LockManager, Renew};
+use lock_core::{Handover, BackendErrorKind, LockError, LockManager, Renew};
 use test_support::fixtures::{
     AT_ONCE, COUNTER, KEY, NAME, QUEUE, SOON, exists, keys, ms, time_to_expiry,
 };
@@ -244,8 +244,8 @@ async fn f19_a_foreign_key_is_named_and_never_deleted() {
         };
         foreign(locks.lock(NAME).acquire().await.unwrap_err());
         foreign(locks.lock(NAME).wait(SOON).try_acquire().await.unwrap_err());
-        assert!(matches!(held.renew().await, Err(LockError::Lost)));
-        assert!(matches!(held.release().await, Err(LockError::Lost)));
+        assert!(matches!(held.renew().await, Err(LockError::Lost { .. })));
+        assert!(matches!(held.release().await, Err(LockError::Lost { .. })));
         shut_down(&locks).await;
         assert_eq!(server.cli(&["DUMP", KEY]), dump, "{write:?}");
         assert_eq!(server.cli(&["PTTL", KEY]).integer(), -1);
@@ -304,7 +304,7 @@ async fn f22_all_keys_of_a_lock_are_in_one_slot() {
     let node = RedisServer::options()
         .args(["--cluster-enabled", "yes"])
         .start();
-    let builder = LockManager::builder().share_with_others(true);
+    let builder = LockManager::builder().handover(Handover::YieldToOthers);
     let refused = builder.clone().connect(&node.url()).await;
     assert_eq!(backend_error_kind(refused), BackendErrorKind::Unsupported);
 

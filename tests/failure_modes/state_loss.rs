@@ -20,7 +20,7 @@ async fn next_above(last: u64, former: LockGuard, locks: &LockManager) {
         "{} after {last}",
         fencing_token(&next)
     );
-    assert!(matches!(former.release().await, Err(LockError::Lost)));
+    assert!(matches!(former.release().await, Err(LockError::Lost { .. })));
     next.renew().await.expect("the former took it away");
     next.release().await.unwrap();
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_core::{LockError, LockManager, NameFault, distributed_lock};
+use lock_core::{LockError, LockManager, InvalidNameReason, distributed_lock};
 use test_support::fixtures::{AT_ONCE, COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SOON, keys, ms};
 use test_support::{Direction, Proxy, RedisServer, eventually, eventually_async};
 use tests::{
@@ -241,14 +241,14 @@ async fn f52_names_are_short_text_and_values_do_not_run_together() {
     let long = "x".repeat(1025);
     let huge = "x".repeat(8 << 20);
     for (name, expected) in [
-        ("", NameFault::Empty),
-        (&long, NameFault::TooLong),
-        (&huge, NameFault::TooLong),
-        ("{a}{b}", NameFault::Braces),
-        ("{a}:q", NameFault::Companion),
+        ("", InvalidNameReason::Empty),
+        (&long, InvalidNameReason::TooLong),
+        (&huge, InvalidNameReason::TooLong),
+        ("{a}{b}", InvalidNameReason::Braces),
+        ("{a}:q", InvalidNameReason::Companion),
     ] {
         let error = locks.lock(name).wait(SOON).acquire().await.unwrap_err();
-        let LockError::InvalidName { fault, .. } = error else {
+        let LockError::InvalidName { reason, .. } = error else {
             panic!("{error}");
         };
         assert_eq!(fault, expected);

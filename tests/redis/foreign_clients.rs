@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lock_core::{LockError, LockManager, LockManagerBuilder};
+use lock_core::{Handover, LockError, LockManager, LockManagerBuilder};
 use test_support::fixtures::{AT_ONCE, KEY, NAME, SLACK, SOON, ms};
 use test_support::{RedisServer, Reply, eventually};
 use tests::{granted, shut_down, start_waiter};
@@ -80,7 +80,7 @@ async fn a_foreign_value_in_our_place_is_left_alone() {
     server.cli(&["SET", KEY, "theirs", "PX", "30000"]);
     tokio::time::timeout(TTL, held.lost()).await.unwrap();
     let error = held.release().await.unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
     shut_down(&locks).await;
     assert_eq!(server.cli(&["GET", KEY]).text(), "theirs");
     assert!(server.cli(&["PTTL", KEY]).integer() > 25_000);
@@ -134,7 +134,7 @@ async fn turns_of_a_poller(builder: LockManagerBuilder, sections: usize) -> u64 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sharing_gives_clients_that_poll_their_turn() {
-    let shared = LockManager::builder().share_with_others(true);
+    let shared = LockManager::builder().handover(Handover::YieldToOthers);
     let turns = turns_of_a_poller(shared, 5).await;
     assert!(turns >= 5, "{turns} turns beside 20 of ours");
 }

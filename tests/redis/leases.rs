@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lock_core::{Dialect, LockError, LockGuard, LockManager};
+use lock_core::{Handover, Dialect, LockError, LockGuard, LockManager};
 use test_support::fixtures::{
     AT_ONCE, KEY, NAME, QUEUE, SLACK, SOON, current_thread_runtime, keys, ms,
 };
@@ -23,7 +23,7 @@ const TTL: Duration = ms(600);
 #[test]
 fn renewals_that_overtake_each_other_lose_nothing() {
     let server = RedisServer::start();
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         let here = current_thread_runtime();
         let guard = here.block_on(async {
             let locks = LockManager::builder().dialect(dialect);
@@ -107,7 +107,7 @@ async fn a_deleted_key_is_a_lost_lock() {
     assert_eq!(server.cli(&["DEL", KEY]).integer(), 1);
     let out = tokio::time::timeout(SOON, running).await.unwrap().unwrap();
     let took = deleted.elapsed();
-    assert!(matches!(out, Err(LockError::Lost)), "{out:?}");
+    assert!(matches!(out, Err(LockError::Lost { .. })), "{out:?}");
     assert!(gone.load(Ordering::Acquire));
     // The next renewal tells, and that is due within a third of the ttl.
     assert!(took < TTL / 3 + SLACK, "{took:?}");
@@ -177,7 +177,7 @@ async fn a_waiter_that_goes_with_its_runtime_is_passed_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_expires_and_none_outlives_its_use() {
     let server = RedisServer::start();
-    let shared = LockManager::builder().share_with_others(true);
+    let shared = LockManager::builder().handover(Handover::YieldToOthers);
     let shared = shared.connect(&server.url()).await.unwrap();
     for locks in [connect(&server).await, shared] {
         let tagged = locks.lock("{tag}:job").acquire().await.unwrap();

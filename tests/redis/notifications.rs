@@ -1,6 +1,6 @@
 //! What may be published on a channel by others, and who can read it.
 
-use lock_core::{LockError, LockManager, NameFault};
+use lock_core::{LockError, LockManager, InvalidNameReason};
 use test_support::fixtures::{KEY, LONG, NAME, QUEUE, SOON, ms};
 use test_support::{Connection, RedisServer, eventually_async};
 use tests::{shut_down, start_waiter};
@@ -270,7 +270,7 @@ async fn garbage_on_the_channel_changes_nothing() {
         .release()
         .await
         .unwrap();
-    assert_eq!(locks.counts().panics, 0);
+    assert_eq!(locks.stats().panics, 0);
 }
 
 /// The prefix stands in the channel, so that an access list keeps tenants apart.
@@ -332,10 +332,10 @@ async fn a_prefix_is_at_most_64_bytes() {
         in_memory.map(drop),
     ] {
         let error = outcome.unwrap_err();
-        let LockError::InvalidName { fault, .. } = &error else {
+        let LockError::InvalidName { reason, .. } = &error else {
             panic!("{error}");
         };
-        assert_eq!(*fault, NameFault::PrefixTooLong);
+        assert_eq!(*fault, InvalidNameReason::PrefixTooLong);
         assert!(
             error.to_string().contains("longer than 64 bytes"),
             "{error}"

@@ -231,14 +231,14 @@ mod tests {
         let rows: [Row; 12] = [
             ("fencing token", |able| yes(able.fencing_token)),
             ("first in, first out", |able| yes(able.fifo)),
-            ("a release hands over at once", |able| yes(able.handover)),
+            ("handover at release", |able| yes(able.handover)),
             ("unique owner value", |able| yes(able.unique_owner)),
             ("names the holder", |able| yes(able.names_holder)),
-            ("takes back what had no answer", |able| {
+            ("cancels unconfirmed commands", |able| {
                 yes(able.cancels_unconfirmed)
             }),
             ("works without scripts", |able| yes(able.without_scripts)),
-            ("needs clocks that agree", |able| yes(able.needs_clocks)),
+            ("needs synchronized clocks", |able| yes(able.needs_clocks)),
             ("writes key and expiry in one step", |able| {
                 yes(able.atomic_expiry)
             }),

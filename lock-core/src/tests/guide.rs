@@ -15,15 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What a reply can consist of. The first other word begins its description.
-const FIELDS: [&str; 7] = [
-    "now",
-    "token",
-    "remaining",
-    "rank",
-    "value",
-    "type",
-    "[more]",
-];
+const FIELDS: [&str; 6] = ["now", "token", "remaining", "rank", "value", "type"];
 
 /// What a script takes and what it answers.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -128,7 +120,7 @@ fn a_header_is_read_by_its_columns() {
                   -- Replies:\n\
                   --   held  now  token   the caller has it now\n\
                   --                      since before\n\
-                  --   gone  now  [more]  it has not\n\
+                  --   gone  now  rank   it waits\n\
                   \n\
                   -- KEYS[9] not in the header\n";
     let text = |text: &str| text.to_owned();
@@ -139,7 +131,7 @@ fn a_header_is_read_by_its_columns() {
         ],
         replies: vec![
             (text("held"), vec![text("now"), text("token")]),
-            (text("gone"), vec![text("now"), text("[more]")]),
+            (text("gone"), vec![text("now"), text("rank")]),
         ],
     };
     assert_eq!(of_header(header), expected);

@@ -19,7 +19,7 @@ fn refuses_the_late_write_of_a_holder_that_was_stopped() {
         verdicts,
         [
             "without a token: 50 left, the parent's write is lost",
-            "with a token: 70 left, the late write was refused",
+            "with a token: 70 left, the late write was rejected",
         ]
     );
 }

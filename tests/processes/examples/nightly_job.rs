@@ -11,7 +11,7 @@ fn one_instance_runs_and_the_others_skip() {
     let instances: Vec<_> = (0..4)
         .map(|_| {
             example("nightly_job")
-                .env("LOCK_URL", server.url())
+                .env("DISTRIBUTED_LOCK_URL", server.url())
                 .arg("--takes")
                 .arg("3000")
                 .spawn()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{LockError, LockManager, LockRequest, NameFault, Renew};
+use lock_core::{LockError, LockManager, LockRequest, InvalidNameReason, Renew};
 use test_support::RedisServer;
 use test_support::fixtures::{COUNTER, NAME, SOON, all_keys, ms};
 
@@ -22,7 +22,7 @@ async fn refused_unseen(request: impl Fn(&LockManager) -> LockRequest) -> LockEr
     last
 }
 
-async fn name_fault(name: &str, fault: NameFault, words: &[&str]) {
+async fn name_fault(name: &str, fault: InvalidNameReason, words: &[&str]) {
     let error = refused_unseen(|locks| locks.lock(name)).await;
     let LockError::InvalidName { fault: said, .. } = &error else {
         panic!("{error}");
@@ -34,28 +34,28 @@ async fn name_fault(name: &str, fault: NameFault, words: &[&str]) {
 
 #[tokio::test]
 async fn an_empty_name() {
-    name_fault("", NameFault::Empty, &["empty", "give"]).await;
+    name_fault("", InvalidNameReason::Empty, &["empty", "give"]).await;
 }
 
 #[tokio::test]
 async fn names_that_are_too_long() {
     let advice = ["1024 bytes", "digest"];
-    name_fault(&"x".repeat(1025), NameFault::TooLong, &advice).await;
-    name_fault(&"é".repeat(513), NameFault::TooLong, &advice).await;
-    name_fault(&"x".repeat(1 << 20), NameFault::TooLong, &advice).await;
+    name_fault(&"x".repeat(1025), InvalidNameReason::TooLong, &advice).await;
+    name_fault(&"é".repeat(513), InvalidNameReason::TooLong, &advice).await;
+    name_fault(&"x".repeat(1 << 20), InvalidNameReason::TooLong, &advice).await;
 }
 
 #[tokio::test]
 async fn names_with_stray_braces() {
     for name in ["{", "}", "a{}", "{a}{b}", "{a{b}}", "}a{", "{a", "a}"] {
-        name_fault(name, NameFault::Braces, &["hash tag", "{user1}:cart"]).await;
+        name_fault(name, InvalidNameReason::Braces, &["hash tag", "{user1}:cart"]).await;
     }
 }
 
 #[tokio::test]
 async fn names_of_companion_keys() {
     for name in ["{a}:q", "x{a}y:f", "{a}:g"] {
-        name_fault(name, NameFault::Companion, &["may not end in"]).await;
+        name_fault(name, InvalidNameReason::Companion, &["may not end in"]).await;
     }
 }
 

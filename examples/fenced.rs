@@ -1,12 +1,12 @@
-//! A database that refuses the late write of a holder that was paused.
+//! A database that rejects the late write of a holder that was paused.
 //!
 //! `cargo run -p examples --features sqlite --example fenced -- --redis redis://127.0.0.1:6379`
 //!
-//! A child process takes the lock, reads an account and is stopped (SIGSTOP) before it writes.
-//! Its lease ends, the parent takes the lock, reads and writes. Then the child goes on
-//! (SIGCONT) and writes what it had computed long ago. No lock can prevent that: the process was
-//! asleep between its last look at the lock and its write. The table without a token takes the
-//! write and loses the parent's; the table with one refuses it.
+//! A child process acquires the lock, reads an account, and is stopped (SIGSTOP) before it writes. Its
+//! lease expires. The parent acquires the lock, reads and writes. Then the child continues (SIGCONT)
+//! and writes a balance that is out of date. No lock can prevent this: the process was stopped between its
+//! last check of the lock and its write. The table without a token accepts the late write, and the
+//! parent's write is lost. The table with a token rejects the late write.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -19,14 +19,14 @@ use rusqlite::{Connection, params};
 use rustix::process::{Pid, Signal, kill_process};
 
 const LOCK: &str = "account:1";
-/// Short, so that nobody waits long for the end of a lease whose holder sleeps.
+/// Short, so that the parent soon gets the lock of the stopped child.
 const TTL: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let result = match examples::option::<PathBuf>("--child") {
-        Ok(Some(path)) => sleeper(&path).await,
+        Ok(Some(path)) => child(&path).await,
         Ok(None) => parent().await,
         Err(error) => Err(error.into()),
     };
@@ -40,60 +40,60 @@ async fn parent() -> Result<(), Box<dyn Error>> {
     let locks = LockManager::connect(&url).await?;
 
     let mut child = start_child(&path, &url)?;
-    child.says("read")?;
+    child.read("read")?;
     kill_process(child.pid()?, Signal::STOP)?;
     println!("the child holds the lock, has read both accounts, and is stopped");
 
-    let guard = locks.lock(LOCK).ttl(TTL).wait(PATIENCE).acquire().await?;
+    let guard = locks.lock(LOCK).ttl(TTL).wait(TIMEOUT).acquire().await?;
     let token = column(guard.fencing_token())?;
     let read = database.read(token)?;
     let answer = database.write(token, &read.minus(30))?;
-    println!("the parent has the lock now and takes 30: {answer}");
+    println!("the parent acquired the lock and withdraws 30: {answer}");
     guard.release().await?;
 
     kill_process(child.pid()?, Signal::CONT)?;
-    child.tell("go on")?;
-    let late = child.says("wrote")?;
-    println!("the child wakes up and takes 50 of what it read: {late}");
+    child.send("continue")?;
+    let late = child.read("wrote")?;
+    println!("the child continues and withdraws 50 from the balance that it read: {late}");
     child.process.wait()?;
 
-    // 100 - 30; the child's 50 were never taken, and it knows.
+    // The fenced table has 100 - 30, and the child knows that its withdrawal was rejected.
     let end = database.read(token)?;
     println!(
         "=> without a token: {} left, the parent's write is lost",
         end.plain
     );
     println!(
-        "=> with a token: {} left, the late write was refused",
+        "=> with a token: {} left, the late write was rejected",
         end.fenced
     );
     std::fs::remove_file(&path)?;
     Ok(())
 }
 
-/// Takes the lock, reads, is stopped by the parent, and writes when it is too late.
-async fn sleeper(path: &Path) -> Result<(), Box<dyn Error>> {
+/// Acquires the lock, reads, is stopped by the parent, and writes too late.
+async fn child(path: &Path) -> Result<(), Box<dyn Error>> {
     let database = Accounts::open(path)?;
     let locks = LockManager::connect(&examples::lock_url()?).await?;
     let guard = locks.lock(LOCK).ttl(TTL).acquire().await?;
     let token = column(guard.fencing_token())?;
-    // The token is shown on the read too: from now on nobody older may write.
+    // The read records the token too: from now on the table rejects older tokens.
     let read = database.read(token)?;
     println!("read");
-    // Stopped here, in the midst of work that does not look at the lock.
+    // The parent stops the process here, while it does not check the lock.
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     println!("wrote {}", database.write(token, &read.minus(50))?);
     Ok(())
 }
 
-/// The token as SQLite stores it.
+/// Converts the token to the type that SQLite stores.
 fn column(token: Option<FencingToken>) -> Result<i64, Box<dyn Error>> {
-    let token = token.ok_or("this lock has no tokens")?;
+    let token = token.ok_or("the lock has no fencing token")?;
     Ok(i64::try_from(token.as_u64())?)
 }
 
-/// Two accounts with the same money: one takes every write, one only those that are not late.
+/// Two accounts with the same balance: one accepts every write, the other rejects late writes.
 struct Accounts(Connection);
 
 struct Balances {
@@ -124,11 +124,11 @@ impl Accounts {
 
     fn open(path: &Path) -> rusqlite::Result<Self> {
         let connection = Connection::open(path)?;
-        connection.busy_timeout(PATIENCE)?;
+        connection.busy_timeout(TIMEOUT)?;
         Ok(Self(connection))
     }
 
-    /// Reads both, and remembers the token of who reads.
+    /// Reads both accounts, and records the token of the reader.
     fn read(&self, token: i64) -> rusqlite::Result<Balances> {
         self.0
             .execute("UPDATE fenced SET token = max(token, ?1)", params![token])?;
@@ -142,7 +142,8 @@ impl Accounts {
         })
     }
 
-    /// One statement decides and writes, so that nothing comes between the two.
+    /// Writes both accounts. One statement checks the token and writes, so that no other write comes
+    /// between.
     fn write(&self, token: i64, new: &Balances) -> rusqlite::Result<&'static str> {
         self.0
             .execute("UPDATE plain SET balance = ?1", params![new.plain])?;
@@ -150,17 +151,17 @@ impl Accounts {
             "UPDATE fenced SET balance = ?1, token = ?2 WHERE token <= ?2",
             params![new.fenced, token],
         )?;
-        Ok(if rows == 1 { "accepted" } else { "refused" })
+        Ok(if rows == 1 { "accepted" } else { "rejected" })
     }
 }
 
-struct Sleeper {
+struct ChildProcess {
     process: Child,
     input: ChildStdin,
     output: BufReader<std::process::ChildStdout>,
 }
 
-fn start_child(path: &Path, url: &str) -> Result<Sleeper, Box<dyn Error>> {
+fn start_child(path: &Path, url: &str) -> Result<ChildProcess, Box<dyn Error>> {
     let mut process = Command::new(std::env::current_exe()?)
         .args(["--redis", url, "--child"])
         .arg(path)
@@ -169,27 +170,27 @@ fn start_child(path: &Path, url: &str) -> Result<Sleeper, Box<dyn Error>> {
         .spawn()?;
     let input = process.stdin.take().ok_or("the child has no input")?;
     let output = process.stdout.take().ok_or("the child has no output")?;
-    Ok(Sleeper {
+    Ok(ChildProcess {
         process,
         input,
         output: BufReader::new(output),
     })
 }
 
-impl Sleeper {
+impl ChildProcess {
     fn pid(&self) -> Result<Pid, Box<dyn Error>> {
         Ok(Pid::from_raw(i32::try_from(self.process.id())?).ok_or("no such process")?)
     }
 
-    /// Waits for a line that begins so; what stands behind it.
-    fn says(&mut self, beginning: &str) -> Result<String, Box<dyn Error>> {
+    /// Waits for a line with this beginning, and returns the rest of the line.
+    fn read(&mut self, beginning: &str) -> Result<String, Box<dyn Error>> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         let rest = line.trim().strip_prefix(beginning);
         Ok(rest.ok_or("the child failed")?.trim().to_owned())
     }
 
-    fn tell(&mut self, line: &str) -> std::io::Result<()> {
+    fn send(&mut self, line: &str) -> std::io::Result<()> {
         writeln!(self.input, "{line}")
     }
 }

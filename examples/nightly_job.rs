@@ -1,9 +1,9 @@
-//! A job that every instance of a service starts and only one runs.
+//! A job that every instance of a service starts, and that only one instance runs.
 //!
 //! `cargo run -p examples --example nightly_job -- --redis redis://127.0.0.1:6379`
 //!
-//! Start it in two terminals: one runs the job, the other says that it skips it.
-//! `--takes MS` is what the job takes.
+//! Start it in two terminals: one runs the job, the other skips it. `--takes MS` sets how long the job
+//! runs.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use lock_core::LockManager;
 
-/// The instances' clocks may differ by this: nobody who starts so much later runs the job again.
+/// The clocks of the instances may differ by this time. An instance that starts later by less than this
+/// does not run the job again.
 const LATE_STARTERS: Duration = Duration::from_secs(2);
 
 #[tokio::main]
@@ -23,8 +24,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let takes = examples::option("--takes")?.map_or(Duration::from_secs(3), Duration::from_millis);
     let locks = LockManager::connect(&examples::lock_url()?).await?;
 
-    // A crashed instance keeps the lock for one ttl; a living one renews it, however long the
-    // job takes.
+    // A crashed instance keeps the lock for one ttl. A running instance renews it as long as the job
+    // runs.
     let lock = locks.lock("nightly-report").ttl(Duration::from_secs(30));
     let Some(guard) = lock.try_acquire().await? else {
         println!("skipped: another instance runs the report");
@@ -33,15 +34,15 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("running: this instance has the lock");
 
     let late_starters = tokio::time::sleep(LATE_STARTERS);
-    // What is left undone when the lock is lost is undone for the next night, and not done twice.
+    // When the lock is lost, the job stops: another instance may be running it.
     tokio::select! {
         () = guard.lost() => return Err("the lock was lost, the report is not finished".into()),
         () = report(takes) => println!("finished: the report is written"),
     }
     late_starters.await;
-    // The report is written, whatever becomes of the lock now.
+    // The report is complete even if the release fails.
     if let Err(error) = guard.release().await {
-        eprintln!("the lock was not released in order: {error}");
+        eprintln!("cannot release the lock: {error}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Two orders are paid by several tasks at once: first without a lock, then with one.
+//! Several tasks pay two orders at the same time: first without a lock, then with one.
 //!
 //! Needs no server: `cargo run -p examples --example quickstart`
 
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use lock_core::{LockError, LockManager, distributed_lock};
 use tokio::task::JoinSet;
 
-/// Which task pays which order: somebody clicked three times, somebody else once.
+/// The tasks and their orders: one customer clicked three times, another one once.
 const CLICKS: [(char, u32); 4] = [('A', 41), ('B', 41), ('C', 41), ('D', 42)];
 
-/// What the bank takes to answer.
+/// The time that the bank needs for a charge.
 const BANK: Duration = Duration::from_millis(150);
 
 #[tokio::main]
@@ -42,19 +42,19 @@ async fn main() -> Result<(), LockError> {
     Ok(())
 }
 
-/// Looks whether the order is paid, and pays it if not. While the bank works, others look too.
+/// Checks whether the order is paid, and pays it if not. While the bank works, other tasks check too.
 async fn pay(shop: Arc<Shop>, task: char, order: u32) {
     if shop.is_paid(order) {
-        shop.say(task, order, "is paid already");
+        shop.print(task, order, "is paid already");
         return;
     }
-    shop.say(task, order, "is not paid: charging the card");
+    shop.print(task, order, "is not paid: charging the card");
     tokio::time::sleep(BANK).await;
     shop.charged(order);
-    shop.say(task, order, "card charged");
+    shop.print(task, order, "card charged");
 }
 
-/// The same, one task at a time for each order.
+/// Does the same, with one task at a time for each order.
 #[distributed_lock(name = "order:{order}", ttl = "10s", wait = "5s")]
 async fn pay_once(shop: Arc<Shop>, task: char, order: u32) -> Result<(), LockError> {
     pay(shop, task, order).await;
@@ -85,12 +85,12 @@ impl Shop {
         *self.charges.lock().unwrap().entry(order).or_default() += 1;
     }
 
-    fn say(&self, task: char, order: u32, what: &str) {
+    fn print(&self, task: char, order: u32, what: &str) {
         let ms = self.opened.elapsed().as_millis();
         println!("  {ms:>4} ms  task {task}: order {order} {what}");
     }
 
-    /// Says how often each card was charged.
+    /// Prints how often each card was charged.
     fn close(&self) {
         for (order, times) in self.charges.lock().unwrap().iter() {
             let verdict = if *times == 1 { "right" } else { "WRONG" };

@@ -1,17 +1,16 @@
-//! What the attribute adds to a program: `cargo bench -p benches --bench expansion`
+//! Measures what the attribute adds to a program: `cargo bench -p benches --bench expansion`
 //!
-//! - `size_*`: by how much the future of an annotated function is larger than that of the same
-//!   function without the attribute, beyond its by-value arguments once more and, where the
-//!   release is confirmed, its return value.
+//! - `size_*`: the bytes that the attribute adds to the future of a function. A second copy of the
+//!   by-value arguments is not counted, nor the return value if the release is confirmed.
 //! - `check_to_instrument`, `build_to_instrument`: the time to check and to build a crate of 200
-//!   annotated functions, against that of the same 200 under `#[tracing::instrument]`.
-//! - `check_to_by_hand`, `build_to_by_hand`: the same against the 200 functions written by hand with
-//!   the guard interface. By hand means: acquire, the body, release, and nothing that ends the body
-//!   when the lock is lost.
-//! - `check_*`, `build_*` in ms: what one function costs, beyond the same crate with plain functions.
+//!   annotated functions, divided by the time for the same functions with `#[tracing::instrument]`.
+//! - `check_to_by_hand`, `build_to_by_hand`: the same, divided by the time for functions that use the
+//!   guard interface. They acquire, run the body and release; they do not end the body when the lock is
+//!   lost.
+//! - `check_*`, `build_*` in ms: the time for one function, compared with a plain function.
 //!
-//! The dependencies are compiled before, and not counted. The time is the processor's, where the
-//! system tells it: what else the machine does would count otherwise.
+//! Dependencies are compiled before the measurement. The time is processor time if the system reports
+//! it, so that other work on the machine is not counted.
 
 use std::fmt::Write;
 use std::fs;
@@ -25,7 +24,7 @@ use lock_core::{LockError, LockManager, distributed_lock};
 /// The target; `tests/attribute/future_size.rs` fails above it.
 const MOST_BYTES: usize = 512;
 const FUNCTIONS: usize = 200;
-/// Each takes seconds, and their medians differ by a few percent.
+/// A round takes seconds. The medians of two runs differ by a few percent.
 const ROUNDS: usize = 5;
 
 fn main() {
@@ -84,7 +83,7 @@ fn size<const A: usize, const B: usize, const R: usize>(shape: &str, locks: &Loc
     println!("expansion.size_{shape}_background {added} bytes (target <= {MOST_BYTES})");
 }
 
-/// What stands on the functions of a crate.
+/// How the functions of a crate lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Plain,
@@ -105,7 +104,7 @@ fn compile_times() {
     let packages = FORMS.map(|(form, name)| folder.add(form, name));
     for command in ["check", "build"] {
         let mut times = FORMS.map(|_| Vec::new());
-        // The first of each compiles the dependencies.
+        // The first round compiles the dependencies.
         for round in 0..=ROUNDS {
             for (package, times) in packages.iter().zip(&mut times) {
                 let time = folder.cargo(command, package);
@@ -133,7 +132,7 @@ fn compile_times() {
     }
 }
 
-/// Crates of their own, in a temporary folder.
+/// A temporary folder with one crate for each form.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -161,17 +160,17 @@ impl Folder {
         package
     }
 
-    /// Seconds that cargo and the compiler take for the one package.
+    /// Runs a cargo command for one package, and returns the seconds that it takes.
     fn cargo(&self, command: &str, package: &Path) -> f64 {
         let lib = package.join("src/lib.rs");
-        let text = fs::read_to_string(&lib).expect("it was written");
+        let text = fs::read_to_string(&lib).expect("the file was written");
         fs::write(&lib, text).expect("a new time makes cargo compile it again");
         let (begun, used) = (Instant::now(), processor_time_of_children());
         let output = Command::new(env!("CARGO"))
             .args([command, "--offline", "--quiet", "--target-dir"])
             .arg(self.0.join("target"))
             .current_dir(package)
-            // What is kept of the last build would be compared with what is not.
+            // Incremental builds would reuse parts of the last build.
             .env("CARGO_INCREMENTAL", "0")
             .output()
             .expect("cargo runs");
@@ -184,37 +183,37 @@ impl Folder {
     }
 }
 
-/// Seconds that ended children used, and theirs.
+/// Returns the processor time of all ended child processes, in seconds.
 fn processor_time_of_children() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the program, in parentheses, may hold anything.
+    // The name of the program, in parentheses, may contain any character.
     let (_, fields) = stat.rsplit_once(')')?;
     let ticks = fields.split_whitespace().skip(13).take(2);
     let ticks: Option<f64> = ticks.map(|field| field.parse::<f64>().ok()).sum();
-    // A hundred a second, on all Linux systems that Rust runs on.
+    // A tick is a hundredth of a second on all Linux systems that Rust supports.
     ticks.map(|ticks| ticks / 100.0)
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left in a temporary folder harms nobody.
+        // Files that remain in a temporary folder do no harm.
         drop(fs::remove_dir_all(&self.0));
     }
 }
 
-/// The functions call each other, so that none is left out of what is compiled.
+/// Writes the source of a crate. A function calls all others, so that the compiler keeps them all.
 fn source(form: Form) -> String {
     let mut text = String::from(
         "#![allow(unused_imports)]\nuse std::time::Duration;\n\
          use lock_core::{LockError, LockManager, distributed_lock};\n\
-         async fn look(id: u64) -> Result<u64, LockError> { Ok(id) }\n\
-         async fn write(id: u64, text: &str) -> Result<u64, LockError> { look(id).await?; \
+         async fn load(id: u64) -> Result<u64, LockError> { Ok(id) }\n\
+         async fn write(id: u64, text: &str) -> Result<u64, LockError> { load(id).await?; \
          Ok(text.len() as u64) }\n",
     );
     let mut calls = String::new();
     for number in 0..FUNCTIONS {
         let body = format!(
-            "let seen = look(id).await?; if seen > {number} {{ return Ok(seen); }} \
+            "let seen = load(id).await?; if seen > {number} {{ return Ok(seen); }} \
              let text = format!(\"{{id}} {{seen}}\"); let done = write(id, &text).await?; \
              Ok(done + seen)"
         );

@@ -1,12 +1,12 @@
-//! What a manager costs while its server is down: `cargo bench -p benches --bench outage`
+//! Measures what a manager costs while its server is down: `cargo bench -p benches --bench outage`
 //!
-//! The processor time of the whole process over the outage, as a part of one core:
+//! Each figure is the processor time of the whole process during the outage, in percent of one core:
 //!
-//! - `waiting`: 10,000 callers that wait 5 s for a lock, again and again.
-//! - `trying`: 10,000 callers that try, each at most once in a second.
-//! - `dropped`: 50,000 guards that were dropped as the server died, and nobody else.
+//! - `waiting`: 10,000 callers repeatedly wait 5 s for a lock.
+//! - `trying`: 10,000 callers repeatedly try once; each attempt fails after a second.
+//! - `dropped`: 50,000 guards were dropped when the server died, and no caller is active.
 //!
-//! The outage lasts 20 s for each, or as many seconds as `LOCK_BENCH_OUTAGE` says.
+//! Each outage lasts 20 s. `LOCK_BENCH_OUTAGE` sets another number of seconds.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 const CALLERS: usize = 10_000;
 const DROPPED: usize = 50_000;
 const TARGET: f64 = 5.0;
-/// Nothing ends by itself meanwhile.
+/// Longer than the bench, so that no lock expires.
 const TTL: Duration = Duration::from_secs(3_600);
 
 fn main() {
@@ -42,7 +42,7 @@ fn main() {
         let locks = runtime.block_on(LockManager::connect(&server.url()));
         let locks = locks.expect("the server is up");
         prepare(&runtime, &locks, &server);
-        // What the beginning of an outage costs is another question.
+        // The beginning of the outage is not measured.
         std::thread::sleep(Duration::from_secs(2));
         let (started, before) = (Instant::now(), processor_time());
         std::thread::sleep(span);
@@ -90,7 +90,7 @@ fn dropped(runtime: &tokio::runtime::Runtime, locks: &LockManager, server: &Redi
                 let mut guards: Vec<LockGuard> = Vec::new();
                 for number in (task..DROPPED).step_by(64) {
                     let request = locks.lock(format!("job:{number}")).ttl(TTL);
-                    guards.push(request.acquire().await.expect("it is free"));
+                    guards.push(request.acquire().await.expect("the lock is free"));
                 }
                 guards
             });
@@ -105,10 +105,10 @@ fn dropped(runtime: &tokio::runtime::Runtime, locks: &LockManager, server: &Redi
     drop(guards);
 }
 
-/// Of this process until now.
+/// Returns the processor time of this process until now.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("this is Linux");
-    // Behind the name, which may hold anything.
+    // The fields follow the name of the program, which may contain any character.
     let fields: Vec<_> = stat
         .rsplit(") ")
         .next()
@@ -119,10 +119,11 @@ fn processor_time() -> Duration {
         .iter()
         .filter_map(|ticks| ticks.parse::<u64>().ok())
         .sum();
-    // A hundred a second, whatever the kernel counts in itself.
+    // The kernel reports hundredths of a second, whatever it counts internally.
     Duration::from_millis(ticks * 10)
 }
 
+/// Returns the resident memory of this process in MiB.
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,13 +1,13 @@
-//! What the library costs over the two commands that a lock cannot do without, with nobody else
-//! about: `cargo bench -p benches --bench overhead`
+//! Measures the cost of an uncontended lock: `cargo bench -p benches --bench overhead`
 //!
-//! - `pair_ratio`: acquire and release through the guard, against SET NX PX and a script that
-//!   compares and deletes, sent over the same kind of connection of the same client.
-//! - `attribute_ratio`: an annotated function with an empty body, against acquire and release.
+//! - `pair_ratio`: acquire and release through a guard, divided by the two commands that every lock
+//!   needs: SET NX PX, and a script that compares and deletes. Both use the same kind of connection of
+//!   the same client.
+//! - `attribute_ratio`: an annotated function with an empty body, divided by acquire and release.
 //!
-//! Both of a ratio run in turn, in short blocks, so that whatever else the machine does hits both
-//! alike. Client and server are pinned to one core: a round trip over loopback takes three times
-//! as long when they are on two, and then the cost of the library hardly shows.
+//! The two sides of a ratio alternate in short blocks, so that other work on the machine affects both.
+//! Client and server are pinned to one core: on two cores a round trip over loopback takes three times
+//! as long, and hides the cost of the library.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use redis::{AsyncConnectionConfig, IntoConnectionInfo, ProtocolVersion};
 use test_support::RedisServer;
 use uuid::Uuid;
 
-/// Long enough for the clock and the caches, short against changes of the machine's speed.
+/// Long enough for the clock and the caches, and shorter than changes of the machine's speed.
 const BLOCK: u32 = 100;
 /// With this many blocks the medians of two runs differ by about a percent.
 const ROUNDS: usize = 300;
@@ -76,7 +76,7 @@ async fn measure(server: &RedisServer) {
     report("overhead.attribute_pair", attribute.compared(), "us");
 }
 
-/// The times of neighbouring blocks, in microseconds for one pair of commands.
+/// The times of adjacent blocks, in microseconds for one pair of commands.
 #[derive(Default)]
 struct Series(Vec<(f64, f64)>);
 
@@ -88,7 +88,8 @@ impl Series {
         }
     }
 
-    /// The median of the ratios of neighbours, which is steadier than the ratio of the medians.
+    /// Returns the median of the ratios of adjacent blocks, which varies less than the ratio of the
+    /// medians.
     fn ratio(&self) -> f64 {
         median(self.0.iter().map(|(base, compared)| compared / base))
     }
@@ -102,14 +103,14 @@ impl Series {
     }
 }
 
-/// What is done without the library.
+/// The two commands without the library.
 struct Raw {
     connection: MultiplexedConnection,
     release_hash: String,
 }
 
 impl Raw {
-    /// With the settings of the library's own connections.
+    /// Connects with the settings of the library's own connections.
     async fn connect(url: &str) -> Self {
         let info = url.into_connection_info().expect("the server has a URL");
         let settings = info.redis_settings().clone();
@@ -120,7 +121,7 @@ impl Raw {
             .set_connection_timeout(None)
             .set_response_timeout(None);
         let mut connection = redis::Client::open(info)
-            .expect("the URL is one")
+            .expect("the URL is valid")
             .get_multiplexed_async_connection_with_config(&config)
             .await
             .expect("the server is up");
@@ -148,8 +149,8 @@ impl Raw {
             .arg(TTL.as_millis())
             .query_async(&mut self.connection)
             .await
-            .expect("the server answers");
-        assert!(set, "nobody else has the lock");
+            .expect("the server replies");
+        assert!(set, "the lock is free");
         let deleted: bool = redis::cmd("EVALSHA")
             .arg(&self.release_hash)
             .arg(1)
@@ -157,7 +158,7 @@ impl Raw {
             .arg(&owner)
             .query_async(&mut self.connection)
             .await
-            .expect("the server answers");
+            .expect("the server replies");
         assert!(deleted, "the lock was held");
     }
 }
@@ -174,7 +175,7 @@ async fn guard_block(locks: &LockManager) -> Duration {
     let started = Instant::now();
     for _ in 0..BLOCK {
         let guard = locks.lock(black_box(KEY)).ttl(TTL).acquire().await;
-        let guard = guard.expect("nobody else has the lock");
+        let guard = guard.expect("the lock is free");
         guard.release().await.expect("the lock was held");
     }
     started.elapsed()
@@ -189,7 +190,7 @@ async fn attribute_block(locks: &LockManager) -> Duration {
     let started = Instant::now();
     for _ in 0..BLOCK {
         let done = annotated(locks, black_box(KEY)).await;
-        done.expect("nobody else has the lock");
+        done.expect("the lock is free");
     }
     started.elapsed()
 }

@@ -1,19 +1,19 @@
-//! What the benches share.
+//! Functions that the benches share.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Set in a process that runs on one core.
+/// Set in the environment of a process that runs on one core.
 const PINNED: &str = "LOCK_BENCH_PINNED";
 
-/// Starts the process anew on one core, with all it starts in turn, where the system has `taskset`.
+/// Restarts this process and its children on one core, if `taskset` is installed.
 pub fn pin_to_one_core() {
     if std::env::var_os(PINNED).is_some() {
         return;
     }
     let Some((program, core)) = std::env::current_exe().ok().zip(a_core()) else {
-        eprintln!("not pinned: the system does not say which cores there are");
+        eprintln!("not pinned to one core: cannot read the cores of this process");
         return;
     };
     let mut arguments: Vec<OsString> = vec!["-c".into(), core.into(), program.into()];
@@ -23,10 +23,10 @@ pub fn pin_to_one_core() {
         .args(arguments)
         .env(PINNED, "1")
         .exec();
-    eprintln!("not pinned to one core: taskset: {error}");
+    eprintln!("not pinned to one core: cannot run `taskset`: {error}");
 }
 
-/// The last of the cores that this process may use; the first is where systems put their own work.
+/// Returns the last core that this process may use. Systems run their own work on the first one.
 fn a_core() -> Option<String> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let allowed = status
@@ -36,11 +36,11 @@ fn a_core() -> Option<String> {
     Some(last.to_owned())
 }
 
-/// The value in the middle; the mean of the two where there are two.
+/// Returns the value in the middle, or the mean of the two middle values.
 ///
 /// # Panics
 ///
-/// When there are no values, or one that is no number.
+/// Panics if there are no values.
 #[must_use]
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
@@ -58,7 +58,7 @@ pub fn report(figure: &str, value: f64, unit: &str) {
     println!("{figure} {value:.1} {unit}");
 }
 
-/// Prints a ratio and what it is to be.
+/// Prints a ratio and its target.
 pub fn report_ratio(figure: &str, value: f64, target: f64) {
     println!("{figure} {value:.3} x (target <= {target})");
 }

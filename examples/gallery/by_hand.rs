@@ -1,4 +1,4 @@
-//! Locks as they are written by hand, the way that many texts have taught. Do not copy them.
+//! Locks that are written by hand, in the way that many texts teach. Do not copy them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,15 +6,15 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, cmd};
 use tokio::time::sleep;
 
-/// How often those who wait ask again, where an act does not say otherwise.
+/// The interval between two attempts of a waiting client, unless an act sets another.
 pub const POLL: Duration = Duration::from_millis(10);
 
-/// SETNX, and nothing that would ever take it away again.
+/// Locks with SETNX. Nothing ever removes the key.
 pub async fn setnx(redis: &mut MultiplexedConnection, key: &str) -> RedisResult<bool> {
     cmd("SETNX").arg(key).arg("locked").query_async(redis).await
 }
 
-/// SETNX, and then EXPIRE.
+/// Locks with SETNX, and then sets an expiry with EXPIRE.
 pub async fn setnx_then_expire(
     redis: &mut MultiplexedConnection,
     key: &str,
@@ -22,14 +22,14 @@ pub async fn setnx_then_expire(
 ) -> RedisResult<bool> {
     let mine = setnx(redis, key).await?;
     if mine {
-        // Between the two, the lock is for ever.
+        // Until this command arrives, the lock never expires.
         let expire = cmd("EXPIRE").arg(key).arg(seconds).to_owned();
         expire.exec_async(redis).await?;
     }
     Ok(mine)
 }
 
-/// SET NX PX: both in one command.
+/// Locks with SET NX PX, which sets the value and the expiry in one command.
 pub async fn set_nx_px(
     redis: &mut MultiplexedConnection,
     key: &str,
@@ -42,7 +42,7 @@ pub async fn set_nx_px(
     Ok(answer.is_some())
 }
 
-/// SET NX PX again and again, until it is ours.
+/// Repeats SET NX PX until it acquires the lock.
 pub async fn poll_set_nx_px(
     redis: &mut MultiplexedConnection,
     key: &str,
@@ -56,12 +56,12 @@ pub async fn poll_set_nx_px(
     Ok(())
 }
 
-/// DEL, whosever lock it is by now.
+/// Releases with DEL, even if another client holds the lock by now.
 pub async fn del(redis: &mut MultiplexedConnection, key: &str) -> RedisResult<()> {
     cmd("DEL").arg(key).exec_async(redis).await
 }
 
-/// Compare and delete, in a script: the release that is right.
+/// Releases with a script that compares the owner first. This is the correct way.
 pub async fn delete_if_mine(
     redis: &mut MultiplexedConnection,
     key: &str,
@@ -73,23 +73,23 @@ pub async fn delete_if_mine(
     eval.exec_async(redis).await
 }
 
-/// What the key has left, in seconds; -1 is for ever.
+/// Returns the remaining time of the key in seconds; -1 means that it never expires.
 pub async fn ttl(redis: &mut MultiplexedConnection, key: &str) -> RedisResult<i64> {
     cmd("TTL").arg(key).query_async(redis).await
 }
 
-/// A lock whose value is its deadline, in milliseconds since 1970 by the clock of its holder.
+/// A lock whose value is its deadline, in milliseconds since 1970 on the clock of its holder.
 pub struct Deadlines {
     pub redis: MultiplexedConnection,
     pub ttl: Duration,
-    /// How far this client's clock runs ahead.
+    /// The time by which this client's clock is ahead.
     pub clock_ahead: Duration,
-    /// What the network takes between its GET and its GETSET.
+    /// The delay of the network between GET and GETSET.
     pub network: Duration,
 }
 
 impl Deadlines {
-    /// The deadline, if the lock is ours.
+    /// Tries once, and returns the deadline if it acquired the lock.
     pub async fn try_lock(&mut self, key: &str) -> RedisResult<Option<u64>> {
         let mine = self.deadline();
         let mut setnx = cmd("SETNX");
@@ -108,10 +108,11 @@ impl Deadlines {
         let mut getset = cmd("GETSET");
         getset.arg(key).arg(mine);
         let before: Option<u64> = getset.query_async(&mut self.redis).await?;
-        // When somebody was faster, the lock is theirs, and the deadline in it is ours.
+        // If another client was faster, it holds the lock, but the key has the deadline of this client.
         Ok((before == Some(read)).then_some(mine))
     }
 
+    /// Repeats the attempt until it acquires the lock.
     pub async fn lock(&mut self, key: &str) -> RedisResult<u64> {
         loop {
             if let Some(mine) = self.try_lock(key).await? {
@@ -121,7 +122,7 @@ impl Deadlines {
         }
     }
 
-    /// Deletes the key if the value is the one that we wrote.
+    /// Deletes the key if it has the deadline that this client wrote.
     pub async fn unlock(&mut self, key: &str, mine: u64) -> RedisResult<()> {
         if self.read(key).await? == Some(mine) {
             del(&mut self.redis, key).await?;
@@ -129,7 +130,7 @@ impl Deadlines {
         Ok(())
     }
 
-    /// Leaves the lock of a holder that died long ago.
+    /// Writes the lock of a holder that died long ago.
     pub async fn leave_dead_lock(&mut self, key: &str) -> RedisResult<()> {
         let past = self.now() - 1;
         cmd("SET")

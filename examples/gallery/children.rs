@@ -1,6 +1,6 @@
-//! The children: holders that are real processes, so that they can be killed and paused.
+//! Child processes that hold locks, so that an act can kill and pause them.
 //!
-//! Each is this program again, with other arguments.
+//! Each child runs this program with other arguments.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -14,29 +14,29 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::sleep;
 
 use crate::by_hand;
-use crate::stage::{self, Fault, Server};
+use crate::stage::{self, BoxError, Server};
 
-/// The ttl of the children's locks, where it is meant to be short.
+/// The ttl of the children's locks, where a short one is needed.
 pub const TTL: Duration = Duration::from_secs(1);
 
-/// What a writer computes between what it reads and what it writes: it would be in time.
+/// The time between the read and the write of a writer. It is shorter than the ttl.
 const COMPUTING: Duration = Duration::from_millis(500);
 
-/// How many writes the section of a writer has.
+/// The number of writes in the section of a writer.
 pub const WRITES: usize = 3;
 
-/// What a child does.
+/// The task of a child.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// SETNX, and then work for ever.
+    /// Locks with SETNX, and works forever.
     Setnx,
-    /// SET NX EX 600, "to be safe", and then work for ever.
+    /// Locks with a ttl of ten minutes, and works forever.
     TenMinutes,
-    /// This library's lock, and then work for ever.
+    /// Locks with this library, and works forever.
     Library,
-    /// SET NX PX, read, compute, write.
+    /// Locks with SET NX PX, reads, computes and writes.
     WriterByHand,
-    /// This library's lock, read, compute, write.
+    /// Locks with this library, reads, computes and writes.
     WriterWithToken,
 }
 
@@ -63,14 +63,14 @@ impl FromStr for Role {
     }
 }
 
-/// What this process is to play, if it is a child.
-pub fn role() -> Result<Option<Role>, Fault> {
+/// Returns the role of this process if it is a child.
+pub fn role() -> Result<Option<Role>, BoxError> {
     Ok(examples::option("--child")?)
 }
 
-/// Plays it, until the parent kills us or is gone.
-pub async fn play(role: Role) -> Result<(), Fault> {
-    // The parent never writes: the input ends with it.
+/// Runs the role until the parent kills this process or ends.
+pub async fn run(role: Role) -> Result<(), BoxError> {
+    // The parent never writes, so the input ends only when the parent ends.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(1);
@@ -80,7 +80,7 @@ pub async fn play(role: Role) -> Result<(), Fault> {
     act(role, &url, &key).await
 }
 
-async fn act(role: Role, url: &str, key: &str) -> Result<(), Fault> {
+async fn act(role: Role, url: &str, key: &str) -> Result<(), BoxError> {
     let mut redis = stage::connect(url).await?;
     let ten_minutes = Duration::from_secs(600);
     match role {
@@ -106,7 +106,7 @@ async fn act(role: Role, url: &str, key: &str) -> Result<(), Fault> {
             let locks = LockManager::connect(url).await?;
             let guard = locks.lock(key).ttl(TTL).acquire().await?;
             write(guard.fencing_token()).await;
-            // What it says is known already: the lock was lost.
+            // The error is expected: the lock was lost.
             let _ = guard.release().await;
         }
     }
@@ -118,11 +118,12 @@ async fn hold() {
     std::future::pending::<()>().await;
 }
 
-/// The parent has the resource: it takes or refuses what stands in these lines.
+/// Prints reads and writes. The parent has the resource, and accepts or rejects each of these lines.
 async fn write(token: Option<FencingToken>) {
     let token = token.map(|token| token.to_string()).unwrap_or_default();
     println!("read {token}");
-    // Stopped here. No look at the lock would help: there is a moment between it and the write too.
+    // The parent stops the process here. A check of the lock would not help: the process can also be
+    // stopped between the check and the write.
     sleep(COMPUTING).await;
     for _ in 0..WRITES {
         println!("write {token}");
@@ -130,14 +131,14 @@ async fn write(token: Option<FencingToken>) {
     println!("done");
 }
 
-/// A child that plays. It is killed on drop.
-pub struct Actor {
+/// A running child. It is killed on drop.
+pub struct ChildProcess {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Actor {
-    pub fn start(role: Role, server: &Server, key: &str) -> Result<Self, Fault> {
+impl ChildProcess {
+    pub fn start(role: Role, server: &Server, key: &str) -> Result<Self, BoxError> {
         let mut process = Command::new(std::env::current_exe()?)
             .args(["--child", &role.name()])
             .args(["--redis", &server.url(), "--key", key])
@@ -150,33 +151,33 @@ impl Actor {
         Ok(Self { process, lines })
     }
 
-    /// Waits for the next line: its first word, and the token behind it, if there is one.
-    pub async fn says(&mut self) -> Result<(String, Option<FencingToken>), Fault> {
+    /// Waits for the next line, and returns its first word and its token, if it has one.
+    pub async fn read(&mut self) -> Result<(String, Option<FencingToken>), BoxError> {
         let line = self.lines.next_line().await?.ok_or("a child failed")?;
         let (word, token) = line.split_once(' ').unwrap_or((&line, ""));
         let token = (!token.is_empty()).then(|| token.parse()).transpose()?;
         Ok((word.to_owned(), token))
     }
 
-    /// Kills it, and returns when it is gone.
+    /// Kills the process, and returns when it has ended.
     pub async fn kill(mut self) -> std::io::Result<()> {
         self.process.kill().await
     }
 
-    pub fn pause(&self, server: &Server) -> Result<(), Fault> {
-        server.wake_at_end(self.id()?)?;
+    pub fn pause(&self, server: &Server) -> Result<(), BoxError> {
+        server.resume_at_end(self.id()?)?;
         self.send(Signal::STOP)
     }
 
-    pub fn go_on(&self) -> Result<(), Fault> {
+    pub fn resume(&self) -> Result<(), BoxError> {
         self.send(Signal::CONT)
     }
 
-    fn id(&self) -> Result<u32, Fault> {
+    fn id(&self) -> Result<u32, BoxError> {
         Ok(self.process.id().ok_or("the child has ended")?)
     }
 
-    fn send(&self, signal: Signal) -> Result<(), Fault> {
+    fn send(&self, signal: Signal) -> Result<(), BoxError> {
         let id = Pid::from_raw(i32::try_from(self.id()?)?).ok_or("no such process")?;
         Ok(kill_process(id, signal)?)
     }

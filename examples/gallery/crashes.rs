@@ -1,4 +1,4 @@
-//! What is left behind by holders that crash, and connections that break.
+//! Locks that remain after a crash of the holder or a broken connection.
 
 use std::time::{Duration, Instant};
 
@@ -7,29 +7,29 @@ use tokio::time::sleep;
 use tokio::try_join;
 
 use crate::by_hand;
-use crate::children::{Actor, Role, TTL};
-use crate::stage::{self, Fault, LONG, Refused, Server, Shown, ms, refused_for};
+use crate::children::{ChildProcess, Role, TTL};
+use crate::stage::{self, ActResult, Blocked, BoxError, LONG, Server, blocked_for, ms};
 use crate::wire::{Cut, Wire};
 
-/// How long we wait for a lock that may never come.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The longest wait for a lock that may never be free.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// SETNX without EXPIRE, and a crash.
-pub async fn no_expire(server: &Server) -> Result<Shown, Fault> {
+/// The holder crashes after SETNX without EXPIRE.
+pub async fn no_expire(server: &Server) -> Result<ActResult, BoxError> {
     const KEY: &str = "no-expire";
     let by_hand = async {
-        let mut child = Actor::start(Role::Setnx, server, KEY)?;
-        child.says().await?;
+        let mut child = ChildProcess::start(Role::Setnx, server, KEY)?;
+        child.read().await?;
         child.kill().await?;
-        refused_by_hand(server, KEY).await
+        blocked_by_hand(server, KEY).await
     };
     let library = async {
-        let mut child = Actor::start(Role::Library, server, KEY)?;
-        child.says().await?;
+        let mut child = ChildProcess::start(Role::Library, server, KEY)?;
+        child.read().await?;
         free_after_kill(server, KEY, child).await
     };
     let (by_hand, free) = try_join!(by_hand, library)?;
-    Ok(Shown {
+    Ok(ActResult {
         mistake: "`SETNX` without `EXPIRE`, and a crash",
         by_hand,
         library: format!("free after {}, its ttl was {}", ms(free), ms(TTL)),
@@ -37,7 +37,7 @@ pub async fn no_expire(server: &Server) -> Result<Shown, Fault> {
 }
 
 /// The connection is cut between SETNX and EXPIRE.
-pub async fn lost_expire(server: &Server) -> Result<Shown, Fault> {
+pub async fn lost_expire(server: &Server) -> Result<ActResult, BoxError> {
     const KEY: &str = "lost-expire";
     let by_hand = async {
         let wire = Wire::to(server, Cut::Before("EXPIRE")).await?;
@@ -46,10 +46,11 @@ pub async fn lost_expire(server: &Server) -> Result<Shown, Fault> {
         if answer.is_ok() || !wire.was_cut() {
             return Err("the connection was not cut".into());
         }
-        refused_by_hand(server, KEY).await
+        blocked_by_hand(server, KEY).await
     };
     let library = async {
-        // One command: there is no between. So the answer is lost, the worst that a cut can do.
+        // Acquiring is one command, so the connection cannot break in the middle. The worst case is a
+        // lost reply.
         let wire = Wire::to(server, Cut::After(KEY)).await?;
         let locks = LockManager::connect(&wire.url()).await?;
         let acquired = locks.lock(KEY).ttl(TTL).acquire().await;
@@ -58,19 +59,19 @@ pub async fn lost_expire(server: &Server) -> Result<Shown, Fault> {
         }
         let left = by_hand::ttl(&mut server.connect().await?, &format!("lock:{KEY}")).await?;
         let end = match acquired {
-            // It asked again on a new connection, and was told that it has the lock.
+            // The library sent the command again on a new connection, and the reply confirmed the lock.
             Ok(guard) => guard.release().await.map(|()| "the release")?,
             Err(_) => "the error",
         };
         let next = server.locks().await?.lock(KEY);
-        let refused = refused_for(LONG, async || {
+        let blocked = blocked_for(LONG, async || {
             Ok(next.clone().try_acquire().await?.is_some())
         });
-        Ok((left, end, refused.await?))
+        Ok((left, end, blocked.await?))
     };
-    let (by_hand, (left, end, refused)) = try_join!(by_hand, library)?;
-    let (Refused::For(time) | Refused::ToTheEnd(time)) = refused;
-    Ok(Shown {
+    let (by_hand, (left, end, blocked)) = try_join!(by_hand, library)?;
+    let (Blocked::For(time) | Blocked::UntilTimeout(time)) = blocked;
+    Ok(ActResult {
         mistake: "the connection cut between `SETNX` and `EXPIRE`",
         by_hand,
         library: format!(
@@ -80,20 +81,20 @@ pub async fn lost_expire(server: &Server) -> Result<Shown, Fault> {
     })
 }
 
-/// A lock of ten minutes, to be safe, outlives its process.
-pub async fn kept(server: &Server) -> Result<Shown, Fault> {
+/// The holder of a lock with a long ttl crashes.
+pub async fn kept(server: &Server) -> Result<ActResult, BoxError> {
     const KEY: &str = "kept";
     let by_hand = async {
-        let mut child = Actor::start(Role::TenMinutes, server, KEY)?;
-        child.says().await?;
+        let mut child = ChildProcess::start(Role::TenMinutes, server, KEY)?;
+        child.read().await?;
         child.kill().await?;
-        refused_by_hand(server, KEY).await
+        blocked_by_hand(server, KEY).await
     };
     let library = async {
-        let mut child = Actor::start(Role::Library, server, KEY)?;
-        child.says().await?;
+        let mut child = ChildProcess::start(Role::Library, server, KEY)?;
+        child.read().await?;
         let begin = Instant::now();
-        // Longer than the ttl: renewal is what lets it be short.
+        // Longer than the ttl, so that the lock has to be renewed.
         sleep(2 * TTL).await;
         if server
             .locks()
@@ -110,26 +111,23 @@ pub async fn kept(server: &Server) -> Result<Shown, Fault> {
     };
     let (by_hand, (held, free)) = try_join!(by_hand, library)?;
     let (free, ttl, held) = (ms(free), ms(TTL), ms(held));
-    Ok(Shown {
+    Ok(ActResult {
         mistake: "ten minutes of ttl, to be safe, and a crash",
         by_hand,
         library: format!("free after {free}: a ttl of {ttl}, renewed for {held}"),
     })
 }
 
-/// For how long somebody is refused who tries in the way of those who write locks by hand.
-async fn refused_by_hand(server: &Server, key: &str) -> Result<String, Fault> {
+/// Measures for how long the lock stays taken for a client that uses SETNX.
+async fn blocked_by_hand(server: &Server, key: &str) -> Result<String, BoxError> {
     let mut redis = server.connect().await?;
     let mut other = redis.clone();
-    let refused = refused_for(
-        PATIENCE,
-        async || Ok(by_hand::setnx(&mut other, key).await?),
-    );
-    Ok(match refused.await? {
-        Refused::For(time) => format!("free after {}", ms(time)),
-        Refused::ToTheEnd(time) => {
+    let blocked = blocked_for(TIMEOUT, async || Ok(by_hand::setnx(&mut other, key).await?));
+    Ok(match blocked.await? {
+        Blocked::For(time) => format!("free after {}", ms(time)),
+        Blocked::UntilTimeout(time) => {
             let left = match by_hand::ttl(&mut redis, key).await? {
-                -1 => "TTL -1: for ever".to_owned(),
+                -1 => "TTL -1: forever".to_owned(),
                 seconds => format!("{seconds} s of ttl left"),
             };
             format!("still locked after {}, {left}", ms(time))
@@ -137,8 +135,12 @@ async fn refused_by_hand(server: &Server, key: &str) -> Result<String, Fault> {
     })
 }
 
-/// Kills the holder; how long another one then waits.
-async fn free_after_kill(server: &Server, key: &str, child: Actor) -> Result<Duration, Fault> {
+/// Kills the holder, and measures how long another client then waits.
+async fn free_after_kill(
+    server: &Server,
+    key: &str,
+    child: ChildProcess,
+) -> Result<Duration, BoxError> {
     let locks = server.locks().await?;
     child.kill().await?;
     let begin = Instant::now();

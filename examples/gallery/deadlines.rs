@@ -1,4 +1,4 @@
-//! The scheme whose value is a deadline, taken over by GETSET.
+//! Locks whose value is a deadline, and which other clients take over with GETSET.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tokio::time::sleep;
 use tokio::try_join;
 
 use crate::by_hand::Deadlines;
-use crate::stage::{Book, Fault, LONG, Refused, Server, Shown, ms, refused_for};
+use crate::stage::{ActResult, Blocked, BoxError, HolderLog, LONG, Server, blocked_for, ms};
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// A client with a good clock and a good network.
+/// Returns a client with a correct clock and a network without delay.
 async fn client(server: &Server) -> redis::RedisResult<Deadlines> {
     Ok(Deadlines {
         redis: server.connect().await?,
@@ -21,20 +21,20 @@ async fn client(server: &Server) -> redis::RedisResult<Deadlines> {
     })
 }
 
-/// The act is none when the one that is to lose has won.
-fn is_not_taken<T>(lock: Option<&T>) -> Result<(), Fault> {
+/// Returns an error if the loser acquired the lock: then the act shows nothing.
+fn check_not_acquired<T>(lock: Option<&T>) -> Result<(), BoxError> {
     match lock {
-        Some(_) => Err("the loser has won".into()),
+        Some(_) => Err("the loser acquired the lock".into()),
         None => Ok(()),
     }
 }
 
-/// Two find the lock of a dead holder. The one that is too late has moved the winner's deadline.
-pub async fn moved(server: &Server) -> Result<Shown, Fault> {
+/// Two clients find the lock of a dead holder, and the slower one moves the deadline of the winner.
+pub async fn moved(server: &Server) -> Result<ActResult, BoxError> {
     const KEY: &str = "moved-deadline";
-    // Both read before either writes.
+    // Both clients read before one of them writes.
     let [fast, slow] = [50, 150].map(Duration::from_millis);
-    // The loser has written before the winner is done.
+    // The loser writes before the winner releases.
     let works = Duration::from_millis(300);
 
     let by_hand = async {
@@ -48,13 +48,13 @@ pub async fn moved(server: &Server) -> Result<Shown, Fault> {
             let mine = winner.lock(KEY).await?;
             sleep(works).await;
             winner.unlock(KEY, mine).await?;
-            refused_for(LONG, async || Ok(next.try_lock(KEY).await?.is_some())).await
+            blocked_for(LONG, async || Ok(next.try_lock(KEY).await?.is_some())).await
         };
         let loser = async {
-            let taken = loser.try_lock(KEY).await?;
-            is_not_taken(taken.as_ref())
+            let acquired = loser.try_lock(KEY).await?;
+            check_not_acquired(acquired.as_ref())
         };
-        Ok::<Refused, Fault>(try_join!(winner, loser)?.0)
+        Ok::<Blocked, BoxError>(try_join!(winner, loser)?.0)
     };
     let library = async {
         let [winner, loser, next] = [
@@ -69,65 +69,68 @@ pub async fn moved(server: &Server) -> Result<Shown, Fault> {
             sleep(works).await;
             guard.release().await?;
             let next = next.lock(KEY);
-            refused_for(LONG, async || {
+            blocked_for(LONG, async || {
                 Ok(next.clone().try_acquire().await?.is_some())
             })
             .await
         };
         let loser = async {
             sleep(fast).await;
-            let taken = loser.lock(KEY).ttl(TTL).wait(slow).try_acquire().await?;
-            is_not_taken(taken.as_ref())
+            let acquired = match loser.lock(KEY).ttl(TTL).wait(slow).acquire().await {
+                Err(error) if error.is_contended() => None,
+                acquired => Some(acquired?),
+            };
+            check_not_acquired(acquired.as_ref())
         };
         Ok(try_join!(winner, loser)?.0)
     };
     let (by_hand, library) = try_join!(by_hand, library)?;
-    let locked = |(Refused::For(time) | Refused::ToTheEnd(time))| {
+    let locked = |(Blocked::For(time) | Blocked::UntilTimeout(time))| {
         format!("locked for {} after the release", ms(time))
     };
-    Ok(Shown {
+    Ok(ActResult {
         mistake: "`GETSET` by a loser moves the winner's deadline",
         by_hand: locked(by_hand),
         library: locked(library),
     })
 }
 
-/// The clock of one client runs ahead: it takes over what is not over.
-pub async fn clocks_differ(server: &Server) -> Result<Shown, Fault> {
+/// A client whose clock is ahead takes over a lock before its deadline.
+pub async fn clocks_differ(server: &Server) -> Result<ActResult, BoxError> {
     const KEY: &str = "clocks";
     const AHEAD: Duration = Duration::from_secs(3);
     let works = Duration::from_millis(600);
-    // The other one comes when the first has the lock.
+    // The second client starts when the first one holds the lock.
     let later = Duration::from_millis(100);
 
     let by_hand = async {
-        let book = Book::default();
-        let worker = async |comes: Duration, clock_ahead: Duration| {
+        let log = HolderLog::default();
+        let worker = async |delay: Duration, clock_ahead: Duration| {
             let mut client = client(server).await?;
             client.clock_ahead = clock_ahead;
-            sleep(comes).await;
+            sleep(delay).await;
             let mine = client.lock(KEY).await?;
-            book.work(works).await;
+            log.work(works).await;
             client.unlock(KEY, mine).await
         };
         try_join!(worker(Duration::ZERO, Duration::ZERO), worker(later, AHEAD))?;
-        Ok::<_, Fault>(book.two_holders())
+        Ok::<_, BoxError>(log.two_holders())
     };
     let library = async {
-        let book = Book::default();
-        // No client is asked what time it is, so there is no clock here to put ahead.
-        let worker = async |comes: Duration| {
+        let log = HolderLog::default();
+        // The library uses no clock of a client for this, so no clock is set ahead here.
+        let worker = async |delay: Duration| {
             let locks = server.locks().await?;
-            sleep(comes).await;
+            sleep(delay).await;
             let guard = locks.lock(KEY).ttl(TTL).wait(LONG).acquire().await?;
-            book.work_under(&guard, works).await;
+            log.work_under(&guard, works).await;
             guard.release().await
         };
         try_join!(worker(Duration::ZERO), worker(later))?;
-        Ok(book.two_holders())
+        Ok(log.two_holders())
     };
     let (by_hand, library) = try_join!(by_hand, library)?;
-    Ok(Shown {
+    Ok(ActResult {
         mistake: "deadlines by clocks that differ by 3 s",
         by_hand: format!("two holders for {}", ms(by_hand)),
         library: format!(

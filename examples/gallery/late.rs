@@ -1,73 +1,80 @@
-//! A holder that is paused, and writes when it wakes up.
+//! A holder that is paused, and writes when it continues.
 
 use lock_core::FencingToken;
 use tokio::try_join;
 
 use crate::by_hand::{self, POLL};
-use crate::children::{Actor, Role, TTL, WRITES};
-use crate::stage::{Fault, LONG, Server, Shown};
+use crate::children::{ChildProcess, Role, TTL, WRITES};
+use crate::stage::{ActResult, BoxError, LONG, Server};
 
-/// What the lock protects: it remembers the newest token that it was shown, and refuses older ones.
+/// The resource that the lock protects. It stores the newest token, and rejects older ones.
 ///
-/// Locks that are written by hand have none to show, and to none it cannot say no.
+/// Locks that are written by hand have no token, so their writes cannot be rejected.
 #[derive(Default)]
 struct Resource {
     newest: Option<FencingToken>,
 }
 
 impl Resource {
-    fn takes(&mut self, token: Option<FencingToken>) -> bool {
+    fn accepts(&mut self, token: Option<FencingToken>) -> bool {
         let in_time = token >= self.newest;
         self.newest = self.newest.max(token);
         in_time
     }
 }
 
-/// A process is paused longer than its lease lasts.
-pub async fn paused(server: &Server) -> Result<Shown, Fault> {
+/// Pauses a process for longer than its lease.
+pub async fn paused(server: &Server) -> Result<ActResult, BoxError> {
     const KEY: &str = "paused";
     let by_hand = async {
         let mut redis = server.connect().await?;
         let (mut writer, mut resource) = pause(Role::WriterByHand, server, KEY).await?;
         by_hand::poll_set_nx_px(&mut redis, KEY, "next", LONG, POLL).await?;
-        resource.takes(None);
+        resource.accepts(None);
         late_writes(&mut writer, &mut resource).await
     };
     let library = async {
         let locks = server.locks().await?;
         let (mut writer, mut resource) = pause(Role::WriterWithToken, server, KEY).await?;
         let guard = locks.lock(KEY).ttl(TTL).wait(LONG).acquire().await?;
-        resource.takes(guard.fencing_token());
+        resource.accepts(guard.fencing_token());
         let late = late_writes(&mut writer, &mut resource).await;
         guard.release().await?;
         late
     };
     let (by_hand, library) = try_join!(by_hand, library)?;
-    Ok(Shown {
+    Ok(ActResult {
         mistake: "a paused holder writes late",
         by_hand: format!("{by_hand} of {WRITES} late writes accepted"),
         library: format!("{library} of {WRITES} late writes accepted: their token is old"),
     })
 }
 
-/// A writer that has read, and does not get to write.
-async fn pause(role: Role, server: &Server, key: &str) -> Result<(Actor, Resource), Fault> {
+/// Starts a writer, and pauses it between its read and its writes.
+async fn pause(
+    role: Role,
+    server: &Server,
+    key: &str,
+) -> Result<(ChildProcess, Resource), BoxError> {
     let mut resource = Resource::default();
-    let mut writer = Actor::start(role, server, key)?;
-    // The token is shown on the read too.
-    resource.takes(writer.says().await?.1);
+    let mut writer = ChildProcess::start(role, server, key)?;
+    // The read shows the token too.
+    resource.accepts(writer.read().await?.1);
     writer.pause(server)?;
     Ok((writer, resource))
 }
 
-/// Lets the writer go on; how many of its writes are accepted.
-async fn late_writes(writer: &mut Actor, resource: &mut Resource) -> Result<usize, Fault> {
-    writer.go_on()?;
+/// Resumes the writer, and counts its accepted writes.
+async fn late_writes(
+    writer: &mut ChildProcess,
+    resource: &mut Resource,
+) -> Result<usize, BoxError> {
+    writer.resume()?;
     let mut accepted = 0;
-    while let (word, token) = writer.says().await?
+    while let (word, token) = writer.read().await?
         && word == "write"
     {
-        accepted += usize::from(resource.takes(token));
+        accepted += usize::from(resource.accepts(token));
     }
     Ok(accepted)
 }

@@ -1,11 +1,10 @@
-//! The gallery: classic mistakes of locks that are written by hand, each made to happen on a real
-//! server, and then this library in the same situation.
+//! Shows classic mistakes of locks that are written by hand, on a real server, and this library in the
+//! same situations.
 //!
 //! `cargo run -p examples --example gallery`
 //!
-//! Needs the program `redis-server`, which is started on a free port and stopped at the end. Every
-//! figure is measured while you watch. The locks written by hand are in `by_hand.rs`; each act is a
-//! function of its own.
+//! Needs the program `redis-server`, starts it on a free port, and stops it at the end. Each run
+//! measures all figures again. `by_hand.rs` has the locks that are written by hand. Each act is one function.
 
 mod by_hand;
 mod children;
@@ -21,30 +20,30 @@ use std::process::ExitCode;
 
 use tokio::try_join;
 
-use stage::{Fault, Server, Shown};
+use stage::{ActResult, BoxError, Server};
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let result = match children::role() {
-        Ok(Some(role)) => children::play(role).await,
+        Ok(Some(role)) => children::run(role).await,
         Ok(None) => gallery().await,
         Err(fault) => Err(fault),
     };
     examples::end(result.map_err(|fault| fault as _))
 }
 
-async fn gallery() -> Result<(), Fault> {
+async fn gallery() -> Result<(), BoxError> {
     let server = &Server::start().await?;
     println!(
-        "On a server of its own at {}; some seconds.\n",
+        "Running on a private server at {}. This takes some seconds.\n",
         server.url()
     );
 
-    // All of these mostly wait, and each has a key of its own.
+    // These acts can run together: they mostly wait, and each uses a different key.
     let (one, two, three, four, five, six, eight, nine) = try_join!(
         Box::pin(crashes::no_expire(server)),
         Box::pin(crashes::lost_expire(server)),
-        Box::pin(leases::others_lock_deleted(server)),
+        Box::pin(leases::other_lock_deleted(server)),
         Box::pin(deadlines::moved(server)),
         Box::pin(deadlines::clocks_differ(server)),
         Box::pin(leases::work_too_long(server)),
@@ -53,7 +52,7 @@ async fn gallery() -> Result<(), Fault> {
     )?;
     let mut acts = vec![one, two, three, four, five, six];
     show(&acts, 1);
-    // This one counts what a busy server lets through, so it has the server for itself.
+    // This act measures a busy server, so it runs alone.
     acts.push(polling::starves(server).await?);
     acts.extend([eight, nine]);
     show(&acts, 7);
@@ -66,8 +65,8 @@ async fn gallery() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Says what the acts have shown, from this number on.
-fn show(acts: &[Shown], from: usize) {
+/// Prints the results of the acts, starting with this number.
+fn show(acts: &[ActResult], from: usize) {
     for (act, number) in acts.iter().zip(1..).skip(from - 1) {
         println!("{number}. {}", act.mistake);
         println!("   by hand:      {}", act.by_hand);

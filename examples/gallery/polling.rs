@@ -1,4 +1,4 @@
-//! Who asks again and again for the lock, and who asks too seldom.
+//! Clients that poll without a pause, and a client that polls too rarely.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,29 +10,29 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::by_hand;
-use crate::stage::{Fault, LONG, Server, Shown, ms};
+use crate::stage::{ActResult, BoxError, LONG, Server, ms};
 
 const KEY: &str = "polled";
 
-/// How many do without the 100 ms of sleep between two questions.
+/// The number of clients that poll without a pause.
 const QUICK: usize = 4;
 const QUICKLY: Duration = Duration::from_millis(1);
 const SLOWLY: Duration = Duration::from_millis(100);
 
-/// What a section takes.
+/// The length of a section.
 const SECTION: Duration = Duration::from_millis(10);
 
-/// How long each side is watched.
+/// The time for which each side is measured.
 const RUN: Duration = Duration::from_secs(4);
 
-/// What those on the stage have in common.
+/// State that all clients share.
 #[derive(Default)]
-struct Stage {
+struct Shared {
     sections: AtomicU32,
     over: AtomicBool,
 }
 
-impl Stage {
+impl Shared {
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
@@ -43,13 +43,13 @@ impl Stage {
     }
 }
 
-/// The longest wait of the one that is watched.
+/// The longest wait of the measured client.
 #[derive(Default)]
 struct Longest {
     wait: Duration,
-    /// How many sections of others went by meanwhile.
+    /// The number of sections that other clients ran during the wait.
     sections: u32,
-    /// Whether it got the lock, before we stopped to watch.
+    /// Whether the client got the lock before the measurement ended.
     served: bool,
 }
 
@@ -61,11 +61,11 @@ impl Longest {
             "still waits after"
         };
         let (wait, sections) = (ms(self.wait), self.sections);
-        format!("{waits} {wait}, while {sections} others go first")
+        format!("{waits} {wait}, while {sections} other sections run")
     }
 }
 
-/// A client of either kind.
+/// A client with a lock by hand, or with this library.
 #[derive(Clone)]
 enum Client {
     ByHand(MultiplexedConnection),
@@ -73,32 +73,32 @@ enum Client {
 }
 
 impl Client {
-    /// Gets the lock, works, and releases it; how long it waited, and the sections meanwhile.
-    async fn turn(&mut self, stage: &Stage, polls: Duration) -> Result<Longest, Fault> {
-        let (begin, before) = (Instant::now(), stage.sections.load(Ordering::Relaxed));
+    /// Acquires the lock, works, and releases it. Returns the wait, and the sections during the wait.
+    async fn turn(&mut self, shared: &Shared, polls: Duration) -> Result<Longest, BoxError> {
+        let (begin, before) = (Instant::now(), shared.sections.load(Ordering::Relaxed));
         let waited = |served| Longest {
             served,
             wait: begin.elapsed(),
-            sections: stage.sections.load(Ordering::Relaxed) - before,
+            sections: shared.sections.load(Ordering::Relaxed) - before,
         };
         match self {
             Self::ByHand(redis) => {
                 let owner = format!("{begin:?}");
                 while !by_hand::set_nx_px(redis, KEY, &owner, LONG).await? {
-                    if stage.is_over() {
+                    if shared.is_over() {
                         return Ok(waited(false));
                     }
                     sleep(polls).await;
                 }
                 let waited = waited(true);
-                stage.section().await;
+                shared.section().await;
                 by_hand::delete_if_mine(redis, KEY, &owner).await?;
                 Ok(waited)
             }
             Self::Library(locks) => {
                 let guard = locks.lock(KEY).wait(LONG).acquire().await?;
                 let waited = waited(true);
-                stage.section().await;
+                shared.section().await;
                 guard.release().await?;
                 Ok(waited)
             }
@@ -106,39 +106,39 @@ impl Client {
     }
 }
 
-/// One client that asks every 100 ms, among some that ask without a pause.
-pub async fn starves(server: &Server) -> Result<Shown, Fault> {
+/// Runs one client that polls every 100 ms, among clients that poll without a pause.
+pub async fn starves(server: &Server) -> Result<ActResult, BoxError> {
     let mut by_hand = Vec::new();
     let mut library = Vec::new();
     for _ in 0..=QUICK {
         by_hand.push(Client::ByHand(server.connect().await?));
         library.push(Client::Library(server.locks().await?));
     }
-    Ok(Shown {
+    Ok(ActResult {
         mistake: "polling every 100 ms among clients that poll without a pause",
-        by_hand: watch(by_hand).await?.shown(),
-        library: watch(library).await?.shown(),
+        by_hand: measure(by_hand).await?.shown(),
+        library: measure(library).await?.shown(),
     })
 }
 
-/// The first of them is the one that is watched.
-async fn watch(clients: Vec<Client>) -> Result<Longest, Fault> {
-    let stage = Arc::new(Stage::default());
+/// Runs the clients, and measures the first of them.
+async fn measure(clients: Vec<Client>) -> Result<Longest, BoxError> {
+    let shared = Arc::new(Shared::default());
     let mut tasks = JoinSet::new();
     let mut clients = clients.into_iter();
-    let watched = clients.next().ok_or("nobody is watched")?;
+    let measured = clients.next().ok_or("there is no client")?;
     for mut quick in clients {
-        let stage = Arc::clone(&stage);
+        let shared = Arc::clone(&shared);
         tasks.spawn(async move {
-            while !stage.is_over() {
-                quick.turn(&stage, QUICKLY).await?;
+            while !shared.is_over() {
+                quick.turn(&shared, QUICKLY).await?;
             }
             Ok(Longest::default())
         });
     }
-    tasks.spawn(watched_turns(watched, Arc::clone(&stage)));
+    tasks.spawn(measured_turns(measured, Arc::clone(&shared)));
     sleep(RUN).await;
-    stage.over.store(true, Ordering::Relaxed);
+    shared.over.store(true, Ordering::Relaxed);
     let mut longest = Longest::default();
     for turns in tasks.join_all().await {
         let turns: Longest = turns?;
@@ -149,11 +149,11 @@ async fn watch(clients: Vec<Client>) -> Result<Longest, Fault> {
     Ok(longest)
 }
 
-/// Its longest wait.
-async fn watched_turns(mut client: Client, stage: Arc<Stage>) -> Result<Longest, Fault> {
+/// Runs the measured client, and returns its longest wait.
+async fn measured_turns(mut client: Client, shared: Arc<Shared>) -> Result<Longest, BoxError> {
     let mut longest = Longest::default();
-    while !stage.is_over() {
-        let turn = client.turn(&stage, SLOWLY).await?;
+    while !shared.is_over() {
+        let turn = client.turn(&shared, SLOWLY).await?;
         if turn.wait > longest.wait {
             longest = turn;
         }

@@ -1,4 +1,4 @@
-//! The stage: a server, a book of who believed when to hold the lock, and stopwatches.
+//! The server of the acts, and the measurements that they share.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -14,21 +14,21 @@ use tokio::time::sleep;
 
 use crate::by_hand;
 
-/// Longer than anything here takes.
+/// Longer than any act takes.
 pub const LONG: Duration = Duration::from_secs(30);
 
-pub type Fault = Box<dyn Error + Send + Sync>;
+pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Either is a server for this library; the first that is there is taken.
+/// Programs that the acts can use; the first one that is installed is started.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
-const MISSING: &str = "cannot find `redis-server`, and the gallery shows real locks on a real \
-    server: install it (`apt-get install redis-server`, `dnf install redis`, `apk add redis`, \
-    `brew install redis`; 7.0 or later, or Valkey) and run this again";
+const MISSING: &str = "cannot find `redis-server`, which the gallery starts; install Redis 7.0 or \
+    later, or Valkey (`apt-get install redis-server`, `dnf install redis`, `apk add redis` or \
+    `brew install redis`)";
 
-/// The shell is told by its closed input that we are gone, however we went. It ends the server, and
-/// wakes those of our children that are paused, which then see for themselves that we are gone.
-const KEEPER: &str = r#"
+/// A shell script that ends the server when this process ends, however it ends: then the input of the
+/// shell is closed. It also resumes the paused children, which then notice the end themselves.
+const SUPERVISOR: &str = r#"
 trap '' INT TERM
 "$@" >/dev/null & server=$!
 while read -r pid; do paused="$paused $pid"; done
@@ -37,37 +37,37 @@ kill -9 $server
 wait
 "#;
 
-/// A server of our own on a free port. It ends with this process.
+/// A private server on a free port. It ends with this process.
 pub struct Server {
     port: u16,
-    keeper: Child,
-    orders: Option<ChildStdin>,
+    supervisor: Child,
+    input: Option<ChildStdin>,
 }
 
 impl Server {
-    pub async fn start() -> Result<Self, Fault> {
+    pub async fn start() -> Result<Self, BoxError> {
         let program = PROGRAMS.into_iter().find(|program| can_run(program));
         let program = program.ok_or(MISSING)?;
-        // The system knows a free port; it is free again as soon as the listener is dropped.
+        // The system chooses a free port, and frees it again when the listener is dropped.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut keeper = Command::new("sh")
-            .args(["-c", KEEPER, "keeper", program])
+        let mut supervisor = Command::new("sh")
+            .args(["-c", SUPERVISOR, "supervisor", program])
             .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
             .args(["--save", "", "--appendonly", "no"])
             .stdin(Stdio::piped())
             .spawn()?;
-        let orders = keeper.stdin.take();
+        let input = supervisor.stdin.take();
         let server = Self {
             port,
-            keeper,
-            orders,
+            supervisor,
+            input,
         };
-        let up = refused_for(Duration::from_secs(10), async || {
+        let up = blocked_for(Duration::from_secs(10), async || {
             Ok(server.connect().await.is_ok())
         });
         match up.await? {
-            Refused::For(_) => Ok(server),
-            Refused::ToTheEnd(_) => Err(format!("`{program}` does not answer").into()),
+            Blocked::For(_) => Ok(server),
+            Blocked::UntilTimeout(_) => Err(format!("`{program}` does not answer").into()),
         }
     }
 
@@ -79,20 +79,20 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Has the process woken when this one ends.
-    pub fn wake_at_end(&self, pid: u32) -> std::io::Result<()> {
-        // One write, so that a kill in between cannot leave half a number.
-        let order = format!("{pid}\n");
-        let orders = self.orders.as_ref();
-        orders.map_or(Ok(()), |mut orders| orders.write_all(order.as_bytes()))
+    /// Resumes the process when this one ends.
+    pub fn resume_at_end(&self, pid: u32) -> std::io::Result<()> {
+        // One write, so that a kill cannot leave half a number.
+        let line = format!("{pid}\n");
+        let input = self.input.as_ref();
+        input.map_or(Ok(()), |mut input| input.write_all(line.as_bytes()))
     }
 
-    /// A connection for a client that is written by hand.
+    /// Opens a connection for a client that is written by hand.
     pub async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
         connect(&self.url()).await
     }
 
-    /// A client of this library, as another process would be one.
+    /// Connects a new manager, as another process does.
     pub async fn locks(&self) -> Result<LockManager, LockError> {
         LockManager::connect(&self.url()).await
     }
@@ -100,8 +100,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.orders.take());
-        let _ = self.keeper.wait();
+        drop(self.input.take());
+        let _ = self.supervisor.wait();
     }
 }
 
@@ -116,52 +116,52 @@ fn can_run(program: &str) -> bool {
     version.status().is_ok_and(|status| status.success())
 }
 
-/// A time, as the acts show it.
+/// Formats a time for the table.
 pub fn ms(time: Duration) -> String {
     format!("{} ms", time.as_millis())
 }
 
-/// What an act has shown: a row of the table.
-pub struct Shown {
+/// The result of an act: a row of the table.
+pub struct ActResult {
     pub mistake: &'static str,
     pub by_hand: String,
     pub library: String,
 }
 
-/// Who believed when to hold the lock, all by one monotonic clock.
+/// Records when clients believed that they held the lock, on one monotonic clock.
 #[derive(Clone, Default)]
-pub struct Book(Arc<Mutex<Vec<(Instant, Instant)>>>);
+pub struct HolderLog(Arc<Mutex<Vec<(Instant, Instant)>>>);
 
-/// Somebody believes to hold the lock, until this is dropped.
-pub struct Belief {
+/// A client believes that it holds the lock until this value is dropped.
+pub struct HeldPeriod {
     since: Instant,
-    book: Book,
+    log: HolderLog,
 }
 
-impl Book {
-    pub fn enter(&self) -> Belief {
-        Belief {
+impl HolderLog {
+    pub fn enter(&self) -> HeldPeriod {
+        HeldPeriod {
             since: Instant::now(),
-            book: self.clone(),
+            log: self.clone(),
         }
     }
 
-    /// Works under a lock that was written by hand: nothing tells when it is lost.
+    /// Works under a lock that is written by hand, which cannot report its loss.
     pub async fn work(&self, time: Duration) {
-        let _belief = self.enter();
+        let _period = self.enter();
         sleep(time).await;
     }
 
-    /// Works under a guard, as long as it is held.
+    /// Works under a guard until the lock is lost.
     pub async fn work_under(&self, guard: &LockGuard, time: Duration) {
-        let _belief = self.enter();
+        let _period = self.enter();
         tokio::select! {
             () = guard.lost() => {}
             () = sleep(time) => {}
         }
     }
 
-    /// For how long there were two holders or more.
+    /// Returns for how long there were two or more holders.
     pub fn two_holders(&self) -> Duration {
         let mut changes: BTreeMap<Instant, i32> = BTreeMap::new();
         for &(begin, end) in self.0.lock().unwrap().iter() {
@@ -180,35 +180,35 @@ impl Book {
     }
 }
 
-impl Drop for Belief {
+impl Drop for HeldPeriod {
     fn drop(&mut self) {
-        let believed = (self.since, Instant::now());
-        self.book.0.lock().unwrap().push(believed);
+        let period = (self.since, Instant::now());
+        self.log.0.lock().unwrap().push(period);
     }
 }
 
-/// For how long somebody was refused who tried again and again.
+/// For how long a client that retried did not get the lock.
 #[derive(Clone, Copy)]
-pub enum Refused {
-    /// Then it worked.
+pub enum Blocked {
+    /// Then it got the lock.
     For(Duration),
-    /// It still did not work when patience ended.
-    ToTheEnd(Duration),
+    /// It did not get the lock within the timeout.
+    UntilTimeout(Duration),
 }
 
-/// Tries until it works, but not for longer than `patience`.
-pub async fn refused_for(
-    patience: Duration,
-    mut attempt: impl AsyncFnMut() -> Result<bool, Fault>,
-) -> Result<Refused, Fault> {
+/// Retries until the attempt succeeds or `timeout` ends.
+pub async fn blocked_for(
+    timeout: Duration,
+    mut attempt: impl AsyncFnMut() -> Result<bool, BoxError>,
+) -> Result<Blocked, BoxError> {
     let begin = Instant::now();
-    let mut refused = Duration::ZERO;
+    let mut blocked = Duration::ZERO;
     while !attempt().await? {
-        refused = begin.elapsed();
-        if refused >= patience {
-            return Ok(Refused::ToTheEnd(refused));
+        blocked = begin.elapsed();
+        if blocked >= timeout {
+            return Ok(Blocked::UntilTimeout(blocked));
         }
         sleep(by_hand::POLL).await;
     }
-    Ok(Refused::For(refused))
+    Ok(Blocked::For(blocked))
 }

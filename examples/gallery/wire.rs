@@ -1,4 +1,4 @@
-//! A way to the server that is cut, once, at a command.
+//! A proxy that cuts the connection to the server once, at a chosen command.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,19 +8,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::stage::{Fault, Server};
+use crate::stage::{BoxError, Server};
 
-/// Where the connection is cut, at the first command that holds these bytes.
+/// Where the proxy cuts the connection: at the first command that contains these bytes.
 #[derive(Clone, Copy)]
 pub enum Cut {
-    /// The command does not arrive.
+    /// The command does not reach the server.
     Before(&'static str),
-    /// The command is done; its answer does not arrive.
+    /// The server runs the command, and its reply does not reach the client.
     After(&'static str),
 }
 
-/// Passes everything on between clients and the server until the cut, and everything again after it,
-/// on new connections.
+/// Forwards all data until the cut. After the cut it forwards new connections.
 pub struct Wire {
     address: SocketAddr,
     listening: JoinHandle<()>,
@@ -28,14 +27,14 @@ pub struct Wire {
 }
 
 impl Wire {
-    pub async fn to(server: &Server, cut: Cut) -> Result<Self, Fault> {
+    pub async fn to(server: &Server, cut: Cut) -> Result<Self, BoxError> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let whole = Arc::new(AtomicBool::new(true));
         let (port, uncut) = (server.port(), Arc::clone(&whole));
         let listening = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(pass(client, port, cut, Arc::clone(&uncut)));
+                tokio::spawn(forward(client, port, cut, Arc::clone(&uncut)));
             }
         });
         Ok(Self {
@@ -60,28 +59,28 @@ impl Drop for Wire {
     }
 }
 
-/// Ends, and closes both sides with it, when either side does, or at the cut.
-async fn pass(
+/// Forwards one connection. Closes both sides when one side closes, and at the cut.
+async fn forward(
     mut client: TcpStream,
     port: u16,
     cut: Cut,
     whole: Arc<AtomicBool>,
 ) -> std::io::Result<()> {
     let mut server = TcpStream::connect(("127.0.0.1", port)).await?;
-    // Else the last bytes of a command wait for a confirmation of those before.
+    // Without this, the last bytes of a command wait until earlier bytes are acknowledged.
     server.set_nodelay(true)?;
     client.set_nodelay(true)?;
-    let (mut asked, mut answered) = ([0; 4096], [0; 4096]);
+    let (mut from_client, mut from_server) = ([0; 4096], [0; 4096]);
     loop {
         tokio::select! {
-            length = client.read(&mut asked) => {
-                let command = &asked[..length?];
+            length = client.read(&mut from_client) => {
+                let command = &from_client[..length?];
                 let (Cut::Before(word) | Cut::After(word)) = cut;
-                let is_it = command.windows(word.len()).any(|part| part == word.as_bytes());
-                if is_it && whole.swap(false, Ordering::SeqCst) {
+                let matches = command.windows(word.len()).any(|part| part == word.as_bytes());
+                if matches && whole.swap(false, Ordering::SeqCst) {
                     if matches!(cut, Cut::After(_)) {
                         server.write_all(command).await?;
-                        // Done, since it is answered.
+                        // The server has run the command once a reply arrives.
                         server.readable().await?;
                     }
                     return Ok(());
@@ -91,12 +90,12 @@ async fn pass(
                 }
                 server.write_all(command).await?;
             }
-            length = server.read(&mut answered) => {
-                let answer = &answered[..length?];
-                if answer.is_empty() {
+            length = server.read(&mut from_server) => {
+                let reply = &from_server[..length?];
+                if reply.is_empty() {
                     return Ok(());
                 }
-                client.write_all(answer).await?;
+                client.write_all(reply).await?;
             }
         }
     }

@@ -12,18 +12,18 @@ use lock_core::Dialect;
 const ALL_DIALECTS: &str = "all-dialects";
 
 const HELP: &str = "\
-Breaks a lock server, its clients and the network between them, and checks what was promised.
+Breaks a lock server, its clients and the network, and checks the guarantees of the library.
 
-  --seconds N       how long clients work, in rounds of 15 s [90]
-  --seed N          of all choices; printed in the report [the time]
-  --nemesis A,B     only these
-  --workload NAME   only this one
-  --dialect NAME    what the clients speak, or all-dialects for each but the native one, so many
-                    seconds and the next seed each [native]
-  --keep FOLDER     where to keep records of rounds with violations
-  --list            the names of all nemeses, workloads and dialects
+  --seconds N       runs the clients for N seconds, in rounds of 15 s [90]
+  --seed N          sets the seed of all random choices; the report shows it [the current time]
+  --nemesis A,B     uses only these nemeses
+  --workload NAME   uses only this workload
+  --dialect NAME    sets the dialect of the clients; all-dialects runs every dialect except native,
+                    each for N seconds and with the next seed [native]
+  --keep FOLDER     writes the records of rounds with violations to this folder
+  --list            lists the names of all nemeses, workloads and dialects
 
-Ends with 0 when all checks passed, 1 when a promise was broken.";
+Exits with 0 when all checks passed, and with 1 when a guarantee was broken.";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);

@@ -6,15 +6,15 @@ use std::process::ExitCode;
 use interop::{CLIENTS, Options};
 
 const HELP: &str = "\
-Races lock clients of other languages against ours on one key: two processes of each side increment
-a counter that has no atomic increment. No update may be lost, and both sides must get on.
+Races lock clients in other languages against this library on one key. Two processes of each side
+increment a counter in two steps. No update may be lost, and both sides must make progress.
 
-  --full            2,000 sections for each pair [200]
-  --only CLIENT     only this client; may be said several times
-  --clients FOLDER  where the clients' programs are [../interop/bin, seen from this program]
-  --list            the names of all clients, and how each locks
+  --full            runs 2,000 sections for each pair [200]
+  --only CLIENT     runs only this client; repeat the option for more
+  --clients FOLDER  sets the folder of the clients' programs [../interop/bin beside this program]
+  --list            lists the names of all clients and their schemes
 
-Ends with 0 when all pairs passed, 1 when one failed. A client whose program is not there is skipped.";
+Exits with 0 when all pairs passed, and with 1 when one failed. Skips a client if its program is missing.";
 
 /// Enough for each side to meet the other many times in every state of the lock.
 const SECTIONS: u64 = 200;

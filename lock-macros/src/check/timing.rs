@@ -159,22 +159,17 @@ mod tests {
 
     #[test]
     fn ttl_has_limits() {
-        assert_eq!(
-            error(&quote!(ttl = "50ms")),
-            "`ttl` (\"50ms\") must be at least 100 ms"
-        );
-        assert_eq!(
-            error(&quote!(ttl = "0s")),
-            "`ttl` (\"0s\") must be at least 100 ms"
-        );
-        assert_eq!(
-            error(&quote!(ttl = "25h")),
-            "`ttl` (\"25h\") must be at most 24 h"
-        );
-        assert_eq!(
-            error(&quote!(ttl = "99999999999999999999h1s")),
-            "`ttl` (\"99999999999999999999h1s\") must be at most 24 h"
-        );
+        for (ttl, limit) in [
+            ("50ms", "at least 100 ms"),
+            ("0s", "at least 100 ms"),
+            ("25h", "at most 24 h"),
+            ("99999999999999999999h1s", "at most 24 h"),
+        ] {
+            assert_eq!(
+                error(&quote!(ttl = #ttl)),
+                format!("`ttl` (\"{ttl}\") must be {limit}")
+            );
+        }
         assert_eq!(error(&quote!(ttl = "100ms")), "");
         assert_eq!(error(&quote!(ttl = "24h")), "");
     }

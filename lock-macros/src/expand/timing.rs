@@ -162,6 +162,7 @@ mod tests {
 
     use super::*;
     use crate::errors::Errors;
+    use crate::expand::tests::assert_in_order;
 
     fn duration(value: Expr, option: DurationOption) -> DurationArg {
         let mut errors = Errors::default();
@@ -235,18 +236,14 @@ mod tests {
             ..Timing::default()
         };
         let text = options(&timing, false);
-        let places: Vec<_> = [
-            "const __DISTRIBUTED_LOCK_TTL",
-            "const __DISTRIBUTED_LOCK_MAX_HOLD",
-            "Some (__DISTRIBUTED_LOCK_TTL)",
-            "ttl : :: core :: option :: Option :: Some (__DISTRIBUTED_LOCK_TTL)",
-        ]
-        .iter()
-        .map(|part| text.find(part))
-        .collect();
-        assert!(
-            places.iter().all(Option::is_some) && places.is_sorted(),
-            "{text}"
+        assert_in_order(
+            &text,
+            &[
+                "const __DISTRIBUTED_LOCK_TTL",
+                "const __DISTRIBUTED_LOCK_MAX_HOLD",
+                "Some (__DISTRIBUTED_LOCK_TTL)",
+                "ttl : :: core :: option :: Option :: Some (__DISTRIBUTED_LOCK_TTL)",
+            ],
         );
     }
 

@@ -16,7 +16,7 @@ use crate::parse::template::Template;
 use crate::parse::timing::{Renew, Timing};
 use crate::parse::tokens::{peel, variables};
 use crate::parse::values::{
-    Handler, NameArg, OnContended, OnLost, ReleaseMode, hash_tag, identifier, reject_await,
+    Handler, NameArg, OnContended, OnLost, ReleaseMode, choice, hash_tag, identifier, reject_await,
 };
 
 /// The options of one attribute. A field also stays `None` when its value cannot be read.
@@ -179,8 +179,17 @@ impl OptionParser<'_> {
                 timing.min_hold = DurationArg::parse(value, DurationOption::MinHold, errors);
             }
             "on_contended" => args.on_contended = OnContended::parse(value, errors),
-            "on_lost" => args.on_lost = OnLost::parse(&value, errors),
-            "release" => args.release = ReleaseMode::parse(&value, errors),
+            "on_lost" => {
+                let words = [("cancel", OnLost::Cancel), ("continue", OnLost::Continue)];
+                args.on_lost = choice(option, &value, words, errors);
+            }
+            "release" => {
+                let words = [
+                    ("confirm", ReleaseMode::Confirm),
+                    ("background", ReleaseMode::Background),
+                ];
+                args.release = choice(option, &value, words, errors);
+            }
             "hash_tag" => args.hash_tag = hash_tag(&value, errors),
             "on_error" => args.on_error = Handler::parse(value, errors),
             "bind" => args.bind = identifier(&value, errors),

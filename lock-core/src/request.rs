@@ -132,9 +132,7 @@ impl LockRequest {
             Some(wait) if !wait.is_zero() => {
                 Box::pin(acquire::wait_for(&self.core, key, terms, wait, self.spent)).await
             }
-            Some(_) | None => {
-                Box::pin(acquire::try_once(&self.core, key, terms, self.spent)).await
-            }
+            Some(_) | None => Box::pin(acquire::try_once(&self.core, key, terms, self.spent)).await,
         }?;
         if let Some(shortest) = self.min_hold {
             guard.keep_for(shortest);

@@ -93,7 +93,7 @@ impl<R> fmt::Debug for ReturnType<R> {
     }
 }
 
-/// Tells the type checker the type of a block. It is never called.
+/// Gives a block its type. The expansion calls it only in code that never runs.
 #[must_use]
 pub fn typed_return<R>(_: ReturnType<R>) -> R {
     unreachable!("the attribute writes this call only into code that never runs")

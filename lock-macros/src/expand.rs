@@ -93,8 +93,9 @@ fn local(name: &str, site: Span) -> Ident {
     Ident::new(&format!("__distributed_lock_{name}"), site)
 }
 
-/// Writes code that never runs, which tells the compiler about the function without the attribute:
-/// its return type, and the order in which the boxed future of `#[async_trait]` captures.
+/// Writes code that never runs, and shows the compiler two properties of the function without the
+/// attribute: its return type, and the order in which the boxed future of `#[async_trait]`
+/// captures.
 fn declared(args: &Args, function: &Function) -> Option<TokenStream> {
     match &function.kind {
         FnKind::AsyncFn if function.output.is_never() => None,

@@ -108,9 +108,7 @@ fn parameter_in_a_constant(duration: &DurationArg, scope: &Scope, errors: &mut E
     };
     errors.on(
         value,
-        format!(
-            "`{option}` is a constant, and `{name}` is known when the function is called: {advice}"
-        ),
+        format!("`{option}` is a constant, but `{name}` is only known at the call: {advice}"),
     );
 }
 
@@ -269,17 +267,17 @@ mod tests {
     fn parameter_is_no_constant() {
         assert_eq!(
             error(&quote!(ttl = ttl)),
-            "`ttl` is a constant, and `ttl` is known when the function is called: write \
+            "`ttl` is a constant, but `ttl` is only known at the call: write \
              `ttl = dynamic(ttl)`"
         );
         assert_eq!(
             error(&quote!(wait = config.wait)),
-            "`wait` is a constant, and `config` is known when the function is called: write \
+            "`wait` is a constant, but `config` is only known at the call: write \
              `wait = dynamic(config.wait)`"
         );
         assert_eq!(
             error(&quote!(max_hold = self.longest)),
-            "`max_hold` is a constant, and `self` is known when the function is called: give it a \
+            "`max_hold` is a constant, but `self` is only known at the call: give it a \
              constant, or use the builder: `locks.lock(name).max_hold(self.longest)`"
         );
         for ttl in [

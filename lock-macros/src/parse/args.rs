@@ -213,7 +213,7 @@ impl OptionParser<'_> {
             .on(key, format!("unknown option `{key}`; {advice}"));
     }
 
-    /// Reports `"order"`, `name: "order"` or `ttl`, and suggests the option that is probably meant.
+    /// Reports `"order"`, `name: "order"` or `ttl`, and suggests the most likely option.
     fn not_a_pair(&mut self, input: ParseStream<'_>, key: Option<&Ident>) {
         let meant = key.and_then(|key| option_names::meant(&key.to_string()));
         let (option, example) = OPTIONS

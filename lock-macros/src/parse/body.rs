@@ -24,9 +24,8 @@ pub(crate) struct BoxPin {
     pub(crate) braces: Span,
 }
 
-/// Makes a block with braces of the user's span. From the braces, the compiler takes the edition,
-/// which decides in which order the body drops its values. Other attributes take them for their
-/// own code.
+/// Makes a block with braces of the user's span. The braces decide the edition of the block, and
+/// with it the order in which the body drops its values. Other attributes reuse them.
 pub(crate) fn block(tokens: TokenStream, span: Span) -> Group {
     tokens::group(Delimiter::Brace, tokens, span)
 }

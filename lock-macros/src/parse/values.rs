@@ -35,7 +35,7 @@ impl NameArg {
     }
 }
 
-/// The value of `hash_tag`.
+/// Reads the value of `hash_tag`.
 pub(crate) fn hash_tag(value: &Expr, errors: &mut Errors) -> Option<Template> {
     if let Expr::Lit(literal) = value
         && let Lit::Str(text) = &literal.lit
@@ -128,7 +128,7 @@ pub(crate) enum ReleaseMode {
     Background,
 }
 
-/// The value of `bind`.
+/// Reads the value of `bind`.
 pub(crate) fn identifier(value: &Expr, errors: &mut Errors) -> Option<Ident> {
     if let Expr::Path(ExprPath { path, .. }) = value
         && let Some(ident) = path.get_ident()

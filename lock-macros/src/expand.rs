@@ -17,7 +17,7 @@ use crate::parse::args::Args;
 use crate::parse::function::{FnKind, Function};
 use crate::parse::scope::Scope;
 use crate::parse::tokens::variables;
-use crate::parse::values::{Handler, NameArg, OnContended, OnLost, ReleaseMode};
+use crate::parse::values::{Handler, NameArg, OnContended, OnLostArg, ReleaseMode};
 
 pub(crate) use self::lock_name::lock_name;
 
@@ -130,8 +130,8 @@ fn section(args: &Args, function: &Function) -> TokenStream {
         ReleaseMode::Background => quote_spanned!(site=> run_body),
     };
     let on_lost = match args.on_lost {
-        OnLost::Cancel => quote_spanned!(site=> Cancel),
-        OnLost::Continue => quote_spanned!(site=> Continue),
+        OnLostArg::Cancel => quote_spanned!(site=> Cancel),
+        OnLostArg::Continue => quote_spanned!(site=> Continue),
     };
     // `core::pin::pin!` binds a name that a user's item may have.
     let krate = args.krate.at(site);

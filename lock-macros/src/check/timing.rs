@@ -9,7 +9,7 @@ use syn::ext::IdentExt;
 use crate::errors::Errors;
 use crate::parse::duration::{DurationArg, DurationLiteral, DurationOption, DurationValue};
 use crate::parse::scope::Scope;
-use crate::parse::timing::{Renew, Timing};
+use crate::parse::timing::{RenewArg, Timing};
 use crate::parse::values::shown;
 
 /// The shortest `ttl`. A shorter lease would expire whenever an ordinary network is slow.
@@ -40,7 +40,7 @@ pub(crate) fn timing(timing: &Timing, scope: &Scope, errors: &mut Errors) {
             DurationValue::Dynamic(_) => {}
         }
     }
-    if let (Some(Renew::Never(never)), Some(_)) = (&timing.renew, &timing.max_hold) {
+    if let (Some(RenewArg::Never(never)), Some(_)) = (&timing.renew, &timing.max_hold) {
         let message = "`max_hold` needs renewal; remove `renew = never`";
         errors.on(never, message);
     }

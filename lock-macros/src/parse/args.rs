@@ -13,10 +13,11 @@ use crate::errors::{Errors, list};
 use crate::parse::duration::{DurationArg, DurationOption};
 use crate::parse::option_names::{self, OPTIONS};
 use crate::parse::template::Template;
-use crate::parse::timing::{Renew, Timing};
+use crate::parse::timing::{RenewArg, Timing};
 use crate::parse::tokens::{peel, variables};
 use crate::parse::values::{
-    Handler, NameArg, OnContended, OnLost, ReleaseMode, choice, hash_tag, identifier, reject_await,
+    Handler, NameArg, OnContended, OnLostArg, ReleaseMode, choice, hash_tag, identifier,
+    reject_await,
 };
 
 /// The options of one attribute. A field also stays `None` when its value cannot be read.
@@ -27,7 +28,7 @@ pub(crate) struct Args {
     pub(crate) timing: Timing,
     pub(crate) on_contended: OnContended,
     pub(crate) on_error: Option<Handler>,
-    pub(crate) on_lost: OnLost,
+    pub(crate) on_lost: OnLostArg,
     pub(crate) release: ReleaseMode,
     pub(crate) bind: Option<Ident>,
     pub(crate) manager: Option<Expr>,
@@ -171,7 +172,7 @@ impl OptionParser<'_> {
             "name" => args.name = NameArg::parse(value, errors),
             "ttl" => timing.ttl = DurationArg::parse(value, DurationOption::Ttl, errors),
             "wait" => timing.wait = DurationArg::parse(value, DurationOption::Wait, errors),
-            "renew" => timing.renew = Renew::parse(value, errors),
+            "renew" => timing.renew = RenewArg::parse(value, errors),
             "max_hold" => {
                 timing.max_hold = DurationArg::parse(value, DurationOption::MaxHold, errors);
             }
@@ -180,7 +181,10 @@ impl OptionParser<'_> {
             }
             "on_contended" => args.on_contended = OnContended::parse(value, errors),
             "on_lost" => {
-                let words = [("cancel", OnLost::Cancel), ("continue", OnLost::Continue)];
+                let words = [
+                    ("cancel", OnLostArg::Cancel),
+                    ("continue", OnLostArg::Continue),
+                ];
                 args.on_lost = choice(option, &value, words, errors);
             }
             "release" => {

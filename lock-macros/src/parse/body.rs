@@ -6,7 +6,7 @@ use quote::quote;
 use crate::parse::tokens;
 
 /// The statements between the braces of a function.
-pub(crate) struct Body {
+pub(crate) struct FnBody {
     /// The `#![..]` at its beginning. They are only allowed at the beginning of a function's body.
     pub(crate) inner_attributes: TokenStream,
     pub(crate) statements: TokenStream,
@@ -41,7 +41,7 @@ impl BoxPin {
     }
 }
 
-impl Body {
+impl FnBody {
     pub(crate) fn new(braces: &Group) -> Self {
         let mut tokens: Vec<TokenTree> = braces.stream().into_iter().collect();
         let mut end = 0;

@@ -114,7 +114,7 @@ impl Handler {
 
 /// The value of `on_lost`: what happens to the body when the lock is lost.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum OnLost {
+pub(crate) enum OnLostArg {
     #[default]
     Cancel,
     Continue,

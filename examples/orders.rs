@@ -51,7 +51,7 @@ async fn pay(
 }
 
 /// Does not wait: who cancels an order that is being paid is told so at once.
-#[distributed_lock(name = "order:{order}", ttl = "5s", bind = held)]
+#[distributed_lock(name = "order:{order}", ttl = "5s", wait = "0s", bind = held)]
 async fn cancel(State(shop): State<Arc<Shop>>, Path(order): Path<u32>) -> Result<String, Refusal> {
     shop.open_order(order)?;
     let token = held.fencing_token().map(|token| token.to_string());

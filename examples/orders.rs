@@ -1,4 +1,4 @@
-//! A web service that charges each order once, no matter how many instances get the request.
+//! A web service in which each order is paid once, however many instances are asked to.
 //!
 //! Start two instances, each with its own port:
 //!
@@ -7,15 +7,15 @@
 //!     --redis redis://127.0.0.1:6379 --port 3001
 //! ```
 //!
-//! and pay one order at both instances at the same time:
+//! and pay one order at both of them at once:
 //!
 //! ```sh
 //! curl -X POST localhost:3001/orders/1/payment & curl -X POST localhost:3002/orders/1/payment
 //! ```
 //!
-//! One instance returns 200, the other 409. During a payment, a DELETE of the order returns 423. The
-//! bank declines a payment with `?card=declined`. `--ledger FILE` sets the shop's database, `--bank MS`
-//! the time that the bank needs.
+//! One answers 200, the other 409. While a payment is under way, a DELETE of the order answers 423.
+//! A payment `?card=declined` is refused by the bank. `--ledger FILE` is the shop's database,
+//! `--bank MS` what the bank takes to answer.
 
 use std::error::Error;
 use std::io::Write;
@@ -32,8 +32,8 @@ use axum::routing::post;
 use lock_core::{LockError, LockManager, distributed_lock};
 use tokio::net::TcpListener;
 
-/// Pays an order. Waits while another request holds the lock, because that request is soon done and its
-/// result is the answer to this one. `bind` gives the body the guard.
+/// Waits while another request works on the order: it will be done in a moment, and then there
+/// is something to say. `bind` gives the body the guard.
 #[distributed_lock(name = "order:{order}", ttl = "5s", wait = "10s", bind = held)]
 async fn pay(
     State(shop): State<Arc<Shop>>,
@@ -43,14 +43,14 @@ async fn pay(
     shop.open_order(order)?;
     shop.charge(query.as_deref() == Some("card=declined"))
         .await?;
-    // A database that stores the highest token of each order can reject the write of a holder that was
-    // paused for too long.
+    // A database that keeps the highest token of each order can refuse a holder that was
+    // paused and woke up too late.
     let token = held.fencing_token().map(|token| token.to_string());
     shop.write(order, "paid", &token.unwrap_or_default())?;
     Ok(format!("order {order}: paid\n"))
 }
 
-/// Cancels an order. Tries once, so that the client gets its answer at once during a payment.
+/// Does not wait: who cancels an order that is being paid is told so at once.
 #[distributed_lock(name = "order:{order}", ttl = "5s", wait = "0s", bind = held)]
 async fn cancel(State(shop): State<Arc<Shop>>, Path(order): Path<u32>) -> Result<String, Refusal> {
     shop.open_order(order)?;
@@ -70,7 +70,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
             .unwrap_or_else(|| std::env::temp_dir().join("orders.ledger")),
         bank: examples::option("--bank")?.map_or(Duration::from_secs(1), Duration::from_millis),
     };
-    // A wrong URL stops the service at its start, not at the first request.
+    // Here and not at the first request: a wrong URL should stop the service from starting.
     let locks = LockManager::connect(&examples::lock_url()?).await?;
     locks.install_global()?;
 
@@ -84,18 +84,18 @@ async fn run() -> Result<(), Box<dyn Error>> {
     axum::serve(listener, app)
         .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
         .await?;
-    // Waits for the releases of dropped requests. Without this, their locks stay until the ttl ends.
+    // Locks of requests that were dropped are released before the process ends, not at their ttl.
     locks.shutdown().await?;
     Ok(())
 }
 
-/// The reason why a request failed.
+/// Why a request was not carried out.
 enum Refusal {
-    /// The order is already paid or cancelled.
+    /// The order is paid or cancelled.
     Closed(String),
-    /// The bank declined the card.
+    /// The bank does not pay.
     Declined,
-    /// The lock was not acquired, or was lost.
+    /// There is no lock.
     Lock(LockError),
     Ledger(std::io::Error),
 }
@@ -115,15 +115,15 @@ impl From<std::io::Error> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, text) = match self {
-            Self::Closed(text) => (StatusCode::CONFLICT, text),
+            Self::Closed(how) => (StatusCode::CONFLICT, how),
             Self::Declined => (StatusCode::PAYMENT_REQUIRED, "the card was declined".into()),
-            // Another request holds the lock; the client may try again.
+            // Another request works on the order: the client may try again.
             Self::Lock(error) if error.is_contended() => {
                 report(&error);
                 let text = "another request works on this order; try again in a moment";
                 (StatusCode::LOCKED, text.into())
             }
-            // The server did not confirm the lock, so the order is not changed.
+            // The order may be locked or not, so nothing is done.
             Self::Lock(error) => {
                 report(&error);
                 let text = "orders cannot be changed at the moment; try again later";
@@ -138,21 +138,21 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Writes an error to the log of the service. Error texts contain hosts, processes and addresses, so
-/// they are not sent to clients.
+/// Errors are for the log of the service: their texts name hosts, processes and addresses, which are
+/// no business of a client.
 fn report(error: &dyn Error) {
     eprintln!("orders: {error}");
 }
 
-/// A shop. Its database is a file with lines `order state token`.
+/// A shop whose database is a file of lines `order what token`.
 struct Shop {
     ledger: PathBuf,
     bank: Duration,
 }
 
 impl Shop {
-    /// Checks that the order is open. Only a caller that holds the lock can rely on the result, because
-    /// another process may write right after the check.
+    /// Looks whether there is still something to do. Somebody else may write right after this:
+    /// it takes the lock to rely on the answer.
     fn open_order(&self, order: u32) -> Result<(), Refusal> {
         let ledger = match std::fs::read_to_string(&self.ledger) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -162,14 +162,14 @@ impl Shop {
         for line in ledger.lines() {
             let mut words = line.split(' ');
             if words.next() == Some(number.as_str()) {
-                let state = words.next().unwrap_or_default();
-                return Err(Refusal::Closed(format!("order {order}: already {state}")));
+                let what = words.next().unwrap_or_default();
+                return Err(Refusal::Closed(format!("order {order}: already {what}")));
             }
         }
         Ok(())
     }
 
-    /// Charges the card.
+    /// Asks the bank, which takes its time.
     async fn charge(&self, declined: bool) -> Result<(), Refusal> {
         tokio::time::sleep(self.bank).await;
         if declined {
@@ -178,12 +178,12 @@ impl Shop {
         Ok(())
     }
 
-    fn write(&self, order: u32, state: &str, token: &str) -> Result<(), Refusal> {
+    fn write(&self, order: u32, what: &str, token: &str) -> Result<(), Refusal> {
         let mut ledger = std::fs::File::options()
             .create(true)
             .append(true)
             .open(&self.ledger)?;
-        ledger.write_all(format!("{order} {state} {token}\n").as_bytes())?;
+        ledger.write_all(format!("{order} {what} {token}\n").as_bytes())?;
         Ok(())
     }
 }

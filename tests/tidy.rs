@@ -39,6 +39,8 @@ const LEVELS: &[&str] = &[
     "request",
     "manager",
     "macro_support/name macro_support/options",
+    "macro_support/acquire",
+    "macro_support/polling",
     "macro_support",
     "model/network model/rules",
     "model/state",

@@ -17,7 +17,7 @@ use crate::parse::args::Args;
 use crate::parse::function::{FnKind, Function};
 use crate::parse::scope::Scope;
 use crate::parse::tokens::variables;
-use crate::parse::values::{Handler, NameArg, OnContended, OnLost, ReleaseMode};
+use crate::parse::values::{Handler, NameArg, OnContended, OnLostArg, ReleaseMode};
 
 pub(crate) use self::lock_name::lock_name;
 
@@ -93,8 +93,9 @@ fn local(name: &str, site: Span) -> Ident {
     Ident::new(&format!("__distributed_lock_{name}"), site)
 }
 
-/// Writes code that never runs, which tells the compiler about the function without the attribute:
-/// its return type, and the order in which the boxed future of `#[async_trait]` captures.
+/// Writes code that never runs, and shows the compiler two properties of the function without the
+/// attribute: its return type, and the order in which the boxed future of `#[async_trait]`
+/// captures.
 fn declared(args: &Args, function: &Function) -> Option<TokenStream> {
     match &function.kind {
         FnKind::AsyncFn if function.output.is_never() => None,
@@ -129,8 +130,8 @@ fn section(args: &Args, function: &Function) -> TokenStream {
         ReleaseMode::Background => quote_spanned!(site=> run_body),
     };
     let on_lost = match args.on_lost {
-        OnLost::Cancel => quote_spanned!(site=> Cancel),
-        OnLost::Continue => quote_spanned!(site=> Continue),
+        OnLostArg::Cancel => quote_spanned!(site=> Cancel),
+        OnLostArg::Continue => quote_spanned!(site=> Continue),
     };
     // `core::pin::pin!` binds a name that a user's item may have.
     let krate = args.krate.at(site);

@@ -1,36 +1,36 @@
-//! The name of an annotated function's lock.
+//! Makes the lock name of an annotated function.
 
 use std::fmt::{self, Display, Write};
 
-use crate::protocol::key::{InvalidNameReason, LockName};
+use crate::key::{LockName, NameFault};
 
-/// Enough to make `LockName` refuse a name: there is no use in writing more of it.
+/// One byte more than the longest name. A longer name is invalid, so it is not written to its end.
 const LONGER_THAN_ANY_NAME: usize = 1025;
 
 /// The value of a placeholder.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot stand in a lock name: it does not implement `Display`",
-    label = "a placeholder of the name takes its value from here",
+    message = "`{Self}` cannot be part of a lock name: it does not implement `Display`",
+    label = "a placeholder of the name uses this value",
     note = "write another value: `name = lock_name!(\"order:{{}}\", expression)`",
-    note = "for an `Option` the expression says what `None` stands for, such as `id.unwrap_or(0)`"
+    note = "an `Option` needs a value for `None`, such as `id.unwrap_or(0)`"
 )]
 pub trait Placeholder: Display {}
 
-// Else the compiler names the `Display` that is missing, and not what to do about it.
+// Otherwise the compiler reports the missing `Display`, and not what to do about it.
 #[diagnostic::do_not_recommend]
 impl<T: Display + ?Sized> Placeholder for T {}
 
-/// A piece of a name template.
+/// A part of a name template.
 #[derive(Clone, Copy)]
 pub enum NamePart<'a> {
-    /// Stands verbatim.
+    /// Text that the name contains verbatim.
     Text(&'a str),
-    /// Is percent-encoded.
+    /// A value that the name contains percent-encoded.
     Value(&'a dyn Placeholder),
 }
 
-/// Writes a name template. When a value is empty or its `Display` fails, the name is one that
-/// every acquire refuses.
+/// Makes a name from the parts of a template. When a value is empty or its `Display` fails, every
+/// acquire rejects the name.
 #[must_use]
 pub fn name_from_template(parts: &[NamePart<'_>]) -> LockName {
     let mut name = PercentEncoder(String::new());
@@ -44,10 +44,10 @@ pub fn name_from_template(parts: &[NamePart<'_>]) -> LockName {
                     break;
                 }
                 let fault = if written.is_err() {
-                    InvalidNameReason::BrokenValue
+                    NameFault::BrokenValue
                 } else if name.0.len() == before {
-                    // All calls with an empty value would share a lock that none of them means.
-                    InvalidNameReason::EmptyValue
+                    // Otherwise all calls with an empty value would share one lock by mistake.
+                    NameFault::EmptyValue
                 } else {
                     continue;
                 };
@@ -60,14 +60,14 @@ pub fn name_from_template(parts: &[NamePart<'_>]) -> LockName {
     name.0.into()
 }
 
-/// What `name = ..` may be, when it is no template.
+/// The type of a name that is an expression.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot name a lock",
     label = "is not `Into<LockName>`",
     note = "write a template, such as `name = \"order:{{id}}\"`, or `name = lock_name!(\"order:{{}}\", expression)`"
 )]
 pub trait IntoLockName {
-    /// The name, which `acquire` checks.
+    /// Makes the name. The acquire checks it.
     fn into_lock_name(self) -> LockName;
 }
 
@@ -78,18 +78,18 @@ impl<N: Into<LockName>> IntoLockName for N {
     }
 }
 
-/// Takes a name as the user computed it. When it holds `{parameter}` of one of `parameters`, a
-/// template was meant, and the name is one that every acquire refuses: all calls would share it.
+/// Takes a name that the user computed. When it contains a placeholder of one of `parameters`, it
+/// is a template that was not expanded, and all calls would share it. Every acquire rejects it.
 #[must_use]
 pub fn name_from_expression(name: impl IntoLockName, parameters: &[&str]) -> LockName {
     let name = name.into_lock_name();
-    if holds_placeholder(name.as_str(), parameters) {
-        return LockName::invalid(name.as_str(), InvalidNameReason::UnexpandedTemplate);
+    if contains_placeholder(name.as_str(), parameters) {
+        return LockName::invalid(name.as_str(), NameFault::UnexpandedTemplate);
     }
     name
 }
 
-fn holds_placeholder(name: &str, parameters: &[&str]) -> bool {
+fn contains_placeholder(name: &str, parameters: &[&str]) -> bool {
     let mut rest = name;
     while let Some((_, after)) = rest.split_once('{') {
         rest = after;
@@ -105,29 +105,29 @@ fn holds_placeholder(name: &str, parameters: &[&str]) -> bool {
     false
 }
 
-/// Puts a hash tag before a name: `{tag}:name`. The tag holds no brace: the attribute refuses one
-/// in its text, and values are encoded. What is wrong with one of them stays so.
+/// Adds a hash tag to a name: `{tag}:name`. The tag contains no brace: the attribute rejects braces
+/// in its text, and values are encoded. An invalid tag or name stays invalid.
 #[must_use]
 pub fn name_with_hash_tag(tag: LockName, name: LockName) -> LockName {
-    if tag.invalid_reason().is_some() {
+    if tag.fault().is_some() {
         return tag;
     }
-    if name.invalid_reason().is_some() {
+    if name.fault().is_some() {
         return name;
     }
     if name.as_str().is_empty() {
-        return LockName::invalid("", InvalidNameReason::Empty);
+        return LockName::invalid("", NameFault::Empty);
     }
     format!("{{{tag}}}:{name}").into()
 }
 
-/// Percent-encodes what is written to it.
+/// Percent-encodes all text that is written to it.
 struct PercentEncoder(String);
 
 impl Write for PercentEncoder {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for letter in text.chars() {
-            if stands_for_itself(letter) {
+            if is_kept(letter) {
                 self.0.push(letter);
             } else {
                 for byte in letter.encode_utf8(&mut [0; 4]).bytes() {
@@ -142,8 +142,9 @@ impl Write for PercentEncoder {
     }
 }
 
-/// The attribute demands another letter than these between two placeholders.
-fn stands_for_itself(c: char) -> bool {
+/// Returns whether a value keeps this letter. The attribute requires another letter between two
+/// placeholders.
+fn is_kept(c: char) -> bool {
     c.is_ascii_alphanumeric()
         || matches!(c, '-' | '_' | '.')
         || (!c.is_ascii() && c.is_alphabetic())
@@ -158,12 +159,12 @@ mod tests {
 
     fn written(parts: &[NamePart<'_>]) -> String {
         let name = name_from_template(parts);
-        assert_eq!(name.invalid_reason(), None);
+        assert_eq!(name.fault(), None);
         name.as_str().to_owned()
     }
 
     #[test]
-    fn text_stands_verbatim_and_values_are_encoded() {
+    fn text_is_verbatim_and_values_are_encoded() {
         let parts = [NamePart::Text("a{%:"), NamePart::Value(&"a{%:")];
         assert_eq!(written(&parts), "a{%:a%7B%25%3A");
         for (value, expected) in [
@@ -198,8 +199,7 @@ mod tests {
     }
 
     proptest! {
-        /// The separators are those that the attribute accepts: with a letter in them that would
-        /// be encoded in a value.
+        /// As the attribute requires, each separator contains a letter that values encode.
         #[test]
         fn no_value_forges_another_name(
             left in vec(any_value(), 1..5),
@@ -214,11 +214,11 @@ mod tests {
                 }
                 written(&parts)
             };
-            // One template has as many values in every call.
+            // One template has the same number of values in every call.
             let count = left.len().min(other.len());
             let (left, other) = (&left[..count], &other[..count]);
             prop_assert_eq!(name(left) == name(other), left == other);
-            // Nor does a value bring a brace or a separator into the name.
+            // No value adds a brace or a separator to the name.
             let of_templates: usize = separators[..count].iter().chain(&separators[4..])
                 .map(|text| text.matches(['{', '}', ':', '/', ' ', '#']).count())
                 .sum();
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Mostly of letters that templates use, so that names nearly meet.
+    /// Makes values mostly from letters of templates, so that names are similar.
     fn any_value() -> impl Strategy<Value = String> {
         prop_oneof![
             "[a:%]{1,3}",
@@ -247,14 +247,11 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_and_a_failed_display_are_told_apart() {
+    fn empty_value_and_failed_display_have_different_errors() {
         let empty = name_from_template(&[NamePart::Text("a:"), NamePart::Value(&"")]);
-        assert_eq!(empty.invalid_reason(), Some(InvalidNameReason::EmptyValue));
+        assert_eq!(empty.fault(), Some(NameFault::EmptyValue));
         let broken = name_from_template(&[NamePart::Text("a:"), NamePart::Value(&Broken)]);
-        assert_eq!(
-            broken.invalid_reason(),
-            Some(InvalidNameReason::BrokenValue)
-        );
+        assert_eq!(broken.fault(), Some(NameFault::BrokenValue));
         for name in [empty, broken] {
             assert_eq!(name.as_str(), "a:{}");
         }
@@ -271,35 +268,26 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_value_is_cut() {
+    fn endless_value_is_cut() {
         let name = written(&[NamePart::Value(&Endless), NamePart::Text("more")]);
         assert!((LONGER_THAN_ANY_NAME..2 * LONGER_THAN_ANY_NAME).contains(&name.len()));
     }
 
     #[test]
-    fn a_hash_tag_stands_before_the_name() {
+    fn hash_tag_is_added_before_the_name() {
         let tagged = |tag: &str, name: &str| name_with_hash_tag(tag.into(), name.into());
         assert_eq!(tagged("a", "b").as_str(), "{a}:b");
-        assert_eq!(
-            tagged("a", "").invalid_reason(),
-            Some(InvalidNameReason::Empty)
-        );
-        let empty = || LockName::invalid("{}", InvalidNameReason::EmptyValue);
-        let fault = Some(InvalidNameReason::EmptyValue);
-        assert_eq!(
-            name_with_hash_tag(empty(), "b".into()).invalid_reason(),
-            fault
-        );
-        assert_eq!(
-            name_with_hash_tag("a".into(), empty()).invalid_reason(),
-            fault
-        );
+        assert_eq!(tagged("a", "").fault(), Some(NameFault::Empty));
+        let empty = || LockName::invalid("{}", NameFault::EmptyValue);
+        let fault = Some(NameFault::EmptyValue);
+        assert_eq!(name_with_hash_tag(empty(), "b".into()).fault(), fault);
+        assert_eq!(name_with_hash_tag("a".into(), empty()).fault(), fault);
     }
 
     #[test]
-    fn a_template_that_was_not_expanded_is_no_name() {
+    fn unexpanded_template_is_no_name() {
         let parameters = ["id", "self", "order"];
-        let refused = Some(InvalidNameReason::UnexpandedTemplate);
+        let refused = Some(NameFault::UnexpandedTemplate);
         for text in [
             "order:{id}",
             "{id}",
@@ -312,7 +300,7 @@ mod tests {
             "{{id}}",
         ] {
             assert_eq!(
-                name_from_expression(text, &parameters).invalid_reason(),
+                name_from_expression(text, &parameters).fault(),
                 refused,
                 "{text}"
             );
@@ -328,12 +316,12 @@ mod tests {
             "",
         ] {
             assert_eq!(
-                name_from_expression(text, &parameters).invalid_reason(),
+                name_from_expression(text, &parameters).fault(),
                 None,
                 "{text}"
             );
             assert_eq!(name_from_expression(text, &[]).as_str(), text);
         }
-        assert_eq!(name_from_expression("{id}", &[]).invalid_reason(), None);
+        assert_eq!(name_from_expression("{id}", &[]).fault(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The durations of an annotated function.
+//! The durations of an annotated function, and the checks of its constants.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use crate::protocol::renew::{MIN_RENEWAL, Renew};
 use crate::protocol::ttl::{MAX_TTL, MIN_TTL};
 use crate::request::LockRequest;
 
-/// The options of one annotated function. The attribute writes those that are given, and takes
-/// the others from [`DEFAULT`](Self::DEFAULT).
+/// The durations of one annotated function. The attribute writes the given ones, and takes the
+/// others from [`DEFAULT`](Self::DEFAULT).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// `ttl = ..`
@@ -50,21 +50,21 @@ impl Options {
     }
 }
 
-/// The value of `ttl = dynamic(..)` and `wait = dynamic(..)`: checked when the lock is acquired.
+/// Takes the value of `ttl = dynamic(..)` or `wait = dynamic(..)`. The acquire checks it.
 #[must_use]
 pub const fn dynamic(value: Duration) -> Duration {
     value
 }
 
-/// Holds a constant `ttl` to the rule that the attribute holds literals to.
+/// Checks a constant `ttl` by the limits that the attribute has for literals.
 ///
 /// # Panics
 ///
-/// When the rule is broken; it is only called while the program is compiled.
+/// When the value is out of its limits. It runs only at compile time.
 #[must_use]
 #[track_caller]
 pub const fn checked_ttl(ttl: Duration) -> Duration {
-    // In nanoseconds: a part of a millisecond over the limit is over the limit.
+    // In nanoseconds, because a part of a millisecond counts, too.
     assert!(
         ttl.as_nanos() >= MIN_TTL.as_nanos(),
         "`ttl` must be at least 100 ms"
@@ -76,11 +76,11 @@ pub const fn checked_ttl(ttl: Duration) -> Duration {
     ttl
 }
 
-/// Holds a constant `renew` to the rules that the attribute holds literals to.
+/// Checks a constant `renew` by the limits that the attribute has for literals.
 ///
 /// # Panics
 ///
-/// As [`checked_ttl`].
+/// See [`checked_ttl`].
 #[must_use]
 #[track_caller]
 pub const fn checked_renew(every: Duration, ttl: Option<Duration>) -> Duration {
@@ -101,11 +101,11 @@ pub const fn checked_renew(every: Duration, ttl: Option<Duration>) -> Duration {
     every
 }
 
-/// Holds a constant `max_hold` to the rules that the attribute holds literals to.
+/// Checks a constant `max_hold` by the limits that the attribute has for literals.
 ///
 /// # Panics
 ///
-/// As [`checked_ttl`].
+/// See [`checked_ttl`].
 #[must_use]
 #[track_caller]
 pub const fn checked_max_hold(longest: Duration, ttl: Option<Duration>) -> Duration {
@@ -122,11 +122,11 @@ pub const fn checked_max_hold(longest: Duration, ttl: Option<Duration>) -> Durat
     longest
 }
 
-/// Holds a constant `min_hold` to the rules that the attribute holds literals to.
+/// Checks a constant `min_hold` by the limits that the attribute has for literals.
 ///
 /// # Panics
 ///
-/// As [`checked_ttl`].
+/// See [`checked_ttl`].
 #[must_use]
 #[track_caller]
 pub const fn checked_min_hold(shortest: Duration, ttl: Option<Duration>) -> Duration {
@@ -148,19 +148,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constants_are_held_to_the_rules_of_literals() {
+    fn constants_have_the_limits_of_literals() {
         for ttl in [Duration::from_millis(100), Duration::from_secs(24 * 3600)] {
             assert_eq!(checked_ttl(ttl), ttl);
         }
-        let breaks = |check: fn(Duration) -> Duration, value| {
+        let panics = |check: fn(Duration) -> Duration, value| {
             std::panic::catch_unwind(|| check(value)).is_err()
         };
-        assert!(breaks(checked_ttl, Duration::from_micros(99_999)));
-        assert!(breaks(checked_ttl, Duration::new(24 * 3600, 1)));
+        assert!(panics(checked_ttl, Duration::from_micros(99_999)));
+        assert!(panics(checked_ttl, Duration::new(24 * 3600, 1)));
     }
 
     #[test]
-    fn related_constants_are_held_to_the_ttl() {
+    fn constants_are_checked_against_the_ttl() {
         let second = Duration::from_secs(1);
         let half = second / 2;
         for ttl in [None, Some(second)] {
@@ -168,28 +168,28 @@ mod tests {
             assert_eq!(checked_min_hold(half, ttl), half);
             assert_eq!(checked_max_hold(2 * second, ttl), 2 * second);
         }
-        let breaks = |check: fn(Duration, Option<Duration>) -> Duration, value| {
+        let panics = |check: fn(Duration, Option<Duration>) -> Duration, value| {
             std::panic::catch_unwind(|| check(value, Some(second))).is_err()
         };
-        assert!(breaks(checked_renew, half + Duration::from_nanos(1)));
-        assert!(breaks(checked_renew, Duration::from_millis(9)));
-        assert!(breaks(checked_min_hold, second));
-        assert!(breaks(checked_max_hold, second));
+        assert!(panics(checked_renew, half + Duration::from_nanos(1)));
+        assert!(panics(checked_renew, Duration::from_millis(9)));
+        assert!(panics(checked_min_hold, second));
+        assert!(panics(checked_max_hold, second));
     }
 
     #[test]
-    fn constants_that_no_ttl_can_satisfy_are_refused_without_a_ttl() {
-        let breaks = |check: fn(Duration, Option<Duration>) -> Duration, value| {
+    fn constants_that_no_ttl_allows_are_rejected_without_a_ttl() {
+        let panics = |check: fn(Duration, Option<Duration>) -> Duration, value| {
             std::panic::catch_unwind(|| check(value, None)).is_err()
         };
-        assert!(breaks(checked_max_hold, MIN_TTL));
-        assert!(!breaks(checked_max_hold, MIN_TTL + Duration::from_nanos(1)));
-        assert!(breaks(checked_min_hold, MAX_TTL));
-        assert!(!breaks(
+        assert!(panics(checked_max_hold, MIN_TTL));
+        assert!(!panics(checked_max_hold, MIN_TTL + Duration::from_nanos(1)));
+        assert!(panics(checked_min_hold, MAX_TTL));
+        assert!(!panics(
             checked_min_hold,
             Duration::from_secs(24 * 3600 - 1)
         ));
-        assert!(breaks(checked_renew, MAX_TTL / 2 + Duration::from_nanos(1)));
-        assert!(!breaks(checked_renew, MAX_TTL / 2));
+        assert!(panics(checked_renew, MAX_TTL / 2 + Duration::from_nanos(1)));
+        assert!(!panics(checked_renew, MAX_TTL / 2));
     }
 }

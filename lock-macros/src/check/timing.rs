@@ -9,7 +9,7 @@ use syn::ext::IdentExt;
 use crate::errors::Errors;
 use crate::parse::duration::{DurationArg, DurationLiteral, DurationOption, DurationValue};
 use crate::parse::scope::Scope;
-use crate::parse::timing::{Renew, Timing};
+use crate::parse::timing::{RenewArg, Timing};
 use crate::parse::values::shown;
 
 /// The shortest `ttl`. A shorter lease would expire whenever an ordinary network is slow.
@@ -40,7 +40,7 @@ pub(crate) fn timing(timing: &Timing, scope: &Scope, errors: &mut Errors) {
             DurationValue::Dynamic(_) => {}
         }
     }
-    if let (Some(Renew::Never(never)), Some(_)) = (&timing.renew, &timing.max_hold) {
+    if let (Some(RenewArg::Never(never)), Some(_)) = (&timing.renew, &timing.max_hold) {
         let message = "`max_hold` needs renewal; remove `renew = never`";
         errors.on(never, message);
     }
@@ -108,9 +108,7 @@ fn parameter_in_a_constant(duration: &DurationArg, scope: &Scope, errors: &mut E
     };
     errors.on(
         value,
-        format!(
-            "`{option}` is a constant, and `{name}` is known when the function is called: {advice}"
-        ),
+        format!("`{option}` is a constant, but `{name}` is only known at the call: {advice}"),
     );
 }
 
@@ -159,22 +157,17 @@ mod tests {
 
     #[test]
     fn ttl_has_limits() {
-        assert_eq!(
-            error(&quote!(ttl = "50ms")),
-            "`ttl` (\"50ms\") must be at least 100 ms"
-        );
-        assert_eq!(
-            error(&quote!(ttl = "0s")),
-            "`ttl` (\"0s\") must be at least 100 ms"
-        );
-        assert_eq!(
-            error(&quote!(ttl = "25h")),
-            "`ttl` (\"25h\") must be at most 24 h"
-        );
-        assert_eq!(
-            error(&quote!(ttl = "99999999999999999999h1s")),
-            "`ttl` (\"99999999999999999999h1s\") must be at most 24 h"
-        );
+        for (ttl, limit) in [
+            ("50ms", "at least 100 ms"),
+            ("0s", "at least 100 ms"),
+            ("25h", "at most 24 h"),
+            ("99999999999999999999h1s", "at most 24 h"),
+        ] {
+            assert_eq!(
+                error(&quote!(ttl = #ttl)),
+                format!("`ttl` (\"{ttl}\") must be {limit}")
+            );
+        }
         assert_eq!(error(&quote!(ttl = "100ms")), "");
         assert_eq!(error(&quote!(ttl = "24h")), "");
     }
@@ -274,17 +267,17 @@ mod tests {
     fn parameter_is_no_constant() {
         assert_eq!(
             error(&quote!(ttl = ttl)),
-            "`ttl` is a constant, and `ttl` is known when the function is called: write \
+            "`ttl` is a constant, but `ttl` is only known at the call: write \
              `ttl = dynamic(ttl)`"
         );
         assert_eq!(
             error(&quote!(wait = config.wait)),
-            "`wait` is a constant, and `config` is known when the function is called: write \
+            "`wait` is a constant, but `config` is only known at the call: write \
              `wait = dynamic(config.wait)`"
         );
         assert_eq!(
             error(&quote!(max_hold = self.longest)),
-            "`max_hold` is a constant, and `self` is known when the function is called: give it a \
+            "`max_hold` is a constant, but `self` is only known at the call: give it a \
              constant, or use the builder: `locks.lock(name).max_hold(self.longest)`"
         );
         for ttl in [

@@ -27,7 +27,7 @@ pub(super) fn count(text: &str, part: &TokenStream) -> usize {
 }
 
 /// Asserts that `text` contains all `parts` in this order.
-fn assert_in_order(text: &str, parts: &[&str]) {
+pub(super) fn assert_in_order(text: &str, parts: &[&str]) {
     let places: Vec<_> = parts.iter().map(|part| text.find(part)).collect();
     assert!(
         places.iter().all(Option::is_some) && places.is_sorted(),
@@ -206,18 +206,14 @@ fn manager_is_evaluated_before_the_name_and_the_name_before_the_acquire() {
             async fn f(id: u8) -> R {}
         ),
     );
-    let places: Vec<_> = [
-        "macro_support :: acquire (",
-        "find (id)",
-        "make (id)",
-        "async move",
-    ]
-    .iter()
-    .map(|part| text.find(part))
-    .collect();
-    assert!(
-        places.iter().all(Option::is_some) && places.is_sorted(),
-        "{places:?}"
+    assert_in_order(
+        &text,
+        &[
+            "macro_support :: acquire (",
+            "find (id)",
+            "make (id)",
+            "async move",
+        ],
     );
 }
 
@@ -268,15 +264,13 @@ fn boxed_body_stays_in_its_box() {
 
 #[test]
 fn inner_attributes_stay_first() {
-    let text = text(
-        quote!(name = "x"),
-        quote!(
-            async fn f() -> R {
-                #![allow(a)]
-                b
-            }
-        ),
+    let item = quote!(
+        async fn f() -> R {
+            #![allow(a)]
+            b
+        }
     );
+    let text = text(quote!(name = "x"), item);
     let start = quote!(#![allow(a)] let __distributed_lock_output).to_string();
     assert!(text.contains(&format!("-> R {{ {start}")), "{text}");
 }

@@ -6,7 +6,7 @@ use quote::{ToTokens, quote, quote_spanned};
 use crate::crate_path::CratePath;
 use crate::parse::duration::{DurationArg, DurationOption, DurationValue};
 use crate::parse::generics::GenericNames;
-use crate::parse::timing::{Renew, Timing};
+use crate::parse::timing::{RenewArg, Timing};
 
 impl Timing {
     /// Writes an expression of the type `macro_support::Options`. Without `wait`, `tries_once`
@@ -45,12 +45,12 @@ impl Timing {
             fields.push(quote_spanned!(site=> #field: ::core::option::Option::Some(#value)));
         }
         let renew = match &self.renew {
-            Some(Renew::Every(every)) => {
+            Some(RenewArg::Every(every)) => {
                 let every = value(every);
                 Some(quote_spanned!(site=> #support::Renew::Every(#every)))
             }
-            Some(Renew::Never(_)) => Some(quote_spanned!(site=> #support::Renew::Never)),
-            Some(Renew::Auto) | None => None,
+            Some(RenewArg::Never(_)) => Some(quote_spanned!(site=> #support::Renew::Never)),
+            Some(RenewArg::Auto) | None => None,
         };
         fields.extend(renew.map(|renew| quote_spanned!(site=> renew: #renew)));
         let options = match fields.len() {
@@ -162,6 +162,7 @@ mod tests {
 
     use super::*;
     use crate::errors::Errors;
+    use crate::expand::tests::assert_in_order;
 
     fn duration(value: Expr, option: DurationOption) -> DurationArg {
         let mut errors = Errors::default();
@@ -235,18 +236,14 @@ mod tests {
             ..Timing::default()
         };
         let text = options(&timing, false);
-        let places: Vec<_> = [
-            "const __DISTRIBUTED_LOCK_TTL",
-            "const __DISTRIBUTED_LOCK_MAX_HOLD",
-            "Some (__DISTRIBUTED_LOCK_TTL)",
-            "ttl : :: core :: option :: Option :: Some (__DISTRIBUTED_LOCK_TTL)",
-        ]
-        .iter()
-        .map(|part| text.find(part))
-        .collect();
-        assert!(
-            places.iter().all(Option::is_some) && places.is_sorted(),
-            "{text}"
+        assert_in_order(
+            &text,
+            &[
+                "const __DISTRIBUTED_LOCK_TTL",
+                "const __DISTRIBUTED_LOCK_MAX_HOLD",
+                "Some (__DISTRIBUTED_LOCK_TTL)",
+                "ttl : :: core :: option :: Option :: Some (__DISTRIBUTED_LOCK_TTL)",
+            ],
         );
     }
 

@@ -13,10 +13,11 @@ use crate::errors::{Errors, list};
 use crate::parse::duration::{DurationArg, DurationOption};
 use crate::parse::option_names::{self, OPTIONS};
 use crate::parse::template::Template;
-use crate::parse::timing::{Renew, Timing};
+use crate::parse::timing::{RenewArg, Timing};
 use crate::parse::tokens::{peel, variables};
 use crate::parse::values::{
-    Handler, NameArg, OnContended, OnLost, ReleaseMode, hash_tag, identifier, reject_await,
+    Handler, NameArg, OnContended, OnLostArg, ReleaseMode, choice, hash_tag, identifier,
+    reject_await,
 };
 
 /// The options of one attribute. A field also stays `None` when its value cannot be read.
@@ -27,7 +28,7 @@ pub(crate) struct Args {
     pub(crate) timing: Timing,
     pub(crate) on_contended: OnContended,
     pub(crate) on_error: Option<Handler>,
-    pub(crate) on_lost: OnLost,
+    pub(crate) on_lost: OnLostArg,
     pub(crate) release: ReleaseMode,
     pub(crate) bind: Option<Ident>,
     pub(crate) manager: Option<Expr>,
@@ -171,7 +172,7 @@ impl OptionParser<'_> {
             "name" => args.name = NameArg::parse(value, errors),
             "ttl" => timing.ttl = DurationArg::parse(value, DurationOption::Ttl, errors),
             "wait" => timing.wait = DurationArg::parse(value, DurationOption::Wait, errors),
-            "renew" => timing.renew = Renew::parse(value, errors),
+            "renew" => timing.renew = RenewArg::parse(value, errors),
             "max_hold" => {
                 timing.max_hold = DurationArg::parse(value, DurationOption::MaxHold, errors);
             }
@@ -179,8 +180,20 @@ impl OptionParser<'_> {
                 timing.min_hold = DurationArg::parse(value, DurationOption::MinHold, errors);
             }
             "on_contended" => args.on_contended = OnContended::parse(value, errors),
-            "on_lost" => args.on_lost = OnLost::parse(&value, errors),
-            "release" => args.release = ReleaseMode::parse(&value, errors),
+            "on_lost" => {
+                let words = [
+                    ("cancel", OnLostArg::Cancel),
+                    ("continue", OnLostArg::Continue),
+                ];
+                args.on_lost = choice(option, &value, words, errors);
+            }
+            "release" => {
+                let words = [
+                    ("confirm", ReleaseMode::Confirm),
+                    ("background", ReleaseMode::Background),
+                ];
+                args.release = choice(option, &value, words, errors);
+            }
             "hash_tag" => args.hash_tag = hash_tag(&value, errors),
             "on_error" => args.on_error = Handler::parse(value, errors),
             "bind" => args.bind = identifier(&value, errors),
@@ -204,7 +217,7 @@ impl OptionParser<'_> {
             .on(key, format!("unknown option `{key}`; {advice}"));
     }
 
-    /// Reports `"order"`, `name: "order"` or `ttl`, and suggests the option that is probably meant.
+    /// Reports `"order"`, `name: "order"` or `ttl`, and suggests the most likely option.
     fn not_a_pair(&mut self, input: ParseStream<'_>, key: Option<&Ident>) {
         let meant = key.and_then(|key| option_names::meant(&key.to_string()));
         let (option, example) = OPTIONS

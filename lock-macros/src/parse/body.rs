@@ -6,7 +6,7 @@ use quote::quote;
 use crate::parse::tokens;
 
 /// The statements between the braces of a function.
-pub(crate) struct Body {
+pub(crate) struct FnBody {
     /// The `#![..]` at its beginning. They are only allowed at the beginning of a function's body.
     pub(crate) inner_attributes: TokenStream,
     pub(crate) statements: TokenStream,
@@ -24,9 +24,8 @@ pub(crate) struct BoxPin {
     pub(crate) braces: Span,
 }
 
-/// Makes a block with braces of the user's span. From the braces, the compiler takes the edition,
-/// which decides in which order the body drops its values. Other attributes take them for their
-/// own code.
+/// Makes a block with braces of the user's span. The braces decide the edition of the block, and
+/// with it the order in which the body drops its values. Other attributes reuse them.
 pub(crate) fn block(tokens: TokenStream, span: Span) -> Group {
     tokens::group(Delimiter::Brace, tokens, span)
 }
@@ -42,7 +41,7 @@ impl BoxPin {
     }
 }
 
-impl Body {
+impl FnBody {
     pub(crate) fn new(braces: &Group) -> Self {
         let mut tokens: Vec<TokenTree> = braces.stream().into_iter().collect();
         let mut end = 0;

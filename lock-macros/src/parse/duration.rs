@@ -40,7 +40,7 @@ impl DurationOption {
         let option = self.name();
         if !self.may_be_dynamic() {
             let message = format!(
-                "`{option}` is known when the code is compiled; only `ttl` and `wait` take \
+                "`{option}` must be known at compile time; only `ttl` and `wait` take \
                  `dynamic(...)`"
             );
             errors.on(call, message);
@@ -158,7 +158,7 @@ mod tests {
             (
                 parse_quote!(dynamic(a)),
                 DurationOption::Renew,
-                "`renew` is known when the code is compiled; only `ttl` and `wait` take \
+                "`renew` must be known at compile time; only `ttl` and `wait` take \
                  `dynamic(...)`",
             ),
             (

@@ -8,7 +8,7 @@ use syn::parse::{ParseStream, Parser};
 use syn::{Attribute, ReceiverKind, Signature, Token, Visibility};
 
 use crate::errors::Errors;
-use crate::parse::body::{Body, BoxPin, block};
+use crate::parse::body::{BoxPin, FnBody, block};
 use crate::parse::generics::GenericNames;
 use crate::parse::output::FnOutput;
 use crate::parse::scope::Scope;
@@ -19,16 +19,16 @@ pub(crate) struct FnItem {
     head: TokenStream,
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) signature: Signature,
-    pub(crate) body: Option<Body>,
+    pub(crate) body: Option<FnBody>,
     /// The parts of a body that `#[async_trait]` wrote.
-    boxed: Option<(BoxPin, Body, FnOutput)>,
+    boxed: Option<(BoxPin, FnBody, FnOutput)>,
 }
 
 /// An `async fn` with a body, or the function that `#[async_trait]` makes of one.
 pub(crate) struct Function {
     /// Attributes, visibility and signature in the user's own tokens.
     pub(crate) head: TokenStream,
-    pub(crate) body: Body,
+    pub(crate) body: FnBody,
     pub(crate) scope: Scope,
     pub(crate) generics: GenericNames,
     pub(crate) output: FnOutput,
@@ -71,7 +71,7 @@ impl FnItem {
         let boxed = body
             .as_ref()
             .filter(|_| signature.asyncness.is_none())
-            .and_then(Body::unbox)
+            .and_then(FnBody::unbox)
             .zip(FnOutput::of_boxed(&signature))
             .map(|((call, body), output)| (call, body, output));
         Some(Self {
@@ -161,7 +161,7 @@ impl Function {
 
 /// Splits an item into its head and its body. A function ends with its body or a semicolon. No
 /// other item has a brace group there before its keyword is read.
-fn split_off_body(item: TokenStream) -> (TokenStream, Option<Body>) {
+fn split_off_body(item: TokenStream) -> (TokenStream, Option<FnBody>) {
     let mut head: Vec<TokenTree> = tokens::peel_item(item).into_iter().collect();
     let body = match head.last() {
         Some(TokenTree::Group(group)) => tokens::braces(group),
@@ -171,7 +171,7 @@ fn split_off_body(item: TokenStream) -> (TokenStream, Option<Body>) {
     if body.is_some() || semicolon {
         head.pop();
     }
-    (head.into_iter().collect(), body.as_ref().map(Body::new))
+    (head.into_iter().collect(), body.as_ref().map(FnBody::new))
 }
 
 enum ItemHead {

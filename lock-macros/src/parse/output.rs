@@ -5,6 +5,8 @@ use quote::{ToTokens, TokenStreamExt, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{GenericArgument, Path, PathArguments, ReturnType, Signature, Type, TypeParamBound};
 
+use crate::parse::tokens::peel_type;
+
 /// The type that the function returns.
 pub(crate) enum FnOutput {
     Never(Span),
@@ -64,13 +66,7 @@ impl FnOutput {
 }
 
 fn is_never(written: &Type) -> bool {
-    match written {
-        Type::Never(_) => true,
-        // `$t:ty` of a `macro_rules!` macro adds an invisible group.
-        Type::Group(group) => is_never(&group.elem),
-        Type::Paren(inner) => is_never(&inner.elem),
-        _ => false,
-    }
+    matches!(peel_type(written), Type::Never(_))
 }
 
 /// Replaces `impl Trait` by `_`, because a body cannot write it.

@@ -2,9 +2,12 @@
 
 use proc_macro2::{Ident, TokenTree};
 use syn::ext::IdentExt;
-use syn::{Attribute, FnArg, GenericParam, Pat, Signature, Token, Type};
+use syn::{
+    Attribute, FnArg, GenericParam, Pat, PatSlice, PatTuple, PatTupleStruct, Signature, Token, Type,
+};
 
 use crate::errors::{list, nearest};
+use crate::parse::tokens::peel_type;
 
 /// The variables that the patterns of a function bind, and `self`.
 pub(crate) struct Scope {
@@ -158,12 +161,7 @@ impl Scope {
 }
 
 fn is_reference(written: &Type) -> bool {
-    match written {
-        Type::Reference(_) => true,
-        Type::Group(inner) => is_reference(&inner.elem),
-        Type::Paren(inner) => is_reference(&inner.elem),
-        _ => false,
-    }
+    matches!(peel_type(written), Type::Reference(_))
 }
 
 /// Adds the variables that a pattern binds. `attributes` are those of the patterns around it.
@@ -188,23 +186,12 @@ fn bindings(pattern: &Pat, attributes: &[Attribute], found: &mut Vec<Parameter>)
         Pat::Paren(inner) => bindings(&inner.pat, attributes, found),
         Pat::Reference(inner) => bindings(&inner.pat, attributes, found),
         Pat::Type(inner) => bindings(&inner.pat, attributes, found),
-        Pat::Slice(inner) => {
-            inner
-                .elems
-                .iter()
-                .for_each(|pat| bindings(pat, attributes, found));
-        }
-        Pat::Tuple(inner) => {
-            inner
-                .elems
-                .iter()
-                .for_each(|pat| bindings(pat, attributes, found));
-        }
-        Pat::TupleStruct(inner) => {
-            inner
-                .elems
-                .iter()
-                .for_each(|pat| bindings(pat, attributes, found));
+        Pat::Slice(PatSlice { elems, .. })
+        | Pat::Tuple(PatTuple { elems, .. })
+        | Pat::TupleStruct(PatTupleStruct { elems, .. }) => {
+            for pattern in elems {
+                bindings(pattern, attributes, found);
+            }
         }
         Pat::Struct(inner) => {
             for field in &inner.fields {

@@ -12,19 +12,19 @@ use crate::parse::values::{bare_word, word};
 pub(crate) struct Timing {
     pub(crate) ttl: Option<DurationArg>,
     pub(crate) wait: Option<DurationArg>,
-    pub(crate) renew: Option<Renew>,
+    pub(crate) renew: Option<RenewArg>,
     pub(crate) max_hold: Option<DurationArg>,
     pub(crate) min_hold: Option<DurationArg>,
 }
 
 /// Whether and how often the lock is renewed.
-pub(crate) enum Renew {
+pub(crate) enum RenewArg {
     Auto,
     Never(Ident),
     Every(DurationArg),
 }
 
-impl Renew {
+impl RenewArg {
     pub(crate) fn parse(value: Expr, errors: &mut Errors) -> Option<Self> {
         // Constants are written in capitals. A word in small letters is a word of this option.
         let is_word = bare_word(&value)
@@ -47,8 +47,8 @@ impl Timing {
     /// Returns the interval of `renew = "10s"`.
     pub(crate) fn renew_every(&self) -> Option<&DurationArg> {
         match &self.renew {
-            Some(Renew::Every(every)) => Some(every),
-            Some(Renew::Auto | Renew::Never(_)) | None => None,
+            Some(RenewArg::Every(every)) => Some(every),
+            Some(RenewArg::Auto | RenewArg::Never(_)) | None => None,
         }
     }
 
@@ -76,18 +76,18 @@ mod tests {
 
     use super::*;
 
-    fn renew(value: Expr) -> (Option<Renew>, Vec<String>) {
+    fn renew(value: Expr) -> (Option<RenewArg>, Vec<String>) {
         let mut errors = Errors::default();
-        let renew = Renew::parse(value, &mut errors);
+        let renew = RenewArg::parse(value, &mut errors);
         (renew, errors.messages())
     }
 
     #[test]
     fn renew_is_a_word_or_a_duration() {
-        assert!(matches!(renew(parse_quote!(auto)).0, Some(Renew::Auto)));
+        assert!(matches!(renew(parse_quote!(auto)).0, Some(RenewArg::Auto)));
         assert!(matches!(
             renew(parse_quote!(never)).0,
-            Some(Renew::Never(_))
+            Some(RenewArg::Never(_))
         ));
         for every in [
             parse_quote!("10s"),
@@ -95,7 +95,7 @@ mod tests {
             parse_quote!(config::every),
             parse_quote!(seconds(3)),
         ] {
-            assert!(matches!(renew(every).0, Some(Renew::Every(_))));
+            assert!(matches!(renew(every).0, Some(RenewArg::Every(_))));
         }
         assert_eq!(
             renew(parse_quote!(sometimes)).1,

@@ -3,13 +3,22 @@
 use std::collections::BTreeSet;
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
-use syn::Expr;
 use syn::ext::IdentExt;
+use syn::{Expr, Type};
 
 /// Removes the invisible group that `$name:expr` of a `macro_rules!` macro adds.
 pub(crate) fn peel(value: Expr) -> Expr {
     match value {
         Expr::Group(group) => peel(*group.expr),
+        other => other,
+    }
+}
+
+/// Removes parentheses, and the invisible group that `$t:ty` of a `macro_rules!` macro adds.
+pub(crate) fn peel_type(written: &Type) -> &Type {
+    match written {
+        Type::Group(group) => peel_type(&group.elem),
+        Type::Paren(inner) => peel_type(&inner.elem),
         other => other,
     }
 }

@@ -35,7 +35,7 @@ impl NameArg {
     }
 }
 
-/// The value of `hash_tag`.
+/// Reads the value of `hash_tag`.
 pub(crate) fn hash_tag(value: &Expr, errors: &mut Errors) -> Option<Template> {
     if let Expr::Lit(literal) = value
         && let Lit::Str(text) = &literal.lit
@@ -114,19 +114,10 @@ impl Handler {
 
 /// The value of `on_lost`: what happens to the body when the lock is lost.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum OnLost {
+pub(crate) enum OnLostArg {
     #[default]
     Cancel,
     Continue,
-}
-
-impl OnLost {
-    pub(crate) fn parse(value: &Expr, errors: &mut Errors) -> Self {
-        match word("on_lost", value, &["cancel", "continue"], "", errors) {
-            Some(word) if word == "continue" => Self::Continue,
-            _ => Self::Cancel,
-        }
-    }
 }
 
 /// The value of `release`: whether the call waits for the release.
@@ -137,16 +128,7 @@ pub(crate) enum ReleaseMode {
     Background,
 }
 
-impl ReleaseMode {
-    pub(crate) fn parse(value: &Expr, errors: &mut Errors) -> Self {
-        match word("release", value, &["confirm", "background"], "", errors) {
-            Some(word) if word == "background" => Self::Background,
-            _ => Self::Confirm,
-        }
-    }
-}
-
-/// The value of `bind`.
+/// Reads the value of `bind`.
 pub(crate) fn identifier(value: &Expr, errors: &mut Errors) -> Option<Ident> {
     if let Expr::Path(ExprPath { path, .. }) = value
         && let Some(ident) = path.get_ident()
@@ -156,6 +138,20 @@ pub(crate) fn identifier(value: &Expr, errors: &mut Errors) -> Option<Ident> {
     }
     errors.on(value, "`bind` takes an identifier, such as `bind = held`");
     None
+}
+
+/// Reads the value of an option that takes only two words. Returns the default after an error.
+pub(crate) fn choice<T: Copy + Default>(
+    option: &str,
+    value: &Expr,
+    words: [(&str, T); 2],
+    errors: &mut Errors,
+) -> T {
+    let found = word(option, value, &words.map(|(word, _)| word), "", errors);
+    let choice = words
+        .iter()
+        .find(|(word, _)| found.as_ref().is_some_and(|it| it == word));
+    choice.map_or_else(T::default, |(_, choice)| *choice)
 }
 
 /// Reads one of the words that `option` takes. `others` lists its values that are no words.

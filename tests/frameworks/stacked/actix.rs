@@ -26,12 +26,12 @@ impl ResponseError for Failure {
 }
 
 #[get("/below")]
-#[distributed_lock(name = "order", manager = locks.get_ref())]
+#[distributed_lock(name = "order", wait = "0s", manager = locks.get_ref())]
 async fn below(locks: web::Data<LockManager>) -> Result<HttpResponse, Failure> {
     Ok(HttpResponse::Ok().finish())
 }
 
-#[distributed_lock(name = "order", manager = locks.get_ref())]
+#[distributed_lock(name = "order", wait = "0s", manager = locks.get_ref())]
 #[get("/above")]
 async fn above(locks: web::Data<LockManager>) -> Result<HttpResponse, Failure> {
     Ok(HttpResponse::Ok().finish())
@@ -40,6 +40,7 @@ async fn above(locks: web::Data<LockManager>) -> Result<HttpResponse, Failure> {
 #[post("/hidden/{id}")]
 #[distributed_lock(
     name = "order",
+    wait = "0s",
     on_error = |_| HttpResponse::Conflict().finish(),
     manager = locks.get_ref(),
 )]

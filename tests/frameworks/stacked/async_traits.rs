@@ -121,6 +121,7 @@ impl Orders for Service {
     #[distributed_lock(
         name = format!("order:{}", request.get_ref()),
         ttl = "30s",
+        wait = "0s",
         on_contended = |e| Err(tonic::Status::aborted(e.to_string())),
         on_error = |e| Err(tonic::Status::unavailable(e.to_string())),
         manager = self.locks,

@@ -27,20 +27,20 @@ impl IntoResponse for Failure {
     }
 }
 
-#[distributed_lock(name = "order", ttl = "30s", manager = locks)]
+#[distributed_lock(name = "order", ttl = "30s", wait = "0s", manager = locks)]
 async fn plain(State(locks): State<LockManager>) -> Result<&'static str, Failure> {
     tokio::task::yield_now().await;
     Ok("shipped")
 }
 
 #[debug_handler(state = LockManager)]
-#[distributed_lock(name = "order", ttl = "30s", manager = locks)]
+#[distributed_lock(name = "order", ttl = "30s", wait = "0s", manager = locks)]
 async fn below(State(locks): State<LockManager>) -> Result<String, Failure> {
     tokio::task::yield_now().await;
     Ok("shipped".into())
 }
 
-#[distributed_lock(name = "order", ttl = "30s", manager = locks)]
+#[distributed_lock(name = "order", ttl = "30s", wait = "0s", manager = locks)]
 #[debug_handler(state = LockManager)]
 async fn above(State(locks): State<LockManager>) -> Result<String, Failure> {
     tokio::task::yield_now().await;
@@ -50,6 +50,7 @@ async fn above(State(locks): State<LockManager>) -> Result<String, Failure> {
 #[debug_handler(state = LockManager)]
 #[distributed_lock(
     name = "order",
+    wait = "0s",
     on_error = |e| Failure(e).into_response(),
     manager = locks,
 )]

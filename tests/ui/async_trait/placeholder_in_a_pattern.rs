@@ -12,7 +12,7 @@ trait Ship {
 struct Van;
 
 impl Ship for Van {
-    // What `#[async_trait]` makes of a pattern.
+    // `#[async_trait]` expands a pattern to this.
     #[distributed_lock(name = "van:{left}")]
     fn ship<'a>(
         &'a self,

@@ -1,6 +1,6 @@
 use lock_core::{LockError, distributed_lock};
 
-// What `#[rstest]` makes of `#[case(1)] #[distributed_lock(..)] #[tokio::test] async fn f(a: u8)`.
+// `#[rstest]` expands to this from `#[case(1)] #[distributed_lock(..)] #[tokio::test] async fn f(a: u8)`.
 #[distributed_lock(name = "x:{a}")]
 #[tokio::test]
 async fn case_1() -> Result<(), LockError> {

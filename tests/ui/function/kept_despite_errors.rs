@@ -1,6 +1,6 @@
 use lock_core::{LockError, distributed_lock};
 
-/// The fault is in the attribute only: what calls the function is checked as ever.
+/// Only the attribute has an error. The compiler still checks the calls of the function.
 #[distributed_lock(name = "x", ttl = "1x")]
 async fn f(a: u8) -> Result<u16, LockError> {
     Ok(a.into())

@@ -2,7 +2,7 @@
 
 use lock_core::{LockError, distributed_lock};
 
-// Neither the parameter nor the guard is reported: both are used when the fault is gone.
+// The parameter and the guard are not reported as unused: they are used without the error.
 #[distributed_lock(name = "order:{order_id}", ttl = "30", bind = held)]
 async fn f(order_id: u64, mut count: u8) -> Result<(), LockError> {
     held.renew().await?;

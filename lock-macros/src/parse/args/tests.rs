@@ -31,11 +31,11 @@ fn every_option_is_read() {
     let timing = &args.timing;
     assert!(matches!(args.name, Some(NameArg::Template(_))));
     assert!(timing.ttl.is_some() && timing.wait.is_some());
-    assert!(matches!(timing.renew, Some(Renew::Every(_))));
+    assert!(matches!(timing.renew, Some(RenewArg::Every(_))));
     assert!(timing.max_hold.is_some() && timing.min_hold.is_some());
     assert!(args.hash_tag.is_some());
     assert!(matches!(args.on_contended, OnContended::Closure(_)));
-    assert!(args.on_lost == OnLost::Continue && args.release == ReleaseMode::Background);
+    assert!(args.on_lost == OnLostArg::Continue && args.release == ReleaseMode::Background);
     assert!(args.on_error.is_some() && args.manager.is_some());
     assert_eq!(
         args.bind.map(|bind| bind.to_string()).as_deref(),
@@ -248,8 +248,8 @@ fn word_options_take_only_their_words() {
         assert_eq!(errors(quote!(#name, #tokens)), [expected]);
     }
     // `continue` is a keyword, but also a word of this option.
-    assert!(valid(quote!(#name, on_lost = continue)).on_lost == OnLost::Continue);
-    assert!(valid(quote!(#name, on_lost = cancel)).on_lost == OnLost::Cancel);
+    assert!(valid(quote!(#name, on_lost = continue)).on_lost == OnLostArg::Continue);
+    assert!(valid(quote!(#name, on_lost = cancel)).on_lost == OnLostArg::Cancel);
 }
 
 #[test]

@@ -1,0 +1,371 @@
+//! Polls the body of an annotated function while its lock is held.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::task::{Context, Poll, ready};
+
+use super::acquire::{AcquireFuture, BoxFuture};
+use crate::error::LockError;
+use crate::guard::{self, LockGuard, Lost};
+use crate::nesting::Entered;
+use crate::shared::Ended;
+
+/// The place of the guard of one call. The body may borrow the guard, so the place outlives the
+/// body.
+#[derive(Debug, Default)]
+pub struct GuardSlot {
+    guard: OnceLock<LockGuard>,
+    /// The outcome of the release. The drop of the guard needs it.
+    released: OnceLock<Ended>,
+}
+
+impl GuardSlot {
+    /// Makes an empty place.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            guard: OnceLock::new(),
+            released: OnceLock::new(),
+        }
+    }
+}
+
+impl Drop for GuardSlot {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.get_mut()
+            && let Some(released) = self.released.take()
+        {
+            guard.settle(released);
+        }
+    }
+}
+
+/// Returns the guard that `bind` names.
+///
+/// # Panics
+///
+/// Never in a body, which runs only while the lock is held.
+pub fn guard(slot: &GuardSlot) -> &LockGuard {
+    let Some(guard) = slot.guard.get() else {
+        unreachable!("the body runs only while the lock is held");
+    };
+    guard
+}
+
+/// The effect of a lost lock on the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLost {
+    /// The body is not polled again, and the caller drops it.
+    Cancel,
+    /// The body runs to its end.
+    Continue,
+}
+
+/// The state of one call, without its body.
+struct CallProgress<'a> {
+    slot: &'a GuardSlot,
+    on_lost: OnLost,
+    stage: CallStage<'a>,
+}
+
+enum CallStage<'a> {
+    Acquiring(AcquireFuture),
+    /// The loss is `None` with `on_lost = continue`.
+    Held(&'a LockGuard, Option<Lost>),
+    Releasing(BoxFuture<Option<Ended>>),
+    Done,
+}
+
+impl<'a> CallProgress<'a> {
+    fn new(slot: &'a GuardSlot, acquire: AcquireFuture, on_lost: OnLost) -> Self {
+        Self {
+            slot,
+            on_lost,
+            stage: CallStage::Acquiring(acquire),
+        }
+    }
+
+    /// Polls the body while the lock is held. The caller drops the body when the lock is lost.
+    ///
+    /// The body is a trait object only during the poll. So the future that owns the body is `Send`
+    /// exactly when the body is, and this function is compiled once for each type of result.
+    fn poll_body<T>(
+        &mut self,
+        body: Pin<&mut dyn Future<Output = T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T, LockError>> {
+        let entered = ready!(self.poll_enter(cx))?;
+        let polled = body.poll(cx);
+        drop(entered);
+        polled.map(Ok)
+    }
+
+    /// Polls the body, and then the release. Meanwhile `output` keeps the result of the body.
+    fn poll_body_then_release<T>(
+        &mut self,
+        body: Pin<&mut dyn Future<Output = T>>,
+        output: &mut Option<T>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T, LockError>> {
+        let done = match output.take() {
+            Some(done) => done,
+            None => ready!(self.poll_body(body, cx))?,
+        };
+        if self.poll_release(cx).is_pending() {
+            *output = Some(done);
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(done))
+    }
+
+    /// Acquires the lock. Then enters its scope for one poll of the body, unless the lock is lost.
+    fn poll_enter(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entered, LockError>> {
+        if let CallStage::Acquiring(acquire) = &mut self.stage {
+            let acquired = ready!(acquire.0.as_mut().poll(cx));
+            self.stage = CallStage::Done;
+            let acquired = acquired?;
+            let guard = self.slot.guard.get_or_init(|| acquired);
+            let lost = (self.on_lost == OnLost::Cancel).then(|| guard.lost());
+            self.stage = CallStage::Held(guard, lost);
+        }
+        let CallStage::Held(guard, lost) = &mut self.stage else {
+            unreachable!("polled after it was done");
+        };
+        // The loss is polled first, so that the body never runs without the lock.
+        if let Some(lost) = lost
+            && Pin::new(lost).poll(cx).is_ready()
+        {
+            self.stage = CallStage::Done;
+            return Poll::Ready(Err(LockError::Lost));
+        }
+        Poll::Ready(Ok(guard.enter()))
+    }
+
+    /// Releases the lock after the body, and waits for the reply.
+    fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let CallStage::Held(guard, _) = &self.stage {
+            let release = guard::release_after(guard);
+            self.stage = CallStage::Releasing(Box::pin(release));
+        }
+        if let CallStage::Releasing(release) = &mut self.stage {
+            if let Some(ended) = ready!(release.as_mut().poll(cx)) {
+                // A lock is released only once, so the cell is empty.
+                drop(self.slot.released.set(ended));
+            }
+            self.stage = CallStage::Done;
+        }
+        Poll::Ready(())
+    }
+}
+
+/// Makes the output of a call from its outcome.
+pub trait MapOutcome<T> {
+    /// The output of the call.
+    type Output;
+
+    /// Maps the result of the body, or the error that ended the call.
+    fn map_outcome(&self, outcome: Result<T, LockError>) -> Self::Output;
+}
+
+/// Returns the outcome as it is. The expansion handles errors after it has dropped the body.
+#[derive(Clone, Copy, Debug)]
+pub struct ReturnOutcome;
+
+impl<T> MapOutcome<T> for ReturnOutcome {
+    type Output = Result<T, LockError>;
+
+    fn map_outcome(&self, outcome: Result<T, LockError>) -> Self::Output {
+        outcome
+    }
+}
+
+/// Maps an error while the body still exists, so it is not for the handlers of users. With it, an
+/// annotated function ends with the `.await` of its result. Then the compiler's lifetime errors
+/// point at the body, and not at the attribute.
+impl<T> MapOutcome<T> for fn(LockError) -> T {
+    type Output = T;
+
+    fn map_outcome(&self, outcome: Result<T, LockError>) -> T {
+        match outcome {
+            Ok(output) => output,
+            Err(error) => self(error),
+        }
+    }
+}
+
+/// Turns a function item into a function pointer.
+pub fn map_error_with<T>(map: fn(LockError) -> T) -> fn(LockError) -> T {
+    map
+}
+
+/// An annotated function with `release = background`: the drop of the slot releases the lock.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct RunBody<'s, 'b, F: Future, A> {
+    progress: CallProgress<'s>,
+    body: Pin<&'b mut F>,
+    map: A,
+}
+
+/// Acquires the lock and runs `body` while it is held.
+pub fn run_body<'s, 'b, F: Future, A: MapOutcome<F::Output>>(
+    slot: &'s GuardSlot,
+    acquire: AcquireFuture,
+    on_lost: OnLost,
+    body: Pin<&'b mut F>,
+    map: A,
+) -> RunBody<'s, 'b, F, A> {
+    RunBody {
+        progress: CallProgress::new(slot, acquire, on_lost),
+        body,
+        map,
+    }
+}
+
+impl<F: Future, A: MapOutcome<F::Output> + Unpin> Future for RunBody<'_, '_, F, A> {
+    type Output = A::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<A::Output> {
+        let this = &mut *self;
+        match this.progress.poll_body(this.body.as_mut(), cx) {
+            Poll::Ready(outcome) => Poll::Ready(this.map.map_outcome(outcome)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// An annotated function with `release = confirm`: it keeps the body's result until the reply to
+/// the release.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct RunBodyThenRelease<'s, 'b, F: Future, A> {
+    progress: CallProgress<'s>,
+    body: Pin<&'b mut F>,
+    output: Option<F::Output>,
+    map: A,
+}
+
+/// Acquires the lock, runs `body` while it is held, and then releases it.
+pub fn run_body_then_release<'s, 'b, F: Future, A: MapOutcome<F::Output>>(
+    slot: &'s GuardSlot,
+    acquire: AcquireFuture,
+    on_lost: OnLost,
+    body: Pin<&'b mut F>,
+    map: A,
+) -> RunBodyThenRelease<'s, 'b, F, A> {
+    RunBodyThenRelease {
+        progress: CallProgress::new(slot, acquire, on_lost),
+        body,
+        output: None,
+        map,
+    }
+}
+
+// The output is moved out, and never pinned.
+impl<F: Future, A> Unpin for RunBodyThenRelease<'_, '_, F, A> {}
+
+impl<F: Future, A: MapOutcome<F::Output>> Future for RunBodyThenRelease<'_, '_, F, A> {
+    type Output = A::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<A::Output> {
+        let this = &mut *self;
+        let polled = this
+            .progress
+            .poll_body_then_release(this.body.as_mut(), &mut this.output, cx);
+        match polled {
+            Poll::Ready(outcome) => Poll::Ready(this.map.map_outcome(outcome)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::super::acquire::acquire;
+    use super::super::options::Options;
+    use super::*;
+    use crate::manager::LockManager;
+    use crate::options::Renew;
+
+    struct Dropped<'a>(&'a AtomicBool);
+
+    impl Drop for Dropped<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    const TTL: Duration = Duration::from_millis(100);
+
+    fn acquire_without_renewal(locks: &LockManager) -> AcquireFuture {
+        let options = Options {
+            ttl: Some(TTL),
+            renew: Renew::Never,
+            ..Options::DEFAULT
+        };
+        acquire(Some(locks.clone()), "x".into(), options)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_is_not_polled_after_the_loss() {
+        let locks = LockManager::in_memory();
+        let dropped = AtomicBool::new(false);
+        let slot = GuardSlot::new();
+        let acquire = acquire_without_renewal(&locks);
+        let outcome: Result<(), _> = {
+            let body = pin!(async {
+                let _dropped = Dropped(&dropped);
+                tokio::time::sleep(2 * TTL).await;
+                unreachable!("the lock was lost long ago");
+            });
+            let run = run_body_then_release(&slot, acquire, OnLost::Cancel, body, ReturnOutcome);
+            let outcome = run.await;
+            assert!(!dropped.load(Ordering::SeqCst), "the caller drops it");
+            outcome
+        };
+        assert!(matches!(outcome, Err(LockError::Lost)));
+        assert!(dropped.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_with_on_lost_continue_is_polled_after_the_loss() {
+        let locks = LockManager::in_memory();
+        let slot = GuardSlot::new();
+        let body = pin!(async {
+            tokio::time::sleep(2 * TTL).await;
+            assert!(guard(&slot).is_lost());
+            7
+        });
+        let acquire = acquire_without_renewal(&locks);
+        let outcome = run_body(&slot, acquire, OnLost::Continue, body, ReturnOutcome).await;
+        assert!(matches!(outcome, Ok(7)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_without_another_await_keeps_its_result() {
+        let locks = LockManager::in_memory();
+        let slot = GuardSlot::new();
+        let body = pin!(async { 7 });
+        let acquire = acquire_without_renewal(&locks);
+        let run = run_body_then_release(&slot, acquire, OnLost::Cancel, body, ReturnOutcome);
+        assert!(matches!(run.await, Ok(7)));
+        assert!(slot.released.get().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dropping_a_released_guard_does_not_release_the_next_lock() {
+        let locks = LockManager::in_memory();
+        let slot = GuardSlot::new();
+        let body = pin!(async {});
+        let acquire = acquire(Some(locks.clone()), "x".into(), Options::DEFAULT);
+        let run = run_body_then_release(&slot, acquire, OnLost::Cancel, body, ReturnOutcome);
+        run.await.unwrap();
+        let next = locks.lock("x").acquire().await.unwrap();
+        drop(slot);
+        assert!(locks.lock("x").try_acquire().await.unwrap().is_none());
+        drop(next);
+    }
+}

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 use crate::checks::{Check, LATE, Violation};
 use crate::event::{Nanos, nanos};
-use crate::history::{Access, Accessed, Assumption, History, Hold};
+use crate::history::{Access, AccessKind, Assumption, HeldLock, History};
 
 type Id = (u32, u64);
 
 /// The holds of a record, by who has them.
 pub struct Writers<'a> {
     history: &'a History,
-    holds: BTreeMap<Id, &'a Hold>,
+    holds: BTreeMap<Id, &'a HeldLock>,
 }
 
 /// One update on its way.
@@ -28,8 +28,8 @@ struct Written {
 
 impl<'a> Writers<'a> {
     /// Of these holds.
-    pub fn of(history: &'a History, holds: &'a [Hold]) -> Self {
-        let id = |hold: &'a Hold| ((hold.worker, hold.number), hold);
+    pub fn of(history: &'a History, holds: &'a [HeldLock]) -> Self {
+        let id = |hold: &'a HeldLock| ((hold.worker, hold.number), hold);
         Self {
             history,
             holds: holds.iter().map(id).collect(),
@@ -67,7 +67,7 @@ impl<'a> Writers<'a> {
         let mut writes: BTreeMap<&str, Vec<Written>> = BTreeMap::new();
         for access in &self.history.accesses {
             let id = (access.worker, access.hold);
-            let Accessed::Write { fenced, .. } = access.it else {
+            let AccessKind::Write { fenced, .. } = access.kind else {
                 reads.insert(id, access.at);
                 continue;
             };

@@ -18,14 +18,17 @@
 //! while one of them is stopped.
 
 pub mod checks;
+pub mod dialects;
+pub mod environment;
 pub mod event;
 pub mod history;
 pub mod late;
+pub mod leftovers;
 pub mod load;
 pub mod nemesis;
 pub mod report;
 pub mod resource;
 pub mod runner;
-pub mod spoken;
-pub mod stage;
+pub mod sampler;
 pub mod worker;
+pub mod workload;

@@ -11,7 +11,9 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::worker::{Crew, TASKS, Workload};
+use crate::worker::TASKS;
+use crate::worker::Worker;
+use crate::workload::Workload;
 
 /// The locks that a crowd of callers wants.
 pub const CROWD_KEYS: [&str; 8] = [
@@ -63,16 +65,16 @@ impl Load {
     }
 }
 
-impl Crew {
+impl Worker {
     /// Takes it on, and returns when it is done.
-    pub(super) async fn carry(&mut self, load: Load) {
+    pub(super) async fn run_load(&mut self, load: Load) {
         match load {
             Load::Burst(guards) => self.burst(guards).await,
             Load::Callers(callers) => self.callers(callers).await,
             Load::Runtimes(millis) => {
-                let mut crew = self.fork();
+                let mut worker = self.fork();
                 let span = Duration::from_millis(millis);
-                let dropped = tokio::task::spawn_blocking(move || crew.drop_runtimes(span));
+                let dropped = tokio::task::spawn_blocking(move || worker.drop_runtimes(span));
                 dropped.await.expect("no runtime fails to be dropped");
             }
             Load::Panics(on) => PANICS.store(on, Ordering::Relaxed),
@@ -82,7 +84,7 @@ impl Crew {
     async fn burst(&mut self, count: usize) {
         let mut guards = Vec::with_capacity(count);
         let mut asked = JoinSet::new();
-        let mut names = (0..count).map(|number| format!("burst:{}:{number}", self.orders.worker));
+        let mut names = (0..count).map(|number| format!("burst:{}:{number}", self.config.worker));
         loop {
             while asked.len() < BURST_WIDTH
                 && let Some(name) = names.next()
@@ -121,7 +123,7 @@ impl Crew {
 
     fn drop_runtimes(&mut self, span: Duration) {
         let started = Instant::now();
-        while started.elapsed() < span && !self.is_told_to_leave() {
+        while started.elapsed() < span && !self.is_stopped() {
             let is_wide = self.random.chance(50);
             let mut builder = if is_wide {
                 tokio::runtime::Builder::new_multi_thread()
@@ -146,19 +148,19 @@ static PANICS: AtomicBool = AtomicBool::new(false);
 const ON_DEMAND: &str = "the subscriber panics because it was told to";
 
 /// Listens to all that is traced in this process, and panics when it is told to.
-pub(super) fn listen_with_panics() {
+pub(super) fn install_panicking_subscriber() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         if info.payload().downcast_ref::<&str>() != Some(&ON_DEMAND) {
             print(info);
         }
     }));
-    tracing::subscriber::set_global_default(Nervous).expect("nobody else listens");
+    tracing::subscriber::set_global_default(PanickingSubscriber).expect("nobody else listens");
 }
 
-struct Nervous;
+struct PanickingSubscriber;
 
-impl Subscriber for Nervous {
+impl Subscriber for PanickingSubscriber {
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
         Interest::sometimes()
     }

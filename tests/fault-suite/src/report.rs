@@ -7,11 +7,11 @@ use std::time::Duration;
 use lock_core::Dialect;
 
 use crate::checks::{self, Check, Register, Violation};
+use crate::dialects;
 use crate::event::{Call, Kind, Nanos};
-use crate::history::{Access, Accessed, Assumption, History, Operation};
+use crate::history::{Access, AccessKind, Assumption, History, Operation};
 use crate::late::Writers;
-use crate::spoken;
-use crate::stage::orphaned;
+use crate::sampler::orphaned;
 
 /// Lines of a record that are shown for a violation.
 const SHOWN: usize = 60;
@@ -105,21 +105,21 @@ impl Report {
         self.add_operations(history, &operations);
         self.add_faults(history, &operations);
         for access in &history.accesses {
-            match access.it {
-                Accessed::Read => {}
-                Accessed::Write { .. } => self.accepted += 1,
-                Accessed::StaleRead => self.stale_reads += 1,
-                Accessed::StaleWrite { .. } => self.stale_writes += 1,
+            match access.kind {
+                AccessKind::Read => {}
+                AccessKind::Write { .. } => self.accepted += 1,
+                AccessKind::StaleRead => self.stale_reads += 1,
+                AccessKind::StaleWrite { .. } => self.stale_writes += 1,
             }
         }
         let lost = checks::lost_updates(&history.accesses, Register::Unfenced);
         self.unfenced_lost += lost.len();
         self.unexpiring += history.times_unexpiring();
         self.unexpiring_in_the_end += history.unexpiring.len();
-        let holds = history.holds();
+        let holds = history.held_locks();
         let writers = Writers::of(history, &holds);
         let is_late_write = |access: &&Access| {
-            matches!(access.it, Accessed::Write { .. }) && writers.is_late(access)
+            matches!(access.kind, AccessKind::Write { .. }) && writers.is_late(access)
         };
         self.late_writes += history.accesses.iter().filter(is_late_write).count();
         for hold in &holds {
@@ -263,7 +263,7 @@ impl Display for Report {
             "processes            {} killed, {} stalls",
             self.deaths, self.stalls
         )?;
-        let dialect = spoken::name(self.dialect);
+        let dialect = dialects::name(self.dialect);
         writeln!(f, "dialect              {dialect}")?;
         writeln!(f, "seed                 {}\n", self.seed)?;
         let able = self.dialect.capabilities();
@@ -309,7 +309,7 @@ impl Report {
                 "after the lease      {} writes, with no token to refuse them by",
                 self.late_writes
             )?;
-            if !spoken::may_leave_unexpiring(self.dialect) {
+            if !dialects::may_leave_unexpiring(self.dialect) {
                 return Ok(());
             }
             writeln!(

@@ -24,7 +24,7 @@ const REFUSED: Duration = Duration::from_millis(20);
 
 /// What is to be locked, and what for.
 #[derive(Debug)]
-pub struct Place {
+pub struct WorkerConfig {
     /// The key as it is in the server.
     pub key: String,
     /// How long the key lives.
@@ -36,7 +36,7 @@ pub struct Place {
 }
 
 /// Increments the counter until told to stop.
-pub async fn work(locks: &LockManager, place: &Place) -> ExitCode {
+pub async fn work(locks: &LockManager, place: &WorkerConfig) -> ExitCode {
     let (go, began) = oneshot::channel();
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);

@@ -4,12 +4,12 @@
 use std::path::Path;
 
 use interop::Options;
-use interop::crew::Side;
+use interop::clients::ClientKind;
 use interop::race::race;
 use test_support::{Helper, RedisServer, helper};
 
-fn native(name: &str) -> Side {
-    Side::new(name, worker())
+fn native(name: &str) -> ClientKind {
+    ClientKind::new(name, worker())
 }
 
 fn worker() -> Helper {
@@ -34,7 +34,7 @@ fn a_client_that_excludes_nobody_is_found_out() {
         .arg("LOCK_KEY=elsewhere exec \"$WORKER\"")
         .env("WORKER", env!("CARGO_BIN_EXE_interop-worker"))
         .env("DIALECT", "native");
-    let sides = [&Side::new("elsewhere", elsewhere), &native("ours")];
+    let sides = [&ClientKind::new("elsewhere", elsewhere), &native("ours")];
     let found = match race(&server, "lock:here", sides, 200) {
         Ok(figures) => figures.fault(),
         Err(fault) => Some(fault),

@@ -8,8 +8,8 @@ fn ask(url: Option<&str>) -> String {
     let worker = env!("CARGO_BIN_EXE_lock-worker");
     let without = Helper::new("env").arg("-u").arg("LOCK_URL").arg(worker);
     let asking = match url {
-        None => without.arg("ask"),
-        Some(url) => Helper::new(worker).env("LOCK_URL", url).arg("ask"),
+        None => without.arg("call"),
+        Some(url) => Helper::new(worker).env("LOCK_URL", url).arg("call"),
     };
     let process = asking.spawn();
     assert!(process.wait(SOON).success());

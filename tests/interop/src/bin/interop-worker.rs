@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use interop::worker::{self, Place};
+use interop::worker::{self, WorkerConfig};
 use lock_core::{Dialect, LockManager, ReleaseBy};
 
 #[tokio::main(flavor = "current_thread")]
@@ -20,7 +20,7 @@ async fn main() -> ExitCode {
     let url = format!("redis://127.0.0.1:{}", env("REDIS_PORT"));
     // The key is named in full, so that other clients and this one mean the same.
     let locks = builder.prefix("").connect(&url).await;
-    let place = Place {
+    let place = WorkerConfig {
         key: env("LOCK_KEY"),
         ttl: Duration::from_millis(number("TTL_MS")),
         counter: PathBuf::from(env("COUNTER")),

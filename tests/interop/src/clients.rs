@@ -24,12 +24,12 @@ const PAUSE_MS: &str = "15";
 
 /// One kind of process, and what to call it.
 #[derive(Clone, Debug)]
-pub struct Side {
+pub struct ClientKind {
     name: String,
     helper: Helper,
 }
 
-impl Side {
+impl ClientKind {
     /// A side whose processes are started so.
     pub fn new(name: &str, helper: Helper) -> Self {
         Self {
@@ -46,13 +46,13 @@ impl Side {
 
 /// A key, and the counter that it guards.
 #[derive(Debug)]
-pub struct Arena {
+pub struct GuardedCounter {
     port: u16,
     key: String,
     counter: PathBuf,
 }
 
-impl Arena {
+impl GuardedCounter {
     /// An arena whose counter is 0.
     pub fn new(server: &RedisServer, key: &str) -> Self {
         let counter = server
@@ -66,8 +66,8 @@ impl Arena {
         }
     }
 
-    /// Starts a process, which then waits for [`Member::go`].
-    pub fn start(&self, side: &Side, number: usize) -> Member {
+    /// Starts a process, which then waits for [`ClientProcess::go`].
+    pub fn start(&self, side: &ClientKind, number: usize) -> ClientProcess {
         let process = side
             .helper
             .clone()
@@ -77,7 +77,7 @@ impl Arena {
             .env("COUNTER", &self.counter)
             .env("PAUSE_MS", PAUSE_MS)
             .spawn();
-        Member {
+        ClientProcess {
             name: format!("{} {number}", side.name),
             process,
         }
@@ -96,7 +96,7 @@ impl Arena {
 
 /// A process that increments the counter.
 #[derive(Debug)]
-pub struct Member {
+pub struct ClientProcess {
     name: String,
     process: Process,
 }
@@ -110,7 +110,7 @@ pub struct Done {
     pub refused: u64,
 }
 
-impl Member {
+impl ClientProcess {
     /// What it is called: its side and a number.
     pub fn name(&self) -> &str {
         &self.name

@@ -398,10 +398,9 @@ fn f45_after_a_fork_nonces_differ_and_the_manager_refuses() {
     const EACH: usize = 4;
     let server = RedisServer::start();
     let shim = Shim::fork();
-    let (name, value) = shim.preload();
     let process = helper!("lock-holder")
         .env("LOCK_URL", server.url())
-        .env(name, value)
+        .preload(&shim)
         .arg("fork")
         .arg(HELD.to_string())
         .arg(CHILDREN.to_string())

@@ -72,7 +72,7 @@ async fn is_not_waited_for_by_who_holds_it() {
     assert!(matches!(answer, Ok(LockError::WouldDeadlock)), "{answer:?}");
 }
 
-#[distributed_lock(name = "nobody")]
+#[distributed_lock(name = "unmanaged")]
 async fn unmanaged() -> Result<(), LockError> {
     Ok(())
 }

@@ -276,7 +276,7 @@ async fn f42_the_holder_is_told_and_the_body_dropped() {
         let _flag = flag;
         let watch = held.watch();
         server.cli(&["DEL", KEY]);
-        // Nobody works on without knowing, also in tasks of its own.
+        // No task works on without knowing, not even a spawned one.
         tokio::spawn(async move { watch.lost().await });
         std::future::pending::<()>().await;
     };
@@ -311,7 +311,7 @@ async fn nested(locks: &LockManager, depth: u32) -> Result<LockError, LockError>
 }
 
 /// At once, and not after the wait. Branches beside each other are no nesting, and tasks of their
-/// own are told that their own process is in the way.
+/// own get an error that names their own process as the holder.
 #[tokio::test]
 async fn f43_a_task_that_waits_for_itself_is_told_at_once() {
     let wait = ms(200);

@@ -33,18 +33,18 @@ pub enum Check {
     /// No two holders of a lock took it to be valid at once.
     Exclusion,
     /// Tokens of a lock are unique, and grow from each grant to all that were asked for later. In
-    /// dialects without tokens: nobody got one.
+    /// dialects without tokens: no holder got one.
     Tokens,
     /// The resource took nothing from a holder after it had seen a later one.
     Stale,
     /// The fenced counter is as high as the number of its accepted updates. In dialects without
     /// tokens nothing fences it.
     Counter,
-    /// Who lost a lock was told, by its deadline and 250 ms; and nobody lost one without a cause.
+    /// Each loss is reported within 250 ms after the deadline, and each loss has a cause.
     Loss,
-    /// Nobody waited longer than the poll cap while the lock was free.
+    /// No waiter waited longer than the poll cap while the lock was free.
     Idle,
-    /// Nobody waited longer than it wanted to, and 250 ms.
+    /// No waiter waited longer than its wait and 250 ms.
     Wait,
     /// No key outlived the last client and its ttl.
     Survivor,
@@ -77,7 +77,7 @@ impl Check {
             Self::Stale => "no stale write accepted",
             Self::Counter if able.fencing_token => "fenced counter = accepted writes",
             Self::Counter => "counter = accepted writes",
-            Self::Loss => "loss told by the deadline + 250 ms, none without a cause",
+            Self::Loss => "loss reported by the deadline + 250 ms, none without a cause",
             Self::Idle => "no waiter idle while the lock is free",
             Self::Wait => "no wait longer than asked + 250 ms",
             Self::Survivor => "no key outlives its ttl",
@@ -114,7 +114,7 @@ pub struct Violation {
     pub to: Nanos,
     /// What is wrong.
     pub text: String,
-    /// Whether a promise was broken, or only what nobody promised.
+    /// Whether a guarantee was broken, or the fault is outside of the guarantees.
     pub assumption: Assumption,
 }
 

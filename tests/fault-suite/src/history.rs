@@ -63,7 +63,7 @@ pub struct Access {
     pub at: Nanos,
     /// The lock that protects it.
     pub key: String,
-    /// By whom.
+    /// The worker that accessed it.
     pub worker: u32,
     /// Under which of its acquisitions.
     pub hold: u64,
@@ -76,7 +76,7 @@ pub struct Access {
 /// What the protected resource did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessKind {
-    /// Told both values to a reader whose token was not too old.
+    /// Returned both values to a reader whose token was not too old.
     Read,
     /// Took a new value, and a new unfenced one.
     Write {
@@ -112,7 +112,7 @@ pub struct Sample {
 pub enum KeyState {
     /// There was no such key.
     Free,
-    /// Somebody's lock.
+    /// A lock.
     Held {
         /// Its token, where the value has one.
         token: Option<u64>,
@@ -138,13 +138,13 @@ pub struct History {
     pub samples: Vec<Sample>,
     /// When processes were killed.
     pub deaths: BTreeMap<u32, Nanos>,
-    /// Processes that did not end when they were told to.
+    /// Processes that did not end at the end of the round.
     pub hung: Vec<u32>,
     /// Keys that were still there after everybody had left and the longest lease was over.
     pub survivors: Vec<String>,
     /// Keys without an expiry that killed holders left, where the dialect cannot help it.
     pub unexpiring: Vec<String>,
-    /// When the processes were told to end.
+    /// When the round ended for the processes.
     pub ended: Nanos,
 }
 
@@ -169,7 +169,7 @@ pub struct HeldLock {
     pub released: Option<Nanos>,
     /// When and how that ended.
     pub release_done: Option<(Nanos, Kind)>,
-    /// When its holder was told of the loss.
+    /// When the loss was reported to its holder.
     pub lost: Option<Nanos>,
     /// Looks after the loss that said that it is held.
     pub held_after_loss: bool,

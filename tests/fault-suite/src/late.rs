@@ -2,7 +2,7 @@
 //!
 //! No lock without tokens promises that such a write does no harm: the holder was paused between
 //! its last look at the lease and its write, or the write was on its way. It is promised that a
-//! holder that runs is told, so that all other writes are in order.
+//! holder that runs is notified, so that all other writes are in order.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct Writers<'a> {
 #[derive(Clone, Copy)]
 struct Written {
     at: Nanos,
-    /// Whether nobody could keep it from being late.
+    /// Whether it could not be prevented from being late.
     assumption: Assumption,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Writers<'a> {
         hold.is_none_or(|hold| access.at > hold.end())
     }
 
-    /// Late, because the process stood still, or in the time in which it has to be told.
+    /// Late because the process did not run, or within the time for the report of a loss.
     fn is_excused(&self, access: &Access) -> bool {
         let Some(hold) = self.holds.get(&(access.worker, access.hold)) else {
             return false;

@@ -16,7 +16,7 @@ use crate::worker::TTL;
 /// Beside the ttl: expiry is in whole milliseconds, and drift is nothing on one machine.
 pub(crate) const ROUNDING: Duration = Duration::from_millis(300);
 
-/// Of the keys of all locks: that of a manager of whom nothing else was asked.
+/// The prefix of the keys of all locks, which is the default of a manager.
 pub(crate) const PREFIX: &str = "lock:";
 
 /// What is there when everybody has left and the longest lease is over.
@@ -24,7 +24,7 @@ pub(crate) const PREFIX: &str = "lock:";
 pub struct LeftBehind {
     /// Keys that ought to be gone.
     pub survivors: Vec<String>,
-    /// Keys without an expiry, where the dialect cannot help it. That somebody asks for such a
+    /// Keys without an expiry, where the dialect cannot prevent them. An acquire of such a
     /// lock has to mend it; otherwise they are survivors too.
     pub unexpiring: Vec<String>,
 }
@@ -43,7 +43,7 @@ pub fn left_behind(server: &RedisServer, dialect: Dialect) -> LeftBehind {
     }
     let runtime = current_thread_runtime();
     if let Err(error) = runtime.block_on(visit(server, dialect, &mut left)) {
-        let text = format!("a lock that nobody can take any more: {error}");
+        let text = format!("a lock that cannot be acquired any more: {error}");
         left.survivors.push(text);
     }
     let has_counters = dialect.capabilities().fencing_token;
@@ -65,7 +65,7 @@ async fn visit(
         let name = key.strip_prefix(PREFIX).unwrap_or(key);
         if locks.lock(name).ttl(TTL).try_acquire().await?.is_some() {
             left.survivors
-                .push(format!("{key}, and yet it was given to somebody else"));
+                .push(format!("{key}, and yet another client acquired it"));
         }
     }
     if !left.unexpiring.is_empty() {

@@ -20,7 +20,7 @@ pub const CROWD_KEYS: [&str; 8] = [
     "crowd0", "crowd1", "crowd2", "crowd3", "crowd4", "crowd5", "crowd6", "crowd7",
 ];
 
-/// A guard is held until all are there, however long that takes. Nobody renews it, so that the
+/// A guard is held until all guards are there. Nothing renews it, so that the
 /// server has it for as long if it is not released.
 const BURST_TTL: Duration = Duration::from_secs(60);
 
@@ -32,7 +32,7 @@ const BURST_WIDTH: usize = 128;
 pub enum Load {
     /// So many guards of as many locks, dropped at once.
     Burst(usize),
-    /// So many callers at once, of whom each wants one lock for a moment.
+    /// So many callers at once; each of them acquires one lock for a moment.
     Callers(usize),
     /// For so many milliseconds, runtimes that are dropped while their tasks lock and unlock.
     Runtimes(u64),
@@ -145,9 +145,9 @@ impl Worker {
 static PANICS: AtomicBool = AtomicBool::new(false);
 
 /// What the subscriber panics with, so that it is not printed a thousand times.
-const ON_DEMAND: &str = "the subscriber panics because it was told to";
+const ON_DEMAND: &str = "the subscriber panics on demand";
 
-/// Listens to all that is traced in this process, and panics when it is told to.
+/// Installs a subscriber for this process that panics on demand.
 pub(super) fn install_panicking_subscriber() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -155,7 +155,8 @@ pub(super) fn install_panicking_subscriber() {
             print(info);
         }
     }));
-    tracing::subscriber::set_global_default(PanickingSubscriber).expect("nobody else listens");
+    tracing::subscriber::set_global_default(PanickingSubscriber)
+        .expect("the process has no other subscriber");
 }
 
 struct PanickingSubscriber;

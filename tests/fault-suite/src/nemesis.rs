@@ -32,7 +32,7 @@ pub struct Nemesis {
     act: fn(&mut Context<'_>) -> Affected,
 }
 
-/// Whom it disturbed.
+/// Which processes it disturbed.
 enum Affected {
     All,
     Slots(Vec<usize>),

@@ -17,7 +17,7 @@ use crate::sampler::orphaned;
 const SHOWN: usize = 60;
 
 /// Violations that are shown in full. One fault makes many.
-const TOLD: usize = 5;
+const SHOWN_IN_FULL: usize = 5;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcomes {
@@ -42,17 +42,17 @@ pub struct Report {
     operations: BTreeMap<Call, Outcomes>,
     faults: BTreeMap<String, Uses>,
     violations: Vec<(usize, Violation, Option<String>)>,
-    told: usize,
+    shown_in_full: usize,
     accepted: u64,
     stale_writes: u64,
     stale_reads: u64,
     unfenced_lost: usize,
-    /// Writes that were taken although the lease was over: nothing told the resource.
+    /// Writes that were accepted although the lease had expired: the resource could not know.
     late_writes: usize,
     /// How often a key stood without an expiry, and how many did in the end.
     unexpiring: usize,
     unexpiring_in_the_end: usize,
-    /// How much after its deadline each loss was told; of processes that ran.
+    /// How much after its deadline each loss was reported, in processes that ran.
     notices: Vec<Nanos>,
     losses: u64,
     orphaned: Nanos,
@@ -71,7 +71,7 @@ impl Report {
             operations: BTreeMap::new(),
             faults: BTreeMap::new(),
             violations: Vec::new(),
-            told: 0,
+            shown_in_full: 0,
             accepted: 0,
             stale_writes: 0,
             stale_reads: 0,
@@ -94,9 +94,10 @@ impl Report {
         let found = checks::check(history);
         for violation in &found {
             // A record is long, and one fault makes thousands of violations.
-            let is_told = violation.assumption == Assumption::Inside && self.told < TOLD;
-            self.told += usize::from(is_told);
-            let excerpt = is_told
+            let is_shown =
+                violation.assumption == Assumption::Inside && self.shown_in_full < SHOWN_IN_FULL;
+            self.shown_in_full += usize::from(is_shown);
+            let excerpt = is_shown
                 .then(|| history.excerpt(&violation.key, violation.from, violation.to, SHOWN));
             self.violations
                 .push((self.rounds.len(), violation.clone(), excerpt));
@@ -150,12 +151,12 @@ impl Report {
             }
         }
         // Word of loss has no beginning.
-        let told = history
+        let shown_in_full = history
             .events
             .iter()
             .filter(|event| event.call == Call::Lost);
         self.operations.entry(Call::Lost).or_default().ok +=
-            u64::try_from(told.count()).unwrap_or(0);
+            u64::try_from(shown_in_full.count()).unwrap_or(0);
     }
 
     fn add_faults(&mut self, history: &History, operations: &[Operation]) {
@@ -252,7 +253,7 @@ impl Display for Report {
         let p99 = self.p99().map_or_else(|| "none".to_owned(), seconds);
         writeln!(
             f,
-            "losses told          {}; p99 after the deadline {p99} (of {} in processes that ran)",
+            "losses reported      {}; p99 after the deadline {p99} (of {} in processes that ran)",
             self.losses,
             self.notices.len()
         )?;
@@ -300,7 +301,7 @@ impl Report {
             )?;
             writeln!(
                 f,
-                "unfenced counter     {} updates lost (nobody promises any better)",
+                "unfenced counter     {} updates lost (no guarantee covers it)",
                 self.unfenced_lost
             )
         } else {

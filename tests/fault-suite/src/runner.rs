@@ -74,19 +74,20 @@ impl Round {
     }
 }
 
-/// Runs all rounds. `told` gets a line about each.
+/// Runs all rounds. `print` gets a line about each.
 ///
 /// # Panics
 ///
-/// On a nemesis that nobody knows or that does not fit the dialect, and when a server or a process does not come up.
-pub fn run(options: &Options, mut told: impl FnMut(&str)) -> Report {
+/// On a nemesis that is unknown or does not fit the dialect, and when a server or a process does
+/// not start.
+pub fn run(options: &Options, mut print: impl FnMut(&str)) -> Report {
     let mut random = Random::new(options.seed);
     let mut report = Report::new(options.seed, options.dialect);
     for (number, round) in plan(options, &mut random).into_iter().enumerate() {
         let title = round.title();
         let history = play(&round, options, &mut random);
         let found = report.add(title.clone(), &history);
-        told(&format!(
+        print(&format!(
             "round {}  {title}  {} events, {} found",
             number + 1,
             history.events.len(),

@@ -85,8 +85,8 @@ fn sample(connection: &mut Connection, dialect: Dialect, samples: &mut Vec<Sampl
         let mut words = vec!["EVAL".to_owned(), EXPIRIES.to_owned()];
         words.push(keys.len().to_string());
         words.extend(keys);
-        if let Reply::Array(told) = connection.call(&words).ok()? {
-            expiries = told;
+        if let Reply::Array(reply) = connection.call(&words).ok()? {
+            expiries = reply;
         }
     }
     for (number, (name, value)) in names().zip(values).enumerate() {
@@ -111,7 +111,7 @@ fn sample(connection: &mut Connection, dialect: Dialect, samples: &mut Vec<Sampl
     Some(())
 }
 
-/// For how long keys were held in the server by nobody: the holder had released before, or was
+/// For how long keys had no holder in the server: the holder had released before, or was
 /// dead, or never got to know of it.
 pub fn orphaned(history: &History) -> Nanos {
     let mut holds: BTreeMap<(&str, Option<u64>), Vec<&HeldLock>> = BTreeMap::new();

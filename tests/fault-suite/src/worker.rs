@@ -38,7 +38,7 @@ pub const LONG_KEYS: [&str; 4] = ["long0", "long1", "long2", "long3"];
 /// Short, because a dead holder costs as much.
 pub const TTL: Duration = Duration::from_secs(1);
 
-/// How often one who waits looks by itself, where nobody tells it.
+/// The interval between polls of a waiter without notifications.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Works until the input ends; then leaves in order. A line that comes in is a [`Load`], which it
@@ -50,12 +50,12 @@ pub fn work(config: &WorkerConfig) {
     load::install_panicking_subscriber();
     let recorder = Arc::new(Recorder::to(&config.record).expect("the runner made the folder"));
     let stop = Arc::new(Stop::default());
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (sender, mut lines) = mpsc::unbounded_channel();
     {
         let stop = Arc::clone(&stop);
         thread::spawn(move || {
             for line in io::stdin().lock().lines().map_while(Result::ok) {
-                let _leaving = tell.send(line);
+                let _leaving = sender.send(line);
             }
             stop.set();
         });
@@ -85,7 +85,7 @@ pub fn work(config: &WorkerConfig) {
             let workload = config.workload.of_task(number);
             tasks.spawn(worker.task(number, workload).run());
         }
-        while let Some(line) = told.recv().await {
+        while let Some(line) = lines.recv().await {
             let load = Load::parse(&line).expect("the runner knows what there is");
             let mut worker = worker.fork();
             tasks.spawn(async move {
@@ -107,7 +107,7 @@ fn say(record: &Value) {
     let _ = writeln!(out, "{record}").and_then(|()| out.flush());
 }
 
-/// That it is time to leave. Wakes whoever sleeps, and nobody before.
+/// The signal to stop. It wakes all tasks that sleep.
 #[derive(Default)]
 struct Stop {
     set: AtomicBool,
@@ -125,9 +125,9 @@ impl Stop {
     }
 
     async fn or_after(&self, span: Duration) {
-        let told = self.notify.notified();
+        let notified = self.notify.notified();
         if !self.is_set() {
-            let _told_or_over = tokio::time::timeout(span, told).await;
+            let _notified_or_over = tokio::time::timeout(span, notified).await;
         }
     }
 }

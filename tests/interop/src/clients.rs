@@ -14,7 +14,7 @@ const START: Duration = Duration::from_secs(60);
 /// Bound on an end: the longest wait of a client, and some for its section and exit.
 const END: Duration = Duration::from_secs(30);
 
-/// Long against every section, so that nobody loses a lock to a busy machine.
+/// Long against every section, so that no lock is lost on a busy machine.
 const TTL_MS: &str = "10000";
 
 /// The longest pause between two sections. With 3 ms those that poll take the lock again before
@@ -83,7 +83,7 @@ impl GuardedCounter {
         }
     }
 
-    /// What the counter has come to, when nobody writes it any more.
+    /// The counter, after the last write.
     ///
     /// # Errors
     /// What it holds instead of a number.
@@ -106,7 +106,7 @@ pub struct ClientProcess {
 pub struct Done {
     /// Sections that it went through.
     pub sections: u64,
-    /// Times that it was told, or found, that the key is no lock that it knows.
+    /// How often the key held something else than a lock of its scheme.
     pub refused: u64,
 }
 
@@ -163,7 +163,7 @@ impl ClientProcess {
             Some(0) => {
                 return parse(&self.process.lines()).ok_or(format!("{}: no `done`", self.name));
             }
-            Some(3) => "found the counter in the middle of somebody else's write",
+            Some(3) => "found the counter in the middle of another process's write",
             Some(4) => "lost the lock while it held it",
             _ => "failed",
         };

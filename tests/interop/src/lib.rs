@@ -1,7 +1,7 @@
 //! Races clients of other languages against ours on one key: each process increments a counter in
 //! a file that has no atomic increment, so that two holders at once lose an update.
 //!
-//! The programs and what is said between them and this are described in tests/interop/README.md.
+//! tests/interop/README.md describes the programs and their protocol.
 
 pub mod clients;
 pub mod migration;
@@ -24,7 +24,7 @@ pub struct Client {
     pub name: &'static str,
     /// What must be installed for it.
     pub language: &'static str,
-    /// How it can lock, each the name of a dialect of ours too.
+    /// How it can lock; each name is the name of a dialect too.
     pub schemes: &'static [&'static str],
 }
 

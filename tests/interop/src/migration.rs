@@ -26,7 +26,7 @@ pub struct Sides {
     pub dialect: ClientKind,
     /// Native, sharing with those that poll.
     pub shared: ClientKind,
-    /// Native, when nobody else is left.
+    /// Native, after all others have stopped.
     pub native: ClientKind,
 }
 

@@ -15,7 +15,7 @@ const LEAST: u64 = 5;
 /// What a race may take besides its sections, on a machine that is busy with something else.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// What a section may take. It takes 2 ms when nobody waits, and some 30 ms where all poll.
+/// What a section may take. It takes 2 ms without waiters, and some 30 ms where all poll.
 const SECTION: Duration = Duration::from_millis(150);
 
 /// What came out of a race.
@@ -23,7 +23,7 @@ const SECTION: Duration = Duration::from_millis(150);
 pub struct Figures {
     /// Sections of the other side.
     pub theirs: u64,
-    /// Sections of ours.
+    /// Sections of our side.
     pub ours: u64,
     /// Times that each was refused, theirs and ours, and came back.
     pub refused: [u64; 2],

@@ -1,4 +1,4 @@
-//! Our side of a race, in the words that all programs of tests/interop use.
+//! Our side of a race, in the protocol of tests/interop/README.md.
 
 use std::fs;
 use std::io::{self, BufRead, Write as _};
@@ -35,7 +35,7 @@ pub struct WorkerConfig {
     pub pause_ms: u64,
 }
 
-/// Increments the counter until told to stop.
+/// Increments the counter until the line `stop` or the end of the input.
 pub async fn work(locks: &LockManager, place: &WorkerConfig) -> ExitCode {
     let (go, began) = oneshot::channel();
     let stopped = Arc::new(AtomicBool::new(false));
@@ -61,7 +61,7 @@ pub async fn work(locks: &LockManager, place: &WorkerConfig) -> ExitCode {
             Err(error) => return fail(1, &error.to_string()),
         };
         if let Err(found) = increment(&place.counter).await {
-            let message = format!("the counter holds `{found}`: somebody else is writing it");
+            let message = format!("the counter holds `{found}`: another process is writing it");
             return fail(3, &message);
         }
         match guard.release().await {

@@ -1,5 +1,5 @@
 //! The races with other languages' clients, as far as they need no other language: that our own
-//! program keeps the protocol, and that a client which excludes nobody is found out.
+//! program keeps the protocol, and that a client without exclusion is detected.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ fn a_client_that_excludes_nobody_is_found_out() {
     };
     let fault = found.expect("two holders at once lose updates");
     assert!(
-        fault.contains("are lost") || fault.contains("somebody else's write"),
+        fault.contains("are lost") || fault.contains("another process's write"),
         "{fault}"
     );
 }

@@ -3,7 +3,7 @@
 //!
 //! - `hold NAME TTL WAIT` acquires the lock (times in milliseconds, a wait of zero is one attempt)
 //!   and writes `{"held": TOKEN}`. It answers each line on stdin by
-//!   `{"lost": .., "remaining_ms": ..}`, and writes `{"told": true}` when it is notified of the loss.
+//!   `{"lost": .., "remaining_ms": ..}`, and writes `{"notified": true}` when it is notified of the loss.
 //! - `fork HELD CHILDREN COUNT`, with the shim that forks preloaded, acquires `HELD` locks, forks
 //!   `CHILDREN` times, and acquires `COUNT` more locks in the parent and in each child. A child first
 //!   uses all that it has from its parent, and writes the outcomes, `{"forked": [..]}`. All write
@@ -71,7 +71,7 @@ fn hold(name: &str, ttl: Duration, wait: Duration) {
         let token = held.fencing_token().expect("it has a token");
         say(&json!({ "held": token.as_u64() }));
         held.lost().await;
-        say(&json!({ "told": true }));
+        say(&json!({ "notified": true }));
         std::future::pending::<()>().await;
     });
 }

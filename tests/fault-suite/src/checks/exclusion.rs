@@ -84,7 +84,7 @@ pub(super) fn disordered_tokens(history: &History, holds: &[HeldLock]) -> Vec<Vi
     found
 }
 
-/// A number that nobody else counts on is worse than none.
+/// A dialect without fencing must give no token.
 pub(super) fn unexpected_tokens(holds: &[HeldLock]) -> Vec<Violation> {
     let has_one = holds.iter().filter(|hold| hold.token.is_some());
     has_one

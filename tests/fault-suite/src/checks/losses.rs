@@ -13,7 +13,10 @@ pub(super) fn unreported_losses(history: &History, holds: &[HeldLock]) -> Vec<Vi
             found.push(Violation::new(Check::Loss, &hold.key, hold.until, to, text));
         };
         if hold.held_after_loss {
-            let text = format!("w{} was told of its loss and held it again", hold.worker);
+            let text = format!(
+                "w{} was notified of its loss and held it again",
+                hold.worker
+            );
             add(due, text);
         }
         if let Some(lost) = hold.lost
@@ -29,10 +32,10 @@ pub(super) fn unreported_losses(history: &History, holds: &[HeldLock]) -> Vec<Vi
         }
         let text = match hold.lost {
             Some(lost) => format!(
-                "{hold} was told of its loss {} us after its deadline",
+                "{hold} was notified of its loss {} us after its deadline",
                 (lost - hold.until) / 1000
             ),
-            None => format!("{hold} was never told of its loss"),
+            None => format!("{hold} was never notified of its loss"),
         };
         add(hold.lost.unwrap_or(due), text);
     }

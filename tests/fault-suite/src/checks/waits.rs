@@ -115,7 +115,7 @@ pub(super) fn idle_waiters(history: &History, holds: &[HeldLock]) -> Vec<Violati
 pub(super) fn long_waits(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     for worker in &history.hung {
-        let text = format!("w{worker} did not end when it was told to");
+        let text = format!("w{worker} did not end at the end of the round");
         let ended = history.ended;
         found.push(Violation::new(Check::Wait, "", ended, ended, text));
     }

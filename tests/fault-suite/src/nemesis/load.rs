@@ -1,5 +1,5 @@
 //! Nemeses that break nothing, and ask for more than anybody should: of the clients, of the queue,
-//! and of whoever believes what it is told.
+//! and of clients that receive forged notifications.
 
 use std::sync::mpsc;
 use std::thread::{self, sleep};
@@ -70,7 +70,7 @@ pub(super) fn runtimes_dropped(context: &mut Context<'_>) -> Affected {
     Affected::All
 }
 
-/// Nobody else may lose a lock by that, and all of them have to be free soon.
+/// No other holder may lose a lock by that, and all of them must be free soon.
 pub(super) fn guards_dropped(context: &mut Context<'_>) -> Affected {
     let slot = context.random.below(SLOTS as usize);
     // A network as it is between machines: one command after another would take minutes.
@@ -171,7 +171,7 @@ fn enqueue_dead(random: &mut Random, queue: &str) -> Vec<String> {
     words
 }
 
-/// Somebody who may listen and publish, but not read keys, says whatever comes to its mind: what
+/// A client that may listen and publish, but not read keys, publishes forged notifications: what
 /// it heard, what it heard with a part of it changed, and rubbish.
 pub(super) fn notifications_forged(context: &mut Context<'_>) -> Affected {
     let address = context.environment.server.address();
@@ -186,14 +186,14 @@ pub(super) fn notifications_forged(context: &mut Context<'_>) -> Affected {
         .map_or(0, |id| id.integer())
         .to_string();
     let _answer = listener.call(&["PSUBSCRIBE", "lk1:*"]);
-    let (tell, told) = mpsc::channel();
+    let (sender, messages) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(move || {
             // Until it is hung up on below.
             while let Ok(Reply::Array(parts)) = listener.receive() {
                 if let [_, _, Reply::Bulk(channel), Reply::Bulk(text)] = parts.as_slice()
                     && !text.is_empty()
-                    && tell.send((channel.clone(), text.clone())).is_err()
+                    && sender.send((channel.clone(), text.clone())).is_err()
                 {
                     return;
                 }
@@ -201,7 +201,7 @@ pub(super) fn notifications_forged(context: &mut Context<'_>) -> Affected {
         });
         let mut heard: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         while context.goes_on() {
-            heard.extend(told.try_iter());
+            heard.extend(messages.try_iter());
             let news = heard.len().saturating_sub(200);
             heard.drain(..news);
             for _ in 0..20.min(heard.len()) {
@@ -218,7 +218,7 @@ pub(super) fn notifications_forged(context: &mut Context<'_>) -> Affected {
 }
 
 /// Something like what was heard: never a grant that the server could have made, since that takes
-/// an owner id that is waiting just now, and nobody is told it before the server gives it the lock.
+/// an owner id that is waiting just now, and no message has one before the server grants the lock.
 fn forge(random: &mut Random, mut message: Vec<u8>) -> Vec<u8> {
     let number = |random: &mut Random| {
         let numbers = [0, 1, 1_000, u64::MAX >> 11, u64::MAX >> 1, u64::MAX];

@@ -20,7 +20,7 @@ pub(super) fn net_cut(context: &mut Context<'_>) -> Affected {
 #[derive(Clone, Copy)]
 enum Reach {
     All,
-    /// So that there is somebody who takes the locks that the others lose.
+    /// So that the other half can acquire the locks that this half loses.
     Half,
 }
 

@@ -121,7 +121,7 @@ pub(super) fn busy_script(context: &mut Context<'_>) -> Affected {
 
 pub(super) fn max_clients(context: &mut Context<'_>) -> Affected {
     while context.goes_on() {
-        // The connection stays open: nobody else would get in to put it right.
+        // The connection stays open: no other connection could restore the setting.
         let Some(mut admin) = context.admin() else {
             continue;
         };

@@ -11,7 +11,7 @@ use crate::dialects;
 use crate::event::nanos;
 use crate::workload::Workload;
 
-/// What a worker is told when it is started.
+/// The configuration of one worker.
 #[derive(Clone, Debug)]
 pub struct WorkerConfig {
     /// The lock server, or the proxy in front of it.

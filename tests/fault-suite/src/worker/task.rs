@@ -224,7 +224,7 @@ impl Task {
 
     /// Works under the lock until that is done, or until word comes that it is lost.
     async fn section(&mut self, log: &Log, held: &LockWatch, guard: Option<&LockGuard>) -> End {
-        // Most stop when they are told. The others show what the resource is fenced for; one that
+        // Most stop when they are notified. The others show why the resource is fenced; one that
         // cannot refuse them must not have them.
         let token = held.fencing_token().map(u64::from);
         let is_stubborn =

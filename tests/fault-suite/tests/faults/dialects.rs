@@ -73,7 +73,7 @@ fn without_tokens_all_writes_of_valid_holders_count() {
     record.breaks_inside(Check::Counter);
 }
 
-/// Nothing could refuse it; but one that ran on has been told.
+/// Nothing could refuse it; but a process that ran on was notified.
 #[test]
 fn without_tokens_a_late_write_is_excused_where_it_cannot_be_helped() {
     let late = |at| {
@@ -115,7 +115,7 @@ fn without_tokens_a_late_write_is_excused_where_it_cannot_be_helped() {
     outside(overwritten);
 }
 
-/// Nobody is told there, and everybody looks often.
+/// There are no notifications, and every waiter polls often.
 #[test]
 fn a_waiter_in_a_dialect_without_hand_over_looks_often() {
     let waiting = |free: u64| {

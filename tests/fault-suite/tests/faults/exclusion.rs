@@ -24,7 +24,7 @@ fn two_holders_at_once_are_found() {
     .breaks_inside(Check::Exclusion);
 }
 
-/// A holder that was renewed holds for longer than what it was told first.
+/// A renewed lease is longer than the first one.
 #[test]
 fn a_renewed_lease_counts() {
     let mut record = RecordBuilder::new();

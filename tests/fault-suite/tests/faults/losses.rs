@@ -22,7 +22,7 @@ fn a_loss_that_is_told_late_or_never_is_found() {
     record(&lost_at(Some(600))).breaks_nothing();
     record(&lost_at(Some(1_251))).breaks_inside(Check::Loss);
     record(&lost_at(None)).breaks_inside(Check::Loss);
-    // Who gave it up meanwhile has no need to be told.
+    // A holder that released it meanwhile needs no report.
     let mut given_up = first();
     given_up.released = Some(1_200);
     record(&given_up).breaks_nothing();

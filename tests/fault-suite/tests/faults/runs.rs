@@ -46,7 +46,7 @@ fn a_paused_holder_overwrites_what_is_not_fenced() {
     let history = environment.finish(sampler, now());
     let refused = history.accesses.iter();
     let refused = refused.filter(|access| matches!(access.kind, AccessKind::StaleWrite { .. }));
-    assert!(refused.count() > 0, "nobody was refused");
+    assert!(refused.count() > 0, "no write was refused");
     // The lock itself kept what it promises.
     assert_eq!(check(&history), []);
 }

@@ -20,7 +20,7 @@ fn a_waiter_that_sleeps_while_the_lock_is_free_is_found() {
     };
     waiting(1_200).breaks_nothing();
     waiting(1_400).breaks_inside(Check::Idle);
-    // Somebody had it in between.
+    // Another holder had it in between.
     let mut record = waiting(1_400);
     record.hold(&Held {
         asked: 2_000,
@@ -73,7 +73,7 @@ fn a_key_that_stays_is_found() {
     record.breaks_inside(Check::Survivor);
 }
 
-/// Nothing follows from an operation whose end nobody knows.
+/// Nothing follows from an operation whose end is not known.
 #[test]
 fn an_ambiguous_operation_is_neither_done_nor_undone() {
     let mut record = RecordBuilder::new();

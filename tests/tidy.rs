@@ -171,16 +171,17 @@ fn every_example_is_run_by_a_test() {
         .filter(|target| target["kind"] == serde_json::json!(["example"]))
         .map(|target| text(&target["name"]))
         .collect();
-    let test = root().join("tests/examples.rs");
     let mut run = BTreeSet::new();
-    if test.exists() {
+    let mut tests = Vec::new();
+    walk(&root().join("tests/processes"), &mut tests);
+    for test in tests {
         literals(tokens(&test), &mut run);
     }
     let mut faults = Faults::default();
     for example in examples {
         if !run.contains(example) {
             faults.add(format!(
-                "example `{example}` is not run: tests/examples.rs has no \"{example}\""
+                "example `{example}` is not run: tests/processes has no \"{example}\""
             ));
         }
     }

@@ -148,23 +148,8 @@ impl LockRequest {
     /// # Cancel safety
     /// Dropping the future leaves the queue. A lock that was granted meanwhile is released.
     pub async fn acquire(self) -> Result<LockGuard, LockError> {
-<<<<<<< HEAD
         let wait = self.wait;
         self.acquire_within(wait).await
-=======
-        let (key, terms) = self.checked()?;
-        // Boxed, so that a caller's future does not carry the states of waiting.
-        let mut guard = match self.wait {
-            Some(wait) if !wait.is_zero() => {
-                Box::pin(acquire::wait_for(&self.core, key, terms, wait, self.spent)).await
-            }
-            Some(_) | None => Box::pin(acquire::try_once(&self.core, key, terms, self.spent)).await,
-        }?;
-        if let Some(shortest) = self.min_hold {
-            guard.keep_for(shortest);
-        }
-        Ok(guard)
->>>>>>> wt-macros
     }
 
     /// Makes one attempt to acquire the lock, and never waits for it, whatever

@@ -89,7 +89,12 @@ async fn skip_is_for_contention_only() {
     on_error = |e| (format!("not {}", e.is_contended()), number),
     manager = locks,
 )]
-async fn told(locks: &LockManager, payload: String, number: u8, work: Duration) -> (String, u8) {
+async fn notified(
+    locks: &LockManager,
+    payload: String,
+    number: u8,
+    work: Duration,
+) -> (String, u8) {
     sleep(work).await;
     (payload, number + 1)
 }
@@ -98,12 +103,12 @@ async fn told(locks: &LockManager, payload: String, number: u8, work: Duration) 
 async fn on_contended_answers_contention_and_sees_the_parameters() {
     let locks = LockManager::in_memory();
     let brief = Duration::from_millis(1);
-    let done = told(&locks, "a".into(), 1, brief).await;
+    let done = notified(&locks, "a".into(), 1, brief).await;
     assert_eq!(done, ("a".into(), 2));
-    let lost = told(&locks, "a".into(), 1, Duration::from_secs(2)).await;
+    let lost = notified(&locks, "a".into(), 1, Duration::from_secs(2)).await;
     assert_eq!(lost, ("not false".into(), 1), "`on_error` answers a loss");
     let _guard = hold(&locks).await;
-    let contended = told(&locks, "a".into(), 1, brief).await;
+    let contended = notified(&locks, "a".into(), 1, brief).await;
     assert_eq!(contended, ("a: true".into(), 1));
 }
 

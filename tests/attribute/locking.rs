@@ -75,7 +75,7 @@ async fn is_not_waited_for_by_who_holds_it() {
     );
 }
 
-#[distributed_lock(name = "nobody")]
+#[distributed_lock(name = "unmanaged")]
 async fn unmanaged() -> Result<(), LockError> {
     Ok(())
 }

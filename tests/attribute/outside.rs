@@ -1,4 +1,4 @@
-//! A crate of somebody else's: outside this workspace, offline, with `lock-core` under another
+//! A crate outside of this workspace, offline, with `lock-core` under another
 //! name.
 
 use std::fs;
@@ -158,7 +158,7 @@ struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left in a temporary folder harms nobody.
+        // What is left in a temporary folder does no harm.
         drop(fs::remove_dir_all(&self.0));
     }
 }

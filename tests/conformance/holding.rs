@@ -205,8 +205,8 @@ pub(crate) async fn a_watch_works_in_other_tasks(s: &Subject) {
             assert!(!watch.is_held() && !watch.is_lost());
             assert!(watch.remaining().is_zero());
             let mut lost = Box::pin(watch.lost());
-            let told = poll_once(&mut lost).await;
-            assert!(told.is_pending(), "released is not lost");
+            let reported = poll_once(&mut lost).await;
+            assert!(reported.is_pending(), "released is not lost");
         });
     }
     turn.wait().await;

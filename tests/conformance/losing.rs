@@ -1,4 +1,4 @@
-//! Leases: their end, their extension, and what a holder is told.
+//! Leases: their end, their extension, and how a holder learns of its loss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +91,7 @@ pub(crate) async fn the_loss_is_told_in_every_way(s: &Subject) {
     let error = held.renew().await.unwrap_err();
     assert!(matches!(error, LockError::Lost { .. }), "{error}");
     assert!(held.is_lost(), "a renewal brought it back");
-    // Somebody else had it meanwhile, so that the server cannot know it any more.
+    // Another client had it meanwhile, so that the server cannot know it any more.
     let next = s.second.lock(NAME).wait(WAIT).acquire().await.unwrap();
     next.release().await.unwrap();
     let error = held.release().await.unwrap_err();
@@ -164,7 +164,7 @@ pub(crate) async fn a_lost_guard_cannot_release_the_next_holder(s: &Subject) {
 }
 
 /// Each grant's token is greater than those of all earlier ones, however it came about; where
-/// there are none, nobody is given one.
+/// there are none, no holder gets one.
 pub(crate) async fn tokens_grow(s: &Subject) {
     let mut last = None;
     let mut check = |held: &LockGuard| {

@@ -98,7 +98,10 @@ async fn a_loser_s_getset_costs_the_winner_its_renewal() {
     let locks = deadlines(&server.url()).await;
     let held = locks.lock(NAME).acquire().await.unwrap();
     server.cli(&["GETSET", KEY, &deadline_in(700)]);
-    assert!(!held.is_lost(), "nobody takes it over before its deadline");
+    assert!(
+        !held.is_lost(),
+        "no client takes it over before its deadline"
+    );
     let error = held.renew().await.unwrap_err();
     assert!(matches!(error, LockError::Lost { .. }), "{error}");
     let error = held.release().await.unwrap_err();
@@ -190,14 +193,14 @@ async fn a_release_without_an_answer_is_not_sent_again() {
     };
     assert_eq!(error.kind(), BackendErrorKind::ReleaseUnconfirmed);
     assert!(!exists(&server, KEY), "the first copy was carried out");
-    // Somebody else has it by now, until the very same moment.
+    // Another client has it by now, until the very same moment.
     server.cli(&["SET", KEY, &written]);
     let drained = tokio::time::timeout(TTL / 2, locks.shutdown()).await;
     drained.expect("nothing is left to be done").unwrap();
     assert_eq!(value(&server), written);
 }
 
-/// An acquisition whose answer got lost is nobody's, and costs the ttl.
+/// An acquisition whose reply got lost has no owner, and costs the ttl.
 #[tokio::test]
 async fn an_acquisition_without_an_answer_ends_by_itself() {
     let server = RedisServer::start();

@@ -22,7 +22,7 @@ async fn is_free(server: &RedisServer, what: &str, dialect: Dialect, polls: usiz
     );
 }
 
-/// Nothing is left behind but, where a value names nobody, a lock that ends with its ttl.
+/// Nothing is left, or, where a value names no owner, a lock that ends with its ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_is_dropped_is_given_back() {
     for dialect in [&OWNERS[..], &[Dialect::DeadlineGetset]].concat() {

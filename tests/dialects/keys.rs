@@ -12,8 +12,8 @@ const DEADLINE: &str = "4102444800000";
 /// In the year 2020.
 const PASSED: &str = "1577836800000";
 
-/// What one who asks is told, with and without waiting; and the key stays as it is.
-async fn told(dialect: Dialect, setup: &[&str]) -> LockError {
+/// The errors of a request, with and without waiting; and the key stays as it is.
+async fn acquire_error(dialect: Dialect, setup: &[&str]) -> LockError {
     let server = RedisServer::start();
     assert_eq!(server.cli(setup).error(), None, "{setup:?}");
     let before = server.cli(&["DUMP", KEY]);
@@ -29,7 +29,7 @@ async fn told(dialect: Dialect, setup: &[&str]) -> LockError {
 }
 
 async fn is_foreign(dialect: Dialect, setup: &[&str], says: &[&str]) {
-    let error = told(dialect, setup).await;
+    let error = acquire_error(dialect, setup).await;
     assert!(
         matches!(error, LockError::ForeignKey { .. }),
         "{dialect}: {error}"
@@ -42,7 +42,7 @@ async fn is_foreign(dialect: Dialect, setup: &[&str], says: &[&str]) {
 }
 
 async fn is_waited_for(dialect: Dialect, setup: &[&str]) {
-    let error = told(dialect, setup).await;
+    let error = acquire_error(dialect, setup).await;
     assert!(
         matches!(error, LockError::Contended { .. }),
         "{dialect}: {error}"

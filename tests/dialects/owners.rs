@@ -105,7 +105,7 @@ async fn they_and_the_native_one_respect_each_other() {
     }
 }
 
-/// All of them at once on one key: nothing is lost, and nobody is left out.
+/// All of them at once on one key: no update is lost, and each client gets turns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_mix_of_them_on_one_key_excludes() {
     const ROUNDS: u64 = 20;
@@ -207,13 +207,13 @@ async fn a_lost_answer_is_asked_for_again() {
     }
 }
 
-/// Only the owner renews and releases, and is told when it is not the owner any more.
+/// Only the owner renews and releases, and learns when it is not the owner any more.
 #[tokio::test]
 async fn what_was_taken_away_is_lost() {
     for dialect in OWNERS {
         let server = RedisServer::start();
         let locks = connect_in(dialect, &server.url()).await;
-        for theirs in [None, Some("somebody else")] {
+        for theirs in [None, Some("another owner")] {
             let held = locks.lock(NAME).acquire().await.unwrap();
             server.cli(&["DEL", KEY]);
             if let Some(theirs) = theirs {
@@ -260,7 +260,7 @@ async fn those_who_wait_look_at_the_pace_that_was_set() {
     held.unwrap().unwrap().release().await.unwrap();
 }
 
-/// A user without the right to run scripts is told so, unless the dialect needs none.
+/// A user without the right to run scripts gets an error that says so, unless the dialect has none.
 #[tokio::test]
 async fn only_transactions_do_without_scripts() {
     let server = RedisServer::start();

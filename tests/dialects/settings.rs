@@ -90,7 +90,7 @@ async fn the_rights_that_are_named_are_enough() {
             "{dialect}: {error}"
         );
         server.cli(&["DEL", KEY]);
-        // Repaired, waited for or told: each needs its rights.
+        // Repair, waiting and errors: each needs its rights.
         server.cli(&["SET", KEY, "1577836800000", "PX", "100"]);
         let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
         held.release().await.unwrap();
@@ -193,7 +193,7 @@ async fn a_lease_ends_for_its_holder_first() {
         let held = request.acquire().await.unwrap();
         held.lost().await;
         let left = server.cli(&["PTTL", KEY]).integer();
-        assert!(left > 0, "{dialect}: it was told {left} ms late");
+        assert!(left > 0, "{dialect}: it was reported {left} ms late");
         assert!(refusal(&locks).await.is_contended(), "{dialect}");
     }
 }

@@ -1,4 +1,4 @@
-//! What was found wrong with dialects when somebody tried to break them.
+//! Faults of dialects that an attack on them found.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -174,7 +174,7 @@ async fn a_release_that_was_refused_is_sent_again() {
     released.unwrap();
 }
 
-/// What cannot be settled keeps nobody from leaving.
+/// A release that cannot be confirmed does not delay the shutdown.
 #[tokio::test]
 async fn an_unsettled_release_does_not_hold_up_a_shutdown() {
     let server = RedisServer::start();
@@ -208,7 +208,7 @@ async fn an_owner_that_is_a_time_is_never_taken_over() {
     assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
 }
 
-/// A client whose clock is 80 ms behind the server's, within what is borne, holds it for 40 ms yet.
+/// A client whose clock is 80 ms behind the server's, which is tolerated, holds it for 40 ms yet.
 #[tokio::test]
 async fn a_holder_whose_clock_is_behind_is_borne() {
     let server = RedisServer::start();
@@ -218,7 +218,7 @@ async fn a_holder_whose_clock_is_behind_is_borne() {
     assert!(error.is_contended(), "{error}");
 }
 
-/// Somebody touches one key all the time: the other locks are renewed.
+/// A client touches one key all the time: the other locks are renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_is_touched_all_the_time_costs_no_other() {
     let server = RedisServer::start();
@@ -245,7 +245,7 @@ async fn a_key_that_is_touched_all_the_time_costs_no_other() {
         others.iter().filter(|held| held.is_lost()).count()
     });
     drop(hot);
-    assert_eq!(lost, 0, "of 3 that nobody touched");
+    assert_eq!(lost, 0, "of 3 that no client touched");
 }
 
 /// The connection of the transactions hangs: native locks are renewed.
@@ -330,7 +330,7 @@ async fn a_key_that_goes_while_it_is_looked_at_is_free() {
     asking.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// The server closes connections that nobody uses; a release that was never carried out is sent
+/// The server closes idle connections; a release that was never executed is sent
 /// again.
 #[tokio::test]
 async fn a_connection_that_was_idle_costs_no_ttl() {

@@ -51,7 +51,7 @@ async fn f01_lost_reply_is_asked_again_or_taken_back() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// After each number of polls, and in the very moment in which the reply is there and nobody has
+/// After each number of polls, and in the very moment in which the reply is there and no task has
 /// read it.
 #[tokio::test]
 async fn f02_dropped_at_the_reply_leaves_no_key() {
@@ -264,7 +264,7 @@ async fn f09_a_new_connection_has_the_database_and_the_password() {
     assert_eq!(admin.call(&["EXISTS", KEY]).unwrap().integer(), 0);
 }
 
-/// Somebody who waits gets the lock when there is room again, and is told at once of what time
+/// A waiter gets the lock when there is room again, and learns at once of what time
 /// does not mend.
 #[tokio::test]
 async fn f10_a_refused_connection_is_not_a_busy_lock() {

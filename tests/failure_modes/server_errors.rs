@@ -15,7 +15,7 @@ use tests::{
 
 const TIMEOUT: Duration = ms(300);
 
-/// Somebody who waits, and is not done while the server refuses.
+/// A waiter that is not done while the server refuses.
 async fn waits_out(
     server: &RedisServer,
     locks: &LockManager,
@@ -57,7 +57,7 @@ async fn f11_a_loading_server_is_waited_for() {
     waits_out(&server, &locks, BackendErrorKind::Loading, || ()).await;
 }
 
-/// It ends when its owner ends it: what runs may be somebody's only copy of a long job.
+/// It ends when its owner ends it: the script may be the only copy of a long job.
 #[tokio::test]
 async fn f12_a_busy_server_is_waited_for_and_its_script_left_alone() {
     let server = RedisServer::start();
@@ -72,7 +72,7 @@ async fn f12_a_busy_server_is_waited_for_and_its_script_left_alone() {
     .await;
     waits_out(&server, &locks, BackendErrorKind::ScriptBusy, || {
         let killed = server.cli(&["SCRIPT", "KILL"]);
-        assert_eq!(killed.text(), "OK", "somebody else ended it");
+        assert_eq!(killed.text(), "OK", "it was ended before");
     })
     .await;
 }
@@ -98,7 +98,7 @@ async fn f13_forgotten_scripts_are_told_again() {
     }
 }
 
-/// Nobody new gets in, whoever is inside stays there and gets out, and the next is let in.
+/// No new connection gets in; the open ones work on, and after the fault new ones work.
 #[tokio::test]
 async fn f14_without_memory_locks_are_kept_released_and_handed_over() {
     let server = RedisServer::start();
@@ -222,7 +222,7 @@ async fn f18_missing_rights_are_told_and_waiters_without_channels_ask() {
     assert_nothing_left(&server, &asks).await;
 }
 
-/// Whatever it is, it is somebody's.
+/// Whatever it is, the library does not change it.
 #[tokio::test]
 async fn f19_a_foreign_key_is_named_and_never_deleted() {
     let server = RedisServer::start();

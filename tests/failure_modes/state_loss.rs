@@ -1,4 +1,4 @@
-//! The server loses what it knew. Exclusion is not promised then; that the holder is told is, and
+//! The server loses what it knew. Exclusion is not guaranteed then; the report of the loss is, and
 //! that tokens go on growing.
 
 use std::fs::{self, File};
@@ -114,8 +114,8 @@ fn append_only_file(server: &RedisServer) -> File {
     File::options().write(true).open(path).unwrap()
 }
 
-/// A server that makes room by deleting keys is told of at connect; what it does is told to whom
-/// it does it to.
+/// Connecting to a server that deletes keys to free memory logs a warning; the loss of a deleted
+/// lock is reported to its holder.
 #[tokio::test]
 async fn f28_eviction_is_warned_of_and_told() {
     let server = RedisServer::start();

@@ -25,7 +25,7 @@ async fn f30_a_lease_counts_from_its_command_and_not_from_its_reply() {
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_to(&proxy.url()).await;
     let request = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
-    // Everybody who is to be told is connected before the replies are slow.
+    // Both clients have their connections before the replies are slow.
     let held = request.clone().acquire().await.unwrap();
     let waiting = start_waiter(&server, request.clone().wait(SOON), 1).await;
     proxy.delay(Direction::ToClient, late);
@@ -55,7 +55,7 @@ fn running_clock() -> FrozenClock {
 }
 
 /// Forward it gives a held lock away, which only the token can mend; backward it keeps one that is
-/// over, and whoever waits is told in time.
+/// over, and each waiter gets its answer in time.
 #[tokio::test]
 async fn f31_a_jump_of_the_server_s_clock_is_told_and_fenced() {
     const SECOND: i64 = 1_000_000;
@@ -120,7 +120,10 @@ fn ask(process: &Process) -> bool {
 }
 
 fn is_told(process: &Process) -> bool {
-    process.records().iter().any(|r| r.get("told").is_some())
+    process
+        .records()
+        .iter()
+        .any(|r| r.get("notified").is_some())
 }
 
 /// The server's time went on while the machine was suspended, and `Instant` did not. No reply can
@@ -140,7 +143,7 @@ fn f32_a_suspended_machine_wakes_up_without_the_lock() {
     let woken = Instant::now();
     machine.suspend_for(90);
     assert!(ask(&process), "it believes in a lease that is over");
-    process.record(SOON, |record| record.get("told").is_some());
+    process.record(SOON, |record| record.get("notified").is_some());
     let took = woken.elapsed();
     assert!(took <= NOTICE * 2, "{took:?}");
 }
@@ -158,7 +161,7 @@ async fn f33_a_paused_process_finds_its_lock_lost_when_it_looks() {
     let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
     process.cont();
     assert!(ask(&process), "it believes in a lease that is over");
-    process.record(SOON, |record| record.get("told").is_some());
+    process.record(SOON, |record| record.get("notified").is_some());
     assert!(
         fencing_token(&next) > stale,
         "a resource could not tell them apart"

@@ -68,7 +68,7 @@ async fn f48_a_subscriber_that_was_hung_up_on_comes_back_and_looks() {
     assert_nothing_left(&server, &theirs).await;
 }
 
-/// One is told, and the others stay where they are; and it is the one who came first.
+/// One waiter is notified, the first one, and the others keep their places.
 #[tokio::test]
 async fn f49_a_release_wakes_one_and_the_first() {
     const LINE: i64 = 30;
@@ -98,7 +98,7 @@ async fn f49_a_release_wakes_one_and_the_first() {
     assert_nothing_left(&server, &managers[0]).await;
 }
 
-/// Whether the wait ends or the lock comes in the same moment: somebody has it or nobody does.
+/// When the wait ends and the lock comes in the same moment, one of them wins: the lock is held or free.
 #[tokio::test]
 async fn f50_a_grant_at_the_end_of_the_wait_is_taken_or_handed_on() {
     let wait = ms(40);
@@ -121,7 +121,7 @@ async fn f50_a_grant_at_the_end_of_the_wait_is_taken_or_handed_on() {
             Err(error) => assert!(error.is_contended(), "{error}"),
         }
         let next = ours.lock(NAME).wait(AT_ONCE).acquire().await;
-        next.expect("nobody holds it").release().await.unwrap();
+        next.expect("it is free").release().await.unwrap();
     }
     assert_nothing_left(&server, &theirs).await;
 }
@@ -134,7 +134,7 @@ async fn f50_a_wait_that_ends_during_a_look_found_the_lock_busy() {
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_to(&proxy.url()).await;
     // Of another library, so that whoever is first looks every 50 ms.
-    server.cli(&["SET", KEY, "somebody", "PX", "60000"]);
+    server.cli(&["SET", KEY, "another", "PX", "60000"]);
     let wait = ms(50);
     let outcome = locks.lock(NAME).wait(wait).try_acquire().await;
     assert!(outcome.unwrap().is_none());
@@ -143,7 +143,7 @@ async fn f50_a_wait_that_ends_during_a_look_found_the_lock_busy() {
         let outcome = in_time(wait, locks.lock(NAME).wait(wait).acquire()).await;
         let error = outcome.unwrap_err();
         assert!(matches!(error, LockError::Timeout { .. }), "{error}");
-        assert_eq!(error.holder().expect("it was seen").label(), "somebody");
+        assert_eq!(error.holder().expect("it was seen").label(), "another");
     }
     proxy.forward();
     server.cli(&["DEL", KEY]);
@@ -172,7 +172,7 @@ async fn f50_waiters_who_do_not_answer_cost_a_claim_at_most() {
     let dead = wait_in_line(1).await;
     let frozen = wait_in_line(2).await;
     let polling = start_waiter(&server, asks.lock(NAME).wait(SOON), 3).await;
-    let told = start_waiter(&server, locks.lock(NAME).wait(SOON), 4).await;
+    let notified = start_waiter(&server, locks.lock(NAME).wait(SOON), 4).await;
     dead.kill9();
     frozen.stop();
     eventually_async(SOON, async || {
@@ -180,12 +180,12 @@ async fn f50_waiters_who_do_not_answer_cost_a_claim_at_most() {
     })
     .await;
     held.release().await.unwrap();
-    // It asks every half second, and shares the queue with one who is told.
+    // It polls every half second, and shares the queue with a waiter that has notifications.
     let held = granted(claim + ms(500) + NOTICE, polling).await;
-    assert!(!told.is_finished());
-    // Released by one who may tell nobody: the next looks by itself.
+    assert!(!notified.is_finished());
+    // Released by a user that may not publish: the next waiter polls.
     held.release().await.unwrap();
-    let held = granted(CAP + NOTICE, told).await;
+    let held = granted(CAP + NOTICE, notified).await;
     // Awake again, it knows that its grant is over, and stands behind.
     frozen.cont();
     eventually_async(SOON, async || server.cli(&["ZCARD", QUEUE]).integer() == 1).await;
@@ -272,7 +272,7 @@ async fn guarded(locks: &LockManager, runs: &AtomicUsize) -> Result<(), LockErro
     Ok(())
 }
 
-/// Down is neither free nor busy: nothing runs, and nobody is told that somebody else does it.
+/// Down is neither free nor held: nothing runs, and no error says that there is another holder.
 #[tokio::test]
 async fn f53_no_body_runs_because_the_server_is_down() {
     let server = RedisServer::start();

@@ -113,7 +113,7 @@ async fn killed_waiters_cost_nothing() {
     assert_eq!(keys(&server), Vec::<String>::new());
 }
 
-/// A frozen one cannot be told from one that is slow: it costs the claim, and not its ttl.
+/// A frozen waiter looks like a slow one: it costs the handover lease, and not its ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_waiter_costs_one_claim() {
     let server = RedisServer::start();

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::{connect, connect_with};
 
-/// So many guards of locks that nobody else wants.
+/// So many guards of uncontended locks.
 async fn many(locks: &LockManager, count: usize) -> Vec<LockGuard> {
     const TASKS: usize = 64;
     let mut tasks = JoinSet::new();

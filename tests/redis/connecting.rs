@@ -79,7 +79,7 @@ async fn a_server_that_refuses_each_command_is_not_dialed_all_the_time() {
     ];
     server.cli(&user);
     let url = format!("redis://app:pw@{}", server.address());
-    // A replica is not told from a primary without ROLE: it refuses what writes.
+    // Without ROLE a replica looks like a primary: it refuses writes.
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     let locks = connect_with(LockManager::builder(), &url).await;
     let before = received(&server);
@@ -93,7 +93,7 @@ async fn a_server_that_refuses_each_command_is_not_dialed_all_the_time() {
         _ => panic!("{error}"),
     });
     let silent = silent.count();
-    assert!(silent < CALLERS / 4, "{silent} were not told why");
+    assert!(silent < CALLERS / 4, "{silent} got no reason");
     let dials = received(&server) - before;
     assert!(dials <= 40, "{dials}");
 }
@@ -171,7 +171,7 @@ async fn a_short_wait_does_not_keep_a_connection_from_being_made() {
     guard.release().await.unwrap();
 }
 
-/// Whoever has time left is not told of the first failure, and whoever has none is told the last.
+/// A caller with time left does not get the first failure, and a caller without gets the last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_failure_is_returned_at_the_end_of_the_wait() {
     let server = RedisServer::start();
@@ -247,7 +247,7 @@ async fn a_waiter_that_is_cut_off_hears_of_its_grant() {
     tokio::time::sleep(ms(1_500)).await;
     held.release().await.unwrap();
     let granted = tokio::time::timeout(ms(600), waiting).await;
-    let guard = granted.expect("it was told").unwrap().unwrap();
+    let guard = granted.expect("the notification came").unwrap().unwrap();
     proxy.forward();
     guard.release().await.unwrap();
     assert_eq!(server.cli(&["EXISTS", KEY]).integer(), 0);

@@ -16,7 +16,7 @@ use super::turns::{Storm, take_turns};
 /// Short enough for a test to wait for a renewal, and long enough that a busy machine renews in time.
 const TTL: Duration = ms(600);
 
-/// Released by DEL, which tells nobody.
+/// Released by DEL, which notifies no waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_holder_is_respected_and_followed() {
     let server = RedisServer::start();
@@ -136,5 +136,5 @@ async fn turns_of_a_poller(builder: LockManagerBuilder, sections: usize) -> u64 
 async fn sharing_gives_clients_that_poll_their_turn() {
     let shared = LockManager::builder().handover(Handover::YieldToOthers);
     let turns = turns_of_a_poller(shared, 5).await;
-    assert!(turns >= 5, "{turns} turns beside 20 of ours");
+    assert!(turns >= 5, "{turns} turns beside 20 native ones");
 }

@@ -81,7 +81,7 @@ fn a_task_that_its_waker_owns_may_ask_about_the_lock_as_it_goes() {
     probe::assert_no_violation();
 }
 
-/// The same where the background thread wakes, on a server: at a loss that is told.
+/// The same when the background worker wakes the task, on a server: at a loss.
 #[test]
 fn a_loss_wakes_and_drops_outside_of_all_mutexes() {
     let server = Arc::new(RedisServer::start());
@@ -191,7 +191,7 @@ fn runtimes_that_are_dropped_under_load_hang_nothing() {
     });
 }
 
-/// A thread that is not a task of the runtime is not dropped with it: it is told.
+/// A thread that is not a task of the runtime is not dropped with it: it gets an error.
 #[test]
 fn calls_on_a_runtime_that_was_shut_down_end() {
     let server = RedisServer::start();
@@ -231,8 +231,8 @@ async fn a_subscriber_that_panics_ends_nothing() {
         server.cli(&["DEL", guard.key()]);
     }
     for guard in &robbed {
-        let told = tokio::time::timeout(ttl + NOTICE + SLACK, guard.lost()).await;
-        told.expect("the loss is told in time");
+        let lost = tokio::time::timeout(ttl + NOTICE + SLACK, guard.lost()).await;
+        lost.expect("the loss is reported in time");
     }
     assert_held_for(ttl * 2, &calm).await;
     let late = locks.lock("late").ttl(ttl).acquire().await.unwrap();
@@ -245,7 +245,7 @@ async fn a_subscriber_that_panics_ends_nothing() {
         "{:?}",
         asked.elapsed()
     );
-    // Their releases are told that they are not ours, and that is an event as well.
+    // Their releases find that another client owns the locks, and that is an event as well.
     drop(robbed);
     drop(calm);
     shut_down(&locks).await;
@@ -273,19 +273,19 @@ async fn a_waker_that_panics_keeps_nobody_asleep() {
     for lost in &mut panicking {
         assert!(poll_lost(lost, &Waker::from(Arc::new(Panics))).is_pending());
     }
-    let told: Vec<_> = (0..100).map(|_| tokio::spawn(guard.lost())).collect();
+    let waiting: Vec<_> = (0..100).map(|_| tokio::spawn(guard.lost())).collect();
     tokio::task::yield_now().await;
     server.cli(&["DEL", KEY]);
-    for told in told {
-        let told = tokio::time::timeout(ttl + NOTICE + SLACK, told).await;
-        told.expect("each is woken").unwrap();
+    for listener in waiting {
+        let woken = tokio::time::timeout(ttl + NOTICE + SLACK, listener).await;
+        woken.expect("each is woken").unwrap();
     }
     let calm = locks.lock("calm").ttl(ttl).acquire().await.unwrap();
     assert_held_for(ttl * 2, &calm).await;
     assert_eq!(locks.stats().panics, 3);
 }
 
-/// A waiter whose waker panics is told that the line broke. The others hear of their grants all the
+/// A waiter whose waker panics gets the broken connection. The others get their grants all the
 /// same, over a new line.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_waker_panics_ends_no_notifications() {

@@ -11,10 +11,9 @@ fn what_a_child_drops_hangs_nothing() {
     const CHILDREN: usize = 24;
     let server = RedisServer::start();
     let shim = Shim::fork();
-    let (name, value) = shim.preload();
     let process = helper!("lock-holder")
-        .env("DISTRIBUTED_LOCK_URL", server.url())
-        .env(name, value)
+        .env("LOCK_URL", server.url())
+        .preload(&shim)
         .arg("fork-busy")
         .arg(CHILDREN.to_string())
         .spawn();

@@ -172,7 +172,7 @@ async fn a_waiter_that_goes_with_its_runtime_is_passed_over() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// Nothing of ours is immortal, and of what is not needed any more nothing stays but the
+/// Every key has an expiry, and of the keys that are not needed any more none stays but the
 /// fencing counters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_expires_and_none_outlives_its_use() {

@@ -18,7 +18,7 @@ async fn a_waiter_outlives_its_push_connection() {
     let held = ours.lock(NAME).acquire().await.unwrap();
     let waiting = start_waiter(&server, theirs.lock(NAME).wait(SOON), 1).await;
     assert_eq!(kill_clients(&server, "pubsub"), 1);
-    // At once, while nobody listens: the waiter is skipped, and comes back by itself.
+    // At once, without a listener: the waiter is skipped, and comes back by itself.
     held.release().await.unwrap();
     let held = granted(AT_ONCE, waiting).await;
 

@@ -114,7 +114,7 @@ async fn no_grant_is_believed_once_the_owner_id_may_be_known() {
 }
 
 /// Whoever may subscribe and publish, and read no key, learns eight digits of an owner id, and no
-/// more from messages than that somebody has been granted a lock.
+/// more from messages than that a lock was granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listener_cannot_learn_how_to_forge_a_grant() {
     let server = RedisServer::start();
@@ -212,7 +212,7 @@ impl Random {
     }
 }
 
-/// Messages that nobody of ours would send, made of parts that somebody would.
+/// Messages that no client sends, made of parts of messages that clients send.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_on_the_channel_changes_nothing() {
     let server = RedisServer::start();
@@ -296,7 +296,7 @@ async fn an_access_list_separates_the_channels_of_prefixes() {
     eventually_async(SOON, async || server.cli(&["ZCARD", queue]).integer() == 1).await;
     let entries = server.cli(&["ZRANGE", queue, "0", "0"]);
     let words: Vec<_> = entries.array()[0].text().split(' ').collect();
-    assert_eq!(words[1], "s", "it is told");
+    assert_eq!(words[1], "s", "it has notifications");
     assert!(words[4].starts_with("lk1:shop%201::"), "{words:?}");
     let mut tenant = server.connect().unwrap();
     tenant.call(&["AUTH", "shop", "pass"]).unwrap();

@@ -20,7 +20,7 @@ fn server_ms(server: &RedisServer) -> i64 {
 /// An entry of a waiter that is not there: `kind` behind its mode, and when its time ends.
 fn entry(number: usize, mode: &str, expires_in: i64, server: &RedisServer) -> String {
     let expires_at = server_ms(server) + expires_in;
-    format!("{number:08x}-dead-4dea-8dea-deaddeaddead {mode} 2000 {expires_at} lk1:nobody dead:1")
+    format!("{number:08x}-dead-4dea-8dea-deaddeaddead {mode} 2000 {expires_at} lk1:unknown dead:1")
 }
 
 /// Puts entries of dead waiters into the queue, behind whoever stands there.
@@ -73,7 +73,7 @@ async fn dead_waiters_ahead_cost_a_quarter_of_a_second_at_most() {
     tokio::join!(few, some, many);
 }
 
-/// Nobody who only tries is told that a lock is busy because of dead waiters.
+/// An attempt never finds a lock held because of dead waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn try_acquire_passes_any_number_of_dead_waiters() {
     let server = RedisServer::start();
@@ -81,10 +81,7 @@ async fn try_acquire_passes_any_number_of_dead_waiters() {
     for (dead, mode, expires_in) in [(1, "s", MINUTES), (2_500, "s", MINUTES), (750, "p", -1)] {
         crowd(&server, dead, mode, expires_in);
         let got = locks.lock(NAME).try_acquire().await.unwrap();
-        got.expect("nobody who lives has it")
-            .release()
-            .await
-            .unwrap();
+        got.expect("no live client has it").release().await.unwrap();
         assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
     }
 }
@@ -172,10 +169,10 @@ async fn the_background_worker_goes_on_until_a_live_waiter_has_the_lock() {
         } else {
             held.release().await.unwrap();
         }
-        // It may be told before that it is the head now.
+        // Its notification as the head may come before.
         let grant = loop {
-            let told = listener.receive().unwrap();
-            let text = told.array()[2].text().to_owned();
+            let message = listener.receive().unwrap();
+            let text = message.array()[2].text().to_owned();
             if !text.starts_with("h 6f1c7f9e ") {
                 break text;
             }
@@ -301,7 +298,7 @@ async fn a_broken_counter_leaves_the_queue_as_it_was() {
     assert_eq!(queue(), before, "the waiter keeps its place");
     server.cli(&["DEL", COUNTER]);
     let guard = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap();
-    // It was told by its own look: of the broken counter, or of its lock once that was mended.
+    // It learned by its own poll: of the broken counter, or of its lock after the repair.
     if let Ok(guard) = guard {
         guard.release().await.unwrap();
     }
@@ -356,7 +353,7 @@ fn a_release_of_ten_thousand_entries_is_carried_out() {
     assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
 }
 
-/// Whoever cannot be told, and dies, is out of the way after a few polls.
+/// A waiter without notifications that dies is skipped after a few polls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_waiter_that_polled_is_skipped_after_a_few_polls() {
     let timeout = ms(200);
@@ -414,9 +411,9 @@ async fn a_waiter_of_a_newer_version_is_neither_removed_nor_passed() {
     server.cli(&["ZADD", QUEUE, "1", &entry]);
     let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 2).await;
     held.release().await.unwrap();
-    // It is told by the first digits of its id that it is its turn, at once.
-    let told = newer.receive().unwrap();
-    let words: Vec<_> = told.array()[2].text().split(' ').collect();
+    // The head notification, with the first digits of its id, comes at once.
+    let message = newer.receive().unwrap();
+    let words: Vec<_> = message.array()[2].text().split(' ').collect();
     assert_eq!((words[0], words[1], words[3]), ("h", "6f1c7f9e", "0"));
     assert_eq!(
         server.cli(&["EXISTS", KEY]).integer(),
@@ -438,7 +435,7 @@ async fn a_waiter_of_a_newer_version_is_neither_removed_nor_passed() {
     guard.release().await.unwrap();
 }
 
-/// Rubbish in the queue is nobody.
+/// A malformed queue entry is no waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_entry_is_removed_when_the_key_is_free() {
     let server = RedisServer::start();
@@ -446,7 +443,7 @@ async fn what_is_no_entry_is_removed_when_the_key_is_free() {
     for rubbish in ["", "x", "a b c d e f", "\r\n", "6f1c7f9e s 1 2"] {
         server.cli(&["ZADD", QUEUE, "1", rubbish]);
         let got = locks.lock(NAME).try_acquire().await.unwrap();
-        got.expect("nobody waits").release().await.unwrap();
+        got.expect("there is no waiter").release().await.unwrap();
         assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
     }
 }

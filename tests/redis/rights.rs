@@ -25,7 +25,7 @@ async fn suffice(rights: &[&str]) {
     let first = start_waiter(&server, managers[1].lock(NAME).wait(SOON), 1).await;
     let second = start_waiter(&server, managers[0].lock(NAME).wait(SOON), 2).await;
     held.release().await.unwrap();
-    // Who cannot be told asks, every half second.
+    // A waiter without notifications polls every half second.
     let poll = ms(500);
     let held = granted(poll + SLACK, first).await;
     assert!(!second.is_finished());
@@ -58,17 +58,17 @@ async fn those_who_ask_and_those_who_are_told_share_a_queue() {
     server.cli(&["ACL", "SETUSER", "app", "on", ">pass", "~*", "+@all"]);
     let url = format!("redis://app:pass@{}", server.address());
     let asks = LockManager::connect(&url).await.unwrap();
-    let told = connect(&server).await;
-    let mut held = told.lock(NAME).acquire().await.unwrap();
-    // Who may tell nobody has handed over all the same: even those who are told look by
+    let notified = connect(&server).await;
+    let mut held = notified.lock(NAME).acquire().await.unwrap();
+    // A user that may not publish hands over all the same: even notified waiters poll by
     // themselves once a second.
     let (asked, looked) = (ms(500), Duration::from_secs(1));
     let mut line = Vec::new();
     for (number, (locks, within)) in (1..).zip([
         (&asks, asked),
-        (&told, looked),
+        (&notified, looked),
         (&asks, asked),
-        (&told, looked),
+        (&notified, looked),
     ]) {
         line.push((
             within,

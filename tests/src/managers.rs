@@ -27,6 +27,11 @@ pub async fn connect_to(url: &str) -> LockManager {
     LockManager::connect(url).await.unwrap()
 }
 
+/// Connects a manager with the default settings to the server that `LOCK_URL` names.
+pub async fn connect_to_env() -> LockManager {
+    connect_to(&std::env::var("LOCK_URL").expect("LOCK_URL names the server")).await
+}
+
 /// Connects a manager with this command timeout to a URL.
 pub async fn connect_with_timeout(url: &str, timeout: Duration) -> LockManager {
     let builder = LockManager::builder().command_timeout(timeout);

@@ -35,7 +35,7 @@ pub enum Call {
     Release,
     /// Read the protected resource, and wrote back what it read and one.
     Write,
-    /// Was told of the loss of a hold.
+    /// Was notified of the loss of a held lock.
     Lost,
 }
 
@@ -48,7 +48,7 @@ pub enum Kind {
     Ok,
     /// It certainly did not happen.
     Fail,
-    /// Nobody knows whether it happened, or will.
+    /// Whether it happened, or will happen, is not known.
     Info,
     /// Not a step, but a look at a hold: until when it is valid.
     Seen,

@@ -63,20 +63,20 @@ pub struct Access {
     pub at: Nanos,
     /// The lock that protects it.
     pub key: String,
-    /// By whom.
+    /// The worker that accessed it.
     pub worker: u32,
     /// Under which of its acquisitions.
     pub hold: u64,
     /// With which token, where the lock has one.
     pub token: Option<u64>,
     /// What.
-    pub it: Accessed,
+    pub kind: AccessKind,
 }
 
 /// What the protected resource did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accessed {
-    /// Told both values to a reader whose token was not too old.
+pub enum AccessKind {
+    /// Returned both values to a reader whose token was not too old.
     Read,
     /// Took a new value, and a new unfenced one.
     Write {
@@ -104,15 +104,15 @@ pub struct Sample {
     /// The lock.
     pub key: String,
     /// What its key had.
-    pub stood: Stood,
+    pub state: KeyState,
 }
 
 /// What stood in a lock key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stood {
+pub enum KeyState {
     /// There was no such key.
     Free,
-    /// Somebody's lock.
+    /// A lock.
     Held {
         /// Its token, where the value has one.
         token: Option<u64>,
@@ -138,19 +138,19 @@ pub struct History {
     pub samples: Vec<Sample>,
     /// When processes were killed.
     pub deaths: BTreeMap<u32, Nanos>,
-    /// Processes that did not end when they were told to.
+    /// Processes that did not end at the end of the round.
     pub hung: Vec<u32>,
     /// Keys that were still there after everybody had left and the longest lease was over.
     pub survivors: Vec<String>,
     /// Keys without an expiry that killed holders left, where the dialect cannot help it.
     pub unexpiring: Vec<String>,
-    /// When the processes were told to end.
+    /// When the round ended for the processes.
     pub ended: Nanos,
 }
 
 /// One acquisition that was granted, until it was given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub struct HeldLock {
     /// Which process.
     pub worker: u32,
     /// Its number there.
@@ -169,13 +169,13 @@ pub struct Hold {
     pub released: Option<Nanos>,
     /// When and how that ended.
     pub release_done: Option<(Nanos, Kind)>,
-    /// When its holder was told of the loss.
+    /// When the loss was reported to its holder.
     pub lost: Option<Nanos>,
     /// Looks after the loss that said that it is held.
     pub held_after_loss: bool,
 }
 
-impl Hold {
+impl HeldLock {
     /// The end of the time in which the holder took it to be valid.
     pub fn end(&self) -> Nanos {
         self.released
@@ -188,7 +188,7 @@ impl Hold {
     }
 }
 
-impl Display for Hold {
+impl Display for HeldLock {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "w{} ", self.worker)?;
         match self.token {
@@ -231,16 +231,16 @@ impl History {
     }
 
     /// All holds, in the order in which their holders knew of them.
-    pub fn holds(&self) -> Vec<Hold> {
+    pub fn held_locks(&self) -> Vec<HeldLock> {
         let mut asked = BTreeMap::new();
-        let mut holds: BTreeMap<(u32, u64), Hold> = BTreeMap::new();
+        let mut holds: BTreeMap<(u32, u64), HeldLock> = BTreeMap::new();
         for event in &self.events {
             let id = (event.worker, event.hold);
             if event.call == Call::Acquire && event.kind == Kind::Invoke {
                 asked.insert(id, event.at);
             }
             if event.call == Call::Acquire && event.kind == Kind::Ok {
-                let hold = Hold {
+                let hold = HeldLock {
                     worker: event.worker,
                     number: event.hold,
                     key: event.key.clone(),
@@ -273,7 +273,7 @@ impl History {
                 _ => {}
             }
         }
-        let mut holds: Vec<Hold> = holds.into_values().collect();
+        let mut holds: Vec<HeldLock> = holds.into_values().collect();
         holds.sort_by_key(|hold| hold.ok);
         holds
     }
@@ -319,8 +319,8 @@ impl History {
 
     /// Whether that process stood still for some of that time, or was dead.
     pub fn stalled(&self, worker: u32, from: Nanos, to: Nanos) -> bool {
-        let stood = |stall: &Stall| stall.worker == worker && stall.from < to && from < stall.to;
-        self.stalls.iter().any(stood) || self.died_before(worker, to)
+        let state = |stall: &Stall| stall.worker == worker && stall.from < to && from < stall.to;
+        self.stalls.iter().any(state) || self.died_before(worker, to)
     }
 
     /// Whether the server was asked what it holds, and answered, all that time.
@@ -337,11 +337,11 @@ impl History {
 
     /// How often a lock was seen without an expiry: its holder was dead, or had not come to it yet.
     pub fn times_unexpiring(&self) -> usize {
-        let mut before: BTreeMap<&str, Stood> = BTreeMap::new();
+        let mut before: BTreeMap<&str, KeyState> = BTreeMap::new();
         let mut times = 0;
         for sample in &self.samples {
-            let last = before.insert(&sample.key, sample.stood);
-            let begins = sample.stood == Stood::Unexpiring && last != Some(sample.stood);
+            let last = before.insert(&sample.key, sample.state);
+            let begins = sample.state == KeyState::Unexpiring && last != Some(sample.state);
             times += usize::from(begins);
         }
         times
@@ -371,7 +371,7 @@ impl History {
         {
             let line = format!(
                 "resource w{} (hold {}) {:?} {:?}",
-                access.worker, access.hold, access.token, access.it
+                access.worker, access.hold, access.token, access.kind
             );
             lines.push((access.at, line));
         }

@@ -2,34 +2,34 @@
 //!
 //! No lock without tokens promises that such a write does no harm: the holder was paused between
 //! its last look at the lease and its write, or the write was on its way. It is promised that a
-//! holder that runs is told, so that all other writes are in order.
+//! holder that runs is notified, so that all other writes are in order.
 
 use std::collections::BTreeMap;
 
 use crate::checks::{Check, LATE, Violation};
 use crate::event::{Nanos, nanos};
-use crate::history::{Access, Accessed, Assumption, History, Hold};
+use crate::history::{Access, AccessKind, Assumption, HeldLock, History};
 
 type Id = (u32, u64);
 
 /// The holds of a record, by who has them.
 pub struct Writers<'a> {
     history: &'a History,
-    holds: BTreeMap<Id, &'a Hold>,
+    holds: BTreeMap<Id, &'a HeldLock>,
 }
 
 /// One update on its way.
 #[derive(Clone, Copy)]
 struct Written {
     at: Nanos,
-    /// Whether nobody could keep it from being late.
+    /// Whether it could not be prevented from being late.
     assumption: Assumption,
 }
 
 impl<'a> Writers<'a> {
     /// Of these holds.
-    pub fn of(history: &'a History, holds: &'a [Hold]) -> Self {
-        let id = |hold: &'a Hold| ((hold.worker, hold.number), hold);
+    pub fn of(history: &'a History, holds: &'a [HeldLock]) -> Self {
+        let id = |hold: &'a HeldLock| ((hold.worker, hold.number), hold);
         Self {
             history,
             holds: holds.iter().map(id).collect(),
@@ -42,7 +42,7 @@ impl<'a> Writers<'a> {
         hold.is_none_or(|hold| access.at > hold.end())
     }
 
-    /// Late, because the process stood still, or in the time in which it has to be told.
+    /// Late because the process did not run, or within the time for the report of a loss.
     fn is_excused(&self, access: &Access) -> bool {
         let Some(hold) = self.holds.get(&(access.worker, access.hold)) else {
             return false;
@@ -67,7 +67,7 @@ impl<'a> Writers<'a> {
         let mut writes: BTreeMap<&str, Vec<Written>> = BTreeMap::new();
         for access in &self.history.accesses {
             let id = (access.worker, access.hold);
-            let Accessed::Write { fenced, .. } = access.it else {
+            let AccessKind::Write { fenced, .. } = access.kind else {
                 reads.insert(id, access.at);
                 continue;
             };

@@ -1,16 +1,17 @@
-//! The fault suite: many clients, a server and a network that misbehave, and a judge.
+//! The fault suite: many clients, a server and a network that misbehave, and checks of the guarantees.
 //!
-//! It works as Jepsen does (K. Kingsbury): processes record what they asked for and what they were
-//! told, somebody breaks things meanwhile, and afterwards pure functions look for what must not
-//! be in the record. The parts, from the bottom up:
+//! It works as Jepsen does (K. Kingsbury): processes record their requests and the replies, a
+//! nemesis breaks things meanwhile, and afterwards pure functions search the record for what must
+//! not be there. The parts, from the bottom up:
 //!
 //! - [`event`]: what is recorded, and its JSON lines;
-//! - [`history`]: one round's record, put together to holds and waits;
-//! - [`spoken`]: the dialects that clients may speak;
+//! - [`history`]: one round's record, put together to held locks and waits;
+//! - [`dialects`]: the dialects that clients use;
 //! - [`checks`]: the eight checks, and [`late`]: what counts where there are no tokens;
 //! - [`resource`]: what the lock protects, outside of Redis, fenced and unfenced;
-//! - [`worker`]: one client process of eight tasks, and the [`load`] it takes on besides;
-//! - [`stage`]: server, proxies, workers and resource of one round;
+//! - [`worker`]: one client process of eight tasks with a [`workload`], and its extra [`load`];
+//! - [`environment`]: server, proxies, workers and resource of one round, the [`sampler`] of the
+//!   server's keys, and the [`leftovers`];
 //! - [`nemesis`]: what breaks things;
 //! - [`runner`]: rounds, one after another, and [`report`]: what came out.
 //!
@@ -18,14 +19,17 @@
 //! while one of them is stopped.
 
 pub mod checks;
+pub mod dialects;
+pub mod environment;
 pub mod event;
 pub mod history;
 pub mod late;
+pub mod leftovers;
 pub mod load;
 pub mod nemesis;
 pub mod report;
 pub mod resource;
 pub mod runner;
-pub mod spoken;
-pub mod stage;
+pub mod sampler;
 pub mod worker;
+pub mod workload;

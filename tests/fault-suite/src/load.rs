@@ -11,14 +11,16 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::worker::{Crew, TASKS, Workload};
+use crate::worker::TASKS;
+use crate::worker::Worker;
+use crate::workload::Workload;
 
 /// The locks that a crowd of callers wants.
 pub const CROWD_KEYS: [&str; 8] = [
     "crowd0", "crowd1", "crowd2", "crowd3", "crowd4", "crowd5", "crowd6", "crowd7",
 ];
 
-/// A guard is held until all are there, however long that takes. Nobody renews it, so that the
+/// A guard is held until all guards are there. Nothing renews it, so that the
 /// server has it for as long if it is not released.
 const BURST_TTL: Duration = Duration::from_secs(60);
 
@@ -30,7 +32,7 @@ const BURST_WIDTH: usize = 128;
 pub enum Load {
     /// So many guards of as many locks, dropped at once.
     Burst(usize),
-    /// So many callers at once, of whom each wants one lock for a moment.
+    /// So many callers at once; each of them acquires one lock for a moment.
     Callers(usize),
     /// For so many milliseconds, runtimes that are dropped while their tasks lock and unlock.
     Runtimes(u64),
@@ -63,16 +65,16 @@ impl Load {
     }
 }
 
-impl Crew {
+impl Worker {
     /// Takes it on, and returns when it is done.
-    pub(super) async fn carry(&mut self, load: Load) {
+    pub(super) async fn run_load(&mut self, load: Load) {
         match load {
             Load::Burst(guards) => self.burst(guards).await,
             Load::Callers(callers) => self.callers(callers).await,
             Load::Runtimes(millis) => {
-                let mut crew = self.fork();
+                let mut worker = self.fork();
                 let span = Duration::from_millis(millis);
-                let dropped = tokio::task::spawn_blocking(move || crew.drop_runtimes(span));
+                let dropped = tokio::task::spawn_blocking(move || worker.drop_runtimes(span));
                 dropped.await.expect("no runtime fails to be dropped");
             }
             Load::Panics(on) => PANICS.store(on, Ordering::Relaxed),
@@ -82,7 +84,7 @@ impl Crew {
     async fn burst(&mut self, count: usize) {
         let mut guards = Vec::with_capacity(count);
         let mut asked = JoinSet::new();
-        let mut names = (0..count).map(|number| format!("burst:{}:{number}", self.orders.worker));
+        let mut names = (0..count).map(|number| format!("burst:{}:{number}", self.config.worker));
         loop {
             while asked.len() < BURST_WIDTH
                 && let Some(name) = names.next()
@@ -121,7 +123,7 @@ impl Crew {
 
     fn drop_runtimes(&mut self, span: Duration) {
         let started = Instant::now();
-        while started.elapsed() < span && !self.is_told_to_leave() {
+        while started.elapsed() < span && !self.is_stopped() {
             let is_wide = self.random.chance(50);
             let mut builder = if is_wide {
                 tokio::runtime::Builder::new_multi_thread()
@@ -143,22 +145,23 @@ impl Crew {
 static PANICS: AtomicBool = AtomicBool::new(false);
 
 /// What the subscriber panics with, so that it is not printed a thousand times.
-const ON_DEMAND: &str = "the subscriber panics because it was told to";
+const ON_DEMAND: &str = "the subscriber panics on demand";
 
-/// Listens to all that is traced in this process, and panics when it is told to.
-pub(super) fn listen_with_panics() {
+/// Installs a subscriber for this process that panics on demand.
+pub(super) fn install_panicking_subscriber() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         if info.payload().downcast_ref::<&str>() != Some(&ON_DEMAND) {
             print(info);
         }
     }));
-    tracing::subscriber::set_global_default(Nervous).expect("nobody else listens");
+    tracing::subscriber::set_global_default(PanickingSubscriber)
+        .expect("the process has no other subscriber");
 }
 
-struct Nervous;
+struct PanickingSubscriber;
 
-impl Subscriber for Nervous {
+impl Subscriber for PanickingSubscriber {
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
         Interest::sometimes()
     }

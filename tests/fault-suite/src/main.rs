@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fault_suite::dialects;
 use fault_suite::nemesis;
 use fault_suite::runner::{self, Options};
-use fault_suite::spoken;
-use fault_suite::worker::Workload;
+use fault_suite::workload::Workload;
 use lock_core::Dialect;
 
 const ALL_DIALECTS: &str = "all-dialects";
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
                 let names: Vec<&str> = nemesis::ALL.iter().map(|nemesis| nemesis.name).collect();
                 println!("nemeses: {}", names.join(" "));
                 println!("workloads: {}", Workload::names().join(" "));
-                println!("dialects: {} {ALL_DIALECTS}", spoken::names().join(" "));
+                println!("dialects: {} {ALL_DIALECTS}", dialects::names().join(" "));
                 return ExitCode::SUCCESS;
             }
             "--help" | "-h" => {
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         if let Some(dialect) = dialects.iter().find(|dialect| !known.fits(**dialect)) {
             exit_with(&format!(
                 "the dialect {} promises nothing under the nemesis `{name}`",
-                spoken::name(*dialect)
+                dialects::name(*dialect)
             ));
         }
     }
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     for dialect in dialects {
         options.dialect = dialect;
         if dialect != Dialect::Native {
-            println!("dialect {}", spoken::name(dialect));
+            println!("dialect {}", dialects::name(dialect));
         }
         let report = runner::run(&options, |line| println!("{line}"));
         println!("\n{report}\n");
@@ -110,9 +110,9 @@ fn main() -> ExitCode {
 
 fn dialects_named(name: &str) -> Vec<Dialect> {
     if name == ALL_DIALECTS {
-        return spoken::foreign();
+        return dialects::foreign();
     }
-    let dialect = spoken::named(name);
+    let dialect = dialects::named(name);
     vec![dialect.unwrap_or_else(|| exit_with(&format!("no dialect `{name}`; see --list")))]
 }
 

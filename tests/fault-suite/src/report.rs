@@ -7,17 +7,17 @@ use std::time::Duration;
 use lock_core::Dialect;
 
 use crate::checks::{self, Check, Register, Violation};
+use crate::dialects;
 use crate::event::{Call, Kind, Nanos};
-use crate::history::{Access, Accessed, Assumption, History, Operation};
+use crate::history::{Access, AccessKind, Assumption, History, Operation};
 use crate::late::Writers;
-use crate::spoken;
-use crate::stage::orphaned;
+use crate::sampler::orphaned;
 
 /// Lines of a record that are shown for a violation.
 const SHOWN: usize = 60;
 
 /// Violations that are shown in full. One fault makes many.
-const TOLD: usize = 5;
+const SHOWN_IN_FULL: usize = 5;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcomes {
@@ -42,17 +42,17 @@ pub struct Report {
     operations: BTreeMap<Call, Outcomes>,
     faults: BTreeMap<String, Uses>,
     violations: Vec<(usize, Violation, Option<String>)>,
-    told: usize,
+    shown_in_full: usize,
     accepted: u64,
     stale_writes: u64,
     stale_reads: u64,
     unfenced_lost: usize,
-    /// Writes that were taken although the lease was over: nothing told the resource.
+    /// Writes that were accepted although the lease had expired: the resource could not know.
     late_writes: usize,
     /// How often a key stood without an expiry, and how many did in the end.
     unexpiring: usize,
     unexpiring_in_the_end: usize,
-    /// How much after its deadline each loss was told; of processes that ran.
+    /// How much after its deadline each loss was reported, in processes that ran.
     notices: Vec<Nanos>,
     losses: u64,
     orphaned: Nanos,
@@ -71,7 +71,7 @@ impl Report {
             operations: BTreeMap::new(),
             faults: BTreeMap::new(),
             violations: Vec::new(),
-            told: 0,
+            shown_in_full: 0,
             accepted: 0,
             stale_writes: 0,
             stale_reads: 0,
@@ -94,9 +94,10 @@ impl Report {
         let found = checks::check(history);
         for violation in &found {
             // A record is long, and one fault makes thousands of violations.
-            let is_told = violation.assumption == Assumption::Inside && self.told < TOLD;
-            self.told += usize::from(is_told);
-            let excerpt = is_told
+            let is_shown =
+                violation.assumption == Assumption::Inside && self.shown_in_full < SHOWN_IN_FULL;
+            self.shown_in_full += usize::from(is_shown);
+            let excerpt = is_shown
                 .then(|| history.excerpt(&violation.key, violation.from, violation.to, SHOWN));
             self.violations
                 .push((self.rounds.len(), violation.clone(), excerpt));
@@ -105,21 +106,21 @@ impl Report {
         self.add_operations(history, &operations);
         self.add_faults(history, &operations);
         for access in &history.accesses {
-            match access.it {
-                Accessed::Read => {}
-                Accessed::Write { .. } => self.accepted += 1,
-                Accessed::StaleRead => self.stale_reads += 1,
-                Accessed::StaleWrite { .. } => self.stale_writes += 1,
+            match access.kind {
+                AccessKind::Read => {}
+                AccessKind::Write { .. } => self.accepted += 1,
+                AccessKind::StaleRead => self.stale_reads += 1,
+                AccessKind::StaleWrite { .. } => self.stale_writes += 1,
             }
         }
         let lost = checks::lost_updates(&history.accesses, Register::Unfenced);
         self.unfenced_lost += lost.len();
         self.unexpiring += history.times_unexpiring();
         self.unexpiring_in_the_end += history.unexpiring.len();
-        let holds = history.holds();
+        let holds = history.held_locks();
         let writers = Writers::of(history, &holds);
         let is_late_write = |access: &&Access| {
-            matches!(access.it, Accessed::Write { .. }) && writers.is_late(access)
+            matches!(access.kind, AccessKind::Write { .. }) && writers.is_late(access)
         };
         self.late_writes += history.accesses.iter().filter(is_late_write).count();
         for hold in &holds {
@@ -150,12 +151,12 @@ impl Report {
             }
         }
         // Word of loss has no beginning.
-        let told = history
+        let shown_in_full = history
             .events
             .iter()
             .filter(|event| event.call == Call::Lost);
         self.operations.entry(Call::Lost).or_default().ok +=
-            u64::try_from(told.count()).unwrap_or(0);
+            u64::try_from(shown_in_full.count()).unwrap_or(0);
     }
 
     fn add_faults(&mut self, history: &History, operations: &[Operation]) {
@@ -252,7 +253,7 @@ impl Display for Report {
         let p99 = self.p99().map_or_else(|| "none".to_owned(), seconds);
         writeln!(
             f,
-            "losses told          {}; p99 after the deadline {p99} (of {} in processes that ran)",
+            "losses reported      {}; p99 after the deadline {p99} (of {} in processes that ran)",
             self.losses,
             self.notices.len()
         )?;
@@ -263,7 +264,7 @@ impl Display for Report {
             "processes            {} killed, {} stalls",
             self.deaths, self.stalls
         )?;
-        let dialect = spoken::name(self.dialect);
+        let dialect = dialects::name(self.dialect);
         writeln!(f, "dialect              {dialect}")?;
         writeln!(f, "seed                 {}\n", self.seed)?;
         let able = self.dialect.capabilities();
@@ -300,7 +301,7 @@ impl Report {
             )?;
             writeln!(
                 f,
-                "unfenced counter     {} updates lost (nobody promises any better)",
+                "unfenced counter     {} updates lost (no guarantee covers it)",
                 self.unfenced_lost
             )
         } else {
@@ -309,7 +310,7 @@ impl Report {
                 "after the lease      {} writes, with no token to refuse them by",
                 self.late_writes
             )?;
-            if !spoken::may_leave_unexpiring(self.dialect) {
+            if !dialects::may_leave_unexpiring(self.dialect) {
                 return Ok(());
             }
             writeln!(

@@ -14,7 +14,7 @@ use std::thread;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
 use crate::event::now;
-use crate::history::{Access, Accessed};
+use crate::history::{Access, AccessKind};
 
 #[derive(Debug, Default)]
 struct Counters {
@@ -110,19 +110,19 @@ fn answer(state: &Mutex<State>, line: &str) -> Option<String> {
     let counters = state.counters.entry(key.to_owned()).or_default();
     let is_stale = token < counters.highest;
     counters.highest = counters.highest.max(token);
-    let it = if verb == "w" {
+    let kind = if verb == "w" {
         let (fenced, unfenced) = (number()?, number()?);
         counters.unfenced = unfenced;
         if is_stale {
-            Accessed::StaleWrite { unfenced }
+            AccessKind::StaleWrite { unfenced }
         } else {
             counters.fenced = fenced;
-            Accessed::Write { fenced, unfenced }
+            AccessKind::Write { fenced, unfenced }
         }
     } else if is_stale {
-        Accessed::StaleRead
+        AccessKind::StaleRead
     } else {
-        Accessed::Read
+        AccessKind::Read
     };
     let answer = if is_stale {
         format!("stale {}", counters.highest.unwrap_or_default())
@@ -135,7 +135,7 @@ fn answer(state: &Mutex<State>, line: &str) -> Option<String> {
         worker,
         hold,
         token,
-        it,
+        kind,
     });
     Some(answer)
 }
@@ -190,7 +190,7 @@ impl Client {
     /// When the runner is gone.
     pub async fn read(&mut self, pass: Pass) -> io::Result<Answer> {
         let line = format!("r {}\n", self.shown(pass));
-        self.ask(&line).await
+        self.request(&line).await
     }
 
     /// Writes both counters.
@@ -200,7 +200,7 @@ impl Client {
     /// When the runner is gone.
     pub async fn write(&mut self, pass: Pass, fenced: u64, unfenced: u64) -> io::Result<Answer> {
         let line = format!("w {} {fenced} {unfenced}\n", self.shown(pass));
-        self.ask(&line).await
+        self.request(&line).await
     }
 
     fn shown(&self, pass: Pass) -> String {
@@ -209,7 +209,7 @@ impl Client {
         format!("{key} {token} {} {hold}", self.worker)
     }
 
-    async fn ask(&mut self, line: &str) -> io::Result<Answer> {
+    async fn request(&mut self, line: &str) -> io::Result<Answer> {
         // Taken out while it is in use: after a drop in between, the answer to the last question
         // is still on its way, and the next needs another connection.
         let mut stream = if let Some(stream) = self.stream.take() {

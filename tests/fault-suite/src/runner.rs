@@ -9,13 +9,16 @@ use std::time::{Duration, Instant};
 
 use lock_core::Dialect;
 
+use crate::dialects;
+use crate::environment::Environment;
+use crate::environment::ServerSetup;
+use crate::sampler::Sampler;
+
 use crate::event::now;
 use crate::history::{Fault, History};
 use crate::nemesis::{self, Nemesis};
 use crate::report::Report;
-use crate::spoken;
-use crate::stage::{Flavour, Sampler, Stage};
-use crate::worker::Workload;
+use crate::workload::Workload;
 use test_support::Random;
 
 /// A round is about so long: long enough for three faults, short enough that a record is small.
@@ -58,7 +61,7 @@ pub struct Options {
 }
 
 struct Round {
-    flavour: Flavour,
+    setup: ServerSetup,
     workload: Workload,
     nemeses: Vec<&'static Nemesis>,
     span: Duration,
@@ -71,19 +74,20 @@ impl Round {
     }
 }
 
-/// Runs all rounds. `told` gets a line about each.
+/// Runs all rounds. `print` gets a line about each.
 ///
 /// # Panics
 ///
-/// On a nemesis that nobody knows or that does not fit the dialect, and when a server or a process does not come up.
-pub fn run(options: &Options, mut told: impl FnMut(&str)) -> Report {
+/// On a nemesis that is unknown or does not fit the dialect, and when a server or a process does
+/// not start.
+pub fn run(options: &Options, mut print: impl FnMut(&str)) -> Report {
     let mut random = Random::new(options.seed);
     let mut report = Report::new(options.seed, options.dialect);
     for (number, round) in plan(options, &mut random).into_iter().enumerate() {
         let title = round.title();
         let history = play(&round, options, &mut random);
         let found = report.add(title.clone(), &history);
-        told(&format!(
+        print(&format!(
             "round {}  {title}  {} events, {} found",
             number + 1,
             history.events.len(),
@@ -112,24 +116,24 @@ fn plan(options: &Options, random: &mut Random) -> Vec<Round> {
             && (options.nemeses.is_empty()
                 || options.nemeses.iter().any(|name| name == nemesis.name))
     };
-    let mut groups: BTreeMap<Flavour, (Vec<&'static Nemesis>, usize)> = BTreeMap::new();
+    let mut groups: BTreeMap<ServerSetup, (Vec<&'static Nemesis>, usize)> = BTreeMap::new();
     for nemesis in nemesis::ALL.iter().filter(is_wanted) {
-        let group = groups.entry(nemesis.flavour).or_default();
+        let group = groups.entry(nemesis.setup).or_default();
         group.0.push(nemesis);
     }
     let total = Duration::from_secs(options.seconds.max(1));
     let rounds = (total.as_secs() / ROUND.as_secs()).max(1);
     let span = total / u32::try_from(rounds).expect("a run is shorter than ages");
     let faults = (span.as_secs() / (ON + OFF).as_secs()).max(1);
-    let mut decks: BTreeMap<Flavour, Vec<&'static Nemesis>> = BTreeMap::new();
+    let mut decks: BTreeMap<ServerSetup, Vec<&'static Nemesis>> = BTreeMap::new();
     let mut plan = Vec::new();
     for number in 0..usize::try_from(rounds).expect("it fits") {
         // Whichever kind is furthest behind, measured by how many nemeses it has.
-        let (flavour, (all, dealt)) = groups
+        let (setup, (all, dealt)) = groups
             .iter_mut()
             .min_by_key(|(_, (all, dealt))| *dealt * 1000 / all.len())
             .expect("a nemesis is wanted");
-        let deck = decks.entry(*flavour).or_default();
+        let deck = decks.entry(*setup).or_default();
         let mut nemeses = Vec::new();
         for _ in 0..faults {
             if deck.is_empty() {
@@ -140,7 +144,7 @@ fn plan(options: &Options, random: &mut Random) -> Vec<Round> {
             *dealt += 1;
         }
         plan.push(Round {
-            flavour: *flavour,
+            setup: *setup,
             workload: options
                 .workload
                 .unwrap_or(WORKLOADS[number % WORKLOADS.len()]),
@@ -152,14 +156,14 @@ fn plan(options: &Options, random: &mut Random) -> Vec<Round> {
 }
 
 fn play(round: &Round, options: &Options, random: &mut Random) -> History {
-    let stage = Stage::start(
-        round.flavour,
+    let environment = Environment::start(
+        round.setup,
         round.workload,
         options.dialect,
         &options.worker,
         random.fork(),
     );
-    let sampler = Sampler::start(&stage);
+    let sampler = Sampler::start(&environment);
     let mut random = random.fork();
     let started = Instant::now();
     let mut faults = Vec::new();
@@ -167,7 +171,7 @@ fn play(round: &Round, options: &Options, random: &mut Random) -> History {
         // Quiet first: a fault breaks nothing where nothing has begun.
         sleep(random.millis(700, 1_300));
         let from = now();
-        let slots = nemesis.act(&stage, &mut random, ON);
+        let slots = nemesis.act(&environment, &mut random, ON);
         faults.push(Fault {
             name: nemesis.name.to_owned(),
             from,
@@ -179,7 +183,7 @@ fn play(round: &Round, options: &Options, random: &mut Random) -> History {
         sleep(OFF.saturating_sub(Duration::from_secs(1)));
     }
     sleep(round.span.saturating_sub(started.elapsed()));
-    let mut history = stage.finish(sampler, now());
+    let mut history = environment.finish(sampler, now());
     history.faults = faults;
     history
 }
@@ -202,7 +206,7 @@ fn keep(folder: &Path, number: usize, history: &History) {
     for sample in &history.samples {
         let _ = writeln!(text, "# {sample:?}");
     }
-    let dialect = spoken::name(history.dialect);
+    let dialect = dialects::name(history.dialect);
     let file = folder.join(format!("{dialect}-round-{number}.jsonl"));
     let kept = fs::create_dir_all(folder).and_then(|()| fs::write(&file, text));
     kept.unwrap_or_else(|e| panic!("{}: {e}", file.display()));

@@ -1,9 +1,9 @@
 //! Races clients of other languages against ours on one key: each process increments a counter in
 //! a file that has no atomic increment, so that two holders at once lose an update.
 //!
-//! The programs and what is said between them and this are described in tests/interop/README.md.
+//! tests/interop/README.md describes the programs and their protocol.
 
-pub mod crew;
+pub mod clients;
 pub mod migration;
 pub mod race;
 pub mod worker;
@@ -12,7 +12,7 @@ use std::fmt::{self, Display, Formatter};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use crew::Side;
+use clients::ClientKind;
 use race::Figures;
 use test_support::Helper;
 use test_support::RedisServer;
@@ -24,7 +24,7 @@ pub struct Client {
     pub name: &'static str,
     /// What must be installed for it.
     pub language: &'static str,
-    /// How it can lock, each the name of a dialect of ours too.
+    /// How it can lock; each name is the name of a dialect too.
     pub schemes: &'static [&'static str],
 }
 
@@ -83,14 +83,14 @@ pub struct Options {
 
 /// What is raced on one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ours {
+pub enum OurSide {
     /// Two processes of one dialect.
     Dialect(&'static str),
     /// From the client over its dialect to native.
     Migration,
 }
 
-impl Ours {
+impl OurSide {
     fn name(self) -> &'static str {
         match self {
             Self::Dialect(name) => name,
@@ -107,7 +107,7 @@ pub struct Pair {
     /// How it locks.
     pub scheme: &'static str,
     /// Our side.
-    pub ours: Ours,
+    pub ours: OurSide,
 }
 
 /// All pairs that are asked for: each client with the dialect that it speaks and with native, and
@@ -116,7 +116,7 @@ pub fn pairs(only: &[String]) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for client in CLIENTS {
         for &scheme in client.schemes {
-            for ours in [Ours::Dialect(scheme), Ours::Dialect("native")] {
+            for ours in [OurSide::Dialect(scheme), OurSide::Dialect("native")] {
                 pairs.push(Pair {
                     client,
                     scheme,
@@ -128,7 +128,7 @@ pub fn pairs(only: &[String]) -> Vec<Pair> {
     pairs.push(Pair {
         client: &CLIENTS[0],
         scheme: "set-nx-px",
-        ours: Ours::Migration,
+        ours: OurSide::Migration,
     });
     pairs.retain(|pair| only.is_empty() || only.iter().any(|name| name == pair.client.name));
     pairs
@@ -252,27 +252,27 @@ fn outcome(
     pair: &Pair,
     program: &PathBuf,
 ) -> Outcome {
-    let theirs = Side::new(
+    let theirs = ClientKind::new(
         pair.client.name,
         Helper::new(program).env("SCHEME", pair.scheme),
     );
     let ours = |name: &str, dialect: &str, share: &str| {
         let worker = Helper::new(&options.worker);
-        Side::new(name, worker.env("DIALECT", dialect).env("SHARE", share))
+        ClientKind::new(name, worker.env("DIALECT", dialect).env("SHARE", share))
     };
     match pair.ours {
-        Ours::Dialect(dialect) => {
+        OurSide::Dialect(dialect) => {
             let ours = ours("ours", dialect, "1");
             race::race(server, key, [&theirs, &ours], options.sections).into()
         }
-        Ours::Migration => {
-            let parties = migration::Parties {
+        OurSide::Migration => {
+            let sides = migration::Sides {
                 old: theirs,
                 dialect: ours("dialect", pair.scheme, "1"),
                 shared: ours("native", "native", "1"),
                 native: ours("native alone", "native", "0"),
             };
-            match migration::migrate(server, key, &parties, options.sections) {
+            match migration::migrate(server, key, &sides, options.sections) {
                 Ok((figures, note)) => Outcome {
                     note: Some(note),
                     ..Ok(figures).into()

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::crew::{Arena, Done, Member, Side};
+use crate::clients::{ClientKind, ClientProcess, Done, GuardedCounter};
 use crate::race::Figures;
 use test_support::RedisServer;
 use test_support::holds_within;
@@ -19,15 +19,15 @@ const SECTION: Duration = Duration::from_millis(600);
 
 /// Who takes part, in the order of their coming.
 #[derive(Debug)]
-pub struct Parties {
+pub struct Sides {
     /// Services with another library.
-    pub old: Side,
-    /// Ours, in the old ones' dialect.
-    pub dialect: Side,
+    pub old: ClientKind,
+    /// OurSide, in the old ones' dialect.
+    pub dialect: ClientKind,
     /// Native, sharing with those that poll.
-    pub shared: Side,
-    /// Native, when nobody else is left.
-    pub native: Side,
+    pub shared: ClientKind,
+    /// Native, after all others have stopped.
+    pub native: ClientKind,
 }
 
 /// Migrates, with about that many sections, and says what was done in each stage.
@@ -37,11 +37,11 @@ pub struct Parties {
 pub fn migrate(
     server: &RedisServer,
     key: &str,
-    parties: &Parties,
+    sides: &Sides,
     sections: u64,
 ) -> Result<(Figures, String), String> {
     let mut services = Services {
-        arena: Arena::new(server, key),
+        counter: GuardedCounter::new(server, key),
         running: Vec::new(),
         // All move on seven times in which two to four take part.
         share: sections.div_ceil(24),
@@ -51,11 +51,11 @@ pub fn migrate(
         ours: Vec::new(),
     };
 
-    services.start(&parties.old)?;
+    services.start(&sides.old)?;
     services.all_move_on("old only")?;
     services.end_stage("old");
 
-    services.start(&parties.dialect)?;
+    services.start(&sides.dialect)?;
     services.all_move_on("old beside dialect")?;
     for _ in 0..EACH {
         let gone = services.stop_first()?;
@@ -64,25 +64,25 @@ pub fn migrate(
     }
     services.end_stage("old and dialect");
 
-    services.replace_all(&parties.shared, "dialect beside native")?;
+    services.replace_all(&sides.shared, "dialect beside native")?;
     services.end_stage("dialect and native");
 
     services.all_move_on("native only")?;
-    services.replace_all(&parties.native, "native, not sharing")?;
+    services.replace_all(&sides.native, "native, not sharing")?;
     services.end_stage("native");
 
     while !services.running.is_empty() {
         let gone = services.stop_first()?;
         services.ours.push(gone);
     }
-    let figures = Figures::new(&services.old, &services.ours, services.arena.count()?);
+    let figures = Figures::new(&services.old, &services.ours, services.counter.count()?);
     Ok((figures, services.stages.join(", ")))
 }
 
 struct Services {
-    arena: Arena,
+    counter: GuardedCounter,
     /// The oldest first.
-    running: Vec<Member>,
+    running: Vec<ClientProcess>,
     /// Sections of each service whenever all are to move on.
     share: u64,
     /// Sections of the stages that are over.
@@ -93,9 +93,9 @@ struct Services {
 }
 
 impl Services {
-    fn start(&mut self, side: &Side) -> Result<(), String> {
-        let joining: Vec<Member> = (1..=EACH)
-            .map(|number| self.arena.start(side, number))
+    fn start(&mut self, side: &ClientKind) -> Result<(), String> {
+        let joining: Vec<ClientProcess> = (1..=EACH)
+            .map(|number| self.counter.start(side, number))
             .collect();
         for member in joining {
             self.join(member)?;
@@ -103,7 +103,7 @@ impl Services {
         Ok(())
     }
 
-    fn join(&mut self, member: Member) -> Result<(), String> {
+    fn join(&mut self, member: ClientProcess) -> Result<(), String> {
         member.ready()?;
         member.go();
         self.running.push(member);
@@ -111,9 +111,9 @@ impl Services {
     }
 
     /// A rolling deployment: the new one runs before an old one goes.
-    fn replace_all(&mut self, side: &Side, stage: &str) -> Result<(), String> {
+    fn replace_all(&mut self, side: &ClientKind, stage: &str) -> Result<(), String> {
         for number in 1..=EACH {
-            let new = self.arena.start(side, number);
+            let new = self.counter.start(side, number);
             self.join(new)?;
             self.all_move_on(stage)?;
             let gone = self.stop_first()?;
@@ -131,12 +131,12 @@ impl Services {
 
     /// Waits until each service that runs has had its share.
     fn all_move_on(&self, stage: &str) -> Result<(), String> {
-        let from: Vec<u64> = self.running.iter().map(Member::sections).collect();
+        let from: Vec<u64> = self.running.iter().map(ClientProcess::sections).collect();
         let had = || self.running.iter().zip(&from);
         let limit = SLACK + SECTION * u32::try_from(self.share).unwrap_or(u32::MAX);
         let came = holds_within(limit, || {
             had().all(|(member, from)| member.sections() >= from + self.share)
-                || self.running.iter().any(Member::has_ended)
+                || self.running.iter().any(ClientProcess::has_ended)
         });
         if let Some(member) = self.running.iter().find(|member| member.has_ended()) {
             member.done()?;
@@ -157,7 +157,11 @@ impl Services {
     fn end_stage(&mut self, stage: &str) {
         let gone = self.old.iter().chain(&self.ours);
         let all = gone.map(|done| done.sections).sum::<u64>()
-            + self.running.iter().map(Member::sections).sum::<u64>();
+            + self
+                .running
+                .iter()
+                .map(ClientProcess::sections)
+                .sum::<u64>();
         self.stages.push(format!("{stage} {}", all - self.before));
         self.before = all;
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::crew::{Arena, Done, Member, Side};
+use crate::clients::{ClientKind, ClientProcess, Done, GuardedCounter};
 use test_support::RedisServer;
 use test_support::holds_within;
 
@@ -15,7 +15,7 @@ const LEAST: u64 = 5;
 /// What a race may take besides its sections, on a machine that is busy with something else.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// What a section may take. It takes 2 ms when nobody waits, and some 30 ms where all poll.
+/// What a section may take. It takes 2 ms without waiters, and some 30 ms where all poll.
 const SECTION: Duration = Duration::from_millis(150);
 
 /// What came out of a race.
@@ -23,7 +23,7 @@ const SECTION: Duration = Duration::from_millis(150);
 pub struct Figures {
     /// Sections of the other side.
     pub theirs: u64,
-    /// Sections of ours.
+    /// Sections of our side.
     pub ours: u64,
     /// Times that each was refused, theirs and ours, and came back.
     pub refused: [u64; 2],
@@ -79,13 +79,13 @@ impl Figures {
 pub fn race(
     server: &RedisServer,
     key: &str,
-    sides: [&Side; 2],
+    sides: [&ClientKind; 2],
     sections: u64,
 ) -> Result<Figures, String> {
-    let arena = Arena::new(server, key);
-    let members: Vec<Member> = sides
+    let counter = GuardedCounter::new(server, key);
+    let members: Vec<ClientProcess> = sides
         .iter()
-        .flat_map(|side| (1..=EACH).map(|number| arena.start(side, number)))
+        .flat_map(|side| (1..=EACH).map(|number| counter.start(side, number)))
         .collect();
     for member in &members {
         member.ready()?;
@@ -93,10 +93,10 @@ pub fn race(
     for member in &members {
         member.go();
     }
-    let sum = || members.iter().map(Member::sections).sum::<u64>();
+    let sum = || members.iter().map(ClientProcess::sections).sum::<u64>();
     let limit = SLACK + SECTION * u32::try_from(sections).unwrap_or(u32::MAX);
     holds_within(limit, || {
-        sum() >= sections || members.iter().any(Member::has_ended)
+        sum() >= sections || members.iter().any(ClientProcess::has_ended)
     });
     // First whoever left by itself: the others may be waiting for the lock that it took along.
     for member in members.iter().filter(|member| member.has_ended()) {
@@ -105,7 +105,10 @@ pub fn race(
     for member in &members {
         member.stop();
     }
-    let done: Vec<Done> = members.iter().map(Member::done).collect::<Result<_, _>>()?;
+    let done: Vec<Done> = members
+        .iter()
+        .map(ClientProcess::done)
+        .collect::<Result<_, _>>()?;
     if sum() < sections {
         let got: Vec<String> = members
             .iter()
@@ -117,7 +120,7 @@ pub fn race(
         ));
     }
     let (theirs, ours) = done.split_at(EACH);
-    Ok(Figures::new(theirs, ours, arena.count()?))
+    Ok(Figures::new(theirs, ours, counter.count()?))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Our side of a race, in the words that all programs of tests/interop use.
+//! Our side of a race, in the protocol of tests/interop/README.md.
 
 use std::fs;
 use std::io::{self, BufRead, Write as _};
@@ -24,7 +24,7 @@ const REFUSED: Duration = Duration::from_millis(20);
 
 /// What is to be locked, and what for.
 #[derive(Debug)]
-pub struct Place {
+pub struct WorkerConfig {
     /// The key as it is in the server.
     pub key: String,
     /// How long the key lives.
@@ -35,8 +35,8 @@ pub struct Place {
     pub pause_ms: u64,
 }
 
-/// Increments the counter until told to stop.
-pub async fn work(locks: &LockManager, place: &Place) -> ExitCode {
+/// Increments the counter until the line `stop` or the end of the input.
+pub async fn work(locks: &LockManager, place: &WorkerConfig) -> ExitCode {
     let (go, began) = oneshot::channel();
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);
@@ -61,7 +61,7 @@ pub async fn work(locks: &LockManager, place: &Place) -> ExitCode {
             Err(error) => return fail(1, &error.to_string()),
         };
         if let Err(found) = increment(&place.counter).await {
-            let message = format!("the counter holds `{found}`: somebody else is writing it");
+            let message = format!("the counter holds `{found}`: another process is writing it");
             return fail(3, &message);
         }
         match guard.release().await {

@@ -1,15 +1,15 @@
 //! The races with other languages' clients, as far as they need no other language: that our own
-//! program keeps the protocol, and that a client which excludes nobody is found out.
+//! program keeps the protocol, and that a client without exclusion is detected.
 
 use std::path::Path;
 
 use interop::Options;
-use interop::crew::Side;
+use interop::clients::ClientKind;
 use interop::race::race;
 use test_support::{Helper, RedisServer, helper};
 
-fn native(name: &str) -> Side {
-    Side::new(name, worker())
+fn native(name: &str) -> ClientKind {
+    ClientKind::new(name, worker())
 }
 
 fn worker() -> Helper {
@@ -34,14 +34,14 @@ fn a_client_that_excludes_nobody_is_found_out() {
         .arg("LOCK_KEY=elsewhere exec \"$WORKER\"")
         .env("WORKER", env!("CARGO_BIN_EXE_interop-worker"))
         .env("DIALECT", "native");
-    let sides = [&Side::new("elsewhere", elsewhere), &native("ours")];
+    let sides = [&ClientKind::new("elsewhere", elsewhere), &native("ours")];
     let found = match race(&server, "lock:here", sides, 200) {
         Ok(figures) => figures.fault(),
         Err(fault) => Some(fault),
     };
     let fault = found.expect("two holders at once lose updates");
     assert!(
-        fault.contains("are lost") || fault.contains("somebody else's write"),
+        fault.contains("are lost") || fault.contains("another process's write"),
         "{fault}"
     );
 }

@@ -53,7 +53,7 @@ fn each_mistake_happens_by_hand_and_not_with_the_library() {
                 assert!(row.library.contains("TTL 1 s"), "{shown}");
                 assert_eq!(library[0], 0, "{shown}");
             }
-            // Somebody has to wait in either; in one of them, for its turn.
+            // Each run has waiters; in one of them they wait for their turn.
             7 => {
                 assert!(library[0] < by_hand[0], "{shown}");
                 assert!(library[1] < by_hand[1], "{shown}");

@@ -110,7 +110,7 @@ async fn a_frozen_server() {
     assert_usable_again(&server, &locks).await;
 }
 
-/// Nobody would connect to a web server on purpose.
+/// A web server, or a server that closes the connection.
 #[tokio::test]
 async fn another_kind_of_server() {
     for greeting in ["HTTP/1.1 400 Bad Request\r\n\r\n", ""] {

@@ -79,7 +79,7 @@ async fn no_replicas() {
     assert_usable_again(&server, &locks).await;
 }
 
-/// Somebody's endless script; ending it is not our business.
+/// An endless script of another client; the library does not end it.
 #[tokio::test]
 async fn a_busy_server() {
     let server = RedisServer::start();
@@ -95,7 +95,7 @@ async fn a_busy_server() {
         assert_backend(&error, BackendErrorKind::ScriptBusy, "a long script");
     }
     let killed = server.cli(&["SCRIPT", "KILL"]);
-    assert_eq!(killed.text(), "OK", "somebody else ended it");
+    assert_eq!(killed.text(), "OK", "it was ended before");
     assert_usable_again(&server, &locks).await;
 }
 

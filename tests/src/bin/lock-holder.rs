@@ -1,68 +1,57 @@
-//! A process that holds one lock and is asked about it, for tests that suspend, freeze, kill or
-//! fork it. It says what happens in JSON lines.
+//! A process that holds one lock and answers questions about it, for tests that suspend, freeze,
+//! kill or fork it. Its arguments name one of these jobs, and it writes JSON lines:
 //!
-//! - `hold NAME TTL WAIT` gets the lock (times in milliseconds, a wait of zero is none) and says
-//!   `{"held": TOKEN}`. Each line on stdin is then answered by `{"lost": .., "remaining_ms": ..}`;
-//!   when the loss is told, it says `{"told": true}`.
-//! - `fork HELD CHILDREN COUNT`, with the shim that forks preloaded, takes so many locks, forks so
-//!   often, and takes `COUNT` more in the parent and in each child. A child first drops all that it
-//!   has from its parent, and says how that was answered, `{"forked": [..]}`. All say
+//! - `hold NAME TTL WAIT` acquires the lock (times in milliseconds, a wait of zero is one attempt)
+//!   and writes `{"held": TOKEN}`. It answers each line on stdin by
+//!   `{"lost": .., "remaining_ms": ..}`, and writes `{"notified": true}` when it is notified of the loss.
+//! - `fork HELD CHILDREN COUNT`, with the shim that forks preloaded, acquires `HELD` locks, forks
+//!   `CHILDREN` times, and acquires `COUNT` more locks in the parent and in each child. A child first
+//!   uses all that it has from its parent, and writes the outcomes, `{"forked": [..]}`. All write
 //!   `{"took": COUNT}` before they wait for the end of stdin.
+//! - `fork-busy CHILDREN`, with the same shim, forks while other threads of the parent use
+//!   everything that the child then drops. Each child writes `{"dropped": true}` after that.
+//! - `current COUNT` calls `LockManager::current` so often at a time, and writes how long each call
+//!   took and its error, `{"calls": [{"ms": .., "error": ..}], "annotated": ..}`; the latter is for a
+//!   function with the attribute that waits 200 ms. For each line on stdin it calls once more, and
+//!   writes `{"again": "connected"}` or the error.
+//! - `standstill` begins to connect on one runtime, which then stands still, connects on another
+//!   one, and writes how long that took, `{"ms": .., "outcome": .., "later": ..}`; the last one is
+//!   for the first runtime after it goes on.
+//! - `shut-down` calls on the handle of a runtime that was shut down, of each flavor, and writes the
+//!   outcomes, `{"shut_down": [..]}`.
 //!
-//! - `fork-busy CHILDREN`, with the same shim, forks so often while other threads of the parent use
-//!   everything that the child then drops. Each child says `{"dropped": true}` when it has done so.
-//! - `current COUNT` asks for the manager of DISTRIBUTED_LOCK_URL, so often at a time, and says how long each
-//!   took and what it was told, `{"calls": [{"ms": .., "error": ..}], "annotated": ..}`, the latter
-//!   for an annotated function that waits 200 ms. Each line on stdin asks once more, and is
-//!   answered by `{"again": "connected"}` or the error.
-//! - `standstill` begins to connect on one runtime, which then stands still, asks for the manager on
-//!   another one, and says how long that took, `{"ms": .., "outcome": .., "later": ..}`, the last one
-//!   for the first runtime when it goes on.
-//! - `shut-down` calls on the handle of a runtime that was shut down, of each flavour, and says what
-//!   came of it, `{"shut_down": [..]}`.
-//!
-//! The server is that of DISTRIBUTED_LOCK_URL.
+//! The server is the one that `LOCK_URL` names.
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 use std::pin::Pin;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockGuard, LockManager, Renew, distributed_lock};
 use serde_json::{Value, json};
+use test_support::child::{Arguments, say, wait_for_end_of_input};
+use test_support::fixtures::{current_thread_runtime, multi_thread_runtime};
+use tests::connect_to_env;
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let mut next = || arguments.next().expect("an argument is missing");
-    match next().as_str() {
-        "hold" => hold(&next(), millis(&next()), millis(&next())),
-        "fork" => fork(number(&next()), number(&next()), number(&next())),
-        "fork-busy" => fork_busy(number(&next())),
-        "current" => current(number(&next())),
+    let mut arguments = Arguments::new();
+    match arguments.text().as_str() {
+        "hold" => hold(&arguments.text(), arguments.millis(), arguments.millis()),
+        "fork" => fork(arguments.number(), arguments.number(), arguments.number()),
+        "fork-busy" => fork_busy(arguments.number()),
+        "current" => current(arguments.number()),
         "standstill" => standstill(),
         "shut-down" => shut_down(),
         other => panic!("`{other}` is not known here"),
     }
 }
 
-fn runtime() -> tokio::runtime::Runtime {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().expect("a runtime can be had")
-}
-
-async fn connect() -> LockManager {
-    let url = std::env::var("DISTRIBUTED_LOCK_URL").expect("DISTRIBUTED_LOCK_URL names the server");
-    let connected = LockManager::connect(&url).await;
-    connected.expect("the server is there")
-}
-
 fn hold(name: &str, ttl: Duration, wait: Duration) {
-    runtime().block_on(async {
-        let locks = connect().await;
+    current_thread_runtime().block_on(async {
+        let locks = connect_to_env().await;
         let mut request = locks.lock(name).ttl(ttl);
         if !wait.is_zero() {
             request = request.wait(wait);
@@ -82,7 +71,7 @@ fn hold(name: &str, ttl: Duration, wait: Duration) {
         let token = held.fencing_token().expect("it has a token");
         say(&json!({ "held": token.as_u64() }));
         held.lost().await;
-        say(&json!({ "told": true }));
+        say(&json!({ "notified": true }));
         std::future::pending::<()>().await;
     });
 }
@@ -92,7 +81,7 @@ fn standstill() {
         Ok(_) => "connected".to_owned(),
         Err(error) => error.to_string(),
     };
-    let (still, other) = (runtime(), runtime());
+    let (still, other) = (current_thread_runtime(), current_thread_runtime());
     // Long enough to begin, and too short to have an answer.
     let mut first = Box::pin(LockManager::current());
     still.block_on(std::future::poll_fn(|cx| {
@@ -105,19 +94,15 @@ fn standstill() {
     let later = outcome(still.block_on(first));
     let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     say(&json!({ "ms": ms, "outcome": said, "later": later }));
-    // Ends with the test, which closes it.
-    for _line in io::stdin().lock().lines() {}
+    wait_for_end_of_input();
 }
 
 fn shut_down() {
     let mut said = Vec::new();
-    let staying = runtime();
-    let locks = staying.block_on(connect());
-    let threads = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build();
-    for gone in [runtime(), threads.expect("a runtime can be had")] {
+    let staying = current_thread_runtime();
+    let locks = staying.block_on(connect_to_env());
+    let threads = multi_thread_runtime(1);
+    for gone in [current_thread_runtime(), threads] {
         let handle = gone.handle().clone();
         gone.shutdown_background();
         let current = handle.block_on(LockManager::current());
@@ -128,14 +113,13 @@ fn shut_down() {
         }));
     }
     say(&json!({ "shut_down": said }));
-    // Ends with the test, which closes it.
-    for _line in io::stdin().lock().lines() {}
+    wait_for_end_of_input();
 }
 
 fn fork(held: u32, children: u32, count: u32) {
-    let runtime = runtime();
+    let runtime = current_thread_runtime();
     let (locks, held) = runtime.block_on(async {
-        let locks = connect().await;
+        let locks = connect_to_env().await;
         let mut guards = Vec::new();
         // Renewed so often that the keeper's thread is at work when the process forks, and not
         // where it would wait for work.
@@ -152,13 +136,13 @@ fn fork(held: u32, children: u32, count: u32) {
         say(&json!({ "forked": said }));
         // The runtime's system handles are shared with the parent: nothing of it may end here.
         std::mem::forget(runtime);
-        self::runtime()
+        current_thread_runtime()
     } else {
         std::mem::forget((locks, held));
         runtime
     };
     own.block_on(async {
-        let locks = connect().await;
+        let locks = connect_to_env().await;
         let process = std::process::id();
         let mut kept = Vec::new();
         for number in 0..count {
@@ -166,8 +150,7 @@ fn fork(held: u32, children: u32, count: u32) {
             kept.push(guard.expect("the lock is free"));
         }
         say(&json!({ "took": count }));
-        // Ends with the test, which closes it.
-        for _line in io::stdin().lock().lines() {}
+        wait_for_end_of_input();
         std::process::exit(0);
     });
 }
@@ -192,13 +175,9 @@ async fn ask_after_fork(locks: LockManager, mut held: Vec<LockGuard>) -> Vec<Str
 }
 
 fn fork_busy(children: u32) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(4)
-        .enable_all()
-        .build()
-        .expect("a runtime can be had");
+    let runtime = multi_thread_runtime(4);
     let (locks, held) = runtime.block_on(async {
-        let locks = connect().await;
+        let locks = connect_to_env().await;
         let mut held = Vec::new();
         for number in 0..4 {
             let request = locks.lock(format!("held:{number}"));
@@ -235,7 +214,7 @@ fn fork_busy(children: u32) {
             std::process::exit(0);
         }
     }
-    for _line in io::stdin().lock().lines() {}
+    wait_for_end_of_input();
     std::process::exit(0);
 }
 
@@ -252,11 +231,7 @@ async fn timed<T>(call: impl Future<Output = Result<T, LockError>>) -> Value {
 }
 
 fn current(count: u32) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime can be had");
+    let runtime = multi_thread_runtime(2);
     runtime.block_on(async {
         let annotated = timed(annotated()).await;
         let calls: Vec<_> = (0..count)
@@ -275,19 +250,4 @@ fn current(count: u32) {
             say(&json!({ "again": again }));
         }
     });
-}
-
-fn number<T: FromStr>(text: &str) -> T {
-    let parsed = text.parse().ok();
-    parsed.expect("a number is expected")
-}
-
-fn millis(text: &str) -> Duration {
-    Duration::from_millis(number(text))
-}
-
-fn say(record: &serde_json::Value) {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{record}").expect("the test reads");
-    out.flush().expect("the test reads");
 }

@@ -1,37 +1,45 @@
-//! A process that uses locks, for tests that kill it. What it does is in its arguments, what
-//! happened in JSON lines:
+//! A process that uses locks, for tests that kill it. Its arguments name one of these jobs, and it
+//! writes JSON lines:
 //!
-//! - `count FILE TASKS ROUNDS` increments the number in a file under the attribute;
-//! - `take NAME TTL WAIT TASKS` has tasks wait for a lock (both times in milliseconds), says
-//!   `{"held": TOKEN}` for each grant, and keeps what it got;
-//! - `leave COUNT` takes locks, drops guards, waiters and tries, shuts the manager down and ends;
-//! - `ask` uses the attribute once and says `{"done": true}` or `{"error": MESSAGE}`.
+//! - `count FILE TASKS ROUNDS` increments the number in a file under the attribute, and writes
+//!   `{"counted": NUMBER}`.
+//! - `take NAME TTL WAIT TASKS` starts tasks that wait for a lock (both times in milliseconds),
+//!   writes `{"held": TOKEN}` for each grant, and holds all locks that it gets.
+//! - `leave COUNT` acquires locks, drops guards, waiters and attempts, shuts the manager down, and
+//!   writes `{"left": COUNT}`.
+//! - `call` calls a function with the attribute once, and writes `{"done": true}` or
+//!   `{"error": MESSAGE}`.
 //!
-//! The server is that of DISTRIBUTED_LOCK_URL.
+//! The server is the one that `LOCK_URL` names.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
-use tests::shut_down;
 
-use lock_core::{LockError, LockManager, distributed_lock};
+use lock_core::{LockError, distributed_lock};
 use serde_json::json;
+use test_support::child::{Arguments, say};
+use tests::{connect_to_env, shut_down};
 use tokio::task::JoinSet;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let mut next = || arguments.next().expect("an argument is missing");
-    match next().as_str() {
-        "count" => count(next().into(), number(&next()), number(&next())).await,
-        "take" => {
-            let (name, ttl, wait) = (next(), millis(&next()), millis(&next()));
-            take(&name, ttl, wait, number(&next())).await;
+    let mut arguments = Arguments::new();
+    match arguments.text().as_str() {
+        "count" => {
+            count(
+                arguments.text().into(),
+                arguments.number(),
+                arguments.number(),
+            )
+            .await;
         }
-        "leave" => leave(number(&next())).await,
-        "ask" => match ask().await {
+        "take" => {
+            let (name, ttl, wait) = (arguments.text(), arguments.millis(), arguments.millis());
+            take(&name, ttl, wait, arguments.number()).await;
+        }
+        "leave" => leave(arguments.number()).await,
+        "call" => match call().await {
             Ok(()) => say(&json!({ "done": true })),
             Err(error) => say(&json!({ "error": error.to_string() })),
         },
@@ -43,7 +51,7 @@ async fn main() {
 #[distributed_lock(name = "counter", ttl = "5s", wait = "1m")]
 async fn increment(file: &Path) -> Result<(), LockError> {
     let text = fs::read_to_string(file).expect("the file is there");
-    let before: u64 = text.parse().expect("nobody is just writing it");
+    let before: u64 = text.parse().expect("no other holder is writing it");
     tokio::task::yield_now().await;
     fs::write(file, (before + 1).to_string()).expect("the file is writable");
     Ok(())
@@ -55,7 +63,7 @@ async fn count(file: PathBuf, tasks: u32, rounds: u32) {
         let file = file.clone();
         running.spawn(async move {
             for _ in 0..rounds {
-                increment(&file).await.expect("the lock is to be had");
+                increment(&file).await.expect("the lock is acquired");
             }
         });
     }
@@ -66,7 +74,7 @@ async fn count(file: PathBuf, tasks: u32, rounds: u32) {
 }
 
 async fn take(name: &str, ttl: Duration, wait: Duration, tasks: u32) {
-    let locks = connect().await;
+    let locks = connect_to_env().await;
     let mut taking = JoinSet::new();
     for _ in 0..tasks {
         taking.spawn(locks.lock(name).ttl(ttl).wait(wait).acquire());
@@ -82,7 +90,7 @@ async fn take(name: &str, ttl: Duration, wait: Duration, tasks: u32) {
 }
 
 async fn leave(count: u32) {
-    let locks = connect().await;
+    let locks = connect_to_env().await;
     let guards: Vec<_> = {
         let mut taking = JoinSet::new();
         for number in 0..count {
@@ -90,7 +98,7 @@ async fn leave(count: u32) {
         }
         taking.join_all().await
     };
-    // Waiters and tries at different stages go before the guards do.
+    // Waiters and attempts at different stages are dropped before the guards.
     let mut waiting = JoinSet::new();
     for number in 0..count {
         let name = format!("leave:{number}");
@@ -108,27 +116,6 @@ async fn leave(count: u32) {
 }
 
 #[distributed_lock(name = "asked")]
-async fn ask() -> Result<(), LockError> {
+async fn call() -> Result<(), LockError> {
     Ok(())
-}
-
-async fn connect() -> LockManager {
-    let url = std::env::var("DISTRIBUTED_LOCK_URL").expect("DISTRIBUTED_LOCK_URL names the server");
-    let connected = LockManager::connect(&url).await;
-    connected.expect("the server is there")
-}
-
-fn number<T: FromStr>(text: &str) -> T {
-    let parsed = text.parse().ok();
-    parsed.expect("a number is expected")
-}
-
-fn millis(text: &str) -> Duration {
-    Duration::from_millis(number(text))
-}
-
-fn say(record: &serde_json::Value) {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{record}").expect("the test reads");
-    out.flush().expect("the test reads");
 }

@@ -1,52 +1,20 @@
 /*
- * A wall clock that a test holds in its hand. Preloaded into a server, it answers every question
- * about the time of day from a page shared with the test; the monotonic clocks stay real, so that
- * the event loop goes on.
+ * A wall clock that a test controls. Preloaded into a server, it answers every call for the time of
+ * day from a page shared with the test; the monotonic clocks stay real, so that the event loop goes
+ * on.
  *
  * The page holds three 64-bit words: mode, value, and a check word equal to mode ^ ~value. The
  * test writes all three in one call, but the kernel may copy them byte by byte, so a reader that
  * sees them disagree looks again.
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-
 enum { MODE_FROZEN = 1, MODE_RUNNING = 2 };
 
 #define MICROS 1000000
 
-static const volatile uint64_t *page;
-
-static void fail(const char *why)
-{
-	/* A server on the real clock would make the test lie, so there is no going on without the page. */
-	ssize_t written = write(STDERR_FILENO, why, strlen(why));
-	(void)written;
-	_exit(70);
-}
-
 /* Runs before main, hence before any thread that could race to map the page. */
 __attribute__((constructor)) static void map_page(void)
 {
-	const char *path = getenv("LOCK_TEST_CLOCK");
-	if (!path)
-		fail("clock shim: LOCK_TEST_CLOCK is not set\n");
-	int file = open(path, O_RDONLY | O_CLOEXEC);
-	if (file < 0)
-		fail("clock shim: LOCK_TEST_CLOCK cannot be opened\n");
-	void *mapped = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
-	close(file);
-	if (mapped == MAP_FAILED)
-		fail("clock shim: LOCK_TEST_CLOCK cannot be mapped\n");
-	page = mapped;
+	map_page_of("LOCK_TEST_CLOCK");
 }
 
 static int64_t micros_since_epoch(void)

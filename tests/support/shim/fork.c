@@ -1,6 +1,6 @@
 /*
- * A fork for a program without unsafe code. Preloaded into it, the question for the id of the
- * parent forks: the parent is told the id of its child, and the child is told zero.
+ * A fork for a program without unsafe code. Preloaded into it, `getppid` forks: it returns the id of
+ * the child in the parent, and zero in the child.
  */
 #include <unistd.h>
 

@@ -6,39 +6,9 @@
  * The page holds two 64-bit words: the seconds, and their complement. A reader that sees them
  * disagree looks again.
  */
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
-static const volatile uint64_t *page;
-
-static void fail(const char *why)
-{
-	/* A process that was never suspended would make the test lie. */
-	ssize_t written = write(STDERR_FILENO, why, strlen(why));
-	(void)written;
-	_exit(70);
-}
-
 __attribute__((constructor)) static void map_page(void)
 {
-	const char *path = getenv("LOCK_TEST_SUSPENDED");
-	if (!path)
-		fail("suspend shim: LOCK_TEST_SUSPENDED is not set\n");
-	int file = open(path, O_RDONLY | O_CLOEXEC);
-	if (file < 0)
-		fail("suspend shim: LOCK_TEST_SUSPENDED cannot be opened\n");
-	void *mapped = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
-	close(file);
-	if (mapped == MAP_FAILED)
-		fail("suspend shim: LOCK_TEST_SUSPENDED cannot be mapped\n");
-	page = mapped;
+	map_page_of("LOCK_TEST_SUSPENDED");
 }
 
 int clock_gettime(clockid_t which, struct timespec *out)

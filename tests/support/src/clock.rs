@@ -1,4 +1,4 @@
-//! The wall clock of a server, in the hand of the test.
+//! The wall clock of a server, controlled by the test.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -117,5 +117,10 @@ fn micros_of(duration: Duration) -> u64 {
 #[track_caller]
 fn shim() -> &'static Shim {
     static SHIM: OnceLock<Shim> = OnceLock::new();
-    SHIM.get_or_init(|| Shim::build(include_str!("../shim/clock.c")))
+    SHIM.get_or_init(|| {
+        Shim::build(concat!(
+            include_str!("../shim/page.h"),
+            include_str!("../shim/clock.c")
+        ))
+    })
 }

@@ -179,7 +179,7 @@ impl RedisServer {
         }
     }
 
-    /// Ends the server in order: it saves what it was told to save.
+    /// Shuts the server down: it saves what its configuration says.
     ///
     /// # Panics
     ///

@@ -26,7 +26,10 @@ impl SuspendedMachine {
     /// When there is no C compiler to build the shim with.
     #[track_caller]
     pub fn new() -> Self {
-        let shim = Shim::build(include_str!("../shim/suspend.c"));
+        let shim = Shim::build(concat!(
+            include_str!("../shim/page.h"),
+            include_str!("../shim/suspend.c")
+        ));
         let directory = Scratch::new();
         let path = directory.path().join("suspended");
         let page = File::create_new(&path).expect("the scratch directory is new");

@@ -1,14 +1,16 @@
 //! Nemeses that break nothing, and ask for more than anybody should: of the clients, of the queue,
-//! and of whoever believes what it is told.
+//! and of clients that receive forged notifications.
 
 use std::sync::mpsc;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::{Disturbed, Scene};
+use super::{Affected, Context};
 use crate::history::SLOTS;
 use crate::load::Load;
-use crate::worker::{LONG_KEYS, SHORT_KEYS};
+use crate::worker::LONG_KEYS;
+use crate::worker::SHORT_KEYS;
+
 use test_support::Random;
 use test_support::{Connection, Reply};
 
@@ -25,17 +27,22 @@ const CALLERS: usize = 5_000;
 /// Entries of waiters that are not there.
 const DEAD: usize = 1_000;
 
-impl Scene<'_> {
+impl Context<'_> {
     /// Has these processes carry a load, and does `meanwhile` until all have done so.
     fn load(&mut self, slots: &[usize], load: Load, mut meanwhile: impl FnMut(&mut Self)) {
-        let begun: Vec<usize> = slots.iter().map(|slot| self.stage.carried(*slot)).collect();
+        let begun: Vec<usize> = slots
+            .iter()
+            .map(|slot| self.environment.loads_done(*slot))
+            .collect();
         for slot in slots {
-            self.stage.tell(*slot, load);
+            self.environment.tell(*slot, load);
         }
         let started = Instant::now();
-        let is_done = |scene: &Self| {
-            let carried = slots.iter().map(|slot| scene.stage.carried(*slot));
-            carried.zip(&begun).all(|(now, before)| now > *before)
+        let is_done = |context: &Self| {
+            let loads_done = slots
+                .iter()
+                .map(|slot| context.environment.loads_done(*slot));
+            loads_done.zip(&begun).all(|(now, before)| now > *before)
         };
         while !is_done(self) && started.elapsed() < PATIENCE {
             meanwhile(self);
@@ -44,104 +51,104 @@ impl Scene<'_> {
     }
 
     fn every_slot(&self) -> Vec<usize> {
-        (0..self.stage.proxies.len()).collect()
+        (0..self.environment.proxies.len()).collect()
     }
 }
 
 /// Runtimes end while their tasks lock and unlock; the manager stays.
-pub(super) fn runtimes_dropped(scene: &mut Scene<'_>) -> Disturbed {
-    let slots = scene.random.some(SLOTS as usize, SLOTS as usize);
+pub(super) fn runtimes_dropped(context: &mut Context<'_>) -> Affected {
+    let slots = context.random.some(SLOTS as usize, SLOTS as usize);
     let millis = 2_000;
-    let cuts = scene.random.chance(50);
-    scene.load(&slots, Load::Runtimes(millis), |scene| {
+    let cuts = context.random.chance(50);
+    context.load(&slots, Load::Runtimes(millis), |context| {
         // In half of the cases their connections end as well.
-        if cuts && scene.random.chance(5) {
-            let slot = *scene.random.pick(&slots);
-            scene.stage.proxies[slot].cut_all();
+        if cuts && context.random.chance(5) {
+            let slot = *context.random.pick(&slots);
+            context.environment.proxies[slot].cut_all();
         }
     });
-    Disturbed::Everybody
+    Affected::All
 }
 
-/// Nobody else may lose a lock by that, and all of them have to be free soon.
-pub(super) fn guards_dropped(scene: &mut Scene<'_>) -> Disturbed {
-    let slot = scene.random.below(SLOTS as usize);
+/// No other holder may lose a lock by that, and all of them must be free soon.
+pub(super) fn guards_dropped(context: &mut Context<'_>) -> Affected {
+    let slot = context.random.below(SLOTS as usize);
     // A network as it is between machines: one command after another would take minutes.
-    let delay = scene.random.millis(1, 20);
-    scene.stage.proxies[slot].delay_round_trip(delay);
-    scene.load(&[slot], Load::Burst(GUARDS), |_| {});
+    let delay = context.random.millis(1, 20);
+    context.environment.proxies[slot].delay_round_trip(delay);
+    context.load(&[slot], Load::Burst(GUARDS), |_| {});
     let started = Instant::now();
     let is_gone = || {
-        let keys = scene.admin()?.call(&["KEYS", "lock:burst:*"])?;
+        let keys = context.admin()?.call(&["KEYS", "lock:burst:*"])?;
         keys.array().is_empty().then_some(())
     };
     while is_gone().is_none() && started.elapsed() < PATIENCE {
         sleep(Duration::from_millis(100));
     }
-    scene.stage.proxies[slot].forward();
-    Disturbed::Everybody
+    context.environment.proxies[slot].forward();
+    Affected::All
 }
 
-pub(super) fn callers_in_outage(scene: &mut Scene<'_>) -> Disturbed {
-    let slots = scene.every_slot();
-    scene.stage.server.kill9();
-    scene.rest(50, 400);
-    let down = scene.random.millis(400, 1_600);
+pub(super) fn callers_in_outage(context: &mut Context<'_>) -> Affected {
+    let slots = context.every_slot();
+    context.environment.server.kill9();
+    context.rest(50, 400);
+    let down = context.random.millis(400, 1_600);
     let started = Instant::now();
     let mut is_down = true;
-    scene.load(&slots, Load::Callers(CALLERS / slots.len()), |scene| {
+    context.load(&slots, Load::Callers(CALLERS / slots.len()), |context| {
         if is_down && started.elapsed() >= down {
-            scene.stage.server.restart();
+            context.environment.server.restart();
             is_down = false;
         }
     });
     if is_down {
-        scene.stage.server.restart();
+        context.environment.server.restart();
     }
-    Disturbed::Everybody
+    Affected::All
 }
 
 /// Every event of the library panics, while there is something to tell of.
-pub(super) fn subscriber_panics(scene: &mut Scene<'_>) -> Disturbed {
-    let slots = scene.every_slot();
-    scene.load(&slots, Load::Panics(true), |_| {});
-    while scene.goes_on() {
-        for slot in scene.some_slots() {
-            scene.stage.proxies[slot].cut_all();
+pub(super) fn subscriber_panics(context: &mut Context<'_>) -> Affected {
+    let slots = context.every_slot();
+    context.load(&slots, Load::Panics(true), |_| {});
+    while context.goes_on() {
+        for slot in context.some_slots() {
+            context.environment.proxies[slot].cut_all();
         }
-        scene.rest(20, 300);
-        let slot = scene.random.below(slots.len());
-        scene.stage.proxies[slot].black_hole();
-        scene.rest(300, 1_500);
-        scene.stage.proxies[slot].forward();
+        context.rest(20, 300);
+        let slot = context.random.below(slots.len());
+        context.environment.proxies[slot].black_hole();
+        context.rest(300, 1_500);
+        context.environment.proxies[slot].forward();
     }
-    scene.load(&slots, Load::Panics(false), |_| {});
-    Disturbed::Everybody
+    context.load(&slots, Load::Panics(false), |_| {});
+    Affected::All
 }
 
 /// Waiters that died stand in the queues, before and between those that live.
-pub(super) fn dead_waiters(scene: &mut Scene<'_>) -> Disturbed {
+pub(super) fn dead_waiters(context: &mut Context<'_>) -> Affected {
     let keys = [&SHORT_KEYS[..], &LONG_KEYS[..]].concat();
     let mut killed = Vec::new();
-    while scene.goes_on() {
+    while context.goes_on() {
         for key in &keys {
             let queue = format!("{{lock:{key}}}:q");
-            let words = enqueue_dead(scene.random, &queue);
+            let words = enqueue_dead(context.random, &queue);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            if let Some(mut admin) = scene.admin() {
+            if let Some(mut admin) = context.admin() {
                 admin.call(&words);
                 // As the library does with a queue that it writes.
                 admin.call(&["PEXPIRE", &queue, "60000"]);
             }
         }
         // What a release does not clear away, the waiters have to.
-        let slot = scene.random.below(SLOTS as usize);
-        scene.stage.kill(slot);
+        let slot = context.random.below(SLOTS as usize);
+        context.environment.kill(slot);
         killed.push(slot);
-        scene.rest(200, 800);
-        scene.stage.spawn(slot);
+        context.rest(200, 800);
+        context.environment.spawn(slot);
     }
-    Disturbed::Slots(killed)
+    Affected::Slots(killed)
 }
 
 fn enqueue_dead(random: &mut Random, queue: &str) -> Vec<String> {
@@ -164,54 +171,54 @@ fn enqueue_dead(random: &mut Random, queue: &str) -> Vec<String> {
     words
 }
 
-/// Somebody who may listen and publish, but not read keys, says whatever comes to its mind: what
+/// A client that may listen and publish, but not read keys, publishes forged notifications: what
 /// it heard, what it heard with a part of it changed, and rubbish.
-pub(super) fn notifications_forged(scene: &mut Scene<'_>) -> Disturbed {
-    let address = scene.stage.server.address();
+pub(super) fn notifications_forged(context: &mut Context<'_>) -> Affected {
+    let address = context.environment.server.address();
     let (Ok(mut listener), Ok(mut admin)) = (
         Connection::open(address, None),
         Connection::open(address, None),
     ) else {
-        return Disturbed::Everybody;
+        return Affected::All;
     };
     let id = listener
         .call(&["CLIENT", "ID"])
         .map_or(0, |id| id.integer())
         .to_string();
     let _answer = listener.call(&["PSUBSCRIBE", "lk1:*"]);
-    let (tell, told) = mpsc::channel();
+    let (sender, messages) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(move || {
             // Until it is hung up on below.
             while let Ok(Reply::Array(parts)) = listener.receive() {
                 if let [_, _, Reply::Bulk(channel), Reply::Bulk(text)] = parts.as_slice()
                     && !text.is_empty()
-                    && tell.send((channel.clone(), text.clone())).is_err()
+                    && sender.send((channel.clone(), text.clone())).is_err()
                 {
                     return;
                 }
             }
         });
         let mut heard: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-        while scene.goes_on() {
-            heard.extend(told.try_iter());
+        while context.goes_on() {
+            heard.extend(messages.try_iter());
             let news = heard.len().saturating_sub(200);
             heard.drain(..news);
             for _ in 0..20.min(heard.len()) {
-                let (channel, message) = scene.random.pick(&heard).clone();
-                let text = forge(scene.random, message);
+                let (channel, message) = context.random.pick(&heard).clone();
+                let text = forge(context.random, message);
                 let words: [&[u8]; 3] = [b"PUBLISH", &channel, &text];
                 let _answer = admin.call(&words);
             }
-            scene.rest(1, 20);
+            context.rest(1, 20);
         }
         let _answer = admin.call(&["CLIENT", "KILL", "ID", &id]);
     });
-    Disturbed::Everybody
+    Affected::All
 }
 
 /// Something like what was heard: never a grant that the server could have made, since that takes
-/// an owner id that is waiting just now, and nobody is told it before the server gives it the lock.
+/// an owner id that is waiting just now, and no message has one before the server grants the lock.
 fn forge(random: &mut Random, mut message: Vec<u8>) -> Vec<u8> {
     let number = |random: &mut Random| {
         let numbers = [0, 1, 1_000, u64::MAX >> 11, u64::MAX >> 1, u64::MAX];

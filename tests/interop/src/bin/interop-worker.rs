@@ -5,26 +5,22 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use interop::worker::{self, Place};
-use lock_core::{Dialect, Handover, LockManager, ReleaseMethod};
+use interop::worker::{self, WorkerConfig};
+use lock_core::{Dialect, LockManager, ReleaseBy};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let dialect = dialect(&env("DIALECT"));
-    let handover = if dialect == Dialect::Native && env("SHARE") != "0" {
-        Handover::YieldToOthers
-    } else {
-        Handover::Immediate
-    };
+    let shares = dialect == Dialect::Native && env("SHARE") != "0";
     let builder = LockManager::builder()
         .dialect(dialect)
         // As fast as the others, who would have nearly all turns else.
         .retry_interval(Duration::from_millis(20))
-        .handover(handover);
+        .share_with_others(shares);
     let url = format!("redis://127.0.0.1:{}", env("REDIS_PORT"));
     // The key is named in full, so that other clients and this one mean the same.
     let locks = builder.prefix("").connect(&url).await;
-    let place = Place {
+    let place = WorkerConfig {
         key: env("LOCK_KEY"),
         ttl: Duration::from_millis(number("TTL_MS")),
         counter: PathBuf::from(env("COUNTER")),
@@ -41,10 +37,10 @@ fn dialect(name: &str) -> Dialect {
         "deadline-getset" => Dialect::DeadlineGetset,
         "lua-setnx-expire" => Dialect::LuaSetnxExpire,
         "set-nx-px" => Dialect::SetNxPx {
-            release: ReleaseMethod::Script,
+            release: ReleaseBy::Script,
         },
         "watch-multi" => Dialect::SetNxPx {
-            release: ReleaseMethod::WatchMulti,
+            release: ReleaseBy::WatchMulti,
         },
         other => panic!("no dialect `{other}`"),
     }

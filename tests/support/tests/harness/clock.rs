@@ -55,9 +55,9 @@ fn is_what_scripts_see_too() {
     let mut connection = server.connect().unwrap();
     for _ in 0..200 {
         clock.advance(Duration::from_secs(7));
-        let told = connection.call(&["EVAL", script, "0"]).unwrap();
+        let reply = connection.call(&["EVAL", script, "0"]).unwrap();
         assert_eq!(
-            told.integer(),
+            reply.integer(),
             i64::try_from(clock.micros() / 1_000_000 * 10).unwrap()
         );
     }

@@ -35,7 +35,7 @@ fn stands_still() {
     child.record(SOON, |record| record["pid"].is_number());
     child.stop();
     child.send_line("while it stands still");
-    // The pipe is read by a thread of ours, so silence can only be watched for a while.
+    // A thread of the test reads the pipe, so silence can only be watched for a while.
     thread::sleep(ms(100));
     assert_eq!(child.lines().len(), 1);
     child.cont();

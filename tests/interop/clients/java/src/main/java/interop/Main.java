@@ -37,7 +37,7 @@ public final class Main {
                 try {
                     locked = lock.tryLock();
                 } catch (NumberFormatException e) {
-                    // What a deadline is read from is somebody's name.
+                    // The value that should be a deadline is an owner's name.
                     locked = false;
                     refused++;
                 }
@@ -64,7 +64,7 @@ public final class Main {
         try {
             value = Long.parseLong(text);
         } catch (NumberFormatException e) {
-            System.err.println("the counter holds `" + text + "`: somebody else is writing it");
+            System.err.println("the counter holds `" + text + "`: another process is writing it");
             System.exit(3);
         }
         Thread.sleep(1);

@@ -60,7 +60,7 @@ pub fn longest_ttl(dialect: Dialect) -> Duration {
 }
 
 /// Whether a holder that is killed as it takes the lock may leave a key that never goes by
-/// itself, until somebody asks for it.
+/// itself, until a client tries to acquire it.
 pub fn may_leave_unexpiring(dialect: Dialect) -> bool {
     dialect == Dialect::SetnxExpire
 }

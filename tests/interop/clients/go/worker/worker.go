@@ -15,8 +15,8 @@ import (
 // What a program's own functions answer besides errors that are not to be.
 var (
 	// ErrBusy is an acquisition that is to be asked for again.
-	ErrBusy = errors.New("somebody else has the lock")
-	// ErrNotOwned is a release of what was somebody else's.
+	ErrBusy = errors.New("another client has the lock")
+	// ErrNotOwned is a release of a lock that another client owned.
 	ErrNotOwned = errors.New("the lock was not ours any more")
 )
 
@@ -71,7 +71,7 @@ func increment(path string) {
 	check(err)
 	value, err := strconv.Atoi(string(text))
 	if err != nil {
-		leave(3, fmt.Errorf("the counter holds `%s`: somebody else is writing it", text))
+		leave(3, fmt.Errorf("the counter holds `%s`: another process is writing it", text))
 	}
 	time.Sleep(time.Millisecond)
 	check(os.WriteFile(path, []byte(strconv.Itoa(value+1)), 0o644))

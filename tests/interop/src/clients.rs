@@ -14,7 +14,7 @@ const START: Duration = Duration::from_secs(60);
 /// Bound on an end: the longest wait of a client, and some for its section and exit.
 const END: Duration = Duration::from_secs(30);
 
-/// Long against every section, so that nobody loses a lock to a busy machine.
+/// Long against every section, so that no lock is lost on a busy machine.
 const TTL_MS: &str = "10000";
 
 /// The longest pause between two sections. With 3 ms those that poll take the lock again before
@@ -24,12 +24,12 @@ const PAUSE_MS: &str = "15";
 
 /// One kind of process, and what to call it.
 #[derive(Clone, Debug)]
-pub struct Side {
+pub struct ClientKind {
     name: String,
     helper: Helper,
 }
 
-impl Side {
+impl ClientKind {
     /// A side whose processes are started so.
     pub fn new(name: &str, helper: Helper) -> Self {
         Self {
@@ -46,13 +46,13 @@ impl Side {
 
 /// A key, and the counter that it guards.
 #[derive(Debug)]
-pub struct Arena {
+pub struct GuardedCounter {
     port: u16,
     key: String,
     counter: PathBuf,
 }
 
-impl Arena {
+impl GuardedCounter {
     /// An arena whose counter is 0.
     pub fn new(server: &RedisServer, key: &str) -> Self {
         let counter = server
@@ -66,8 +66,8 @@ impl Arena {
         }
     }
 
-    /// Starts a process, which then waits for [`Member::go`].
-    pub fn start(&self, side: &Side, number: usize) -> Member {
+    /// Starts a process, which then waits for [`ClientProcess::go`].
+    pub fn start(&self, side: &ClientKind, number: usize) -> ClientProcess {
         let process = side
             .helper
             .clone()
@@ -77,13 +77,13 @@ impl Arena {
             .env("COUNTER", &self.counter)
             .env("PAUSE_MS", PAUSE_MS)
             .spawn();
-        Member {
+        ClientProcess {
             name: format!("{} {number}", side.name),
             process,
         }
     }
 
-    /// What the counter has come to, when nobody writes it any more.
+    /// The counter, after the last write.
     ///
     /// # Errors
     /// What it holds instead of a number.
@@ -96,7 +96,7 @@ impl Arena {
 
 /// A process that increments the counter.
 #[derive(Debug)]
-pub struct Member {
+pub struct ClientProcess {
     name: String,
     process: Process,
 }
@@ -106,11 +106,11 @@ pub struct Member {
 pub struct Done {
     /// Sections that it went through.
     pub sections: u64,
-    /// Times that it was told, or found, that the key is no lock that it knows.
+    /// How often the key held something else than a lock of its scheme.
     pub refused: u64,
 }
 
-impl Member {
+impl ClientProcess {
     /// What it is called: its side and a number.
     pub fn name(&self) -> &str {
         &self.name
@@ -163,7 +163,7 @@ impl Member {
             Some(0) => {
                 return parse(&self.process.lines()).ok_or(format!("{}: no `done`", self.name));
             }
-            Some(3) => "found the counter in the middle of somebody else's write",
+            Some(3) => "found the counter in the middle of another process's write",
             Some(4) => "lost the lock while it held it",
             _ => "failed",
         };

@@ -61,7 +61,7 @@ async function acquire() {
 async function increment() {
   const text = await readFile(COUNTER, "utf8");
   if (!/^\d+$/.test(text)) {
-    leave(3, `the counter holds \`${text}\`: somebody else is writing it`);
+    leave(3, `the counter holds \`${text}\`: another process is writing it`);
   }
   await sleep(1);
   await writeFile(COUNTER, String(Number(text) + 1));

@@ -22,7 +22,7 @@ def ttl_seconds():
 def run(acquire, not_owned):
     """Increments the counter under what `acquire` returns: a lock, or None to be asked again.
 
-    `not_owned` is what a release raises when the lock was somebody else's.
+    `not_owned` is what a release raises when another client owned the lock.
     """
     # Without a buffer, else `select` would not see what is in it.
     orders = open(0, "rb", buffering=0)
@@ -52,7 +52,7 @@ def increment(path):
     try:
         value = int(text)
     except ValueError:
-        leave(3, f"the counter holds `{text}`: somebody else is writing it")
+        leave(3, f"the counter holds `{text}`: another process is writing it")
     time.sleep(0.001)
     with open(path, "w") as file:
         file.write(str(value + 1))

@@ -3,7 +3,7 @@ package interop;
 import java.util.List;
 import java.util.UUID;
 
-/** SETNX and EXPIRE in one script, so that nobody can die in between. */
+/** SETNX and EXPIRE in one script, so that no client can die in between. */
 final class LuaSetnxExpire implements Scheme {
     private static final String LOCK =
             """

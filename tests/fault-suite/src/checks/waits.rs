@@ -1,0 +1,152 @@
+//! Waiters that sleep while the lock is free, waits that take too long, and keys that stay.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lock_core::Capabilities;
+
+use super::{Check, LATE, RECOVERY, Violation, by_key};
+use crate::event::{Call, Nanos, nanos};
+use crate::history::{HeldLock, History, KeyState, SAMPLE_GAP};
+use crate::worker::POLL_INTERVAL;
+
+/// The longest that the first in the queue sleeps.
+const POLL_CAP: Duration = Duration::from_secs(1);
+
+/// What the cap grows by with each who waits.
+const POLL_CAP_EACH: Duration = Duration::from_millis(100);
+
+/// Times in which the server said again and again that the lock is free.
+fn free_times<'a>(history: &'a History, holds: &[HeldLock]) -> Vec<(&'a str, Nanos, Nanos)> {
+    let mut open: BTreeMap<&str, (Nanos, Nanos)> = BTreeMap::new();
+    let mut found = Vec::new();
+    let granted = by_key(holds);
+    for sample in &history.samples {
+        let key = sample.key.as_str();
+        let run = open.get(key).copied();
+        let taken_between = |from: Nanos| {
+            granted.get(key).is_some_and(|holds| {
+                let first = holds.partition_point(|hold| hold.ok < from);
+                holds.get(first).is_some_and(|hold| hold.ok <= sample.to)
+            })
+        };
+        match run {
+            Some((from, last))
+                if sample.state != KeyState::Free
+                    || sample.from > last + nanos(SAMPLE_GAP)
+                    || taken_between(last) =>
+            {
+                found.push((key, from, last));
+                open.remove(key);
+            }
+            Some((from, _)) => {
+                open.insert(key, (from, sample.from));
+                continue;
+            }
+            None => {}
+        }
+        if sample.state == KeyState::Free {
+            open.insert(key, (sample.to, sample.to));
+        }
+    }
+    found.extend(
+        open.into_iter()
+            .map(|(key, (from, last))| (key, from, last)),
+    );
+    found
+}
+
+/// How long a lock may be free while so many wait for it.
+///
+/// An acquisition or a release whose answer got lost costs [`DeadlineGetset`] a ttl: not of this
+/// time, since the key stands there meanwhile.
+///
+/// [`DeadlineGetset`]: lock_core::Dialect::DeadlineGetset
+fn allowed_idle(able: Capabilities, waiting: u32) -> Duration {
+    let look = if able.hand_over {
+        POLL_CAP.max(POLL_CAP_EACH * waiting)
+    } else {
+        POLL_INTERVAL
+    };
+    look + LATE
+}
+
+pub(super) fn idle_waiters(history: &History, holds: &[HeldLock]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let waits: Vec<_> = history
+        .operations()
+        .into_iter()
+        .filter(|operation| operation.call == Call::Acquire && operation.waits)
+        .collect();
+    for (key, free_from, free_to) in free_times(history, holds) {
+        let here: Vec<_> = waits
+            .iter()
+            .filter(|wait| wait.key == key && wait.from < free_to)
+            .filter(|wait| wait.to.unwrap_or(history.ended) > free_from)
+            .collect();
+        let waiting = u32::try_from(here.len()).unwrap_or(u32::MAX);
+        let allowed = nanos(allowed_idle(history.dialect.capabilities(), waiting));
+        for wait in here {
+            let mut from = free_from.max(wait.from);
+            let mut to = free_to.min(wait.to.unwrap_or(history.ended));
+            for fault in history.faults.iter().filter(|f| f.disturbs(wait.worker)) {
+                let over = fault.to + nanos(RECOVERY);
+                if fault.from <= from {
+                    from = from.max(over);
+                } else {
+                    to = to.min(fault.from);
+                }
+            }
+            if to > from && to - from > allowed && !history.stalled(wait.worker, from, to) {
+                let text = format!(
+                    "w{} went on waiting for {} ms while it was free",
+                    wait.worker,
+                    (to - from) / 1_000_000
+                );
+                found.push(Violation::new(Check::Idle, key, from, to, text));
+                // One of those who waited says it for all.
+                break;
+            }
+        }
+    }
+    found
+}
+
+pub(super) fn long_waits(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for worker in &history.hung {
+        let text = format!("w{worker} did not end at the end of the round");
+        let ended = history.ended;
+        found.push(Violation::new(Check::Wait, "", ended, ended, text));
+    }
+    for operation in history.operations() {
+        let Some(within) = operation.within else {
+            continue;
+        };
+        if operation.call != Call::Acquire || operation.dropped {
+            continue;
+        }
+        let due = operation.from + within + nanos(LATE);
+        let to = operation.to.unwrap_or(history.ended);
+        if to > due && !history.stalled(operation.worker, operation.from, to) {
+            let text = format!(
+                "w{} waited {} ms, and wanted to wait {} ms",
+                operation.worker,
+                (to - operation.from) / 1_000_000,
+                within / 1_000_000
+            );
+            let key = &operation.key;
+            found.push(Violation::new(Check::Wait, key, operation.from, to, text));
+        }
+    }
+    found
+}
+
+pub(super) fn survivors(history: &History) -> Vec<Violation> {
+    let ended = history.ended;
+    let found = history.survivors.iter().map(|key| {
+        let text = format!("`{key}` was still there");
+        Violation::new(Check::Survivor, key, ended, ended, text)
+    });
+    found.collect()
+}

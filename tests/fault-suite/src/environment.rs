@@ -1,0 +1,285 @@
+//! What takes part in one round: a server, a proxy for each client process, the processes, and the
+//! resource.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use lock_core::Dialect;
+use test_support::{
+    Connection, FrozenClock, Helper, Process, Proxy, Random, RedisServer, Reply, Scratch,
+};
+
+use crate::event::{Line, Nanos, now};
+use crate::history::{Access, History, LONGEST_TTL, SLOTS};
+use crate::leftovers::{ROUNDING, left_behind};
+use crate::load::Load;
+use crate::resource::Resource;
+use crate::sampler::Sampler;
+use crate::worker::WorkerConfig;
+use crate::workload::Workload;
+
+/// Bound on the start and on the end of the workers: they wait 3 s at most for a lock, and the
+/// longest lease is shorter.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server that answers later than this is in a fault.
+pub(crate) const ADMIN_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How the server keeps its data and its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServerSetup {
+    /// Every write is on disk before it is answered, so that a restart loses nothing.
+    Durable,
+    /// As durable, and the nemeses take data away.
+    Forgetful,
+    /// Nothing on disk, and the wall clock in the hand of the nemesis.
+    Clock,
+}
+
+/// The commands of each second process time out after the default of the library, those of the
+/// others sooner.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+
+struct Client {
+    number: u32,
+    process: Process,
+}
+
+/// All that takes part in a round.
+pub struct Environment {
+    /// The lock server.
+    pub server: RedisServer,
+    /// In front of it, one for each process.
+    pub proxies: Vec<Proxy>,
+    clock: Option<(FrozenClock, AtomicI64)>,
+    resource: Resource,
+    records: Scratch,
+    clients: Vec<Mutex<Option<Client>>>,
+    next_worker: AtomicU32,
+    deaths: Mutex<BTreeMap<u32, Nanos>>,
+    worker: PathBuf,
+    workload: Workload,
+    /// What the clients speak.
+    pub dialect: Dialect,
+    seeds: Mutex<Random>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Environment {
+    /// Starts everything, and waits until all processes have connected.
+    ///
+    /// # Panics
+    ///
+    /// When one of them does not come up.
+    pub fn start(
+        setup: ServerSetup,
+        workload: Workload,
+        dialect: Dialect,
+        worker: &Path,
+        mut random: Random,
+    ) -> Self {
+        let mut options = RedisServer::options();
+        let clock = if setup == ServerSetup::Clock {
+            let time = SystemTime::now().duration_since(UNIX_EPOCH);
+            let time = time.expect("the clock is set").as_micros();
+            let clock = FrozenClock::at(u64::try_from(time).expect("this age"));
+            clock.run_ahead_by(0);
+            options = options.clock(&clock);
+            Some((clock, AtomicI64::new(0)))
+        } else {
+            options = options.args(["--appendonly", "yes", "--appendfsync", "always"]);
+            None
+        };
+        let server = options.start();
+        let proxies = (0..SLOTS).map(|_| Proxy::in_front_of(&server)).collect();
+        let environment = Self {
+            server,
+            proxies,
+            clock,
+            resource: Resource::start(),
+            records: Scratch::new(),
+            clients: (0..SLOTS).map(|_| Mutex::new(None)).collect(),
+            next_worker: AtomicU32::new(0),
+            deaths: Mutex::default(),
+            worker: worker.to_owned(),
+            workload,
+            dialect,
+            seeds: Mutex::new(random.fork()),
+        };
+        for slot in 0..environment.clients.len() {
+            environment.spawn(slot);
+        }
+        for client in &environment.clients {
+            let client = locked(client);
+            let process = &client.as_ref().expect("it was just started").process;
+            process.record(PATIENCE, |record| record.get("ready").is_some());
+        }
+        environment
+    }
+
+    /// Starts a process in a free place.
+    pub fn spawn(&self, slot: usize) {
+        let place = u32::try_from(slot).expect("there are four");
+        let life = self.next_worker.fetch_add(1, Ordering::Relaxed);
+        let number = life * SLOTS + place;
+        let config = WorkerConfig {
+            url: self.proxies[slot].url(),
+            resource: self.resource.address(),
+            record: self.record(number),
+            worker: number,
+            seed: locked(&self.seeds).number(),
+            workload: self.workload,
+            command_timeout: if slot.is_multiple_of(2) {
+                SHORT_TIMEOUT
+            } else {
+                DEFAULT_TIMEOUT
+            },
+            dialect: self.dialect,
+        };
+        let process = Helper::new(&self.worker).arg(config.to_argument()).spawn();
+        *locked(&self.clients[slot]) = Some(Client { number, process });
+    }
+
+    /// Kills the process in that place.
+    pub fn kill(&self, slot: usize) {
+        if let Some(client) = locked(&self.clients[slot]).take() {
+            // Before the kill: what it believed after this moment it may not have believed.
+            locked(&self.deaths).insert(client.number, now());
+            client.process.kill9();
+        }
+    }
+
+    /// Stops the process in that place.
+    pub fn stop(&self, slot: usize) {
+        if let Some(client) = &*locked(&self.clients[slot]) {
+            client.process.stop();
+        }
+    }
+
+    /// Gives the process in that place something to do besides.
+    pub fn tell(&self, slot: usize, load: Load) {
+        if let Some(client) = &*locked(&self.clients[slot]) {
+            client.process.send_line(&load.to_string());
+        }
+    }
+
+    /// How many loads the process in that place has carried out.
+    pub fn loads_done(&self, slot: usize) -> usize {
+        let client = locked(&self.clients[slot]);
+        let lines = client.as_ref().map(|client| client.process.lines());
+        let lines = lines.into_iter().flatten();
+        lines.filter(|line| line.contains("did")).count()
+    }
+
+    /// Lets it go on.
+    pub fn cont(&self, slot: usize) {
+        if let Some(client) = &*locked(&self.clients[slot]) {
+            client.process.cont();
+        }
+    }
+
+    /// Moves the server's wall clock by so many milliseconds, from where it is.
+    ///
+    /// # Panics
+    ///
+    /// When the server has the machine's clock.
+    pub fn move_clock(&self, by_ms: i64) {
+        let (clock, offset) = self.clock.as_ref().expect("the setup has a clock");
+        let before = offset.fetch_add(by_ms * 1000, Ordering::Relaxed);
+        clock.run_ahead_by(before + by_ms * 1000);
+    }
+
+    /// What the resource saw until now.
+    pub fn accesses(&self) -> Vec<Access> {
+        self.resource.accesses()
+    }
+
+    /// A connection past the proxies. None while the server is down or does not answer.
+    pub fn admin(&self) -> Option<Admin> {
+        let connection = self.server.connect().ok()?;
+        connection.set_patience(ADMIN_PATIENCE).ok()?;
+        Some(Admin(connection))
+    }
+
+    /// Has all processes leave, waits until the longest lease is over, and puts the record
+    /// together.
+    pub fn finish(self, samples: Sampler, ended: Nanos) -> History {
+        let mut history = History {
+            dialect: self.dialect,
+            ended,
+            ..History::default()
+        };
+        for client in self.clients.iter().map(locked) {
+            if let Some(client) = &*client {
+                client.process.close_stdin();
+            }
+        }
+        let started = Instant::now();
+        for client in &self.clients {
+            let client = locked(client).take();
+            let Some(Client { number, process }) = client else {
+                continue;
+            };
+            let is_done = || process.lines().iter().any(|line| line.contains("done"));
+            while !is_done() && started.elapsed() < PATIENCE {
+                thread::sleep(Duration::from_millis(5));
+            }
+            if !is_done() {
+                history.hung.push(number);
+            }
+            process.kill9();
+        }
+        history.samples = samples.end();
+        let back = self.clock.as_ref().map_or(0, |(_, offset)| {
+            // Keys live longer by what the clock was put back.
+            offset.load(Ordering::Relaxed).min(0).unsigned_abs()
+        });
+        thread::sleep(LONGEST_TTL + ROUNDING + Duration::from_micros(back));
+        let left = left_behind(&self.server, self.dialect);
+        history.survivors = left.survivors;
+        history.unexpiring = left.unexpiring;
+        history.deaths.clone_from(&locked(&self.deaths));
+        history.accesses = self.resource.accesses();
+        for number in 0..self.next_worker.load(Ordering::Relaxed) * SLOTS {
+            let text = fs::read_to_string(self.record(number)).unwrap_or_default();
+            for line in text.lines() {
+                match Line::parse(line) {
+                    Some(Line::Event(event)) => history.events.push(event),
+                    Some(Line::Stall(stall)) => history.stalls.push(stall),
+                    // What a kill left of a line.
+                    None => {}
+                }
+            }
+        }
+        history.sort();
+        history
+    }
+
+    fn record(&self, worker: u32) -> PathBuf {
+        self.records.path().join(format!("{worker}.jsonl"))
+    }
+}
+
+/// A connection of the nemesis and of the sampler.
+pub struct Admin(Connection);
+
+impl Admin {
+    /// Sends a command. None when there was no answer; errors of the server are answers.
+    pub fn call(&mut self, words: &[&str]) -> Option<Reply> {
+        self.0.call(words).ok()
+    }
+
+    /// Sends a command and does not wait.
+    pub fn send(&mut self, words: &[&str]) {
+        let _ = self.0.send(words);
+    }
+}

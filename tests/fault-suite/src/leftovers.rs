@@ -1,0 +1,86 @@
+//! What is left in the server after all clients have left.
+
+use std::time::Duration;
+
+use lock_core::{Dialect, LockError, LockManager};
+use test_support::fixtures::{all_keys, current_thread_runtime};
+use test_support::{RedisServer, Reply};
+use tests::shut_down;
+
+use crate::dialects;
+use crate::environment::PATIENCE;
+use crate::worker::LONG_KEYS;
+use crate::worker::SHORT_KEYS;
+use crate::worker::TTL;
+
+/// Beside the ttl: expiry is in whole milliseconds, and drift is nothing on one machine.
+pub(crate) const ROUNDING: Duration = Duration::from_millis(300);
+
+/// The prefix of the keys of all locks, which is the default of a manager.
+pub(crate) const PREFIX: &str = "lock:";
+
+/// What is there when everybody has left and the longest lease is over.
+#[derive(Debug, Default)]
+pub struct LeftBehind {
+    /// Keys that ought to be gone.
+    pub survivors: Vec<String>,
+    /// Keys without an expiry, where the dialect cannot prevent them. An acquire of such a
+    /// lock has to mend it; otherwise they are survivors too.
+    pub unexpiring: Vec<String>,
+}
+
+/// Keys that ought to be gone: locks at once, and everything but the counters after one more
+/// client has been at each lock.
+pub fn left_behind(server: &RedisServer, dialect: Dialect) -> LeftBehind {
+    let mut left = LeftBehind::default();
+    for key in all_keys(server).into_iter().filter(|key| is_lock(key)) {
+        let is_unexpiring = server.cli(&["PTTL", &key]) == Reply::Integer(-1);
+        if is_unexpiring && dialects::may_leave_unexpiring(dialect) {
+            left.unexpiring.push(key);
+        } else {
+            left.survivors.push(key);
+        }
+    }
+    let runtime = current_thread_runtime();
+    if let Err(error) = runtime.block_on(visit(server, dialect, &mut left)) {
+        let text = format!("a lock that cannot be acquired any more: {error}");
+        left.survivors.push(text);
+    }
+    let has_counters = dialect.capabilities().fencing_token;
+    let rest = all_keys(server).into_iter();
+    left.survivors
+        .extend(rest.filter(|key| !(has_counters && key.ends_with(":f"))));
+    left
+}
+
+async fn visit(
+    server: &RedisServer,
+    dialect: Dialect,
+    left: &mut LeftBehind,
+) -> Result<(), LockError> {
+    let builder = LockManager::builder().dialect(dialect);
+    let locks = builder.connect(&server.url()).await?;
+    // To have asked once has to be enough.
+    for key in &left.unexpiring {
+        let name = key.strip_prefix(PREFIX).unwrap_or(key);
+        if locks.lock(name).ttl(TTL).try_acquire().await?.is_some() {
+            left.survivors
+                .push(format!("{key}, and yet another client acquired it"));
+        }
+    }
+    if !left.unexpiring.is_empty() {
+        tokio::time::sleep(TTL + ROUNDING).await;
+        left.survivors
+            .extend(all_keys(server).into_iter().filter(|key| is_lock(key)));
+    }
+    for key in SHORT_KEYS.iter().chain(&LONG_KEYS) {
+        let request = locks.lock(*key).wait(PATIENCE / 2);
+        request.acquire().await?.release().await?;
+    }
+    shut_down(&locks).await;
+    Ok(())
+}
+
+fn is_lock(key: &str) -> bool {
+    key.starts_with(PREFIX)
+}

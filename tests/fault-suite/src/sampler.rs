@@ -1,0 +1,150 @@
+//! What the server holds, sampled while a round runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use lock_core::Dialect;
+use test_support::{Connection, Reply};
+
+use crate::dialects;
+use crate::environment::ADMIN_PATIENCE;
+use crate::environment::Environment;
+
+use crate::event::{Nanos, nanos, now};
+use crate::history::{HeldLock, History, KeyState, Sample};
+use crate::leftovers::PREFIX;
+use crate::worker::LONG_KEYS;
+use crate::worker::SHORT_KEYS;
+
+/// How often the server is asked what it holds.
+const SAMPLE_EVERY: Duration = Duration::from_millis(40);
+
+/// A thread that asks the server again and again what it holds.
+pub struct Sampler {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Sample>>,
+}
+
+impl Sampler {
+    /// Starts it.
+    pub fn start(environment: &Environment) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let address = environment.server.address();
+        let dialect = environment.dialect;
+        let thread = thread::spawn(move || {
+            let mut samples = Vec::new();
+            let mut connection = None;
+            while !stopped.load(Ordering::Relaxed) {
+                thread::sleep(SAMPLE_EVERY);
+                let open = || {
+                    let connection = Connection::open(address, None).ok()?;
+                    connection.set_patience(ADMIN_PATIENCE).ok()?;
+                    Some(connection)
+                };
+                let Some(mut asked) = connection.take().or_else(open) else {
+                    continue;
+                };
+                if sample(&mut asked, dialect, &mut samples).is_some() {
+                    connection = Some(asked);
+                }
+            }
+            samples
+        });
+        Self { stop, thread }
+    }
+
+    pub(crate) fn end(self) -> Vec<Sample> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the sampler does not panic")
+    }
+}
+
+/// How long each key lives still.
+const EXPIRIES: &str = "local all = {} \
+    for i, key in ipairs(KEYS) do all[i] = redis.call('PTTL', key) end \
+    return all";
+
+fn sample(connection: &mut Connection, dialect: Dialect, samples: &mut Vec<Sample>) -> Option<()> {
+    let names = || SHORT_KEYS.iter().chain(&LONG_KEYS);
+    let keys: Vec<String> = names().map(|name| format!("{PREFIX}{name}")).collect();
+    let mut words = vec!["MGET".to_owned()];
+    words.extend(keys.iter().cloned());
+    let from = now();
+    let reply = connection.call(&words).ok()?;
+    let to = now();
+    let Reply::Array(values) = reply else {
+        // An error is an answer, but says nothing about the locks.
+        return Some(());
+    };
+    let mut expiries = Vec::new();
+    if dialects::may_leave_unexpiring(dialect) {
+        let mut words = vec!["EVAL".to_owned(), EXPIRIES.to_owned()];
+        words.push(keys.len().to_string());
+        words.extend(keys);
+        if let Reply::Array(reply) = connection.call(&words).ok()? {
+            expiries = reply;
+        }
+    }
+    for (number, (name, value)) in names().zip(values).enumerate() {
+        let state = match &value {
+            Reply::Bulk(_) if expiries.get(number) == Some(&Reply::Integer(-1)) => {
+                KeyState::Unexpiring
+            }
+            Reply::Bulk(value) => {
+                let value = String::from_utf8_lossy(value);
+                let token = value.split(' ').nth(1).and_then(|token| token.parse().ok());
+                KeyState::Held { token }
+            }
+            _ => KeyState::Free,
+        };
+        samples.push(Sample {
+            from,
+            to,
+            key: (*name).to_owned(),
+            state,
+        });
+    }
+    Some(())
+}
+
+/// For how long keys had no holder in the server: the holder had released before, or was
+/// dead, or never got to know of it.
+pub fn orphaned(history: &History) -> Nanos {
+    let mut holds: BTreeMap<(&str, Option<u64>), Vec<&HeldLock>> = BTreeMap::new();
+    let all = history.held_locks();
+    for hold in &all {
+        let same = holds.entry((&hold.key, hold.token)).or_default();
+        same.push(hold);
+    }
+    let mut last: BTreeMap<&str, Nanos> = BTreeMap::new();
+    let mut total = 0;
+    for sample in &history.samples {
+        let step = last
+            .insert(&sample.key, sample.to)
+            .map_or(0, |last| sample.to.saturating_sub(last));
+        let token = match sample.state {
+            KeyState::Free => continue,
+            KeyState::Held { token } => token,
+            KeyState::Unexpiring => None,
+        };
+        let holds_it = |hold: &&HeldLock| {
+            // While it is being released the server cannot know yet.
+            let released = hold.release_done.map(|(at, _)| at).or(hold.released);
+            let died = history.deaths.get(&hold.worker).copied();
+            // Without a token any hold of that time may be the one.
+            let over = token.is_none().then_some(hold.until);
+            let end = released.into_iter().chain(died).chain(over).min();
+            let has_begun = token.is_some() || hold.asked <= sample.to;
+            has_begun && end.is_none_or(|end| sample.from <= end)
+        };
+        let same = holds.get(&(sample.key.as_str(), token));
+        if !same.is_some_and(|same| same.iter().any(holds_it)) {
+            total += step.min(nanos(SAMPLE_EVERY) * 3);
+        }
+    }
+    total
+}

@@ -1,0 +1,412 @@
+//! One task: it acquires, works, and releases, again and again.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use lock_core::{Dialect, LockError, LockGuard, LockManager, LockRequest, LockWatch, Lost};
+use test_support::Random;
+use tokio::task::JoinHandle;
+
+use super::record::{Log, Pending};
+use super::{LONG_KEYS, SHORT_KEYS, Stop, TTL};
+use crate::dialects;
+use crate::event::{Call, Kind, Recorder, nanos};
+use crate::history::{DROPPED, WAITS};
+use crate::resource::{Answer, Client, Pass};
+use crate::workload::Workload;
+
+/// How often a holder looks at its lease: often against the 250 ms that word of loss may take.
+const RECORD_EVERY: Duration = Duration::from_millis(20);
+
+/// How a section ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Done,
+    Lost,
+}
+
+pub(crate) struct Task {
+    pub(super) locks: LockManager,
+    pub(super) worker: u32,
+    pub(super) number: u32,
+    pub(super) command_timeout: Duration,
+    pub(super) dialect: Dialect,
+    pub(super) workload: Workload,
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) holds: Arc<AtomicU64>,
+    pub(super) stop: Arc<Stop>,
+    pub(super) random: Random,
+    pub(super) resource: Client,
+}
+
+impl Task {
+    pub(crate) async fn run(mut self) {
+        while !self.stop.is_set() {
+            self.turn().await;
+        }
+    }
+
+    /// One who only wants the lock, for a moment.
+    pub(crate) async fn call(mut self, key: &'static str) {
+        let mut log = self.log(key);
+        let request = self.locks.lock(key).ttl(TTL);
+        let request = self.request(&log, request, 1_500);
+        match request.acquire().await {
+            Ok(guard) => {
+                log.held(&guard.watch());
+                log.step(Call::Release, Kind::Invoke);
+                drop(guard);
+                log.noted(Call::Release, Kind::Info, DROPPED);
+            }
+            Err(error) => log.failed(Call::Acquire, &error),
+        }
+    }
+
+    fn log(&self, key: &'static str) -> Log {
+        Log {
+            recorder: Arc::clone(&self.recorder),
+            worker: self.worker,
+            task: self.number,
+            hold: self.holds.fetch_add(1, Ordering::Relaxed),
+            key,
+            until: 0,
+        }
+    }
+
+    /// Records that it asks, and for how long: once, or up to so many milliseconds.
+    fn request(&mut self, log: &Log, request: LockRequest, longest: u64) -> LockRequest {
+        let tries = match self.workload {
+            Workload::Try => self.random.chance(50),
+            Workload::Cancel => self.random.chance(25),
+            _ => self.random.chance(3),
+        };
+        let (request, within) = if tries {
+            (request, self.command_timeout)
+        } else {
+            let wait = self.random.millis(100, longest);
+            (request.wait(wait), wait)
+        };
+        let mut asked = log.event(Call::Acquire, Kind::Invoke);
+        asked.within = Some(nanos(within));
+        asked.note = (!tries).then(|| WAITS.to_owned());
+        log.write(&asked);
+        request
+    }
+
+    async fn turn(&mut self) {
+        let is_long = self.workload == Workload::Long;
+        let keys: &[&str] = match self.workload {
+            Workload::Long => &LONG_KEYS,
+            Workload::Late => &SHORT_KEYS[..1],
+            _ => &SHORT_KEYS,
+        };
+        let key = *self.random.pick(keys);
+        let mut log = self.log(key);
+        let ttl = if is_long && self.random.chance(50) {
+            // Longer than what a hand-over gives, so that the first renewal has to extend it.
+            dialects::longest_ttl(self.dialect)
+        } else {
+            TTL
+        };
+        let request = self.locks.lock(key).ttl(ttl);
+        let request = self.request(&log, request, 3_000);
+        match self.workload {
+            Workload::Cancel => self.cancelled(&mut log, request).await,
+            _ if self.random.chance(25) => self.by_run(&mut log, request).await,
+            _ => self.by_guard(&mut log, request).await,
+        }
+    }
+
+    async fn by_guard(&mut self, log: &mut Log, request: LockRequest) {
+        let answer = {
+            let open = Pending::acquiring(log);
+            let answer = request.acquire().await;
+            open.finish();
+            answer
+        };
+        match answer {
+            Ok(guard) => self.hold(log, guard).await,
+            Err(error) => self.refused(log, &error).await,
+        }
+    }
+
+    async fn refused(&mut self, log: &Log, error: &LockError) {
+        log.failed(Call::Acquire, error);
+        // Neither a busy lock nor a server that is down is to be asked in a hot loop.
+        let pause = self.random.millis(1, 15);
+        tokio::time::sleep(pause).await;
+    }
+
+    async fn hold(&mut self, log: &mut Log, guard: LockGuard) {
+        let held = guard.watch();
+        log.held(&held);
+        let end = {
+            let open = Pending::holding(log, &held);
+            let end = self.section(log, &held, Some(&guard)).await;
+            open.finish();
+            end
+        };
+        log.record_lease(&held);
+        log.step(Call::Release, Kind::Invoke);
+        let how = if self.workload == Workload::Cancel {
+            self.random.below(100)
+        } else {
+            self.random.below(200)
+        };
+        match how {
+            // A dropped guard is released in the background.
+            0..20 => {
+                drop(guard);
+                log.noted(Call::Release, Kind::Info, DROPPED);
+            }
+            20..40 => match drop_somewhere(guard.release(), &mut self.random).await {
+                Some(Ok(())) => log.step(Call::Release, Kind::Ok),
+                Some(Err(error)) => log.failed(Call::Release, &error),
+                None => log.noted(Call::Release, Kind::Info, DROPPED),
+            },
+            _ => match guard.release().await {
+                Ok(()) => log.step(Call::Release, Kind::Ok),
+                Err(error) => log.failed(Call::Release, &error),
+            },
+        }
+        if end == End::Lost {
+            tokio::time::sleep(self.random.millis(1, 15)).await;
+        }
+    }
+
+    async fn by_run(&mut self, log: &mut Log, request: LockRequest) {
+        let mut began = false;
+        let acquiring = Pending::acquiring(log);
+        let outcome = request
+            .run(async |guard| {
+                acquiring.finish();
+                began = true;
+                let held = guard.watch();
+                log.held(&held);
+                let open = Pending::holding(log, &held);
+                let end = self.section(log, &held, None).await;
+                open.finish();
+                log.record_lease(&held);
+                log.step(Call::Release, Kind::Invoke);
+                end
+            })
+            .await;
+        acquiring.finish();
+        match outcome {
+            // Whether the release went well is only traced.
+            Ok(_) => log.noted(Call::Release, Kind::Info, "by `run`"),
+            Err(LockError::Lost) if began => log.step(Call::Lost, Kind::Ok),
+            Err(error) => self.refused(log, &error).await,
+        }
+    }
+
+    async fn cancelled(&mut self, log: &mut Log, request: LockRequest) {
+        if self.random.chance(30) {
+            return self.by_guard(log, request).await;
+        }
+        let answer = {
+            let open = Pending::acquiring(log);
+            let answer = drop_somewhere(request.acquire(), &mut self.random).await;
+            open.finish();
+            answer
+        };
+        match answer {
+            Some(Ok(guard)) => self.hold(log, guard).await,
+            Some(Err(error)) => self.refused(log, &error).await,
+            None => log.noted(Call::Acquire, Kind::Info, DROPPED),
+        }
+    }
+
+    /// Works under the lock until that is done, or until word comes that it is lost.
+    async fn section(&mut self, log: &Log, held: &LockWatch, guard: Option<&LockGuard>) -> End {
+        // Most stop when they are notified. The others show why the resource is fenced; one that
+        // cannot refuse them must not have them.
+        let token = held.fencing_token().map(u64::from);
+        let is_stubborn =
+            token.is_some() && (self.workload == Workload::Late || self.random.chance(25));
+        let plan = self.plan();
+        let pass = Pass {
+            key: log.key,
+            hold: log.hold,
+            token,
+        };
+        let _looks = AbortOnDrop(tokio::spawn(record_renewals(log.copied(), held.clone())));
+        let mut work = pin!(steps_of(
+            &mut self.resource,
+            log,
+            &plan,
+            pass,
+            guard,
+            &self.stop
+        ));
+        if guard.is_none() {
+            // `run` hears of the loss, and drops this here.
+            work.await;
+            return End::Done;
+        }
+        // In a task of its own, which nothing but the word of loss wakes up.
+        let mut heard = AbortOnDrop(tokio::spawn(record_loss(log.copied(), held.lost())));
+        let is_lost = tokio::select! {
+            biased;
+            _ = &mut heard.0 => true,
+            () = &mut work => false,
+        };
+        if !is_lost {
+            return End::Done;
+        }
+        if is_stubborn {
+            work.await;
+        }
+        End::Lost
+    }
+
+    fn plan(&mut self) -> Plan {
+        let random = &mut self.random;
+        match self.workload {
+            // Five times the ttl. In half of them nothing but word of loss would end the pause.
+            Workload::Long if random.chance(50) => Plan {
+                updates: 1,
+                think: TTL * 5,
+                renew: random.chance(30),
+            },
+            Workload::Long => Plan {
+                updates: 5 * 3,
+                think: TTL / 3,
+                renew: random.chance(30),
+            },
+            Workload::Modify => Plan {
+                updates: 1 + random.below(2),
+                think: random.millis(1, 20),
+                renew: random.chance(5),
+            },
+            Workload::Late => Plan {
+                updates: 1,
+                think: random.millis(200, 400),
+                renew: false,
+            },
+            // Some only take the lock and give it back.
+            _ => Plan {
+                updates: usize::from(random.chance(70)),
+                think: Duration::ZERO,
+                renew: random.chance(3),
+            },
+        }
+    }
+}
+
+/// What is done under the lock.
+struct Plan {
+    updates: usize,
+    /// Between the read and the write.
+    think: Duration,
+    /// Whether the lease is extended by hand.
+    renew: bool,
+}
+
+/// A task that ends with whoever started it.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn record_loss(log: Log, lost: Lost) {
+    lost.await;
+    log.step(Call::Lost, Kind::Ok);
+}
+
+async fn record_renewals(mut log: Log, held: LockWatch) {
+    loop {
+        tokio::time::sleep(RECORD_EVERY).await;
+        log.record_lease(&held);
+    }
+}
+
+async fn steps_of(
+    resource: &mut Client,
+    log: &Log,
+    plan: &Plan,
+    pass: Pass,
+    guard: Option<&LockGuard>,
+    stop: &Stop,
+) {
+    for _ in 0..plan.updates {
+        if stop.is_set() {
+            return;
+        }
+        log.step(Call::Write, Kind::Invoke);
+        let Ok(done) = update(resource, pass, plan.think, stop).await else {
+            // Without its runner a worker has no work.
+            std::process::exit(3);
+        };
+        let kind = if done { Kind::Ok } else { Kind::Fail };
+        log.step(Call::Write, kind);
+        if !done {
+            return;
+        }
+        if let (true, Some(guard)) = (plan.renew, guard) {
+            log.step(Call::Renew, Kind::Invoke);
+            match guard.renew().await {
+                Ok(()) => log.step(Call::Renew, Kind::Ok),
+                Err(error) => log.failed(Call::Renew, &error),
+            }
+        }
+    }
+}
+
+/// False when the resource refused the token.
+async fn update(
+    resource: &mut Client,
+    pass: Pass,
+    think: Duration,
+    stop: &Stop,
+) -> io::Result<bool> {
+    let Answer::Values { fenced, unfenced } = resource.read(pass).await? else {
+        return Ok(false);
+    };
+    if !think.is_zero() {
+        stop.or_after(think).await;
+    }
+    let answer = resource.write(pass, fenced + 1, unfenced + 1).await?;
+    Ok(answer != Answer::Stale)
+}
+
+/// A future that is given up after so many polls.
+struct PollLimit<F> {
+    future: F,
+    left: usize,
+}
+
+impl<F: Future + Unpin> Future for PollLimit<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.left -= 1;
+        Pin::new(&mut self.future).poll(cx).map(Some)
+    }
+}
+
+/// Drops a future at one of its polls, or after a moment. `None` when it was dropped.
+async fn drop_somewhere<F: Future>(future: F, random: &mut Random) -> Option<F::Output> {
+    if random.chance(50) {
+        let left = random.below(6);
+        let future = pin!(future);
+        // Where it does not get as far as that poll, it is dropped in time all the same.
+        let polls = PollLimit { future, left };
+        let bound = random.millis(1, 300);
+        tokio::time::timeout(bound, polls).await.ok().flatten()
+    } else {
+        let bound = random.millis(0, 40);
+        tokio::time::timeout(bound, future).await.ok()
+    }
+}

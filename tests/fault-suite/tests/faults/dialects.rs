@@ -1,0 +1,147 @@
+//! Dialects without tokens or without a queue.
+
+use fault_suite::checks::Check;
+use fault_suite::history::{Access, AccessKind, Assumption};
+use fault_suite::leftovers::left_behind;
+use lock_core::Dialect;
+use test_support::RedisServer;
+use tests::SET_NX_PX;
+
+use super::record::{Held, KEY, RecordBuilder, both, ms};
+
+/// Two holds as [`both`] has them, in a dialect without tokens.
+fn without_tokens(change: impl FnOnce(&mut Held, &mut Held)) -> RecordBuilder {
+    let mut record = both(|first, second| {
+        first.token = None;
+        second.token = None;
+        change(first, second);
+    });
+    record.history.dialect = SET_NX_PX;
+    record
+}
+
+/// What a holder did to a resource that fences nothing.
+fn access(record: &mut RecordBuilder, at: u64, hold: u64, kind: AccessKind) {
+    record.history.accesses.push(Access {
+        at: ms(at),
+        key: KEY.to_owned(),
+        worker: u32::try_from(hold).unwrap(),
+        hold,
+        token: None,
+        kind,
+    });
+}
+
+const fn wrote(value: u64) -> AccessKind {
+    AccessKind::Write {
+        fenced: value,
+        unfenced: value,
+    }
+}
+
+#[test]
+fn a_dialect_without_tokens_gives_none() {
+    without_tokens(|_, _| {}).breaks_nothing();
+    without_tokens(|first, _| first.token = Some(3)).breaks_inside(Check::Tokens);
+    both(|first, _| first.token = None).breaks_nothing();
+    // And one that has them gives them always.
+    both(|first, second| {
+        first.token = None;
+        second.token = None;
+    })
+    .breaks_inside(Check::Tokens);
+    without_tokens(|_, second| second.ok = 399).breaks_inside(Check::Exclusion);
+    let able = SET_NX_PX.capabilities();
+    let left_out = Check::ALL.iter().filter(|check| !check.applies(able));
+    assert_eq!(left_out.collect::<Vec<_>>(), [&Check::Stale]);
+}
+
+#[test]
+fn without_tokens_all_writes_of_valid_holders_count() {
+    let mut record = without_tokens(|_, _| {});
+    access(&mut record, 150, 1, AccessKind::Read);
+    access(&mut record, 200, 1, wrote(1));
+    access(&mut record, 420, 2, AccessKind::Read);
+    access(&mut record, 450, 2, wrote(2));
+    record.breaks_nothing();
+
+    let mut record = without_tokens(|_, _| {});
+    access(&mut record, 150, 1, AccessKind::Read);
+    access(&mut record, 160, 2, AccessKind::Read);
+    access(&mut record, 200, 1, wrote(1));
+    access(&mut record, 450, 2, wrote(1));
+    record.breaks_inside(Check::Counter);
+}
+
+/// Nothing could refuse it; but a process that ran on was notified.
+#[test]
+fn without_tokens_a_late_write_is_excused_where_it_cannot_be_helped() {
+    let late = |at| {
+        let mut record = without_tokens(|first, second| {
+            first.released = None;
+            first.lost = Some(1_000);
+            second.ok = 1_001;
+            second.until = 9_000;
+            second.released = Some(8_000);
+        });
+        access(&mut record, 900, 1, AccessKind::Read);
+        access(&mut record, 1_010, 2, AccessKind::Read);
+        access(&mut record, 1_020, 2, wrote(1));
+        access(&mut record, at, 1, wrote(1));
+        record
+    };
+    let outside = |record: RecordBuilder| {
+        let violation = record.breaks(Check::Counter);
+        assert_eq!(violation.assumption, Assumption::Outside);
+    };
+    // On its way, as the lease ended.
+    outside(late(1_240));
+    late(1_260).breaks_inside(Check::Counter);
+    let mut stopped = late(3_000);
+    stopped.stall(1, 950, 2_990);
+    outside(stopped);
+    let mut another = late(3_000);
+    another.stall(2, 950, 2_990);
+    another.breaks_inside(Check::Counter);
+    // It was there first, and the next one, who had read before, wrote over it.
+    let mut record = late(1_240);
+    access(&mut record, 1_250, 2, AccessKind::Read);
+    access(&mut record, 1_300, 2, wrote(2));
+    outside(record);
+    let mut overwritten = late(1_030);
+    overwritten.history.accesses.swap(2, 3);
+    overwritten.history.accesses[2].at = ms(1_015);
+    overwritten.history.accesses[3].at = ms(1_020);
+    outside(overwritten);
+}
+
+/// There are no notifications, and every waiter polls often.
+#[test]
+fn a_waiter_in_a_dialect_without_hand_over_looks_often() {
+    let waiting = |free: u64| {
+        let mut record = RecordBuilder::new();
+        record.history.dialect = SET_NX_PX;
+        record.wait(3, 1_000, 1_900);
+        record.free(1_100, 1_100 + free);
+        record
+    };
+    waiting(300).breaks_nothing();
+    waiting(400).breaks_inside(Check::Idle);
+}
+
+/// The one that dies between `SETNX` and the expiry leaves a key for ever; the next who asks mends
+/// it, and is not counted among those who break something.
+#[test]
+fn a_key_without_expiry_is_the_scheme_s_as_long_as_it_is_mended() {
+    let server = RedisServer::start();
+    let leave = || server.cli(&["SET", "lock:k1", "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 w9"]);
+    leave();
+    let left = left_behind(&server, Dialect::SetnxExpire);
+    assert_eq!(left.unexpiring, ["lock:k1"]);
+    assert_eq!(left.survivors, [""; 0]);
+
+    leave();
+    let left = left_behind(&server, SET_NX_PX);
+    assert_eq!(left.unexpiring, [""; 0]);
+    assert!(left.survivors.contains(&"lock:k1".to_owned()), "{left:?}");
+}

@@ -1,0 +1,148 @@
+//! Two holders at once, tokens, stale writes and lost updates.
+
+use fault_suite::checks::{Check, Register, lost_updates};
+use fault_suite::event::{Call, Kind};
+use fault_suite::history::{AccessKind, Assumption};
+
+use super::record::{Held, RecordBuilder, both, first, ms, second};
+
+#[test]
+fn one_after_the_other_breaks_nothing() {
+    both(|_, _| {}).breaks_nothing();
+}
+
+#[test]
+fn two_holders_at_once_are_found() {
+    both(|_, second| second.ok = 399).breaks_inside(Check::Exclusion);
+    // The first forgot to release, and its lease was not over.
+    both(|first, second| {
+        first.released = None;
+        first.lost = Some(1_000);
+        second.ok = 999;
+        second.released = Some(1_010);
+    })
+    .breaks_inside(Check::Exclusion);
+}
+
+/// A renewed lease is longer than the first one.
+#[test]
+fn a_renewed_lease_counts() {
+    let mut record = RecordBuilder::new();
+    record.hold(&Held {
+        released: Some(1_600),
+        ..first()
+    });
+    record.step(900, 1, Call::Acquire, Kind::Seen).until = Some(ms(1_900));
+    record.hold(&Held {
+        ok: 1_500,
+        until: 2_400,
+        released: Some(2_000),
+        ..second()
+    });
+    record.breaks_inside(Check::Exclusion);
+}
+
+/// One whose lease ended while it was paused does not know it, and holds nothing.
+#[test]
+fn a_holder_whose_lease_is_over_is_no_holder() {
+    both(|first, second| {
+        first.released = Some(3_000);
+        second.ok = 1_001;
+        second.until = 2_000;
+        second.released = Some(1_900);
+        first.lost = Some(1_100);
+    })
+    .breaks_nothing();
+}
+
+#[test]
+fn an_overlap_where_keys_are_lost_is_nobody_s_promise() {
+    let overlap = || both(|_, second| second.ok = 399);
+    let mut record = overlap();
+    record.fault(300, 350, Assumption::Outside);
+    assert_eq!(
+        record.breaks(Check::Exclusion).assumption,
+        Assumption::Outside
+    );
+    let mut record = overlap();
+    record.fault(300, 350, Assumption::Inside);
+    record.breaks_inside(Check::Exclusion);
+    // The fault was over before the first was granted.
+    let mut record = overlap();
+    record.fault(50, 99, Assumption::Outside);
+    record.breaks_inside(Check::Exclusion);
+    // And here it began only afterwards.
+    let mut record = overlap();
+    record.fault(450, 500, Assumption::Outside);
+    record.breaks_inside(Check::Exclusion);
+}
+
+#[test]
+fn a_token_given_twice_is_found() {
+    both(|_, second| second.token = Some(10)).breaks_inside(Check::Tokens);
+}
+
+#[test]
+fn a_token_that_goes_back_is_found_also_where_keys_are_lost() {
+    let mut record = both(|_, second| {
+        second.asked = 401;
+        second.token = Some(9);
+    });
+    record.fault(300, 350, Assumption::Outside);
+    record.breaks_inside(Check::Tokens);
+}
+
+/// The second was asked for before the first was granted, but it was valid after it.
+#[test]
+fn tokens_follow_the_order_of_the_holds() {
+    both(|_, second| second.token = Some(9)).breaks_inside(Check::Tokens);
+    // Where the second was never valid nothing follows from when it was heard of.
+    both(|_, second| {
+        second.token = Some(9);
+        second.until = 402;
+        second.released = Some(403);
+    })
+    .breaks_nothing();
+}
+
+#[test]
+fn a_stale_write_that_is_accepted_is_found() {
+    let mut record = RecordBuilder::new();
+    record.write(10, 1);
+    record.access(11, AccessKind::Read);
+    record.access(10, AccessKind::StaleWrite { unfenced: 2 });
+    record.write(11, 2);
+    record.breaks_nothing();
+
+    let mut record = RecordBuilder::new();
+    record.write(10, 1);
+    record.access(11, AccessKind::Read);
+    record.write(10, 2);
+    record.breaks_inside(Check::Stale);
+}
+
+#[test]
+fn a_lost_update_of_the_fenced_counter_is_found() {
+    let mut record = RecordBuilder::new();
+    record.write(10, 1);
+    record.write(11, 2);
+    record.write(12, 2);
+    record.write(13, 3);
+    record.breaks_inside(Check::Counter);
+}
+
+#[test]
+fn a_lost_update_of_the_unfenced_counter_is_counted() {
+    let mut record = RecordBuilder::new();
+    record.write(10, 1);
+    record.access(11, AccessKind::Read);
+    let it = AccessKind::Write {
+        fenced: 2,
+        unfenced: 2,
+    };
+    record.access(11, it);
+    record.access(10, AccessKind::StaleWrite { unfenced: 2 });
+    let lost = lost_updates(&record.history.accesses, Register::Unfenced);
+    assert_eq!(lost.len(), 1);
+    record.breaks_nothing();
+}

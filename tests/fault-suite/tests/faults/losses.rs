@@ -1,0 +1,106 @@
+//! Losses of held locks.
+
+use fault_suite::checks::Check;
+use fault_suite::event::{Call, Kind};
+use fault_suite::history::Assumption;
+
+use super::record::{Held, RecordBuilder, first, ms};
+
+#[test]
+fn a_loss_that_is_told_late_or_never_is_found() {
+    let lost_at = |lost| Held {
+        released: None,
+        lost,
+        ..first()
+    };
+    let record = |held: &Held| {
+        let mut record = RecordBuilder::new();
+        record.hold(held);
+        record
+    };
+    record(&lost_at(Some(1_249))).breaks_nothing();
+    record(&lost_at(Some(600))).breaks_nothing();
+    record(&lost_at(Some(1_251))).breaks_inside(Check::Loss);
+    record(&lost_at(None)).breaks_inside(Check::Loss);
+    // A holder that released it meanwhile needs no report.
+    let mut given_up = first();
+    given_up.released = Some(1_200);
+    record(&given_up).breaks_nothing();
+}
+
+#[test]
+fn a_loss_where_nothing_was_broken_is_found() {
+    let lost = || {
+        let mut record = RecordBuilder::new();
+        record.free(0, 2_000);
+        record.hold(&Held {
+            released: None,
+            lost: Some(900),
+            ..first()
+        });
+        record
+    };
+    lost().breaks_inside(Check::Loss);
+    // To ask for much is no excuse.
+    let mut loaded = lost();
+    loaded.fault(300, 800, Assumption::Inside);
+    loaded.history.faults[0].is_load = true;
+    loaded.breaks_inside(Check::Loss);
+
+    let mut broken = lost();
+    broken.fault(300, 800, Assumption::Inside);
+    broken.breaks_nothing();
+    let mut another = lost();
+    another.fault(300, 800, Assumption::Inside);
+    another.history.faults[0].slots = vec![2];
+    another.breaks_inside(Check::Loss);
+    let mut stalled = lost();
+    stalled.stall(1, 300, 800);
+    stalled.breaks_nothing();
+    let mut silent = lost();
+    silent.history.samples.retain(|sample| {
+        let stands_still = ms(200)..ms(600);
+        !stands_still.contains(&sample.from)
+    });
+    silent.breaks_nothing();
+}
+
+#[test]
+fn a_process_that_did_not_run_cannot_be_told() {
+    let mut record = RecordBuilder::new();
+    record.hold(&Held {
+        released: None,
+        lost: Some(3_000),
+        ..first()
+    });
+    record.stall(1, 900, 2_990);
+    record.breaks_nothing();
+
+    let mut killed = RecordBuilder::new();
+    killed.hold(&Held {
+        released: None,
+        ..first()
+    });
+    killed.history.deaths.insert(1, ms(600));
+    killed.breaks_nothing();
+
+    let mut another = RecordBuilder::new();
+    another.hold(&Held {
+        released: None,
+        lost: Some(3_000),
+        ..first()
+    });
+    another.stall(2, 900, 2_990);
+    another.breaks_inside(Check::Loss);
+}
+
+#[test]
+fn a_loss_is_for_ever() {
+    let mut record = RecordBuilder::new();
+    record.hold(&Held {
+        lost: Some(300),
+        ..first()
+    });
+    record.step(350, 1, Call::Acquire, Kind::Seen).until = Some(ms(1_100));
+    record.breaks_inside(Check::Loss);
+}

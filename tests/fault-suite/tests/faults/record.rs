@@ -1,0 +1,191 @@
+//! Records that are written by hand.
+
+use fault_suite::checks::{Check, Violation, check};
+use fault_suite::event::{Call, Event, Kind, Nanos, Stall};
+use fault_suite::history::{
+    Access, AccessKind, Assumption, Fault, History, KeyState, Sample, WAITS,
+};
+
+pub(super) const KEY: &str = "a";
+
+pub(super) const fn ms(millis: u64) -> Nanos {
+    millis * 1_000_000
+}
+
+/// A record record by hand. Times are in milliseconds.
+#[derive(Default)]
+pub(super) struct RecordBuilder {
+    pub(super) history: History,
+    pub(super) holds: u64,
+}
+
+/// A hold that goes well unless something of it is changed.
+pub(super) struct Held {
+    pub(super) worker: u32,
+    pub(super) token: Option<u64>,
+    pub(super) asked: u64,
+    pub(super) ok: u64,
+    pub(super) until: u64,
+    pub(super) released: Option<u64>,
+    pub(super) lost: Option<u64>,
+}
+
+impl RecordBuilder {
+    pub(super) fn new() -> Self {
+        let mut record = Self::default();
+        record.history.ended = ms(60_000);
+        record
+    }
+
+    pub(super) fn step(&mut self, at: u64, worker: u32, call: Call, kind: Kind) -> &mut Event {
+        self.history.events.push(Event {
+            at: ms(at),
+            worker,
+            task: 0,
+            hold: self.holds,
+            call,
+            kind,
+            key: KEY.to_owned(),
+            token: None,
+            until: None,
+            within: None,
+            note: None,
+        });
+        self.history.events.last_mut().unwrap()
+    }
+
+    pub(super) fn hold(&mut self, held: &Held) {
+        self.holds += 1;
+        let worker = held.worker;
+        self.step(held.asked, worker, Call::Acquire, Kind::Invoke);
+        let ok = self.step(held.ok, worker, Call::Acquire, Kind::Ok);
+        ok.token = held.token;
+        ok.until = Some(ms(held.until));
+        if let Some(released) = held.released {
+            self.step(released, worker, Call::Release, Kind::Invoke);
+            self.step(released + 1, worker, Call::Release, Kind::Ok);
+        }
+        if let Some(lost) = held.lost {
+            self.step(lost, worker, Call::Lost, Kind::Ok);
+        }
+    }
+
+    /// One who waits for up to a second.
+    pub(super) fn wait(&mut self, worker: u32, from: u64, to: u64) -> &mut Event {
+        self.holds += 1;
+        let asked = self.step(from, worker, Call::Acquire, Kind::Invoke);
+        asked.within = Some(ms(1_000));
+        asked.note = Some(WAITS.to_owned());
+        self.step(to, worker, Call::Acquire, Kind::Fail)
+    }
+
+    pub(super) fn fault(&mut self, from: u64, to: u64, assumption: Assumption) {
+        self.history.faults.push(Fault {
+            name: "something".to_owned(),
+            from: ms(from),
+            to: ms(to),
+            assumption,
+            is_load: false,
+            slots: Vec::new(),
+        });
+    }
+
+    pub(super) fn stall(&mut self, worker: u32, from: u64, to: u64) {
+        self.history.stalls.push(Stall {
+            worker,
+            from: ms(from),
+            to: ms(to),
+        });
+    }
+
+    pub(super) fn access(&mut self, token: u64, kind: AccessKind) {
+        let at = ms(u64::try_from(self.history.accesses.len()).unwrap());
+        self.history.accesses.push(Access {
+            at,
+            key: KEY.to_owned(),
+            worker: 1,
+            hold: 1,
+            token: Some(token),
+            kind,
+        });
+    }
+
+    pub(super) fn write(&mut self, token: u64, value: u64) {
+        let it = AccessKind::Write {
+            fenced: value,
+            unfenced: value,
+        };
+        self.access(token, it);
+    }
+
+    /// The server said that the key is free, all the time.
+    pub(super) fn free(&mut self, from: u64, to: u64) {
+        for at in (from..to).step_by(40) {
+            self.history.samples.push(Sample {
+                from: ms(at),
+                to: ms(at + 1),
+                key: KEY.to_owned(),
+                state: KeyState::Free,
+            });
+        }
+    }
+
+    pub(super) fn found(mut self) -> Vec<Violation> {
+        self.history.sort();
+        check(&self.history)
+    }
+
+    #[track_caller]
+    pub(super) fn breaks_nothing(self) {
+        assert_eq!(self.found(), []);
+    }
+
+    #[track_caller]
+    pub(super) fn breaks(self, expected: Check) -> Violation {
+        let mut found = self.found();
+        assert_eq!(found.len(), 1, "{found:#?}");
+        let violation = found.remove(0);
+        assert_eq!(violation.check, expected);
+        violation
+    }
+
+    #[track_caller]
+    pub(super) fn breaks_inside(self, expected: Check) {
+        assert_eq!(self.breaks(expected).assumption, Assumption::Inside);
+    }
+}
+
+/// By worker 1, from 100 to 400 ms, of a lease until 1000 ms.
+pub(super) fn first() -> Held {
+    Held {
+        worker: 1,
+        token: Some(10),
+        asked: 90,
+        ok: 100,
+        until: 1_000,
+        released: Some(400),
+        lost: None,
+    }
+}
+
+/// By worker 2, after that one.
+pub(super) fn second() -> Held {
+    Held {
+        worker: 2,
+        token: Some(11),
+        asked: 95,
+        ok: 402,
+        until: 1_400,
+        released: Some(500),
+        lost: None,
+    }
+}
+
+pub(super) fn both(change: impl FnOnce(&mut Held, &mut Held)) -> RecordBuilder {
+    let (mut first, mut second) = (first(), second());
+    change(&mut first, &mut second);
+    let mut record = RecordBuilder::new();
+    record.hold(&first);
+    record.hold(&second);
+    record
+}

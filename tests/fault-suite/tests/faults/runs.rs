@@ -1,0 +1,103 @@
+//! The suite itself, on real processes.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fault_suite::checks::{Register, check, lost_updates};
+use fault_suite::environment::{Environment, ServerSetup};
+use fault_suite::event::now;
+use fault_suite::history::AccessKind;
+use fault_suite::runner::{self, Options};
+use fault_suite::sampler::Sampler;
+use fault_suite::workload::Workload;
+use fault_suite::{dialects, nemesis};
+use lock_core::Dialect;
+use test_support::Random;
+
+const WORKER: &str = env!("CARGO_BIN_EXE_fault-worker");
+
+/// What no lock can prevent, and a fenced resource does: a process is paused, loses its lock, and
+/// writes when it goes on. Should the suite not see it here, it would see nothing.
+#[test]
+fn a_paused_holder_overwrites_what_is_not_fenced() {
+    let worker = Path::new(WORKER);
+    let environment = Environment::start(
+        ServerSetup::Durable,
+        Workload::Late,
+        Dialect::Native,
+        worker,
+        Random::new(1),
+    );
+    let sampler = Sampler::start(&environment);
+    let started = Instant::now();
+    let mut slot = 0;
+    while lost_updates(&environment.accesses(), Register::Unfenced).is_empty() {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "no update was lost, though holders were paused beyond their leases"
+        );
+        slot = (slot + 1) % 4;
+        environment.stop(slot);
+        sleep(Duration::from_millis(1_300));
+        environment.cont(slot);
+        sleep(Duration::from_millis(100));
+    }
+    let history = environment.finish(sampler, now());
+    let refused = history.accesses.iter();
+    let refused = refused.filter(|access| matches!(access.kind, AccessKind::StaleWrite { .. }));
+    assert!(refused.count() > 0, "no write was refused");
+    // The lock itself kept what it promises.
+    assert_eq!(check(&history), []);
+}
+
+#[test]
+fn every_nemesis_has_a_name_of_its_own() {
+    let mut names: Vec<&str> = nemesis::ALL.iter().map(|nemesis| nemesis.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), nemesis::ALL.len());
+}
+
+#[test]
+fn every_dialect_has_a_name_and_a_ttl_and_nemeses() {
+    for dialect in Dialect::ALL {
+        assert_eq!(dialects::named(dialects::name(dialect)), Some(dialect));
+        let step = dialect.capabilities().ttl_step.as_nanos();
+        assert!(
+            dialects::longest_ttl(dialect)
+                .as_nanos()
+                .is_multiple_of(step)
+        );
+        assert!(dialects::longest_ttl(dialect) > Duration::from_secs(1));
+        for nemesis in nemesis::ALL {
+            let promises = nemesis.setup == ServerSetup::Durable;
+            assert!(dialect == Dialect::Native || promises || !nemesis.fits(dialect));
+        }
+    }
+    assert_eq!(dialects::foreign().len(), Dialect::ALL.len() - 1);
+    assert_eq!(dialects::names().len(), Dialect::ALL.len());
+}
+
+/// A quarter of a minute of the suite, with faults of each kind that is within the promises.
+#[test]
+fn a_short_run_breaks_no_promise() {
+    let nemeses = ["client-pause-long", "net-lost-reply", "connections-killed"];
+    let report = runner::run(
+        &Options {
+            seconds: 15,
+            seed: 1,
+            nemeses: nemeses.map(ToOwned::to_owned).to_vec(),
+            dialect: Dialect::Native,
+            workload: None,
+            worker: WORKER.into(),
+            keep: None,
+        },
+        |_| {},
+    );
+    println!("{report}");
+    assert!(report.is_good(), "\n{report}");
+    for name in nemeses {
+        assert!(report.overlapped(name) > 0, "{name} hit nothing");
+    }
+}

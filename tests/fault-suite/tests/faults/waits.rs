@@ -1,0 +1,112 @@
+//! Waiters, and keys that stay.
+
+use fault_suite::checks::Check;
+use fault_suite::event::{Call, Kind, Line, Stall};
+use fault_suite::history::{Assumption, DROPPED};
+
+use super::record::{Held, RecordBuilder, both, first, ms};
+
+#[test]
+fn a_waiter_that_sleeps_while_the_lock_is_free_is_found() {
+    let waiting = |free: u64| {
+        let mut record = RecordBuilder::new();
+        let asked = record.wait(3, 1_000, 6_000).hold;
+        let first = record.history.events.iter_mut();
+        for event in first.filter(|event| event.hold == asked) {
+            event.within = event.within.map(|_| ms(10_000));
+        }
+        record.free(1_500, 1_500 + free);
+        record
+    };
+    waiting(1_200).breaks_nothing();
+    waiting(1_400).breaks_inside(Check::Idle);
+    // Another holder had it in between.
+    let mut record = waiting(1_400);
+    record.hold(&Held {
+        asked: 2_000,
+        ok: 2_100,
+        until: 3_000,
+        released: Some(2_110),
+        ..first()
+    });
+    record.breaks_nothing();
+    // It was cut off, and has to find its way back first.
+    let mut record = waiting(1_400);
+    record.fault(1_000, 1_600, Assumption::Inside);
+    record.breaks_nothing();
+    let mut record = waiting(1_400);
+    record.stall(3, 2_000, 2_200);
+    record.breaks_nothing();
+}
+
+#[test]
+fn a_wait_that_takes_too_long_is_found() {
+    let waited = |to| {
+        let mut record = RecordBuilder::new();
+        record.wait(3, 1_000, to);
+        record
+    };
+    waited(2_249).breaks_nothing();
+    waited(2_251).breaks_inside(Check::Wait);
+    let mut stalled = waited(3_000);
+    stalled.stall(3, 1_100, 1_900);
+    stalled.breaks_nothing();
+    // A dropped one did not wait.
+    let mut dropped = RecordBuilder::new();
+    let end = dropped.wait(3, 1_000, 3_000);
+    end.note = Some(DROPPED.to_owned());
+    end.kind = Kind::Info;
+    dropped.breaks_nothing();
+    // And one without an end waits still.
+    let mut hanging = waited(2_000);
+    hanging.history.events.pop();
+    hanging.breaks_inside(Check::Wait);
+    let mut hung = RecordBuilder::new();
+    hung.history.hung.push(3);
+    hung.breaks_inside(Check::Wait);
+}
+
+#[test]
+fn a_key_that_stays_is_found() {
+    let mut record = RecordBuilder::new();
+    record.history.survivors.push("lock:a".to_owned());
+    record.breaks_inside(Check::Survivor);
+}
+
+/// Nothing follows from an operation whose end is not known.
+#[test]
+fn an_ambiguous_operation_is_neither_done_nor_undone() {
+    let mut record = RecordBuilder::new();
+    record.hold(&first());
+    record.holds += 1;
+    record.step(150, 2, Call::Acquire, Kind::Invoke);
+    record.step(350, 2, Call::Acquire, Kind::Info);
+    let operations = {
+        record.history.sort();
+        record.history.operations()
+    };
+    assert!(
+        operations
+            .iter()
+            .any(|o| o.worker == 2 && o.kind == Kind::Info)
+    );
+    assert_eq!(record.history.held_locks().len(), 1);
+    record.breaks_nothing();
+}
+
+#[test]
+fn a_record_is_read_back_but_for_half_a_line() {
+    let mut record = both(|_, _| {});
+    record.step(700, 1, Call::Renew, Kind::Info).note = Some("no \"answer\"".to_owned());
+    for event in &record.history.events {
+        let line = event.to_line();
+        assert_eq!(Line::parse(&line), Some(Line::Event(event.clone())));
+        assert_eq!(Line::parse(&line[..line.len() - 3]), None);
+    }
+    let stall = Stall {
+        worker: 3,
+        from: 5,
+        to: 9,
+    };
+    assert_eq!(Line::parse(&stall.to_line()), Some(Line::Stall(stall)));
+}

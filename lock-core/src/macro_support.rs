@@ -31,7 +31,7 @@ pub use self::polling::{
     GuardSlot, MapOutcome, OnLost, ReturnOutcome, RunBody, RunBodyThenRelease, guard,
     map_error_with, run_body, run_body_then_release,
 };
-pub use crate::options::Renew;
+pub use crate::protocol::renew::Renew;
 pub use lock_macros::__lock_name;
 pub use tokio::pin;
 

@@ -79,7 +79,7 @@ async fn a_change_that_is_a_loss_is_told() {
     server.cli(&["SET", KEY, "another owner", "PX", "60000"]);
     proxy.resume(transactions);
     let error = releasing.await.unwrap().unwrap_err();
-    assert!(matches!(error, LockError::Lost), "{error}");
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
     assert_eq!(server.cli(&["GET", KEY]).text(), "another owner");
     let recording = monitor.stop();
     let tries = recording

@@ -107,13 +107,13 @@ async fn f38_renewals_outlive_errors_that_pass() {
     let watch = held.watch();
     let is_renewed = async || watch.remaining() > ttl - ms(400);
     for trouble in ["cut", "refused", "restart"] {
-        let failed_before = locks.counts().renewals_failed;
+        let failed_before = locks.stats().renewals_failed;
         match trouble {
             "cut" => proxy.cut_all(),
             "refused" => {
                 proxy.refuse();
                 proxy.cut_all();
-                let failed = || locks.counts().renewals_failed - failed_before;
+                let failed = || locks.stats().renewals_failed - failed_before;
                 eventually_async(SOON, async || failed() >= 2).await;
                 proxy.forward();
             }
@@ -281,12 +281,18 @@ async fn f42_the_holder_is_told_and_the_body_dropped() {
         std::future::pending::<()>().await;
     };
     let outcome = in_time(ttl / 3, locks.lock(NAME).ttl(ttl).run(body)).await;
-    assert!(matches!(outcome, Err(LockError::Lost)), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(LockError::Lost { .. })),
+        "{outcome:?}"
+    );
     assert!(dropped.swap(false, Ordering::AcqRel));
 
     let flag = Flag(Arc::clone(&dropped));
     let outcome = in_time(ttl / 3, robbed(&locks, &server, flag)).await;
-    assert!(matches!(outcome, Err(LockError::Lost)), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(LockError::Lost { .. })),
+        "{outcome:?}"
+    );
     assert!(dropped.load(Ordering::Acquire));
 
     let held = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
@@ -297,7 +303,7 @@ async fn f42_the_holder_is_told_and_the_body_dropped() {
         .await
         .unwrap()
         .unwrap();
-    assert!(matches!(held.release().await, Err(LockError::Lost)));
+    assert!(matches!(held.release().await, Err(LockError::Lost { .. })));
     assert_nothing_left(&server, &locks).await;
 }
 
@@ -321,9 +327,15 @@ async fn f43_a_task_that_waits_for_itself_is_told_at_once() {
     let body = async |_: &LockGuard| {
         let inner = clone.lock(NAME).wait(LONG);
         let error = in_time(Duration::ZERO, inner.clone().acquire()).await;
-        assert!(matches!(error, Err(LockError::WouldDeadlock)), "{error:?}");
+        assert!(
+            matches!(error, Err(LockError::WouldDeadlock { .. })),
+            "{error:?}"
+        );
         let error = in_time(Duration::ZERO, inner.clone().run(async |_| ())).await;
-        assert!(matches!(error, Err(LockError::WouldDeadlock)), "{error:?}");
+        assert!(
+            matches!(error, Err(LockError::WouldDeadlock { .. })),
+            "{error:?}"
+        );
         let none = in_time(Duration::ZERO, inner.clone().try_acquire()).await;
         assert!(none.unwrap().is_none());
         let other = clone.lock("other").wait(LONG).acquire().await;
@@ -336,9 +348,9 @@ async fn f43_a_task_that_waits_for_itself_is_told_at_once() {
     assert!(error.holder().expect("it was seen").is_this_process());
 
     let error = in_time(Duration::ZERO, nested(&locks, 0)).await.unwrap();
-    assert!(matches!(error, LockError::WouldDeadlock), "{error}");
+    assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");
     let outcome = in_time(Duration::ZERO, nested(&locks, 1)).await;
-    assert!(matches!(outcome, Err(LockError::WouldDeadlock)));
+    assert!(matches!(outcome, Err(LockError::WouldDeadlock { .. })));
 
     let inside = AtomicBool::new(false);
     let section = async |_: &LockGuard| {
@@ -399,7 +411,7 @@ fn f45_after_a_fork_nonces_differ_and_the_manager_refuses() {
     let server = RedisServer::start();
     let shim = Shim::fork();
     let process = helper!("lock-holder")
-        .env("LOCK_URL", server.url())
+        .env("DISTRIBUTED_LOCK_URL", server.url())
         .preload(&shim)
         .arg("fork")
         .arg(HELD.to_string())

@@ -12,7 +12,7 @@ fn what_a_child_drops_hangs_nothing() {
     let server = RedisServer::start();
     let shim = Shim::fork();
     let process = helper!("lock-holder")
-        .env("LOCK_URL", server.url())
+        .env("DISTRIBUTED_LOCK_URL", server.url())
         .preload(&shim)
         .arg("fork-busy")
         .arg(CHILDREN.to_string())

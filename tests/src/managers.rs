@@ -27,9 +27,12 @@ pub async fn connect_to(url: &str) -> LockManager {
     LockManager::connect(url).await.unwrap()
 }
 
-/// Connects a manager with the default settings to the server that `LOCK_URL` names.
+/// Connects a manager with the default settings to the server that `DISTRIBUTED_LOCK_URL` names.
 pub async fn connect_to_env() -> LockManager {
-    connect_to(&std::env::var("LOCK_URL").expect("LOCK_URL names the server")).await
+    connect_to(
+        &std::env::var("DISTRIBUTED_LOCK_URL").expect("DISTRIBUTED_LOCK_URL names the server"),
+    )
+    .await
 }
 
 /// Connects a manager with this command timeout to a URL.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::options::Options;
 use crate::error::LockError;
 use crate::guard::LockGuard;
-use crate::key::LockName;
 use crate::manager::LockManager;
-use crate::shared::check_runtime;
+use crate::protocol::key::LockName;
+use crate::runtime::inner::check_runtime;
 
 /// Takes the manager of `manager = ..`.
 #[must_use]
@@ -27,7 +27,7 @@ pub struct AcquireFuture(pub(super) BoxFuture<Result<LockGuard, LockError>>);
 /// Acquires the lock of an annotated function.
 pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -> AcquireFuture {
     AcquireFuture(Box::pin(async move {
-        if let Some(fault) = name.fault() {
+        if let Some(fault) = name.invalid_reason() {
             return Err(LockError::invalid_name(&name, fault));
         }
         let (manager, spent) = match manager {

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use crate::key::{LockName, NameFault};
+use crate::protocol::key::{InvalidNameReason, LockName};
 
 /// One byte more than the longest name. A longer name is invalid, so it is not written to its end.
 const LONGER_THAN_ANY_NAME: usize = 1025;
@@ -44,10 +44,10 @@ pub fn name_from_template(parts: &[NamePart<'_>]) -> LockName {
                     break;
                 }
                 let fault = if written.is_err() {
-                    NameFault::BrokenValue
+                    InvalidNameReason::BrokenValue
                 } else if name.0.len() == before {
                     // Otherwise all calls with an empty value would share one lock by mistake.
-                    NameFault::EmptyValue
+                    InvalidNameReason::EmptyValue
                 } else {
                     continue;
                 };
@@ -84,7 +84,7 @@ impl<N: Into<LockName>> IntoLockName for N {
 pub fn name_from_expression(name: impl IntoLockName, parameters: &[&str]) -> LockName {
     let name = name.into_lock_name();
     if contains_placeholder(name.as_str(), parameters) {
-        return LockName::invalid(name.as_str(), NameFault::UnexpandedTemplate);
+        return LockName::invalid(name.as_str(), InvalidNameReason::UnexpandedTemplate);
     }
     name
 }
@@ -109,14 +109,14 @@ fn contains_placeholder(name: &str, parameters: &[&str]) -> bool {
 /// in its text, and values are encoded. An invalid tag or name stays invalid.
 #[must_use]
 pub fn name_with_hash_tag(tag: LockName, name: LockName) -> LockName {
-    if tag.fault().is_some() {
+    if tag.invalid_reason().is_some() {
         return tag;
     }
-    if name.fault().is_some() {
+    if name.invalid_reason().is_some() {
         return name;
     }
     if name.as_str().is_empty() {
-        return LockName::invalid("", NameFault::Empty);
+        return LockName::invalid("", InvalidNameReason::Empty);
     }
     format!("{{{tag}}}:{name}").into()
 }
@@ -159,7 +159,7 @@ mod tests {
 
     fn written(parts: &[NamePart<'_>]) -> String {
         let name = name_from_template(parts);
-        assert_eq!(name.fault(), None);
+        assert_eq!(name.invalid_reason(), None);
         name.as_str().to_owned()
     }
 
@@ -249,9 +249,12 @@ mod tests {
     #[test]
     fn empty_value_and_failed_display_have_different_errors() {
         let empty = name_from_template(&[NamePart::Text("a:"), NamePart::Value(&"")]);
-        assert_eq!(empty.fault(), Some(NameFault::EmptyValue));
+        assert_eq!(empty.invalid_reason(), Some(InvalidNameReason::EmptyValue));
         let broken = name_from_template(&[NamePart::Text("a:"), NamePart::Value(&Broken)]);
-        assert_eq!(broken.fault(), Some(NameFault::BrokenValue));
+        assert_eq!(
+            broken.invalid_reason(),
+            Some(InvalidNameReason::BrokenValue)
+        );
         for name in [empty, broken] {
             assert_eq!(name.as_str(), "a:{}");
         }
@@ -277,17 +280,26 @@ mod tests {
     fn hash_tag_is_added_before_the_name() {
         let tagged = |tag: &str, name: &str| name_with_hash_tag(tag.into(), name.into());
         assert_eq!(tagged("a", "b").as_str(), "{a}:b");
-        assert_eq!(tagged("a", "").fault(), Some(NameFault::Empty));
-        let empty = || LockName::invalid("{}", NameFault::EmptyValue);
-        let fault = Some(NameFault::EmptyValue);
-        assert_eq!(name_with_hash_tag(empty(), "b".into()).fault(), fault);
-        assert_eq!(name_with_hash_tag("a".into(), empty()).fault(), fault);
+        assert_eq!(
+            tagged("a", "").invalid_reason(),
+            Some(InvalidNameReason::Empty)
+        );
+        let empty = || LockName::invalid("{}", InvalidNameReason::EmptyValue);
+        let fault = Some(InvalidNameReason::EmptyValue);
+        assert_eq!(
+            name_with_hash_tag(empty(), "b".into()).invalid_reason(),
+            fault
+        );
+        assert_eq!(
+            name_with_hash_tag("a".into(), empty()).invalid_reason(),
+            fault
+        );
     }
 
     #[test]
     fn unexpanded_template_is_no_name() {
         let parameters = ["id", "self", "order"];
-        let refused = Some(NameFault::UnexpandedTemplate);
+        let refused = Some(InvalidNameReason::UnexpandedTemplate);
         for text in [
             "order:{id}",
             "{id}",
@@ -300,7 +312,7 @@ mod tests {
             "{{id}}",
         ] {
             assert_eq!(
-                name_from_expression(text, &parameters).fault(),
+                name_from_expression(text, &parameters).invalid_reason(),
                 refused,
                 "{text}"
             );
@@ -316,12 +328,12 @@ mod tests {
             "",
         ] {
             assert_eq!(
-                name_from_expression(text, &parameters).fault(),
+                name_from_expression(text, &parameters).invalid_reason(),
                 None,
                 "{text}"
             );
             assert_eq!(name_from_expression(text, &[]).as_str(), text);
         }
-        assert_eq!(name_from_expression("{id}", &[]).fault(), None);
+        assert_eq!(name_from_expression("{id}", &[]).invalid_reason(), None);
     }
 }

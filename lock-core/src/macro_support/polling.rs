@@ -6,10 +6,10 @@ use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 
 use super::acquire::{AcquireFuture, BoxFuture};
+use crate::backend::ReleaseOutcome;
 use crate::error::LockError;
 use crate::guard::{self, LockGuard, Lost};
-use crate::nesting::Entered;
-use crate::shared::Ended;
+use crate::runtime::reentrancy::BodyScope;
 
 /// The place of the guard of one call. The body may borrow the guard, so the place outlives the
 /// body.
@@ -17,7 +17,7 @@ use crate::shared::Ended;
 pub struct GuardSlot {
     guard: OnceLock<LockGuard>,
     /// The outcome of the release. The drop of the guard needs it.
-    released: OnceLock<Ended>,
+    released: OnceLock<ReleaseOutcome>,
 }
 
 impl GuardSlot {
@@ -36,7 +36,7 @@ impl Drop for GuardSlot {
         if let Some(guard) = self.guard.get_mut()
             && let Some(released) = self.released.take()
         {
-            guard.settle(released);
+            guard.finish_release(&released);
         }
     }
 }
@@ -73,7 +73,7 @@ enum CallStage<'a> {
     Acquiring(AcquireFuture),
     /// The loss is `None` with `on_lost = continue`.
     Held(&'a LockGuard, Option<Lost>),
-    Releasing(BoxFuture<Option<Ended>>),
+    Releasing(BoxFuture<Option<ReleaseOutcome>>),
     Done,
 }
 
@@ -120,7 +120,7 @@ impl<'a> CallProgress<'a> {
     }
 
     /// Acquires the lock. Then enters its scope for one poll of the body, unless the lock is lost.
-    fn poll_enter(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entered, LockError>> {
+    fn poll_enter(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyScope, LockError>> {
         if let CallStage::Acquiring(acquire) = &mut self.stage {
             let acquired = ready!(acquire.0.as_mut().poll(cx));
             self.stage = CallStage::Done;
@@ -136,8 +136,9 @@ impl<'a> CallProgress<'a> {
         if let Some(lost) = lost
             && Pin::new(lost).poll(cx).is_ready()
         {
+            let error = guard.lost_error();
             self.stage = CallStage::Done;
-            return Poll::Ready(Err(LockError::Lost));
+            return Poll::Ready(Err(error));
         }
         Poll::Ready(Ok(guard.enter()))
     }
@@ -149,9 +150,9 @@ impl<'a> CallProgress<'a> {
             self.stage = CallStage::Releasing(Box::pin(release));
         }
         if let CallStage::Releasing(release) = &mut self.stage {
-            if let Some(ended) = ready!(release.as_mut().poll(cx)) {
+            if let Some(outcome) = ready!(release.as_mut().poll(cx)) {
                 // A lock is released only once, so the cell is empty.
-                drop(self.slot.released.set(ended));
+                let _is_first = self.slot.released.set(outcome);
             }
             self.stage = CallStage::Done;
         }
@@ -288,7 +289,7 @@ mod tests {
     use super::super::options::Options;
     use super::*;
     use crate::manager::LockManager;
-    use crate::options::Renew;
+    use crate::protocol::renew::Renew;
 
     struct Dropped<'a>(&'a AtomicBool);
 
@@ -326,7 +327,7 @@ mod tests {
             assert!(!dropped.load(Ordering::SeqCst), "the caller drops it");
             outcome
         };
-        assert!(matches!(outcome, Err(LockError::Lost)));
+        assert!(matches!(outcome, Err(LockError::Lost { .. })));
         assert!(dropped.load(Ordering::SeqCst));
     }
 

@@ -3,13 +3,18 @@
 use test_support::fixtures::{SOON, all_keys};
 use test_support::{Helper, RedisServer};
 
-/// The attribute's answer in a process with this LOCK_URL, or none.
+/// The attribute's answer in a process with this DISTRIBUTED_LOCK_URL, or none.
 fn ask(url: Option<&str>) -> String {
     let worker = env!("CARGO_BIN_EXE_lock-worker");
-    let without = Helper::new("env").arg("-u").arg("LOCK_URL").arg(worker);
+    let without = Helper::new("env")
+        .arg("-u")
+        .arg("DISTRIBUTED_LOCK_URL")
+        .arg(worker);
     let asking = match url {
         None => without.arg("call"),
-        Some(url) => Helper::new(worker).env("LOCK_URL", url).arg("call"),
+        Some(url) => Helper::new(worker)
+            .env("DISTRIBUTED_LOCK_URL", url)
+            .arg("call"),
     };
     let process = asking.spawn();
     assert!(process.wait(SOON).success());
@@ -22,7 +27,7 @@ fn neither_a_manager_nor_a_url() {
     let said = ask(None);
     assert!(said.contains("LockManager::connect(url)"), "{said}");
     assert!(said.contains("install_global()"), "{said}");
-    assert!(said.contains("LOCK_URL"), "{said}");
+    assert!(said.contains("DISTRIBUTED_LOCK_URL"), "{said}");
 }
 
 #[test]

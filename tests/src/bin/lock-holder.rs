@@ -20,7 +20,7 @@
 //! - `shut-down` calls on the handle of a runtime that was shut down, of each flavor, and writes the
 //!   outcomes, `{"shut_down": [..]}`.
 //!
-//! The server is the one that `LOCK_URL` names.
+//! The server is the one that `DISTRIBUTED_LOCK_URL` names.
 
 use std::fmt::Debug;
 use std::future::Future;

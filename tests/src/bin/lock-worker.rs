@@ -10,7 +10,7 @@
 //! - `call` calls a function with the attribute once, and writes `{"done": true}` or
 //!   `{"error": MESSAGE}`.
 //!
-//! The server is the one that `LOCK_URL` names.
+//! The server is the one that `DISTRIBUTED_LOCK_URL` names.
 
 use std::fs;
 use std::path::{Path, PathBuf};

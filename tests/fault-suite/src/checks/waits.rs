@@ -63,7 +63,7 @@ fn free_times<'a>(history: &'a History, holds: &[HeldLock]) -> Vec<(&'a str, Nan
 ///
 /// [`DeadlineGetset`]: lock_core::Dialect::DeadlineGetset
 fn allowed_idle(able: Capabilities, waiting: u32) -> Duration {
-    let look = if able.hand_over {
+    let look = if able.handover {
         POLL_CAP.max(POLL_CAP_EACH * waiting)
     } else {
         POLL_INTERVAL

@@ -200,7 +200,7 @@ impl Task {
         match outcome {
             // Whether the release went well is only traced.
             Ok(_) => log.noted(Call::Release, Kind::Info, "by `run`"),
-            Err(LockError::Lost) if began => log.step(Call::Lost, Kind::Ok),
+            Err(LockError::Lost { .. }) if began => log.step(Call::Lost, Kind::Ok),
             Err(error) => self.refused(log, &error).await,
         }
     }

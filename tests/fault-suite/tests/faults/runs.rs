@@ -61,7 +61,7 @@ fn every_nemesis_has_a_name_of_its_own() {
 
 #[test]
 fn every_dialect_has_a_name_and_a_ttl_and_nemeses() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         assert_eq!(dialects::named(dialects::name(dialect)), Some(dialect));
         let step = dialect.capabilities().ttl_step.as_nanos();
         assert!(

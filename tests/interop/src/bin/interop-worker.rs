@@ -6,17 +6,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use interop::worker::{self, WorkerConfig};
-use lock_core::{Dialect, LockManager, ReleaseBy};
+use lock_core::{Dialect, Handover, LockManager, ReleaseMethod};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let dialect = dialect(&env("DIALECT"));
-    let shares = dialect == Dialect::Native && env("SHARE") != "0";
+    let handover = if dialect == Dialect::Native && env("SHARE") != "0" {
+        Handover::YieldToOthers
+    } else {
+        Handover::Immediate
+    };
     let builder = LockManager::builder()
         .dialect(dialect)
         // As fast as the others, who would have nearly all turns else.
         .retry_interval(Duration::from_millis(20))
-        .share_with_others(shares);
+        .handover(handover);
     let url = format!("redis://127.0.0.1:{}", env("REDIS_PORT"));
     // The key is named in full, so that other clients and this one mean the same.
     let locks = builder.prefix("").connect(&url).await;
@@ -37,10 +41,10 @@ fn dialect(name: &str) -> Dialect {
         "deadline-getset" => Dialect::DeadlineGetset,
         "lua-setnx-expire" => Dialect::LuaSetnxExpire,
         "set-nx-px" => Dialect::SetNxPx {
-            release: ReleaseBy::Script,
+            release: ReleaseMethod::Script,
         },
         "watch-multi" => Dialect::SetNxPx {
-            release: ReleaseBy::WatchMulti,
+            release: ReleaseMethod::WatchMulti,
         },
         other => panic!("no dialect `{other}`"),
     }

@@ -2,6 +2,7 @@
 
 use lock_core::{LockManager, LockManagerBuilder};
 use test_support::RedisServer;
+use tests::one_attempt;
 
 mod background;
 mod bad_input;
@@ -32,5 +33,5 @@ async fn connect(server: &RedisServer) -> LockManager {
 /// As [`connect`], with other settings.
 async fn connect_with(builder: LockManagerBuilder, url: &str) -> LockManager {
     probe::install();
-    builder.connect(url).await.unwrap()
+    one_attempt(builder).connect(url).await.unwrap()
 }

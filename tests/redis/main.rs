@@ -9,6 +9,7 @@ mod bad_input;
 mod cancellation;
 mod commands;
 mod connecting;
+mod default_wait;
 mod foreign_clients;
 mod foreign_code;
 mod foreign_keys;

@@ -48,7 +48,7 @@ pub async fn connect_to_env() -> LockManager {
 
 /// Connects a manager with this command timeout to a URL.
 pub async fn connect_with_timeout(url: &str, timeout: Duration) -> LockManager {
-    let builder = LockManager::builder().command_timeout(timeout);
+    let builder = one_attempt(LockManager::builder()).command_timeout(timeout);
     builder.connect(url).await.unwrap()
 }
 

@@ -9,7 +9,7 @@ use test_support::fixtures::{AT_ONCE, SOON};
 use tests::{Waiter, poll_once, shut_down};
 use tokio::task::JoinSet;
 
-use crate::subject::{NAME, Subject, WAIT, free_within, granted_at_once, granted_within};
+use crate::subject::{NAME, Subject, WAIT, free_within, granted_at_once, granted_within, within};
 
 /// The holder's release is the waiter's grant.
 pub(crate) async fn one_who_waits_gets_it(s: &Subject) {

@@ -47,3 +47,8 @@ pub fn end(result: Result<(), Box<dyn Error>>) -> ExitCode {
     }
     ExitCode::FAILURE
 }
+
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -167,7 +167,7 @@ pub(crate) enum WireNotification {
 impl WireNotification {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(' ');
-        let push = match parts.next()? {
+        let notification = match parts.next()? {
             "g" => Self::Grant {
                 owner_id: OwnerId::parse(parts.next()?)?,
                 token: parts.next()?.parse().ok()?,
@@ -181,7 +181,7 @@ impl WireNotification {
             },
             _ => return None,
         };
-        parts.next().is_none().then_some(push)
+        parts.next().is_none().then_some(notification)
     }
 }
 
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn notifications_print_and_parse() {
         let owner_id = OwnerId::from_number(3);
-        for push in [
+        for notification in [
             WireNotification::Grant {
                 owner_id,
                 token: FencingToken::new(u64::MAX >> 1),
@@ -326,7 +326,10 @@ mod tests {
                 holder_ms: 0,
             },
         ] {
-            assert_eq!(WireNotification::parse(&push.to_string()), Some(push));
+            assert_eq!(
+                WireNotification::parse(&notification.to_string()),
+                Some(notification)
+            );
         }
         for bad in [
             "",

@@ -15,10 +15,13 @@ pub use self::backend::{BackendError, BackendErrorKind};
 
 /// Why a lock was not acquired, or was lost.
 ///
-/// There are three groups: the lock is held ([`Contended`](Self::Contended),
-/// [`Timeout`](Self::Timeout)), the server failed ([`Backend`](Self::Backend)), and the call was
-/// refused (all other variants). Only the first group means that another holder has the lock. No
-/// error means that the caller may continue without the lock.
+/// - Another holder has the lock: [`Contended`](Self::Contended) and [`Timeout`](Self::Timeout).
+/// - The server failed: [`Backend`](Self::Backend).
+/// - The lock was held and was lost: [`Lost`](Self::Lost).
+/// - The call was refused: all other variants.
+///
+/// Only the first group means that another caller does the work. After each of these errors the
+/// caller does not have the lock and must not continue as if it had.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {

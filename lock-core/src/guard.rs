@@ -57,8 +57,8 @@ impl LockGuard {
     /// Returns how long the lock is certainly held from now on without a renewal. Returns zero when the
     /// lock is lost.
     ///
-    /// In memory the lock needs no renewal; without a [`max_hold`](crate::LockRequest::max_hold) this is
-    /// always the ttl.
+    /// In memory, a lock that is renewed and has no [`max_hold`](crate::LockRequest::max_hold) is held
+    /// as long as the guard exists. For such a lock this is the ttl.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.held().remaining()

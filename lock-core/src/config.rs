@@ -9,15 +9,15 @@ use crate::protocol::key::{InvalidNameReason, MAX_PREFIX};
 use crate::protocol::ttl::{DEFAULT_TTL, Ttl};
 use crate::protocol::wire::{tidy, tidy_label};
 
-/// What a release does when other clients may wait for the same key.
+/// What a release does when clients of other libraries may wait for the same key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Handover {
-    /// Gives the lock to the next waiter of this library in the same step.
+    /// Gives the lock to the next waiter of this library in the same step as the release.
     #[default]
     Immediate,
-    /// Leaves the key free for 20 ms first, so that clients of other libraries, which poll for a
-    /// free key, get the lock too. Each release then costs the waiters these 20 ms.
+    /// Leaves the key free for 20 ms first, so that clients of other libraries, which poll for a free
+    /// key, get the lock too. Each release then delays the waiters of this library by 20 ms.
     YieldToOthers,
 }
 
@@ -35,18 +35,19 @@ pub(crate) struct ManagerConfig {
     pub(crate) retry_interval: Duration,
 }
 
-/// Long enough for a queue of short sections, short enough for a user who waits for a reply.
+/// Long enough for a queue of short sections, and short enough for a user who waits for a reply.
 pub(crate) const DEFAULT_WAIT: Duration = Duration::from_secs(5);
-/// A round trip takes a millisecond or two: a server that needs a second is as good as down.
+/// A round trip takes one or two milliseconds. A server that needs a second is as good as down.
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
-/// No reply can arrive in less.
+/// No reply can arrive faster.
 const MIN_COMMAND_TIMEOUT: Duration = Duration::from_millis(1);
-/// Process managers kill a process 10 to 30 s after they stop it. This leaves time for the rest.
+/// Process managers kill a process 10 to 30 s after they ask it to stop. This leaves time for the
+/// rest of the shutdown.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a key with waiters stays free under [`Handover::YieldToOthers`].
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
-/// Shorter than the pauses of other libraries (redsync 50 to 250 ms, redis-py 100 ms), so that
-/// waiters of this library get their share, and long enough for a server to serve hundreds of them.
+/// Shorter than the retry intervals of other libraries (redsync 50 to 250 ms, redis-py 100 ms), so
+/// that waiters of this library get their share. Long enough for a server to serve hundreds of them.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// More frequent polls would load the server without a benefit.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
@@ -68,7 +69,7 @@ impl Default for ManagerConfig {
 }
 
 impl ManagerConfig {
-    /// Checks all settings. A manager is only made of valid ones.
+    /// Checks all settings. A manager is only made from valid settings.
     pub(crate) fn check(&self) -> Result<(), LockError> {
         self.check_prefix()?;
         let (ttl, dialect) = (self.default_ttl, self.dialect);
@@ -94,7 +95,7 @@ impl ManagerConfig {
         Err(LockError::InvalidName { name, reason })
     }
 
-    /// For how long a released key with waiters stays free.
+    /// How long a released key with waiters stays free for clients of other libraries.
     pub(crate) fn grace(&self) -> Duration {
         match self.handover {
             Handover::Immediate => Duration::ZERO,
@@ -115,14 +116,14 @@ fn at_least(setting: &'static str, value: Duration, min: Duration) -> Result<(),
     })
 }
 
-/// Host and process id: what an operator needs to find a holder.
+/// Host and process id, so that an operator can find a holder.
 fn default_label() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .or_else(|| std::env::var("HOSTNAME").ok())
         .or_else(|| std::env::var("COMPUTERNAME").ok());
     let host = host.as_deref().map_or("host", str::trim);
-    // The process id stands last, and must not be cut off.
+    // The process id comes last, and the cut at the label's limit must not remove it.
     let host: String = host.chars().take(40).collect();
     tidy_label(&format!("{host}:{}", std::process::id()))
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, and who is at fault.
+//! The errors of this library, and the cause of each.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,42 +13,50 @@ pub(crate) mod foreign_key;
 
 pub use self::backend::{BackendError, BackendErrorKind};
 
-/// Why there is no lock, or no longer one.
+/// Why a lock was not acquired, or was lost.
 ///
-/// Busy ([`Contended`](Self::Contended), [`Timeout`](Self::Timeout)), down
-/// ([`Backend`](Self::Backend)) and refused (all others) are never confused: treat only the
-/// first as "somebody else does it", and none as "go on without the lock".
+/// - Another holder has the lock: [`Contended`](Self::Contended) and [`Timeout`](Self::Timeout).
+/// - The server failed: [`Backend`](Self::Backend).
+/// - The lock was held and was lost: [`Lost`](Self::Lost).
+/// - The call was refused: all other variants.
+///
+/// Only the first group means that another caller does the work. After each of these errors the
+/// caller does not have the lock and must not continue as if it had.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Somebody holds the lock, and the request was not to wait.
+    /// Another holder has the lock, and the request did not wait.
     #[error(
-        "lock `{}` is busy{}; try later, or say how long to `wait`", escaped(key), about(holder.as_ref())
+        "lock `{}` is busy{}; try later, or set a longer `wait`", escaped(key), about(holder.as_ref())
     )]
     #[non_exhaustive]
     Contended {
         /// The lock's key.
         key: Arc<str>,
-        /// Who holds it, when that is known.
+        /// The holder, if it is known.
         holder: Option<Holder>,
     },
-    /// The lock was not free within the wait.
+    /// Another holder had the lock for the whole wait.
     #[error(
-        "lock `{}` was not free within {}{}", escaped(key), rounded(*waited), about(holder.as_ref())
+        "lock `{}` was not free within {}{}; try later, or set a longer `wait`",
+        escaped(key),
+        rounded(*waited),
+        about(holder.as_ref())
     )]
     #[non_exhaustive]
     Timeout {
         /// The lock's key.
         key: Arc<str>,
-        /// How long was waited.
+        /// How long the call waited.
         waited: Duration,
-        /// Who holds it, when that is known.
+        /// The holder, if it is known.
         holder: Option<Holder>,
     },
-    /// The lock was held and was lost: its lease ended, or its key was removed. What the body did
-    /// until then is not undone.
+    /// The lock was held and was lost: its lease ended, or its key was removed. The effects of the
+    /// body up to the loss remain.
     #[error(
-        "lock `{}` was lost while it was held: its lease ended or its key was removed",
+        "lock `{}` was lost while it was held: its lease ended or its key was removed; \
+         check the work that was done under it",
         escaped(key)
     )]
     #[non_exhaustive]
@@ -56,11 +64,11 @@ pub enum LockError {
         /// The lock's key.
         key: Arc<str>,
     },
-    /// The task holds this lock already, in a body of [`run`](crate::LockRequest::run) or of the
-    /// attribute, and would wait for itself for ever.
+    /// The call runs in a body of [`run`](crate::LockRequest::run) or of the attribute that holds the
+    /// same lock. The task would wait for itself for ever.
     #[error(
         "this task already holds lock `{}` and would wait for itself for ever; \
-         pass the guard on, or use another name",
+         pass the guard to this code, or use another name",
         escaped(key)
     )]
     #[non_exhaustive]
@@ -68,31 +76,28 @@ pub enum LockError {
         /// The lock's key.
         key: Arc<str>,
     },
-    /// The key holds something that is no lock with an expiry, or a lock of a dialect that the
-    /// one in use cannot share it with. It is left as it is, and never taken over.
-    #[error(
-        "key `{}` holds {found}, which is no lock for us; {advice}",
-        escaped(key)
-    )]
+    /// The key holds a value that is not a lock with an expiry, or a lock in a dialect that cannot
+    /// share a key with the dialect of the request. The key is not changed and never taken over.
+    #[error("key `{}` holds {found}, and cannot be locked; {advice}", escaped(key))]
     #[non_exhaustive]
     ForeignKey {
         /// The key.
         key: Arc<str>,
-        /// What stands there.
+        /// The value that the key holds.
         found: Arc<str>,
         /// What to do about it.
         advice: Arc<str>,
     },
-    /// The dialect cannot do what was asked of it.
+    /// The dialect does not support a setting of the manager or of the request.
     #[error("invalid use of `Dialect::{dialect}`: {reason}")]
     #[non_exhaustive]
     InvalidDialect {
         /// The dialect.
         dialect: Dialect,
-        /// What it cannot do.
+        /// What the dialect does not support.
         reason: InvalidDialectReason,
     },
-    /// The name cannot be a lock's name.
+    /// The name is not a valid name of a lock.
     #[error("invalid lock name `{}`: {reason}", escaped(name))]
     #[non_exhaustive]
     InvalidName {
@@ -105,7 +110,7 @@ pub enum LockError {
     #[error("invalid ttl {ttl:?}: use at least 100 ms and at most 24 h")]
     #[non_exhaustive]
     InvalidTtl {
-        /// What was asked for.
+        /// The ttl that was requested.
         ttl: Duration,
     },
     /// A setting of the manager is out of range.
@@ -123,43 +128,43 @@ pub enum LockError {
     #[error("invalid renewal interval {every:?}: use at least 10 ms and at most half of the ttl")]
     #[non_exhaustive]
     InvalidRenewal {
-        /// What was asked for.
+        /// The interval that was requested.
         every: Duration,
     },
     /// The longest hold does not fit the ttl, or the lock is not renewed.
-    #[error("invalid longest hold {longest:?}: use more than the ttl, and let the lock be renewed")]
+    #[error("invalid `max_hold` {longest:?}: use more than the ttl, without `Renew::Never`")]
     #[non_exhaustive]
     InvalidMaxHold {
-        /// What was asked for.
+        /// The longest hold that was requested.
         longest: Duration,
     },
     /// The shortest hold does not fit the ttl.
-    #[error("invalid shortest hold {shortest:?}: use less than the ttl")]
+    #[error("invalid `min_hold` {shortest:?}: use less than the ttl")]
     #[non_exhaustive]
     InvalidMinHold {
-        /// What was asked for.
+        /// The shortest hold that was requested.
         shortest: Duration,
     },
-    /// No manager is there to ask.
+    /// No manager is installed, and the environment variable `DISTRIBUTED_LOCK_URL` is not set.
     #[error(
         "no lock manager is configured: call `LockManager::connect(url).await?.install_global()?` \
-         when the program starts, or set the environment variable DISTRIBUTED_LOCK_URL; a task that is spawned \
-         inside of `LockManager::scope` is not in that scope: give it one of its own"
+         when the program starts, or set the environment variable DISTRIBUTED_LOCK_URL; a task that is \
+         spawned inside `LockManager::scope` is outside that scope and needs its own `scope`"
     )]
     NotConfigured,
-    /// The call was not made on a tokio runtime, or on one that is shutting down.
+    /// The call ran outside of a tokio runtime, or on a runtime that is shutting down.
     #[error(
-        "there is no tokio runtime here, or it is shutting down: call it from a task, or inside of \
+        "there is no tokio runtime here, or it is shutting down; make the call in a task, or inside \
          `Runtime::block_on` or `Runtime::enter`"
     )]
     NoRuntime,
-    /// A global manager is there already.
-    #[error("a global lock manager is already installed; install one, once")]
+    /// A global manager is already installed.
+    #[error("a global lock manager is already installed; call `install_global` only once")]
     AlreadyInstalled,
     /// The process was forked after the manager was made.
     #[error("the process was forked after this lock manager was made; make a new one in the child")]
     Forked,
-    /// The server could not be asked, or could not answer.
+    /// The server failed or refused, or the client could not reach it.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
@@ -176,7 +181,7 @@ impl LockError {
         }
     }
 
-    /// Whether the lock is with somebody else: [`Contended`](Self::Contended) or
+    /// Returns whether another holder has the lock: [`Contended`](Self::Contended) or
     /// [`Timeout`](Self::Timeout).
     #[must_use]
     pub fn is_contended(&self) -> bool {
@@ -189,17 +194,18 @@ impl LockError {
         matches!(self, Self::Lost { .. })
     }
 
-    /// Returns whether the same call may succeed a moment later: the server could not be reached,
-    /// did not reply in time, or refused for a reason that passes, such as a failover.
+    /// Returns whether the same call may succeed a moment later. This is so when the client could not
+    /// reach the server, when the server did not reply in time, or when it refused for a temporary
+    /// reason, such as a failover.
     ///
-    /// A lock that another holder has is [contended](Self::is_contended), not retryable: choose a
-    /// longer `wait` instead of a loop.
+    /// A lock that another holder has is [contended](Self::is_contended), not retryable. Set a longer
+    /// `wait` instead of calling in a loop.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Backend(error) if error.kind().is_transient())
     }
 
-    /// Returns the key of the lock, when the error is about one.
+    /// Returns the key of the lock, if the error is about one lock.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         match self {
@@ -212,7 +218,7 @@ impl LockError {
         }
     }
 
-    /// Who holds the lock, when the error knows.
+    /// Returns the holder of the lock, if the error knows it.
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
         match self {
@@ -225,7 +231,7 @@ impl LockError {
         Self::Backend(BackendError::new(kind, context.into(), None))
     }
 
-    /// As [`backend`](Self::backend), where the usual advice would mislead.
+    /// As [`backend`](Self::backend), for an error that needs another advice than its kind gives.
     pub(crate) fn advised(
         kind: BackendErrorKind,
         context: impl Into<String>,
@@ -235,7 +241,7 @@ impl LockError {
         Self::Backend(error.with_advice(advice))
     }
 
-    /// Adds to what a backend's error says, such as where its URL came from.
+    /// Adds a detail to a backend's error, such as the source of its URL.
     pub(crate) fn with_detail(self, detail: &'static str) -> Self {
         match self {
             Self::Backend(error) => Self::Backend(error.with_detail(detail)),
@@ -255,7 +261,7 @@ impl LockError {
         ))
     }
 
-    /// Whether the server answered that it does not, so that nothing was done.
+    /// Whether the server refused the command in its reply, so that the command had no effect.
     #[cfg(feature = "redis")]
     pub(crate) fn is_refusal(&self) -> bool {
         use BackendErrorKind as Kind;
@@ -275,24 +281,24 @@ impl LockError {
         )
     }
 
-    /// Whether that will not change by itself.
+    /// Whether the server refuses until an operator changes the user's rights.
     #[cfg(feature = "redis")]
     pub(crate) fn is_refused_for_good(&self) -> bool {
         matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::Permission)
     }
 
-    /// Whether there is no connection, or it broke.
+    /// Whether there is no connection, or the connection broke.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::Unreachable)
     }
 
-    /// Whether an answer did not come in time.
+    /// Whether no reply came in time.
     pub(crate) fn is_timed_out(&self) -> bool {
         matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::TimedOut)
     }
 }
 
-/// Who holds a lock that was not to be had.
+/// The holder of a lock that a request did not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub(crate) label: Arc<str>,
@@ -302,34 +308,35 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// What the holder calls itself: by default its host and process id. For a foreign holder,
-    /// the beginning of its value.
+    /// Returns the label of the holder: by default its host name and process id. For the lock of
+    /// another library, this is the beginning of the key's value.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// How long its lease still lasted when it was seen; it may renew it. `None` for a key
-    /// without expiry.
+    /// Returns how long the holder's lease lasted when this client saw it. The holder may renew the
+    /// lease. Returns `None` for a key without an expiry.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
 
-    /// How many stood before the caller in the queue; `None` when the caller did not wait.
+    /// Returns how many waiters were ahead of the caller in the queue. Returns `None` when the caller
+    /// did not wait.
     #[must_use]
     pub fn position(&self) -> Option<u32> {
         self.position
     }
 
-    /// Whether the holder is a guard of the same manager, in this process.
+    /// Returns whether the holder is a guard of the same manager, in this process.
     #[must_use]
     pub fn is_this_process(&self) -> bool {
         self.this_process
     }
 }
 
-/// A time as people read it.
+/// A time, rounded for people.
 fn rounded(time: Duration) -> String {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;
@@ -358,26 +365,29 @@ fn about(holder: Option<&Holder>) -> String {
     };
     let lease = holder
         .remaining
-        .map(|remaining| format!(", for {} unless renewed", rounded(remaining)));
+        .map(|remaining| format!(" for {} unless renewed", rounded(remaining)));
     let queue = holder
         .position
-        .map(|position| format!(", {position} waited before this one"));
+        .map(|position| format!(", waiters ahead: {position}"));
     [Some(text), lease, queue].into_iter().flatten().collect()
 }
 
-/// [`LockManager::shutdown`](crate::LockManager::shutdown) ended before all was released. What is
-/// left is released in the background while the process lives, and ends with its ttl otherwise. (A
-/// lock of the dialect [`SetnxExpire`](crate::Dialect::SetnxExpire) whose expiry got no answer may have
-/// none.)
+/// The error of a [`LockManager::shutdown`](crate::LockManager::shutdown) that ended with releases
+/// still open.
+///
+/// The background worker continues them while the process runs. If the process ends first, each lock
+/// expires with its ttl. There is one exception: in the dialect
+/// [`SetnxExpire`](crate::Dialect::SetnxExpire) a lock may have no expiry, if the command that sets
+/// the expiry got no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{open} locks were not released within the shutdown timeout; each ends with its ttl, at the \
-     latest"
+    "{open} locks were not released within the shutdown timeout; each of them expires with its ttl \
+     at the latest"
 )]
 #[non_exhaustive]
 pub struct ShutdownIncomplete {
-    /// How many releases and cancels were still open, with the releases that the server forbade and
-    /// whose lease lasts: the user has lost the right to run them.
+    /// How many releases and cancels were still open. The number includes releases that the server
+    /// refused because the user lost the right to run them, while their lease lasts.
     pub open: usize,
 }
 

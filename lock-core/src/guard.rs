@@ -1,4 +1,4 @@
-//! The guard: a held lock, released when it goes.
+//! The guard of a held lock, which releases the lock when it is dropped.
 
 use std::fmt;
 use std::future::Future;
@@ -19,15 +19,16 @@ mod lost;
 
 pub use self::lost::Lost;
 
-/// A held lock. It is renewed while the guard lives, and released when the guard goes.
+/// A held lock. The background worker renews the lock while the guard exists, and dropping the guard
+/// releases it.
 ///
-/// [`release`](Self::release) waits until the server has said that the lock is free, and tells
-/// when it had been lost. Dropping the guard releases in the background: at once where the
-/// process goes on, after the ttl where the process ends first.
+/// [`release`](Self::release) waits until the server confirms the release, and returns an error when
+/// the lock was lost before. Dropping the guard releases the lock in the background. If the process
+/// ends before the server receives that release, the lock expires with its ttl.
 ///
-/// A guard can say whether the lock is certainly held now, and tells when it is lost; it
-/// cannot stop a process that was paused from writing late. For that a resource needs the
-/// [fencing token](Self::fencing_token).
+/// A guard knows whether the lock is certainly held now, and [`lost`](Self::lost) completes when it
+/// is lost. A guard cannot stop a paused process from writing late. To refuse a late write, a
+/// resource has to check the [fencing token](Self::fencing_token).
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct LockGuard {
     acquired: Acquired,
@@ -38,40 +39,46 @@ impl LockGuard {
         Self { acquired }
     }
 
-    /// The key that is locked, with the manager's prefix.
+    /// Returns the key that is locked, including the manager's prefix.
     #[must_use]
     pub fn key(&self) -> &str {
         self.held().key.as_str()
     }
 
-    /// The token of this grant: greater than that of every earlier grant of this key. `None`
-    /// only in [dialects](crate::Dialect) that have none, which are all but the native one.
+    /// Returns the token of this grant. It is greater than the token of every earlier grant of this key.
+    ///
+    /// Returns `None` in [dialects](crate::Dialect) without fencing tokens. Only the native dialect has
+    /// them.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.held().token
     }
 
-    /// For how long the lock is certainly held from now on, unless it is renewed: zero once it
-    /// is lost. Where the backend keeps it as long as the guard lives, this is the ttl.
+    /// Returns how long the lock is certainly held from now on without a renewal. Returns zero when the
+    /// lock is lost.
+    ///
+    /// In memory, a lock that is renewed and has no [`max_hold`](crate::LockRequest::max_hold) is held
+    /// as long as the guard exists. For such a lock this is the ttl.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.held().remaining()
     }
 
-    /// Whether the lock is not certainly held any more: the server said so, or its lease ended.
+    /// Returns whether the lock is no longer certainly held: the server refused a renewal, or the lease
+    /// ended.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.held().is_lost()
     }
 
-    /// Completes when the lock is lost, and never when it is released.
+    /// Returns a future that completes when the lock is lost. It never completes after a release.
     ///
     /// # Panics
-    /// In memory the future panics when it is polled outside of a tokio runtime, if the lock has a
-    /// `max_hold` or is not renewed: nothing but a timer tells the end of its lease.
+    /// In memory, polling the future outside of a tokio runtime panics if the lock has a `max_hold` or
+    /// is not renewed. There a tokio timer detects the end of the lease.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing.
+    /// Dropping the future has no effect on the lock. A later future reports the same loss.
     pub fn lost(&self) -> Lost {
         Lost::new(
             Arc::clone(self.held()),
@@ -79,7 +86,7 @@ impl LockGuard {
         )
     }
 
-    /// Something that knows about this lock and can be sent anywhere, but cannot release it.
+    /// Returns a handle that shows the state of this lock, and that cannot release it.
     #[must_use]
     pub fn watch(&self) -> LockWatch {
         LockWatch {
@@ -88,27 +95,28 @@ impl LockGuard {
         }
     }
 
-    /// Extends the lease to the whole ttl now, besides the renewals in the background.
+    /// Renews the lease to the whole ttl now, in addition to the renewals in the background.
     ///
     /// # Errors
-    /// [`LockError::Lost`] when the lock is not held any more, [`LockError::Backend`] when the
-    /// server gave no answer: then the lock is held until its lease ends.
-    /// [`LockError::NoRuntime`] outside of a tokio runtime, [`LockError::Forked`] in a forked child.
+    /// - [`LockError::Lost`] when the lock is no longer held.
+    /// - [`LockError::Backend`] when the server did not reply: the lock is held until its lease ends.
+    /// - [`LockError::NoRuntime`] outside of a tokio runtime.
+    /// - [`LockError::Forked`] in a forked child.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have extended the lease.
+    /// A renewal whose future is dropped may or may not extend the lease.
     #[doc(alias = "extend")]
     pub async fn renew(&self) -> Result<(), LockError> {
         self.acquired.inner.renew(self.held()).await
     }
 
-    /// Releases the lock and waits for the server's word, at most for the command timeout.
+    /// Releases the lock and waits for the server's reply, at most for the command timeout.
     ///
     /// # Errors
-    /// [`LockError::Lost`] when the lock was not held any more, [`LockError::Backend`] when the
-    /// server gave no answer: then the release goes on in the background.
-    /// [`LockError::NoRuntime`] outside of a tokio runtime, where the release goes on as well, and
-    /// [`LockError::Forked`] in a forked child, where nothing is released.
+    /// - [`LockError::Lost`] when the lock was lost before the release.
+    /// - [`LockError::Backend`] when the server did not reply: the release continues in the background.
+    /// - [`LockError::NoRuntime`] outside of a tokio runtime: the release continues in the background.
+    /// - [`LockError::Forked`] in a forked child: the lock is not released.
     ///
     /// # Cancel safety
     /// Dropping the future releases the lock in the background.
@@ -124,13 +132,13 @@ impl LockGuard {
 }
 
 impl LockGuard {
-    /// Keeps the key locked for at least that long from now on, also after an earlier release.
+    /// Keeps the key locked for at least this long from now on, also after an earlier release.
     pub(crate) fn set_min_hold(&mut self, min_hold: Duration) {
         self.acquired.set_min_hold(min_hold);
     }
 
-    /// Enters the scope of the body: while the result lives, an acquire of this lock on this task
-    /// fails at once.
+    /// Enters the scope of the body. While the returned scope lives, an acquire of this lock on this
+    /// task fails at once.
     pub(crate) fn enter(&self) -> reentrancy::BodyScope {
         self.acquired.enter()
     }
@@ -159,7 +167,8 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// Knows about a held lock: for tasks that work under it but must not release it.
+/// Shows the state of a held lock to tasks that work under the lock and must not release it. Made by
+/// [`LockGuard::watch`].
 #[derive(Clone)]
 pub struct LockWatch {
     held: Arc<HeldLock>,
@@ -167,34 +176,35 @@ pub struct LockWatch {
 }
 
 impl LockWatch {
-    /// As [`LockGuard::is_lost`]. A lock that was released was not lost: see
+    /// Returns whether the lock is lost, as [`LockGuard::is_lost`] does. A released lock is not lost: see
     /// [`is_held`](Self::is_held).
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.held.is_lost()
     }
 
-    /// Whether the lock is certainly held now: neither lost nor released.
+    /// Returns whether the lock is certainly held now: neither lost nor released.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// As [`LockGuard::lost`].
+    /// Returns a future that completes when the lock is lost, as [`LockGuard::lost`] does.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing.
+    /// Dropping the future has no effect on the lock. A later future reports the same loss.
     pub fn lost(&self) -> Lost {
         Lost::new(Arc::clone(&self.held), self.needs_expiry_timer)
     }
 
-    /// As [`LockGuard::remaining`]; zero too once the lock is released.
+    /// Returns how long the lock is certainly held, as [`LockGuard::remaining`] does. Returns zero after
+    /// the release too.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.held.remaining()
     }
 
-    /// As [`LockGuard::fencing_token`].
+    /// Returns the token of this grant, as [`LockGuard::fencing_token`] does.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.held.token
@@ -210,7 +220,7 @@ impl fmt::Debug for LockWatch {
     }
 }
 
-/// Runs `body` until it is done, or drops it because the lock is lost.
+/// Runs `body` to its end, or drops it when the lock is lost.
 pub(crate) async fn run<T>(
     mut guard: LockGuard,
     body: impl AsyncFnOnce(&LockGuard) -> T,
@@ -219,7 +229,7 @@ pub(crate) async fn run<T>(
         let mut lost = guard.lost();
         let mut body = std::pin::pin!(body(&guard));
         std::future::poll_fn(|cx| {
-            // Loss first: a body that is polled after it works without the lock.
+            // The loss is polled first: otherwise the body would run once more without the lock.
             if Pin::new(&mut lost).poll(cx).is_ready() {
                 return Poll::Ready(Err(guard.lost_error()));
             }
@@ -235,7 +245,7 @@ pub(crate) async fn run<T>(
 }
 
 /// Releases the lock of a body that has completed. Never fails: the caller gets the body's result,
-/// whatever the outcome of the release is. Without a reply the guard's drop releases again.
+/// whatever the outcome of the release is. Without a reply, dropping the guard releases again.
 pub(crate) fn release_after(
     guard: &LockGuard,
 ) -> impl Future<Output = Option<ReleaseOutcome>> + Send + use<> {
@@ -252,7 +262,7 @@ pub(crate) fn release_after(
         if let Some(error) = error {
             let key = &held.key;
             counters.release_failed();
-            counters.trace(|| warn!(%key, %error, "the body is done, and its release failed"));
+            counters.trace(|| warn!(%key, %error, "the body completed, but its release failed"));
         }
         outcome.ok()
     }

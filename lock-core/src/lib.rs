@@ -43,19 +43,19 @@ pub use sync::held_mutexes;
 #[doc(inline)]
 pub use lock_macros::distributed_lock;
 
-/// The name of a lock from a template and expressions: for names that a template alone cannot
-/// write, and for the builder.
+/// Builds a [`LockName`] from a template and expressions, for names that the template of the
+/// attribute cannot express, and for [`LockManager::lock`].
 ///
-/// `{}` takes the next expression, and `{variable}` or `{variable.field.0}` what is in scope.
-/// All values are percent-encoded as those of [`distributed_lock`](macro@distributed_lock), so
-/// that none can pass for another name. The result is a [`LockName`]; when a value is empty, each
-/// acquire of it fails with [`LockError::InvalidName`].
+/// `{}` inserts the next expression. `{variable}` and `{variable.field.0}` insert a value that is in
+/// scope. All values are percent-encoded, as in [`distributed_lock`](macro@distributed_lock), so
+/// that two different lists of values never give the same name. When a value is empty, each acquire
+/// of the name fails with [`LockError::InvalidName`].
 ///
 /// ```
 /// # use lock_core::{LockError, LockManager, distributed_lock, lock_name};
 /// const TENANT: &str = "acme";
 ///
-/// // A constant, and an option, which has no text of its own.
+/// // `TENANT` is a constant. An `Option` has no `Display`, so the expression unwraps it.
 /// #[distributed_lock(name = lock_name!("cart:{TENANT}:{}", user.unwrap_or(0)))]
 /// async fn empty_cart(user: Option<u64>) -> Result<(), LockError> {
 ///     Ok(())

@@ -1,4 +1,4 @@
-//! The manager: where locks are asked for.
+//! The manager, which connects to a server and makes requests for locks.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,50 +25,57 @@ use crate::runtime::notifications::Notifications;
 use crate::stats::{Counters, LockStats};
 use crate::sync::{Mutex, Process, assert_no_mutex_held};
 
-/// The environment variable that says where locks live when no manager is installed.
+/// The environment variable with the URL of the default manager.
 const URL_VARIABLE: &str = "DISTRIBUTED_LOCK_URL";
-/// What its errors say.
+/// The detail of connection errors whose URL comes from the variable.
 const FROM_VARIABLE: &str = "the URL is that of the environment variable DISTRIBUTED_LOCK_URL";
 
-/// Gives out locks. Cheap to clone; all clones share connections and one keeper thread.
+/// Connects to a lock server and makes requests for locks.
+///
+/// A manager is cheap to clone. All clones share their connections and one background worker, which
+/// renews locks and sends releases.
 #[derive(Clone)]
 pub struct LockManager {
     inner: Arc<ManagerInner>,
 }
 
 impl LockManager {
-    /// Connects with default settings: see [`LockManagerBuilder::connect`].
+    /// Connects to a server with default settings: see [`LockManagerBuilder::connect`].
     ///
     /// # Errors
-    /// [`LockError::Backend`] when the URL is not understood, the server does not answer, or
-    /// refuses.
+    /// [`LockError::Backend`] when the URL is invalid, when the server does not reply in time, or when
+    /// the server refuses the connection.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future leaves no connection and no task behind.
     pub async fn connect(url: &str) -> Result<Self, LockError> {
         Self::builder().connect(url).await
     }
 
-    /// Locks within this process, on tokio's clock, with no server: for tests and for programs
-    /// that run once.
+    /// Makes a manager whose locks live within this process, on tokio's clock and without a server.
+    ///
+    /// Use it in tests, and in programs of which only one process runs.
     #[must_use]
     pub fn in_memory() -> Self {
         Self::builder().in_memory()
     }
 
-    /// What the attribute uses: the manager of the [`scope`](Self::scope), the one that was
-    /// [installed](Self::install_global), or the one that the environment variable `DISTRIBUTED_LOCK_URL`
-    /// names, which is connected once.
+    /// Returns the manager that the attribute uses.
     ///
-    /// Calls that come while it is being connected wait for the same connection, and share its
-    /// failure; that takes no longer than the command timeout, 1 s.
+    /// This is the manager of the innermost [`scope`](Self::scope), or else the manager that
+    /// [`install_global`](Self::install_global) installed. Without either, this method connects to the
+    /// URL in the environment variable `DISTRIBUTED_LOCK_URL`, and later calls return the same manager.
+    ///
+    /// Concurrent calls wait for the same connection attempt and get the same error when it fails. The
+    /// attempt takes at most the command timeout, which is 1 s.
     ///
     /// # Errors
-    /// [`LockError::NotConfigured`] when there is none of them, [`LockError::NoRuntime`] outside of a
-    /// tokio runtime where it has to be connected, or what connecting says.
+    /// - [`LockError::NotConfigured`] when there is no manager and the variable is not set.
+    /// - [`LockError::NoRuntime`] when the method has to connect outside of a tokio runtime.
+    /// - The errors of [`connect`](Self::connect).
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future does not stop the connection attempt. Later calls use its outcome.
     pub async fn current() -> Result<Self, LockError> {
         if let Ok(scoped) = SCOPE.try_with(Clone::clone) {
             return Ok(scoped);
@@ -80,29 +87,29 @@ impl LockManager {
         by_url().await
     }
 
-    /// What is said when [`current`](Self::current) takes longer than its caller's wait.
+    /// The error of a [`current`](Self::current) that takes longer than its caller's wait.
     #[cfg(feature = "macros")]
     pub(crate) fn not_in_time() -> LockError {
         let text = "cannot connect to the lock server: no answer in time";
         LockError::backend(BackendErrorKind::TimedOut, text).with_detail(FROM_VARIABLE)
     }
 
-    /// A manager with other settings.
+    /// Returns a builder, to change the default settings.
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder {
             config: ManagerConfig::default(),
         }
     }
 
-    /// Asks for the lock of that name. The name is checked when the lock is acquired.
+    /// Makes a request for the lock with this name. Acquiring the lock checks the name.
     pub fn lock(&self, name: impl Into<LockName>) -> LockRequest {
         LockRequest::new(Arc::clone(&self.inner), name.into())
     }
 
-    /// Makes this the manager that the attribute uses in all of the program.
+    /// Installs this manager as the one that the attribute uses in the whole program.
     ///
     /// # Errors
-    /// [`LockError::AlreadyInstalled`] when one is there.
+    /// [`LockError::AlreadyInstalled`] when a global manager is already installed.
     pub fn install_global(&self) -> Result<(), LockError> {
         let mut global = GLOBAL.lock();
         if global.is_some() {
@@ -112,38 +119,40 @@ impl LockManager {
         Ok(())
     }
 
-    /// Runs a future in which the attribute uses this manager instead of the global one, so
-    /// that parallel tests stay apart. Tasks that it spawns are not in the scope.
+    /// Runs a future in which the attribute uses this manager instead of the global one.
+    ///
+    /// Use it to keep parallel tests apart. A task that the future spawns is outside the scope.
     ///
     /// # Cancel safety
-    /// That of the future.
+    /// Dropping this future drops the inner future, with that future's own cancel safety.
     pub async fn scope<F: Future>(&self, future: F) -> F::Output {
         SCOPE.scope(self.clone(), future).await
     }
 
-    /// Returns how often something happened that no caller may have seen, such as lost locks and
-    /// failed renewals.
+    /// Returns counters of events that a caller may not have seen, such as lost locks and failed
+    /// renewals.
     #[must_use]
     pub fn stats(&self) -> LockStats {
         self.inner.counters.read()
     }
 
-    /// Waits until everything that was dropped has been released, at most for the manager's
-    /// [`shutdown_timeout`](LockManagerBuilder::shutdown_timeout). Call it before the process
-    /// ends, and after the guards are dropped: it does not release a guard that still lives, and a
-    /// guard that is dropped as the process ends may keep its key for the ttl. In memory there is
-    /// nothing to wait for.
+    /// Waits until the locks of all dropped guards and futures are released.
+    ///
+    /// Waits at most for the manager's [`shutdown_timeout`](LockManagerBuilder::shutdown_timeout). Call
+    /// it before the process ends, and after the guards are dropped: it does not release the lock of a
+    /// guard that still exists. When a guard is dropped while the process ends, its key may stay locked
+    /// for the ttl. A manager in memory has no background releases, so the method returns at once.
     ///
     /// # Errors
-    /// [`ShutdownIncomplete`] when the timeout ended first, because the server did not answer, say.
-    /// The releases go on in the background as long as the process lives; where it ends, the locks
-    /// end with their ttl.
+    /// [`ShutdownIncomplete`] when releases are still open at the end of the timeout, for example
+    /// because the server does not reply. The background worker continues these releases while the
+    /// process runs. When the process ends first, the locks expire with their ttl.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside of a tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropping the future stops the waiting, not the releases.
+    /// Dropping the future ends the waiting. The releases continue in the background.
     pub async fn shutdown(&self) -> Result<(), ShutdownIncomplete> {
         match self.inner.drain().await {
             0 => Ok(()),
@@ -160,7 +169,7 @@ impl std::fmt::Debug for LockManager {
     }
 }
 
-/// Builds a [`LockManager`] with other settings than the default ones. Made by
+/// Builds a [`LockManager`] with settings that differ from the defaults. Made by
 /// [`LockManager::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "no manager is made before `connect` or `in_memory`"]
@@ -169,27 +178,26 @@ pub struct LockManagerBuilder {
 }
 
 impl LockManagerBuilder {
-    /// Sets the text before every name, in keys and in the channels of waiters. At most 64 bytes,
-    /// without braces. Defaults to `lock:`.
+    /// Sets the text before every name, in the keys and in the channels of waiters. It has at most 64
+    /// bytes and no braces. Defaults to `lock:`.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.config.prefix = prefix.into();
         self
     }
 
-    /// Sets the ttl of requests that set none: 100 ms to 24 h. Defaults to 30 s.
+    /// Sets the ttl of requests that set no ttl, from 100 ms to 24 h. Defaults to 30 s.
     pub fn default_ttl(mut self, ttl: Duration) -> Self {
         self.config.default_ttl = ttl;
         self
     }
 
-    /// Sets the wait of requests that set none. Zero makes one attempt. Defaults to 5 s.
+    /// Sets the wait of requests that set no wait. Zero means one attempt. Defaults to 5 s.
     pub fn default_wait(mut self, wait: Duration) -> Self {
         self.config.default_wait = wait;
         self
     }
 
-    /// Sets how long one command may take before its reply is no longer waited for. At least 1 ms.
-    /// Defaults to 1 s.
+    /// Sets how long the manager waits for the reply to one command. At least 1 ms. Defaults to 1 s.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.config.command_timeout = timeout;
         self
@@ -201,57 +209,63 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the name of the holder on the server and in the errors of other clients. Cut to 96
-    /// bytes; control characters are removed. Defaults to host and process id.
+    /// Sets the label of this manager as a holder: other clients see it on the server and in their
+    /// errors. It is cut to 96 bytes, and control characters are removed. Defaults to the host name and
+    /// the process id.
     pub fn label(mut self, label: &str) -> Self {
         self.config.label = tidy_label(label).into();
         self
     }
 
-    /// Sets what a release does with waiters. Defaults to [`Handover::Immediate`].
+    /// Sets how a release treats waiters of other libraries. Defaults to [`Handover::Immediate`].
     pub fn handover(mut self, handover: Handover) -> Self {
         self.config.handover = handover;
         self
     }
 
-    /// Sets the dialect of requests that set none: how locks are written on the server, to share
-    /// keys with services of other languages. Defaults to [`Dialect::Native`].
+    /// Sets the dialect of requests that set no dialect. A dialect is the way in which a lock is written
+    /// on the server; use it to share keys with services in other languages. Defaults to
+    /// [`Dialect::Native`].
     pub fn dialect(mut self, dialect: Dialect) -> Self {
         self.config.dialect = dialect;
         self
     }
 
-    /// Sets the longest interval between polls of a waiter that gets no notification: the first
-    /// native waiter behind another client's lock, and all waiters of other dialects, whose interval
-    /// doubles from an eighth of this value. Jitter shortens each interval by up to a quarter. Beside
-    /// clients that poll more often, a shorter interval gets the lock more often. At least 1 ms.
-    /// Defaults to 50 ms.
+    /// Sets the longest interval between polls of a waiter that gets no notification.
+    ///
+    /// These waiters are the first native waiter behind another client's lock, and all waiters in other
+    /// dialects. In other dialects the interval begins at an eighth of this value, and doubles up to it.
+    /// Jitter shortens each interval by up to a quarter. A shorter interval gets the lock more often
+    /// when other clients poll often. At least 1 ms. Defaults to 50 ms.
     pub fn retry_interval(mut self, longest: Duration) -> Self {
         self.config.retry_interval = longest;
         self
     }
 
-    /// Connects to where the URL says: `redis://[user:password@]host[:port][/db]`,
+    /// Connects to the server in the URL: `redis://[user:password@]host[:port][/db]`,
     /// `unix:///path?db=1`, or `memory://`.
     ///
-    /// Percent-encode `%`, `/`, `#`, `?` and `@` in user and password yourself.
+    /// Percent-encode the characters `%`, `/`, `#`, `?` and `@` in the user and the password.
     ///
     /// # Errors
-    /// [`LockError::Backend`] when the URL is not understood, the server does not answer
-    /// within the command timeout, refuses, is older than Redis 7.0, a replica, a Sentinel or a node
-    /// of a cluster, or its clock differs too much for the dialect;
-    /// [`LockError::InvalidTtl`] for a default ttl out of range, [`LockError::InvalidDialect`]
-    /// for one that does not fit the dialect, [`LockError::InvalidName`] for a prefix that is too
-    /// long, [`LockError::NoRuntime`] outside of a tokio runtime.
+    /// - [`LockError::Backend`] when the URL is invalid, when the server does not reply within the
+    ///   command timeout, or when the server refuses the connection.
+    /// - [`LockError::Backend`] when the server is older than Redis 7.0, a replica, a Sentinel or a node
+    ///   of a cluster, or when its clock differs too much for the dialect.
+    /// - [`LockError::InvalidTtl`] when the default ttl is out of range.
+    /// - [`LockError::InvalidDialect`] when the default ttl does not fit the dialect.
+    /// - [`LockError::InvalidName`] when the prefix is too long or has a brace.
+    /// - [`LockError::InvalidSetting`] when the command timeout or the retry interval is too short.
+    /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     ///
     /// # Panics
-    /// On a tokio runtime that was built without its time or IO driver.
+    /// Panics on a tokio runtime without its time driver or its IO driver.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future leaves no connection and no task behind.
     #[cfg_attr(
         not(feature = "redis"),
-        allow(clippy::unused_async, reason = "only servers are waited for")
+        allow(clippy::unused_async, reason = "only a server makes it wait")
     )]
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
         self.config.check()?;
@@ -279,8 +293,8 @@ impl LockManagerBuilder {
 
     /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].
     ///
-    /// In memory nothing can fail but a setting. Settings in tests are literals, so this method
-    /// panics; [`try_in_memory`](Self::try_in_memory) returns the error.
+    /// In memory only an invalid setting can fail. Settings in tests are usually literals, so this
+    /// method panics. [`try_in_memory`](Self::try_in_memory) returns the error instead.
     ///
     /// # Panics
     /// Panics when a setting is invalid, with the text of the error.
@@ -300,10 +314,10 @@ impl LockManagerBuilder {
     /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].
     ///
     /// # Errors
-    /// [`LockError::InvalidTtl`], [`LockError::InvalidName`], [`LockError::InvalidDialect`] and
-    /// [`LockError::InvalidSetting`] as [`connect`](Self::connect), and
-    /// [`LockError::InvalidDialect`] for every dialect but the native one, which is the only dialect
-    /// in memory.
+    /// - [`LockError::InvalidTtl`], [`LockError::InvalidName`], [`LockError::InvalidDialect`] and
+    ///   [`LockError::InvalidSetting`] as for [`connect`](Self::connect).
+    /// - [`LockError::InvalidDialect`] for each dialect except the native one: memory supports only the
+    ///   native dialect.
     pub fn try_in_memory(self) -> Result<LockManager, LockError> {
         self.config.check()?;
         let dialect = self.config.dialect;
@@ -336,15 +350,15 @@ static BY_URL: Mutex<ByUrl> = Mutex::new(ByUrl {
     connecting: Vec::new(),
 });
 
-/// What is known of the manager that `DISTRIBUTED_LOCK_URL` names.
+/// The state of the manager for the URL in `DISTRIBUTED_LOCK_URL`.
 struct ByUrl {
     connected: Option<LockManager>,
-    /// The runtimes on which a task connects. Each waits for its own only: another one may stand
-    /// still.
+    /// The runtimes on which a task connects. A caller waits only for the task of its own runtime,
+    /// because another runtime may not be running.
     connecting: Vec<(runtime::Id, Connecting)>,
 }
 
-/// What comes of connecting. Closed without an outcome when the runtime ended first.
+/// The outcome of connecting. The channel closes without an outcome when the runtime ends first.
 type Connecting = watch::Receiver<Option<Result<LockManager, LockError>>>;
 
 impl ByUrl {
@@ -354,8 +368,8 @@ impl ByUrl {
     }
 }
 
-/// The manager that `DISTRIBUTED_LOCK_URL` names. On each runtime one task connects; all who come meanwhile
-/// share what comes of it, and whoever comes after a failure tries again.
+/// Returns the manager for the URL in `DISTRIBUTED_LOCK_URL`. On each runtime one task connects,
+/// and callers that come meanwhile share its outcome. A call after a failure connects again.
 async fn by_url() -> Result<LockManager, LockError> {
     let runtime = Handle::try_current().map_err(|_| LockError::NoRuntime)?;
     let mut is_first = true;
@@ -388,8 +402,8 @@ async fn by_url() -> Result<LockManager, LockError> {
         {
             return outcome;
         }
-        // A runtime that shuts down drops what is spawned at once. Then this task has to leave its
-        // poll, so that it is dropped too. A caller of `Handle::block_on` is not.
+        // A runtime that shuts down drops a spawned task at once. Leaving the poll lets the runtime
+        // drop this task too. It does not drop a caller of `Handle::block_on`.
         tokio::task::yield_now().await;
         if is_ours && !std::mem::take(&mut is_first) {
             return Err(LockError::NoRuntime);
@@ -412,7 +426,7 @@ impl ConnectingByUrl {
             connected.map_err(|error| error.with_detail(FROM_VARIABLE))
         };
         let outcome = connect.await.map(|manager| {
-            // Another runtime may have been faster: there is one manager for all.
+            // Another runtime may have been faster. All runtimes share one manager.
             let mut known = BY_URL.lock();
             known
                 .connected
@@ -423,7 +437,7 @@ impl ConnectingByUrl {
         self.sender.send_replace(Some(outcome));
     }
 
-    /// Whoever comes from now on begins anew, unless there is a manager.
+    /// Removes this task, so that a later call connects again unless there is a manager.
     fn leave(&self) {
         let left = {
             let mut known = BY_URL.lock();
@@ -435,8 +449,8 @@ impl ConnectingByUrl {
 }
 
 impl Drop for ConnectingByUrl {
-    /// Without an outcome: its runtime has ended. Not in a child, where the mutex may be locked for
-    /// ever.
+    /// Removes a task whose runtime ended before it had an outcome. Not in a forked child, where
+    /// another thread may have held the mutex at the fork and nothing unlocks it.
     fn drop(&mut self) {
         let is_done = self.sender.borrow().is_some();
         if !is_done && self.process.is_current() {

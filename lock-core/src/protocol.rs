@@ -1,4 +1,4 @@
-//! The protocol, as pure functions of an event and a time: no IO, no async, no errors of callers.
+//! The protocol, as pure functions of an event and a time: no IO, no async, no public errors.
 
 pub(crate) mod backoff;
 pub(crate) mod clock;

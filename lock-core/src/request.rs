@@ -1,4 +1,4 @@
-//! The request for a lock, before it is sent.
+//! A request for a lock, before it is sent.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -16,11 +16,11 @@ use crate::runtime::inner::ManagerInner;
 use crate::runtime::waiter;
 
 impl LockName {
-    /// Makes a name, and checks it. The conversions from strings do not check: then the acquire
-    /// does.
+    /// Makes a name and checks it. The conversions from strings do not check; then acquiring the
+    /// lock checks the name.
     ///
     /// A name has 1 to 1,024 bytes. Braces form at most one non-empty hash tag, as in
-    /// `{user1}:cart`; a name with a hash tag does not end with `:q`, `:f`, `:g` or `:h`.
+    /// `{user1}:cart`. A name with a hash tag does not end with `:q`, `:f`, `:g` or `:h`.
     ///
     /// # Errors
     /// [`LockError::InvalidName`] with the reason.
@@ -33,9 +33,10 @@ impl LockName {
     }
 }
 
-/// A lock to acquire. [`LockManager::lock`](crate::LockManager::lock) makes it;
-/// [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) and [`run`](Self::run) send it. To
-/// await it is to acquire: `locks.lock("order:42").await?`.
+/// A request for a lock. Made by [`LockManager::lock`](crate::LockManager::lock).
+///
+/// [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) and [`run`](Self::run) send the
+/// request. Awaiting the request is the same as `acquire`: `locks.lock("order:42").await?`.
 #[must_use = "nothing is sent before `acquire`, `try_acquire` or `run`"]
 #[derive(Clone)]
 pub struct LockRequest {
@@ -47,7 +48,7 @@ pub struct LockRequest {
     renew: Renew,
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
-    /// The part of the call's time that had passed before the request was made.
+    /// How much of the call's wait had passed before the request was made.
     spent: Duration,
 }
 
@@ -68,32 +69,34 @@ impl LockRequest {
         }
     }
 
-    /// Sets how much of the call's time has passed already.
+    /// Sets how much of the call's wait has passed already.
     #[cfg(feature = "macros")]
     pub(crate) fn spent(mut self, spent: Duration) -> Self {
         self.spent = spent;
         self
     }
 
-    /// Sets how long the lock outlives a holder that dies: 100 ms to 24 h, rounded up to whole
-    /// milliseconds. The lock of a living holder is renewed. Defaults to the manager's
-    /// [`default_ttl`](crate::LockManagerBuilder::default_ttl), 30 s.
+    /// Sets how long the lock outlives a holder that dies, from 100 ms to 24 h. The ttl is rounded up
+    /// to whole milliseconds. The background worker renews the lock of a living holder. Defaults to
+    /// the manager's [`default_ttl`](crate::LockManagerBuilder::default_ttl), which is 30 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Sets how the lock is written on the server. All services that share a key have to agree; the
-    /// native dialect and the dialects that write an owner and an expiry respect each other. Defaults
-    /// to the manager's [`dialect`](crate::LockManagerBuilder::dialect).
+    /// Sets how the lock is written on the server. All services that share a key have to use the
+    /// same dialect, with one exception: the native dialect, and the dialects that write an owner and
+    /// an expiry, respect each other's locks. Defaults to the manager's
+    /// [`dialect`](crate::LockManagerBuilder::dialect).
     pub fn dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = dialect;
         self
     }
 
-    /// Sets how long [`acquire`](Self::acquire) and [`run`](Self::run) wait for the lock. Zero makes
+    /// Sets how long [`acquire`](Self::acquire) and [`run`](Self::run) wait for the lock. Zero means
     /// one attempt. In the native dialect waiters get the lock in the order of their arrival.
-    /// Defaults to the manager's [`default_wait`](crate::LockManagerBuilder::default_wait), 5 s.
+    /// Defaults to the manager's [`default_wait`](crate::LockManagerBuilder::default_wait), which is
+    /// 5 s.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
@@ -105,59 +108,64 @@ impl LockRequest {
         self
     }
 
-    /// Sets the longest time for which the lock is held, in spite of all renewals: then it is lost.
-    /// Protects against bodies that hang and guards that are never dropped. Must be longer than the
-    /// ttl, and cannot be combined with [`Renew::Never`]. Defaults to no limit.
+    /// Sets the longest time for which the lock is held. At its end the lock is lost, whatever the
+    /// renewals did. Use it against bodies that hang and guards that are never dropped. It has to be
+    /// longer than the ttl, and cannot be combined with [`Renew::Never`]. Defaults to no limit.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// Sets the shortest time for which the key stays locked, also after an earlier release: for
-    /// jobs that many machines start at about the same time and one machine has to run. The holder
-    /// does not wait for it, and cannot acquire the lock again before its end. Must be shorter than
-    /// the ttl. Defaults to zero.
+    /// Sets the shortest time for which the key stays locked, also after an earlier release.
+    ///
+    /// Use it for jobs that many machines start at about the same time and that one machine has to
+    /// run. The release does not wait for the end of this time, and the holder cannot acquire the
+    /// lock again before it. It has to be shorter than the ttl. Defaults to zero.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(min_hold);
         self
     }
 
-    /// Acquires the lock, and waits for it as long as [`wait`](Self::wait) says.
+    /// Acquires the lock. While another holder has it, waits at most as long as [`wait`](Self::wait)
+    /// says.
     ///
     /// # Errors
-    /// - [`LockError::Timeout`] when another holder had the lock for the whole wait,
-    ///   [`LockError::Contended`] when the wait is zero and another holder has the lock.
-    /// - [`LockError::Backend`] when the server failed: at once, or, where a retry may help, at the
-    ///   end of the wait.
+    /// - [`LockError::Timeout`] when another holder had the lock for the whole wait.
+    /// - [`LockError::Contended`] when the wait is zero and another holder has the lock.
+    /// - [`LockError::Backend`] when the server fails. When a retry may help, the call retries until
+    ///   the end of the wait; otherwise it returns the error at once.
     /// - [`LockError::WouldDeadlock`] inside a body of [`run`](Self::run) or of the attribute that
     ///   holds the same lock.
-    /// - [`LockError::ForeignKey`] when the key holds something that is no lock.
+    /// - [`LockError::ForeignKey`] when the key holds a value that is not a lock.
     /// - [`LockError::InvalidName`], [`LockError::InvalidTtl`] and the other `Invalid..` errors when
     ///   the request is invalid.
-    /// - [`LockError::NoRuntime`] outside of a tokio runtime, [`LockError::Forked`] in a forked child.
+    /// - [`LockError::NoRuntime`] outside of a tokio runtime.
+    /// - [`LockError::Forked`] in a forked child.
     ///
     /// The call returns within the wait plus 250 ms. With a wait of zero it returns within the
-    /// command timeout, or within 250 ms if that is longer: a key without expiry is polled for about
-    /// 200 ms.
+    /// command timeout, or within 250 ms if that is longer: a call polls a key without expiry for
+    /// about 200 ms.
     ///
     /// # Panics
-    /// Panics where tokio's timers do: on a runtime without its time driver, and in
+    /// Panics when tokio's timers panic: on a runtime without its time driver, and in
     /// [`Handle::block_on`](tokio::runtime::Handle::block_on) when the runtime shuts down during the
     /// call.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the queue. A lock that was granted meanwhile is released.
+    /// Dropping the future leaves the queue. If the server has granted the lock meanwhile, the
+    /// background worker releases it.
     pub async fn acquire(self) -> Result<LockGuard, LockError> {
         let wait = self.wait;
         self.acquire_within(wait).await
     }
 
-    /// Makes one attempt to acquire the lock, and never waits for it, whatever
-    /// [`wait`](Self::wait) says. Returns `None` when another holder has the lock, or a body of
-    /// [`run`](Self::run) or of the attribute on this task.
+    /// Makes one attempt to acquire the lock, and never waits, whatever [`wait`](Self::wait) says.
+    ///
+    /// Returns `None` when another holder has the lock. Also returns `None` inside a body of
+    /// [`run`](Self::run) or of the attribute that holds the same lock.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), except for the errors that say that the lock is held.
+    /// As [`acquire`](Self::acquire), without `Timeout`, `Contended` and `WouldDeadlock`.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -172,7 +180,7 @@ impl LockRequest {
     async fn acquire_within(self, wait: Duration) -> Result<LockGuard, LockError> {
         let (key, lease_config) = self.checked()?;
         let (inner, spent) = (&self.inner, self.spent);
-        // Boxed, so that a caller's future does not carry the states of waiting.
+        // Boxed, so that the caller's future does not contain the large state of a waiter.
         let acquired = if wait.is_zero() {
             Box::pin(waiter::try_acquire(inner, key, lease_config, spent)).await
         } else {
@@ -186,15 +194,16 @@ impl LockRequest {
     }
 
     /// Acquires the lock as [`acquire`](Self::acquire) does, runs `body`, and releases the lock.
-    /// Returns the body's result as it is, also when the release fails afterwards: a failed release
-    /// is traced and counted in [`LockStats`](crate::LockStats).
+    ///
+    /// Returns the body's result unchanged, also when the release fails. A failed release is traced,
+    /// and counted in [`LockStats`](crate::LockStats).
     ///
     /// Write the body as `async |held| { .. }`: a plain closure that returns a future cannot borrow
     /// the guard.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock was lost: then the body
-    /// was dropped at its next await.
+    /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock was lost. Then
+    /// the body was dropped at its next await.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body and releases the lock.
@@ -240,7 +249,7 @@ impl LockRequest {
     }
 }
 
-/// Acquires the lock: [`LockRequest::acquire`].
+/// Acquires the lock, as [`LockRequest::acquire`] does.
 impl IntoFuture for LockRequest {
     type Output = Result<LockGuard, LockError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;

@@ -1,4 +1,4 @@
-//! What went wrong behind the callers' backs, counted.
+//! Counters of events that a caller may not have seen.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,21 +8,23 @@ use tracing::error;
 
 use crate::sync::{catch, panic_message};
 
-/// How often something happened, since the manager was made, that no caller may have seen.
+/// Counts events, since the manager was made, that a caller may not have seen. Returned by
+/// [`LockManager::stats`](crate::LockManager::stats).
 ///
-/// Read it in a health check, or hand it to the metrics of your choice. Each event is traced too:
-/// those of a lock as a warning with the key.
+/// Read it in a health check, or export it as metrics. Each event is also traced. Events of a lock
+/// are traced as warnings with the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockStats {
-    /// Locks that were lost while they were held: refused by the server, or not renewed in time.
+    /// Locks that were lost while they were held: the server refused a renewal, or no renewal
+    /// succeeded in time.
     pub lost: u64,
-    /// Renewals without an answer. Each is repeated until the lease ends.
+    /// Renewals that got no reply. Each is repeated until the lease ends.
     pub renewals_failed: u64,
-    /// Releases that failed after a body that ran to its end and kept its result.
+    /// Releases that failed after the body of a lock had completed. The body's result was kept.
     pub releases_failed: u64,
-    /// Panics that were caught, so that locks are renewed and released all the same: of a tracing
-    /// subscriber, of a waker, or of the background thread itself. Each is traced as an error.
+    /// Panics of a tracing subscriber, of a waker, or of the background worker. They were caught, so
+    /// that locks are still renewed and released. Each is traced as an error.
     pub panics: u64,
 }
 
@@ -47,19 +49,19 @@ impl Counters {
         self.releases_failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Traces an event. A subscriber that panics must not take the place of what comes next.
+    /// Traces an event. A panic of the subscriber must not stop the code after the event.
     pub(crate) fn trace(&self, event: impl FnOnce()) {
         if let Err(payload) = catch(event) {
             self.panicked("a tracing subscriber", payload);
         }
     }
 
-    /// Wakes a task. A waker that panics must not keep the next one asleep.
+    /// Wakes a task. A panic of the waker must not keep the next task asleep.
     pub(crate) fn wake(&self, waker: Waker) {
         self.waking(|| waker.wake());
     }
 
-    /// As [`wake`](Self::wake), for what wakes tasks: a notification of tokio, say.
+    /// As [`wake`](Self::wake), for a call that wakes tasks, such as a notification of tokio.
     pub(crate) fn waking(&self, wake: impl FnOnce()) {
         if let Err(payload) = catch(wake) {
             self.panicked("a waker", payload);
@@ -70,7 +72,7 @@ impl Counters {
     pub(crate) fn panicked(&self, who: &str, payload: Box<dyn Any + Send>) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         let message = panic_message(payload);
-        // The subscriber may be what panics.
+        // The subscriber itself may be the code that panics.
         let traced = catch(|| error!(message, "caught a panic of {who}"));
         if let Err(again) = traced {
             panic_message(again);

@@ -1,10 +1,10 @@
-//! The mutexes of this library, and what must never run under one of them.
+//! The mutexes of this library, and the code that must never run under one of them.
 //!
 //! No user code, spawn, waker, tracing event or drop of a foreign value runs while a thread holds a
-//! mutex of ours: any of them may come back into the library and ask for the same mutex. So a
-//! critical section only moves data: what is to be dropped, woken or spawned leaves it first.
+//! mutex of this library: each of them may call the library again and lock the same mutex. So a
+//! critical section only moves data. Values to drop, wake or spawn are moved out of it first.
 //! Debug builds count the mutexes that each thread holds, and the places that call foreign code
-//! check that there are none.
+//! check that the count is zero.
 
 use std::any::Any;
 use std::future::Future;
@@ -12,11 +12,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::task::Poll;
 
-/// A mutex whose holders cannot leave its data half-written, so that a panic does not poison it.
+/// A mutex that a panic does not poison: its critical sections cannot leave the data half-written.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
-/// The right to use what is in a [`Mutex`].
+/// Gives access to the data of a [`Mutex`].
 pub(crate) struct MutexGuard<'a, T> {
     data: std::sync::MutexGuard<'a, T>,
     #[cfg(debug_assertions)]
@@ -80,8 +80,8 @@ mod counting {
     }
 }
 
-/// How many mutexes of this library the calling thread holds. Only in debug builds, for this
-/// project's own tests.
+/// Returns how many mutexes of this library the calling thread holds. Only in debug builds, for the
+/// tests of this project.
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 #[must_use]
@@ -89,8 +89,8 @@ pub fn held_mutexes() -> usize {
     counting::held()
 }
 
-/// The process that made something. A forked child has a copy of it, and of the mutexes that other
-/// threads held in the moment of the fork: nobody unlocks those there.
+/// The process that made a value. A forked child has a copy of the value, and of the mutexes that
+/// other threads held at the moment of the fork: no thread of the child unlocks those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(u32);
 
@@ -99,14 +99,14 @@ impl Process {
         Self(std::process::id())
     }
 
-    /// Whether this is still the process that made it. To be asked before a mutex is locked where
-    /// the user cannot keep a child from coming: in a drop.
+    /// Whether this is still the process that made the value. A drop has to check this before it
+    /// locks a mutex, because the user cannot prevent a drop in a forked child.
     pub(crate) fn is_current(self) -> bool {
         self == Self::current()
     }
 }
 
-/// Foreign code is about to run.
+/// Checks, in debug builds, that the thread holds no mutex before it runs foreign code.
 #[track_caller]
 pub(crate) fn assert_no_mutex_held() {
     #[cfg(debug_assertions)]
@@ -133,7 +133,7 @@ pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn An
     .await
 }
 
-/// Drops the payload of a panic, which is foreign and may panic too, and returns its message.
+/// Returns the message of a panic and drops its payload, which is foreign and may panic again.
 pub(crate) fn panic_message(payload: Box<dyn Any + Send>) -> String {
     let message = payload
         .downcast_ref::<&str>()

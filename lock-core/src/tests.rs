@@ -1,4 +1,4 @@
-//! Tests that need more than one module.
+//! Tests of several modules together.
 
 mod guide;
 mod lock_state;

@@ -1,20 +1,20 @@
-//! Errors of a backend: the server failed, or the connection to it.
+//! The errors of a backend: the server or the connection to it failed.
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// What kind of trouble a server, or the way to it, is in.
+/// Why a server, or the connection to it, failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackendErrorKind {
-    /// The URL is malformed, or asks for what this library does not support: TLS, a Sentinel, a
-    /// cluster, or a server where the feature `redis` is missing.
+    /// The URL is malformed, or needs an unsupported feature: TLS, a Sentinel, a cluster, or a
+    /// server when the crate is built without the feature `redis`.
     InvalidUrl,
-    /// No connection, or a connection that broke.
+    /// There is no connection, or the connection broke.
     Unreachable,
-    /// No answer in time, which includes a queue of very many dead waiters. Whether the command was
-    /// carried out is settled in the background.
+    /// No reply came in time. A queue with very many dead waiters can also cause this. The background
+    /// worker cancels a command that the server may have executed.
     TimedOut,
     /// The server is still reading its data set (LOADING).
     Loading,
@@ -28,24 +28,24 @@ pub enum BackendErrorKind {
     NoReplicas,
     /// The server is a replica (READONLY).
     NotPrimary,
-    /// User or password are missing or wrong (NOAUTH, WRONGPASS).
+    /// The user or the password is missing or wrong (NOAUTH, WRONGPASS).
     Authentication,
-    /// The user may not run the command, or not on this key or channel (NOPERM).
+    /// The user has no right to run the command, or to use this key or channel (NOPERM).
     Permission,
     /// The server accepts no more clients (maxclients).
     TooManyClients,
-    /// The server is too old, a Sentinel or a node of a cluster, or answers what no server of ours
-    /// would.
+    /// The server is too old, a Sentinel or a node of a cluster, or its reply is not a reply of
+    /// Redis.
     Unsupported,
-    /// The clock of this machine and that of the server differ by more than the
-    /// [dialect](crate::Dialect) can bear.
+    /// The clocks of this machine and of the server differ by more than the
+    /// [dialect](crate::Dialect) allows.
     ClocksDiffer,
-    /// A release got no answer, and must not be sent again in this [dialect](crate::Dialect): the
-    /// lock ends with its ttl, if it was not released.
+    /// A release got no reply, and must not be sent again in this [dialect](crate::Dialect). If the
+    /// server did not execute it, the lock expires with its ttl.
     ReleaseUnconfirmed,
-    /// The keeper of this process, which renews and releases, could not be started.
+    /// The background worker of this process, which renews and releases locks, could not start.
     BackgroundWorker,
-    /// An error that is none of the above; see its source.
+    /// Another error; see its source.
     Other,
 }
 
@@ -69,12 +69,13 @@ impl BackendErrorKind {
         match self {
             Self::InvalidUrl => "use redis://, unix:// or memory://",
             Self::Unreachable => {
-                "check that the server runs, that host and port are right, and that it takes more clients"
+                "check that the server runs, that host and port are correct, and that it accepts more \
+                 clients"
             }
             Self::TimedOut => "check the server's load and the network, or raise `command_timeout`",
             Self::Loading => "the server is still loading its data; try again in a moment",
-            Self::ScriptBusy => "a long script blocks the server; end it, or wait for it",
-            Self::OutOfMemory => "raise the server's maxmemory, or free some",
+            Self::ScriptBusy => "a long script blocks the server; wait for it, or end it",
+            Self::OutOfMemory => "raise the server's maxmemory, or free memory",
             Self::Misconfigured => "the server cannot save to disk and refuses writes; see its log",
             Self::NoReplicas => "too few replicas are connected for min-replicas-to-write",
             Self::NotPrimary => "connect to the primary",
@@ -87,7 +88,7 @@ impl BackendErrorKind {
                 "synchronize the clocks of both machines (NTP), or use another dialect"
             }
             Self::ReleaseUnconfirmed => {
-                "in this dialect it is not sent twice; the lock ends with its ttl"
+                "in this dialect a release is not sent twice; the lock ends with its ttl"
             }
             Self::Unsupported => "use Redis 7.0 or later, or Valkey",
             Self::BackgroundWorker => "the process could not start a thread; check its limits",
@@ -96,7 +97,7 @@ impl BackendErrorKind {
     }
 }
 
-/// A server, or the way to it, failed. Cheap to clone.
+/// An error of a server, or of the connection to it. Cheap to clone.
 #[derive(Clone)]
 pub struct BackendError(Arc<Details>);
 
@@ -134,7 +135,7 @@ impl BackendError {
         Self(Arc::new(Details::new(kind, context, cause)))
     }
 
-    /// The same error with another advice than that of its kind.
+    /// The same error with another advice than its kind gives.
     pub(super) fn with_advice(&self, advice: &'static str) -> Self {
         Self(Arc::new(Details {
             advice,
@@ -150,7 +151,7 @@ impl BackendError {
         }))
     }
 
-    /// Returns what kind of failure it is.
+    /// Returns the kind of the failure.
     #[must_use]
     pub fn kind(&self) -> BackendErrorKind {
         self.0.kind

@@ -1,13 +1,13 @@
-//! What stands in a key that cannot be locked, and what to do about it.
+//! The values in a key that cannot be locked, and what to do about them.
 
 use crate::error::LockError;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::key::LockKey;
 use crate::protocol::wire::{MAX_LABEL, tidy};
 
-const RENAME: &str = "remove it, or use another name or prefix";
-const NEVER_TAKEN: &str = "let all who share this key lock it in one dialect, or use another \
-                           name or prefix; it is never taken over";
+const RENAME: &str = "remove the key, or use another name or prefix";
+const NEVER_TAKEN: &str = "let all services that share this key use one dialect, or use another \
+                           name or prefix; the key is never taken over";
 
 fn foreign(key: &LockKey, found: String, advice: impl Into<String>) -> LockError {
     LockError::ForeignKey {
@@ -20,36 +20,36 @@ fn foreign(key: &LockKey, found: String, advice: impl Into<String>) -> LockError
 /// The key is of another type than a string.
 pub(crate) fn of_type(key: &LockKey, kind: &str) -> LockError {
     if kind == "hash" {
-        // It may well be a lock, and in use.
+        // It may be a lock in use, so the advice does not say to remove it.
         let found = "a hash, as Redisson's locks are".to_owned();
-        let advice = "Redisson's locks exclude nobody but Redisson: use another name or prefix";
+        let advice = "only Redisson respects such a lock; use another name or prefix";
         return foreign(key, found, advice);
     }
     foreign(key, format!("a {}", tidy(kind, MAX_LABEL)), RENAME)
 }
 
-/// A companion key of a native lock is of another type than it has to be.
+/// A companion key of a native lock is of another type than the lock needs.
 #[cfg(feature = "redis")]
 pub(crate) fn companion(key: &LockKey) -> LockError {
     let found = "a companion key of another type (its queue `:q` or counter `:f`)";
     foreign(key, found.to_owned(), RENAME)
 }
 
-/// The key has no expiry, for longer than those who set it in a second command need.
+/// The key has had no expiry for longer than a client needs to set one in a second command.
 pub(crate) fn no_expiry(key: &LockKey, value: &str) -> LockError {
     if is_deadline(value) {
         return deadline(key, value);
     }
     let advice = format!(
-        "if it was left by a service that died between SETNX and EXPIRE, `Dialect::{}` gives it \
-         an expiry; else {RENAME}",
+        "if a service died between SETNX and EXPIRE, `Dialect::{}` sets the missing expiry; \
+         otherwise {RENAME}",
         Dialect::SetnxExpire
     );
     let found = format!("the value `{value}` without an expiry");
     foreign(key, found, advice)
 }
 
-/// A deadline where an owner is expected.
+/// The key holds a deadline, and the dialect of the request expects an owner.
 pub(crate) fn deadline(key: &LockKey, value: &str) -> LockError {
     let found = format!(
         "the deadline `{value}` of `Dialect::{}` where `Dialect::{}` expects an owner",
@@ -59,7 +59,7 @@ pub(crate) fn deadline(key: &LockKey, value: &str) -> LockError {
     foreign(key, found, NEVER_TAKEN)
 }
 
-/// An owner where a deadline is expected.
+/// The key holds an owner, and the dialect of the request expects a deadline.
 #[cfg(feature = "redis")]
 pub(crate) fn owner(key: &LockKey, value: &str) -> LockError {
     let found = format!(
@@ -69,8 +69,8 @@ pub(crate) fn owner(key: &LockKey, value: &str) -> LockError {
     foreign(key, found, NEVER_TAKEN)
 }
 
-/// Whether a value reads as milliseconds since the epoch, in the years 2001 to 2286: no other
-/// number of that length is a likely owner.
+/// Whether a value reads as milliseconds since the epoch, in the years 2001 to 2286. An owner is
+/// unlikely to be a number of that length.
 pub(crate) fn is_deadline(value: &str) -> bool {
     value.len() == 13 && value.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_lock_of_others_is_never_to_be_removed() {
+    fn advice_never_says_to_remove_a_lock_that_may_be_in_use() {
         for error in [
             of_type(&key(), "hash"),
             deadline(&key(), "1763700000000"),
@@ -106,24 +106,24 @@ mod tests {
     }
 
     #[test]
-    fn each_says_what_was_seen_and_what_to_do() {
+    fn error_shows_the_value_and_the_advice() {
         assert_eq!(
             of_type(&key(), "list").to_string(),
-            "key `lock:a` holds a list, which is no lock for us; remove it, or use another name \
+            "key `lock:a` holds a list, and cannot be locked; remove the key, or use another name \
              or prefix"
         );
         assert_eq!(
             no_expiry(&key(), "me").to_string(),
-            "key `lock:a` holds the value `me` without an expiry, which is no lock for us; if it \
-             was left by a service that died between SETNX and EXPIRE, `Dialect::SetnxExpire` \
-             gives it an expiry; else remove it, or use another name or prefix"
+            "key `lock:a` holds the value `me` without an expiry, and cannot be locked; if a \
+             service died between SETNX and EXPIRE, `Dialect::SetnxExpire` sets the missing \
+             expiry; otherwise remove the key, or use another name or prefix"
         );
         let in_deadlines = key().in_dialect(Dialect::DeadlineGetset);
         assert_eq!(
             owner(&in_deadlines, "me").to_string(),
             "key `lock:a` holds the owner `me` where `Dialect::DeadlineGetset` expects a \
-             deadline, which is no lock for us; let all who share this key lock it in one \
-             dialect, or use another name or prefix; it is never taken over"
+             deadline, and cannot be locked; let all services that share this key use one \
+             dialect, or use another name or prefix; the key is never taken over"
         );
     }
 }

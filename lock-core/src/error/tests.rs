@@ -10,14 +10,14 @@ fn holder() -> Holder {
 }
 
 #[test]
-fn an_error_is_small_and_travels() {
-    fn travels<T: Clone + Send + Sync + 'static>() {}
-    travels::<LockError>();
+fn error_is_small_cloneable_and_send() {
+    fn assert_bounds<T: Clone + Send + Sync + 'static>() {}
+    assert_bounds::<LockError>();
     assert!(size_of::<LockError>() <= 128, "{}", size_of::<LockError>());
 }
 
 #[test]
-fn messages_name_the_key_and_the_holder() {
+fn error_text_has_the_key_and_the_holder() {
     let error = LockError::Timeout {
         key: "lock:a".into(),
         waited: Duration::from_secs(5),
@@ -25,8 +25,8 @@ fn messages_name_the_key_and_the_holder() {
     };
     assert_eq!(
         error.to_string(),
-        "lock `lock:a` was not free within 5s: `web-1:42` holds it, for 3s unless renewed, \
-         2 waited before this one"
+        "lock `lock:a` was not free within 5s: `web-1:42` holds it for 3s unless renewed, \
+         waiters ahead: 2; try later, or set a longer `wait`"
     );
     let error = LockError::Contended {
         key: "lock:a".into(),
@@ -34,13 +34,13 @@ fn messages_name_the_key_and_the_holder() {
     };
     assert_eq!(
         error.to_string(),
-        "lock `lock:a` is busy; try later, or say how long to `wait`"
+        "lock `lock:a` is busy; try later, or set a longer `wait`"
     );
     assert!(error.is_contended() && error.holder().is_none());
 }
 
 #[test]
-fn times_are_rounded_for_people() {
+fn durations_in_error_texts_are_rounded() {
     for (time, expected) in [
         (Duration::ZERO, "0ms"),
         (Duration::from_nanos(51_890_774), "52ms"),
@@ -58,7 +58,7 @@ fn times_are_rounded_for_people() {
 }
 
 #[test]
-fn busy_down_and_refused_are_told_apart() {
+fn contended_retryable_and_lost_errors_are_distinct() {
     let down = LockError::backend(BackendErrorKind::Unreachable, "no connection");
     let refused = LockError::backend(BackendErrorKind::Authentication, "refused");
     assert!(!down.is_contended() && down.is_retryable());
@@ -71,11 +71,11 @@ fn busy_down_and_refused_are_told_apart() {
 }
 
 #[test]
-fn the_message_does_not_repeat_the_cause() {
+fn error_text_does_not_repeat_the_cause() {
     let cause = std::io::Error::other("wires cut");
     let error = LockError::caused(
         BackendErrorKind::Unreachable,
-        "cannot ask the server",
+        "cannot reach the server",
         cause,
     );
     assert!(!error.to_string().contains("wires cut"));

@@ -9,12 +9,14 @@ use std::task::{Context, Poll};
 use crate::protocol::clock::Clock;
 use crate::runtime::held_lock::HeldLock;
 
-/// Completes when a lock is lost. Made by [`LockGuard::lost`].
+/// Completes when a lock is lost. Made by [`LockGuard::lost`](crate::LockGuard::lost) and
+/// [`LockWatch::lost`](crate::LockWatch::lost).
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Lost {
     held: Arc<HeldLock>,
     listener: Option<u64>,
-    /// No keeper watches the end of this lease: a timer of the caller's runtime does.
+    /// The background worker does not watch the end of this lease, so a timer of the caller's runtime
+    /// does.
     needs_expiry_timer: bool,
     timer: Option<Pin<Box<tokio::time::Sleep>>>,
 }
@@ -32,7 +34,7 @@ impl Lost {
     fn set_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = self.held.deadline().filter(|_| !self.held.is_released());
         let left = deadline.map(|deadline| deadline.since(Clock::Tokio.now()));
-        // A deadline beyond all clocks is none.
+        // A deadline beyond the range of the clock never comes.
         let at = left.and_then(|left| tokio::time::Instant::now().checked_add(left));
         let Some(at) = at else {
             self.timer = None;
@@ -57,7 +59,7 @@ impl Future for Lost {
             if this.held.poll_lost(cx, &mut this.listener).is_ready() {
                 return Poll::Ready(());
             }
-            // A timer that fired early, for a lease that was extended since, is set again.
+            // The lease was extended after the timer was set: set the timer again.
             if !this.needs_expiry_timer || this.set_timer(cx).is_pending() {
                 return Poll::Pending;
             }

@@ -1,9 +1,9 @@
-//! Back-off and jitter.
+//! Backoff and jitter.
 
 use std::time::Duration;
 use uuid::Uuid;
 
-/// A small generator of jitter (splitmix64, G. Steele et al. 2014). Never used for ownership.
+/// A small generator of jitter (splitmix64, G. Steele et al. 2014). Never used for owner ids.
 #[derive(Clone, Debug)]
 pub(crate) struct Jitter(u64);
 
@@ -25,24 +25,24 @@ impl Jitter {
         z ^ (z >> 31)
     }
 
-    /// Another generator, for other draws than this one's.
+    /// Makes another generator with other numbers than this one.
     pub(crate) fn fork(&mut self) -> Self {
         Self(self.next())
     }
 
-    /// Less than `span`.
+    /// A random duration shorter than `span`.
     pub(crate) fn anywhere_in(&mut self, span: Duration) -> Duration {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(self.next() % nanos.max(1))
     }
 
-    /// `span`, or up to a quarter less, so that many who wait do not come back in step.
+    /// `span`, or up to a quarter less, so that many waiters do not poll in step.
     pub(crate) fn shorten(&mut self, span: Duration) -> Duration {
         span.saturating_sub(self.anywhere_in(span / 4))
     }
 }
 
-/// Pauses between tries that double up to a longest, with jitter.
+/// Pauses between attempts. They double up to a longest pause, with jitter.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -52,9 +52,10 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// From 10 ms to half a second, for servers in trouble. A server that restarts is back within a few of these; a first retry must not wait long.
+    /// The first pause after a failure of the server. A restarted server is back after a few of these
+    /// pauses, and the first retry must not wait long.
     const FIRST: Duration = Duration::from_millis(10);
-    /// Long enough to leave a struggling server alone, short against any useful wait.
+    /// Long enough to relieve a struggling server, and short compared to any useful wait.
     const LAST: Duration = Duration::from_millis(500);
 
     pub(crate) fn new(jitter: Jitter) -> Self {
@@ -70,7 +71,7 @@ impl Backoff {
         }
     }
 
-    /// The longest pause after so many tries, for those who do not count by themselves.
+    /// The longest pause after `tries` attempts, for callers that keep no [`Backoff`].
     pub(crate) fn after(tries: u32) -> Duration {
         let doubled = 1_u32
             .checked_shl(tries.saturating_sub(1))
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jitter_takes_away_at_most_a_quarter() {
+    fn jitter_subtracts_at_most_a_quarter() {
         let mut jitter = Jitter::seeded(7);
         let span = Duration::from_millis(100);
         let drawn: Vec<_> = (0..1000).map(|_| jitter.shorten(span)).collect();
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn back_off_doubles_up_to_half_a_second_and_starts_over() {
+    fn backoff_doubles_up_to_half_a_second_and_resets() {
         let mut backoff = Backoff::new(Jitter::seeded(1));
         let pauses: Vec<_> = (0..10).map(|_| backoff.pause()).collect();
         assert!(pauses[0] <= Duration::from_millis(10));
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn back_off_between_the_longest_times_does_not_overflow() {
+    fn backoff_with_the_longest_durations_does_not_overflow() {
         let mut backoff = Backoff::between(Duration::MAX / 8, Duration::MAX, Jitter::seeded(1));
         for _ in 0..10 {
             assert!(backoff.pause() > Duration::MAX / 16);

@@ -1,11 +1,11 @@
-//! Time: which clock a manager lives by, moments on it, and moments on a server's clock.
+//! Clocks of this process, moments on them, and moments on a server's clock.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A moment on one [`Clock`], in nanoseconds from an origin that only that clock knows.
+/// A moment on one [`Clock`], in nanoseconds since an origin that only that clock knows.
 ///
-/// All arithmetic saturates: a deadline far in the future is "never", not a panic.
+/// All arithmetic saturates, so a deadline far in the future means "never" and does not panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moment(u64);
 
@@ -31,7 +31,7 @@ impl Moment {
         Self(self.0.saturating_sub(nanos(span)))
     }
 
-    /// Moves by a signed number of microseconds: servers speak in those.
+    /// Adds a signed number of microseconds, which is the unit of server times.
     pub(crate) fn shifted_us(self, us: i64) -> Self {
         let span = Duration::from_micros(us.unsigned_abs());
         if us < 0 {
@@ -41,7 +41,7 @@ impl Moment {
         }
     }
 
-    /// How long after `earlier` this is; zero when it is not after it.
+    /// How long after `earlier` this moment is. Zero when it is not after `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -53,7 +53,7 @@ fn nanos(span: Duration) -> u64 {
 
 /// A moment on a server's clock, in milliseconds since the epoch.
 ///
-/// All arithmetic saturates: what others wrote into the server may be any number.
+/// All arithmetic saturates, because a key may hold any number that another client wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ServerMs(u64);
 
@@ -76,7 +76,7 @@ impl ServerMs {
         Self(self.0.saturating_add(ms))
     }
 
-    /// How many milliseconds after `earlier` this is; zero when it is not after it.
+    /// How many milliseconds after `earlier` this moment is. Zero when it is not after `earlier`.
     pub(crate) const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -88,11 +88,11 @@ impl fmt::Display for ServerMs {
     }
 }
 
-/// The clock that a backend's leases are counted on.
+/// The clock by which a backend counts its leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
-    /// The machine's clock. On Linux and Android it is `CLOCK_BOOTTIME`, which goes on while
-    /// the machine is suspended: the server's clock did, and took the lock away meanwhile.
+    /// The machine's clock. On Linux and Android it is `CLOCK_BOOTTIME`, which continues while the
+    /// machine is suspended. The server's clock continues too, so the lease may end meanwhile.
     System,
     /// tokio's clock, which tests may pause and advance.
     Tokio,
@@ -146,11 +146,11 @@ fn system_now() -> Moment {
     Moment(nanos(ORIGIN.elapsed()))
 }
 
-/// A paused clock starts at the real time of the pause, so an origin that is taken once for
-/// the process serves every runtime; a moment before it reads as the origin.
+/// The origin of all moments on tokio's clock. One origin serves every runtime, because a paused
+/// clock starts at the real time of the pause. A moment before the origin reads as the origin.
 fn tokio_origin() -> tokio::time::Instant {
     static ORIGIN: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(|| {
-        // A paused runtime may have been started before this line runs.
+        // A runtime may have paused its clock before this line runs.
         let now = std::time::Instant::now();
         now.checked_sub(Duration::from_secs(3600)).unwrap_or(now)
     });
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arithmetic_saturates() {
+    fn moment_arithmetic_saturates() {
         let moment = Moment::from_millis(5);
         assert_eq!(
             moment.plus(Duration::MAX).plus(Duration::MAX),
@@ -178,14 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_moves_forward() {
+    fn system_clock_moves_forward() {
         let before = Clock::System.now();
         std::thread::sleep(Duration::from_millis(2));
         assert!(Clock::System.now().since(before) >= Duration::from_millis(2));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_tokio_clock_can_be_paused() {
+    async fn tokio_clock_can_be_paused() {
         let before = Clock::Tokio.now();
         tokio::time::advance(Duration::from_secs(7)).await;
         assert_eq!(Clock::Tokio.now().since(before), Duration::from_secs(7));

@@ -1,40 +1,40 @@
-//! The server's clock as this process knows it, and the validity of a handover by it.
+//! What this process knows of the server's clock, and the validity of a handover by it.
 
 use std::time::Duration;
 
 use crate::protocol::clock::{Moment, ServerMs};
 use crate::protocol::lease::{DRIFT_DIVISOR, ROUNDING};
 
-/// A clock sync older than this says too little about the server's clock now.
+/// An older clock sync says too little about the server's clock now.
 const MAX_SYNC_AGE: Duration = Duration::from_secs(60);
 
-/// The life of a server that does not tell which it is.
+/// The run id of a server that does not report one.
 pub(crate) const UNKNOWN_RUN_ID: u64 = 0;
 
-/// Where the server's clock was, seen from here: the youngest reply that told.
+/// A pair of a local send time and the server time in the reply. The youngest reply counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClockSync {
-    /// Before the command was sent.
+    /// The local time before the command was sent.
     pub(crate) sent: Moment,
     pub(crate) server_us: u64,
-    /// Which life of which server.
+    /// The identity of the server process.
     pub(crate) run_id: u64,
 }
 
 impl ClockSync {
-    /// The latest that the server's clock can show now, if it does not jump.
+    /// The latest time that the server's clock can show now, if it does not jump.
     pub(crate) fn server_ms_at(&self, now: Moment) -> ServerMs {
         let elapsed = u64::try_from(now.since(self.sent).as_millis()).unwrap_or(u64::MAX);
         ServerMs::from_micros(self.server_us).plus(elapsed).plus(1)
     }
 }
 
-/// Until when a lock that was handed over by a push is valid; `None` when that cannot be said
-/// well enough, and a renewal has to confirm it first.
+/// Returns until when a lock that a notification granted is valid. Returns `None` when this is too
+/// uncertain; then a renewal has to confirm the lock first.
 pub(crate) fn grant_deadline(
     clock_sync: Option<ClockSync>,
     run_id: u64,
-    pushed_us: u64,
+    notified_us: u64,
     lease: Duration,
     received: Moment,
 ) -> Option<Moment> {
@@ -44,9 +44,9 @@ pub(crate) fn grant_deadline(
     if age > MAX_SYNC_AGE {
         return None;
     }
-    let offset = i64::try_from(i128::from(pushed_us) - i128::from(clock_sync.server_us)).ok()?;
+    let offset = i64::try_from(i128::from(notified_us) - i128::from(clock_sync.server_us)).ok()?;
     let start = clock_sync.sent.shifted_us(offset);
-    // The push cannot have been sent after it was received: a clock jumped.
+    // The server cannot have sent the notification after it was received: a clock jumped.
     if start > received {
         return None;
     }
@@ -78,8 +78,8 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_counted_from_the_server_s_time_of_the_push() {
-        // Pushed 1 s after the anchor, received 3 ms later.
+    fn grant_is_counted_from_the_server_time_of_the_notification() {
+        // Sent 1 s after the clock sync, received 3 ms later.
         let until =
             grant_deadline(Some(clock_sync()), 1, 1_001_000_000, secs(2), at(6_003)).unwrap();
         let margin = (Duration::from_millis(1_003) + secs(2)) / 100 + ROUNDING;
@@ -87,39 +87,45 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_cannot_be_dated_has_to_be_confirmed() {
+    fn grant_with_an_uncertain_time_has_no_deadline() {
         let lease = secs(2);
-        let pushed = 1_001_000_000;
-        assert_eq!(grant_deadline(None, 1, pushed, lease, at(6_003)), None);
+        let notified = 1_001_000_000;
+        assert_eq!(grant_deadline(None, 1, notified, lease, at(6_003)), None);
         assert_eq!(
-            grant_deadline(Some(clock_sync()), 2, pushed, lease, at(6_003)),
+            grant_deadline(Some(clock_sync()), 2, notified, lease, at(6_003)),
             None
         );
-        let nameless = ClockSync {
+        let without_run_id = ClockSync {
             run_id: UNKNOWN_RUN_ID,
             ..clock_sync()
         };
-        let until = grant_deadline(Some(nameless), UNKNOWN_RUN_ID, pushed, lease, at(6_003));
+        let until = grant_deadline(
+            Some(without_run_id),
+            UNKNOWN_RUN_ID,
+            notified,
+            lease,
+            at(6_003),
+        );
         assert_eq!(until, None);
-        // Older than a minute.
+        // The clock sync is older than a minute.
         assert_eq!(
             grant_deadline(Some(clock_sync()), 1, 1_060_000_000, lease, at(65_001)),
             None
         );
-        // Pushed after it was received: a clock jumped.
+        // Sent after it was received: a clock jumped.
         assert_eq!(
-            grant_deadline(Some(clock_sync()), 1, pushed, lease, at(5_999)),
+            grant_deadline(Some(clock_sync()), 1, notified, lease, at(5_999)),
             None
         );
-        // Less than half is left.
+        // Less than half of the lease is left.
         assert_eq!(
-            grant_deadline(Some(clock_sync()), 1, pushed, lease, at(7_100)),
+            grant_deadline(Some(clock_sync()), 1, notified, lease, at(7_100)),
             None
         );
     }
 
     #[test]
-    fn the_anchor_gives_the_latest_time_that_the_server_can_have() {
+    fn clock_sync_gives_the_latest_possible_server_time() {
         assert_eq!(
             clock_sync().server_ms_at(at(5_250)),
             ServerMs::new(1_000_251)

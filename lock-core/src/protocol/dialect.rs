@@ -1,88 +1,88 @@
-//! The ways of locking on Redis that services of other languages already use.
+//! The dialects: the ways of writing a lock to Redis.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How a lock is written on the server: this library's own way, or one that other libraries and
-/// services know, so that both sides exclude each other on one key.
+/// How a lock is written on the server: in this library's own way, or in a way that other libraries
+/// and services use. Clients that use the same dialect exclude each other on one key.
 ///
-/// Chosen for a manager by [`LockManagerBuilder::dialect`](crate::LockManagerBuilder::dialect) or
-/// for one lock by [`LockRequest::dialect`](crate::LockRequest::dialect). What each can do is in
-/// its [`capabilities`](Self::capabilities); the [module](crate::guide::dialects) has them side by side.
+/// [`LockManagerBuilder::dialect`](crate::LockManagerBuilder::dialect) sets the dialect of a manager,
+/// and [`LockRequest::dialect`](crate::LockRequest::dialect) sets the dialect of one lock. Each
+/// dialect has its [`capabilities`](Self::capabilities). The [guide](crate::guide::dialects) compares
+/// them in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dialect {
-    /// This library's own: a queue, hand-over, fencing tokens.
+    /// This library's own dialect, with a queue, handover and fencing tokens.
     #[default]
     Native,
-    /// `SETNX key owner`, then an expiry; two commands. A holder that dies in between leaves a
-    /// key without expiry, to which the next one who asks gives one.
+    /// `SETNX key owner`, and then a second command that sets the expiry. A holder that dies between
+    /// the two commands leaves a key without an expiry; the next client that acquires the lock sets
+    /// the missing expiry.
     SetnxExpire,
-    /// `SETNX key deadline`, taken over by `GETSET` when the deadline has passed. The value is
-    /// the time at which the lock ends, in milliseconds since the epoch.
+    /// `SETNX key deadline`, and `GETSET` to take over a lock whose deadline has passed. The value is
+    /// the end of the lock in milliseconds since the epoch.
     DeadlineGetset,
-    /// One script that does `SETNX` and `EXPIRE`, in whole seconds.
+    /// One script that runs `SETNX` and `EXPIRE`. The ttl is in whole seconds.
     LuaSetnxExpire,
-    /// `SET key owner NX PX ttl`: what redsync, redis-py, the Redlock libraries and most code
-    /// over Jedis write.
+    /// `SET key owner NX PX ttl`. redsync, redis-py, the Redlock libraries and most code over Jedis
+    /// write locks like this.
     SetNxPx {
         /// How the lock is released and renewed.
         release: ReleaseMethod,
     },
 }
 
-/// How [`Dialect::SetNxPx`] makes sure that it releases and renews its own lock only.
+/// How [`Dialect::SetNxPx`] checks the owner when it releases and renews a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReleaseMethod {
-    /// A script that compares and deletes.
+    /// A script compares the owner and deletes the key.
     #[default]
     Script,
-    /// `WATCH`, `GET`, `MULTI`, `DEL`, `EXEC` on a connection of its own: for servers where
-    /// scripts are denied.
+    /// `WATCH`, `GET`, `MULTI`, `DEL`, `EXEC` on a separate connection, for servers that deny scripts.
     WatchMulti,
 }
 
-/// What a [`Dialect`] can do. Printed for all of them on the page of the
-/// [dialects](crate::guide::dialects).
+/// What a [`Dialect`] can do. Returned by [`Dialect::capabilities`]. The
+/// [guide](crate::guide::dialects) has a table of all dialects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "a column of a table: what can be done and what cannot"
+    reason = "a row of a table: each flag is an independent capability"
 )]
 pub struct Capabilities {
-    /// Each grant has a [`FencingToken`](crate::FencingToken).
+    /// Whether each grant has a [`FencingToken`](crate::FencingToken).
     pub fencing_token: bool,
-    /// Those who wait are served in the order in which they came.
+    /// Whether waiters get the lock in the order of their arrival.
     pub fifo: bool,
-    /// A release gives the lock to the next at once; otherwise those who wait look for
-    /// themselves.
+    /// Whether a release gives the lock to the next waiter at once. Otherwise waiters poll.
     pub handover: bool,
-    /// Each acquisition writes a value that no other one writes.
+    /// Whether each acquisition writes a unique value.
     pub unique_owner: bool,
-    /// Whoever is refused is told what the holder calls itself.
+    /// Whether an error names the current holder.
     pub names_holder: bool,
-    /// An acquisition or a release whose answer got lost is settled as long as the process lives,
-    /// instead of ending with its ttl. Outside the native dialect not what arrives later than the
-    /// command timeout.
+    /// Whether a cancel undoes an acquire or a release that got no reply, as long as the process
+    /// runs. Otherwise the lock expires with its ttl. Outside the native dialect, a cancel does not
+    /// undo a command that arrives later than the command timeout.
     pub cancels_unconfirmed: bool,
-    /// Works without the right to run scripts.
+    /// Whether the dialect works without the right to run scripts.
     pub without_scripts: bool,
-    /// Clocks of the machines have to agree.
+    /// Whether the clocks of all machines have to be synchronized.
     pub needs_clocks: bool,
-    /// One step writes the key and its expiry. Otherwise a holder that dies in between leaves a key
-    /// without an expiry.
+    /// Whether one step writes the key and its expiry. Otherwise a holder that dies between two steps
+    /// leaves a key without an expiry.
     pub atomic_expiry: bool,
-    /// Locks [in memory](crate::LockManager::in_memory) have it.
+    /// Whether [managers in memory](crate::LockManager::in_memory) support the dialect.
     pub in_memory: bool,
-    /// The ttl has to be a multiple of this.
+    /// The ttl has to be a multiple of this duration.
     pub ttl_step: Duration,
     /// The shortest ttl.
     pub min_ttl: Duration,
 }
 
-/// By how much the clocks of two machines may differ in [`Dialect::DeadlineGetset`]: ten times
-/// what NTP leaves, and a tenth of the shortest ttl that the dialect takes.
+/// How much the clocks of two machines may differ in [`Dialect::DeadlineGetset`]. This is ten times
+/// the error that NTP leaves, and a tenth of the dialect's shortest ttl.
 pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_millis(100);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -103,7 +103,7 @@ impl Dialect {
         },
     ];
 
-    /// What the dialect can do.
+    /// Returns what the dialect can do.
     #[must_use]
     pub const fn capabilities(self) -> Capabilities {
         let shared = Capabilities {
@@ -157,8 +157,8 @@ impl Dialect {
         }
     }
 
-    /// How much earlier than on the server a lease ends for its holder, because of those whose
-    /// clocks are ahead.
+    /// How much earlier than on the server a lease ends for its holder, because other clients' clocks
+    /// may be ahead.
     pub(crate) const fn margin(self) -> Duration {
         if self.capabilities().needs_clocks {
             CLOCK_TOLERANCE
@@ -167,7 +167,7 @@ impl Dialect {
         }
     }
 
-    /// Whether a lock of that ttl can be had.
+    /// Checks that the dialect supports this ttl.
     pub(crate) fn check_ttl(self, ttl: Duration) -> Result<(), InvalidDialectReason> {
         let able = self.capabilities();
         if !ttl.as_nanos().is_multiple_of(able.ttl_step.as_nanos()) && able.ttl_step > MILLISECOND {
@@ -199,20 +199,20 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// What a [`Dialect`] cannot do. The message says what to do instead.
+/// What a [`Dialect`] does not support. The message says what to use instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidDialectReason {
-    /// There is no server to speak it to.
-    #[error("locks in memory are shared with nobody; connect to a Redis server")]
+    /// The locks are in memory, and the dialect needs a server.
+    #[error("locks in memory exist only in this process; connect to a Redis server")]
     NoServer,
-    /// The expiry is in seconds.
+    /// The expiry is in whole seconds, and the ttl is not.
     #[error("its expiry counts in seconds; use a ttl of whole seconds")]
     WholeSeconds,
-    /// The ttl is shorter than the dialect can tell apart.
+    /// The ttl is shorter than the dialect supports.
     #[error("it needs a ttl of at least {shortest:?}")]
     TooShort {
-        /// The shortest that will do.
+        /// The shortest ttl of the dialect.
         shortest: Duration,
     },
 }
@@ -225,7 +225,7 @@ mod tests {
         if able { "yes" } else { "no" }.to_owned()
     }
 
-    /// The table of the documentation is made from the one in code.
+    /// The table in the guide has to equal this one.
     fn table() -> String {
         type Row = (&'static str, fn(Capabilities) -> String);
         let rows: [Row; 12] = [
@@ -254,28 +254,28 @@ mod tests {
             format!("| |{}\n", names.concat()),
             format!("|---|{}\n", "---|".repeat(names.len())),
         ];
-        let body = rows.map(|(what, cell)| {
+        let body = rows.map(|(capability, cell)| {
             let cells: Vec<_> = Dialect::ALL
                 .iter()
                 .map(|dialect| format!(" {} |", cell(dialect.capabilities())))
                 .collect();
-            format!("| {what} |{}\n", cells.concat())
+            format!("| {capability} |{}\n", cells.concat())
         });
         [head.concat(), body.concat()].concat()
     }
 
     #[test]
-    fn the_documentation_prints_the_table() {
+    fn guide_has_the_table_of_capabilities() {
         let page = include_str!("../../docs/dialects.md");
         let table = table();
         assert!(
             page.contains(&table),
-            "docs/dialects.md has another table of capabilities than the code, which is:\n\n{table}"
+            "docs/dialects.md has an outdated table of capabilities; replace it with:\n\n{table}"
         );
     }
 
     #[test]
-    fn a_ttl_has_to_fit_the_dialect() {
+    fn check_ttl_accepts_only_a_ttl_that_fits_the_dialect() {
         let ms = Duration::from_millis;
         for (dialect, ttl, fits) in [
             (Dialect::Native, ms(100), Ok(())),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn only_agreeing_clocks_cost_a_margin() {
+    fn only_deadline_getset_has_a_margin() {
         for dialect in Dialect::ALL {
             let margin = dialect.margin();
             assert_eq!(margin.is_zero(), *dialect != Dialect::DeadlineGetset);

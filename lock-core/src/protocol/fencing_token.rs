@@ -3,20 +3,21 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A number that grows with every grant of a lock, for resources that can refuse the past.
+/// A number that grows with every grant of a lock. A resource uses it to refuse late writes.
 ///
-/// A client can stop between its check of the lock and its write: no lock service can see
-/// that. A resource that remembers the highest token it has seen, and refuses every lower one,
-/// can. Present the token on the first *read* too. Described by M. Kleppmann, "How to do
-/// distributed locking" (2016), and before him by M. Burrows, "The Chubby lock service" (2006),
-/// as sequencers.
+/// A client can pause between its check of the lock and its write, and a lock service cannot see
+/// that. A resource can detect the late write: it remembers the highest token that it has seen, and
+/// refuses every lower token. Present the token on the first *read* too. M. Kleppmann describes this
+/// in "How to do distributed locking" (2016), and M. Burrows before in "The Chubby lock service"
+/// (2006), as sequencers.
 ///
-/// Tokens are ordered, and print and parse as decimal numbers. Compare tokens of one key only.
+/// Tokens are ordered. They print and parse as decimal numbers. Compare only tokens of the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The token as a number, for resources that store one. It fits a signed 64-bit column.
+    /// Returns the token as a number, for resources that store a number. It fits a signed 64-bit
+    /// column.
     #[must_use]
     pub const fn as_u64(self) -> u64 {
         self.0
@@ -39,7 +40,7 @@ impl From<FencingToken> for u64 {
     }
 }
 
-/// What was read is not a fencing token, which is a decimal number.
+/// The error of parsing a fencing token from text that is not a decimal number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a fencing token is a decimal number")]
 pub struct ParseTokenError(#[source] std::num::ParseIntError);
@@ -52,8 +53,8 @@ impl FromStr for FencingToken {
     }
 }
 
-/// As text where people read it, since numbers above 2^53 are not safe in every JSON reader;
-/// as a number elsewhere.
+/// Serializes the token as text in human-readable formats, because some JSON readers lose the
+/// precision of numbers above 2^53. Serializes it as a number in other formats.
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl serde_core::Serialize for FencingToken {
@@ -66,7 +67,8 @@ impl serde_core::Serialize for FencingToken {
     }
 }
 
-/// Text or, also where people read it, a number.
+/// Deserializes the token from text or a number in human-readable formats, and from a number in
+/// other formats.
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl<'de> serde_core::Deserialize<'de> for FencingToken {
@@ -101,7 +103,7 @@ mod tests {
 
     #[cfg(feature = "serde")]
     #[test]
-    fn tokens_are_text_in_json_and_read_from_numbers_too() {
+    fn token_is_text_in_json_and_also_reads_from_a_number() {
         let token = FencingToken::new(u64::MAX);
         let json = serde_json::to_string(&token).unwrap();
         assert_eq!(json, "\"18446744073709551615\"");

@@ -1,4 +1,4 @@
-//! Lock names, and the keys they stand for.
+//! Lock names, and the keys of a lock.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,33 +7,34 @@ use std::sync::Arc;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::wire::escaped;
 
-/// Every key is sent with every command; longer names are data that lost its way.
+/// The client sends every key with every command, and longer names are usually data by mistake.
 const MAX_NAME: usize = 1024;
-/// The prefix stands in each key, and in each entry of a queue as a part of the channel.
+/// The prefix is part of each key, and of the channel in each queue entry.
 pub(crate) const MAX_PREFIX: usize = 64;
-/// What the names of companion keys end with: queue, counter, grace, and holders.
+/// The endings of the companion keys: queue, counter, grace, and holders.
 const COMPANIONS: [&str; 4] = [":q", ":f", ":g", ":h"];
 
-/// What a lock is called: at most 1 KiB of text, not empty.
+/// The name of a lock: 1 to 1,024 bytes of text.
 ///
-/// A name may hold one `{tag}`, which is then the hash tag that puts all keys of one tag into
-/// one slot of a Redis Cluster, and no other brace. With a tag it may not end in `:q`, `:f`, `:g` or
-/// `:h`, the endings of the keys that belong to a lock. It is checked when a lock is asked for.
+/// A name may hold one `{tag}` and no other brace. The tag is a hash tag: a Redis Cluster puts all
+/// keys with the same tag into one slot. A name with a tag may not end with `:q`, `:f`, `:g` or `:h`,
+/// which are the endings of a lock's companion keys. Conversions from strings do not check a name;
+/// [`LockName::new`] and acquiring the lock do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName {
     text: Arc<str>,
-    /// What is already known to be wrong with it: every acquire reports it.
+    /// The reason why the name is known to be invalid. Every acquire reports it.
     reason: Option<InvalidNameReason>,
 }
 
 impl LockName {
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// A name that no lock can have, with the reason. `text` is what errors show of it.
+    /// Makes an invalid name with a reason. Errors show `text` as the name.
     #[cfg(feature = "macros")]
     pub(crate) fn invalid(text: impl Into<Arc<str>>, reason: InvalidNameReason) -> Self {
         Self {
@@ -61,7 +62,7 @@ impl LockName {
         Ok(tagged)
     }
 
-    /// What is known to be wrong with the name before a manager is asked.
+    /// The reason why the name is invalid, if it is known without a check.
     #[cfg(feature = "macros")]
     pub(crate) fn invalid_reason(&self) -> Option<InvalidNameReason> {
         self.reason
@@ -104,48 +105,48 @@ impl fmt::Display for LockName {
     }
 }
 
-/// What is wrong with a name or a prefix. The message says what to write instead.
+/// Why a name or a prefix is invalid. The message says what to use instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidNameReason {
     /// The name has no characters.
-    #[error("it is empty; give the thing that is locked a name")]
+    #[error("it is empty; give the lock a name")]
     Empty,
-    /// A placeholder's value has no characters: all calls with such a value would share a lock
-    /// that none of them means.
-    #[error("a value in it is empty; check that value before the call, or lock another one")]
+    /// The value of a placeholder has no characters. All calls with an empty value would share one
+    /// lock by mistake.
+    #[error("a value in it is empty; check that value before the call, or use another value")]
     EmptyValue,
-    /// The `Display` of a placeholder's value returned an error.
-    #[error("the `Display` of a value in it returned an error; name the lock by another value")]
+    /// The `Display` implementation of a placeholder's value returned an error.
+    #[error("the `Display` of a value in it returned an error; use another value in the name")]
     BrokenValue,
-    /// The value of `name = expression` holds `{parameter}` of a parameter that exists: all calls
-    /// would share one lock.
+    /// The value of `name = expression` holds `{parameter}`, and the function has that parameter. All
+    /// calls would share one lock.
     #[error(
         "it holds a placeholder that was not replaced: write the template as a literal, \
          `name = \"order:{{id}}\"`, or with `lock_name!`"
     )]
     UnexpandedTemplate,
     /// The name is longer than 1 KiB.
-    #[error("it is longer than 1024 bytes; lock a digest of it instead")]
+    #[error("it is longer than 1024 bytes; use a digest of it instead")]
     TooLong,
-    /// A brace that is not part of the one allowed `{tag}`.
+    /// The name holds a brace that is not part of the one allowed `{tag}`.
     #[error("braces may only form one non-empty hash tag, such as `{{user1}}:cart`")]
     Braces,
-    /// A tagged name ends like one of the companion keys.
+    /// The name has a tag and ends like a companion key.
     #[error(
-        "a name with a hash tag may not end in `:q`, `:f`, `:g` or `:h`, which name companion keys"
+        "a name with a hash tag may not end in `:q`, `:f`, `:g` or `:h`, which are endings of \
+         companion keys; choose another ending"
     )]
     Companion,
     /// The manager's prefix holds a brace.
     #[error("the manager's prefix may not hold a brace; put the hash tag into the name")]
     PrefixBrace,
     /// The manager's prefix is longer than 64 bytes.
-    #[error("the manager's prefix is longer than 64 bytes; put the rest into the names")]
+    #[error("the manager's prefix is longer than 64 bytes; use a shorter prefix and longer names")]
     PrefixTooLong,
 }
 
-/// The keys of one lock, all in one slot, and the dialect that they are locked in. Cheap to
-/// clone.
+/// The keys of one lock, all in one slot, and the dialect of the lock. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LockKey {
     keys: Arc<Keys>,
@@ -170,7 +171,7 @@ impl LockKey {
         }
         let tagged = name.check()?;
         let name = name.as_str();
-        // By hand, once for all commands: formatting them for each was a tenth of its cost.
+        // Concatenated once for all commands: formatting the keys was a tenth of a command's cost.
         let (open, close) = if tagged { ("", "") } else { ("{", "}") };
         let companion = |end| [open, prefix, name, close, end].concat();
         Ok(Self {
@@ -202,7 +203,7 @@ impl LockKey {
         Arc::clone(&self.keys.text)
     }
 
-    /// The zset of those who wait.
+    /// The zset of the waiters.
     pub(crate) fn queue(&self) -> &str {
         &self.keys.queue
     }
@@ -212,12 +213,13 @@ impl LockKey {
         &self.keys.counter
     }
 
-    /// The grace that `share_with_others` leaves to foreign clients.
+    /// The key that keeps the lock free for foreign clients under
+    /// [`Handover::YieldToOthers`](crate::Handover::YieldToOthers).
     pub(crate) fn grace(&self) -> &str {
         &self.keys.grace
     }
 
-    /// All of them, in the order that the scripts have them.
+    /// All keys, in the order of the scripts' `KEYS`.
     #[cfg(feature = "redis")]
     pub(crate) fn all(&self) -> [&str; 4] {
         [self.as_str(), self.queue(), self.counter(), self.grace()]
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn two_names_never_share_a_companion() {
+    fn two_names_never_share_a_companion_key() {
         assert_eq!(key("{a}:q"), Err(InvalidNameReason::Companion));
         assert_eq!(key("x{a}y:f"), Err(InvalidNameReason::Companion));
         assert_eq!(key("{a}:g"), Err(InvalidNameReason::Companion));
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_form_one_tag_or_are_refused() {
+    fn braces_are_one_tag_or_an_error() {
         for bad in [
             "{", "}", "{}", "}{", "{a", "a}", "{a}{b}", "{a}}", "{{a}}", "{a{b}",
         ] {
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn length_is_counted_in_bytes() {
+    fn name_length_is_counted_in_bytes() {
         assert_eq!(key(""), Err(InvalidNameReason::Empty));
         assert!(key(&"x".repeat(1024)).is_ok());
         assert_eq!(key(&"x".repeat(1025)), Err(InvalidNameReason::TooLong));

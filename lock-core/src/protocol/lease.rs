@@ -1,8 +1,8 @@
-//! What to do with a lease at a moment: a pure state machine of events and time.
+//! The state of a lease, and the next action for it: a pure state machine of events and time.
 //!
-//! Validity is counted from *before* the command that confirmed it was sent, since the server
-//! may have begun to count at any time after that, and ends earlier than the server's by a
-//! margin for clocks that do not run alike (S. Sanfilippo's Redlock has the same margin).
+//! Validity is counted from *before* the confirming command was sent, because the server may have
+//! begun to count at any time after that. It ends earlier than the server's lease by a margin, for
+//! clocks that run at different rates. S. Sanfilippo's Redlock has the same margin.
 
 use std::time::Duration;
 
@@ -10,21 +10,22 @@ use crate::protocol::clock::Moment;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
 
-/// The rate by which two clocks may differ, as a divisor: one percent. Quartz is a hundred
-/// times better; a virtual machine's clock that is slewed may not be.
+/// The rate by which two clocks may differ, as a divisor: one percent. Quartz is a hundred times
+/// better. The clock of a virtual machine may be this bad while it is being corrected.
 pub(super) const DRIFT_DIVISOR: u32 = 100;
-/// Expiry on the server is in whole milliseconds, and so may be off by one at each end.
+/// Expiry on the server is in whole milliseconds, so each end can be off by one.
 pub(super) const ROUNDING: Duration = Duration::from_millis(2);
-/// What a hand-over gives: a frozen waiter costs the others this much and not a whole ttl.
+/// The longest lease that a handover gives. A frozen waiter delays the other waiters by this time,
+/// and not by a whole ttl.
 pub(crate) const HANDOVER_LEASE: Duration = Duration::from_secs(2);
-/// PEXPIRE deletes at zero.
+/// `PEXPIRE` with zero deletes the key.
 const MIN_RENEWED: Duration = Duration::from_millis(1);
 
-/// Longer leases are as good as this one. Where sums saturate, a part of a longer one would be
-/// more than was added.
+/// The longest lease that is counted. Near the limit, sums saturate, and a share of a longer lease
+/// would be more than the sum had added.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// When a lease that a command confirmed is over, for us.
+/// The end of a confirmed lease, as its holder counts it.
 pub(crate) fn deadline(sent: Moment, remaining: Duration) -> Moment {
     let remaining = remaining.min(LONGEST);
     sent.plus(remaining)
@@ -32,7 +33,7 @@ pub(crate) fn deadline(sent: Moment, remaining: Duration) -> Moment {
         .minus(ROUNDING)
 }
 
-/// As [`deadline`], for a holder who has to leave room for clocks that are ahead.
+/// As [`deadline`], minus the margin for other clients' clocks that are ahead.
 fn deadline_for(config: &LeaseConfig, sent: Moment, remaining: Duration) -> Moment {
     deadline(sent, remaining).minus(config.margin)
 }
@@ -41,7 +42,7 @@ fn no_later_than(end: Option<Moment>, moment: Moment) -> Moment {
     end.map_or(moment, |end| end.min(moment))
 }
 
-/// What a holder asked for.
+/// The settings of one acquisition's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseConfig {
     pub(crate) ttl: Ttl,
@@ -52,7 +53,7 @@ pub(crate) struct LeaseConfig {
 }
 
 impl LeaseConfig {
-    /// The ttl that a renewal asks for: no more than what is left of the longest hold.
+    /// The ttl of the next renewal: at most the rest of the longest hold.
     pub(crate) fn renewed_ttl(&self, left: Option<Duration>) -> Duration {
         let ttl = self.ttl.as_duration();
         left.map_or(ttl, |left| ttl.min(left.max(MIN_RENEWED)))
@@ -69,48 +70,48 @@ impl LeaseConfig {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// The last word of the server was that it is ours.
+    /// The last reply confirmed the lease.
     Valid,
-    /// A renewal got no answer: ours until the deadline, and asked again.
+    /// A renewal got no reply. The lease is valid until its deadline, and is renewed again.
     Unconfirmed,
     Lost,
-    ReleaseOutcome,
+    Released,
 }
 
-/// A lease: valid, unknown, lost or released.
+/// A lease: valid, unconfirmed, lost or released.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Lease {
     config: LeaseConfig,
     phase: Phase,
-    /// When the command was sent that confirmed it last.
+    /// When the command was sent that confirmed the lease last.
     sent: Moment,
-    /// `None` when it does not end by itself.
+    /// `None` when the lease does not end by itself.
     deadline: Option<Moment>,
-    /// No renewal goes beyond this.
+    /// The end of the longest hold. No renewal goes beyond it.
     ends_at: Option<Moment>,
     renew_at: Option<Moment>,
 }
 
-/// What a lease wants now.
+/// The next action for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseAction {
-    /// Be renewed, with an answer before this.
+    /// Renew it, with a reply before this moment.
     Renew { before: Moment },
-    /// Be looked at again then.
+    /// Do nothing until this moment.
     WaitUntil(Moment),
-    /// Nothing more: lost or released.
+    /// Do nothing more: the lease is lost, released or endless.
     Done,
 }
 
 impl Lease {
-    /// Confirmed by a reply to a command that was sent at `sent`.
+    /// A lease that the reply to a command sent at `sent` confirms.
     pub(crate) fn confirmed(config: LeaseConfig, sent: Moment, remaining: Duration) -> Self {
         let deadline = deadline_for(&config, sent, remaining);
         Self::until(config, sent, remaining, deadline)
     }
 
-    /// Handed over at about `start`, valid until `deadline`. The first renewal extends the
-    /// claim to the ttl, whatever `renew` says.
+    /// A lease that a handover gave at about `start`, valid until `deadline`. The first renewal
+    /// extends the handover lease to the ttl, whatever `renew` says.
     pub(crate) fn handed_over(
         config: LeaseConfig,
         start: Moment,
@@ -137,8 +138,8 @@ impl Lease {
         }
     }
 
-    /// Held until it is released, or for the longest hold: the backend keeps it alive by
-    /// itself.
+    /// A lease that lasts until the release, or until the end of the longest hold. The backend keeps
+    /// the lock without renewals.
     pub(crate) fn endless(config: LeaseConfig, now: Moment) -> Self {
         let ends_at = config.max_hold.map(|longest| now.plus(longest));
         Self {
@@ -155,7 +156,7 @@ impl Lease {
         self.config
     }
 
-    /// What is left of the longest hold.
+    /// The rest of the longest hold.
     pub(crate) fn left_to_hold(&self, now: Moment) -> Option<Duration> {
         self.ends_at.map(|ends_at| ends_at.since(now))
     }
@@ -170,16 +171,16 @@ impl Lease {
             && self.deadline.is_none_or(|deadline| now < deadline)
     }
 
-    /// Whether the holder has to stop: it was told so, or its time is over.
+    /// Whether the holder has to stop: the server refused a renewal, or the lease ended.
     pub(crate) fn is_lost(&self, now: Moment) -> bool {
-        self.phase != Phase::ReleaseOutcome && !self.is_valid(now)
+        self.phase != Phase::Released && !self.is_valid(now)
     }
 
     pub(crate) fn is_released(&self) -> bool {
-        self.phase == Phase::ReleaseOutcome
+        self.phase == Phase::Released
     }
 
-    /// How long it is certainly held from `now` on.
+    /// How long the lock is certainly held from `now` on.
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
         match (self.is_valid(now), self.deadline) {
             (false, _) => Duration::ZERO,
@@ -188,9 +189,9 @@ impl Lease {
         }
     }
 
-    /// Time has passed: what now?
+    /// Returns the next action. A lease whose deadline has passed becomes lost.
     pub(crate) fn next_action(&mut self, now: Moment) -> LeaseAction {
-        if matches!(self.phase, Phase::Lost | Phase::ReleaseOutcome) {
+        if matches!(self.phase, Phase::Lost | Phase::Released) {
             return LeaseAction::Done;
         }
         let Some(deadline) = self.deadline else {
@@ -207,20 +208,20 @@ impl Lease {
         }
     }
 
-    /// When to ask [`Self::wish`] next, without changing anything.
+    /// When to call [`Self::next_action`] next, without a change of the state.
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
         match (self.phase, self.renew_at, self.deadline) {
-            (Phase::Lost | Phase::ReleaseOutcome, _, _) => None,
+            (Phase::Lost | Phase::Released, _, _) => None,
             (_, Some(renew_at), Some(deadline)) => Some(renew_at.min(deadline)),
             (_, _, deadline) => deadline,
         }
     }
 
-    /// A renewal that was sent at `sent` was confirmed. Too late for a lease that is over:
-    /// whoever was told of the loss has acted on it.
+    /// Records a renewal that was sent at `sent` and confirmed. It has no effect on a lease that has
+    /// ended, because the holder has already acted on the loss.
     ///
-    /// The youngest one counts, also where it confirms less than the one before: the server may
-    /// have shortened the lease to what was left of the longest hold.
+    /// The youngest confirmation counts, also when it confirms less than an earlier one: the server
+    /// may have shortened the lease to the rest of the longest hold.
     pub(crate) fn renewed(&mut self, sent: Moment, remaining: Duration, now: Moment) {
         if !self.is_valid(now) {
             return;
@@ -235,7 +236,7 @@ impl Lease {
         self.renew_at = self.config.interval().map(|interval| sent.plus(interval));
     }
 
-    /// A renewal got no answer, or one that says nothing about the lock.
+    /// Records a renewal that got no reply, or a reply that says nothing about the lock.
     pub(crate) fn unanswered(&mut self, again_at: Moment) {
         if matches!(self.phase, Phase::Valid | Phase::Unconfirmed) {
             self.phase = Phase::Unconfirmed;
@@ -243,17 +244,17 @@ impl Lease {
         }
     }
 
-    /// The server said that it is somebody else's, or nobody's.
+    /// Records that the server refused a renewal: another owner has the lock, or the key is free.
     pub(crate) fn refused(&mut self) {
-        // A renewal that crossed the release was refused because of the release.
-        if self.phase != Phase::ReleaseOutcome {
+        // The release may have overtaken a renewal; then the server refused it because of the release.
+        if self.phase != Phase::Released {
             self.phase = Phase::Lost;
         }
     }
 
-    /// The holder gives it up. False when that was done before.
+    /// Records the release. Returns false when the lease was released before.
     pub(crate) fn release(&mut self) -> bool {
-        std::mem::replace(&mut self.phase, Phase::ReleaseOutcome) != Phase::ReleaseOutcome
+        std::mem::replace(&mut self.phase, Phase::Released) != Phase::Released
     }
 }
 

@@ -1,9 +1,9 @@
-//! The lock table: what a lock does, as one pure state machine.
+//! The state of one lock, and what each command does with it, as one pure state machine.
 //!
-//! `(state, command, now) -> (reply, pushes)`. The in-memory backend is a thin shell around
-//! it, and the Lua scripts are the same machine written for the server: the differential test
-//! gives both the same commands and clock steps and demands the same answers. Each rule has a
-//! name here (a function or a variant) and a test below.
+//! `(state, command, now) -> (reply, notifications)`. The in-memory backend is a thin layer around
+//! it. The Lua scripts implement the same machine on the server. The `script_equivalence` test gives
+//! both the same commands and clock steps, and demands the same replies. Each rule has a name here (a
+//! function or a variant), and a test in `tests/lock_state`.
 
 use std::collections::BTreeMap;
 
@@ -20,41 +20,38 @@ pub(crate) use self::commands::{
 };
 use self::queue::{NextOwner, QueueScan};
 
-/// How long the counter lives after it was seeded. Counting does not extend that: seeded at a
-/// server time S it gives S and a little, less than one per microsecond, and expires on the same
-/// clock, so that the next seed is higher.
+/// How long the counter lives after it was seeded. Counting does not extend its life. A counter
+/// seeded at server time S grows by less than one per microsecond, and expires on the same clock. So
+/// the next seed is higher.
 const COUNTER_LIFE_MS: u64 = 300_000;
-/// The queue outlives the lock and the last look at it by the longest silence of a waiter.
+/// The queue outlives the lock, and the last poll, by the longest silence of a waiter.
 const QUEUE_LIFE_MS: u64 = 600_000;
-/// Other clients write keys that expire in a million years; no lock of ours lives longer than this.
+/// Other clients write keys that expire in a million years. No native lock lives longer than this.
 const LONGEST_HOLDER_MS: u64 = 86_400_000;
-/// One call looks at so many entries at most, so that it does not hold up the server. Whoever
-/// called repeats it when there are more.
+/// The most entries that one call scans, so that it does not block the server. The caller repeats
+/// the call when there are more.
 pub(crate) const SCANNED_PER_CALL: usize = 100;
 
-/// What a lock key holds.
+/// The value of a lock key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     not(test),
-    allow(
-        dead_code,
-        reason = "foreign values stand in servers, which the tests compare with"
-    )
+    allow(dead_code, reason = "only the tests store foreign values in a state")
 )]
 pub(crate) enum KeyValue {
-    /// A lock of ours.
+    /// A native lock.
     Native(OwnerValue),
-    /// A string that somebody else wrote: another library's lock, or no lock at all.
+    /// A string that another client wrote: another library's lock, or no lock at all.
     Foreign(String),
-    /// Something that is no string, by its Redis type.
+    /// A value that is not a string, by its Redis type.
     OtherType(&'static str),
 }
 
-/// Something with an expiry: it lives while the clock does not show a later time.
+/// A value with an expiry. It lives until the clock shows a later time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Expiring<T> {
     pub(crate) value: T,
-    /// `None` lives until it is deleted.
+    /// `None` means that it lives until it is deleted.
     pub(crate) expires_ms: Option<ServerMs>,
 }
 
@@ -83,7 +80,7 @@ impl LockState {
         self.key.is_none() && self.queue.is_none() && self.counter.is_none() && self.grace.is_none()
     }
 
-    /// Takes away what has expired, as a server does when a key is touched.
+    /// Removes expired values, as a server does when a command touches a key.
     pub(crate) fn expire(&mut self, now_ms: ServerMs) {
         fn drop_dead<T>(slot: &mut Option<Expiring<T>>, now_ms: ServerMs) {
             if slot
@@ -99,7 +96,7 @@ impl LockState {
         drop_dead(&mut self.grace, now_ms);
     }
 
-    /// When all of this is over, if nobody comes: `None` where something lives until it is deleted.
+    /// When the last value expires without further commands. `None` when a value has no expiry.
     pub(crate) fn ends_ms(&self) -> Option<ServerMs> {
         fn end<T>(slot: Option<&Expiring<T>>) -> Option<ServerMs> {
             slot.map_or(Some(ServerMs::new(0)), |expiring| expiring.expires_ms)
@@ -141,7 +138,7 @@ impl LockState {
                 );
             }
             Some(_) if command.entry.is_none() => {
-                let holder = self.holder_seen(0, now_ms);
+                let holder = self.observed_holder(0, now_ms);
                 return (AcquireReply::Busy { holder }, Vec::new());
             }
             None if self.queue.is_none() => scan.next_owner = Some(NextOwner::caller(command)),
@@ -177,7 +174,7 @@ impl LockState {
         if scan.more {
             return (AcquireReply::More, notifications);
         }
-        let holder = self.holder_seen(scan.grace_ms, now_ms);
+        let holder = self.observed_holder(scan.grace_ms, now_ms);
         let Some(entry) = command.entry else {
             return (AcquireReply::Busy { holder }, notifications);
         };
@@ -225,8 +222,8 @@ impl LockState {
         (ReleaseReply { verdict, more }, notifications)
     }
 
-    /// Extends the lease, and never shortens it: whoever is told of the end of an earlier renewal
-    /// counts on that.
+    /// Extends the lease, and never shortens it: a holder counts on the end that an earlier reply
+    /// confirmed.
     pub(crate) fn renew(&mut self, owner_id: OwnerId, ttl_ms: u64, now_ms: ServerMs) -> RenewReply {
         self.expire(now_ms);
         match &mut self.key {
@@ -248,8 +245,8 @@ impl LockState {
         )
     }
 
-    /// Locked on, but no longer the caller's: a renewal or an acquire that was overtaken by the
-    /// release finds that it is not its own.
+    /// Keeps the key locked without an owner. A renewal or an acquire that the release overtook finds
+    /// that it no longer owns the key.
     fn hold_without_owner(&mut self, until_ms: ServerMs) {
         if let Some(Expiring {
             value: KeyValue::Native(owner),
@@ -261,7 +258,7 @@ impl LockState {
         }
     }
 
-    /// The counter first, then the key.
+    /// Writes the counter before the key.
     fn grant(
         &mut self,
         to: &NextOwner,
@@ -283,7 +280,7 @@ impl LockState {
         token
     }
 
-    /// Grows by one, and from the time when the counter was lost, rolled back or never there.
+    /// The counter grows by one. It is seeded from the time when it was lost, rolled back or new.
     fn next_token(&mut self, floor_us: u64, lead_us: u64, env: &Env<'_>) -> FencingToken {
         let counter = self.counter.get_or_insert(Expiring {
             value: 0,
@@ -292,7 +289,8 @@ impl LockState {
         counter.value = counter.value.saturating_add(1);
         if counter.value < floor_us {
             let seed_us = floor_us.max(env.now_us.saturating_add(lead_us));
-            // By the time of the seed, which may be ahead of the clock: the next seed is higher.
+            // The expiry counts from the seed, which may be ahead of the clock, so that the next seed
+            // is higher.
             *counter = Expiring {
                 value: seed_us,
                 expires_ms: Some(ServerMs::from_micros(seed_us).plus(COUNTER_LIFE_MS)),
@@ -301,7 +299,7 @@ impl LockState {
         FencingToken::new(counter.value)
     }
 
-    /// A grant to the new owner, and word to whoever is first now.
+    /// A grant for the new owner, and a head-of-queue notification for the waiter that is first now.
     fn notifications(
         &self,
         granted: Option<(&NextOwner, FencingToken)>,
@@ -342,7 +340,8 @@ impl LockState {
                             },
                         ),
                     ) => key.remaining_ms(env.now_ms()).unwrap_or(0),
-                    // A foreign holder tells nobody when it goes: begin asking now.
+                    // The release of a foreign holder sends no notification, so the first waiter has
+                    // to poll now.
                     (None, _) => grace_ms,
                 },
             });
@@ -350,7 +349,7 @@ impl LockState {
         notifications
     }
 
-    fn holder_seen(&self, grace_ms: u64, now_ms: ServerMs) -> RawHolder {
+    fn observed_holder(&self, grace_ms: u64, now_ms: ServerMs) -> RawHolder {
         match &self.key {
             None => RawHolder {
                 remaining_ms: Some(grace_ms),
@@ -368,7 +367,7 @@ impl LockState {
     }
 }
 
-/// Asking again is having asked once: same token, and at least the ttl that was asked for.
+/// A repeated acquire gives the same reply: the same token, and at least the requested ttl.
 fn confirm_again(
     token: FencingToken,
     expires_ms: &mut Option<ServerMs>,
@@ -381,7 +380,8 @@ fn confirm_again(
     }
 }
 
-/// Makes an expiry at least so far away, and says how far it is. A key without one gets one.
+/// Extends an expiry to at least `ttl_ms` from now, and returns the remaining time. A key without an
+/// expiry gets one.
 fn raise(expires_ms: &mut Option<ServerMs>, ttl_ms: u64, now_ms: ServerMs) -> u64 {
     let remaining = expires_ms.map_or(0, |end| end.since(now_ms));
     let remaining_ms = remaining.max(ttl_ms);

@@ -1,13 +1,13 @@
-//! Who holds a lock: a number drawn for each acquisition.
+//! The identity of an owner: a random number for each acquisition.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use uuid::Uuid;
 
-/// Ownership of one acquisition: a UUID v4 from the operating system's random source.
+/// The identity of one acquisition: a UUID v4 from the operating system's random source.
 ///
-/// Never a thread, a task or a process: two tasks of one thread are two owners, and a process
-/// that forked must not speak for its parent.
+/// It is never the id of a thread, a task or a process: two tasks of one thread are two owners, and a
+/// forked process must not own its parent's locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OwnerId(Uuid);
 
@@ -16,7 +16,7 @@ impl OwnerId {
         Self(Uuid::new_v4())
     }
 
-    /// Nobody's: what a lock is kept under when its holder is done with it before its time.
+    /// The id that no acquisition has. It keeps a key locked after a release, until `min_hold` ends.
     pub(crate) const fn nil() -> Self {
         Self(Uuid::nil())
     }
@@ -26,14 +26,14 @@ impl OwnerId {
         Self(Uuid::from_u128(number))
     }
 
-    /// What the server calls this one where a message may be read by others.
+    /// The short form, for messages that other clients may read.
     pub(crate) fn short(self) -> ShortId {
         let [a, b, c, d, ..] = self.0.into_bytes();
         ShortId(u32::from_be_bytes([a, b, c, d]))
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        // Other spellings of a UUID are somebody else's.
+        // Another spelling of a UUID is another client's value.
         (text.len() == 36)
             .then(|| Uuid::parse_str(text).ok().map(Self))
             .flatten()
@@ -52,7 +52,7 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// The first eight hex digits of an owner id: enough to find a waiter, too few to speak for it.
+/// The first eight hex digits of an owner id: enough to find a waiter, too few to act as that owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ShortId(u32);
 

@@ -1,4 +1,4 @@
-//! When a waiter looks by itself: pushes tell it in the ordinary case, looks in every other.
+//! When a waiter polls. Usually a notification comes first; polls cover all other cases.
 
 use std::time::Duration;
 
@@ -9,43 +9,43 @@ use crate::protocol::wire::Mode;
 
 /// A key still exists at PTTL 0, and its expiry is in whole milliseconds.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
-/// The foremost waiters of several managers look at the holder's expiry one after another, so that
-/// the first of the queue finds it free.
+/// The first waiters of several managers poll one after another at the holder's expiry, so that the
+/// first waiter in the queue finds the key free.
 const STEP_BY_RANK: Duration = Duration::from_millis(10);
-/// Those further behind come within this time after the expiry, at random.
+/// Waiters further back poll at a random time within this span after the expiry.
 const SPREAD_AT_EXPIRY: Duration = Duration::from_millis(250);
-/// However quiet it is: this is what a lost push can cost the first in the queue.
+/// The longest time without a poll. It bounds what a lost notification costs the first waiter.
 const CAP: Duration = Duration::from_secs(1);
-/// The cap grows with the rank, so that a thousand waiters ask seventy times a second.
+/// The cap grows with the rank, so that a thousand waiters make only seventy polls per second.
 const CAP_BY_RANK: Duration = Duration::from_millis(100);
-/// One waiter of each manager looks this often, however many entries stand before it: all of them
-/// may be dead. A thousand managers ask two hundred times a second.
-const LONGEST_CAP_FOREMOST: Duration = Duration::from_secs(5);
-/// The others of that manager: often against the time after which an entry ends.
+/// The first waiter of each manager polls at least this often, whatever its rank: all entries ahead
+/// of it may be dead. A thousand managers make two hundred polls per second.
+const LONGEST_CAP_FIRST: Duration = Duration::from_secs(5);
+/// The cap of the manager's other waiters: short compared to the lifetime of an entry.
 const LONGEST_CAP: Duration = Duration::from_secs(30);
-/// Whoever may publish can say that a waiter is the first, as often as it likes.
+/// Any client with the right to publish can send head-of-queue notifications as often as it likes.
 const HEAD_INTERVAL: Duration = Duration::from_millis(50);
-/// A key without expiry is about to get one, or is no lock: four looks tell.
+/// A key without an expiry is about to get one, or is not a lock. Four polls decide.
 pub(crate) const NO_EXPIRY_POLL: Duration = Duration::from_millis(50);
-/// Other clients write SETNX and EXPIRE as two commands; this long the second may take.
+/// Other clients write SETNX and EXPIRE as two commands. The second may take this long.
 pub(crate) const NO_EXPIRY_GRACE: Duration = Duration::from_millis(200);
-/// Without pushes a waiter asks this often, or three times within the lease it would be given.
+/// A waiter without notifications polls this often, or three times within its handover lease.
 const POLL: Duration = Duration::from_millis(500);
-/// The first pause of one who polls in a dialect, as a part of the longest: a short section is
-/// over by then.
+/// The first interval of a waiter that polls in a dialect, as a part of the longest interval: a short
+/// section ends within it.
 const FIRST_PAUSE: u32 = 8;
-/// Those who poll in a dialect look at the holder's expiry one after another, by chance.
+/// Waiters that poll in a dialect spread their polls over this time after the holder's expiry.
 const SPREAD: Duration = Duration::from_millis(20);
-/// How long an entry stays without a word from its waiter.
+/// How long an entry lives without a poll of its waiter.
 const LONGEST_SILENCE: Duration = Duration::from_secs(600);
 
-/// How often a waiter without pushes asks.
+/// How often a waiter without notifications polls.
 pub(crate) fn poll_interval(ttl: Ttl) -> Duration {
     POLL.min(ttl.as_duration() / 3)
 }
 
-/// The lease that a hand-over to this waiter gives: short for one who is told at once, three
-/// polls for one who asks.
+/// The lease that a handover gives to this waiter: short when a notification reaches it at once,
+/// three poll intervals when it polls.
 pub(crate) fn handover_lease(mode: Mode, ttl: Ttl) -> Duration {
     match mode {
         Mode::Subscribed => crate::protocol::lease::HANDOVER_LEASE.min(ttl.as_duration()),
@@ -53,11 +53,11 @@ pub(crate) fn handover_lease(mode: Mode, ttl: Ttl) -> Duration {
     }
 }
 
-/// Until when the entry of a waiter stands, counted from now: its wait, in steps of at most
-/// ten minutes. It is written anew when less than half of a step is left.
+/// How long a waiter's entry lives from now on: the rest of its wait, in steps of at most ten
+/// minutes. The waiter writes it anew when less than half of a step is left.
 ///
-/// Nobody can see that a waiter which polls is dead: its entry ends when it has not asked for some
-/// polls, and is written anew each time.
+/// The server cannot see that a polling waiter is dead. So the entry of a polling waiter expires
+/// after a few missed polls, and each poll writes it anew.
 pub(crate) fn entry_lifetime(
     mode: Mode,
     left: Duration,
@@ -75,7 +75,7 @@ pub(crate) fn entry_lifetime(
     left.min(longest)
 }
 
-/// Whether an entry that stands until `gone_at` has to be extended for a wait until `deadline`.
+/// Whether an entry that expires at `expires_at` has to be extended for a wait until `deadline`.
 pub(crate) fn needs_extension(
     mode: Mode,
     now: Moment,
@@ -89,21 +89,21 @@ pub(crate) fn needs_extension(
     expires_at < deadline && is_due
 }
 
-/// What is known of the holder.
+/// When the holder's lease ends, and how the holder releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HolderExpiry {
-    /// A lock of ours, which ends by itself then.
+    /// A native lock, which expires at this moment.
     Native { ends: Moment },
-    /// Another client's, or nobody's while other clients go first.
+    /// Another client's lock, or a key that is kept free for other clients.
     Foreign { ends: Moment },
-    /// Anybody, in a dialect where nobody tells those who wait.
+    /// Any lock in a dialect without notifications.
     Polled { ends: Moment },
-    /// A key without expiry: either about to get one, or not a lock.
+    /// A key without an expiry: it is about to get one, or it is not a lock.
     NoExpiry,
 }
 
 impl HolderExpiry {
-    /// When the holder's lease ends, if nobody extends it.
+    /// When the holder's lease ends unless it is renewed.
     pub(crate) fn ends(self) -> Option<Moment> {
         match self {
             Self::Native { ends } | Self::Foreign { ends } | Self::Polled { ends } => Some(ends),
@@ -112,44 +112,44 @@ impl HolderExpiry {
     }
 }
 
-/// Where a waiter stands among those of its manager on the same key.
+/// The place of a waiter among its manager's waiters for the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalPosition {
-    /// No other one stands before it: it looks at the holder's expiry.
+    /// No other waiter of the manager is ahead of it, so it polls at the holder's expiry.
     First,
     Behind,
 }
 
-/// When the holder's lease ends, as some waiter saw it.
+/// The end of the holder's lease, as a waiter of the manager saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedExpiry {
     pub(crate) at: Moment,
     pub(crate) holder_expires_at: Moment,
 }
 
-/// When to look next.
+/// When a waiter polls next.
 #[derive(Clone, Debug)]
 pub(crate) struct PollSchedule {
     rank: u64,
     holder_expiry: HolderExpiry,
-    looked: Moment,
+    polled_at: Moment,
     poll: Option<Duration>,
     local_position: LocalPosition,
-    /// Whether the next look comes because of a push that said that we are the first.
+    /// Whether a head-of-queue notification caused the next poll.
     next_is_for_head: bool,
-    /// The earliest time for another such look.
+    /// The earliest time for another poll that such a notification causes.
     next_head: Moment,
     jitter: Jitter,
-    /// Between two looks where those who release tell nobody.
+    /// The longest interval between polls when a release sends no notification.
     longest_pause: Duration,
-    /// The pauses of one whom nobody ever tells.
+    /// The growing intervals of a waiter that never gets a notification.
     pauses: Backoff,
     next: Moment,
 }
 
 impl PollSchedule {
-    /// Where those who release tell nobody, somebody looks at least every `longest_pause`: the
-    /// first in the queue behind another client's lock, and all in other dialects.
+    /// When a release sends no notification, a waiter polls at least every `longest_pause`: the first
+    /// in the queue behind another client's lock, and every waiter in other dialects.
     pub(crate) fn new(now: Moment, longest_pause: Duration, mut jitter: Jitter) -> Self {
         let pauses = jitter.fork();
         Self {
@@ -157,7 +157,7 @@ impl PollSchedule {
             longest_pause,
             rank: 0,
             holder_expiry: HolderExpiry::Native { ends: now },
-            looked: now,
+            polled_at: now,
             poll: None,
             local_position: LocalPosition::First,
             next_is_for_head: false,
@@ -167,7 +167,7 @@ impl PollSchedule {
         }
     }
 
-    /// The answer to a look. `poll` is set for those who are not pushed to.
+    /// Records the reply to a poll. `poll` is set for waiters that get no notifications.
     pub(crate) fn seen(
         &mut self,
         now: Moment,
@@ -177,7 +177,7 @@ impl PollSchedule {
         local_position: LocalPosition,
     ) {
         self.asked(now);
-        self.looked = now;
+        self.polled_at = now;
         self.rank = rank;
         self.holder_expiry = holder_expiry;
         self.poll = poll;
@@ -185,15 +185,16 @@ impl PollSchedule {
         self.plan();
     }
 
-    /// A look has ended, with an answer or without one.
+    /// Records the end of a poll, with or without a reply.
     pub(crate) fn asked(&mut self, now: Moment) {
         if std::mem::take(&mut self.next_is_for_head) {
             self.next_head = now.plus(HEAD_INTERVAL);
         }
     }
 
-    /// A push said that we are the first now, and when the holder's lease ends. Anybody who may
-    /// publish can say so: it never puts a look off, and brings at most one forward in 50 ms.
+    /// Records a notification that this waiter is the first now, with the end of the holder's lease.
+    /// Any client with the right to publish can send it. So it never delays a poll, and it brings at
+    /// most one poll forward in 50 ms.
     pub(crate) fn is_head(&mut self, now: Moment, holder_expires_at: Moment) {
         self.rank = 0;
         self.local_position = LocalPosition::First;
@@ -201,26 +202,26 @@ impl PollSchedule {
             ends: holder_expires_at,
         };
         let cap = now.plus(self.jitter.shorten(CAP));
-        let look = self
+        let poll = self
             .at_expiry(holder_expires_at, 0)
             .min(cap)
             .max(self.next_head);
-        if look < self.next {
-            self.next = look;
+        if poll < self.next {
+            self.next = poll;
             self.next_is_for_head = true;
         }
     }
 
-    /// Those of this manager who stood before have left. One of them may have seen later than this
-    /// one when the holder's lease ends.
+    /// Records that the manager's waiters ahead of this one have left. One of them may have seen a
+    /// later end of the holder's lease.
     pub(crate) fn is_first(&mut self, now: Moment, seen: Option<ObservedExpiry>) {
         self.local_position = LocalPosition::First;
         if let HolderExpiry::Native { ends } = &mut self.holder_expiry
-            && let Some(seen) = seen.filter(|seen| seen.at > self.looked)
+            && let Some(seen) = seen.filter(|seen| seen.at > self.polled_at)
         {
             *ends = seen.holder_expires_at;
         }
-        // The one before has looked until now.
+        // The waiter ahead has polled until now.
         let cap = now.plus(self.jitter.shorten(self.cap()));
         self.next = self.next.min(cap);
         if let HolderExpiry::Native { ends } | HolderExpiry::Foreign { ends } = self.holder_expiry {
@@ -229,7 +230,7 @@ impl PollSchedule {
         }
     }
 
-    /// Something happened that only asking can tell.
+    /// Polls at once, for an event after which only the server knows the state.
     pub(crate) fn at_once(&mut self, now: Moment) {
         self.next = now;
     }
@@ -241,9 +242,9 @@ impl PollSchedule {
     fn plan(&mut self) {
         let rank = self.rank_in_steps();
         let cap = self.cap();
-        let mut next = self.looked.plus(self.jitter.shorten(cap));
+        let mut next = self.polled_at.plus(self.jitter.shorten(cap));
         if let Some(poll) = self.poll {
-            next = next.min(self.looked.plus(self.jitter.shorten(poll)));
+            next = next.min(self.polled_at.plus(self.jitter.shorten(poll)));
         }
         let is_first = self.local_position == LocalPosition::First;
         match self.holder_expiry {
@@ -253,34 +254,34 @@ impl PollSchedule {
             HolderExpiry::Foreign { ends } if is_first => {
                 // The key is free, and a waiter of a newer version comes first: there is no expiry to
                 // poll at. The server notifies that waiter, and this one when its turn comes.
-                if rank == 0 || ends > self.looked {
+                if rank == 0 || ends > self.polled_at {
                     next = next.min(self.at_expiry(ends, rank));
                 }
                 if rank == 0 {
-                    let poll = self.looked.plus(self.jitter.shorten(self.longest_pause));
+                    let poll = self.polled_at.plus(self.jitter.shorten(self.longest_pause));
                     next = next.min(poll);
                 }
             }
             HolderExpiry::Polled { ends } => {
                 let spread = SPREAD.saturating_sub(self.jitter.anywhere_in(SPREAD));
-                next = self.looked.plus(self.pauses.pause());
+                next = self.polled_at.plus(self.pauses.pause());
                 next = next.min(ends.plus(AFTER_EXPIRY).plus(spread));
             }
-            HolderExpiry::NoExpiry => next = next.min(self.looked.plus(NO_EXPIRY_POLL)),
+            HolderExpiry::NoExpiry => next = next.min(self.polled_at.plus(NO_EXPIRY_POLL)),
             HolderExpiry::Native { .. } | HolderExpiry::Foreign { .. } => {}
         }
-        // An expiry that is already past must not become a hot loop.
-        self.next = next.max(self.looked.plus(AFTER_EXPIRY));
+        // An expiry in the past must not become a hot loop.
+        self.next = next.max(self.polled_at.plus(AFTER_EXPIRY));
     }
 
     fn rank_in_steps(&self) -> u32 {
         u32::try_from(self.rank).unwrap_or(u32::MAX)
     }
 
-    /// The longest time without a look.
+    /// The longest time without a poll.
     fn cap(&self) -> Duration {
         let longest = match self.local_position {
-            LocalPosition::First => LONGEST_CAP_FOREMOST,
+            LocalPosition::First => LONGEST_CAP_FIRST,
             LocalPosition::Behind => LONGEST_CAP,
         };
         let by_rank = CAP_BY_RANK.saturating_mul(self.rank_in_steps());

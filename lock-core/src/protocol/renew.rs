@@ -21,7 +21,7 @@ pub enum Renew {
 pub(crate) const MIN_RENEWAL: Duration = Duration::from_millis(10);
 
 impl Renew {
-    /// Returns whether the interval fits that ttl.
+    /// Returns whether the interval fits the ttl.
     pub(crate) fn fits(self, ttl: Ttl) -> bool {
         match self {
             Self::Every(every) => (MIN_RENEWAL..=ttl.as_duration() / 2).contains(&every),

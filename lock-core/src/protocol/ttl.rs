@@ -1,13 +1,13 @@
-//! Times to live, checked once and then carried as whole milliseconds.
+//! Times to live, checked once and then stored as whole milliseconds.
 
 use std::time::Duration;
 
-/// Shorter leases would be eaten by the drift margin and a slow round trip.
+/// The drift margin and a slow round trip would use up a shorter lease.
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
-/// A holder that dies blocks its lock for so long; a day is as long as people sleep over it.
+/// A holder that dies blocks its lock for the ttl, and a wait of more than a day is of no use.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Long enough for a renewal every ten seconds to survive a server's restart, short enough
-/// for people to wait for when a holder dies; Redisson's watchdog has the same.
+/// Long enough that a lock survives a server's restart with a renewal every ten seconds. Short
+/// enough that people can wait for it when a holder dies. Redisson's watchdog uses the same ttl.
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 /// A time to live between [`MIN_TTL`] and [`MAX_TTL`], in whole milliseconds.
@@ -15,7 +15,7 @@ pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 pub(crate) struct Ttl(u32);
 
 impl Ttl {
-    /// `None` outside the range. A part of a millisecond counts as a whole one.
+    /// Returns `None` outside the range. Rounds up to a whole millisecond.
     pub(crate) fn new(ttl: Duration) -> Option<Self> {
         if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
             return None;
@@ -32,7 +32,7 @@ impl Ttl {
     }
 }
 
-/// Milliseconds, rounded up; the largest number there is when they do not fit.
+/// Milliseconds, rounded up. Returns the largest number when they do not fit.
 pub(crate) fn whole_millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_range_is_closed_and_parts_round_up() {
+    fn ttl_range_includes_its_ends_and_parts_round_up() {
         assert_eq!(Ttl::new(MIN_TTL).map(Ttl::as_millis), Some(100));
         assert_eq!(Ttl::new(MAX_TTL).map(Ttl::as_duration), Some(MAX_TTL));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The texts that stand in the server: the value of a lock key and the entry of a waiter.
+//! The texts on the server: the value of a lock key, a waiter's queue entry, and notifications.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::owner_id::{OwnerId, ShortId};
 
-/// What the value of a native lock begins with; everything else is foreign.
+/// The beginning of a native lock's value. Any other value is foreign.
 pub(crate) const NATIVE: &str = "lk1:";
 
 /// The value of a lock key: `lk1:<owner id> <token> <since> <label>`.
@@ -66,13 +66,13 @@ impl fmt::Display for PlainOwner {
     }
 }
 
-/// How a waiter learns that it was given the lock.
+/// How a waiter learns that the server granted it the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mode {
-    /// By a push on its channel. Skipped when nobody listens there.
+    /// By a notification on its channel. The server skips it when its channel has no subscriber.
     Subscribed,
-    /// By asking, since nothing is published to it. Skipped when its entry has expired, which it
-    /// writes anew with each poll.
+    /// By polling, because it gets no notifications. The server skips it when its entry has expired.
+    /// Each poll writes the entry with a new expiry.
     Polling,
 }
 
@@ -87,16 +87,16 @@ impl Mode {
 
 /// A waiter in the queue: `<owner id> <mode><kind> <lease> <expires_at> <channel> <label>`.
 ///
-/// The kind is empty in this version. What a version does not know it leaves to those that do:
-/// such a waiter is never removed or passed while it lives.
+/// The kind is empty in this version. A client that does not know a kind never removes or passes an
+/// entry of that kind while its waiter is alive. Clients of a newer version handle it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct QueueEntry {
     pub(crate) owner_id: OwnerId,
     pub(crate) mode: Mode,
     pub(crate) kind: String,
-    /// The lease that a hand-over gives, in milliseconds.
+    /// The lease that a handover gives, in milliseconds.
     pub(crate) lease_ms: u64,
-    /// The waiter has gone when the server's clock is past this.
+    /// The server time after which the entry has expired.
     pub(crate) expires_at_ms: ServerMs,
     pub(crate) channel: String,
     pub(crate) label: String,
@@ -143,19 +143,20 @@ impl fmt::Display for QueueEntry {
     }
 }
 
-/// What a push says to a waiter.
+/// A notification to a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WireNotification {
-    /// `g owner-id token server_us lease_ms`: the lock is yours for the lease, from that time on.
+    /// `g owner-id token server_us lease_ms`: the waiter has the lock for the lease, counted from this
+    /// server time.
     Grant {
         owner_id: OwnerId,
         token: FencingToken,
         server_us: u64,
         lease_ms: u64,
     },
-    /// `h short-id server_us holder_pttl`: you are the first in the queue, and the key ends then.
-    /// Only the first digits of the owner id: whoever may subscribe can read this one, and must not
-    /// learn from it how to forge a grant.
+    /// `h short-id server_us holder_pttl`: the waiter is the first in the queue, and the key expires
+    /// after this time. It has only the first digits of the owner id: any subscriber can read this
+    /// message, and with the whole id it could forge a grant.
     Head {
         to: ShortId,
         server_us: u64,
@@ -166,7 +167,7 @@ pub(crate) enum WireNotification {
 impl WireNotification {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(' ');
-        let push = match parts.next()? {
+        let notification = match parts.next()? {
             "g" => Self::Grant {
                 owner_id: OwnerId::parse(parts.next()?)?,
                 token: parts.next()?.parse().ok()?,
@@ -180,7 +181,7 @@ impl WireNotification {
             },
             _ => return None,
         };
-        parts.next().is_none().then_some(push)
+        parts.next().is_none().then_some(notification)
     }
 }
 
@@ -202,16 +203,16 @@ impl fmt::Display for WireNotification {
     }
 }
 
-/// People read labels in `redis-cli`; a long one is paid for in every value and entry.
+/// People read labels in `redis-cli`, and each value and each entry carries one.
 pub(crate) const MAX_LABEL: usize = 96;
 
-/// Cuts a label to what may stand in a value: at most 96 bytes that [`tidy`] leaves.
+/// Cuts a label to at most 96 bytes, after [`tidy`] removed characters.
 pub(crate) fn tidy_label(label: &str) -> String {
     tidy(label, MAX_LABEL)
 }
 
-/// What others wrote, so that it can stand in an error or a log line: without control characters
-/// and those that change the direction of the text, which could forge a line or hide a part of it.
+/// Makes foreign text safe for an error or a log line. It removes control characters, and characters
+/// that change the direction of the text: they could forge a line or hide a part of it.
 pub(crate) fn tidy(text: &str, limit: usize) -> String {
     let mut tidy = String::new();
     for letter in text.chars().filter(|letter| is_harmless(*letter)) {
@@ -223,7 +224,7 @@ pub(crate) fn tidy(text: &str, limit: usize) -> String {
     tidy
 }
 
-/// A name in an error or a log line: what could forge a line is written as `\u{a}`.
+/// Makes a name safe for an error or a log line: characters that could forge a line become `\u{a}`.
 pub(crate) fn escaped(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for letter in name.chars() {
@@ -244,9 +245,9 @@ fn is_harmless(letter: char) -> bool {
     !letter.is_control() && !changes_lines_or_direction
 }
 
-/// A prefix as a part of a channel: every byte outside `[A-Za-z0-9_.:-]` is percent-encoded, so
-/// that a pattern of a server's access list can tell the channels of one prefix from those of
-/// another, and no byte of it ends the channel in a queue entry.
+/// Encodes a prefix as a part of a channel: every byte outside `[A-Za-z0-9_.:-]` is
+/// percent-encoded. So a pattern in a server's access list separates the channels of two prefixes,
+/// and no byte of the prefix ends the channel in a queue entry.
 pub(crate) fn in_channel(prefix: &str) -> String {
     let mut encoded = String::with_capacity(prefix.len());
     for byte in prefix.bytes() {
@@ -265,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_print_and_parse() {
+    fn lock_values_print_and_parse() {
         let value = OwnerValue {
             owner_id: OwnerId::from_number(7),
             token: FencingToken::new(12),
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_print_and_parse() {
+    fn queue_entries_print_and_parse() {
         for (mode, kind, label) in [
             (Mode::Subscribed, "", "a b"),
             (Mode::Polling, "", ""),
@@ -310,9 +311,9 @@ mod tests {
     }
 
     #[test]
-    fn pushes_print_and_parse() {
+    fn notifications_print_and_parse() {
         let owner_id = OwnerId::from_number(3);
-        for push in [
+        for notification in [
             WireNotification::Grant {
                 owner_id,
                 token: FencingToken::new(u64::MAX >> 1),
@@ -325,7 +326,10 @@ mod tests {
                 holder_ms: 0,
             },
         ] {
-            assert_eq!(WireNotification::parse(&push.to_string()), Some(push));
+            assert_eq!(
+                WireNotification::parse(&notification.to_string()),
+                Some(notification)
+            );
         }
         for bad in [
             "",
@@ -341,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_cut_on_a_character_and_lose_what_could_mislead() {
+    fn labels_are_cut_at_a_character_and_lose_misleading_ones() {
         assert_eq!(tidy_label("web\n1\u{7f}"), "web1");
         assert_eq!(
             tidy_label("\u{1b}[31mred\u{202e}der\u{2028}x\u{9b}"),
@@ -352,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_in_a_channel_has_no_byte_that_means_something_else() {
+    fn prefix_in_a_channel_has_no_special_bytes() {
         assert_eq!(in_channel("lock:"), "lock:");
         assert_eq!(in_channel("a b*?[é]%"), "a%20b%2A%3F%5B%C3%A9%5D%25");
     }

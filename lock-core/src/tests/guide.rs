@@ -1,7 +1,7 @@
-//! The guide's page of the protocol has the tables of the scripts' headers.
+//! Compares the tables in the guide's protocol page with the headers of the scripts.
 //!
-//! A header lists inputs and replies. The text between `]` and two spaces is the name of an input.
-//! A reply is indented by three spaces, and its second field is `now`:
+//! A header lists the inputs and the replies of a script. The text between `]` and two spaces is the
+//! name of an input. A reply is indented by three spaces, and its second field is `now`:
 //!
 //! ```text
 //! -- KEYS[1] lock key            a string with an expiry
@@ -9,24 +9,24 @@
 //! --   held     now  token  remaining   the caller holds the lock
 //! ```
 //!
-//! The page has the same names and fields as tables, below a heading with the script's path.
+//! The page has the same names and fields in tables, below a heading with the script's path.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a reply can consist of. The first other word begins its description.
+/// The possible fields of a reply. The first other word begins its description.
 const FIELDS: [&str; 6] = ["now", "token", "remaining", "rank", "value", "type"];
 
-/// What a script takes and what it answers.
+/// The inputs and the replies of a script.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Interface {
-    /// As `KEYS[1]`, and its name.
+    /// The input, as `KEYS[1]`, and its name.
     inputs: Vec<(String, String)>,
-    /// A word, and the fields after it.
+    /// The first word of the reply, and the fields after it.
     replies: Vec<(String, Vec<String>)>,
 }
 
-/// The interface in the comment at the top of a script.
+/// Reads the interface from the comment at the top of a script.
 fn of_header(source: &str) -> Interface {
     let mut interface = Interface::default();
     let comment = source.lines().skip_while(|line| line.starts_with("#!"));
@@ -50,7 +50,7 @@ fn of_header(source: &str) -> Interface {
     interface
 }
 
-/// The interface in the section of the page that is about the script.
+/// Reads the interface from the page's section for the script.
 fn of_page(page: &str, script: &str) -> Interface {
     let mut interface = Interface::default();
     let heading = format!("# `{script}`");
@@ -70,11 +70,11 @@ fn of_page(page: &str, script: &str) -> Interface {
     interface
 }
 
-/// The scripts in a folder and below it.
+/// Lists the scripts in a folder and its subfolders.
 fn scripts(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).expect("the folder of the scripts is there") {
-        let path = entry.expect("its entries can be read").path();
+    for entry in fs::read_dir(folder).expect("the scripts' folder exists") {
+        let path = entry.expect("its entries are readable").path();
         if path.is_dir() {
             found.extend(scripts(&path));
         } else if path.extension().is_some_and(|end| end == "lua") {
@@ -86,16 +86,16 @@ fn scripts(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_page_has_the_tables_of_the_headers() {
+fn protocol_page_has_the_tables_of_the_script_headers() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(package.join("docs/protocol.md")).expect("the page is there");
+    let page = fs::read_to_string(package.join("docs/protocol.md")).expect("the page exists");
     let folder = package.join("src/backend/redis/scripts");
     let scripts = scripts(&folder);
     assert!(scripts.len() >= 10, "{scripts:?}");
     for path in scripts {
         let name = path.strip_prefix(&folder).expect("it is in the folder");
         let name = name.to_str().expect("its name is text").replace('\\', "/");
-        let source = fs::read_to_string(&path).expect("the script can be read");
+        let source = fs::read_to_string(&path).expect("the script is readable");
         assert!(
             page.lines()
                 .any(|line| line.ends_with(&format!("# `{name}`"))),
@@ -113,14 +113,14 @@ fn the_page_has_the_tables_of_the_headers() {
 }
 
 #[test]
-fn a_header_is_read_by_its_columns() {
+fn header_columns_give_inputs_and_replies() {
     let header = "#!lua\n\
                   -- KEYS[1] lock key     a string\n\
                   -- ARGV[2...] entries  that wait\n\
                   -- Replies:\n\
                   --   held  now  token   the caller has it now\n\
                   --                      since before\n\
-                  --   gone  now  rank   it waits\n\
+                  --   queued now  rank   it waits\n\
                   \n\
                   -- KEYS[9] not in the header\n";
     let text = |text: &str| text.to_owned();
@@ -131,7 +131,7 @@ fn a_header_is_read_by_its_columns() {
         ],
         replies: vec![
             (text("held"), vec![text("now"), text("token")]),
-            (text("gone"), vec![text("now"), text("rank")]),
+            (text("queued"), vec![text("now"), text("rank")]),
         ],
     };
     assert_eq!(of_header(header), expected);

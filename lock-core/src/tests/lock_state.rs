@@ -1,4 +1,4 @@
-//! Each rule of the table by its name.
+//! Tests each rule of the lock state machine by its name.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ mod queue;
 const TTL: u64 = 30_000;
 const NOW: u64 = 1_000_000_000;
 
-/// They differ in their first digits, by which the head of a queue is told.
+/// The ids differ in their first digits, which a head-of-queue notification carries.
 fn owner_id(number: u128) -> OwnerId {
     OwnerId::from_number(number << 96)
 }
 
-/// So many milliseconds after the beginning.
+/// The server time `ms` milliseconds after the start.
 fn after(ms: u64) -> ServerMs {
     ServerMs::from_micros(NOW).plus(ms)
 }
@@ -37,7 +37,7 @@ fn entry(number: u128) -> QueueEntry {
     }
 }
 
-/// A plain release, of one who waits nowhere.
+/// A plain release of an owner that has no queue entry.
 fn release_request(number: u128) -> ReleaseCommand<'static> {
     ReleaseCommand {
         owner_id: owner_id(number),
@@ -49,11 +49,11 @@ fn release_request(number: u128) -> ReleaseCommand<'static> {
     }
 }
 
-/// A table with a clock, and channels on which nobody listens.
+/// A lock state with a clock, and with channels that have no subscriber.
 struct World {
     lock_state: LockState,
     now_us: u64,
-    deaf: Vec<String>,
+    unheard: Vec<String>,
     notifications: Vec<WireNotification>,
 }
 
@@ -62,7 +62,7 @@ impl World {
         Self {
             lock_state: LockState::default(),
             now_us: NOW,
-            deaf: Vec::new(),
+            unheard: Vec::new(),
             notifications: Vec::new(),
         }
     }
@@ -79,25 +79,25 @@ impl World {
         &mut self,
         run: impl FnOnce(&mut LockState, &Env<'_>) -> (T, Vec<WireNotification>),
     ) -> T {
-        let deaf = self.deaf.clone();
-        let at = Env {
+        let unheard = self.unheard.clone();
+        let env = Env {
             now_us: self.now_us,
-            has_subscriber: &|channel| !deaf.iter().any(|known| known == channel),
+            has_subscriber: &|channel| !unheard.iter().any(|known| known == channel),
         };
-        let (answer, notifications) = run(&mut self.lock_state, &at);
+        let (reply, notifications) = run(&mut self.lock_state, &env);
         self.notifications = notifications;
-        answer
+        reply
     }
 
-    fn ask(
+    fn acquire(
         &mut self,
         number: u128,
         entry: Option<&QueueEntry>,
         earlier: &[QueueEntry],
     ) -> AcquireReply {
         let not_after_ms = self.now_ms().plus(1_000);
-        self.with(|lock_state, at| {
-            let ask = AcquireCommand {
+        self.with(|lock_state, env| {
+            let command = AcquireCommand {
                 owner_id: owner_id(number),
                 ttl_ms: TTL,
                 floor_us: NOW,
@@ -107,24 +107,24 @@ impl World {
                 lead_us: 0,
                 earlier,
             };
-            lock_state.acquire(&ask, at)
+            lock_state.acquire(&command, env)
         })
     }
 
-    fn try_once(&mut self, number: u128) -> AcquireReply {
-        self.ask(number, None, &[])
+    fn try_acquire(&mut self, number: u128) -> AcquireReply {
+        self.acquire(number, None, &[])
     }
 
     fn wait(&mut self, number: u128) -> AcquireReply {
-        self.ask(number, Some(&entry(number)), &[])
+        self.acquire(number, Some(&entry(number)), &[])
     }
 
     fn release(&mut self, number: u128) -> Verdict {
         self.release_by(&release_request(number))
     }
 
-    fn release_by(&mut self, call: &ReleaseCommand<'_>) -> Verdict {
-        let released = self.with(|lock_state, at| lock_state.release(call, at));
+    fn release_by(&mut self, command: &ReleaseCommand<'_>) -> Verdict {
+        let released = self.with(|lock_state, env| lock_state.release(command, env));
         assert!(!released.more, "{released:?}");
         released.verdict
     }
@@ -148,35 +148,35 @@ impl World {
     }
 }
 
-fn token(answer: &AcquireReply) -> FencingToken {
-    match answer {
+fn token(reply: &AcquireReply) -> FencingToken {
+    match reply {
         AcquireReply::Held { token, .. } => *token,
         other => panic!("not held: {other:?}"),
     }
 }
 
-fn rank(answer: &AcquireReply) -> u64 {
-    match answer {
+fn rank(reply: &AcquireReply) -> u64 {
+    match reply {
         AcquireReply::Queued { rank, .. } => *rank,
         other => panic!("not queued: {other:?}"),
     }
 }
 
-/// Puts so many others into the queue, before whoever comes next.
-fn crowd(world: &mut World, count: u128, one: impl Fn(u128) -> QueueEntry) {
+/// Adds `count` entries at the end of the queue.
+fn fill_queue(world: &mut World, count: u128, entry_of: impl Fn(u128) -> QueueEntry) {
     let queue = world.lock_state.queue.get_or_insert_with(|| Expiring {
         value: BTreeMap::new(),
         expires_ms: None,
     });
     let last = queue.value.last_key_value().map_or(0, |(score, _)| *score);
     for (score, number) in (last + 1..).zip(1_000..1_000 + count) {
-        queue.value.insert(score, one(number));
+        queue.value.insert(score, entry_of(number));
     }
 }
 
-fn deaf(number: u128) -> QueueEntry {
+fn unheard(number: u128) -> QueueEntry {
     QueueEntry {
-        channel: "deaf".into(),
+        channel: "unheard".into(),
         ..entry(number)
     }
 }

@@ -1,15 +1,15 @@
-//! A bounded model of the protocol, explored to its end.
+//! A bounded model of the protocol, explored completely.
 //!
-//! Up to three clients lock one key over a network that delays, reorders, doubles and loses,
-//! on a server whose clock jumps and whose memory is lost. Time is a handful of ticks, and
-//! all that may happen in them is tried in every order. Server and clients are the production
-//! code: the table, the lease, the bookkeeping of an attempt, the timers of a waiter.
+//! Up to three clients lock one key over a network that delays, reorders, duplicates and loses
+//! messages, on a server whose clock jumps and whose memory is lost. Time is a handful of ticks, and
+//! the model tries all events in every order. Server and clients are the production code: the lock
+//! state, the lease, the bookkeeping of an acquisition, and the timers of a waiter.
 //!
-//! The network has no order at all, and what is never delivered is lost: so it can do more
-//! than connections can, except to double an acquire behind its sender's back, which is
-//! explored by itself. Clients do at once what is due; one that is late is the same as one
-//! whose commands arrive late. Not in the model: clients of other libraries, waiters that poll,
-//! the longest hold, several keys.
+//! The network has no order at all, and a message that is never delivered is lost. So it can do more
+//! than connections can, with one exception: only a separate run duplicates an acquire without its
+//! sender's knowledge. Clients do at once what is due; a late client is the same as a client whose
+//! commands arrive late. Not in the model: clients of other libraries, waiters that poll, the longest
+//! hold, several keys.
 
 mod client;
 mod network;
@@ -32,13 +32,13 @@ use state::{Client, ModelState, Part, Phase};
 use step::Action;
 use turn::Turn;
 
-const EXCLUSION: &str = "no two hold the lock at once, as far as that is promised";
+const EXCLUSION: &str = "no two clients hold the lock at once, as far as this is promised";
 const GRANTS: &str = "the tokens of grants grow, whatever is lost";
 const GUARDS: &str = "the tokens of guards grow, as far as exclusion is promised";
-const SETTLED: &str = "what was taken back for good does not come back";
+const FINAL: &str = "an acquisition that was cancelled for good does not come back";
 const ENDS: &str = "each wait ends in time";
-const SERVED: &str = "no lock stays free while somebody waits";
-const AT_REST: &str = "in the end nobody holds anything";
+const SERVED: &str = "no lock stays free while a client waits";
+const AT_REST: &str = "in the end no client holds the lock";
 
 /// One run of the model.
 struct Protocol {
@@ -64,7 +64,7 @@ impl Model for Protocol {
             sights: &self.sights,
             state: state.clone(),
         };
-        Some(turn.take(action))
+        Some(turn.apply(action))
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -74,19 +74,19 @@ impl Model for Protocol {
             }),
             Property::always(GRANTS, |_, s: &ModelState| !s.disorder.grants),
             Property::always(GUARDS, |_, s: &ModelState| !s.disorder.guards),
-            Property::always(SETTLED, |_, s: &ModelState| {
+            Property::always(FINAL, |_, s: &ModelState| {
                 let owner = s.owner().map(|(owner_id, _)| owner_id);
                 let mut known = s.queued().map(|entry| entry.owner_id).chain(owner);
                 s.may_come_back || !known.any(|owner_id| s.is_final(owner_id))
             }),
         ];
-        // Where a message may take for ever, so may everything else.
+        // The other promises need messages that arrive within a time limit.
         if self.rules.prompt {
             all.push(Property::always(ENDS, |_, s: &ModelState| {
                 s.waits_end_in_time()
             }));
             all.push(Property::always(SERVED, |m: &Self, s: &ModelState| {
-                // Until the look at the expiry, and once more for each that gets no answer.
+                // Until the poll at the expiry, and again for each poll whose reply is lost.
                 s.free_ticks <= 2 + 2 * m.rules.budget.losses
             }));
             all.push(Property::always(AT_REST, |m: &Self, s: &ModelState| {
@@ -100,7 +100,7 @@ impl Model for Protocol {
     }
 }
 
-/// Two clients that have time for little more than a hand-over. A ttl is two ticks long.
+/// Two clients that have time for little more than a handover. A ttl is two ticks long.
 fn rules() -> Rules {
     Rules {
         clients: 2,
@@ -119,7 +119,7 @@ fn rules() -> Rules {
     }
 }
 
-/// Time waits for messages, and is long enough for all to come to an end.
+/// Rules under which time waits for messages, and with enough time for all actions to end.
 fn prompt_rules() -> Rules {
     Rules {
         may_try: 0,
@@ -127,7 +127,7 @@ fn prompt_rules() -> Rules {
         horizon: 16,
         wait: millis(390),
         prompt: true,
-        // Who hears nothing always notices.
+        // A sender always notices that a reply is missing.
         budget: Budget {
             silences: u8::MAX,
             ..Budget::default()
@@ -144,19 +144,19 @@ fn ttl(ms: u64) -> Ttl {
     Ttl::new(millis(ms)).unwrap()
 }
 
-/// Explores everything within the rules, and fails with the story of what broke.
+/// Explores everything within the rules, and fails with the steps that broke a property.
 fn holds(name: &str, rules: Rules, expected: &[Sight]) {
     let (checker, sights) = explore(name, rules, &HasDiscoveries::AnyFailures);
     if let Some((broken, path)) = checker.discoveries().into_iter().next() {
-        panic!("{name}: not so: {broken}\n{}", story(path));
+        panic!("{name}: broken property: {broken}\n{}", story(path));
     }
     for sight in expected {
-        assert!(sights.has(*sight), "{name}: never saw {sight:?}");
+        assert!(sights.has(*sight), "{name}: {sight:?} never happened");
     }
 }
 
-/// The checker finds out that something is wrong.
-fn is_found_out(mutation: Mutation, by: &'static str, rules: Rules) {
+/// Checks that the model detects a mutation, by the property that it breaks.
+fn is_detected(mutation: Mutation, by: &'static str, rules: Rules) {
     let rules = Rules {
         mutation: Some(mutation),
         ..rules
@@ -165,8 +165,8 @@ fn is_found_out(mutation: Mutation, by: &'static str, rules: Rules) {
     let until = HasDiscoveries::AllOf(BTreeSet::from([by]));
     let (checker, _) = explore(&name, rules, &until);
     let path = checker.discovery(by);
-    let path = path.unwrap_or_else(|| panic!("{name} is not found out: {by}"));
-    println!("  found after {} steps: {by}", path.into_actions().len());
+    let path = path.unwrap_or_else(|| panic!("{name} is not detected: {by}"));
+    println!("  detected after {} steps: {by}", path.into_actions().len());
 }
 
 fn explore(name: &str, rules: Rules, until: &HasDiscoveries) -> (impl Checker<Protocol>, Sights) {
@@ -176,8 +176,8 @@ fn explore(name: &str, rules: Rules, until: &HasDiscoveries) -> (impl Checker<Pr
         rules,
         sights: sights.clone(),
     };
-    // One thread, so that counts and stories repeat. Depth first: the frontier stays small, and
-    // a story that is there is found soon.
+    // One thread, so that each run gives the same counts and steps. Depth first, because it keeps the
+    // frontier small and finds a broken property soon.
     let checker = protocol.checker().threads(1).finish_when(until.clone());
     let checker = checker.spawn_dfs().join();
     println!(
@@ -204,8 +204,8 @@ fn story(path: Path<ModelState, Action>) -> String {
 }
 
 #[test]
-fn two_clients_over_a_bad_network() {
-    // A hand-over gives less than the ttl, and is extended.
+fn exclusion_holds_for_a_waiter_and_a_single_attempt_over_a_bad_network() {
+    // A handover gives less than the ttl, so the lease is extended.
     let rules = Rules {
         begin_by: 1,
         wait: millis(140),
@@ -218,13 +218,13 @@ fn two_clients_over_a_bad_network() {
         ..rules()
     };
     let expected = [
-        Sight::HandedOverByPush,
+        Sight::HandedOverByNotification,
         Sight::GrantNeededARenewal,
-        Sight::GrantWasLetGo,
-        Sight::LateCopyRefused,
-        Sight::ClaimExpired,
-        Sight::ClaimExtended,
-        Sight::LostReplyAskedAgain,
+        Sight::GrantWasGivenUp,
+        Sight::LateAcquireRefused,
+        Sight::HandoverLeaseExpired,
+        Sight::HandoverLeaseExtended,
+        Sight::LostReplyRepeated,
         Sight::CancelMetAGrant,
         Sight::CancelHadToWait,
         Sight::RenewalRefused,
@@ -234,7 +234,7 @@ fn two_clients_over_a_bad_network() {
 }
 
 #[test]
-fn two_waiters_over_a_bad_network() {
+fn exclusion_holds_for_two_waiters_over_a_bad_network() {
     let rules = Rules {
         may_try: 0,
         may_wait: 0b11,
@@ -244,17 +244,17 @@ fn two_waiters_over_a_bad_network() {
         },
         ..rules()
     };
-    let expected = [Sight::HandedOverByPush, Sight::CancelHadToWait];
+    let expected = [Sight::HandedOverByNotification, Sight::CancelHadToWait];
     holds("two waiters", rules, &expected);
 }
 
 #[test]
-fn three_clients_over_a_bad_network() {
-    let expected = [Sight::HandedOverByPush, Sight::ClaimExpired];
+fn exclusion_holds_for_three_clients_over_a_bad_network() {
+    let expected = [Sight::HandedOverByNotification, Sight::HandoverLeaseExpired];
     holds("three clients", three_clients(), &expected);
 }
 
-/// One that asks once, and two that wait.
+/// One client that tries once, and two clients that wait.
 fn three_clients() -> Rules {
     Rules {
         clients: 3,
@@ -264,7 +264,7 @@ fn three_clients() -> Rules {
 }
 
 #[test]
-fn clients_that_crash_or_drop_their_future() {
+fn exclusion_holds_when_clients_crash_or_drop_their_future() {
     let rules = Rules {
         may_try: 0b11,
         may_wait: 0b11,
@@ -293,7 +293,7 @@ fn with_loss_of_memory() -> Rules {
 }
 
 #[test]
-fn tokens_grow_over_a_restart_from_an_old_snapshot() {
+fn tokens_grow_after_a_restart_from_an_old_snapshot() {
     let expected = [
         Sight::TokenSeededAgain,
         Sight::TwoHoldersOutsideThePromise,
@@ -303,7 +303,7 @@ fn tokens_grow_over_a_restart_from_an_old_snapshot() {
 }
 
 #[test]
-fn exclusion_ends_only_where_the_clock_jumps_forward() {
+fn exclusion_ends_only_when_the_clock_jumps_forward() {
     let rules = Rules {
         budget: Budget {
             jumps: 1,
@@ -315,7 +315,7 @@ fn exclusion_ends_only_where_the_clock_jumps_forward() {
     holds("clock forward", rules, &expected);
 }
 
-/// The same with more time and more silences, for changes of the protocol.
+/// The same rules with more time and more missing replies. Run it after changes of the protocol.
 #[test]
 #[ignore = "explores for minutes"]
 fn everything_for_longer() {
@@ -339,8 +339,8 @@ fn everything_for_longer() {
     holds("prompt, for longer", lossy, &[]);
 }
 
-/// A clock that is set back only makes leases longer. But a copy that was late is not late any
-/// more: what was taken back may come back, and ends with its ttl or its wait.
+/// A clock that is set back only makes leases longer. But a late copy of an acquire is no longer late:
+/// a cancelled acquisition may come back, and ends with its ttl or its wait.
 #[test]
 fn exclusion_and_tokens_survive_a_clock_that_is_set_back() {
     let rules = Rules {
@@ -352,14 +352,14 @@ fn exclusion_and_tokens_survive_a_clock_that_is_set_back() {
         },
         ..rules()
     };
-    let expected = [Sight::HandedOverByPush, Sight::SettledCameBack];
+    let expected = [Sight::HandedOverByNotification, Sight::CancelledCameBack];
     holds("clock back", rules, &expected);
 }
 
-/// No connection doubles commands; a client library that sends again by itself does. Then an
-/// acquire may come back after it was taken back, with nobody who believes in it.
+/// No connection duplicates commands, but a client library that retries by itself does. Then a
+/// cancelled acquisition may come back, without a client that believes to hold the lock.
 #[test]
-fn exclusion_and_tokens_survive_doubled_commands() {
+fn exclusion_and_tokens_survive_duplicated_commands() {
     let rules = Rules {
         may_try: 0,
         may_wait: 0b11,
@@ -371,12 +371,12 @@ fn exclusion_and_tokens_survive_doubled_commands() {
         },
         ..rules()
     };
-    let expected = [Sight::HandedOverByPush, Sight::SettledCameBack];
-    holds("doubled", rules, &expected);
+    let expected = [Sight::HandedOverByNotification, Sight::CancelledCameBack];
+    holds("duplicated", rules, &expected);
 }
 
 #[test]
-fn waits_end_and_no_wake_up_is_lost() {
+fn waits_end_in_time_and_no_wakeup_is_lost() {
     let mut two = prompt_rules();
     two.ttl = ttl(150);
     two.min_hold = Some(millis(70));
@@ -384,10 +384,10 @@ fn waits_end_and_no_wake_up_is_lost() {
     two.budget.crashes = 1;
     two.budget.renewals = 1;
     let expected = [
-        Sight::HandedOverByPush,
-        Sight::ClaimExpired,
-        Sight::ClaimExtended,
-        Sight::LostReplyAskedAgain,
+        Sight::HandedOverByNotification,
+        Sight::HandoverLeaseExpired,
+        Sight::HandoverLeaseExtended,
+        Sight::LostReplyRepeated,
     ];
     holds("prompt, two waiters", two, &expected);
 
@@ -404,34 +404,35 @@ fn waits_end_and_no_wake_up_is_lost() {
             ..with_loss_of_memory().budget
         }
     };
-    let expected = [Sight::HandedOverByPush, Sight::TokenSeededAgain];
+    let expected = [Sight::HandedOverByNotification, Sight::TokenSeededAgain];
     holds("prompt, old snapshot", restart, &expected);
 }
 
 #[test]
-fn what_is_broken_is_found_out() {
+fn model_detects_each_mutation() {
     let mut late = rules();
     late.budget.silences = 1;
-    is_found_out(Mutation::DeadlineFromReply, EXCLUSION, rules());
-    is_found_out(Mutation::NoNotAfter, SETTLED, late);
-    is_found_out(Mutation::SettledAtOnce, SETTLED, late);
+    is_detected(Mutation::DeadlineFromReply, EXCLUSION, rules());
+    is_detected(Mutation::NoNotAfter, FINAL, late);
+    is_detected(Mutation::CancelFinalAtOnce, FINAL, late);
 
-    is_found_out(Mutation::DeadlineFromPush, EXCLUSION, three_clients());
-    is_found_out(Mutation::PlainDelete, EXCLUSION, three_clients());
+    is_detected(Mutation::DeadlineFromReceipt, EXCLUSION, three_clients());
+    is_detected(Mutation::PlainDelete, EXCLUSION, three_clients());
 
-    // One millisecond less than three ticks: over on the server, for a slow clock not yet.
+    // One millisecond less than three ticks: the lease has ended on the server, but not yet for a
+    // slow clock without the margin.
     let mut slow = rules();
     slow.ttl = ttl(150);
-    is_found_out(Mutation::NoMargin, EXCLUSION, slow);
+    is_detected(Mutation::NoMargin, EXCLUSION, slow);
 
     let mut renewing = rules();
     renewing.budget.renewals = 1;
-    is_found_out(Mutation::RenewalRecreates, SETTLED, renewing);
+    is_detected(Mutation::RenewalRecreates, FINAL, renewing);
 
-    is_found_out(Mutation::BareCounter, GRANTS, with_loss_of_memory());
-    is_found_out(Mutation::FloorKept, GRANTS, with_loss_of_memory());
+    is_detected(Mutation::BareCounter, GRANTS, with_loss_of_memory());
+    is_detected(Mutation::FloorKept, GRANTS, with_loss_of_memory());
 
     let mut prompt = prompt_rules();
     prompt.budget.losses = 1;
-    is_found_out(Mutation::PushesOnly, SERVED, prompt);
+    is_detected(Mutation::NotificationsOnly, SERVED, prompt);
 }

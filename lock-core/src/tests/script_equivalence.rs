@@ -1,5 +1,6 @@
-//! The table against the scripts: the same commands and the same clock, on a real server whose
-//! clock the test holds, give the same answers, the same pushes and the same keys.
+//! Compares the lock state machine with the Lua scripts. Given the same commands and the same clock,
+//! both have to give the same replies, the same notifications and the same keys. The scripts run on a
+//! real server whose clock the test controls.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,14 +23,15 @@ mod steps;
 use self::sides::{Model, Server, owner_id};
 use self::steps::{Foreign, Step, Wait, steps};
 
-/// When the clock of each sequence begins, in microseconds.
+/// The start of the clock in each sequence, in microseconds.
 const START: u64 = 1_700_000_000_000_000;
 const KEYS: [&str; 4] = ["lock:a", "{lock:a}:q", "{lock:a}:f", "{lock:a}:g"];
-/// Somebody listens on the first two.
+/// The first two channels have a subscriber.
 const CHANNELS: [&str; 3] = ["c0", "c1", "silent"];
 const OWNERS: usize = 5;
 
-/// Runs one step on both sides; the answers as text.
+/// Runs one step on both sides, and returns the replies as text.
+#[expect(clippy::too_many_lines, reason = "one arm for each kind of step")]
 fn step(
     server: &mut Server,
     model: &mut Model,
@@ -37,12 +39,12 @@ fn step(
 ) -> (String, String, Vec<WireNotification>) {
     let micros = server.clock.micros();
     let now_ms = micros / 1000;
-    let at = Env {
+    let env = Env {
         now_us: micros,
         has_subscriber: &|channel| channel != CHANNELS[2],
     };
     match step {
-        Step::AcquireCommand {
+        Step::Acquire {
             who,
             ttl_ms,
             floor_ahead_us,
@@ -59,7 +61,7 @@ fn step(
                 _ => Vec::new(),
             };
             let label = format!("w {who}");
-            let ask = AcquireCommand {
+            let command = AcquireCommand {
                 owner_id: owner_id(*who),
                 ttl_ms: *ttl_ms,
                 floor_us: micros.saturating_add_signed(*floor_ahead_us),
@@ -70,10 +72,10 @@ fn step(
                 earlier: &earlier,
             };
             let mut args = vec![
-                ask.owner_id.to_string(),
-                ask.ttl_ms.to_string(),
-                ask.floor_us.to_string(),
-                ask.not_after_ms.to_string(),
+                command.owner_id.to_string(),
+                command.ttl_ms.to_string(),
+                command.floor_us.to_string(),
+                command.not_after_ms.to_string(),
                 label.clone(),
                 entry.as_ref().map(ToString::to_string).unwrap_or_default(),
                 lead_us.to_string(),
@@ -83,18 +85,18 @@ fn step(
             let reply = server.run(&ACQUIRE, &KEYS, &args);
             let reply = reply::acquire(reply).unwrap();
             assert_eq!(reply.server_us, micros);
-            let (answer, notifications) = model.lock_state.acquire(&ask, &at);
-            if let AcquireReply::Busy { .. } = answer {
-                // Nobody who was told so stands in the queue.
+            let (expected, notifications) = model.lock_state.acquire(&command, &env);
+            if let AcquireReply::Busy { .. } = expected {
+                // An owner that got this reply has no entry in the queue.
                 model.histories.remove(who);
             }
             (
                 format!("{:?}", reply.value),
-                format!("{answer:?}"),
+                format!("{expected:?}"),
                 notifications,
             )
         }
-        Step::ReleaseCommand {
+        Step::Release {
             who,
             grace_ms,
             min_hold_ms,
@@ -102,7 +104,7 @@ fn step(
             lead_us,
         } => {
             let entries = model.histories.remove(who).unwrap_or_default();
-            let call = ReleaseCommand {
+            let command = ReleaseCommand {
                 owner_id: owner_id(*who),
                 floor_us: micros.saturating_add_signed(*floor_ahead_us),
                 grace_ms: *grace_ms,
@@ -111,8 +113,8 @@ fn step(
                 entries: &entries,
             };
             let mut args = vec![
-                call.owner_id.to_string(),
-                call.floor_us.to_string(),
+                command.owner_id.to_string(),
+                command.floor_us.to_string(),
                 grace_ms.to_string(),
                 min_hold_ms.to_string(),
                 lead_us.to_string(),
@@ -121,20 +123,22 @@ fn step(
             ];
             args.extend(entries.iter().map(ToString::to_string));
             let reply = reply::release(server.run(&RELEASE, &KEYS, &args)).unwrap();
-            let (answer, notifications) = model.lock_state.release(&call, &at);
+            let (expected, notifications) = model.lock_state.release(&command, &env);
             (
                 format!("{:?}", reply.value),
-                format!("{answer:?}"),
+                format!("{expected:?}"),
                 notifications,
             )
         }
         Step::Renew { who, ttl_ms } => {
             let args = [owner_id(*who).to_string(), ttl_ms.to_string()];
             let reply = reply::renew(server.run(&RENEW, &KEYS[..1], &args)).unwrap();
-            let answer = model.lock_state.renew(owner_id(*who), *ttl_ms, at.now_ms());
+            let expected = model
+                .lock_state
+                .renew(owner_id(*who), *ttl_ms, env.now_ms());
             (
                 format!("{:?}", reply.value),
-                format!("{answer:?}"),
+                format!("{expected:?}"),
                 Vec::new(),
             )
         }
@@ -233,7 +237,13 @@ fn sequence(server: &mut Server, steps: &[Step]) -> Result<(), TestCaseError> {
             .filter(|text| published.contains(text) || !silent(&model, text))
             .cloned()
             .collect();
-        prop_assert_eq!(published, audible, "pushes of step {}: {:?}", number, one);
+        prop_assert_eq!(
+            published,
+            audible,
+            "notifications of step {}: {:?}",
+            number,
+            one
+        );
         let now_us = server.clock.micros();
         prop_assert_eq!(
             server.state(),
@@ -246,7 +256,7 @@ fn sequence(server: &mut Server, steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Whether a push went to the channel that nobody listens on.
+/// Whether a notification went to the channel without a subscriber.
 fn silent(model: &Model, text: &str) -> bool {
     let Some(notification) = WireNotification::parse(text) else {
         return false;
@@ -267,8 +277,8 @@ fn silent(model: &Model, text: &str) -> bool {
 }
 
 #[test]
-fn the_scripts_and_the_table_give_the_same_answers() {
-    let sequences = std::env::var("LOCK_DIFFERENTIAL_SEQUENCES")
+fn scripts_and_lock_state_give_the_same_replies() {
+    let sequences = std::env::var("LOCK_EQUIVALENCE_SEQUENCES")
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(2_000);

@@ -22,7 +22,7 @@ fn fresh() -> Lease {
 }
 
 #[test]
-fn validity_counts_from_the_send_and_keeps_the_margin() {
+fn validity_counts_from_the_send_time_and_subtracts_the_margin() {
     let lease = fresh();
     assert_eq!(lease.deadline(), Some(at(1_000 + 30_000 - 300 - 2)));
     assert!(lease.is_valid(at(30_697)));
@@ -33,7 +33,7 @@ fn validity_counts_from_the_send_and_keeps_the_margin() {
 }
 
 #[test]
-fn auto_renews_after_a_third() {
+fn auto_renews_after_a_third_of_the_ttl() {
     let mut lease = fresh();
     assert_eq!(
         lease.next_action(at(2_000)),
@@ -52,7 +52,7 @@ fn auto_renews_after_a_third() {
 }
 
 #[test]
-fn never_is_never_and_every_is_every() {
+fn renew_never_does_not_renew_and_every_renews_at_the_interval() {
     let mut never = Lease::confirmed(lease_config(1_000, Renew::Never), at(0), secs(1));
     assert_eq!(never.next_action(at(1)), LeaseAction::WaitUntil(at(988)));
     let every = Renew::Every(Duration::from_millis(200));
@@ -61,7 +61,7 @@ fn never_is_never_and_every_is_every() {
 }
 
 #[test]
-fn a_claim_is_extended_to_the_ttl_whatever_renew_says() {
+fn handover_lease_is_extended_to_the_ttl_whatever_renew_says() {
     let mut lease = Lease::handed_over(
         lease_config(30_000, Renew::Never),
         at(0),
@@ -80,7 +80,7 @@ fn a_claim_is_extended_to_the_ttl_whatever_renew_says() {
 }
 
 #[test]
-fn a_renewal_without_an_answer_is_asked_again_until_the_deadline() {
+fn renewal_without_a_reply_is_repeated_until_the_deadline() {
     let mut lease = fresh();
     lease.unanswered(at(11_100));
     assert!(lease.is_valid(at(11_050)));
@@ -102,7 +102,7 @@ fn a_renewal_without_an_answer_is_asked_again_until_the_deadline() {
 }
 
 #[test]
-fn a_refusal_is_loss_and_loss_is_for_ever() {
+fn refused_renewal_loses_the_lease_for_ever() {
     let mut lease = fresh();
     lease.refused();
     assert!(lease.is_lost(at(1_001)));
@@ -111,7 +111,7 @@ fn a_refusal_is_loss_and_loss_is_for_ever() {
 }
 
 #[test]
-fn a_confirmation_after_the_deadline_brings_nothing_back() {
+fn confirmation_after_the_deadline_does_not_revive_the_lease() {
     let mut lease = fresh();
     lease.renewed(at(30_690), secs(30), at(30_698));
     assert!(lease.is_lost(at(30_698)));
@@ -119,7 +119,7 @@ fn a_confirmation_after_the_deadline_brings_nothing_back() {
 }
 
 #[test]
-fn a_refusal_after_the_release_is_not_loss() {
+fn refusal_after_the_release_is_no_loss() {
     let mut lease = fresh();
     assert!(lease.release());
     lease.refused();
@@ -131,7 +131,7 @@ fn a_refusal_after_the_release_is_not_loss() {
 }
 
 #[test]
-fn an_older_confirmation_never_shortens() {
+fn older_confirmation_never_shortens_the_lease() {
     let mut lease = fresh();
     lease.renewed(at(11_000), secs(30), at(11_005));
     lease.renewed(at(10_000), secs(30), at(11_006));
@@ -139,7 +139,7 @@ fn an_older_confirmation_never_shortens() {
 }
 
 #[test]
-fn the_longest_leases_are_valid() {
+fn longest_possible_leases_are_valid() {
     for longest in [Duration::MAX, LONGEST, Duration::from_millis(u64::MAX)] {
         let mut lease = Lease::confirmed(lease_config(1_000, Renew::Auto), at(5), longest);
         lease.renewed(at(6), longest, at(7));
@@ -148,7 +148,7 @@ fn the_longest_leases_are_valid() {
 }
 
 #[test]
-fn a_younger_confirmation_counts_although_it_confirms_less() {
+fn younger_confirmation_counts_although_it_confirms_less() {
     let longest = Some(Duration::from_secs(31));
     let lease_config = LeaseConfig {
         max_hold: longest,
@@ -157,13 +157,13 @@ fn a_younger_confirmation_counts_although_it_confirms_less() {
     let mut lease = Lease::confirmed(lease_config, at(0), secs(30));
     lease.renewed(at(10_000), secs(21), at(10_005));
     assert_eq!(lease.deadline(), Some(at(31_000 - 210 - 2)));
-    // Less than the deadline that is known, by the margin of a clock that runs fast.
+    // Less than the known deadline, by the margin for a clock that runs fast.
     lease.renewed(at(20_000), secs(10), at(20_005));
     assert_eq!(lease.deadline(), Some(at(30_000 - 100 - 2)));
 }
 
 #[test]
-fn an_endless_lease_ends_by_release_or_refusal_only() {
+fn endless_lease_ends_only_by_release_or_refusal() {
     let mut lease = Lease::endless(lease_config(1_000, Renew::Auto), at(0));
     assert!(lease.is_valid(at(u64::MAX / 1_000_000)));
     assert_eq!(lease.next_action(at(1)), LeaseAction::Done);
@@ -172,7 +172,7 @@ fn an_endless_lease_ends_by_release_or_refusal_only() {
 }
 
 #[test]
-fn no_renewal_goes_beyond_the_longest_hold() {
+fn renewal_never_goes_beyond_the_longest_hold() {
     let longest = Some(Duration::from_millis(2_500));
     let lease_config = LeaseConfig {
         max_hold: longest,

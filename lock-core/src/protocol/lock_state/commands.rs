@@ -1,11 +1,11 @@
-//! The commands of the lock state machine, and its replies.
+//! The commands of the lock state machine, and their replies.
 
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::QueueEntry;
 
-/// An acquire, as it travels.
+/// The arguments of an acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AcquireCommand<'a> {
     pub(crate) owner_id: OwnerId,
@@ -13,36 +13,36 @@ pub(crate) struct AcquireCommand<'a> {
     pub(crate) floor_us: u64,
     pub(crate) not_after_ms: ServerMs,
     pub(crate) label: &'a str,
-    /// Absent to ask once without standing in the queue.
+    /// `None` makes one attempt without a queue entry.
     pub(crate) entry: Option<&'a QueueEntry>,
-    /// How far the seed of a counter lies ahead of the server's time, in microseconds.
+    /// How far the seed of a counter is ahead of the server's time, in microseconds.
     pub(crate) lead_us: u64,
     pub(crate) earlier: &'a [QueueEntry],
 }
 
-/// A release or a cancel, as it travels.
+/// The arguments of a release or a cancel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReleaseCommand<'a> {
     pub(crate) owner_id: OwnerId,
     pub(crate) floor_us: u64,
     pub(crate) grace_ms: u64,
-    /// For how long a lock of the caller's stays locked all the same, owned by nobody.
+    /// How long a key that the caller owns stays locked after the release, without an owner.
     pub(crate) min_hold_ms: u64,
     /// As in [`AcquireCommand`].
     pub(crate) lead_us: u64,
     pub(crate) entries: &'a [QueueEntry],
 }
 
-/// Who holds the key, as an answer tells it.
+/// The holder of the key, as a reply describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RawHolder {
-    /// `None` is a key without expiry.
+    /// `None` means a key without an expiry.
     pub(crate) remaining_ms: Option<u64>,
-    /// The value of the key; empty while nobody holds it and foreign clients go first.
+    /// The value of the key. Empty while the key is free for foreign clients.
     pub(crate) value: String,
 }
 
-/// The answer to an acquire.
+/// The reply to an acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AcquireReply {
     Late,
@@ -57,23 +57,23 @@ pub(crate) enum AcquireReply {
     Busy {
         holder: RawHolder,
     },
-    /// The key is free, and the first entries of the queue were all dead: ask again at once.
+    /// The key is free, and all entries that the call scanned were dead: repeat the call at once.
     More,
     Foreign {
         found: String,
     },
 }
 
-/// The answer to a release.
+/// The reply to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReleaseReply {
     pub(crate) verdict: Verdict,
-    /// The key is free, and the first entries of the queue were all dead: release again, so that
-    /// whoever lives behind them gets it.
+    /// The key is free, and all entries that the call scanned were dead: repeat the release, so that
+    /// a living waiter behind them gets the lock.
     pub(crate) more: bool,
 }
 
-/// What became of the caller's lock.
+/// The outcome of a release for the caller's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Free,
@@ -81,7 +81,7 @@ pub(crate) enum Verdict {
     NotOwner,
 }
 
-/// The answer to a renewal.
+/// The reply to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RenewReply {
     Held {
@@ -91,7 +91,7 @@ pub(crate) enum RenewReply {
     NotOwner,
 }
 
-/// The server's time, and whether anybody listens on a channel.
+/// The server's time, and whether a channel has a subscriber.
 pub(crate) struct Env<'a> {
     pub(crate) now_us: u64,
     pub(crate) has_subscriber: &'a dyn Fn(&str) -> bool,

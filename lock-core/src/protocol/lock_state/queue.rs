@@ -10,22 +10,24 @@ use crate::protocol::clock::ServerMs;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{Mode, QueueEntry};
 
-/// Who gets the lock within one call.
+/// The owner to which one call grants the lock.
 pub(super) struct NextOwner {
     pub(super) owner_id: OwnerId,
     pub(super) lease_ms: u64,
     pub(super) label: String,
-    /// Where to tell; absent for the caller, who reads the reply, and for those who poll.
+    /// The channel for the notification. `None` for the caller, which reads the reply, and for waiters
+    /// that poll.
     pub(super) channel: Option<String>,
 }
 
-/// What a look at the queue of a free key came to.
+/// The outcome of scanning the queue of a free key.
 #[derive(Default)]
 pub(super) struct QueueScan {
     pub(super) next_owner: Option<NextOwner>,
-    /// For how long the key stays free for foreign clients.
+    /// How long the key stays free for foreign clients.
     pub(super) grace_ms: u64,
-    /// Whoever waits first has to be told: nobody got the key, and somebody there may live.
+    /// Whether the first waiter needs a notification: no waiter got the key, and a living waiter may
+    /// be in the queue.
     pub(super) notify_head: bool,
     pub(super) more: bool,
 }
@@ -42,8 +44,8 @@ impl NextOwner {
 }
 
 impl LockState {
-    /// Order of arrival: behind the last, or where an earlier entry of the same owner id stood. Says
-    /// whether this very entry stood there already.
+    /// Adds an entry at the end of the queue, or in the place of an earlier entry of the same owner
+    /// id. Returns whether this very entry was in the queue already.
     pub(super) fn enqueue(&mut self, entry: &QueueEntry, earlier: &[QueueEntry]) -> bool {
         let queue = self.queue.get_or_insert_with(|| Expiring {
             value: BTreeMap::new(),
@@ -63,20 +65,20 @@ impl LockState {
         was_queued.is_some()
     }
 
-    /// Takes out those whose time has passed, while somebody holds the key. Not those that nobody
-    /// listens for: their line may be broken just now. Says whether the head was among them.
+    /// Removes expired entries while the key is held. It keeps entries whose channel has no
+    /// subscriber: the waiter may be reconnecting. Returns whether it removed the head.
     pub(super) fn remove_expired_entries(&mut self, own: &QueueEntry, now_ms: ServerMs) -> bool {
         let Some(queue) = &mut self.queue else {
             return false;
         };
         let first = queue.value.first_key_value().map(|(score, _)| *score);
-        let record_poll = queue.value.iter().take(SCANNED_PER_CALL);
-        let over = record_poll.filter(|(_, entry)| *entry != own && now_ms > entry.expires_at_ms);
-        let over: Vec<u64> = over.map(|(score, _)| *score).collect();
-        for score in &over {
+        let scanned = queue.value.iter().take(SCANNED_PER_CALL);
+        let expired = scanned.filter(|(_, entry)| *entry != own && now_ms > entry.expires_at_ms);
+        let expired: Vec<u64> = expired.map(|(score, _)| *score).collect();
+        for score in &expired {
             queue.value.remove(score);
         }
-        first.is_some_and(|first| over.contains(&first))
+        first.is_some_and(|first| expired.contains(&first))
     }
 
     pub(super) fn leave_queue(&mut self, entries: &[QueueEntry]) -> bool {
@@ -104,8 +106,8 @@ impl LockState {
         }
     }
 
-    /// The key is free and somebody waits: who gets it, and else for how long it stays free
-    /// for foreign clients.
+    /// Finds the next owner of a free key that has a queue. Without one, the result says how long the
+    /// key stays free for foreign clients.
     pub(super) fn grant_next(
         &mut self,
         caller: Option<&AcquireCommand<'_>>,
@@ -119,14 +121,14 @@ impl LockState {
         }
         let mut scan = self.next_in_line(caller, env);
         if scan.next_owner.is_none() && !scan.notify_head {
-            // Nobody who waits is alive: then it is free for one who only asks once.
-            let only_asks = caller.filter(|command| command.entry.is_none());
-            scan.next_owner = only_asks.map(NextOwner::caller);
+            // No waiter is alive, so a caller that makes one attempt gets the key.
+            let tries_once = caller.filter(|command| command.entry.is_none());
+            scan.next_owner = tries_once.map(NextOwner::caller);
         }
         scan
     }
 
-    /// The first who waits and is alive. Those before it are taken out.
+    /// Finds the first living waiter, and removes the dead entries before it.
     pub(super) fn next_in_line(
         &mut self,
         caller: Option<&AcquireCommand<'_>>,
@@ -145,19 +147,19 @@ impl LockState {
                 break;
             }
             let head = first.get();
-            let asks_now = caller.filter(|command| command.entry == Some(head));
-            if asks_now.is_none() && !is_alive(head, env) {
+            let calling = caller.filter(|command| command.entry == Some(head));
+            if calling.is_none() && !is_alive(head, env) {
                 first.remove();
                 dead += 1;
                 continue;
             }
             if !head.kind.is_empty() {
-                // Its own version knows what it wants, and takes the key.
+                // The waiter's own version knows this kind, and acquires the key with a poll.
                 scan.notify_head = true;
                 break;
             }
             let head = first.remove();
-            scan.next_owner = Some(match asks_now {
+            scan.next_owner = Some(match calling {
                 Some(command) => NextOwner {
                     owner_id: head.owner_id,
                     lease_ms: command.ttl_ms,
@@ -197,7 +199,8 @@ impl LockState {
     }
 }
 
-/// Gone when its wait is over, or when it would be told and nobody listens.
+/// An entry is dead when it has expired, or when it needs a notification and its channel has no
+/// subscriber.
 pub(super) fn is_alive(entry: &QueueEntry, env: &Env<'_>) -> bool {
     env.now_ms() <= entry.expires_at_ms
         && (entry.mode == Mode::Polling || (env.has_subscriber)(&entry.channel))

@@ -14,19 +14,19 @@ fn native(ms: u64) -> HolderExpiry {
     HolderExpiry::Native { ends: at(ms) }
 }
 
-const FOREMOST: LocalPosition = LocalPosition::First;
+const FIRST: LocalPosition = LocalPosition::First;
 const BEHIND: LocalPosition = LocalPosition::Behind;
 
 #[test]
-fn the_foremost_looks_when_the_holder_s_lease_ends() {
+fn first_waiter_polls_when_the_holder_s_lease_ends() {
     let mut poll_schedule = poll_schedule();
-    poll_schedule.seen(at(100), 0, native(400), None, FOREMOST);
+    poll_schedule.seen(at(100), 0, native(400), None, FIRST);
     assert_eq!(poll_schedule.next(), at(402));
-    poll_schedule.seen(at(100), 3, native(400), None, FOREMOST);
+    poll_schedule.seen(at(100), 3, native(400), None, FIRST);
     assert_eq!(poll_schedule.next(), at(432));
-    // Whatever its rank: all before it may be dead.
+    // Whatever its rank: all entries ahead of it may be dead.
     for rank in [24, 25, 300, 1_000_000] {
-        poll_schedule.seen(at(100), rank, native(400), None, FOREMOST);
+        poll_schedule.seen(at(100), rank, native(400), None, FIRST);
         assert!(
             poll_schedule.next() >= at(402) && poll_schedule.next() <= at(650),
             "{rank}"
@@ -35,7 +35,7 @@ fn the_foremost_looks_when_the_holder_s_lease_ends() {
 }
 
 #[test]
-fn those_behind_leave_the_look_at_expiry_to_the_foremost() {
+fn waiters_behind_leave_the_poll_at_expiry_to_the_first_one() {
     let mut poll_schedule = poll_schedule();
     poll_schedule.seen(at(0), 1, native(100), None, BEHIND);
     assert!(poll_schedule.next() > at(700) && poll_schedule.next() <= at(1_000));
@@ -44,13 +44,13 @@ fn those_behind_leave_the_look_at_expiry_to_the_foremost() {
 }
 
 #[test]
-fn nobody_is_silent_for_longer_than_the_cap() {
+fn no_waiter_pauses_for_longer_than_the_cap() {
     let mut poll_schedule = poll_schedule();
-    poll_schedule.seen(at(100), 0, native(60_000), None, FOREMOST);
+    poll_schedule.seen(at(100), 0, native(60_000), None, FIRST);
     assert!(poll_schedule.next() > at(850) && poll_schedule.next() <= at(1_100));
-    poll_schedule.seen(at(100), 30, native(60_000), None, FOREMOST);
+    poll_schedule.seen(at(100), 30, native(60_000), None, FIRST);
     assert!(poll_schedule.next() > at(2_300) && poll_schedule.next() <= at(3_100));
-    for (local_position, longest) in [(FOREMOST, 5_000), (BEHIND, 30_000)] {
+    for (local_position, longest) in [(FIRST, 5_000), (BEHIND, 30_000)] {
         for rank in [1_000, 3_000, 100_000, u64::MAX] {
             poll_schedule.seen(at(100), rank, native(86_000_000), None, local_position);
             let next = poll_schedule.next().since(at(100));
@@ -60,19 +60,19 @@ fn nobody_is_silent_for_longer_than_the_cap() {
     }
 }
 
-/// However long the queue is, each look finds the entry of the one before still standing.
+/// However long the queue is, the waiter's entry has not expired at any poll.
 #[test]
-fn a_waiter_of_any_rank_stays_in_the_queue() {
+fn waiter_of_any_rank_stays_in_the_queue() {
     let (ttl, hours) = (Ttl::new(Duration::from_secs(30)).unwrap(), 3_600_000);
     let deadline = at(4 * hours);
     for rank in [0, 19, 2_999, 3_000, 6_000, 100_000, u64::MAX] {
-        for local_position in [FOREMOST, BEHIND] {
+        for local_position in [FIRST, BEHIND] {
             let mut poll_schedule = poll_schedule();
             let (mut now, mut expires_at, mut polls) = (at(0), at(0), 0_u64);
             while now < at(2 * hours) {
                 assert!(
                     now <= expires_at || polls == 0,
-                    "{rank} fell out at {now:?}"
+                    "rank {rank}: the entry expired before {now:?}"
                 );
                 let mode = Mode::Subscribed;
                 if polls == 0 || needs_extension(mode, now, expires_at, deadline) {
@@ -83,16 +83,16 @@ fn a_waiter_of_any_rank_stays_in_the_queue() {
                 now = poll_schedule.next();
                 polls += 1;
             }
-            assert!(polls >= 2 * hours / 30_000, "{rank}: {polls} looks");
+            assert!(polls >= 2 * hours / 30_000, "{rank}: {polls} polls");
         }
     }
 }
 
 #[test]
-fn the_first_behind_a_foreign_holder_polls() {
+fn first_waiter_behind_a_foreign_holder_polls() {
     let mut poll_schedule = poll_schedule();
     let holder_expiry = HolderExpiry::Foreign { ends: at(10_000) };
-    poll_schedule.seen(at(0), 0, holder_expiry, None, FOREMOST);
+    poll_schedule.seen(at(0), 0, holder_expiry, None, FIRST);
     assert!(poll_schedule.next() <= at(100) && poll_schedule.next() > at(74));
     poll_schedule.seen(at(0), 1, holder_expiry, None, BEHIND);
     assert!(poll_schedule.next() > at(700));
@@ -101,12 +101,12 @@ fn the_first_behind_a_foreign_holder_polls() {
         50,
         HolderExpiry::Foreign { ends: at(300) },
         None,
-        FOREMOST,
+        FIRST,
     );
     assert!(poll_schedule.next() <= at(550) && poll_schedule.next() >= at(302));
 }
 
-/// When each of so many looks comes, behind a holder who does not end.
+/// The moments of `count` polls behind a holder whose lease does not end.
 fn polls(mut poll_schedule: PollSchedule, count: usize) -> Vec<Moment> {
     let mut now = at(0);
     let mut moments = Vec::new();
@@ -116,7 +116,7 @@ fn polls(mut poll_schedule: PollSchedule, count: usize) -> Vec<Moment> {
             0,
             HolderExpiry::Polled { ends: at(600_000) },
             None,
-            FOREMOST,
+            FIRST,
         );
         now = poll_schedule.next();
         moments.push(now);
@@ -125,35 +125,35 @@ fn polls(mut poll_schedule: PollSchedule, count: usize) -> Vec<Moment> {
 }
 
 #[test]
-fn behind_a_newer_waiter_nobody_asks_all_the_time() {
+fn waiter_behind_a_newer_version_s_waiter_does_not_poll_in_a_hot_loop() {
     let mut poll_schedule = poll_schedule();
     let free = HolderExpiry::Foreign { ends: at(1_000) };
-    poll_schedule.seen(at(1_000), 1, free, None, FOREMOST);
+    poll_schedule.seen(at(1_000), 1, free, None, FIRST);
     assert!(poll_schedule.next() > at(1_700) && poll_schedule.next() <= at(2_000));
 }
 
 #[test]
-fn whom_nobody_tells_backs_off_to_the_longest_pause() {
+fn waiter_without_notifications_backs_off_to_the_longest_pause() {
     let moments = polls(poll_schedule(), 40);
     assert!(moments[0] > at(9) && moments[0] <= at(13), "{moments:?}");
     let pauses = moments.windows(2).map(|pair| pair[1].since(pair[0]));
-    let settled: Vec<_> = pauses.skip(4).collect();
+    let steady: Vec<_> = pauses.skip(4).collect();
     let range = LONGEST_PAUSE * 3 / 4..=LONGEST_PAUSE;
     assert!(
-        settled.iter().all(|pause| range.contains(pause)),
-        "{settled:?}"
+        steady.iter().all(|pause| range.contains(pause)),
+        "{steady:?}"
     );
 }
 
 #[test]
-fn two_who_poll_do_not_stay_in_step() {
+fn two_polling_waiters_do_not_stay_in_step() {
     let of = |seed| {
         polls(
             PollSchedule::new(at(0), LONGEST_PAUSE, Jitter::seeded(seed)),
             50,
         )
     };
-    assert_eq!(of(1), of(1), "a seed tells all");
+    assert_eq!(of(1), of(1), "the seed decides everything");
     let (one, other) = (of(1), of(2));
     let together = one
         .iter()
@@ -168,29 +168,23 @@ fn two_who_poll_do_not_stay_in_step() {
 }
 
 #[test]
-fn whoever_polls_looks_soon_after_the_holder_s_end() {
+fn polling_waiter_polls_soon_after_the_holder_s_lease_ends() {
     let mut poll_schedule = poll_schedule();
     for _ in 0..10 {
-        poll_schedule.seen(
-            at(0),
-            0,
-            HolderExpiry::Polled { ends: at(7) },
-            None,
-            FOREMOST,
-        );
+        poll_schedule.seen(at(0), 0, HolderExpiry::Polled { ends: at(7) }, None, FIRST);
         assert!(poll_schedule.next() >= at(9) && poll_schedule.next() <= at(29));
     }
 }
 
 #[test]
-fn a_key_without_expiry_is_looked_at_soon() {
+fn key_without_expiry_is_polled_soon() {
     let mut poll_schedule = poll_schedule();
     poll_schedule.seen(at(0), 4, HolderExpiry::NoExpiry, None, BEHIND);
     assert_eq!(poll_schedule.next(), at(50));
 }
 
 #[test]
-fn without_pushes_everybody_polls_three_times_within_a_claim() {
+fn waiter_without_notifications_polls_three_times_within_a_handover_lease() {
     let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
     let mut poll_schedule = poll_schedule();
     poll_schedule.seen(at(0), 12, native(60_000), Some(poll_interval(ttl)), BEHIND);
@@ -216,14 +210,14 @@ fn without_pushes_everybody_polls_three_times_within_a_claim() {
 }
 
 #[test]
-fn a_push_to_the_head_brings_the_look_forward() {
+fn head_notification_brings_the_poll_forward() {
     let mut poll_schedule = poll_schedule();
     poll_schedule.seen(at(0), 30, native(60_000), None, BEHIND);
     assert!(poll_schedule.next() > at(2_000));
     poll_schedule.is_head(at(100), at(300));
     assert_eq!(poll_schedule.next(), at(302));
-    // The holder may have renewed: then the answer says when it ends.
-    poll_schedule.seen(at(302), 0, native(60_000), None, FOREMOST);
+    // The holder may have renewed: then the reply says when its lease ends.
+    poll_schedule.seen(at(302), 0, native(60_000), None, FIRST);
     poll_schedule.is_head(at(400), at(90_000));
     assert!(poll_schedule.next() <= at(1_302));
     poll_schedule.at_once(at(7));
@@ -231,13 +225,13 @@ fn a_push_to_the_head_brings_the_look_forward() {
 }
 
 #[test]
-fn pushes_to_the_head_cause_one_look_in_50_ms_and_put_none_off() {
+fn head_notifications_cause_one_poll_in_50_ms_and_delay_none() {
     let mut poll_schedule = poll_schedule();
     let mut now = at(0);
     poll_schedule.seen(now, 5, native(60_000), None, BEHIND);
     let mut polls = Vec::new();
     while now < at(1_000) {
-        // Whatever they say.
+        // Whatever the notifications say.
         let ends = if now.as_nanos().is_multiple_of(3) {
             now
         } else {
@@ -254,7 +248,7 @@ fn pushes_to_the_head_cause_one_look_in_50_ms_and_put_none_off() {
     let too_soon = |pair: &[Moment]| pair[1].since(pair[0]) < HEAD_INTERVAL;
     assert!(!polls.windows(2).any(too_soon), "{polls:?}");
 
-    // Nor does a look that is refused bring the next one forward.
+    // A poll without a reply does not bring the next one forward either.
     let mut polls = 0;
     poll_schedule.at_once(at(1_200));
     for ms in 1_000..2_000 {
@@ -267,19 +261,19 @@ fn pushes_to_the_head_cause_one_look_in_50_ms_and_put_none_off() {
     }
     assert!(polls <= 21, "{polls}");
 
-    poll_schedule.seen(at(2_000), 0, native(2_500), None, FOREMOST);
+    poll_schedule.seen(at(2_000), 0, native(2_500), None, FIRST);
     for ms in (2_000..2_500).step_by(10) {
         poll_schedule.is_head(at(ms), at(86_000_000));
     }
     assert_eq!(
         poll_schedule.next(),
         at(2_502),
-        "the look at the expiry stays"
+        "the poll at the expiry stays"
     );
 }
 
 #[test]
-fn the_next_foremost_goes_by_what_the_last_one_saw() {
+fn next_first_waiter_uses_what_the_previous_one_saw() {
     let mut poll_schedule = poll_schedule();
     poll_schedule.seen(at(0), 7, native(100), None, BEHIND);
     let seen = ObservedExpiry {
@@ -287,7 +281,7 @@ fn the_next_foremost_goes_by_what_the_last_one_saw() {
         holder_expires_at: at(2_400),
     };
     poll_schedule.is_first(at(400), Some(seen));
-    // By its rank it would have looked after 1 s, and 5 s is the longest from now on.
+    // By its rank it would have polled after 1 s. From now on 5 s is the longest pause.
     assert!(poll_schedule.next() > at(700) && poll_schedule.next() <= at(1_000));
 
     poll_schedule.seen(at(0), 999, native(100), None, BEHIND);
@@ -295,7 +289,7 @@ fn the_next_foremost_goes_by_what_the_last_one_saw() {
     assert_eq!(
         poll_schedule.next().max(at(350)),
         at(350),
-        "its holder is over by now"
+        "its holder's lease has ended by now"
     );
     poll_schedule.seen(at(0), 999, native(100), None, BEHIND);
     let seen = ObservedExpiry {
@@ -304,36 +298,37 @@ fn the_next_foremost_goes_by_what_the_last_one_saw() {
     };
     poll_schedule.is_first(at(9_000), Some(seen));
     assert!(poll_schedule.next() >= at(11_002) && poll_schedule.next() <= at(11_250));
-    // What it saw itself after that counts.
-    poll_schedule.seen(at(9_500), 3, native(9_600), None, FOREMOST);
+    // A younger observation of its own counts instead.
+    poll_schedule.seen(at(9_500), 3, native(9_600), None, FIRST);
     poll_schedule.is_first(at(9_500), Some(seen));
     assert_eq!(poll_schedule.next(), at(9_632));
 }
 
 #[test]
-fn an_expiry_in_the_past_is_no_hot_loop() {
+fn expiry_in_the_past_causes_no_hot_loop() {
     let mut poll_schedule = poll_schedule();
-    poll_schedule.seen(at(500), 0, native(100), None, FOREMOST);
+    poll_schedule.seen(at(500), 0, native(100), None, FIRST);
     assert_eq!(poll_schedule.next(), at(502));
 }
 
 #[test]
-fn long_waits_are_extended_in_time() {
+fn entries_of_long_waits_are_extended_in_time() {
     let day = Duration::from_secs(86_400);
     let second = Duration::from_secs(1);
     let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
-    let stays = |mode, left| entry_lifetime(mode, left, ttl, second);
-    let told = Mode::Subscribed;
-    assert_eq!(stays(told, 5 * second), 5 * second);
-    assert_eq!(stays(told, day), LONGEST_SILENCE);
+    let lifetime = |mode, left| entry_lifetime(mode, left, ttl, second);
+    let subscribed = Mode::Subscribed;
+    assert_eq!(lifetime(subscribed, 5 * second), 5 * second);
+    assert_eq!(lifetime(subscribed, day), LONGEST_SILENCE);
     let expires_at = at(600_000);
     let wants = |mode, now, deadline| needs_extension(mode, at(now), expires_at, at(deadline));
-    assert!(!wants(told, 0, 86_400_000));
-    assert!(wants(told, 300_001, 86_400_000));
-    assert!(!wants(told, 300_001, 600_000));
-    // Nobody sees that one who asks is dead: its entry lasts for four polls and two answers.
-    assert_eq!(stays(Mode::Polling, day), 4 * second);
-    assert_eq!(stays(Mode::Polling, second), second);
+    assert!(!wants(subscribed, 0, 86_400_000));
+    assert!(wants(subscribed, 300_001, 86_400_000));
+    assert!(!wants(subscribed, 300_001, 600_000));
+    // The server cannot see that a polling waiter is dead: its entry lasts for four polls and two
+    // command timeouts.
+    assert_eq!(lifetime(Mode::Polling, day), 4 * second);
+    assert_eq!(lifetime(Mode::Polling, second), second);
     assert!(wants(Mode::Polling, 0, 86_400_000) && !wants(Mode::Polling, 0, 600_000));
     let longest = entry_lifetime(Mode::Polling, Duration::MAX, ttl, Duration::MAX);
     assert_eq!(longest, LONGEST_SILENCE);

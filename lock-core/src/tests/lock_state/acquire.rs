@@ -1,11 +1,11 @@
 use super::*;
 
 #[test]
-fn a_free_lock_is_held_at_once() {
+fn acquire_of_a_free_lock_holds_it_at_once() {
     let mut world = World::new();
-    let answer = world.try_once(1);
+    let reply = world.try_acquire(1);
     assert!(matches!(
-        answer,
+        reply,
         AcquireReply::Held {
             remaining_ms: TTL,
             ..
@@ -16,11 +16,11 @@ fn a_free_lock_is_held_at_once() {
 }
 
 #[test]
-fn one_who_does_not_wait_is_told_who_holds_it() {
+fn try_acquire_of_a_held_lock_reports_the_holder() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.pass(10_000);
-    let AcquireReply::Busy { holder } = world.try_once(2) else {
+    let AcquireReply::Busy { holder } = world.try_acquire(2) else {
         panic!("not busy");
     };
     assert_eq!(holder.remaining_ms, Some(20_000));
@@ -29,13 +29,13 @@ fn one_who_does_not_wait_is_told_who_holds_it() {
 }
 
 #[test]
-fn asking_again_is_having_asked_once() {
+fn repeated_acquire_gives_the_same_token_and_at_least_the_ttl() {
     let mut world = World::new();
-    let first = token(&world.try_once(1));
+    let first = token(&world.try_acquire(1));
     world.pass(10_000);
-    let again = world.try_once(1);
+    let again = world.try_acquire(1);
     assert_eq!(token(&again), first);
-    // The shorter expiry was raised to the ttl.
+    // The acquire raised the shorter expiry to the ttl.
     assert!(matches!(
         again,
         AcquireReply::Held {
@@ -46,13 +46,13 @@ fn asking_again_is_having_asked_once() {
 }
 
 #[test]
-fn asking_again_never_shortens() {
+fn repeated_acquire_never_shortens_the_lease() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     let now_ms = world.now_ms();
     world.lock_state.renew(owner_id(1), 60_000, now_ms);
     assert!(matches!(
-        world.try_once(1),
+        world.try_acquire(1),
         AcquireReply::Held {
             remaining_ms: 60_000,
             ..
@@ -61,13 +61,13 @@ fn asking_again_never_shortens() {
 }
 
 #[test]
-fn a_copy_after_not_after_writes_nothing() {
+fn acquire_after_its_latest_time_writes_nothing() {
     let mut world = World::new();
-    let at = Env {
+    let env = Env {
         now_us: NOW + 1_000,
         has_subscriber: &|_| true,
     };
-    let ask = AcquireCommand {
+    let command = AcquireCommand {
         owner_id: owner_id(1),
         ttl_ms: TTL,
         floor_us: NOW,
@@ -77,6 +77,9 @@ fn a_copy_after_not_after_writes_nothing() {
         lead_us: 0,
         earlier: &[],
     };
-    assert_eq!(world.lock_state.acquire(&ask, &at).0, AcquireReply::Late);
+    assert_eq!(
+        world.lock_state.acquire(&command, &env).0,
+        AcquireReply::Late
+    );
     assert!(world.lock_state.is_empty());
 }

@@ -1,9 +1,9 @@
 use super::*;
 
 #[test]
-fn nobody_releases_or_renews_what_is_another_s() {
+fn release_and_renewal_of_another_owner_s_lock_change_nothing() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     assert_eq!(world.release(2), Verdict::NotOwner);
     assert_eq!(
         world.lock_state.renew(owner_id(2), TTL, after(0)),
@@ -13,9 +13,9 @@ fn nobody_releases_or_renews_what_is_another_s() {
 }
 
 #[test]
-fn a_second_release_touches_nobody() {
+fn second_release_does_not_affect_the_next_owner() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
     world.release(1);
     assert_eq!(world.release(1), Verdict::NotOwner);
@@ -23,9 +23,9 @@ fn a_second_release_touches_nobody() {
 }
 
 #[test]
-fn a_renewal_extends_and_never_makes_a_key() {
+fn renewal_extends_the_lease_and_never_creates_a_key() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.pass(TTL - 1);
     let now_ms = world.now_ms();
     assert!(matches!(
@@ -44,13 +44,13 @@ fn a_renewal_extends_and_never_makes_a_key() {
 }
 
 #[test]
-fn tokens_grow_also_when_the_counter_was_lost_or_rolled_back() {
+fn tokens_grow_after_the_counter_was_lost_or_rolled_back() {
     let mut world = World::new();
     let mut last = FencingToken::new(0);
     let counters = [None, Some(5), None, Some(NOW + 3)];
     for (turn, lost) in (1..).zip(counters) {
         world.pass(1);
-        let next = token(&world.try_once(turn));
+        let next = token(&world.try_acquire(turn));
         assert!(next > last, "{next} after {last}");
         last = next;
         world.release(turn);
@@ -64,14 +64,14 @@ fn tokens_grow_also_when_the_counter_was_lost_or_rolled_back() {
 #[test]
 fn tokens_count_by_one_while_the_counter_lives() {
     let mut world = World::new();
-    let first = token(&world.try_once(1));
+    let first = token(&world.try_acquire(1));
     world.release(1);
-    let second = token(&world.try_once(2));
+    let second = token(&world.try_acquire(2));
     assert_eq!(second.as_u64(), first.as_u64() + 1);
 }
 
 #[test]
-fn a_foreign_holder_is_respected_and_its_end_is_the_first_waiter_s_turn() {
+fn waiter_gets_the_key_only_after_a_foreign_holder_s_expiry() {
     let mut world = World::new();
     world.foreign(Some(after(500)));
     let AcquireReply::Queued { holder, .. } = world.wait(1) else {
@@ -86,7 +86,7 @@ fn a_foreign_holder_is_respected_and_its_end_is_the_first_waiter_s_turn() {
 }
 
 #[test]
-fn a_foreign_key_is_never_released_or_renewed() {
+fn foreign_key_is_never_released_or_renewed() {
     let mut world = World::new();
     world.foreign(None);
     assert_eq!(world.release(1), Verdict::NotOwner);
@@ -98,7 +98,7 @@ fn a_foreign_key_is_never_released_or_renewed() {
 }
 
 #[test]
-fn behind_a_foreign_holder_a_new_first_begins_to_ask_at_once() {
+fn new_first_waiter_behind_a_foreign_holder_is_notified_to_poll_at_once() {
     let mut world = World::new();
     world.foreign(Some(after(500)));
     world.wait(1);
@@ -114,7 +114,7 @@ fn behind_a_foreign_holder_a_new_first_begins_to_ask_at_once() {
 }
 
 #[test]
-fn a_key_of_another_type_is_named_and_left_alone() {
+fn key_of_another_type_is_reported_and_not_changed() {
     let mut world = World::new();
     world.lock_state.key = Some(Expiring {
         value: KeyValue::OtherType("list"),
@@ -126,9 +126,9 @@ fn a_key_of_another_type_is_named_and_left_alone() {
 }
 
 #[test]
-fn during_grace_only_one_who_finds_no_queue_takes_the_key() {
+fn key_in_its_grace_is_not_granted_to_waiters_or_to_try_acquire() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
     assert_eq!(
         world.release_by(&ReleaseCommand {
@@ -141,7 +141,7 @@ fn during_grace_only_one_who_finds_no_queue_takes_the_key() {
         world.notifications[..],
         [WireNotification::Head { holder_ms: 20, .. }]
     ));
-    assert!(matches!(world.try_once(3), AcquireReply::Busy { .. }));
+    assert!(matches!(world.try_acquire(3), AcquireReply::Busy { .. }));
     assert_eq!(rank(&world.wait(2)), 0);
     assert_eq!(world.owner(), None);
     world.pass(21);
@@ -149,21 +149,21 @@ fn during_grace_only_one_who_finds_no_queue_takes_the_key() {
 }
 
 #[test]
-fn without_waiters_there_is_no_grace() {
+fn release_without_waiters_sets_no_grace() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.release_by(&ReleaseCommand {
         grace_ms: 20,
         ..release_request(1)
     });
     assert!(world.lock_state.grace.is_none());
-    assert!(matches!(world.try_once(2), AcquireReply::Held { .. }));
+    assert!(matches!(world.try_acquire(2), AcquireReply::Held { .. }));
 }
 
 #[test]
-fn a_lock_that_is_kept_is_nobodys_until_its_time() {
+fn min_hold_keeps_the_key_locked_without_an_owner() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     assert!(matches!(world.wait(2), AcquireReply::Queued { .. }));
     assert_eq!(
         world.release_by(&ReleaseCommand {
@@ -173,7 +173,7 @@ fn a_lock_that_is_kept_is_nobodys_until_its_time() {
         Verdict::Free
     );
     assert_eq!(world.owner(), Some(OwnerId::nil()));
-    // Whoever is first is told when to look, and no other client is let in before.
+    // The first waiter is notified when to poll, and no other client gets the key before.
     assert!(matches!(
         world.notifications.as_slice(),
         [WireNotification::Head {
@@ -182,11 +182,11 @@ fn a_lock_that_is_kept_is_nobodys_until_its_time() {
         }]
     ));
     assert!(world.lock_state.grace.is_none());
-    // What the release overtook cannot lengthen it.
+    // A renewal or a release that the first release overtook cannot extend it.
     let now_ms = world.now_ms();
     let late = world.lock_state.renew(owner_id(1), TTL, now_ms);
     assert_eq!(late, RenewReply::NotOwner);
-    assert!(matches!(world.try_once(1), AcquireReply::Busy { .. }));
+    assert!(matches!(world.try_acquire(1), AcquireReply::Busy { .. }));
     assert_eq!(
         world.release_by(&ReleaseCommand {
             min_hold_ms: 9_000,
@@ -199,10 +199,10 @@ fn a_lock_that_is_kept_is_nobodys_until_its_time() {
 }
 
 #[test]
-fn sums_of_times_end_at_the_last_moment() {
+fn sums_of_times_saturate() {
     let mut world = World::new();
-    let answer = world.with(|lock_state, at| {
-        let ask = AcquireCommand {
+    let reply = world.with(|lock_state, env| {
+        let command = AcquireCommand {
             owner_id: owner_id(1),
             ttl_ms: u64::MAX,
             floor_us: u64::MAX,
@@ -212,28 +212,28 @@ fn sums_of_times_end_at_the_last_moment() {
             lead_us: u64::MAX,
             earlier: &[],
         };
-        lock_state.acquire(&ask, at)
+        lock_state.acquire(&command, env)
     });
-    assert_eq!(token(&answer), FencingToken::new(u64::MAX));
+    assert_eq!(token(&reply), FencingToken::new(u64::MAX));
     world.pass(TTL * 1_000_000);
     assert_eq!(world.owner(), Some(owner_id(1)));
     world.wait(2);
     let now_ms = world.now_ms();
     world.lock_state.renew(owner_id(1), u64::MAX, now_ms);
     assert_eq!(world.owner(), Some(owner_id(1)));
-    let parked = ReleaseCommand {
+    let kept = ReleaseCommand {
         min_hold_ms: u64::MAX,
         ..release_request(1)
     };
-    world.release_by(&parked);
+    world.release_by(&kept);
     world.pass(TTL);
     assert_eq!(world.owner(), Some(OwnerId::nil()));
 }
 
 #[test]
-fn a_renewal_never_shortens() {
+fn renewal_never_shortens_the_lease() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     let now_ms = world.now_ms();
     let renewed = world.lock_state.renew(owner_id(1), 500, now_ms);
     assert!(matches!(
@@ -246,20 +246,23 @@ fn a_renewal_never_shortens() {
 }
 
 #[test]
-fn a_counter_lives_five_minutes_from_its_seed_and_the_next_one_is_higher() {
+fn counter_lives_five_minutes_from_its_seed_and_the_next_seed_is_higher() {
     let mut world = World::new();
     let mut last = FencingToken::new(0);
     for _ in 0..7 {
-        let answer = world.try_once(1);
-        assert!(token(&answer) > last);
-        last = token(&answer);
+        let reply = world.try_acquire(1);
+        assert!(token(&reply) > last);
+        last = token(&reply);
         world.release(1);
         world.pass(60_000);
     }
-    assert!(last.as_u64() > NOW + 300_000_000, "it was seeded again");
-    let mut holder_expiry = World::new();
-    let answer = holder_expiry.with(|lock_state, at| {
-        let ask = AcquireCommand {
+    assert!(
+        last.as_u64() > NOW + 300_000_000,
+        "the counter was not seeded again"
+    );
+    let mut leading = World::new();
+    let reply = leading.with(|lock_state, env| {
+        let command = AcquireCommand {
             owner_id: owner_id(1),
             ttl_ms: TTL,
             floor_us: NOW,
@@ -269,7 +272,7 @@ fn a_counter_lives_five_minutes_from_its_seed_and_the_next_one_is_higher() {
             lead_us: 60_000_000,
             earlier: &[],
         };
-        lock_state.acquire(&ask, at)
+        lock_state.acquire(&command, env)
     });
-    assert_eq!(token(&answer).as_u64(), NOW + 60_000_000);
+    assert_eq!(token(&reply).as_u64(), NOW + 60_000_000);
 }

@@ -1,9 +1,9 @@
 use super::*;
 
 #[test]
-fn waiters_are_served_in_order_of_arrival() {
+fn waiters_get_the_lock_in_the_order_of_arrival() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     assert_eq!(rank(&world.wait(2)), 0);
     assert_eq!(rank(&world.wait(3)), 1);
     assert_eq!(rank(&world.wait(2)), 0);
@@ -16,16 +16,16 @@ fn waiters_are_served_in_order_of_arrival() {
 }
 
 #[test]
-fn a_newcomer_queues_behind_those_who_wait_also_when_the_lease_has_ended() {
+fn newcomer_does_not_jump_the_queue_after_the_lease_has_ended() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
     world.pass(TTL + 1);
-    assert!(matches!(world.try_once(9), AcquireReply::Busy { .. }));
+    assert!(matches!(world.try_acquire(9), AcquireReply::Busy { .. }));
     assert_eq!(world.owner(), Some(owner_id(2)));
 
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
     world.pass(TTL + 1);
     assert_eq!(rank(&world.wait(3)), 0);
@@ -33,24 +33,24 @@ fn a_newcomer_queues_behind_those_who_wait_also_when_the_lease_has_ended() {
 }
 
 #[test]
-fn the_first_takes_an_ended_lease_by_looking() {
+fn first_waiter_gets_an_expired_lock_with_a_poll() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
     world.wait(3);
     world.pass(TTL);
-    // A key still lives at its last millisecond.
+    // A key still exists in its last millisecond.
     assert_eq!(rank(&world.wait(2)), 0);
     world.pass(1);
-    let answer = world.wait(2);
+    let reply = world.wait(2);
     assert!(matches!(
-        answer,
+        reply,
         AcquireReply::Held {
             remaining_ms: TTL,
             ..
         }
     ));
-    // Nothing is pushed to the caller; whoever is first now is told when to look.
+    // The caller gets no notification. The waiter that is first now learns when to poll.
     assert_eq!(
         world.notifications,
         [WireNotification::Head {
@@ -62,9 +62,9 @@ fn the_first_takes_an_ended_lease_by_looking() {
 }
 
 #[test]
-fn a_hand_over_gives_a_claim_and_tells_the_next_when_it_ends() {
+fn handover_gives_a_short_lease_and_notifies_the_next_waiter_of_its_end() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
     world.wait(3);
     world.pass(5);
@@ -94,26 +94,26 @@ fn a_hand_over_gives_a_claim_and_tells_the_next_when_it_ends() {
 }
 
 #[test]
-fn a_waiter_whose_channel_nobody_hears_is_skipped() {
+fn waiter_whose_channel_has_no_subscriber_is_skipped() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
     world.wait(3);
-    world.deaf.push("c2".into());
+    world.unheard.push("c2".into());
     world.release(1);
     assert_eq!(world.owner(), Some(owner_id(3)));
     assert!(world.lock_state.queue.is_none());
 }
 
 #[test]
-fn a_waiter_whose_wait_is_over_is_skipped() {
+fn waiter_whose_entry_has_expired_is_skipped() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     let short = QueueEntry {
         expires_at_ms: after(10),
         ..entry(2)
     };
-    world.ask(2, Some(&short), &[]);
+    world.acquire(2, Some(&short), &[]);
     world.wait(3);
     world.pass(11);
     world.release(1);
@@ -121,22 +121,22 @@ fn a_waiter_whose_wait_is_over_is_skipped() {
 }
 
 #[test]
-fn one_who_polls_is_never_skipped_and_nothing_is_pushed_to_it() {
+fn polling_waiter_needs_no_subscriber_and_gets_no_notification() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     let polling = QueueEntry {
         mode: Mode::Polling,
         lease_ms: 1_500,
         ..entry(2)
     };
-    world.deaf.push("c2".into());
-    world.ask(2, Some(&polling), &[]);
+    world.unheard.push("c2".into());
+    world.acquire(2, Some(&polling), &[]);
     world.release(1);
     assert_eq!(world.owner(), Some(owner_id(2)));
     assert!(world.notifications.is_empty());
-    let answer = world.ask(2, Some(&polling), &[]);
+    let reply = world.acquire(2, Some(&polling), &[]);
     assert!(matches!(
-        answer,
+        reply,
         AcquireReply::Held {
             remaining_ms: TTL,
             ..
@@ -145,23 +145,23 @@ fn one_who_polls_is_never_skipped_and_nothing_is_pushed_to_it() {
 }
 
 #[test]
-fn an_extended_entry_keeps_its_place() {
+fn extended_entry_keeps_its_place() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
     world.wait(3);
     let extended = QueueEntry {
         expires_at_ms: after(600_000),
         ..entry(2)
     };
-    assert_eq!(rank(&world.ask(2, Some(&extended), &[entry(2)])), 0);
+    assert_eq!(rank(&world.acquire(2, Some(&extended), &[entry(2)])), 0);
     assert_eq!(world.lock_state.queue.as_ref().unwrap().value.len(), 2);
 }
 
 #[test]
-fn cancelling_the_first_tells_the_second_when_to_look() {
+fn cancel_of_the_first_waiter_notifies_the_second_when_to_poll() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
     world.wait(3);
     world.pass(10_000);
@@ -183,9 +183,9 @@ fn cancelling_the_first_tells_the_second_when_to_look() {
 }
 
 #[test]
-fn cancelling_a_grant_that_crossed_it_hands_on() {
+fn cancel_of_a_grant_that_crossed_it_hands_the_lock_over() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
     world.wait(3);
     world.release(1);
@@ -200,20 +200,20 @@ fn cancelling_a_grant_that_crossed_it_hands_on() {
 }
 
 #[test]
-fn one_who_only_asks_takes_the_key_when_all_who_waited_are_gone() {
+fn try_acquire_gets_the_key_when_all_waiters_are_dead() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
-    world.deaf.push("c2".into());
+    world.unheard.push("c2".into());
     world.pass(TTL + 1);
-    assert!(matches!(world.try_once(3), AcquireReply::Held { .. }));
+    assert!(matches!(world.try_acquire(3), AcquireReply::Held { .. }));
     assert!(world.lock_state.queue.is_none());
 }
 
 #[test]
-fn the_queue_ends_ten_minutes_after_the_lock_and_the_last_look() {
+fn queue_expires_ten_minutes_after_the_lock_and_the_last_poll() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     world.wait(2);
     world.pass(TTL + 600_000);
     world.lock_state.expire(world.now_ms());
@@ -224,28 +224,36 @@ fn the_queue_ends_ten_minutes_after_the_lock_and_the_last_look() {
 }
 
 #[test]
-fn a_look_while_the_key_is_held_removes_those_whose_time_has_passed_and_nobody_else() {
+fn poll_of_a_held_key_removes_only_expired_entries() {
     let mut world = World::new();
-    world.deaf.push("deaf".into());
-    world.try_once(1);
-    crowd(&mut world, 60, |number| {
+    world.unheard.push("unheard".into());
+    world.try_acquire(1);
+    fill_queue(&mut world, 60, |number| {
         if number % 2 == 0 {
             expired(number)
         } else {
-            deaf(number)
+            unheard(number)
         }
     });
-    assert_eq!(rank(&world.wait(2)), 60, "to come is not to look");
+    assert_eq!(
+        rank(&world.wait(2)),
+        60,
+        "the first call does not remove entries"
+    );
     assert_eq!(queued(&world), 61);
     assert_eq!(rank(&world.wait(2)), 30);
-    assert_eq!(queued(&world), 31, "their line may be broken just now");
+    assert_eq!(
+        queued(&world),
+        31,
+        "a waiter without a subscriber may be reconnecting"
+    );
 }
 
 #[test]
-fn a_look_that_removes_the_head_tells_the_next() {
+fn poll_that_removes_the_head_notifies_the_next_waiter() {
     let mut world = World::new();
-    world.try_once(1);
-    crowd(&mut world, 1, expired);
+    world.try_acquire(1);
+    fill_queue(&mut world, 1, expired);
     world.wait(2);
     world.wait(3);
     world.notifications.clear();
@@ -259,36 +267,36 @@ fn a_look_that_removes_the_head_tells_the_next() {
 }
 
 #[test]
-fn one_call_looks_at_a_hundred_and_says_that_there_are_more() {
+fn one_call_scans_a_hundred_entries_and_reports_more() {
     let mut world = World::new();
-    world.deaf.push("deaf".into());
-    crowd(&mut world, 250, deaf);
+    world.unheard.push("unheard".into());
+    fill_queue(&mut world, 250, unheard);
     assert_eq!(world.wait(2), AcquireReply::More);
     assert_eq!(queued(&world), 151);
     assert_eq!(world.wait(2), AcquireReply::More);
     token(&world.wait(2));
     assert_eq!(queued(&world), 0);
 
-    // Exactly a hundred are no more.
+    // The reply to exactly a hundred dead entries reports no more.
     let mut world = World::new();
-    crowd(&mut world, 100, expired);
-    token(&world.try_once(2));
+    fill_queue(&mut world, 100, expired);
+    token(&world.try_acquire(2));
     let mut world = World::new();
-    crowd(&mut world, 101, expired);
-    assert_eq!(world.try_once(2), AcquireReply::More);
-    token(&world.try_once(2));
+    fill_queue(&mut world, 101, expired);
+    assert_eq!(world.try_acquire(2), AcquireReply::More);
+    token(&world.try_acquire(2));
 }
 
 #[test]
-fn a_release_says_that_there_are_more_and_goes_on_when_it_is_repeated() {
+fn release_reports_more_entries_and_continues_when_repeated() {
     let mut world = World::new();
-    world.deaf.push("deaf".into());
-    world.try_once(1);
-    crowd(&mut world, 250, deaf);
+    world.unheard.push("unheard".into());
+    world.try_acquire(1);
+    fill_queue(&mut world, 250, unheard);
     world.wait(2);
     let mut release = || {
-        let answer = world.with(|lock_state, at| lock_state.release(&release_request(1), at));
-        (answer.verdict, answer.more)
+        let reply = world.with(|lock_state, env| lock_state.release(&release_request(1), env));
+        (reply.verdict, reply.more)
     };
     assert_eq!(release(), (Verdict::Free, true));
     assert_eq!(release(), (Verdict::NotOwner, true));
@@ -297,14 +305,14 @@ fn a_release_says_that_there_are_more_and_goes_on_when_it_is_repeated() {
 }
 
 #[test]
-fn a_waiter_of_an_unknown_kind_is_neither_removed_nor_passed() {
+fn waiter_of_an_unknown_kind_is_neither_removed_nor_passed() {
     let kind = |number| QueueEntry {
         kind: "r".into(),
         ..entry(number)
     };
     let mut world = World::new();
-    world.try_once(1);
-    crowd(&mut world, 1, kind);
+    world.try_acquire(1);
+    fill_queue(&mut world, 1, kind);
     world.wait(2);
     assert_eq!(world.release(1), Verdict::Free);
     let head = WireNotification::Head {
@@ -314,27 +322,31 @@ fn a_waiter_of_an_unknown_kind_is_neither_removed_nor_passed() {
     };
     assert_eq!(world.notifications, std::slice::from_ref(&head));
     assert_eq!(world.owner(), None);
-    assert!(matches!(world.try_once(3), AcquireReply::Busy { .. }));
+    assert!(matches!(world.try_acquire(3), AcquireReply::Busy { .. }));
     assert_eq!(rank(&world.wait(2)), 1);
-    assert_eq!(world.notifications, [head], "until it takes the key");
-    // Dead it goes as any other.
-    world.deaf.push("c1000".into());
+    assert_eq!(
+        world.notifications,
+        [head],
+        "until that waiter acquires the key"
+    );
+    // A dead waiter of an unknown kind is removed as any other.
+    world.unheard.push("c1000".into());
     token(&world.wait(2));
 }
 
 #[test]
-fn an_earlier_entry_that_came_late_goes_at_the_next_look() {
+fn earlier_entry_that_arrived_late_is_removed_at_the_next_poll() {
     let mut world = World::new();
-    world.try_once(1);
+    world.try_acquire(1);
     let (old, new) = (expired(2), entry(2));
     let old = QueueEntry {
         expires_at_ms: after(1),
         ..old
     };
-    world.ask(2, Some(&new), std::slice::from_ref(&old));
-    // A copy that was overtaken.
-    world.ask(2, Some(&old), &[]);
+    world.acquire(2, Some(&new), std::slice::from_ref(&old));
+    // A copy of the first acquire that the second one overtook.
+    world.acquire(2, Some(&old), &[]);
     assert_eq!(queued(&world), 2);
-    assert_eq!(rank(&world.ask(2, Some(&new), &[old])), 0);
+    assert_eq!(rank(&world.acquire(2, Some(&new), &[old])), 0);
     assert_eq!(queued(&world), 1);
 }

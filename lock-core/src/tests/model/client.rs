@@ -1,14 +1,14 @@
-//! The clients: a caller that asks, waits and holds, and the keeper behind it.
+//! The clients: a caller that acquires, waits and holds, and the background worker behind it.
 //!
-//! The lease, the bookkeeping of an attempt and the timers of a waiter are the production code.
-//! What `acquire.rs`, `keeper.rs` and `backend/redis` do between them is told again here, in
-//! the same order and without the IO.
+//! The lease, the bookkeeping of an acquisition and the timers of a waiter are the production code.
+//! This file repeats what `runtime/waiter`, `runtime/background` and `backend/redis` do between them,
+//! in the same order and without the IO.
 
 use std::time::Duration;
 
 use super::network::{Lane, Request};
 use super::rules::Sight;
-use super::state::{Asking, Holding, ModelGrant, ModelSlot, PendingRelease, Phase, Sent};
+use super::state::{Acquiring, Holding, ModelGrant, ModelSlot, PendingRelease, Phase, Sent};
 use super::turn::{Turn, channel};
 use crate::backend::{Acquisition, EntryParams};
 use crate::config::RETRY_INTERVAL;
@@ -20,7 +20,7 @@ use crate::protocol::poll_schedule::PollSchedule;
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::Mode;
 
-/// After a command without an answer: the first pause of a back-off.
+/// The first pause of the backoff after a command without a reply.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
 impl Turn<'_> {
@@ -30,28 +30,28 @@ impl Turn<'_> {
         let waits_until = waits.then(|| now.plus(self.rules.wait));
         let acquisition = self.rules.acquisition(owner_id, waits_until);
         let client = self.client(id);
-        client.phase = Phase::Asking(Asking {
+        client.phase = Phase::Acquiring(Acquiring {
             acquisition,
             sent: None,
-            asked_again: false,
+            was_repeated: false,
             slot: ModelSlot::default(),
-            looked: now,
-            next_look: now,
+            polled_at: now,
+            next_poll: now,
         });
-        self.look(id);
+        self.poll(id);
     }
 
-    pub(super) fn look(&mut self, id: usize) {
+    pub(super) fn poll(&mut self, id: usize) {
         let now = self.state.now(id);
         let (handover_lease, timeout) = (self.rules.handover_lease, self.rules.command_timeout);
         let client = self.client(id);
         let (clock_sync, floor_us) = (client.clock_sync(), client.floor_us);
-        let Phase::Asking(asking) = &mut client.phase else {
+        let Phase::Acquiring(acquiring) = &mut client.phase else {
             return;
         };
         let server_ms = clock_sync.server_ms_at(now);
         let not_after_ms = server_ms.plus(whole_millis(timeout));
-        let acquisition = &mut asking.acquisition;
+        let acquisition = &mut acquiring.acquisition;
         acquisition.update_entry(EntryParams {
             mode: Mode::Subscribed,
             channel: &channel(id),
@@ -64,43 +64,43 @@ impl Turn<'_> {
         let left = acquisition
             .waits_until
             .map_or(timeout, |end| end.since(now));
-        asking.sent = Some(Sent {
+        acquiring.sent = Some(Sent {
             at: now,
             until: now.plus(timeout.min(left)),
             copy: Some(copy),
         });
-        let request = Request::AcquireCommand {
+        let request = Request::Acquire {
             floor_us,
             not_after_ms,
             entry: acquisition.entry().cloned(),
             earlier: acquisition.earlier(),
         };
         let owner_id = acquisition.owner_id;
-        self.send(id, Lane::Ask, owner_id, request);
+        self.send(id, Lane::Acquire, owner_id, request);
     }
 
-    pub(super) fn no_answer(&mut self, id: usize) {
+    pub(super) fn no_reply(&mut self, id: usize) {
         let now = self.state.now(id);
-        let Some(asking) = self.asking(id) else {
+        let Some(acquiring) = self.acquiring(id) else {
             return;
         };
-        let owner_id = asking.acquisition.owner_id;
-        let Some(sent) = asking.sent.take() else {
+        let owner_id = acquiring.acquisition.owner_id;
+        let Some(sent) = acquiring.sent.take() else {
             return;
         };
-        // A renewal without an answer says nothing: asking will tell.
-        asking.next_look = match sent.copy {
+        // A renewal without a reply says nothing about the grant, so the client polls at once.
+        acquiring.next_poll = match sent.copy {
             Some(_) => now.plus(PAUSE),
             None => now,
         };
-        let waits = asking.acquisition.waits_until.is_some();
-        let asks_again = !waits && now < sent.until && !asking.asked_again;
-        asking.asked_again |= asks_again;
-        self.give_up_on(id, Lane::Ask, owner_id);
-        if asks_again {
-            self.look(id);
-            if let Some(asking) = self.asking(id)
-                && let Some(again) = &mut asking.sent
+        let waits = acquiring.acquisition.waits_until.is_some();
+        let repeats = !waits && now < sent.until && !acquiring.was_repeated;
+        acquiring.was_repeated |= repeats;
+        self.stop_awaiting(id, Lane::Acquire, owner_id);
+        if repeats {
+            self.poll(id);
+            if let Some(acquiring) = self.acquiring(id)
+                && let Some(again) = &mut acquiring.sent
             {
                 again.until = sent.until;
             }
@@ -109,35 +109,35 @@ impl Turn<'_> {
         }
     }
 
-    /// Goes on under a new owner id; what the old one may have is taken back.
-    pub(super) fn rename(&mut self, id: usize) {
+    /// Continues under a new owner id, and cancels whatever the old one may hold.
+    pub(super) fn change_owner_id(&mut self, id: usize) {
         let now = self.state.now(id);
         let owner_id = self.state.new_owner_id(id);
-        let Some(asking) = self.asking(id) else {
+        let Some(acquiring) = self.acquiring(id) else {
             return;
         };
-        let mut renamed = asking.acquisition.with_new_owner_id();
+        let mut renamed = acquiring.acquisition.with_new_owner_id();
         renamed.owner_id = owner_id;
-        let old = std::mem::replace(&mut asking.acquisition, renamed);
-        asking.slot = ModelSlot::default();
-        asking.next_look = now;
-        self.sights.saw(Sight::GrantWasLetGo);
+        let old = std::mem::replace(&mut acquiring.acquisition, renamed);
+        acquiring.slot = ModelSlot::default();
+        acquiring.next_poll = now;
+        self.sights.saw(Sight::GrantWasGivenUp);
         self.abandon(id, old, false, None);
     }
 
     pub(super) fn give_up(&mut self, id: usize) {
-        let Some(asking) = self.asking(id) else {
+        let Some(acquiring) = self.acquiring(id) else {
             return;
         };
-        let acquisition = asking.acquisition.clone();
-        self.give_up_on(id, Lane::Ask, acquisition.owner_id);
+        let acquisition = acquiring.acquisition.clone();
+        self.stop_awaiting(id, Lane::Acquire, acquisition.owner_id);
         self.finish(id);
         self.abandon(id, acquisition, false, None);
     }
 
     fn finish(&mut self, id: usize) {
         let client = self.client(id);
-        client.told = None;
+        client.latest = None;
         client.phase = Phase::Done;
     }
 
@@ -149,7 +149,7 @@ impl Turn<'_> {
         min_hold_until: Option<Moment>,
     ) {
         let (now, owner_id) = (self.state.now(id), acquisition.owner_id);
-        self.forget_pushes(owner_id);
+        self.forget_notifications(owner_id);
         if acquisition.is_open() {
             self.client(id).pending_releases.push(PendingRelease {
                 acquisition,
@@ -163,63 +163,66 @@ impl Turn<'_> {
         }
     }
 
-    /// What was pushed is read as soon as no answer is awaited, the most important first.
+    /// Handles notifications as soon as no reply is awaited, the most important first.
     pub(super) fn wake(&mut self, id: usize) {
         let now = self.state.now(id);
-        let Some(asking) = self.asking(id).filter(|asking| asking.sent.is_none()) else {
+        let Some(acquiring) = self
+            .acquiring(id)
+            .filter(|acquiring| acquiring.sent.is_none())
+        else {
             return;
         };
-        if let Some(grant) = asking.slot.grant.take() {
+        if let Some(grant) = acquiring.slot.grant.take() {
             self.accept(id, grant);
-        } else if std::mem::take(&mut asking.slot.look) {
-            asking.slot.head = None;
-            asking.next_look = now;
-        } else if let Some(holder_expires_at) = asking.slot.head.take() {
+        } else if std::mem::take(&mut acquiring.slot.poll) {
+            acquiring.slot.head = None;
+            acquiring.next_poll = now;
+        } else if let Some(holder_expires_at) = acquiring.slot.head.take() {
             let mut poll_schedule =
-                PollSchedule::new(asking.looked, RETRY_INTERVAL, Jitter::seeded(0));
-            poll_schedule.at_once(asking.next_look);
+                PollSchedule::new(acquiring.polled_at, RETRY_INTERVAL, Jitter::seeded(0));
+            poll_schedule.at_once(acquiring.next_poll);
             poll_schedule.is_head(now, holder_expires_at);
-            asking.next_look = poll_schedule.next();
+            acquiring.next_poll = poll_schedule.next();
         }
     }
 
     fn accept(&mut self, id: usize, grant: ModelGrant) {
         let (now, timeout) = (self.state.now(id), self.rules.command_timeout);
         let sights = self.sights;
-        let Some(asking) = self.asking(id) else {
+        let Some(acquiring) = self.acquiring(id) else {
             return;
         };
         let until = grant
             .until
             .filter(|until| until.since(now) >= grant.lease / 2);
         if let Some(until) = until {
-            let lease_config = asking.acquisition.lease_config;
+            let lease_config = acquiring.acquisition.lease_config;
             let lease = Lease::handed_over(lease_config, grant.received, grant.lease, until);
-            sights.saw(Sight::HandedOverByPush);
+            sights.saw(Sight::HandedOverByNotification);
             self.hold(id, grant.token, lease);
             return;
         }
         sights.saw(Sight::GrantNeededARenewal);
-        let left = asking
+        let left = acquiring
             .acquisition
             .waits_until
             .map_or(timeout, |end| end.since(now));
-        asking.sent = Some(Sent {
+        acquiring.sent = Some(Sent {
             at: now,
             until: now.plus(timeout.min(left)),
             copy: None,
         });
-        let owner_id = asking.acquisition.owner_id;
-        self.send(id, Lane::Ask, owner_id, Request::Renew);
+        let owner_id = acquiring.acquisition.owner_id;
+        self.send(id, Lane::Acquire, owner_id, Request::Renew);
     }
 
     pub(super) fn hold(&mut self, id: usize, token: FencingToken, lease: Lease) {
         let now = self.state.now(id);
-        let Some(asking) = self.asking(id) else {
+        let Some(acquiring) = self.acquiring(id) else {
             return;
         };
-        let acquisition = asking.acquisition.clone();
-        self.forget_pushes(acquisition.owner_id);
+        let acquisition = acquiring.acquisition.clone();
+        self.forget_notifications(acquisition.owner_id);
         if !self.state.beyond_promise {
             self.state.disorder.guards |= token.as_u64() <= self.state.last_guard_token;
             self.state.last_guard_token = token.as_u64();
@@ -232,7 +235,7 @@ impl Turn<'_> {
         });
     }
 
-    // The keeper.
+    // The background worker.
 
     pub(super) fn renew(&mut self, id: usize) {
         let (now, timeout) = (self.state.now(id), self.rules.command_timeout);
@@ -244,11 +247,11 @@ impl Turn<'_> {
             let limit = timeout.min(before.since(now));
             holding.renewing = Some((now, now.plus(limit)));
             let owner_id = holding.acquisition.owner_id;
-            self.send(id, Lane::Keep, owner_id, Request::Renew);
+            self.send(id, Lane::Renew, owner_id, Request::Renew);
         }
     }
 
-    pub(super) fn no_answer_to_renewal(&mut self, id: usize) {
+    pub(super) fn no_reply_to_renewal(&mut self, id: usize) {
         let now = self.state.now(id);
         self.state.left.silences -= 1;
         let Phase::Holding(holding) = &mut self.client(id).phase else {
@@ -257,10 +260,10 @@ impl Turn<'_> {
         holding.renewing = None;
         holding.lease.unanswered(now.plus(PAUSE));
         let owner_id = holding.acquisition.owner_id;
-        self.give_up_on(id, Lane::Keep, owner_id);
+        self.stop_awaiting(id, Lane::Renew, owner_id);
     }
 
-    /// The guard goes: because its holder is done, or because the lock is lost.
+    /// Drops the guard: its holder has finished, or the lock is lost.
     pub(super) fn release(&mut self, id: usize) {
         let (now, sights, min_hold) = (self.state.now(id), self.sights, self.rules.min_hold);
         let Phase::Holding(holding) = &mut self.client(id).phase else {
@@ -272,7 +275,7 @@ impl Turn<'_> {
         holding.lease.release();
         let min_hold_until = min_hold.map(|shortest| holding.since.plus(shortest));
         let acquisition = holding.acquisition.clone();
-        self.give_up_on(id, Lane::Keep, acquisition.owner_id);
+        self.stop_awaiting(id, Lane::Renew, acquisition.owner_id);
         self.finish(id);
         self.abandon(id, acquisition, true, min_hold_until);
     }
@@ -288,22 +291,22 @@ impl Turn<'_> {
         let keep = pending_release
             .min_hold_until
             .map_or(Duration::ZERO, |end| end.since(now));
-        let request = Request::ReleaseCommand {
+        let request = Request::Release {
             floor_us,
             min_hold_ms: whole_millis(keep),
             entries,
         };
         let owner_id = pending_release.acquisition.owner_id;
-        self.send(id, Lane::End, owner_id, request);
+        self.send(id, Lane::Release, owner_id, request);
     }
 
-    pub(super) fn no_answer_to_cancel(&mut self, id: usize, at: usize) {
+    pub(super) fn no_reply_to_cancel(&mut self, id: usize, at: usize) {
         let now = self.state.now(id);
         self.state.left.silences -= 1;
         let pending_release = &mut self.client(id).pending_releases[at];
         pending_release.sent = None;
         pending_release.again_at = now.plus(PAUSE);
         let owner_id = pending_release.acquisition.owner_id;
-        self.give_up_on(id, Lane::End, owner_id);
+        self.stop_awaiting(id, Lane::Release, owner_id);
     }
 }

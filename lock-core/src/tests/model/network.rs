@@ -1,4 +1,4 @@
-//! What is on its way between the clients and the server.
+//! The messages on their way between the clients and the server.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -10,24 +10,24 @@ use crate::protocol::lock_state::AcquireReply;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{QueueEntry, WireNotification};
 
-/// A command on its way.
+/// A command on its way to the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Request {
-    AcquireCommand {
+    Acquire {
         floor_us: u64,
         not_after_ms: ServerMs,
         entry: Option<QueueEntry>,
         earlier: Vec<QueueEntry>,
     },
     Renew,
-    ReleaseCommand {
+    Release {
         floor_us: u64,
         min_hold_ms: u64,
         entries: Vec<QueueEntry>,
     },
 }
 
-/// An answer on its way, with what a client uses of it.
+/// A reply on its way, with the fields that a client uses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Reply {
     Late,
@@ -41,23 +41,23 @@ pub(super) enum Reply {
     },
     Busy,
     NotOwner,
-    ReleaseReply,
+    Released,
 }
 
-/// Which of its conversations with the server a client has a command or an answer in.
+/// The purpose of a command and its reply. A client has at most one of each at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Lane {
-    /// The caller asks, looks or confirms.
-    Ask,
-    /// The keeper renews.
-    Keep,
-    /// Something is taken back.
-    End,
+    /// The caller acquires, polls or confirms a grant.
+    Acquire,
+    /// The background worker renews.
+    Renew,
+    /// The background worker releases or cancels.
+    Release,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Body {
-    /// `awaited` until its sender gives up on the answer.
+    /// `awaited` until its sender stops waiting for the reply.
     Request {
         request: Request,
         awaited: bool,
@@ -69,10 +69,10 @@ pub(super) enum Body {
     WireNotification(Delivered),
 }
 
-/// A push, in the words of [`Push`].
+/// A notification, with the fields of [`WireNotification`] that a client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Delivered {
-    ModelGrant {
+    Grant {
         token: FencingToken,
         server_us: u64,
         lease_ms: u64,
@@ -90,7 +90,7 @@ impl From<&WireNotification> for Delivered {
                 server_us,
                 lease_ms,
                 ..
-            } => Self::ModelGrant {
+            } => Self::Grant {
                 token,
                 server_us,
                 lease_ms,
@@ -106,7 +106,7 @@ pub(super) fn fingerprint(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// From or to a client, about one of its owner ids.
+/// A message from or to a client, about one of its owner ids.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Message {
     pub(super) client: usize,
@@ -121,8 +121,8 @@ impl Message {
     }
 }
 
-/// Messages on their way. They arrive in any order, any time later, or never: so the order in
-/// which they were sent is not kept, and two equal ones that nobody awaits are one.
+/// The messages on their way. They arrive in any order, at any later time, or never. So their order
+/// is not kept, and two equal messages that no client awaits are one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Network(Vec<(u64, Arc<Message>)>);
 
@@ -167,8 +167,8 @@ impl Network {
         self.0.retain(|(_, message)| keeps(message));
     }
 
-    /// Takes away the answers to some requests, and makes it so that none will be sent.
-    pub(super) fn forget_answers(&mut self, of: impl Fn(&Message) -> bool) {
+    /// Removes the replies to some requests, and marks the requests so that the server sends none.
+    pub(super) fn forget_replies(&mut self, of: impl Fn(&Message) -> bool) {
         let messages = std::mem::take(&mut self.0);
         for (fingerprint, message) in messages {
             if !of(&message) {
@@ -185,8 +185,8 @@ impl Network {
 }
 
 impl From<AcquireReply> for Reply {
-    fn from(answer: AcquireReply) -> Self {
-        match answer {
+    fn from(reply: AcquireReply) -> Self {
+        match reply {
             AcquireReply::Late => Self::Late,
             AcquireReply::Held {
                 token,
@@ -200,8 +200,8 @@ impl From<AcquireReply> for Reply {
                 remaining_ms: holder.remaining_ms.unwrap_or(0),
             },
             AcquireReply::Busy { .. } => Self::Busy,
-            AcquireReply::More => panic!("there are not that many clients"),
-            AcquireReply::Foreign { found } => panic!("nobody writes a {found} here"),
+            AcquireReply::More => panic!("the model has too few clients for this"),
+            AcquireReply::Foreign { found } => panic!("no client of the model writes a {found}"),
         }
     }
 }

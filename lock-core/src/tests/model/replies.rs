@@ -16,19 +16,19 @@ use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::{HolderExpiry, LocalPosition, PollSchedule};
 
 impl Turn<'_> {
-    pub(super) fn notified(&mut self, id: usize, owner_id: OwnerId, told: Delivered) {
+    pub(super) fn notified(&mut self, id: usize, owner_id: OwnerId, delivered: Delivered) {
         let received = self.state.now(id);
-        let from_receipt = self.rules.is(Mutation::DeadlineFromPush);
+        let from_receipt = self.rules.is(Mutation::DeadlineFromReceipt);
         let client = self.client(id);
-        let (told_anchor, run_id) = (client.told, client.first.run_id);
-        let Phase::Asking(asking) = &mut client.phase else {
+        let (latest, run_id) = (client.latest, client.first.run_id);
+        let Phase::Acquiring(acquiring) = &mut client.phase else {
             return;
         };
-        if asking.acquisition.owner_id != owner_id {
+        if acquiring.acquisition.owner_id != owner_id {
             return;
         }
-        match told {
-            Delivered::ModelGrant {
+        match delivered {
+            Delivered::Grant {
                 token,
                 server_us,
                 lease_ms,
@@ -37,9 +37,9 @@ impl Turn<'_> {
                 let until = if from_receipt {
                     Some(deadline(received, lease))
                 } else {
-                    grant_deadline(told_anchor, run_id, server_us, lease, received)
+                    grant_deadline(latest, run_id, server_us, lease, received)
                 };
-                asking.slot.grant = Some(ModelGrant {
+                acquiring.slot.grant = Some(ModelGrant {
                     token,
                     received,
                     lease,
@@ -47,20 +47,20 @@ impl Turn<'_> {
                 });
             }
             Delivered::Head { holder_ms } => {
-                asking.slot.head = Some(received.plus(Duration::from_millis(holder_ms)));
+                acquiring.slot.head = Some(received.plus(Duration::from_millis(holder_ms)));
             }
         }
     }
 
-    /// A reply told the server's time.
+    /// Records the server's time in a reply.
     fn record_server_time(&mut self, id: usize, sent: Moment, server_us: u64) {
         let client = self.client(id);
         let run_id = client.first.run_id;
         let is_younger = client
-            .told
+            .latest
             .is_none_or(|known| known.run_id != run_id || known.sent < sent);
         if is_younger && client.phase != Phase::Done {
-            client.told = Some(ClockSync {
+            client.latest = Some(ClockSync {
                 sent,
                 server_us,
                 run_id,
@@ -89,31 +89,31 @@ impl Turn<'_> {
         Lease::confirmed(acquisition.lease_config, counted_from, remaining)
     }
 
-    /// An answer to the caller.
+    /// Handles the reply to an acquire, or to a renewal that confirms a grant.
     pub(super) fn on_reply(&mut self, id: usize, reply: &Reply, server_us: u64) {
         let now = self.state.now(id);
-        let pushes_only = self.rules.is(Mutation::PushesOnly);
-        let Some(asking) = self.asking(id) else {
+        let notifications_only = self.rules.is(Mutation::NotificationsOnly);
+        let Some(acquiring) = self.acquiring(id) else {
             return;
         };
-        let Some(sent) = asking.sent.take() else {
+        let Some(sent) = acquiring.sent.take() else {
             return;
         };
         if let Some(copy) = &sent.copy {
-            asking.acquisition.answered(copy);
+            acquiring.acquisition.answered(copy);
         }
         match reply {
             Reply::Held {
                 token,
                 remaining_ms,
             } => {
-                let acquisition = asking.acquisition.clone();
+                let acquisition = acquiring.acquisition.clone();
                 let lease = self.lease(id, &acquisition, sent.at, *remaining_ms);
                 self.record_server_time(id, sent.at, server_us);
                 if lease.is_valid(now) {
                     self.hold(id, *token, lease);
                 } else if acquisition.waits_until.is_some() {
-                    self.rename(id);
+                    self.change_owner_id(id);
                 } else {
                     self.give_up(id);
                 }
@@ -130,23 +130,23 @@ impl Turn<'_> {
                     LocalPosition::First,
                 );
                 let seen_ms = ServerMs::from_micros(server_us);
-                asking.acquisition.queued(seen_ms);
-                asking.looked = now;
-                asking.next_look = poll_schedule.next();
-                if pushes_only && let Some(end) = asking.acquisition.waits_until {
-                    asking.next_look = end;
+                acquiring.acquisition.queued(seen_ms);
+                acquiring.polled_at = now;
+                acquiring.next_poll = poll_schedule.next();
+                if notifications_only && let Some(end) = acquiring.acquisition.waits_until {
+                    acquiring.next_poll = end;
                 }
             }
             Reply::Busy => {
-                asking.acquisition.out();
+                acquiring.acquisition.out();
                 self.give_up(id);
             }
-            // Asked again at once: the refusal told the time, or that there was no grant.
-            Reply::Late | Reply::NotOwner | Reply::ReleaseReply => asking.next_look = now,
+            // The client polls at once: the refusal gave the server's time, or denied the grant.
+            Reply::Late | Reply::NotOwner | Reply::Released => acquiring.next_poll = now,
         }
         self.record_server_time(id, sent.at, server_us);
         if *reply == Reply::Late {
-            self.look(id);
+            self.poll(id);
         }
     }
 
@@ -164,7 +164,7 @@ impl Turn<'_> {
                 let before = holding.lease.deadline();
                 holding.lease.renewed(sent, remaining, now);
                 if holding.lease.deadline() > before {
-                    sights.saw(Sight::ClaimExtended);
+                    sights.saw(Sight::HandoverLeaseExtended);
                 }
             }
             _ => holding.lease.refused(),
@@ -175,7 +175,7 @@ impl Turn<'_> {
     pub(super) fn apply_cancel(&mut self, id: usize, owner_id: OwnerId, server_us: u64) {
         let now = self.state.now(id);
         let confirmed_ms = ServerMs::from_micros(server_us);
-        let at_once = self.rules.is(Mutation::SettledAtOnce);
+        let at_once = self.rules.is(Mutation::CancelFinalAtOnce);
         let pending_releases = &mut self.client(id).pending_releases;
         let Some(at) = pending_releases
             .iter()

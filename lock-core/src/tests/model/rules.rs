@@ -1,4 +1,4 @@
-//! What one run of the model explores, and what it has to have seen.
+//! What one run of the model explores, and which events it has to reach.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,51 +12,51 @@ use crate::protocol::owner_id::OwnerId;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
 
-/// What a broken implementation would do instead. Each must be found out.
+/// A fault of a broken implementation. The model has to detect each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mutation {
-    /// The lease is counted from the moment that the reply came.
+    /// The lease is counted from the arrival of the reply.
     DeadlineFromReply,
-    /// A grant by push is counted from the moment that it came.
-    DeadlineFromPush,
-    /// The lease is believed to be as long as the server's.
+    /// A grant by notification is counted from the arrival of the notification.
+    DeadlineFromReceipt,
+    /// The lease is assumed to be as long as the server's.
     NoMargin,
-    /// The server carries out an acquire however old it is.
+    /// The server executes an acquire however old it is.
     NoNotAfter,
-    /// A cancel counts, although a copy may still be on its way.
-    SettledAtOnce,
-    /// The token is a bare INCR.
+    /// A cancel counts as final although a copy of the acquire may still be on its way.
+    CancelFinalAtOnce,
+    /// The token is the result of INCR alone.
     BareCounter,
-    /// The floor is read once, and kept over the loss of the server's memory.
+    /// The floor is read once, and kept after the server lost its memory.
     FloorKept,
-    /// A renewal sets the key when it is gone.
+    /// A renewal creates the key when it has expired.
     RenewalRecreates,
-    /// A release deletes the key without looking whose it is.
+    /// A release deletes the key without checking its owner.
     PlainDelete,
-    /// Waiters trust in pushes and never look.
-    PushesOnly,
+    /// Waiters rely on notifications and never poll.
+    NotificationsOnly,
 }
 
-/// How often something may happen in one run of the model.
+/// How often each event may happen in one run of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Budget {
     /// A request arrives twice.
     pub(super) duplicates: u8,
-    /// A message is lost. Only where time waits for messages: elsewhere one that is never
-    /// delivered is as good as lost.
+    /// A message is lost. Only used where time waits for messages: elsewhere a message that is never
+    /// delivered counts as lost.
     pub(super) losses: u8,
-    /// A command gets no answer before its connection breaks or its sender gives up on it; it
-    /// may arrive all the same. When these are used up a sender waits for longer than it would:
-    /// then it is its timers that are late.
+    /// A command gets no reply before its connection breaks or its sender stops waiting. The command
+    /// may still arrive. When this budget is used up, a sender waits longer than it would, as if its
+    /// timers were late.
     pub(super) silences: u8,
-    /// A client ends without a word.
+    /// A client dies without a release.
     pub(super) crashes: u8,
     /// A caller drops its future.
     pub(super) quits: u8,
     pub(super) renewals: u8,
-    /// The server writes down what it knows.
+    /// The server saves a snapshot of its memory.
     pub(super) snapshots: u8,
-    /// The server dies, and begins again with what it wrote down last.
+    /// The server dies, and starts again from the last snapshot.
     pub(super) restores: u8,
     /// The server's clock jumps forward, far beyond the margin.
     pub(super) jumps: u8,
@@ -68,22 +68,22 @@ pub(super) struct Budget {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) clients: usize,
-    /// Who may ask once, and who may wait, as bits.
+    /// Which clients may try once, and which may wait, as bits.
     pub(super) may_try: u8,
     pub(super) may_wait: u8,
-    /// Ticks after which nothing is explored any more.
+    /// The tick after which nothing is explored.
     pub(super) horizon: u64,
-    /// Ticks after which nobody begins to ask.
+    /// The tick after which no client begins to acquire.
     pub(super) begin_by: u64,
     pub(super) wait: Duration,
     pub(super) ttl: Ttl,
-    /// What a hand-over gives; shorter than the ttl, as it is for long ones.
+    /// The lease that a handover gives. It is shorter than the ttl, as for long ttls.
     pub(super) handover_lease: Duration,
     pub(super) command_timeout: Duration,
-    /// For how long a lock stays locked, also when it is released before.
+    /// The shortest hold of a lock, also when it is released before.
     pub(super) min_hold: Option<Duration>,
-    /// Time stands still while anything can be done: what is left to chance is the order, and
-    /// what gets lost. For promises about how long something takes.
+    /// Time stands still while any event is due. Only the order of events and their losses vary. For
+    /// promises about how long something takes.
     pub(super) prompt: bool,
     pub(super) budget: Budget,
     pub(super) mutation: Option<Mutation>,
@@ -117,26 +117,26 @@ impl Rules {
     }
 }
 
-/// What has to have happened somewhere, or the model has explored nothing of interest.
+/// An event that has to happen in some step, or the model has explored nothing of interest.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sight {
-    HandedOverByPush,
+    HandedOverByNotification,
     GrantNeededARenewal,
-    GrantWasLetGo,
-    LateCopyRefused,
-    ClaimExpired,
-    LostReplyAskedAgain,
+    GrantWasGivenUp,
+    LateAcquireRefused,
+    HandoverLeaseExpired,
+    LostReplyRepeated,
     CancelMetAGrant,
     CancelHadToWait,
-    ClaimExtended,
+    HandoverLeaseExtended,
     RenewalRefused,
     LostAtTheDeadline,
     TokenSeededAgain,
     TwoHoldersOutsideThePromise,
-    SettledCameBack,
+    CancelledCameBack,
 }
 
-/// The sights of all steps. Beside the state and not in it: history would multiply the states.
+/// The events of all steps. Kept outside of the state, because a history would multiply the states.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sights(Arc<AtomicU32>);
 

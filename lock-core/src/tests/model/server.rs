@@ -1,4 +1,4 @@
-//! The server: the production table, its clock, and its channels.
+//! The server: the production lock state, its clock, and its channels.
 
 use super::network::{Body, Delivered, Lane, Message, Reply, Request};
 use super::rules::{Mutation, Sight};
@@ -13,11 +13,11 @@ use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{OwnerValue, WireNotification};
 
 impl Turn<'_> {
-    /// The server carries out a command.
+    /// Executes a command on the server.
     pub(super) fn serve(&mut self, owner_id: OwnerId, request: &Request) -> Reply {
         let before = self.state.owner();
         let mut lock_state = LockState::clone(&self.state.lock_state);
-        let (reply, notifications) = self.carry_out(&mut lock_state, owner_id, request);
+        let (reply, notifications) = self.execute(&mut lock_state, owner_id, request);
         forget_far_ends(&mut lock_state);
         self.state.lock_state = Part::new(lock_state);
         let after = self.state.owner();
@@ -31,11 +31,14 @@ impl Turn<'_> {
             self.state.last_token = self.state.last_token.max(token.as_u64());
         }
         for notification in notifications {
-            // Nobody hears the others, and what is not heard need not be on its way.
-            let asked =
-                |client: &Part<Client>| client.asking().map(|asking| asking.acquisition.owner_id);
-            let mut asked = self.state.clients.iter().filter_map(asked);
-            let awaited = asked.find(|owner_id| match notification {
+            // Only a notification that a client awaits needs to be on its way.
+            let owner_id_of = |client: &Part<Client>| {
+                client
+                    .acquiring()
+                    .map(|acquiring| acquiring.acquisition.owner_id)
+            };
+            let mut awaiting = self.state.clients.iter().filter_map(owner_id_of);
+            let awaited = awaiting.find(|owner_id| match notification {
                 WireNotification::Grant { owner_id: to, .. } => to == *owner_id,
                 WireNotification::Head { to, .. } => to == owner_id.short(),
             });
@@ -43,7 +46,7 @@ impl Turn<'_> {
                 let client = client_of(owner_id);
                 self.state.network.send(Message {
                     client,
-                    lane: Lane::Ask,
+                    lane: Lane::Acquire,
                     owner_id,
                     body: Body::WireNotification(Delivered::from(&notification)),
                 });
@@ -60,21 +63,21 @@ impl Turn<'_> {
         after: Option<(OwnerId, FencingToken)>,
         reply: &Reply,
     ) {
-        let had_it = before.is_some_and(|(owner, _)| owner == owner_id);
+        let was_owner = before.is_some_and(|(owner, _)| owner == owner_id);
         match request {
-            Request::AcquireCommand { .. } if *reply == Reply::Late => {
-                self.sights.saw(Sight::LateCopyRefused);
+            Request::Acquire { .. } if *reply == Reply::Late => {
+                self.sights.saw(Sight::LateAcquireRefused);
             }
-            Request::AcquireCommand { .. } if self.state.is_final(owner_id) => {
-                self.sights.saw(Sight::SettledCameBack);
+            Request::Acquire { .. } if self.state.is_final(owner_id) => {
+                self.sights.saw(Sight::CancelledCameBack);
             }
-            Request::AcquireCommand { .. } if had_it && before == after => {
-                self.sights.saw(Sight::LostReplyAskedAgain);
+            Request::Acquire { .. } if was_owner && before == after => {
+                self.sights.saw(Sight::LostReplyRepeated);
             }
             Request::Renew if *reply == Reply::NotOwner => {
                 self.sights.saw(Sight::RenewalRefused);
             }
-            Request::ReleaseCommand { .. } if had_it => {
+            Request::Release { .. } if was_owner => {
                 let pending_releases = &self.state.clients[client_of(owner_id)].pending_releases;
                 let cancels = |pending_release: &PendingRelease| {
                     pending_release.acquisition.owner_id == owner_id && !pending_release.was_held
@@ -87,7 +90,7 @@ impl Turn<'_> {
         }
     }
 
-    pub(super) fn carry_out(
+    pub(super) fn execute(
         &self,
         lock_state: &mut LockState,
         owner_id: OwnerId,
@@ -96,12 +99,13 @@ impl Turn<'_> {
         let now_us = self.state.server_us();
         let has_subscriber = |name: &str| {
             let mut clients = self.state.clients.iter().enumerate();
-            // A machine without power closes nothing: where liveness counts it is heard on.
+            // Where liveness counts, the connection of a crashed machine stays open, and its channel
+            // keeps a subscriber.
             clients.any(|(id, client)| {
                 name == channel(id) && (self.rules.prompt || client.phase != Phase::Crashed)
             })
         };
-        let at = Env {
+        let env = Env {
             now_us,
             has_subscriber: &has_subscriber,
         };
@@ -113,13 +117,13 @@ impl Turn<'_> {
             }
         };
         match request {
-            Request::AcquireCommand {
+            Request::Acquire {
                 floor_us,
                 not_after_ms,
                 entry,
                 earlier,
             } => {
-                let ask = AcquireCommand {
+                let command = AcquireCommand {
                     owner_id,
                     ttl_ms: self.rules.ttl.as_millis(),
                     floor_us: floor(*floor_us),
@@ -133,12 +137,12 @@ impl Turn<'_> {
                     lead_us: 0,
                     earlier,
                 };
-                let (answer, notifications) = lock_state.acquire(&ask, &at);
-                (Reply::from(answer), notifications)
+                let (reply, notifications) = lock_state.acquire(&command, &env);
+                (Reply::from(reply), notifications)
             }
             Request::Renew => {
                 let ttl_ms = self.rules.ttl.as_millis();
-                let renewed = lock_state.renew(owner_id, ttl_ms, at.now_ms());
+                let renewed = lock_state.renew(owner_id, ttl_ms, env.now_ms());
                 let reply = match renewed {
                     lock_state::RenewReply::Held {
                         token,
@@ -150,11 +154,11 @@ impl Turn<'_> {
                     lock_state::RenewReply::NotOwner => Reply::NotOwner,
                 };
                 if reply == Reply::NotOwner && self.rules.is(Mutation::RenewalRecreates) {
-                    recreate(lock_state, owner_id, at.now_ms().plus(ttl_ms));
+                    recreate(lock_state, owner_id, env.now_ms().plus(ttl_ms));
                 }
                 (reply, Vec::new())
             }
-            Request::ReleaseCommand {
+            Request::Release {
                 floor_us,
                 min_hold_ms,
                 entries,
@@ -162,7 +166,7 @@ impl Turn<'_> {
                 if self.rules.is(Mutation::PlainDelete) {
                     lock_state.key = None;
                 }
-                let call = ReleaseCommand {
+                let command = ReleaseCommand {
                     owner_id,
                     floor_us: floor(*floor_us),
                     grace_ms: 0,
@@ -170,16 +174,16 @@ impl Turn<'_> {
                     lead_us: 0,
                     entries,
                 };
-                let (_, notifications) = lock_state.release(&call, &at);
-                (Reply::ReleaseReply, notifications)
+                let (_, notifications) = lock_state.release(&command, &env);
+                (Reply::Released, notifications)
             }
         }
     }
 }
 
-/// The queue and the counter end far beyond the horizon; states that differ only in when are
-/// one. So are those that differ in the scores of a queue but not in its order, and in when the
-/// lock was granted, which only people read.
+/// Unifies states that differ only in values that have no effect before the horizon: the expiry of
+/// the queue and of the counter, the scores of a queue with the same order, and the time of the grant,
+/// which only people read.
 fn forget_far_ends(lock_state: &mut LockState) {
     if let Some(Expiring {
         value: KeyValue::Native(owner),

@@ -1,4 +1,4 @@
-//! Where everybody is: the clients, the server, the network and the clocks.
+//! The state of the model: the clients, the server, the network and the clocks.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
@@ -16,24 +16,24 @@ use crate::protocol::lock_state::{KeyValue, LockState};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::QueueEntry;
 
-/// Not a whole number of milliseconds, so that rounding is seen: a ttl that is one millisecond
-/// less than so many ticks is over on the server at the last of them, and a holder whose clock
-/// is slow sees it over only by the margin.
+/// Not a whole number of milliseconds, so that rounding has an effect. Consider a ttl one millisecond
+/// shorter than some number of ticks. On the server it ends at the last of these ticks. A holder with
+/// a slow clock sees that end only because of the margin.
 pub(super) const TICK_US: u64 = 50_500;
-/// Server time when the model begins.
+/// The server time at the start of the model.
 const BEGIN_US: u64 = 1_000_000_000_000;
-/// The clients' clocks go at the edge of what is promised: one percent slow, one fast, one true.
+/// The rates of the clients' clocks, at the limits of the promise: 1 % slow, 1 % fast, exact.
 const RATES: [u64; 3] = [99, 101, 100];
-/// How many owner ids one client can use up.
+/// How many owner ids one client can use.
 const OWNER_IDS: usize = 8;
-/// Zero is nobody's.
+/// Zero is the nil owner id.
 const FIRST_OWNER_ID: u128 = 1;
 
-/// A part of a state: shared until it changes, and hashed once.
+/// A part of a state. It is shared until it changes, and hashed once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part<T> {
     value: Arc<T>,
-    /// `None` since it was changed.
+    /// `None` after a change.
     fingerprint: Option<u64>,
 }
 
@@ -74,11 +74,11 @@ impl<T> Hash for Part<T> {
     }
 }
 
-/// What was pushed and not yet looked at.
+/// The notifications that the client has received and not yet handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct ModelSlot {
     pub(super) grant: Option<ModelGrant>,
-    pub(super) look: bool,
+    pub(super) poll: bool,
     pub(super) head: Option<Moment>,
 }
 
@@ -90,25 +90,25 @@ pub(super) struct ModelGrant {
     pub(super) until: Option<Moment>,
 }
 
-/// A command whose answer is awaited.
+/// A command whose reply is awaited.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sent {
     pub(super) at: Moment,
     pub(super) until: Moment,
-    /// The bookkeeping of an acquire; a renewal that confirms a grant has none.
+    /// The bookkeeping of an acquire. A renewal that confirms a grant has none.
     pub(super) copy: Option<SentCommand>,
 }
 
 /// One call of `acquire`, while it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Asking {
+pub(super) struct Acquiring {
     pub(super) acquisition: Acquisition,
     pub(super) sent: Option<Sent>,
-    /// Who asks once asks again once, when the connection was closed.
-    pub(super) asked_again: bool,
+    /// Whether a single attempt was repeated, which happens once when the connection was closed.
+    pub(super) was_repeated: bool,
     pub(super) slot: ModelSlot,
-    pub(super) looked: Moment,
-    pub(super) next_look: Moment,
+    pub(super) polled_at: Moment,
+    pub(super) next_poll: Moment,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -116,26 +116,26 @@ pub(super) struct Holding {
     pub(super) acquisition: Acquisition,
     pub(super) lease: Lease,
     pub(super) since: Moment,
-    /// When the renewal on its way was sent, and when it is given up.
+    /// When the renewal on its way was sent, and until when its reply is awaited.
     pub(super) renewing: Option<(Moment, Moment)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     Idle,
-    Asking(Asking),
+    Acquiring(Acquiring),
     Holding(Holding),
     Done,
     Crashed,
 }
 
-/// Something that is being taken back.
+/// A release or a cancel that is not final yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PendingRelease {
     pub(super) acquisition: Acquisition,
     pub(super) was_held: bool,
     pub(super) min_hold_until: Option<Moment>,
-    /// Until when the answer to the cancel is awaited.
+    /// Until when the reply to the cancel is awaited.
     pub(super) sent: Option<Moment>,
     pub(super) again_at: Moment,
 }
@@ -145,23 +145,23 @@ pub(super) struct Client {
     pub(super) phase: Phase,
     pub(super) pending_releases: Vec<PendingRelease>,
     pub(super) owner_ids: u8,
-    /// What the connection knows: the server's time and life as it began.
+    /// The server's time and run id at the start of the connection.
     pub(super) first: ClockSync,
     pub(super) floor_us: u64,
-    /// The youngest answer.
-    pub(super) told: Option<ClockSync>,
+    /// The clock sync of the youngest reply.
+    pub(super) latest: Option<ClockSync>,
 }
 
 impl Client {
     pub(super) fn clock_sync(&self) -> ClockSync {
-        self.told
-            .filter(|told| told.run_id == self.first.run_id)
+        self.latest
+            .filter(|latest| latest.run_id == self.first.run_id)
             .unwrap_or(self.first)
     }
 
-    pub(super) fn asking(&self) -> Option<&Asking> {
+    pub(super) fn acquiring(&self) -> Option<&Acquiring> {
         match &self.phase {
-            Phase::Asking(asking) => Some(asking),
+            Phase::Acquiring(acquiring) => Some(acquiring),
             _ => None,
         }
     }
@@ -173,13 +173,13 @@ impl Client {
         }
     }
 
-    /// Nothing will happen any more.
+    /// Whether nothing can happen to the client any more.
     pub(super) fn is_at_rest(&self) -> bool {
         matches!(self.phase, Phase::Done | Phase::Crashed) && self.pending_releases.is_empty()
     }
 }
 
-/// A token was not greater than all before it: of a grant, or of a guard.
+/// Whether the token of a grant, or of a guard, was not greater than all earlier ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Disorder {
     pub(super) grants: bool,
@@ -197,17 +197,17 @@ pub(super) struct ModelState {
     pub(super) network: Network,
     pub(super) clients: Vec<Part<Client>>,
     pub(super) left: Budget,
-    /// Nonces that were taken back for good, as bits.
-    pub(super) settled: u32,
+    /// The owner ids that were cancelled for good, as bits.
+    pub(super) finals: u32,
     pub(super) last_token: u64,
     pub(super) last_guard_token: u64,
     pub(super) disorder: Disorder,
-    /// Keys were lost or the clock jumped: exclusion is promised no more.
+    /// Keys were lost or the clock jumped, so exclusion is no longer promised.
     pub(super) beyond_promise: bool,
-    /// What was taken back may come back: after a loss of memory, a clock that was set back, or
-    /// a copy of an acquire that its sender knows nothing of.
+    /// A cancelled acquisition may come back: after a loss of memory, after the clock was set back,
+    /// or by a copy of an acquire that its sender does not know of.
     pub(super) may_come_back: bool,
-    /// For how many ticks the key was free although somebody waited.
+    /// For how many ticks the key was free while a client waited.
     pub(super) free_ticks: u8,
 }
 
@@ -222,7 +222,7 @@ impl ModelState {
             network: Network::default(),
             clients: Vec::new(),
             left: rules.budget,
-            settled: 0,
+            finals: 0,
             last_token: 0,
             last_guard_token: 0,
             disorder: Disorder::default(),
@@ -238,7 +238,7 @@ impl ModelState {
                 owner_ids: 0,
                 first,
                 floor_us: first.server_us,
-                told: None,
+                latest: None,
             }));
         }
         state
@@ -263,13 +263,13 @@ impl ModelState {
         ServerMs::from_micros(self.server_us())
     }
 
-    /// The clock of a client. It has nothing to do with the server's, nor with another's.
+    /// The clock of a client. It is independent of the server's clock and of the other clients'.
     pub(super) fn now(&self, id: usize) -> Moment {
         let origin_us = 7_000_000 * (id as u64 + 1);
         Moment::from_nanos(origin_us * 1000 + self.real_us() * 10 * RATES[id])
     }
 
-    /// What a connection that is made now knows.
+    /// The clock sync of a connection that starts now.
     pub(super) fn clock_sync(&self, id: usize) -> ClockSync {
         ClockSync {
             sent: self.now(id),
@@ -295,7 +295,7 @@ impl ModelState {
             .flat_map(|queue| queue.value.values())
     }
 
-    /// How many believe to hold the lock, each by its own clock.
+    /// How many clients hold the lock, each by its own clock.
     pub(super) fn holders(&self) -> usize {
         let believes = |(id, client): (usize, &Part<Client>)| {
             client
@@ -309,13 +309,13 @@ impl ModelState {
             .count()
     }
 
-    /// Whether nobody waits for longer than it wanted to, by more than a tick.
+    /// Whether no client waits longer than its wait by more than a tick.
     pub(super) fn waits_end_in_time(&self) -> bool {
         let tick = Duration::from_micros(TICK_US);
         self.clients.iter().enumerate().all(|(id, client)| {
             let end = client
-                .asking()
-                .and_then(|asking| asking.acquisition.waits_until);
+                .acquiring()
+                .and_then(|acquiring| acquiring.acquisition.waits_until);
             end.is_none_or(|end| self.now(id) < end.plus(tick))
         })
     }
@@ -328,20 +328,20 @@ impl ModelState {
     }
 
     pub(super) fn mark_final(&mut self, owner_id: OwnerId) {
-        self.settled |= 1 << index(owner_id);
+        self.finals |= 1 << index(owner_id);
     }
 
     pub(super) fn is_final(&self, owner_id: OwnerId) -> bool {
-        owner_id != OwnerId::nil() && self.settled & (1 << index(owner_id)) != 0
+        owner_id != OwnerId::nil() && self.finals & (1 << index(owner_id)) != 0
     }
 }
 
 fn owner_id_of(id: usize, used: usize) -> OwnerId {
-    assert!(used < OWNER_IDS, "a client used up its nonces");
+    assert!(used < OWNER_IDS, "a client used up its owner ids");
     numbered(id * OWNER_IDS + used)
 }
 
-/// They differ in their first digits, by which the head of a queue is told.
+/// The ids differ in their first digits, which a head-of-queue notification carries.
 fn numbered(number: usize) -> OwnerId {
     OwnerId::from_number((FIRST_OWNER_ID + number as u128) << 96)
 }
@@ -353,5 +353,5 @@ pub(super) fn client_of(owner_id: OwnerId) -> usize {
 fn index(owner_id: OwnerId) -> usize {
     (0..RATES.len() * OWNER_IDS)
         .find(|number| owner_id == numbered(*number))
-        .expect("a nonce of the model")
+        .expect("an owner id of the model")
 }

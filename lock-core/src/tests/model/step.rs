@@ -1,4 +1,4 @@
-//! What can happen next: what clients do, what the network does, and what goes wrong.
+//! The possible next events: actions of clients, of the network, and failures.
 
 use super::client::PAUSE;
 use super::network::{Body, Lane, Message, Reply, Request};
@@ -13,21 +13,21 @@ const JUMP_TICKS: i64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Action {
-    /// Ask once.
+    /// Acquire without waiting.
     Try(usize),
-    /// Ask and wait.
+    /// Acquire and wait.
     Wait(usize),
-    /// An acquire, or the renewal that confirms a grant, got no answer in time.
-    NoAnswer(usize),
+    /// An acquire, or the renewal that confirms a grant, got no reply in time.
+    NoReply(usize),
     /// The caller drops its future.
     Quit(usize),
     Renew(usize),
-    NoAnswerToRenewal(usize),
-    ReleaseCommand(usize),
-    /// Of the given ending.
-    NoAnswerToCancel(usize, usize),
+    NoReplyToRenewal(usize),
+    Release(usize),
+    /// The reply to the given pending release did not come in time.
+    NoReplyToCancel(usize, usize),
     Crash(usize),
-    /// Of the given message in the network.
+    /// Deliver the given message of the network.
     Deliver(usize),
     Duplicate(usize),
     Lose(usize),
@@ -38,7 +38,8 @@ pub(super) enum Action {
     Tick,
 }
 
-/// All that can happen next. Time passes only where nothing is left that cannot wait, if it waits.
+/// Lists all possible next actions. If the rules are prompt, time passes only when no urgent action is
+/// left.
 pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Action>) {
     for id in 0..state.clients.len() {
         client_actions(rules, state, id, actions);
@@ -70,7 +71,7 @@ pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Actio
             actions.push(Action::SetBack);
         }
     }
-    // Before anybody has begun, and after all is done, time changes nothing.
+    // Before a client has begun, and after the last one has finished, time changes nothing.
     let all_idle = state
         .clients
         .iter()
@@ -81,11 +82,11 @@ pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Actio
     }
 }
 
-/// What is left to chance also where everything else is done at once.
+/// Whether an action may be delayed under prompt rules, under which other actions are done at once.
 fn may_stay(rules: &Rules, state: &ModelState, action: Action) -> bool {
     match action {
         Action::Try(_) | Action::Wait(_) | Action::Quit(_) | Action::Crash(_) => true,
-        Action::ReleaseCommand(id) => {
+        Action::Release(id) => {
             let since = state.clients[id].holding().map(|holding| holding.since);
             since.is_some_and(|since| state.now(id).since(since) < rules.ttl.as_duration())
         }
@@ -104,23 +105,23 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
                 actions.push(Action::Wait(id));
             }
         }
-        Phase::Asking(asking) => {
-            let sent = asking.sent.as_ref();
+        Phase::Acquiring(acquiring) => {
+            let sent = acquiring.sent.as_ref();
             if sent.is_some_and(|sent| now >= sent.until || !rules.prompt)
                 && state.left.silences > 0
             {
-                actions.push(Action::NoAnswer(id));
+                actions.push(Action::NoReply(id));
             }
             if state.left.quits > 0 {
                 actions.push(Action::Quit(id));
             }
         }
         Phase::Holding(holding) => {
-            actions.push(Action::ReleaseCommand(id));
+            actions.push(Action::Release(id));
             let next_action = holding.lease.clone().next_action(now);
             match holding.renewing {
                 Some((_, until)) if state.left.silences > 0 && (now >= until || !rules.prompt) => {
-                    actions.push(Action::NoAnswerToRenewal(id));
+                    actions.push(Action::NoReplyToRenewal(id));
                 }
                 None if state.left.renewals > 0
                     && matches!(next_action, LeaseAction::Renew { .. }) =>
@@ -135,7 +136,7 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
     for (at, pending_release) in client.pending_releases.iter().enumerate() {
         match pending_release.sent {
             Some(until) if now >= until && state.left.silences > 0 => {
-                actions.push(Action::NoAnswerToCancel(id, at));
+                actions.push(Action::NoReplyToCancel(id, at));
             }
             _ => {}
         }
@@ -147,13 +148,13 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
 }
 
 impl Turn<'_> {
-    pub(super) fn take(mut self, action: Action) -> ModelState {
+    pub(super) fn apply(mut self, action: Action) -> ModelState {
         match action {
             Action::Try(id) => self.begin(id, false),
             Action::Wait(id) => self.begin(id, true),
-            Action::NoAnswer(id) => {
+            Action::NoReply(id) => {
                 self.state.left.silences -= 1;
-                self.no_answer(id);
+                self.no_reply(id);
                 self.wake(id);
             }
             Action::Quit(id) => {
@@ -161,9 +162,9 @@ impl Turn<'_> {
                 self.give_up(id);
             }
             Action::Renew(id) => self.renew(id),
-            Action::NoAnswerToRenewal(id) => self.no_answer_to_renewal(id),
-            Action::ReleaseCommand(id) => self.release(id),
-            Action::NoAnswerToCancel(id, at) => self.no_answer_to_cancel(id, at),
+            Action::NoReplyToRenewal(id) => self.no_reply_to_renewal(id),
+            Action::Release(id) => self.release(id),
+            Action::NoReplyToCancel(id, at) => self.no_reply_to_cancel(id, at),
             Action::Crash(id) => self.crash(id),
             Action::Deliver(at) => {
                 let message = self.state.network.take(at);
@@ -173,7 +174,7 @@ impl Turn<'_> {
                 self.state.left.duplicates -= 1;
                 let message = self.state.network.take(at);
                 if let Body::Request { request, .. } = &message.body {
-                    self.state.may_come_back |= matches!(request, Request::AcquireCommand { .. });
+                    self.state.may_come_back |= matches!(request, Request::Acquire { .. });
                     let body = Body::Request {
                         request: request.clone(),
                         awaited: false,
@@ -214,18 +215,25 @@ impl Turn<'_> {
         self.state
     }
 
-    // Time and disaster.
+    // Time and failures.
 
-    /// What clients do by themselves as soon as it is due. A client that is late with it is one
-    /// whose commands take longer to arrive, and that is explored.
+    /// Runs the timers of the clients as soon as they are due. A late client is the same as a client
+    /// whose commands take longer to arrive, which the model explores.
     fn run_timers(&mut self) {
         for id in 0..self.state.clients.len() {
             let now = self.state.now(id);
-            if let Some(asking) = self.asking(id).filter(|asking| asking.sent.is_none()) {
-                if asking.acquisition.waits_until.is_some_and(|end| now >= end) {
+            if let Some(acquiring) = self
+                .acquiring(id)
+                .filter(|acquiring| acquiring.sent.is_none())
+            {
+                if acquiring
+                    .acquisition
+                    .waits_until
+                    .is_some_and(|end| now >= end)
+                {
                     self.give_up(id);
-                } else if now >= asking.next_look {
-                    self.look(id);
+                } else if now >= acquiring.next_poll {
+                    self.poll(id);
                 }
             }
             let holding = self.state.clients[id].holding();
@@ -251,13 +259,13 @@ impl Turn<'_> {
                 holding.is_some_and(|holding| holding.acquisition.owner_id == owner_id)
             };
             if !self.state.clients.iter().any(holds) {
-                self.sights.saw(Sight::ClaimExpired);
+                self.sights.saw(Sight::HandoverLeaseExpired);
             }
         }
         self.forget_late_copies();
         let waits = |client: &Part<Client>| {
-            let asking = client.asking();
-            asking.is_some_and(|asking| asking.acquisition.waits_until.is_some())
+            let acquiring = client.acquiring();
+            acquiring.is_some_and(|acquiring| acquiring.acquisition.waits_until.is_some())
         };
         let is_waste = self.state.owner().is_none() && self.state.clients.iter().any(waits);
         if self.rules.prompt {
@@ -275,8 +283,8 @@ impl Turn<'_> {
         self.expire();
     }
 
-    /// A copy that nobody awaits and that the server refuses as late will be refused for ever,
-    /// unless its clock is set back: then it need not be kept.
+    /// Forgets copies of an acquire that no client awaits and that the server refuses as late. The
+    /// server refuses them for ever unless its clock is set back.
     fn forget_late_copies(&mut self) {
         if self.rules.budget.setbacks > 0 {
             return;
@@ -284,36 +292,34 @@ impl Turn<'_> {
         let mut network = std::mem::take(&mut self.state.network);
         network.keep(|message| {
             let Body::Request {
-                request: request @ Request::AcquireCommand { .. },
+                request: request @ Request::Acquire { .. },
                 awaited: false,
             } = &message.body
             else {
                 return true;
             };
             let mut lock_state = LockState::clone(&self.state.lock_state);
-            let (reply, _) = self.carry_out(&mut lock_state, message.owner_id, request);
+            let (reply, _) = self.execute(&mut lock_state, message.owner_id, request);
             let is_late = reply == Reply::Late && lock_state == *self.state.lock_state;
             if is_late {
-                self.sights.saw(Sight::LateCopyRefused);
+                self.sights.saw(Sight::LateAcquireRefused);
             }
             !is_late
         });
         self.state.network = network;
     }
 
-    /// A process is killed: its connections are closed, and what was sent on them arrives all
-    /// the same.
+    /// Kills a process. Its connections close, and the commands that it sent still arrive.
     fn crash(&mut self, id: usize) {
         self.state.left.crashes -= 1;
         let client = self.client(id);
         client.phase = Phase::Crashed;
         client.pending_releases.clear();
         let of_it = |message: &Message| message.client == id;
-        self.state.network.forget_answers(of_it);
+        self.state.network.forget_replies(of_it);
     }
 
-    /// All connections end with the server's life, with all that is on its way on them. It takes
-    /// a while to come back.
+    /// Restarts the server. All connections end, with all messages on them. The restart takes a while.
     fn restore(&mut self) {
         self.state.left.restores -= 1;
         self.state.may_come_back = true;
@@ -341,16 +347,19 @@ impl Turn<'_> {
                     pending_release.again_at = now.plus(PAUSE);
                 }
             }
-            if let Phase::Asking(asking) = &mut client.phase {
-                asking.slot.look = asking.acquisition.waits_until.is_some();
+            if let Phase::Acquiring(acquiring) = &mut client.phase {
+                acquiring.slot.poll = acquiring.acquisition.waits_until.is_some();
             }
             if let Phase::Holding(holding) = &mut client.phase
                 && holding.renewing.take().is_some()
             {
                 holding.lease.unanswered(now.plus(PAUSE));
             }
-            if self.asking(id).is_some_and(|asking| asking.sent.is_some()) {
-                self.no_answer(id);
+            if self
+                .acquiring(id)
+                .is_some_and(|acquiring| acquiring.sent.is_some())
+            {
+                self.no_reply(id);
             }
         }
     }
@@ -366,8 +375,9 @@ impl Turn<'_> {
             Body::Request { request, awaited } => {
                 let reply = self.serve(owner_id, &request);
                 let server_us = self.state.server_us();
-                if awaited && lane == Lane::End && !self.rules.prompt {
-                    // To hear of it later is to settle it later, which is the safer.
+                if awaited && lane == Lane::Release && !self.rules.prompt {
+                    // Skips the reply's way back: a later reply would only cancel later, which is
+                    // safer.
                     self.apply_cancel(id, owner_id, server_us);
                 } else if awaited {
                     self.state.network.send(Message {
@@ -378,17 +388,17 @@ impl Turn<'_> {
                     });
                 }
             }
-            Body::WireNotification(told) => {
-                self.notified(id, owner_id, told);
+            Body::WireNotification(delivered) => {
+                self.notified(id, owner_id, delivered);
                 self.wake(id);
             }
             Body::Reply { reply, server_us } => match lane {
-                Lane::Ask => {
+                Lane::Acquire => {
                     self.on_reply(id, &reply, server_us);
                     self.wake(id);
                 }
-                Lane::Keep => self.apply_renewal(id, &reply, server_us),
-                Lane::End => self.apply_cancel(id, owner_id, server_us),
+                Lane::Renew => self.apply_renewal(id, &reply, server_us),
+                Lane::Release => self.apply_cancel(id, owner_id, server_us),
             },
         }
     }

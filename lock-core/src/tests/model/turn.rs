@@ -1,11 +1,11 @@
-//! One step from a state to the next, and what all kinds of steps share.
+//! One step from a state to the next, and the operations that all kinds of steps share.
 
 use super::network::{Body, Lane, Message, Request};
 use super::rules::{Rules, Sights};
-use super::state::{Asking, Client, ModelState, Phase};
+use super::state::{Acquiring, Client, ModelState, Phase};
 use crate::protocol::owner_id::OwnerId;
 
-/// One step from a state.
+/// A state and the step that is applied to it.
 pub(super) struct Turn<'a> {
     pub(super) rules: &'a Rules,
     pub(super) sights: &'a Sights,
@@ -17,11 +17,11 @@ impl Turn<'_> {
         self.state.clients[id].change()
     }
 
-    pub(super) fn asking(&mut self, id: usize) -> Option<&mut Asking> {
-        // Looked at first: what is only looked at stays shared.
-        self.state.clients[id].asking()?;
+    pub(super) fn acquiring(&mut self, id: usize) -> Option<&mut Acquiring> {
+        // Checked before the change, because a part that is only read stays shared.
+        self.state.clients[id].acquiring()?;
         match &mut self.client(id).phase {
-            Phase::Asking(asking) => Some(asking),
+            Phase::Acquiring(acquiring) => Some(acquiring),
             _ => None,
         }
     }
@@ -31,16 +31,16 @@ impl Turn<'_> {
         self.state.lock_state.change().expire(now_ms);
     }
 
-    /// Nobody hears them any more.
-    pub(super) fn forget_pushes(&mut self, owner_id: OwnerId) {
+    /// Removes the notifications to an owner id that no client awaits any more.
+    pub(super) fn forget_notifications(&mut self, owner_id: OwnerId) {
         let network = &mut self.state.network;
         network.keep(|message| {
             message.owner_id != owner_id || !matches!(message.body, Body::WireNotification(_))
         });
     }
 
-    pub(super) fn give_up_on(&mut self, id: usize, lane: Lane, owner_id: OwnerId) {
-        self.state.network.forget_answers(|message| {
+    pub(super) fn stop_awaiting(&mut self, id: usize, lane: Lane, owner_id: OwnerId) {
+        self.state.network.forget_replies(|message| {
             message.client == id
                 && message.lane == lane
                 && message.owner_id == owner_id
@@ -61,7 +61,7 @@ impl Turn<'_> {
     }
 }
 
-/// Where a client is pushed to.
+/// The notification channel of a client.
 pub(super) fn channel(id: usize) -> String {
     format!("c{id}")
 }

@@ -1,4 +1,4 @@
-//! The two sides that are compared: the scripts on a server, and the state machine.
+//! The two sides of the comparison: the scripts on a server, and the lock state machine.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::protocol::lock_state::{Expiring, KeyValue, LockState};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::QueueEntry;
 
-/// The server on one side.
+/// The server with the scripts.
 pub(super) struct Server {
     pub(super) clock: FrozenClock,
     pub(super) connection: redis::Connection,
@@ -54,7 +54,7 @@ impl Server {
         command.query(&mut self.connection).unwrap()
     }
 
-    /// Everything that was published until now: an answer to a ping stands behind it.
+    /// Returns all notifications until now. They arrive before the reply to the ping.
     pub(super) fn notifications(&mut self) -> Vec<String> {
         self.subscriber.send(&["PING"]).unwrap();
         let mut notifications = Vec::new();
@@ -69,7 +69,7 @@ impl Server {
         }
     }
 
-    /// What stands in the keys, and until when: in a form that the table can give too.
+    /// Returns the values and expiries of the keys as text, in the same form as [`Model::state`].
     pub(super) fn state(&mut self) -> Vec<String> {
         let mut state = Vec::new();
         let now_ms = i64::try_from(self.clock.micros() / 1000).unwrap();
@@ -102,7 +102,7 @@ impl Server {
     }
 }
 
-/// The table on the other side.
+/// The lock state machine.
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) lock_state: LockState,
@@ -167,14 +167,14 @@ impl Wait {
             mode: self.mode,
             kind: kind.to_owned(),
             lease_ms: self.lease_ms,
-            expires_at_ms: ServerMs::new(now_ms.saturating_add_signed(self.gone_in_ms)),
+            expires_at_ms: ServerMs::new(now_ms.saturating_add_signed(self.expires_in_ms)),
             channel: CHANNELS[self.channel].into(),
             label: format!("w {who}"),
         }
     }
 }
 
-/// They differ in their first digits too, by which the head of a queue is told.
+/// The ids also differ in their first digits, which a head-of-queue notification carries.
 pub(super) fn owner_id(who: usize) -> OwnerId {
     let number = who as u128 + 1;
     OwnerId::from_number(number << 96 | number)

@@ -8,17 +8,17 @@ use crate::protocol::wire::Mode;
 
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    AcquireCommand {
+    Acquire {
         who: usize,
         ttl_ms: u64,
         floor_ahead_us: i64,
         not_after_ms: i64,
         wait: Option<Wait>,
         lead_us: u64,
-        /// As an earlier or a later copy of the entry would be sent.
+        /// Whether the acquire carries an entry that was sent before.
         entry_from_history: bool,
     },
-    ReleaseCommand {
+    Release {
         who: usize,
         grace_ms: u64,
         min_hold_ms: u64,
@@ -32,7 +32,7 @@ pub(super) enum Step {
     Clock {
         step_us: i64,
     },
-    /// What other clients and operators do.
+    /// An action of another client or of an operator.
     Foreign(Foreign),
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Wait {
     pub(super) mode: Mode,
     pub(super) channel: usize,
     pub(super) lease_ms: u64,
-    pub(super) gone_in_ms: i64,
+    pub(super) expires_in_ms: i64,
 }
 
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub(super) enum Foreign {
     LoseCounter,
     SetCounter(u64),
     LoseQueue,
-    /// Waiters of other managers come into the queue, all at once.
+    /// Entries of other managers' waiters are added to the queue at once.
     Crowd {
         count: usize,
         wait: Wait,
@@ -68,11 +68,11 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let floor = prop_oneof![4 => Just(-1_000_000_i64), 1 => -5_000_000..5_000_000_i64];
     let mode = prop_oneof![3 => Just(Mode::Subscribed), 1 => Just(Mode::Polling)];
     let wait = (mode, 0..CHANNELS.len(), 100..2_000_u64, -10..20_000_i64).prop_map(
-        |(mode, channel, lease_ms, gone_in_ms)| Wait {
+        |(mode, channel, lease_ms, expires_in_ms)| Wait {
             mode,
             channel,
             lease_ms,
-            gone_in_ms,
+            expires_in_ms,
         },
     );
     let lead = prop_oneof![4 => Just(0_u64), 1 => Just(60_000_000)];
@@ -88,7 +88,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
         .prop_map(
             |(who, ttl_ms, floor_ahead_us, not_after_ms, wait, lead_us, entry_from_history)| {
-                Step::AcquireCommand {
+                Step::Acquire {
                     who,
                     ttl_ms,
                     floor_ahead_us,
@@ -102,7 +102,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let grace = prop_oneof![4 => Just(0_u64), 1 => Just(20)];
     let keep = prop_oneof![3 => Just(0_u64), 1 => 1..3_000_u64];
     let release = (who.clone(), grace, keep, floor, lead).prop_map(
-        |(who, grace_ms, min_hold_ms, floor_ahead_us, lead_us)| Step::ReleaseCommand {
+        |(who, grace_ms, min_hold_ms, floor_ahead_us, lead_us)| Step::Release {
             who,
             grace_ms,
             min_hold_ms,
@@ -131,7 +131,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(Foreign::LoseQueue),
     ]
     .prop_map(Step::Foreign);
-    // Around the number that one call looks at.
+    // Around the number of entries that one call scans.
     let count = prop_oneof![3 => 1..4_usize, 1 => 98..103_usize, 1 => 190..210_usize];
     let kind = prop_oneof![3 => Just(""), 1 => Just("r"), 1 => Just("4x2")];
     let crowd = (count, wait, kind)

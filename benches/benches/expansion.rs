@@ -174,8 +174,8 @@ impl Folder {
             .env("CARGO_INCREMENTAL", "0")
             .output()
             .expect("cargo runs");
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{complaint}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
         let elapsed = begun.elapsed().as_secs_f64();
         processor_time_of_children()
             .zip(used)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_core::{Capabilities, Dialect, LockGuard, LockManager, LockManagerBuilder, LockRequest};
 use test_support::fixtures::{AT_ONCE, SOON};
 use test_support::{RedisServer, eventually_async};
-use tests::{Waiter, poll_once};
+use tests::{Waiter, one_attempt, poll_once};
 
 /// The lock that most contracts are about.
 pub(crate) const NAME: &str = "order:42";
@@ -143,7 +143,7 @@ impl Debug for Subject {
 }
 
 fn builder(label: &str) -> LockManagerBuilder {
-    LockManager::builder().label(label)
+    one_attempt(LockManager::builder()).label(label)
 }
 
 async fn connect(builder: LockManagerBuilder, server: &RedisServer) -> LockManager {

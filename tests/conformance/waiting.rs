@@ -9,7 +9,7 @@ use test_support::fixtures::{AT_ONCE, SOON};
 use tests::{Waiter, poll_once, shut_down};
 use tokio::task::JoinSet;
 
-use crate::subject::{NAME, Subject, WAIT, free_within, granted_at_once, granted_within};
+use crate::subject::{NAME, Subject, WAIT, free_within, granted_at_once, granted_within, within};
 
 /// The holder's release is the waiter's grant.
 pub(crate) async fn one_who_waits_gets_it(s: &Subject) {
@@ -48,7 +48,8 @@ pub(crate) async fn the_wait_ends_in_time_and_names_the_holder(s: &Subject) {
             assert_eq!(holder.label(), "first");
         }
         assert_eq!(holder.position(), s.able.fifo.then_some(1));
-        let none = s.second.lock(NAME).wait(wait).try_acquire().await.unwrap();
+        let attempt = s.second.lock(NAME).wait(WAIT).try_acquire();
+        let none = within(AT_ONCE, attempt).await.unwrap();
         assert!(none.is_none(), "{none:?}");
     }
     // Whoever gave up has left the queue.

@@ -5,7 +5,7 @@
 use lock_core::{Dialect, LockError, LockManager};
 use test_support::RedisServer;
 use test_support::fixtures::{KEY, NAME};
-use tests::{SET_NX_PX, WATCH_MULTI};
+use tests::{SET_NX_PX, WATCH_MULTI, one_attempt};
 
 mod deadlines;
 mod dropped;
@@ -24,7 +24,8 @@ const OWNERS: [Dialect; 4] = [
 ];
 
 async fn connect_in(dialect: Dialect, url: &str) -> LockManager {
-    let builder = LockManager::builder().label("rust").dialect(dialect);
+    let builder = one_attempt(LockManager::builder());
+    let builder = builder.label("rust").dialect(dialect);
     builder.connect(url).await.unwrap()
 }
 

@@ -150,15 +150,20 @@ async fn ttl_that_the_dialect_cannot_express_is_refused() {
 
 #[tokio::test]
 async fn in_memory_manager_refuses_other_dialects() {
-    let locks = LockManager::builder().dialect(SET_NX_PX).in_memory();
-    let error = refusal(&locks).await;
-    assert!(
-        error.to_string().contains("connect to a Redis server"),
-        "{error}"
-    );
-    assert_eq!(reason(error), (SET_NX_PX, InvalidDialectReason::NoServer));
-    let native = locks.lock(NAME).dialect(Dialect::Native);
-    native.acquire().await.unwrap().release().await.unwrap();
+    let builder = LockManager::builder().dialect(SET_NX_PX);
+    let connected = builder.clone().connect("memory://").await;
+    let request = LockManager::in_memory().lock(NAME).dialect(SET_NX_PX);
+    for error in [
+        builder.try_in_memory().unwrap_err(),
+        connected.unwrap_err(),
+        request.acquire().await.unwrap_err(),
+    ] {
+        assert!(
+            error.to_string().contains("connect to a Redis server"),
+            "{error}"
+        );
+        assert_eq!(reason(error), (SET_NX_PX, InvalidDialectReason::NoServer));
+    }
 }
 
 /// The key stays, but the caller does not wait, in every dialect.

@@ -25,7 +25,7 @@ async fn waits_out(
     let outcome = in_time(AT_ONCE, locks.lock(NAME).try_acquire()).await;
     assert_eq!(backend_error_kind(outcome), kind);
     let wait = TIMEOUT * 2;
-    let outcome = in_time(wait, locks.lock(NAME).wait(wait).try_acquire()).await;
+    let outcome = in_time(wait, locks.lock(NAME).wait(wait).acquire()).await;
     assert_eq!(backend_error_kind(outcome), kind);
     let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
     tokio::task::yield_now().await;
@@ -243,7 +243,8 @@ async fn f19_a_foreign_key_is_named_and_never_deleted() {
             assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
         };
         foreign(locks.lock(NAME).acquire().await.unwrap_err());
-        foreign(locks.lock(NAME).wait(SOON).try_acquire().await.unwrap_err());
+        foreign(locks.lock(NAME).try_acquire().await.unwrap_err());
+        foreign(locks.lock(NAME).wait(SOON).acquire().await.unwrap_err());
         assert!(matches!(held.renew().await, Err(LockError::Lost { .. })));
         assert!(matches!(held.release().await, Err(LockError::Lost { .. })));
         shut_down(&locks).await;

@@ -136,8 +136,8 @@ async fn f50_a_wait_that_ends_during_a_look_found_the_lock_busy() {
     // Of another library, so that whoever is first looks every 50 ms.
     server.cli(&["SET", KEY, "another", "PX", "60000"]);
     let wait = ms(50);
-    let outcome = locks.lock(NAME).wait(wait).try_acquire().await;
-    assert!(outcome.unwrap().is_none());
+    let outcome = locks.lock(NAME).wait(wait).acquire().await;
+    assert!(outcome.unwrap_err().is_contended());
     proxy.delay_round_trip(ms(200));
     for wait in [ms(300), ms(360)] {
         let outcome = in_time(wait, locks.lock(NAME).wait(wait).acquire()).await;
@@ -299,7 +299,7 @@ async fn f53_no_body_runs_because_the_server_is_down() {
             request.clone().run(body).await.map(|_| ()),
             request.clone().wait(ms(100)).run(body).await.map(|_| ()),
             request.clone().try_acquire().await.map(|_| ()),
-            request.wait(ms(100)).try_acquire().await.map(|_| ()),
+            request.wait(ms(100)).acquire().await.map(|_| ()),
             guarded(&locks, &runs).await,
         ];
         for outcome in outcomes {

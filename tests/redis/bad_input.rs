@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use lock_core::{BackendErrorKind, LockError, LockManager, LockManagerBuilder, LockRequest};
 use test_support::RedisServer;
 use test_support::fixtures::{NOTICE, SOON, all_keys, keys, ms};
+use tests::one_attempt;
 
 mod arguments;
 mod configuration;
@@ -22,7 +23,7 @@ const COMMAND_TIMEOUT: Duration = ms(500);
 const WAITS: [Duration; 2] = [ms(400), ms(800)];
 
 fn builder() -> LockManagerBuilder {
-    LockManager::builder().command_timeout(COMMAND_TIMEOUT)
+    one_attempt(LockManager::builder()).command_timeout(COMMAND_TIMEOUT)
 }
 
 async fn connect(server: &RedisServer) -> LockManager {

@@ -137,7 +137,7 @@ fn a_guard_that_goes_with_its_runtime_is_released() {
 }
 
 #[test]
-fn a_guard_is_released_outside_of_any_current_thread_runtime() {
+fn a_guard_is_released_outside_of_any_runtime() {
     let server = RedisServer::start();
     let runtime = current_thread_runtime();
     let take = async {

@@ -2,12 +2,14 @@
 
 use lock_core::{LockManager, LockManagerBuilder};
 use test_support::RedisServer;
+use tests::one_attempt;
 
 mod background;
 mod bad_input;
 mod cancellation;
 mod commands;
 mod connecting;
+mod default_wait;
 mod foreign_clients;
 mod foreign_code;
 mod foreign_keys;
@@ -32,5 +34,5 @@ async fn connect(server: &RedisServer) -> LockManager {
 /// As [`connect`], with other settings.
 async fn connect_with(builder: LockManagerBuilder, url: &str) -> LockManager {
     probe::install();
-    builder.connect(url).await.unwrap()
+    one_attempt(builder).connect(url).await.unwrap()
 }

@@ -9,7 +9,7 @@ mod waiters;
 
 pub use managers::{
     SET_NX_PX, WATCH_MULTI, acquire_and_release, assert_nothing_left, backend_error_kind, connect,
-    connect_to, connect_to_env, connect_with_timeout, fencing_token, shut_down,
+    connect_to, connect_to_env, connect_with_timeout, fencing_token, one_attempt, shut_down,
 };
 pub use timing::{assert_held_for, in_time, lost_in_time, run_within};
 pub use trace::Trace;

@@ -3,7 +3,9 @@
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, ReleaseMethod};
+use lock_core::{
+    BackendErrorKind, Dialect, LockError, LockGuard, LockManager, LockManagerBuilder, ReleaseMethod,
+};
 use test_support::RedisServer;
 use test_support::fixtures::{NAME, SOON, keys};
 
@@ -22,9 +24,18 @@ pub async fn connect(server: &RedisServer) -> LockManager {
     connect_to(&server.url()).await
 }
 
-/// Connects a manager with the default settings to a URL.
+/// Makes requests without `wait` try once, so that a test that does not wait fails at once and not
+/// after the default wait.
+pub fn one_attempt(builder: LockManagerBuilder) -> LockManagerBuilder {
+    builder.default_wait(Duration::ZERO)
+}
+
+/// Connects a manager to a URL. Its requests try once, unless they set a `wait`.
 pub async fn connect_to(url: &str) -> LockManager {
-    LockManager::connect(url).await.unwrap()
+    one_attempt(LockManager::builder())
+        .connect(url)
+        .await
+        .unwrap()
 }
 
 /// Connects a manager with the default settings to the server that `DISTRIBUTED_LOCK_URL` names.
@@ -37,7 +48,7 @@ pub async fn connect_to_env() -> LockManager {
 
 /// Connects a manager with this command timeout to a URL.
 pub async fn connect_with_timeout(url: &str, timeout: Duration) -> LockManager {
-    let builder = LockManager::builder().command_timeout(timeout);
+    let builder = one_attempt(LockManager::builder()).command_timeout(timeout);
     builder.connect(url).await.unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::thread;
 
-use lock_core::{BackendErrorKind, LockError};
+use lock_core::{BackendErrorKind, LockError, LockManager};
 use test_support::fixtures::NAME;
 use test_support::{Proxy, RedisServer};
 use tests::acquire_and_release;
@@ -76,6 +76,16 @@ async fn no_server() {
     assert_backend(&error, BackendErrorKind::Unreachable, advice);
 }
 
+/// Connecting and every request end with the command timeout.
+async fn assert_times_out(locks: &LockManager, url: &str) {
+    let advice = "check the server's load and the network";
+    let error = connect_error(url).await;
+    assert_backend(&error, BackendErrorKind::TimedOut, advice);
+    for error in errors(locks.lock(NAME).ttl(SHORT)).await {
+        assert_backend(&error, BackendErrorKind::TimedOut, advice);
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_does_not_answer_any_more() {
     let server = RedisServer::start();
@@ -83,12 +93,7 @@ async fn a_server_that_does_not_answer_any_more() {
     let locks = builder().connect(&proxy.url()).await.unwrap();
     acquire_and_release(&locks).await;
     proxy.black_hole();
-    let advice = "check the server's load and the network";
-    let error = connect_error(&proxy.url()).await;
-    assert_backend(&error, BackendErrorKind::TimedOut, advice);
-    for error in errors(locks.lock(NAME).ttl(SHORT)).await {
-        assert_backend(&error, BackendErrorKind::TimedOut, advice);
-    }
+    assert_times_out(&locks, &proxy.url()).await;
     proxy.forward();
     assert_usable_again(&server, &locks).await;
 }
@@ -100,12 +105,7 @@ async fn a_frozen_server() {
     let locks = connect(&server).await;
     acquire_and_release(&locks).await;
     server.stop();
-    let advice = "check the server's load and the network";
-    let error = connect_error(&server.url()).await;
-    assert_backend(&error, BackendErrorKind::TimedOut, advice);
-    for error in errors(locks.lock(NAME).ttl(SHORT)).await {
-        assert_backend(&error, BackendErrorKind::TimedOut, advice);
-    }
+    assert_times_out(&locks, &server.url()).await;
     server.cont();
     assert_usable_again(&server, &locks).await;
 }

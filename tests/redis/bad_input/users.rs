@@ -41,7 +41,7 @@ async fn not_permitted(rights: &[&str], left: &[&str]) {
     let (server, url) = with_user(rights);
     let locks = builder().connect(&url).await.unwrap();
     for error in errors(locks.lock(NAME)).await {
-        let advice = "grant the user the commands and keys";
+        let advice = "grant the user the commands, keys and channels";
         assert_backend(&error, BackendErrorKind::Permission, advice);
     }
     assert_at_rest(&server, locks, left).await;
@@ -69,7 +69,7 @@ async fn a_user_without_the_commands_inside_the_scripts() {
 async fn a_user_who_may_do_nothing() {
     let (_server, url) = with_user(&["~*", "+ping"]);
     let error = connect_error(&url).await;
-    let advice = "grant the user the commands and keys";
+    let advice = "grant the user the commands, keys and channels";
     assert_backend(&error, BackendErrorKind::Permission, advice);
 }
 

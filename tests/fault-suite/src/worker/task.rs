@@ -88,7 +88,7 @@ impl Task {
             _ => self.random.chance(3),
         };
         let (request, within) = if tries {
-            (request, self.command_timeout)
+            (request.wait(Duration::ZERO), self.command_timeout)
         } else {
             let wait = self.random.millis(100, longest);
             (request.wait(wait), wait)

@@ -1,0 +1,244 @@
+//! Rules about the tree that no compiler checks. A rule names path prefixes, and no files.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use tree::{extension, files, imports, module, packages, read, rust_files, sources, targets};
+
+#[path = "architecture/tree.rs"]
+mod tree;
+
+/// The modules of lock-core, from the bottom up: each imports from its own level and from below.
+const LEVELS: [&[&str]; 8] = [
+    &["protocol", "stats", "sync"],
+    &["error", "config"],
+    &["backend"],
+    &["runtime"],
+    &["guard"],
+    &["request"],
+    &["manager"],
+    &["macro_support"],
+];
+
+/// The longest file of the libraries, in lines.
+const LONGEST: usize = 450;
+
+/// Folders whose files are compiled by a test, or by a workspace of their own.
+const FIXTURES: [&str; 2] = ["tests/shapes/", "tests/ui/"];
+
+/// A module of unit tests may use the whole library.
+fn is_test(file: &str) -> bool {
+    file.ends_with("/tests.rs")
+}
+
+#[test]
+fn imports_run_down() {
+    let level = |module: &str| LEVELS.iter().position(|level| level.contains(&module));
+    let mut faults = Vec::new();
+    for (file, words) in sources("lock-core/src/") {
+        if is_test(&file) {
+            continue;
+        }
+        let Some(own) = module(&file) else { continue };
+        let Some(height) = level(own) else {
+            faults.push(format!("{file}: `{own}` has no level in this test"));
+            continue;
+        };
+        for other in imports(&words) {
+            if level(&other).is_none_or(|other| other > height) {
+                faults.push(format!("{file}: `crate::{other}` is not below `{own}`"));
+            }
+        }
+        // Imports from other modules begin with `crate`, so that the loop above sees them.
+        let depth = file.matches('/').count() - 1;
+        let leaves = vec!["super"; depth].join(" : : ") + " : : ";
+        if words.join(" ").contains(&leaves) {
+            faults.push(format!("{file}: `super` leaves `{own}`; write `crate`"));
+        }
+    }
+    report(&faults);
+}
+
+#[test]
+fn only_the_backend_distinguishes_dialects() {
+    let mut faults = Vec::new();
+    for (file, words) in sources("lock-core/src/") {
+        if is_test(&file) {
+            continue;
+        }
+        let level = |above: &&[&str]| module(&file).is_some_and(|own| above.contains(&own));
+        let is_variant = |w: &[String]| {
+            w[..3] == ["Dialect", ":", ":"] && w[3].starts_with(char::is_uppercase) && w[3] != "ALL"
+        };
+        if LEVELS[3..].iter().any(level) && words.windows(4).any(is_variant) {
+            faults.push(format!("{file} names a dialect; use its `Capabilities`"));
+        }
+    }
+    report(&faults);
+}
+
+#[test]
+fn the_protocol_is_pure() {
+    let mut faults = Vec::new();
+    for (file, words) in sources("lock-core/src/protocol") {
+        let is_clock = file.ends_with("/clock.rs");
+        for at in 0..words.len() {
+            let is_impure = match words[at].as_str() {
+                "async" | "await" | "LockError" | "redis" | "tracing" => true,
+                "tokio" => !is_clock,
+                "fs" | "io" | "net" | "process" | "thread" => at > 2 && words[at - 3] == "std",
+                _ => false,
+            };
+            if is_impure {
+                faults.push(format!("{file} uses `{}`", words[at]));
+            }
+        }
+    }
+    report(&faults);
+}
+
+#[test]
+fn types_of_different_modules_have_different_names() {
+    let mut places = BTreeMap::<_, Vec<String>>::new();
+    for (file, words) in sources("lock-core/src/") {
+        let mut depth = 0;
+        for pair in words.windows(2) {
+            depth += i32::from(pair[0] == "{") - i32::from(pair[0] == "}");
+            let is_type = ["struct", "enum", "trait", "type"].contains(&pair[0].as_str());
+            if depth == 0 && is_type {
+                places
+                    .entry(pair[1].clone())
+                    .or_default()
+                    .push(file.clone());
+            }
+        }
+    }
+    places.retain(|_, files| files.len() > 1);
+    report(
+        &places
+            .iter()
+            .map(|(name, files)| format!("`{name}`: {files:?}"))
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn files_of_the_libraries_are_short() {
+    let files = rust_files(&["lock-core/src/", "lock-macros/src/"]);
+    let mut lengths: Vec<_> = files
+        .iter()
+        .map(|file| (read(file).lines().count(), file))
+        .collect();
+    lengths.retain(|(lines, _)| *lines > LONGEST);
+    report(
+        &lengths
+            .iter()
+            .map(|length| format!("{length:?}"))
+            .collect::<Vec<_>>(),
+    );
+}
+
+/// A file without a `mod` line, a target or an `include_str!` is never compiled.
+#[test]
+fn every_file_is_registered() {
+    let mut all = files();
+    all.retain(|file| !FIXTURES.iter().any(|folder| file.starts_with(folder)));
+    let targets: Vec<_> = targets().into_iter().map(|(_, _, path)| path).collect();
+    let code: BTreeMap<String, String> = rust_files(&[""])
+        .into_iter()
+        .map(|file| (file.clone(), read(&file)))
+        .collect();
+    all.retain(|file| {
+        let path = Path::new(file);
+        let name = |part: Option<&std::ffi::OsStr>| part.unwrap().to_str().unwrap().to_owned();
+        let folder = path.parent().unwrap();
+        let declaration = format!("mod {};", name(path.file_stem()));
+        let declares = |parent: &Path| {
+            let parent = code.get(parent.to_str().unwrap());
+            parent.is_some_and(|code| code.contains(&declaration))
+        };
+        let included = format!("/{}\"", name(path.file_name()));
+        match extension(file) {
+            "rs" if targets.contains(file) => false,
+            "rs" => {
+                let mut roots = targets.iter().map(Path::new);
+                !declares(&folder.with_extension("rs"))
+                    && !roots.any(|root| root.parent() == Some(folder) && declares(root))
+            }
+            "c" | "h" | "lua" => !code.values().any(|code| code.contains(&included)),
+            _ => false,
+        }
+    });
+    report(&all);
+}
+
+#[test]
+fn every_example_is_run_by_a_test() {
+    let tests: String = rust_files(&["tests/processes/"])
+        .iter()
+        .map(|file| read(file))
+        .collect();
+    let mut examples = targets();
+    examples.retain(|(kind, name, _)| kind == "example" && !tests.contains(&format!("\"{name}\"")));
+    report(
+        &examples
+            .into_iter()
+            .map(|(_, name, _)| name)
+            .collect::<Vec<_>>(),
+    );
+}
+
+/// They are dependencies of lock-core, and a circle cannot be published.
+#[test]
+fn neither_the_macros_nor_the_test_support_depend_on_the_library() {
+    let mut packages = packages();
+    packages
+        .retain(|package| package["name"] == "lock-macros" || package["name"] == "test-support");
+    assert_eq!(packages.len(), 2);
+    assert!(
+        !packages
+            .iter()
+            .any(|package| package["dependencies"].to_string().contains("lock-core"))
+    );
+}
+
+#[test]
+fn nothing_names_the_machine_it_was_written_on() {
+    // Put together here, so that this file does not name them.
+    let folders = ["work", "root", "home"].map(|folder| format!("/{folder}"));
+    let mut faults = Vec::new();
+    for file in files() {
+        for (number, line) in read(&file).lines().enumerate() {
+            let mut named = folders
+                .iter()
+                .flat_map(|folder| line.match_indices(folder.as_str()));
+            let is_named = named.any(|(at, folder)| {
+                // A folder of that name elsewhere, or a longer name, is another place.
+                let before = line[..at].chars().next_back();
+                let after = line[at + folder.len()..].chars().next();
+                !before.is_some_and(|c| c.is_alphanumeric() || "._-)}>*/~".contains(c))
+                    && !after.is_some_and(|c| c.is_alphanumeric() || "_-.".contains(c))
+            });
+            if is_named {
+                faults.push(format!("{file}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    report(&faults);
+}
+
+/// The rules pass on an empty list of words too, so that this must hold.
+#[test]
+fn imports_are_found_however_they_are_written() {
+    let code = r#"//! crate::comment
+        use crate::{a::X, b::{self, c::*}};
+        fn f() -> crate::d::Y { info!(x = crate::e::x(), "crate::text"); crate::g!() }
+        mod inner { use crate::h; } #[cfg(test)] mod tests { use crate::never; }
+        #[cfg(test)] use crate::never; #[cfg(all(test, unix))] fn f() { crate::never::f() }"#;
+    assert_eq!(imports(&tree::words(code)), ["a", "b", "d", "e", "g", "h"]);
+}
+
+#[track_caller]
+fn report(faults: &[String]) {
+    assert!(faults.is_empty(), "\n\n{}\n", faults.join("\n"));
+}

@@ -114,7 +114,7 @@ fn compile_times() {
             }
         }
         let [plain, by_hand, instrumented, annotated] = times.map(median);
-        #[expect(clippy::cast_precision_loss, reason = "it is 200")]
+        #[expect(clippy::cast_precision_loss, reason = "the number is 200")]
         let each = |time: f64| (time - plain) * 1e3 / FUNCTIONS as f64;
         for ((_, name), time) in FORMS[1..].iter().zip([by_hand, instrumented, annotated]) {
             report(&format!("expansion.{command}_{name}"), each(time), "ms");

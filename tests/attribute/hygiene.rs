@@ -135,12 +135,15 @@ mod items {
         items!(slot acquire output options handler bound pinned locks_of e f w cx);
     }
 
-    #[allow(unused_imports, reason = "they are in scope, as `posts::dsl::*` is")]
+    #[allow(
+        unused_imports,
+        reason = "the columns are in scope, as with `posts::dsl::*`"
+    )]
     use columns::*;
 
-    #[allow(non_upper_case_globals, dead_code, reason = "they are in scope")]
+    #[allow(non_upper_case_globals, dead_code, reason = "the columns are in scope")]
     const section: u8 = 1;
-    #[allow(non_upper_case_globals, dead_code, reason = "they are in scope")]
+    #[allow(non_upper_case_globals, dead_code, reason = "the columns are in scope")]
     static answer: u8 = 2;
 
     #[distributed_lock(name = "plain:{id}", manager = all)]

@@ -128,8 +128,8 @@ async fn failed_acquire_does_not_change_the_deadline() {
         for locks in &managers {
             contenders.spawn(locks.lock(NAME).try_acquire());
         }
-        let got = contenders.join_all().await.into_iter();
-        let mut winners: Vec<_> = got.filter_map(Result::unwrap).collect();
+        let outcomes = contenders.join_all().await.into_iter();
+        let mut winners: Vec<_> = outcomes.filter_map(Result::unwrap).collect();
         let winner = winners.pop().expect("one contender acquired the lock");
         assert!(winners.is_empty(), "two contenders hold the lock");
         winner.renew().await.unwrap();

@@ -201,7 +201,7 @@ async fn unrenewed_lease_ends_for_its_holder_before_the_server() {
         let held = request.acquire().await.unwrap();
         held.lost().await;
         let left = server.cli(&["PTTL", KEY]).integer();
-        assert!(left > 0, "{dialect}: it was reported {left} ms late");
+        assert!(left > 0, "{dialect}: the loss was reported {left} ms late");
         assert!(refusal(&locks).await.is_contended(), "{dialect}");
     }
 }

@@ -119,7 +119,10 @@ impl Environment {
         }
         for client in &environment.clients {
             let client = locked(client);
-            let process = &client.as_ref().expect("it was just started").process;
+            let process = &client
+                .as_ref()
+                .expect("the client was just started")
+                .process;
             process.record(PATIENCE, |record| record.get("ready").is_some());
         }
         environment

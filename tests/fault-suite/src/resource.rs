@@ -45,7 +45,7 @@ impl Resource {
     pub fn start() -> Self {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of this machine is free");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the listener is bound");
         let state = Arc::new(Mutex::new(State::default()));
         let shared = Arc::downgrade(&state);
         thread::spawn(move || {

@@ -40,7 +40,9 @@ fn main() {
     // A lock that is never released would block this program.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(60));
-        eprintln!("the program did not end within 60 s; the shape after the last reported one hangs");
+        eprintln!(
+            "the program did not end within 60 s; the shape after the last reported one hangs"
+        );
         std::process::exit(1);
     });
     entry::run();

@@ -1,4 +1,4 @@
-//! A web service in which each order is paid once, however many instances are asked to.
+//! A web service in which each order is paid once, even if several instances get the request.
 //!
 //! Start two instances, each with its own port:
 //!
@@ -7,15 +7,15 @@
 //!     --redis redis://127.0.0.1:6379 --port 3001
 //! ```
 //!
-//! and pay one order at both of them at once:
+//! and send the payment of one order to both at the same time:
 //!
 //! ```sh
 //! curl -X POST localhost:3001/orders/1/payment & curl -X POST localhost:3002/orders/1/payment
 //! ```
 //!
-//! One answers 200, the other 409. While a payment is under way, a DELETE of the order answers 423.
-//! A payment `?card=declined` is refused by the bank. `--ledger FILE` is the shop's database,
-//! `--bank MS` what the bank takes to answer.
+//! One replies 200, the other 409. During a payment, a DELETE of the order gets 423. The bank
+//! declines a payment with `?card=declined`. `--ledger FILE` sets the shop's database, `--bank MS`
+//! the response time of the bank.
 
 use std::error::Error;
 use std::io::Write;
@@ -32,8 +32,8 @@ use axum::routing::post;
 use lock_core::{LockError, LockManager, distributed_lock};
 use tokio::net::TcpListener;
 
-/// Waits while another request works on the order: it will be done in a moment, and then there
-/// is something to say. `bind` gives the body the guard.
+/// Waits while another request works on the order: a payment soon ends, and then the reply is
+/// definite. `bind` gives the body the guard.
 #[distributed_lock(name = "order:{order}", ttl = "5s", wait = "10s", bind = held)]
 async fn pay(
     State(shop): State<Arc<Shop>>,
@@ -43,14 +43,14 @@ async fn pay(
     shop.open_order(order)?;
     shop.charge(query.as_deref() == Some("card=declined"))
         .await?;
-    // A database that keeps the highest token of each order can refuse a holder that was
-    // paused and woke up too late.
+    // A database that stores the highest token of each order can refuse a paused holder that writes
+    // too late.
     let token = held.fencing_token().map(|token| token.to_string());
     shop.write(order, "paid", &token.unwrap_or_default())?;
     Ok(format!("order {order}: paid\n"))
 }
 
-/// Does not wait: who cancels an order that is being paid is told so at once.
+/// Does not wait: a client that cancels an order during its payment gets the refusal at once.
 #[distributed_lock(name = "order:{order}", ttl = "5s", wait = "0s", bind = held)]
 async fn cancel(State(shop): State<Arc<Shop>>, Path(order): Path<u32>) -> Result<String, Refusal> {
     shop.open_order(order)?;
@@ -70,7 +70,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
             .unwrap_or_else(|| std::env::temp_dir().join("orders.ledger")),
         bank: examples::option("--bank")?.map_or(Duration::from_secs(1), Duration::from_millis),
     };
-    // Here and not at the first request: a wrong URL should stop the service from starting.
+    // Connects here and not at the first request: a wrong URL should stop the service from
+    // starting.
     let locks = LockManager::connect(&examples::lock_url()?).await?;
     locks.install_global()?;
 
@@ -84,18 +85,19 @@ async fn run() -> Result<(), Box<dyn Error>> {
     axum::serve(listener, app)
         .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
         .await?;
-    // Locks of requests that were dropped are released before the process ends, not at their ttl.
+    // Releases the locks of dropped requests before the process ends; otherwise they stay until
+    // their ttl.
     locks.shutdown().await?;
     Ok(())
 }
 
-/// Why a request was not carried out.
+/// The reason why a request was not executed.
 enum Refusal {
-    /// The order is paid or cancelled.
+    /// The order is already paid or cancelled.
     Closed(String),
-    /// The bank does not pay.
+    /// The bank declines the payment.
     Declined,
-    /// There is no lock.
+    /// The lock was not acquired or was lost.
     Lock(LockError),
     Ledger(std::io::Error),
 }
@@ -123,7 +125,7 @@ impl IntoResponse for Refusal {
                 let text = "another request works on this order; try again in a moment";
                 (StatusCode::LOCKED, text.into())
             }
-            // The order may be locked or not, so nothing is done.
+            // It is not known whether the order is locked, so the request changes nothing.
             Self::Lock(error) => {
                 report(&error);
                 let text = "orders cannot be changed at the moment; try again later";
@@ -138,21 +140,20 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Errors are for the log of the service: their texts name hosts, processes and addresses, which are
-/// no business of a client.
+/// Logs an error. Error texts contain hosts, processes and addresses, which a client must not see.
 fn report(error: &dyn Error) {
     eprintln!("orders: {error}");
 }
 
-/// A shop whose database is a file of lines `order what token`.
+/// A shop whose database is a file with lines `order action token`.
 struct Shop {
     ledger: PathBuf,
     bank: Duration,
 }
 
 impl Shop {
-    /// Looks whether there is still something to do. Somebody else may write right after this:
-    /// it takes the lock to rely on the answer.
+    /// Checks whether the order is still open. Another process may write right after this check, so
+    /// the caller must hold the lock to rely on the result.
     fn open_order(&self, order: u32) -> Result<(), Refusal> {
         let ledger = match std::fs::read_to_string(&self.ledger) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -169,7 +170,7 @@ impl Shop {
         Ok(())
     }
 
-    /// Asks the bank, which takes its time.
+    /// Charges the card at the bank, which takes some time.
     async fn charge(&self, declined: bool) -> Result<(), Refusal> {
         tokio::time::sleep(self.bank).await;
         if declined {

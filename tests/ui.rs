@@ -2,7 +2,7 @@
 //! of a function, and each file is named after the error that it shows.
 
 #[test]
-fn errors_name_the_token_and_what_to_write() {
+fn compile_errors_name_the_token_and_the_correction() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("ui/*/*.rs");
 }

@@ -114,7 +114,7 @@ fn compile_times() {
             }
         }
         let [plain, by_hand, instrumented, annotated] = times.map(median);
-        #[expect(clippy::cast_precision_loss, reason = "it is 200")]
+        #[expect(clippy::cast_precision_loss, reason = "the number is 200")]
         let each = |time: f64| (time - plain) * 1e3 / FUNCTIONS as f64;
         for ((_, name), time) in FORMS[1..].iter().zip([by_hand, instrumented, annotated]) {
             report(&format!("expansion.{command}_{name}"), each(time), "ms");
@@ -174,8 +174,8 @@ impl Folder {
             .env("CARGO_INCREMENTAL", "0")
             .output()
             .expect("cargo runs");
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{complaint}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
         let elapsed = begun.elapsed().as_secs_f64();
         processor_time_of_children()
             .zip(used)

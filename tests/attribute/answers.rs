@@ -1,4 +1,4 @@
-//! What an annotated function returns when its body did not run, or not to its end.
+//! The return value of an annotated function whose body did not run, or did not complete.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -48,7 +48,7 @@ async fn after_waiting(locks: &LockManager) -> Result<Option<u8>, LockError> {
 }
 
 #[tokio::test]
-async fn skip_has_a_value_for_what_can_be_skipped() {
+async fn skip_returns_the_empty_value_of_each_return_type() {
     let locks = LockManager::in_memory();
     let mut ran = false;
     let guard = hold(&locks).await;
@@ -73,7 +73,7 @@ async fn skips_contention_only(locks: &LockManager, name: &str) -> Option<u8> {
 }
 
 #[tokio::test]
-async fn skip_is_for_contention_only() {
+async fn skip_does_not_hide_other_errors() {
     let locks = LockManager::in_memory();
     assert_eq!(skips_contention_only(&locks, "").await, Some(0));
     let _guard = hold(&locks).await;
@@ -100,13 +100,13 @@ async fn notified(
 }
 
 #[tokio::test(start_paused = true)]
-async fn on_contended_answers_contention_and_sees_the_parameters() {
+async fn on_contended_handler_sees_the_parameters() {
     let locks = LockManager::in_memory();
     let brief = Duration::from_millis(1);
     let done = notified(&locks, "a".into(), 1, brief).await;
     assert_eq!(done, ("a".into(), 2));
     let lost = notified(&locks, "a".into(), 1, Duration::from_secs(2)).await;
-    assert_eq!(lost, ("not false".into(), 1), "`on_error` answers a loss");
+    assert_eq!(lost, ("not false".into(), 1), "`on_error` handles a loss");
     let _guard = hold(&locks).await;
     let contended = notified(&locks, "a".into(), 1, brief).await;
     assert_eq!(contended, ("a: true".into(), 1));
@@ -126,7 +126,7 @@ async fn times_out(locks: &LockManager) -> Result<u8, LockError> {
 }
 
 #[tokio::test]
-async fn on_contended_may_take_what_the_body_takes() {
+async fn on_contended_handler_may_move_what_the_body_moves() {
     let locks = LockManager::in_memory();
     assert!(matches!(takes_it(&locks, "abc".into()).await, Ok(3)));
     let _guard = hold(&locks).await;
@@ -140,7 +140,7 @@ async fn error_is_the_default(locks: &LockManager) -> bool {
 }
 
 #[tokio::test]
-async fn on_contended_error_is_an_error_like_others() {
+async fn on_contended_error_passes_the_error_to_on_error() {
     let locks = LockManager::in_memory();
     assert!(!error_is_the_default(&locks).await);
     let _guard = hold(&locks).await;
@@ -180,7 +180,7 @@ async fn never(locks: &LockManager) -> ! {
 }
 
 #[tokio::test]
-async fn return_types_may_be_aliases_generic_hidden_or_never() {
+async fn return_type_may_be_an_alias_generic_opaque_or_never() {
     let locks = LockManager::in_memory();
     assert!(matches!(generic_error::<LockError>(&locks).await, Ok(1)));
     assert_eq!(alias(&locks).await.expect("free"), 1);
@@ -188,7 +188,7 @@ async fn return_types_may_be_aliases_generic_hidden_or_never() {
     assert_eq!(hidden(&locks).await.to_string(), "1");
     let brief = Duration::from_millis(20);
     let running = tokio::time::timeout(brief, never(&locks));
-    running.await.expect_err("it never returns");
+    running.await.expect_err("the function never returns");
     becomes_free(&locks, "x").await;
     let guard = hold(&locks).await;
     assert!(generic_error::<LockError>(&locks).await.is_err());
@@ -218,7 +218,7 @@ async fn not_send(locks: LockManager) -> Result<u8, Local> {
 }
 
 #[tokio::test]
-async fn errors_that_are_not_send_need_a_release_in_the_background() {
+async fn error_that_is_not_send_works_with_background_release() {
     const fn assert_send<T: Send>(future: T) -> T {
         future
     }
@@ -293,7 +293,7 @@ async fn spawns(locks: &LockManager, failed: tokio::sync::mpsc::Sender<String>) 
 }
 
 #[tokio::test]
-async fn on_error_may_spawn_what_awaits() {
+async fn on_error_handler_may_spawn_a_task() {
     let locks = LockManager::in_memory();
     let (sender, mut failed) = tokio::sync::mpsc::channel(1);
     let guard = hold(&locks).await;
@@ -303,7 +303,7 @@ async fn on_error_may_spawn_what_awaits() {
 }
 
 #[tokio::test]
-async fn on_error_may_be_an_expression_that_gives_a_closure() {
+async fn on_error_may_be_an_expression_that_returns_a_closure() {
     let locks = LockManager::in_memory();
     let app = std::sync::Arc::new(App::default());
     assert_eq!(captured(&locks, std::sync::Arc::clone(&app)).await, 0);

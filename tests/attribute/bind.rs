@@ -10,6 +10,6 @@ async fn bound(locks: &LockManager) -> Result<bool, LockError> {
 }
 
 #[tokio::test]
-async fn gives_the_guard() {
+async fn bind_gives_the_body_the_guard() {
     assert!(bound(&LockManager::in_memory()).await.expect("free"));
 }

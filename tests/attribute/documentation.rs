@@ -9,7 +9,7 @@ async fn ship(order_id: u64) -> Result<String, LockError> {
 }
 
 #[tokio::test]
-async fn shows_what_works() {
+async fn documented_example_works() {
     let locks = LockManager::in_memory();
     let shipped = locks.scope(ship(7)).await;
     assert_eq!(shipped.expect("free"), "shipped 7");

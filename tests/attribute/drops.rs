@@ -1,5 +1,5 @@
-//! What the body takes of the parameters, and in which order everything is dropped: as in the
-//! function without the attribute.
+//! The parameters that the body captures, and the order of drops: both as in the function without
+//! the attribute.
 
 use std::cell::RefCell;
 
@@ -9,7 +9,7 @@ thread_local! {
     static DROPPED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Says when it is dropped.
+/// Logs its name when it is dropped.
 struct Tracked(&'static str);
 
 impl Drop for Tracked {
@@ -81,7 +81,7 @@ async fn change(mut pair: (u8, u8), (mut left, right): (u8, u8)) -> Result<u8, L
 }
 
 #[tokio::test]
-async fn a_field_may_be_assigned_without_a_warning() {
+async fn parameter_field_may_be_assigned_without_a_warning() {
     let product = || Product {
         price: 1,
         name: "a".into(),
@@ -106,7 +106,7 @@ async fn counted(locks: &LockManager, mut count: u8) -> Result<u8, LockError> {
 }
 
 #[tokio::test]
-async fn an_option_may_change_a_parameter_that_the_body_changes() {
+async fn option_expression_may_change_a_parameter_of_the_body() {
     let locks = LockManager::in_memory();
     assert_eq!(counted(&locks, 1).await.expect("free"), 11);
     let _guard = locks.lock("x").acquire().await.expect("free");
@@ -132,7 +132,7 @@ async fn loses(locks: &LockManager, argument: Tracked) -> u8 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_body_is_dropped_before_its_loss_is_answered() {
+async fn body_is_dropped_before_the_loss_handler_runs() {
     let locks = LockManager::in_memory();
     assert_eq!(loses(&locks, Tracked("argument")).await, 1);
     let guard = locks.lock("x").acquire().await.expect("free");
@@ -141,7 +141,7 @@ async fn the_body_is_dropped_before_its_loss_is_answered() {
     drop(guard);
 }
 
-/// Its fields have the names of parameters.
+/// A type whose fields have the names of parameters.
 struct Named {
     id: u64,
     locks: u8,
@@ -160,7 +160,7 @@ async fn named_as_a_local(locks: &LockManager, id: u64) -> Result<u64, LockError
 
 #[allow(
     clippy::literal_string_with_formatting_args,
-    reason = "it is no template, and only looks like one"
+    reason = "the text only looks like a template"
 )]
 #[distributed_lock(name = "text:{id}", manager = locks)]
 async fn named_in_a_text(locks: &LockManager, id: u64) -> Result<usize, LockError> {
@@ -173,7 +173,7 @@ async fn moved_by_the_name(id: String) -> Result<Named, LockError> {
 }
 
 #[tokio::test]
-async fn a_word_of_the_body_is_not_always_the_parameter() {
+async fn name_of_a_parameter_may_mean_something_else_in_the_body() {
     let locks = LockManager::in_memory();
     let named = named_as_a_field(locks.clone(), 7).await.expect("free");
     assert_eq!((named.id, named.locks), (1, 2));

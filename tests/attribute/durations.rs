@@ -40,9 +40,9 @@ async fn generic<L: Lease, const W: u64>(locks: &LockManager) -> Result<(), Lock
 }
 
 #[tokio::test]
-async fn may_be_constants() {
+async fn durations_may_be_constants() {
     let locks = LockManager::in_memory();
-    constant(&locks).await.expect("free");
-    Short.own(&locks).await.expect("free");
-    generic::<Short, 1>(&locks).await.expect("free");
+    constant(&locks).await.expect("the lock is free");
+    Short.own(&locks).await.expect("the lock is free");
+    generic::<Short, 1>(&locks).await.expect("the lock is free");
 }

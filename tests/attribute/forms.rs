@@ -19,7 +19,7 @@ async fn recursive(locks: &LockManager, n: u64) -> Result<u64, LockError> {
 }
 
 #[tokio::test]
-async fn recursion_goes_through_a_box() {
+async fn recursive_function_works_with_a_boxed_call() {
     let locks = LockManager::in_memory();
     assert_eq!(recursive(&locks, 7).await.expect("free"), 13);
 }
@@ -34,7 +34,7 @@ async fn outer(locks: &LockManager) -> Result<bool, LockError> {
 }
 
 #[tokio::test]
-async fn functions_may_stand_in_functions() {
+async fn function_may_be_nested_in_a_function() {
     assert!(outer(&LockManager::in_memory()).await.expect("free"));
 }
 
@@ -75,7 +75,7 @@ where
 }
 
 #[tokio::test]
-async fn methods_have_lifetimes_and_generics() {
+async fn method_may_have_lifetimes_and_generics() {
     let locks = LockManager::in_memory();
     let mut shelf = Shelf {
         locks: &locks,
@@ -110,7 +110,7 @@ impl Ship for Van<'_> {
 }
 
 #[tokio::test]
-async fn traits_with_native_async_functions_are_implemented() {
+async fn method_may_implement_a_native_async_trait_function() {
     let locks = LockManager::in_memory();
     assert_eq!(Van(&locks).native(1).await.expect("free"), 1);
     assert_eq!(Van(&locks).hidden().await.expect("free"), 2);
@@ -130,7 +130,7 @@ trait Key: Display + Send + Sync {}
 impl Key for u8 {}
 
 #[tokio::test]
-async fn parameters_may_be_closures_and_trait_objects() {
+async fn parameter_may_be_a_closure_or_a_trait_object() {
     let locks = LockManager::in_memory();
     let held = callback(&locks, &3, async |locks: &LockManager| {
         is_held(locks, "cb:3").await
@@ -148,7 +148,7 @@ async fn erased(locks: LockManager) -> Result<u8, LockError> {
 type Handler = fn(LockManager) -> Pin<Box<dyn Future<Output = Result<u8, LockError>> + Send>>;
 
 #[tokio::test]
-async fn functions_may_be_passed_as_values() {
+async fn function_may_be_passed_as_a_value() {
     let handlers: [Handler; 1] = [|locks| Box::pin(erased(locks))];
     for handler in handlers {
         assert_eq!(handler(LockManager::in_memory()).await.expect("free"), 1);
@@ -160,7 +160,10 @@ mod lints {
     use super::{LockError, LockManager, distributed_lock};
 
     #[allow(unused_variables, reason = "the attribute keeps attributes")]
-    #[allow(clippy::mixed_attributes_style, reason = "both are to be kept")]
+    #[allow(
+        clippy::mixed_attributes_style,
+        reason = "the attribute must keep both"
+    )]
     #[distributed_lock(name = "lint", manager = locks)]
     #[deprecated = "to see that it stays"]
     pub(super) async fn kept(locks: &LockManager, unused: u8) -> Result<(), LockError> {
@@ -172,8 +175,8 @@ mod lints {
 }
 
 #[tokio::test]
-async fn lint_attributes_stay() {
-    #[expect(deprecated, reason = "what is deprecated stays so")]
+async fn lint_attributes_are_kept() {
+    #[expect(deprecated, reason = "the function stays deprecated")]
     lints::kept(&LockManager::in_memory(), 1)
         .await
         .expect("free");
@@ -210,11 +213,11 @@ async fn fallible_adder(locks: &LockManager) -> Result<impl Fn(u8) -> u8, LockEr
 }
 
 #[tokio::test]
-async fn return_types_may_be_closures_and_come_from_macros() {
+async fn return_type_may_be_a_closure_or_come_from_a_macro() {
     let locks = LockManager::in_memory();
     let brief = std::time::Duration::from_millis(20);
     let never = tokio::time::timeout(brief, never_of_a_macro(&locks));
-    never.await.expect_err("it never returns");
+    never.await.expect_err("the function never returns");
     assert_eq!(block_of_a_macro().await.expect("free"), 1);
     assert_eq!(adder(&locks).await(1), 2);
     assert_eq!(fallible_adder(&locks).await.expect("free")(1), 2);
@@ -246,12 +249,12 @@ fn concat_names(name: &str) -> String {
     format!("chain:{name}")
 }
 
-// As many as the compiler's limits for nested types take; twice as many take
+// The compiler's default limits for nested types allow this many calls; twice as many need
 // `#![recursion_limit = "256"]`.
 chain!(c1 c2 c3 c4 c5 c6 c7 c8 c9 c10 c11 c12 c13 c14);
 
 #[tokio::test]
-async fn functions_may_call_each_other_fifteen_deep() {
+async fn call_chain_of_fifteen_annotated_functions_compiles() {
     let locks = LockManager::in_memory();
     let spawned = tokio::spawn(async move { c1(&locks, 1).await });
     assert_eq!(spawned.await.expect("no panic").expect("free"), 15);

@@ -53,7 +53,7 @@ fn grows<const A: usize, const B: usize, const R: usize>(locks: &LockManager) {
 }
 
 #[tokio::test]
-async fn grows_by_the_arguments_and_the_result_only() {
+async fn future_grows_only_by_the_arguments_and_the_result() {
     let locks = LockManager::in_memory();
     assert!(annotated::<1, 1, 1>(&locks, [0]).await.is_ok());
     grows::<1, 1, 1>(&locks);

@@ -1,6 +1,6 @@
-//! Whatever the user's names are, the expansion means its own.
+//! The expansion uses its own names, whatever names the user defines.
 
-/// Without the prelude not even `Ok` or `Some` is there.
+/// Without the prelude not even `Ok` or `Some` is in scope.
 mod without_a_prelude {
     #![no_implicit_prelude]
 
@@ -115,15 +115,15 @@ mod shadows {
     }
 }
 
-/// Items with the names that an expansion could give to its locals, and that columns of tables
-/// often have: a pattern would mean them.
+/// Items whose names an expansion could use for its locals, and which table columns often have. A
+/// pattern with such a name would match the item.
 mod items {
     use lock_core::{LockError, LockManager, distributed_lock};
 
     macro_rules! items {
         ($($name:ident)*) => {
             $(
-                #[allow(non_camel_case_types, dead_code, reason = "columns of diesel look so")]
+                #[allow(non_camel_case_types, dead_code, reason = "diesel generates such columns")]
                 #[derive(Clone, Copy)]
                 pub(super) struct $name;
             )*
@@ -135,12 +135,15 @@ mod items {
         items!(slot acquire output options handler bound pinned locks_of e f w cx);
     }
 
-    #[allow(unused_imports, reason = "they are in scope, as `posts::dsl::*` is")]
+    #[allow(
+        unused_imports,
+        reason = "the columns are in scope, as with `posts::dsl::*`"
+    )]
     use columns::*;
 
-    #[allow(non_upper_case_globals, dead_code, reason = "they are in scope")]
+    #[allow(non_upper_case_globals, dead_code, reason = "the columns are in scope")]
     const section: u8 = 1;
-    #[allow(non_upper_case_globals, dead_code, reason = "they are in scope")]
+    #[allow(non_upper_case_globals, dead_code, reason = "the columns are in scope")]
     static answer: u8 = 2;
 
     #[distributed_lock(name = "plain:{id}", manager = all)]
@@ -175,11 +178,14 @@ mod items {
     }
 }
 
-/// Methods that all types have: a call without the path of its trait would mean them.
+/// Methods that all types have: a call without the trait's path would call them.
 mod blanket {
     use lock_core::{LockError, LockManager, distributed_lock};
 
-    #[allow(clippy::wrong_self_convention, reason = "the worst that there may be")]
+    #[allow(
+        clippy::wrong_self_convention,
+        reason = "the hardest case for the expansion"
+    )]
     trait Hijack: Sized {
         fn as_mut(self) -> u8 {
             1
@@ -219,7 +225,7 @@ mod blanket {
 }
 
 #[tokio::test]
-async fn items_may_have_the_names_of_locals() {
+async fn expansion_compiles_with_items_named_like_its_locals() {
     let locks = lock_core::LockManager::in_memory();
     assert_eq!(items::plain(&locks, 1).await.expect("free"), 1);
     assert_eq!(items::every(&locks, (1, 2)).await, 2);
@@ -227,18 +233,18 @@ async fn items_may_have_the_names_of_locals() {
 }
 
 #[tokio::test]
-async fn traits_may_have_the_methods_of_all_types() {
+async fn expansion_compiles_with_blanket_trait_methods() {
     let locks = lock_core::LockManager::in_memory();
     assert!(matches!(blanket::annotated(&locks, 1).await, Ok(Some(15))));
 }
 
 #[tokio::test]
-async fn the_prelude_may_be_missing() {
+async fn expansion_compiles_without_the_prelude() {
     assert!(without_a_prelude::run(&lock_core::LockManager::in_memory()).await);
 }
 
 #[tokio::test]
-async fn names_may_be_shadowed() {
+async fn expansion_compiles_with_shadowed_names() {
     let locks = lock_core::LockManager::in_memory();
     assert!(shadows::run(&locks).await);
     assert_eq!(shadows::count(&locks).await, Some(3));

@@ -1,4 +1,4 @@
-//! How a body ends: by its value, an error, a panic, a drop, or a lost lock.
+//! The ways in which a body ends: with its value, an error, a panic, a drop, or a lost lock.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -47,7 +47,7 @@ async fn early(locks: &LockManager, early: bool) -> Result<u8, Failure> {
 }
 
 #[tokio::test]
-async fn by_its_end_question_mark_or_return_keeps_the_result() {
+async fn end_question_mark_or_return_keeps_the_result() {
     let locks = LockManager::in_memory();
     assert_eq!(question_mark(&locks, 0).await, Ok(2));
     assert!(!is_held(&locks, "leave").await);
@@ -60,7 +60,7 @@ async fn by_its_end_question_mark_or_return_keeps_the_result() {
 }
 
 #[tokio::test]
-async fn never_entering_it_converts_the_error() {
+async fn lock_error_before_the_body_is_converted() {
     let locks = LockManager::in_memory();
     let _guard = locks.lock("leave").acquire().await.expect("free");
     assert!(matches!(early(&locks, true).await, Err(Failure::Lock(_))));
@@ -74,7 +74,7 @@ async fn panics(locks: &LockManager) -> Result<(), LockError> {
 }
 
 #[tokio::test]
-async fn by_a_panic_releases() {
+async fn panic_releases_the_lock() {
     let locks = LockManager::in_memory();
     let caught = {
         let mut running = pin!(panics(&locks));
@@ -104,7 +104,7 @@ async fn endless(locks: &LockManager, dropped: &AtomicBool) -> Result<(), LockEr
 }
 
 #[tokio::test]
-async fn by_dropping_the_future_releases() {
+async fn dropping_the_future_releases_the_lock() {
     let locks = LockManager::in_memory();
     let dropped = AtomicBool::new(false);
     {
@@ -133,9 +133,11 @@ async fn robbed_of_another(locks: &LockManager, server: &RedisServer) -> Option<
 }
 
 #[tokio::test]
-async fn when_the_lock_is_lost() {
+async fn lost_lock_ends_the_body_with_an_error() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.expect("it runs");
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is running");
     let dropped = AtomicBool::new(false);
     let soon = Duration::from_secs(10);
     let answer = tokio::time::timeout(soon, robbed(&locks, &server, &dropped)).await;
@@ -162,7 +164,7 @@ async fn takes<'a>(
 }
 
 #[tokio::test]
-async fn drops_its_arguments() {
+async fn end_of_the_body_drops_its_arguments() {
     let locks = LockManager::in_memory();
     let (used, unused) = (AtomicBool::new(false), AtomicBool::new(false));
     takes(&locks, Dropped(&used), Dropped(&unused))
@@ -181,10 +183,10 @@ impl WhenDropped<'_> {
 
 impl Drop for WhenDropped<'_> {
     fn drop(&mut self) {
-        let mut asking = pin!(is_held(self.0, "leave"));
+        let mut attempt = pin!(is_held(self.0, "leave"));
         let mut context = Context::from_waker(Waker::noop());
         let held = loop {
-            if let Poll::Ready(held) = asking.as_mut().poll(&mut context) {
+            if let Poll::Ready(held) = attempt.as_mut().poll(&mut context) {
                 break held;
             }
         };
@@ -198,7 +200,7 @@ async fn uses(locks: &LockManager, argument: WhenDropped<'_>) -> Result<bool, Lo
 }
 
 #[tokio::test]
-async fn drops_what_it_used_before_the_release() {
+async fn used_arguments_are_dropped_before_the_release() {
     let locks = LockManager::in_memory();
     let held = AtomicBool::new(false);
     assert!(
@@ -218,7 +220,7 @@ async fn one_expression(locks: &LockManager) -> Result<u8, LockError> {
 }
 
 #[tokio::test]
-async fn of_one_expression() {
+async fn body_of_one_expression_returns_its_value() {
     assert_eq!(
         one_expression(&LockManager::in_memory())
             .await

@@ -13,14 +13,14 @@ async fn held(locks: &LockManager, id: u64) -> Result<bool, LockError> {
 }
 
 #[tokio::test]
-async fn is_held_while_the_body_runs_and_released_after() {
+async fn lock_is_held_while_the_body_runs_and_released_after() {
     let locks = LockManager::in_memory();
     assert!(held(&locks, 7).await.expect("free"));
     assert!(!is_held(&locks, "order:7").await);
 }
 
 #[tokio::test]
-async fn keeps_the_body_from_running_when_another_holds_it() {
+async fn body_does_not_run_while_another_caller_holds_the_lock() {
     let locks = LockManager::in_memory();
     let guard = locks.lock("order:7").acquire().await.expect("free");
     let answer = held(&locks, 7).await;
@@ -35,7 +35,7 @@ async fn patient(locks: &LockManager, ran: &AtomicBool) -> Result<(), LockError>
 }
 
 #[tokio::test(start_paused = true)]
-async fn is_waited_for() {
+async fn call_waits_for_a_held_lock() {
     let locks = LockManager::in_memory();
     let guard = locks.lock("slow").acquire().await.expect("free");
     let ran = AtomicBool::new(false);
@@ -46,12 +46,12 @@ async fn is_waited_for() {
         guard.release().await.expect("held");
     };
     let (answer, ()) = tokio::join!(waiting, release);
-    answer.expect("handed over");
+    answer.expect("the lock was handed over");
     assert!(ran.load(Ordering::SeqCst));
 }
 
 #[tokio::test(start_paused = true)]
-async fn is_not_waited_for_longer_than_asked() {
+async fn call_waits_no_longer_than_its_wait() {
     let locks = LockManager::in_memory();
     let _guard = locks.lock("slow").acquire().await.expect("free");
     let ran = AtomicBool::new(false);
@@ -63,11 +63,11 @@ async fn is_not_waited_for_longer_than_asked() {
 #[distributed_lock(name = "order:{id}", wait = "60s", manager = locks)]
 async fn within(locks: &LockManager, id: u64) -> Result<LockError, LockError> {
     held(locks, id + 1).await?;
-    Ok(held(locks, id).await.expect_err("held further up"))
+    Ok(held(locks, id).await.expect_err("this task holds the lock"))
 }
 
 #[tokio::test]
-async fn is_not_waited_for_by_who_holds_it() {
+async fn nested_call_for_the_same_lock_fails_at_once() {
     let answer = within(&LockManager::in_memory(), 7).await;
     assert!(
         matches!(answer, Ok(LockError::WouldDeadlock { .. })),
@@ -81,7 +81,7 @@ async fn unmanaged() -> Result<(), LockError> {
 }
 
 #[tokio::test]
-async fn is_never_done_without() {
+async fn call_without_a_manager_is_an_error() {
     let answer = unmanaged().await;
     assert!(
         matches!(answer, Err(LockError::NotConfigured)),

@@ -1,11 +1,11 @@
 //! The attribute: its options, names, signatures and return types. The lints are part of the test:
-//! an annotated function must be as clean as the plain function.
+//! an annotated function must compile without warnings if the plain function does.
 
 #![deny(warnings, clippy::pedantic, clippy::nursery)]
 #![forbid(unsafe_code)]
 #![allow(
     clippy::redundant_pub_crate,
-    reason = "a visibility is kept, and rustc asks for this one"
+    reason = "the attribute keeps the visibility that rustc requires here"
 )]
 
 mod answers;
@@ -30,10 +30,11 @@ use std::time::Duration;
 
 use lock_core::LockManager;
 
-/// Whether the lock `name` is held.
+/// Returns whether the lock `name` is held.
 async fn is_held(locks: &LockManager, name: &str) -> bool {
     let free = locks.lock(name).try_acquire().await;
-    free.expect("a memory backend is never down").is_none()
+    free.expect("the in-memory backend is always available")
+        .is_none()
 }
 
 /// Waits until the lock `name` is free: a dropped guard releases in the background.

@@ -1,4 +1,4 @@
-//! How the name of a lock is computed.
+//! The computation of lock names.
 
 use std::fmt::Display;
 use std::pin::pin;
@@ -34,7 +34,7 @@ async fn expression(locks: &LockManager, count: &AtomicUsize) -> Result<(), Lock
 }
 
 #[test]
-fn are_computed_once_at_the_first_poll() {
+fn name_is_computed_once_at_the_first_poll() {
     let locks = LockManager::in_memory();
     let count = AtomicUsize::new(0);
     let loud = Loud(&count);
@@ -60,7 +60,7 @@ async fn holds(
 }
 
 #[tokio::test]
-async fn encode_their_values() {
+async fn name_values_are_encoded() {
     let locks = LockManager::in_memory();
     for (left, right, expected) in [
         ("x", "y", "a:x:y"),
@@ -80,14 +80,14 @@ async fn encode_their_values() {
 }
 
 #[tokio::test]
-async fn with_an_empty_value_are_refused() {
+async fn name_with_an_empty_value_is_refused() {
     let locks = LockManager::in_memory();
     assert!(holds(&locks, "", "y", "a::y").await.is_err());
     assert!(holds(&locks, "x", "", "a:x:").await.is_err());
 }
 
 #[tokio::test]
-async fn over_one_kibibyte_are_refused() {
+async fn name_over_one_kibibyte_is_refused() {
     let locks = LockManager::in_memory();
     let long = "x".repeat(1020);
     assert!(
@@ -113,7 +113,7 @@ async fn paths(locks: &LockManager, at: &Address, r#type: u8) -> Result<bool, Lo
 }
 
 #[tokio::test]
-async fn follow_fields() {
+async fn placeholder_may_name_a_field() {
     let at = Address {
         r#type: 1,
         pair: (2, (3, 4)),
@@ -132,7 +132,7 @@ async fn tagged(locks: &LockManager, id: u8) -> Result<bool, LockError> {
 }
 
 #[tokio::test]
-async fn may_have_a_hash_tag() {
+async fn name_may_have_a_hash_tag() {
     assert!(tagged(&LockManager::in_memory(), 4).await.expect("free"));
 }
 
@@ -158,7 +158,7 @@ async fn constant(locks: &LockManager) -> Result<bool, LockError> {
 }
 
 #[tokio::test]
-async fn may_be_expressions() {
+async fn name_may_be_an_expression() {
     let locks = LockManager::in_memory();
     assert!(own(&locks, 4).await.expect("free"));
     assert!(formatted(&locks, 4).await.expect("free"));
@@ -172,7 +172,7 @@ async fn moved(locks: LockManager, owned: String) -> Result<String, LockError> {
 }
 
 #[tokio::test]
-async fn do_not_take_what_the_body_takes() {
+async fn name_does_not_move_what_the_body_moves() {
     let moved = moved(LockManager::in_memory(), "x".into()).await;
     assert_eq!(moved.expect("free"), "x");
 }

@@ -41,8 +41,10 @@ impl Shop {
 }
 
 #[tokio::test]
-async fn a_template_in_a_constant_is_an_error_at_the_call() {
-    let error = unexpanded(7).await.expect_err("one lock for all orders");
+async fn template_in_a_constant_is_an_error_at_the_call() {
+    let error = unexpanded(7)
+        .await
+        .expect_err("the constant is not a template");
     let text = error.to_string();
     assert!(text.contains("order:{order_id}"), "{text}");
     assert!(text.contains("lock_name!"), "{text}");
@@ -55,7 +57,7 @@ async fn a_template_in_a_constant_is_an_error_at_the_call() {
         reason(shop.unexpanded().await),
         InvalidNameReason::UnexpandedTemplate
     );
-    // A hash tag is no placeholder, unless it is called like a parameter.
+    // A hash tag is not a placeholder, unless it has the name of a parameter.
     assert_eq!(with_a_tag("u1").await.expect("free"), "lock:{u1}:cart");
     assert_eq!(
         reason(with_a_tag("user").await),
@@ -84,25 +86,25 @@ async fn generation(order: &Order, r#gen: u8) -> Key {
 }
 
 #[tokio::test]
-async fn lock_name_takes_constants_and_expressions() {
+async fn lock_name_macro_accepts_constants_and_expressions() {
     let order = Order {
         customer: Some(3),
         r#gen: 4,
     };
     let key = by_expressions::<5>(&order).await;
     assert_eq!(key.expect("free"), "lock:acme:3:4:5");
-    let nobody = Order {
+    let no_customer = Order {
         customer: None,
         ..order.clone()
     };
-    let key = by_expressions::<5>(&nobody).await;
+    let key = by_expressions::<5>(&no_customer).await;
     assert_eq!(key.expect("free"), "lock:acme:none:4:5");
     let key = generation(&order, 6).await;
     assert_eq!(key.expect("free"), "lock:4:4:6");
 }
 
 #[tokio::test]
-async fn lock_name_is_for_the_builder_too() {
+async fn lock_name_macro_works_with_a_request() {
     let locks = LockManager::in_memory();
     let (order, nothing) = (7, "");
     let guard = locks
@@ -147,7 +149,7 @@ async fn displayed<T: fmt::Display + Sync>(value: T) -> Key {
 }
 
 #[tokio::test]
-async fn a_display_that_fails_is_not_called_empty() {
+async fn failing_display_is_not_reported_as_empty() {
     assert_eq!(
         reason(displayed(Broken).await),
         InvalidNameReason::BrokenValue
@@ -156,14 +158,14 @@ async fn a_display_that_fails_is_not_called_empty() {
     assert_eq!(displayed(1).await.expect("free"), "lock:x:1");
 }
 
-// A letter with a mark of its own behind it, which has no form of one letter.
+// A letter with a combining mark that has no composed form.
 #[distributed_lock(name = "{x̱}", bind = held, manager = LockManager::in_memory())]
 async fn marked(x̱: u8) -> Key {
     Ok(held.key().into())
 }
 
 #[tokio::test]
-async fn placeholders_are_all_identifiers() {
+async fn placeholder_may_be_any_identifier() {
     assert_eq!(marked(1).await.expect("free"), "lock:1");
 }
 
@@ -177,7 +179,7 @@ async fn next() -> u8 {
 }
 
 #[tokio::test]
-async fn lock_name_may_stand_before_an_await() {
+async fn lock_name_macro_may_be_used_before_an_await() {
     let locks = LockManager::in_memory();
     let counter = std::sync::Mutex::new(1_u8);
     let key = assert_send(async {
@@ -185,7 +187,7 @@ async fn lock_name_may_stand_before_an_await() {
         let name = lock_name!("a:{}:{}", order, next().await);
         let guard = locks.lock(name).acquire().await?;
         drop(guard);
-        // No value is left when the name is there: neither a trait object nor the mutex.
+        // The finished name holds no value: neither a trait object nor the mutex guard.
         let guard = locks.lock(lock_name!("a:{order}:{}", counter.lock().expect("free")));
         let guard = guard.acquire().await?;
         *counter.lock().expect("free") += 1;
@@ -204,7 +206,7 @@ async fn chosen(id: u8) -> Key {
 }
 
 #[tokio::test]
-async fn lock_name_may_have_a_hash_tag_of_a_parameters_name() {
+async fn lock_name_macro_may_have_a_hash_tag_named_like_a_parameter() {
     assert_eq!(chosen(1).await.expect("free"), "lock:{id}:a:1");
     assert_eq!(chosen(0).await.expect("free"), "lock:b");
 }

@@ -15,7 +15,7 @@ async fn mapped(locks: &LockManager, code: u16, owned: String) -> u16 {
 }
 
 #[tokio::test]
-async fn says_what_to_return() {
+async fn on_error_handler_gives_the_return_value() {
     let locks = LockManager::in_memory();
     assert_eq!(mapped(&locks, 409, String::new()).await, 410);
     let _guard = locks.lock("mapped").acquire().await.expect("free");
@@ -43,7 +43,7 @@ async fn nothing(locks: &LockManager, ran: &AtomicBool) {
 }
 
 #[tokio::test]
-async fn is_for_any_type() {
+async fn on_error_works_with_any_return_type() {
     let locks = LockManager::in_memory();
     let ran = AtomicBool::new(false);
     let guard = locks.lock("mapped").acquire().await.expect("free");
@@ -62,7 +62,7 @@ async fn question(locks: &LockManager) -> Result<u8, Box<dyn std::error::Error +
 }
 
 #[tokio::test]
-async fn may_use_question_marks() {
+async fn on_error_handler_may_use_question_marks() {
     let locks = LockManager::in_memory();
     let _guard = locks.lock("mapped").acquire().await.expect("free");
     let error = question(&locks).await.expect_err("held");

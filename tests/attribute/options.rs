@@ -1,4 +1,4 @@
-//! What each option does while the lock is held and when it ends.
+//! The effect of each option while the lock is held and when it ends.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ async fn never_renewed(locks: &LockManager, work: Duration) -> Result<u8, LockEr
 }
 
 #[tokio::test(start_paused = true)]
-async fn renew_never_ends_with_the_ttl() {
+async fn renew_never_loses_the_lock_at_its_ttl() {
     let locks = LockManager::in_memory();
     let half = SECOND / 2;
     assert!(matches!(never_renewed(&locks, half).await, Ok(1)));
@@ -35,7 +35,7 @@ async fn renewed(locks: &LockManager, work: Duration) -> Result<u8, LockError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renew_auto_outlives_the_ttl() {
+async fn renew_auto_keeps_the_lock_beyond_its_ttl() {
     let locks = LockManager::in_memory();
     assert!(matches!(renewed(&locks, 60 * SECOND).await, Ok(1)));
 }
@@ -44,7 +44,7 @@ const EVERY: Duration = Duration::from_millis(100);
 
 #[distributed_lock(name = "job", ttl = "400ms", renew = EVERY, manager = locks)]
 async fn renewed_often(locks: &LockManager, server: &RedisServer) -> Result<u64, LockError> {
-    // The default would renew after 133 ms for the first time.
+    // By default the first renewal is after 133 ms.
     let until = Instant::now() + SECOND;
     let mut longest = 0;
     while Instant::now() < until {
@@ -56,11 +56,18 @@ async fn renewed_often(locks: &LockManager, server: &RedisServer) -> Result<u64,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renew_by_a_duration_outlives_the_ttl() {
+async fn renew_duration_keeps_the_lock_beyond_its_ttl() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.expect("it runs");
-    let unrenewed = renewed_often(&locks, &server).await.expect("held on");
-    assert!(unrenewed >= 90, "renewed too often: {unrenewed} ms");
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is running");
+    let unrenewed = renewed_often(&locks, &server)
+        .await
+        .expect("the lock stays held");
+    assert!(
+        unrenewed >= 90,
+        "the lock was renewed too often: {unrenewed} ms"
+    );
 }
 
 #[distributed_lock(name = "job", ttl = "1s", max_hold = "5s", manager = locks)]
@@ -69,7 +76,7 @@ async fn limited(locks: &LockManager) -> Result<(), LockError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_hold_ends_as_a_loss() {
+async fn max_hold_ends_the_body_as_a_loss() {
     let locks = LockManager::in_memory();
     let before = Instant::now();
     let answer = limited(&locks).await;
@@ -85,16 +92,18 @@ async fn nightly(locks: &LockManager, work: Duration) -> Result<Instant, LockErr
 }
 
 #[tokio::test(start_paused = true)]
-async fn min_hold_keeps_the_key_and_not_the_caller() {
+async fn min_hold_keeps_the_key_but_not_the_caller() {
     let locks = LockManager::in_memory();
     let begun = Instant::now();
     nightly(&locks, SECOND).await.expect("free");
-    assert_eq!(begun.elapsed(), SECOND, "the caller went on at once");
-    assert!(nightly(&locks, SECOND).await.is_err(), "the key is kept");
+    assert_eq!(begun.elapsed(), SECOND, "the caller did not wait");
+    assert!(nightly(&locks, SECOND).await.is_err(), "the key stays");
     sleep(8 * SECOND).await;
     assert!(is_held(&locks, "cron").await);
     sleep(SECOND + Duration::from_millis(10)).await;
-    nightly(&locks, SECOND).await.expect("kept for long enough");
+    nightly(&locks, SECOND)
+        .await
+        .expect("the minimum hold is over");
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,7 +119,7 @@ async fn after_nightly(locks: &LockManager) -> Result<Instant, LockError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn min_hold_is_waited_for() {
+async fn waiter_waits_for_the_end_of_min_hold() {
     let locks = LockManager::in_memory();
     let begun = Instant::now();
     let late = async {
@@ -119,7 +128,7 @@ async fn min_hold_is_waited_for() {
     };
     let (first, next) = tokio::join!(nightly(&locks, SECOND), late);
     first.expect("free");
-    let passed = next.expect("within the wait").duration_since(begun);
+    let passed = next.expect("the wait is long enough").duration_since(begun);
     assert!((10 * SECOND..11 * SECOND).contains(&passed), "{passed:?}");
 }
 
@@ -134,9 +143,11 @@ async fn dropped(locks: &LockManager) -> Result<(), LockError> {
 }
 
 #[tokio::test]
-async fn min_hold_is_kept_by_a_server() {
+async fn min_hold_keeps_the_key_on_a_server() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.expect("it runs");
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is running");
     let begun = Instant::now();
     short(&locks).await.expect("free");
     let left = server.cli(&["PTTL", "lock:cron"]).integer();
@@ -146,10 +157,14 @@ async fn min_hold_is_kept_by_a_server() {
     let waited = begun.elapsed();
     assert!(waited >= Duration::from_millis(800), "{waited:?}");
     assert!(waited < 3 * SECOND, "{waited:?}");
-    waiting.expect("free by now").release().await.expect("held");
+    waiting
+        .expect("the lock is free")
+        .release()
+        .await
+        .expect("held");
 
     let running = tokio::time::timeout(SECOND / 10, dropped(&locks));
-    running.await.expect_err("it never ends");
+    running.await.expect_err("the function never returns");
     shut_down(&locks).await;
     let left = server.cli(&["PTTL", "lock:cron"]).integer();
     assert!((1..=800).contains(&left), "{left} ms are left");
@@ -171,7 +186,7 @@ async fn too_seldom_for_the_default(locks: &LockManager) -> Result<(), LockError
 }
 
 #[tokio::test]
-async fn a_ttl_of_the_manager_is_related_to_at_run_time() {
+async fn options_are_checked_against_the_default_ttl_at_run_time() {
     let locks = LockManager::in_memory();
     let answer = too_long_for_the_default(&locks).await;
     assert!(matches!(answer, Err(LockError::InvalidMinHold { .. })));
@@ -194,11 +209,11 @@ async fn goes_on(locks: &LockManager, other_holds: &AtomicBool) -> Result<u8, Lo
 }
 
 #[tokio::test(start_paused = true)]
-async fn on_lost_continue_runs_to_the_end() {
+async fn on_lost_continue_runs_the_body_to_its_end() {
     let locks = LockManager::in_memory();
     let other_holds = AtomicBool::new(false);
     let answer = goes_on(&locks, &other_holds).await;
-    // It asked for its own lock, which is an error inside its body, lost or not.
+    // The body requested its own lock, which is an error even if the lock is lost.
     assert!(
         matches!(answer, Err(LockError::WouldDeadlock { .. })),
         "{answer:?}"
@@ -224,7 +239,7 @@ async fn by_the_defaults(locks: &LockManager) -> Result<bool, LockError> {
 }
 
 #[tokio::test]
-async fn defaults_may_be_written() {
+async fn default_values_may_be_written() {
     let locks = LockManager::in_memory();
     assert!(by_the_defaults(&locks).await.expect("free"));
     assert!(!is_held(&locks, "job").await);
@@ -236,11 +251,13 @@ async fn in_the_background(locks: &LockManager) -> Result<u8, LockError> {
 }
 
 #[tokio::test]
-async fn release_background_releases() {
+async fn release_background_releases_the_lock() {
     let server = RedisServer::start();
     for locks in [
         LockManager::in_memory(),
-        LockManager::connect(&server.url()).await.expect("it runs"),
+        LockManager::connect(&server.url())
+            .await
+            .expect("the server is running"),
     ] {
         assert!(matches!(in_the_background(&locks).await, Ok(1)));
         becomes_free(&locks, "job").await;
@@ -267,7 +284,7 @@ async fn tagged_by(locks: &LockManager, name: &str, tag: &str) -> Result<bool, L
 }
 
 #[tokio::test]
-async fn hash_tag_stands_before_the_name() {
+async fn hash_tag_is_put_before_the_name() {
     let locks = LockManager::in_memory();
     let user = User { id: 5 };
     assert!(tagged(&locks, &user).await.expect("free"));
@@ -309,7 +326,7 @@ impl Regions {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_manager_may_be_chosen_by_the_call() {
+async fn manager_may_depend_on_the_arguments() {
     let regions = Regions {
         eu: LockManager::in_memory(),
         us: LockManager::in_memory(),
@@ -322,7 +339,7 @@ async fn the_manager_may_be_chosen_by_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dynamic_times_are_checked_at_the_call() {
+async fn dynamic_durations_are_checked_at_the_call() {
     let regions = |ttl| Regions {
         eu: LockManager::in_memory(),
         us: LockManager::in_memory(),
@@ -332,7 +349,7 @@ async fn dynamic_times_are_checked_at_the_call() {
     assert!(matches!(short, Err(LockError::InvalidTtl { ttl, .. }) if ttl.as_millis() == 99));
     let regions = regions(SECOND);
     let once = regions.by_match(1, Duration::ZERO).await;
-    assert!(once.expect("one attempt gets a free lock"));
+    assert!(once.expect("one attempt acquires a free lock"));
     let _guard = regions.eu.lock("order").acquire().await.expect("free");
     let begun = Instant::now();
     let once = regions.by_match(1, Duration::ZERO).await;
@@ -377,7 +394,7 @@ impl<C: Conf + Sync> Repo<C> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn times_may_be_constants_of_the_generics_of_an_impl() {
+async fn durations_may_be_constants_of_the_generics_of_an_impl() {
     let repo = Repo::<Brief>(LockManager::in_memory(), std::marker::PhantomData);
     assert_eq!(repo.of_the_impl().await.expect("free"), SECOND);
     let begun = Instant::now();

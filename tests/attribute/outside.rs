@@ -1,5 +1,4 @@
-//! A crate outside of this workspace, offline, with `lock-core` under another
-//! name.
+//! A crate outside of this workspace, without network access, with `lock-core` under another name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,7 +52,7 @@ struct Order {
 
 #[distributed_lock(name = "job", on_contended = skip, crate = ::locks)]
 async fn job() -> Result<Option<u8>, LockError> {
-    // The same lock again, which it holds.
+    // The body holds the same lock already.
     Ok(Box::pin(again()).await.err().map(|_| 1))
 }
 
@@ -64,7 +63,7 @@ async fn again() -> Result<(), LockError> {
 
 /// # Safety
 ///
-/// None needed: it is here for its signature.
+/// No handler is needed; the option is here for its signature.
 #[distributed_lock(name = "unsafe", crate = ::locks)]
 async unsafe fn careful(pointer: &u8) -> Result<u8, LockError> {
     let pointer: *const u8 = pointer;
@@ -82,7 +81,7 @@ async fn main() -> Result<(), LockError> {
 }
 "#;
 
-/// A fault that `cargo check` does not see: whether a generic constant fits is known only where
+/// An error that `cargo check` does not detect: the value of a generic constant is known only where
 /// the function is used.
 const FAULTY: &str = r#"
 use std::future::Future;
@@ -110,7 +109,8 @@ fn main() {
 }
 "#;
 
-/// Here the temporaries of a tail outlive the locals, as in all editions before 2024.
+/// Edition 2021: the temporaries of a tail expression outlive the locals, as in all editions before
+/// 2024.
 const DROPS: &str = r#"
 struct Tracked(&'static str);
 
@@ -144,7 +144,7 @@ async fn main() {
 }
 "#;
 
-/// Without `crate = ..`, which is to be asked for.
+/// Without `crate = ..`, so that the error text must suggest it.
 const UNNAMED: &str = r#"
 #[locks::distributed_lock(name = "x")]
 async fn f() -> Result<(), locks::LockError> {
@@ -158,13 +158,13 @@ struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left in a temporary folder does no harm.
+        // Files that remain in a temporary folder do no harm.
         drop(fs::remove_dir_all(&self.0));
     }
 }
 
 #[test]
-fn a_users_crate_compiles_and_runs() {
+fn crate_outside_of_the_workspace_compiles_and_runs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the workspace");
@@ -173,44 +173,41 @@ fn a_users_crate_compiles_and_runs() {
     fs::create_dir_all(folder.0.join("src")).expect("a folder");
     let manifest = MANIFEST
         .replace("ROOT_RUST_VERSION", env!("CARGO_PKG_RUST_VERSION"))
-        .replace("ROOT", root.to_str().expect("a path of text"));
+        .replace("ROOT", root.to_str().expect("the path is UTF-8"));
     fs::write(folder.0.join("Cargo.toml"), manifest).expect("written");
     fs::write(folder.0.join("src/main.rs"), PROGRAM).expect("written");
-    // The versions that the other tests run with, which are known to be there.
+    // The versions of the other tests, which are already downloaded.
     fs::copy(root.join("Cargo.lock"), folder.0.join("Cargo.lock")).expect("copied");
 
     let output = run(&folder);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{complaint}");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(said.trim(), "lock:shop:1:2 2 Some(1) 7", "{complaint}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(stdout.trim(), "lock:shop:1:2 2 Some(1) 7", "{stderr}");
 
     fs::write(folder.0.join("src/main.rs"), FAULTY).expect("written");
-    let complaint = run(&folder).stderr;
-    let complaint = String::from_utf8_lossy(&complaint);
-    assert!(
-        complaint.contains("`ttl` must be at least 100 ms"),
-        "{complaint}"
-    );
+    let stderr = run(&folder).stderr;
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert!(stderr.contains("`ttl` must be at least 100 ms"), "{stderr}");
 
     fs::write(folder.0.join("src/main.rs"), DROPS).expect("written");
     let output = run(&folder);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(said.trim(), "local tail local tail");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(stdout.trim(), "local tail local tail");
 
     fs::write(folder.0.join("src/main.rs"), UNNAMED).expect("written");
-    let complaint = run(&folder).stderr;
-    let complaint = String::from_utf8_lossy(&complaint);
+    let stderr = run(&folder).stderr;
+    let stderr = String::from_utf8_lossy(&stderr);
     assert!(
-        complaint.contains("`lock-core` is called `locks` in Cargo.toml; add `crate = ::locks`"),
-        "{complaint}"
+        stderr.contains("`lock-core` is called `locks` in Cargo.toml; add `crate = ::locks`"),
+        "{stderr}"
     );
 }
 
 fn run(folder: &Folder) -> Output {
     Command::new(env!("CARGO"))
         .args(["run", "--offline", "--quiet", "--target-dir"])
-        // Kept from run to run: the dependencies are compiled once.
+        // Kept between runs, so that the dependencies are compiled once.
         .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside"))
         .current_dir(&folder.0)
         .env_remove("DISTRIBUTED_LOCK_URL")

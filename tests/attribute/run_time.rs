@@ -1,4 +1,4 @@
-//! What is guaranteed of a call, when it runs.
+//! The guarantees of a call at run time.
 
 use std::time::Duration;
 
@@ -21,11 +21,14 @@ async fn frozen_at_its_end(locks: &LockManager, server: &RedisServer) -> Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_release_keeps_the_result_and_is_counted() {
+async fn failed_release_keeps_the_result_and_is_counted() {
     let server = RedisServer::start();
     let timeout = Duration::from_millis(300);
     let locks = LockManager::builder().command_timeout(timeout);
-    let locks = locks.connect(&server.url()).await.expect("it runs");
+    let locks = locks
+        .connect(&server.url())
+        .await
+        .expect("the server is running");
     let answer = robbed_at_its_end(&locks, &server).await;
     assert!(matches!(answer, Ok(1)), "{answer:?}");
     assert_eq!(locks.stats().releases_failed, 1);
@@ -36,21 +39,24 @@ async fn a_failed_release_keeps_the_result_and_is_counted() {
     server.cont();
     assert!(matches!(answer, Ok(1)), "{answer:?}");
     assert_eq!(locks.stats().releases_failed, 2);
-    // The acquire takes a moment, the release the command timeout.
+    // The acquire takes a moment, and the release takes the command timeout.
     assert!(took < timeout + SECOND, "{took:?}");
 }
 
 #[distributed_lock(name = "x", ttl = "100ms", renew = never, manager = locks)]
 async fn blocks(locks: &LockManager) -> Result<u8, LockError> {
-    // As a computation would: nothing sees the lease end before the body is done.
+    // Blocks like a computation: the task cannot notice the end of the lease before the body
+    // returns.
     std::thread::sleep(Duration::from_millis(200));
     Ok(1)
 }
 
 #[tokio::test]
-async fn a_body_that_finishes_keeps_its_result_though_the_lease_ran_out_unseen() {
+async fn finished_body_keeps_its_result_after_an_unnoticed_loss() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.expect("it runs");
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is running");
     let answer = blocks(&locks).await;
     assert!(matches!(answer, Ok(1)), "{answer:?}");
     assert_eq!(locks.stats().releases_failed, 1);
@@ -63,11 +69,14 @@ async fn takes_a_second(locks: &LockManager) -> Result<Instant, LockError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn branches_of_a_join_wait_for_each_other() {
+async fn branches_of_a_join_exclude_each_other() {
     let locks = LockManager::in_memory();
     let begun = Instant::now();
     let (one, two) = tokio::join!(takes_a_second(&locks), takes_a_second(&locks));
-    let after = |end: Result<Instant, LockError>| end.expect("its turn").duration_since(begun);
+    let after = |end: Result<Instant, LockError>| {
+        end.expect("each branch acquires the lock")
+            .duration_since(begun)
+    };
     assert_eq!((after(one), after(two)), (SECOND, 2 * SECOND));
 }
 
@@ -79,28 +88,28 @@ async fn spawns_itself(locks: LockManager) -> Result<bool, LockError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spawned_task_is_bounded_by_its_wait() {
+async fn spawned_task_times_out_after_its_wait() {
     let locks = LockManager::in_memory();
     assert!(spawns_itself(locks).await.expect("free"));
 }
 
 #[distributed_lock(name = "x", manager = locks)]
-async fn asks_in_all_ways(locks: &LockManager) -> Result<(), LockError> {
+async fn acquires_in_all_ways(locks: &LockManager) -> Result<(), LockError> {
     let at_once = locks.lock("x").acquire().await;
     assert!(matches!(at_once, Err(LockError::WouldDeadlock { .. })));
     let waiting = locks.lock("x").wait(60 * SECOND).acquire().await;
     assert!(matches!(waiting, Err(LockError::WouldDeadlock { .. })));
     assert!(locks.lock("x").try_acquire().await?.is_none());
-    // Another manager is another place: the same name is another lock there.
+    // A lock of another manager: the same name is a different lock there.
     drop(LockManager::in_memory().lock("x").acquire().await?);
     Ok(())
 }
 
 #[tokio::test]
-async fn the_same_lock_inside_its_body_is_an_error_at_once() {
+async fn acquiring_the_held_lock_in_the_body_fails_at_once() {
     let begun = std::time::Instant::now();
     let locks = LockManager::in_memory();
-    asks_in_all_ways(&locks).await.expect("free");
+    acquires_in_all_ways(&locks).await.expect("free");
     assert!(begun.elapsed() < SECOND);
 }
 
@@ -115,16 +124,18 @@ async fn in_background(locks: &LockManager) -> Result<(), LockError> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_is_two_commands() {
+async fn call_sends_two_commands() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.expect("it runs");
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is running");
     confirmed(&locks).await.expect("free");
     let monitor = server.monitor();
     for _ in 0..5 {
         confirmed(&locks).await.expect("free");
     }
     in_background(&locks).await.expect("free");
-    // What is released in the background was sent when this returns.
-    locks.shutdown().await.expect("nothing is left");
+    // Background releases have been sent when this returns.
+    locks.shutdown().await.expect("no cleanup is left");
     assert_eq!(monitor.stop().client_commands_about("two"), 12);
 }

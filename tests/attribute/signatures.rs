@@ -66,7 +66,7 @@ impl Shop {
 }
 
 #[tokio::test]
-async fn take_self_in_all_forms() {
+async fn method_may_take_any_form_of_self() {
     let mut shop = shop();
     assert!(shop.by_ref().await.expect("free"));
     assert_eq!(*shop.by_mut(3).await.expect("free"), 3);
@@ -115,7 +115,7 @@ async fn only_impl(locks: &LockManager, number: u8) -> impl Display + use<> {
 }
 
 #[tokio::test]
-async fn are_generic() {
+async fn function_may_be_generic() {
     let locks = LockManager::in_memory();
     let mut items = [1, 2, 3];
     assert_eq!(*generic(&locks, "k", &mut items, 4).await.expect("free"), 7);
@@ -151,7 +151,7 @@ async fn patterns(
 }
 
 #[tokio::test]
-async fn take_patterns() {
+async fn parameters_may_be_patterns() {
     let locks = LockManager::in_memory();
     let point = Point {
         x: 1,
@@ -164,7 +164,7 @@ async fn take_patterns() {
 trait Ship {
     fn ship(&self, locks: &LockManager) -> impl Future<Output = Result<u8, LockError>> + Send;
 
-    #[allow(async_fn_in_trait, reason = "nothing outside implements it")]
+    #[allow(async_fn_in_trait, reason = "no other crate implements the trait")]
     #[distributed_lock(name = "default", manager = locks)]
     async fn default(&self, locks: &LockManager) -> Result<u8, LockError> {
         Ok(1)
@@ -181,7 +181,7 @@ impl Ship for Van {
 }
 
 #[tokio::test]
-async fn implement_traits() {
+async fn method_may_implement_a_trait() {
     let locks = LockManager::in_memory();
     assert_eq!(Ship::ship(&Van(3), &locks).await.expect("free"), 3);
     assert_eq!(Van(3).default(&locks).await.expect("free"), 1);
@@ -194,7 +194,7 @@ trait BoxedShip {
 }
 
 impl BoxedShip for Van {
-    // What `#[async_trait]`, which is expanded first, makes of an `async fn`.
+    // The function that `#[async_trait]`, which expands first, generates from an `async fn`.
     #[distributed_lock(name = "van:{self.0}:{id}", manager = locks)]
     fn ship<'a>(
         &'a self,
@@ -215,7 +215,7 @@ impl BoxedShip for Van {
 }
 
 #[tokio::test]
-async fn are_what_async_trait_makes() {
+async fn function_may_be_generated_by_async_trait() {
     let locks = LockManager::in_memory();
     let ship: &dyn BoxedShip = &Van(3);
     assert_eq!(
@@ -253,19 +253,22 @@ locked!(whole unmade "made:{left}" LockManager::in_memory(), (left, right), { Ok
 locked!(item locks, async fn item(locks: &LockManager, id: u8) -> Result<u8, LockError> { Ok(id) });
 
 #[tokio::test]
-async fn are_made_by_macros() {
+async fn function_may_be_generated_by_a_macro() {
     let locks = LockManager::in_memory();
     assert_eq!(made(&locks, 6, 1, "abc").await.expect("free"), 4);
     assert_eq!(unmade((1, 2)).await.expect("free"), 3);
     assert_eq!(item(&locks, 8).await.expect("free"), 8);
 }
 
-/// Its documentation and attributes stay.
+/// The attribute keeps this documentation and the other attributes.
 #[must_use]
 #[distributed_lock(name = "inner", manager = locks, on_error = |_| 0)]
 #[cfg_attr(all(), inline)]
 pub(super) async fn attributes(locks: &LockManager) -> u8 {
-    #![allow(clippy::items_after_statements, reason = "to see that it is heeded")]
+    #![allow(
+        clippy::items_after_statements,
+        reason = "shows that the attribute keeps it"
+    )]
     let answer = 1;
     const fn same(answer: u8) -> u8 {
         answer
@@ -274,7 +277,7 @@ pub(super) async fn attributes(locks: &LockManager) -> u8 {
 }
 
 #[tokio::test]
-async fn have_attributes() {
+async fn function_keeps_its_attributes() {
     assert_eq!(attributes(&LockManager::in_memory()).await, 1);
 }
 
@@ -293,7 +296,7 @@ async fn shadows(
 }
 
 #[tokio::test]
-async fn may_use_the_names_that_the_expansion_uses() {
+async fn function_may_use_the_names_of_the_expansion() {
     let sum = shadows(&LockManager::in_memory(), 1, 2, 3, 4).await;
     assert_eq!(sum.expect("free"), 10);
 }
@@ -304,14 +307,14 @@ async fn never(locks: &LockManager) -> ! {
 }
 
 #[tokio::test]
-async fn may_never_return() {
+async fn function_may_never_return() {
     let locks = LockManager::in_memory();
     let running = tokio::time::timeout(Duration::from_millis(20), never(&locks));
     running.await.expect_err("never");
     becomes_free(&locks, "never").await;
 }
 
-#[allow(clippy::future_not_send, reason = "it is what the test is about")]
+#[allow(clippy::future_not_send, reason = "the test is about such a future")]
 #[distributed_lock(name = "local", manager = locks)]
 async fn not_send(locks: &LockManager, cell: &Cell<u8>) -> Result<(), LockError> {
     cell.set(1);
@@ -321,7 +324,7 @@ async fn not_send(locks: &LockManager, cell: &Cell<u8>) -> Result<(), LockError>
 }
 
 #[tokio::test]
-async fn need_not_be_send() {
+async fn future_need_not_be_send() {
     let cell = Cell::new(0);
     not_send(&LockManager::in_memory(), &cell)
         .await
@@ -334,7 +337,7 @@ const fn assert_send<T: Send>(future: T) -> T {
 }
 
 #[tokio::test]
-async fn are_send_when_the_body_is() {
+async fn future_is_send_if_the_body_is() {
     let locks = LockManager::in_memory();
     let shop = shop();
     assert_send(shop.by_ref()).await.expect("free");
@@ -363,7 +366,7 @@ async fn reexported(locks: &LockManager) -> Result<(), LockError> {
 }
 
 #[tokio::test]
-async fn find_a_renamed_crate() {
+async fn crate_option_names_a_renamed_crate() {
     renamed(&LockManager::in_memory()).await.expect("free");
     reexported(&LockManager::in_memory()).await.expect("free");
 }

@@ -12,26 +12,26 @@ use super::{connect_in, refusal, value};
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// What the clocks of others may differ by.
+/// The tolerated difference between the clocks of clients.
 const TOLERANCE: Duration = ms(100);
 
 async fn deadlines(url: &str) -> LockManager {
     connect_in(Dialect::DeadlineGetset, url).await
 }
 
-/// So many milliseconds from now, as others write it.
+/// Returns the value that other libraries write: a deadline this many milliseconds from now.
 fn deadline_in(millis: i128) -> String {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
     (i128::try_from(now).unwrap() + millis).to_string()
 }
 
-/// How far ahead the deadline in the key is.
+/// Returns how far in the future the deadline in the key is, in milliseconds.
 fn ahead(server: &RedisServer) -> i128 {
     value(server).parse::<i128>().unwrap() - deadline_in(0).parse::<i128>().unwrap()
 }
 
 #[tokio::test]
-async fn the_value_is_now_and_the_ttl_and_a_millisecond() {
+async fn acquired_value_is_the_deadline_plus_one_millisecond() {
     let server = RedisServer::start();
     let locks = deadlines(&server.url()).await;
     let held = locks.lock(NAME).acquire().await.unwrap();
@@ -42,7 +42,7 @@ async fn the_value_is_now_and_the_ttl_and_a_millisecond() {
     );
     let pttl = server.cli(&["PTTL", KEY]).integer();
     assert!((29_600..=30_150).contains(&pttl), "{pttl}");
-    // A lease ends earlier for its holder than for those whose clocks are ahead.
+    // The holder counts its lease as expired earlier than clients whose clocks are ahead.
     let native = ms(30_000 - 300 - 2);
     assert!(
         held.remaining() <= native - TOLERANCE,
@@ -52,15 +52,15 @@ async fn the_value_is_now_and_the_ttl_and_a_millisecond() {
     let before = value(&server);
     tokio::time::sleep(ms(5)).await;
     held.renew().await.unwrap();
-    assert!(value(&server) > before, "renewed by GETSET");
+    assert!(value(&server) > before, "the lock was renewed by GETSET");
     held.release().await.unwrap();
     assert!(!exists(&server, KEY));
 }
 
-/// A deadline that has passed is taken over by GETSET, one that has not, by a clock that is
-/// behind, is waited for.
+/// GETSET takes over a passed deadline. The client waits for a deadline that has not passed, even
+/// if the clock of its writer is behind.
 #[tokio::test]
-async fn a_deadline_that_has_passed_is_taken_over() {
+async fn acquire_takes_over_a_passed_deadline() {
     let server = RedisServer::start();
     let locks = deadlines(&server.url()).await;
     server.cli(&["SET", KEY, &deadline_in(-150)]);
@@ -76,13 +76,13 @@ async fn a_deadline_that_has_passed_is_taken_over() {
     held.release().await.unwrap();
 
     server.cli(&["SET", KEY, &deadline_in(400)]);
-    let asked = Instant::now();
+    let started = Instant::now();
     let error = refusal(&locks).await;
     assert!(error.is_contended(), "{error}");
     let tolerated = ms(400) + TOLERANCE;
     assert!(error.holder().unwrap().remaining().unwrap() <= ms(401));
     let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
-    let took = asked.elapsed();
+    let took = started.elapsed();
     assert!(
         took > tolerated - ms(20) && took < tolerated + SLACK,
         "{took:?}"
@@ -90,10 +90,11 @@ async fn a_deadline_that_has_passed_is_taken_over() {
     held.release().await.unwrap();
 }
 
-/// A loser of another client has moved the deadline: the winner's time is its own until then, but
-/// it can neither renew nor release, and says so. The lock goes with the loser's deadline.
+/// A losing contender of another library has moved the deadline. The winner keeps the lock until
+/// its own deadline. It can neither renew nor release, and reports that. The lock ends at the
+/// loser's deadline.
 #[tokio::test]
-async fn a_loser_s_getset_costs_the_winner_its_renewal() {
+async fn getset_of_another_client_makes_the_holder_lose_its_lock() {
     let server = RedisServer::start();
     let locks = deadlines(&server.url()).await;
     let held = locks.lock(NAME).acquire().await.unwrap();
@@ -112,9 +113,10 @@ async fn a_loser_s_getset_costs_the_winner_its_renewal() {
     held.unwrap().release().await.unwrap();
 }
 
-/// Our own losers read and replace in one script: the winner's deadline stays.
+/// This library reads and replaces the value in one script, so its losing contenders do not change
+/// the winner's deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn losers_of_ours_leave_the_winner_s_deadline_alone() {
+async fn failed_acquire_does_not_change_the_deadline() {
     let server = RedisServer::start();
     let mut managers = Vec::new();
     for _ in 0..8 {
@@ -122,22 +124,23 @@ async fn losers_of_ours_leave_the_winner_s_deadline_alone() {
     }
     for _ in 0..20 {
         server.cli(&["SET", KEY, &deadline_in(-150)]);
-        let mut asking = JoinSet::new();
+        let mut contenders = JoinSet::new();
         for locks in &managers {
-            asking.spawn(locks.lock(NAME).try_acquire());
+            contenders.spawn(locks.lock(NAME).try_acquire());
         }
-        let got = asking.join_all().await.into_iter();
-        let mut winners: Vec<_> = got.filter_map(Result::unwrap).collect();
-        let winner = winners.pop().expect("one of them got it");
-        assert!(winners.is_empty(), "two hold it");
+        let outcomes = contenders.join_all().await.into_iter();
+        let mut winners: Vec<_> = outcomes.filter_map(Result::unwrap).collect();
+        let winner = winners.pop().expect("one contender acquired the lock");
+        assert!(winners.is_empty(), "two contenders hold the lock");
         winner.renew().await.unwrap();
-        winner.release().await.expect("the value is its own");
+        winner.release().await.expect("the value is the winner's");
     }
 }
 
-/// The clocks are compared at connect, and for a lock in this dialect of another manager.
+/// The library compares the clocks at connect, and also for one lock in this dialect of another
+/// manager.
 #[tokio::test]
-async fn clocks_that_differ_are_refused() {
+async fn connect_and_acquire_refuse_differing_clocks() {
     let now = u64::try_from(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros()).unwrap();
     let clock = FrozenClock::at(now);
     let server = RedisServer::options().clock(&clock).start();
@@ -151,12 +154,12 @@ async fn clocks_that_differ_are_refused() {
         let builder = LockManager::builder().dialect(Dialect::DeadlineGetset);
         let connected = builder.connect(&server.url()).await;
         let native = connect(&server).await;
-        let asked = native
+        let acquired = native
             .lock(NAME)
             .dialect(Dialect::DeadlineGetset)
             .acquire()
             .await;
-        for error in [connected.err(), asked.err()] {
+        for error in [connected.err(), acquired.err()] {
             let Some(error) = error else {
                 assert!(!differ, "{micros}");
                 continue;
@@ -176,13 +179,13 @@ async fn clocks_that_differ_are_refused() {
     }
 }
 
-/// The value that stands there may be the next holder's, and read the same.
+/// The current value may belong to the next holder and be equal.
 #[tokio::test]
-async fn a_release_without_an_answer_is_not_sent_again() {
+async fn release_without_a_reply_is_not_retried() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = deadlines(&proxy.url()).await;
-    // The script is known, and a release is one command.
+    // The script is already loaded, and a release is one command.
     acquire_and_release(&locks).await;
     let held = locks.lock(NAME).ttl(TTL).acquire().await.unwrap();
     let written = value(&server);
@@ -192,23 +195,23 @@ async fn a_release_without_an_answer_is_not_sent_again() {
         panic!("{error}");
     };
     assert_eq!(error.kind(), BackendErrorKind::ReleaseUnconfirmed);
-    assert!(!exists(&server, KEY), "the first copy was carried out");
-    // Another client has it by now, until the very same moment.
+    assert!(!exists(&server, KEY), "the server executed the first copy");
+    // Another client holds the lock by now, with an equal deadline.
     server.cli(&["SET", KEY, &written]);
     let drained = tokio::time::timeout(TTL / 2, locks.shutdown()).await;
-    drained.expect("nothing is left to be done").unwrap();
+    drained.expect("no cleanup is left").unwrap();
     assert_eq!(value(&server), written);
 }
 
-/// An acquisition whose reply got lost has no owner, and costs the ttl.
+/// An acquisition whose reply was lost has no owner id, so its key stays for the ttl.
 #[tokio::test]
-async fn an_acquisition_without_an_answer_ends_by_itself() {
+async fn acquire_without_a_reply_ends_with_its_ttl() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = deadlines(&proxy.url()).await;
-    // The script is known, and a request is one command.
+    // The script is already loaded, and a request is one command.
     acquire_and_release(&locks).await;
-    let asked = Instant::now();
+    let started = Instant::now();
     proxy.lose_next(Lost::Reply, KEY);
     let held = locks
         .lock(NAME)
@@ -217,7 +220,7 @@ async fn an_acquisition_without_an_answer_ends_by_itself() {
         .acquire()
         .await
         .unwrap();
-    let took = asked.elapsed();
+    let took = started.elapsed();
     assert!(
         took >= TTL - ms(5) && took < TTL + TOLERANCE + SLACK,
         "{took:?}"

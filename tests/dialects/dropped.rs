@@ -22,12 +22,12 @@ async fn is_free(server: &RedisServer, what: &str, dialect: Dialect, polls: usiz
     );
 }
 
-/// Nothing is left, or, where a value names no owner, a lock that ends with its ttl.
+/// No key remains. Where the value names no owner, the lock ends with its ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_is_dropped_is_given_back() {
+async fn dropping_any_future_releases_the_lock() {
     for dialect in [&OWNERS[..], &[Dialect::DeadlineGetset]].concat() {
         let server = RedisServer::start();
-        // Nothing but a release is fast enough, unless only the ttl can be.
+        // Only a release is fast enough, except where only the ttl can end the lock.
         let ttl = if dialect.capabilities().cancels_unconfirmed {
             ms(60_000)
         } else {

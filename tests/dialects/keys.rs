@@ -1,4 +1,4 @@
-//! What stands in the key of a lock that is asked for in another dialect.
+//! The values that a request in another dialect finds in the key of a lock.
 
 use lock_core::{Dialect, LockError};
 use test_support::RedisServer;
@@ -12,7 +12,7 @@ const DEADLINE: &str = "4102444800000";
 /// In the year 2020.
 const PASSED: &str = "1577836800000";
 
-/// The errors of a request, with and without waiting; and the key stays as it is.
+/// Returns the error of a request, with and without `wait`; the key does not change.
 async fn acquire_error(dialect: Dialect, setup: &[&str]) -> LockError {
     let server = RedisServer::start();
     assert_eq!(server.cli(setup).error(), None, "{setup:?}");
@@ -28,14 +28,14 @@ async fn acquire_error(dialect: Dialect, setup: &[&str]) -> LockError {
     error
 }
 
-async fn is_foreign(dialect: Dialect, setup: &[&str], says: &[&str]) {
+async fn is_foreign(dialect: Dialect, setup: &[&str], parts: &[&str]) {
     let error = acquire_error(dialect, setup).await;
     assert!(
         matches!(error, LockError::ForeignKey { .. }),
         "{dialect}: {error}"
     );
     let text = error.to_string();
-    for part in says {
+    for part in parts {
         assert!(text.contains(part), "`{text}` does not say `{part}`");
     }
     assert!(text.contains("use another name or prefix"), "{text}");
@@ -50,36 +50,36 @@ async fn is_waited_for(dialect: Dialect, setup: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_deadline_is_no_owner() {
+async fn owner_dialect_refuses_a_deadline() {
     for dialect in OWNERS {
-        let says = ["deadline", "expects an owner", "never taken over"];
-        is_foreign(dialect, &["SET", KEY, DEADLINE], &says).await;
-        is_foreign(dialect, &["SET", KEY, DEADLINE, "PX", "60000"], &says).await;
-        // Its holder died long ago, and still only its own kind may take it over.
-        is_foreign(dialect, &["SET", KEY, PASSED], &says).await;
+        let parts = ["deadline", "expects an owner", "never taken over"];
+        is_foreign(dialect, &["SET", KEY, DEADLINE], &parts).await;
+        is_foreign(dialect, &["SET", KEY, DEADLINE, "PX", "60000"], &parts).await;
+        // Its holder died long ago, but only clients of the same dialect may take the lock over.
+        is_foreign(dialect, &["SET", KEY, PASSED], &parts).await;
     }
     is_foreign(Dialect::Native, &["SET", KEY, DEADLINE], &["deadline"]).await;
 }
 
-/// An owner may look like a time that has passed: some write the time at which they asked.
+/// An owner may look like a passed time: some libraries write the time of the request.
 #[tokio::test]
-async fn an_owner_may_be_a_time() {
+async fn owner_dialect_accepts_a_time_as_owner() {
     for dialect in [SET_NX_PX, Dialect::SetnxExpire, Dialect::Native] {
         is_waited_for(dialect, &["SET", KEY, PASSED, "PX", "60000"]).await;
     }
 }
 
 #[tokio::test]
-async fn an_owner_is_no_deadline() {
-    let says = ["the owner `me`", "expects a deadline", "never taken over"];
+async fn deadline_dialect_refuses_an_owner() {
+    let parts = ["the owner `me`", "expects a deadline", "never taken over"];
     let dialect = Dialect::DeadlineGetset;
-    is_foreign(dialect, &["SET", KEY, "me"], &says).await;
-    is_foreign(dialect, &["SET", KEY, "me", "PX", "60000"], &says).await;
+    is_foreign(dialect, &["SET", KEY, "me"], &parts).await;
+    is_foreign(dialect, &["SET", KEY, "me", "PX", "60000"], &parts).await;
     is_foreign(dialect, &["SET", KEY, "12", "PX", "60000"], &["`12`"]).await;
 }
 
 #[tokio::test]
-async fn other_types_are_no_lock() {
+async fn every_dialect_refuses_other_key_types() {
     for &dialect in Dialect::ALL {
         is_foreign(dialect, &["HSET", KEY, "id:1", "1"], &["hash", "Redisson"]).await;
     }
@@ -89,19 +89,19 @@ async fn other_types_are_no_lock() {
     }
 }
 
-/// Only the dialect in which that happens gives it an expiry.
+/// Only the dialect in which this can happen sets an expiry.
 #[tokio::test]
-async fn an_owner_without_expiry_is_left_alone() {
+async fn owner_without_expiry_is_not_changed() {
     for dialect in [SET_NX_PX, Dialect::LuaSetnxExpire, Dialect::Native] {
-        let says = ["`me` without an expiry", "SetnxExpire"];
-        is_foreign(dialect, &["SET", KEY, "me"], &says).await;
+        let parts = ["`me` without an expiry", "SetnxExpire"];
+        is_foreign(dialect, &["SET", KEY, "me"], &parts).await;
     }
 }
 
-/// Deadlines of this library have an expiry, so that the native dialect waits for them; and they
+/// Deadlines of this library have an expiry. So the native dialect waits for them, and they wait
 /// for native locks.
 #[tokio::test]
-async fn deadlines_of_ours_and_native_locks_respect_each_other() {
+async fn deadline_locks_and_native_locks_respect_each_other() {
     let server = RedisServer::start();
     let native = connect(&server).await;
     let deadlines = connect_in(Dialect::DeadlineGetset, &server.url()).await;

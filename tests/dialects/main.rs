@@ -1,6 +1,6 @@
-//! The dialects of other libraries on a real server: what they write, what they respect, and what
-//! happens when something breaks. That each keeps its part of the contracts of every backend is
-//! shown in `conformance`.
+//! The dialects of other libraries on a real server: what they write, which foreign locks they
+//! respect, and how they handle faults. The target `conformance` tests that each dialect fulfils
+//! the contract of every backend.
 
 use lock_core::{Dialect, LockError, LockManager};
 use test_support::RedisServer;
@@ -15,7 +15,7 @@ mod settings;
 mod transactions;
 mod trouble;
 
-/// Those whose value is an owner.
+/// The dialects whose value is an owner.
 const OWNERS: [Dialect; 4] = [
     Dialect::SetnxExpire,
     Dialect::LuaSetnxExpire,
@@ -29,12 +29,12 @@ async fn connect_in(dialect: Dialect, url: &str) -> LockManager {
     builder.connect(url).await.unwrap()
 }
 
-/// The value of the lock's key.
+/// Returns the value of the lock's key.
 fn value(server: &RedisServer) -> String {
     server.cli(&["GET", KEY]).text().to_owned()
 }
 
-/// The error of one attempt.
+/// Returns the error of one attempt.
 async fn refusal(locks: &LockManager) -> LockError {
     locks.lock(NAME).acquire().await.unwrap_err()
 }

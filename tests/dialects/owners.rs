@@ -13,11 +13,11 @@ use tokio::task::JoinSet;
 
 use super::{OWNERS, connect_in, refusal, value};
 
-/// The commands of one acquisition and its release, in order, without those that look.
+/// Returns the commands of one acquisition and its release, in order, without reads.
 async fn written(dialect: Dialect) -> Vec<String> {
     let server = RedisServer::start();
     let locks = connect_in(dialect, &server.url()).await;
-    // The scripts are known afterwards.
+    // The scripts are loaded afterwards.
     acquire_and_release(&locks).await;
     let monitor = server.monitor();
     let held = locks.lock(NAME).acquire().await.unwrap();
@@ -38,9 +38,9 @@ async fn written(dialect: Dialect) -> Vec<String> {
     writes.map(|command| line(&command.words)).collect()
 }
 
-/// What others do, command by command.
+/// The commands of the original library.
 #[tokio::test]
-async fn each_writes_what_its_scheme_says() {
+async fn each_dialect_sends_the_commands_of_its_library() {
     assert_eq!(
         written(Dialect::SetnxExpire).await,
         [
@@ -69,9 +69,9 @@ async fn each_writes_what_its_scheme_says() {
     );
 }
 
-/// Ownership is of the acquisition, whoever acquires.
+/// An owner identifies the acquisition, not the client.
 #[tokio::test]
-async fn no_two_acquisitions_write_the_same_owner() {
+async fn each_acquisition_writes_a_unique_owner() {
     let server = RedisServer::start();
     let mut owners = BTreeSet::new();
     for dialect in OWNERS {
@@ -84,9 +84,9 @@ async fn no_two_acquisitions_write_the_same_owner() {
     }
 }
 
-/// Whoever holds it, in whatever dialect, the others see it and say who it is.
+/// A lock that is held in any dialect is visible in all others, with its holder.
 #[tokio::test]
-async fn they_and_the_native_one_respect_each_other() {
+async fn owner_dialects_and_the_native_dialect_respect_each_other() {
     let server = RedisServer::start();
     let mut managers = Vec::new();
     for dialect in [&OWNERS[..], &[Dialect::Native]].concat() {
@@ -105,9 +105,9 @@ async fn they_and_the_native_one_respect_each_other() {
     }
 }
 
-/// All of them at once on one key: no update is lost, and each client gets turns.
+/// All dialects at once on one key: no update is lost, and each client gets turns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_mix_of_them_on_one_key_excludes() {
+async fn mixed_dialects_on_one_key_exclude_each_other() {
     const ROUNDS: u64 = 20;
     let server = RedisServer::start();
     let counter = Arc::new(AtomicU64::new(0));
@@ -138,44 +138,44 @@ async fn any_mix_of_them_on_one_key_excludes() {
     assert_eq!(counter.load(Ordering::Relaxed), 10 * ROUNDS);
 }
 
-/// The holder died between SETNX and EXPIRE: whoever comes next gives the key an expiry.
+/// The holder died between SETNX and EXPIRE: the next client gives the key an expiry.
 #[tokio::test]
-async fn a_key_that_was_left_without_expiry_is_repaired() {
+async fn key_without_expiry_is_repaired_by_the_next_acquire() {
     let server = RedisServer::start();
     let locks = connect_in(Dialect::SetnxExpire, &server.url()).await;
     let ttl = ms(500);
     server.cli(&["SETNX", KEY, "died"]);
-    let asked = Instant::now();
+    let started = Instant::now();
     let error = locks.lock(NAME).ttl(ttl).acquire().await.unwrap_err();
     assert!(matches!(error, LockError::Contended { .. }), "{error}");
     assert_eq!(error.holder().unwrap().label(), "died");
     let pttl = server.cli(&["PTTL", KEY]).integer();
     assert!((1..=500).contains(&pttl), "{pttl}");
     let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
-    let took = asked.elapsed();
+    let took = started.elapsed();
     assert!(took >= ttl - ms(2) && took < ttl + SLACK, "{took:?}");
     held.release().await.unwrap();
 
-    // One that has an expiry is not touched, however short or long.
+    // A key with an expiry is not changed, however short or long the expiry is.
     server.cli(&["SET", KEY, "lives", "PX", "60000"]);
     let error = locks.lock(NAME).ttl(ttl).acquire().await.unwrap_err();
     assert!(error.is_contended());
     assert!(server.cli(&["PTTL", KEY]).integer() > 50_000);
 }
 
-/// What fails between the two commands leaves no lock without a holder.
+/// A failure between the two commands leaves no lock without a holder.
 #[tokio::test]
-async fn an_expiry_that_does_not_arrive_costs_no_key() {
+async fn failed_expire_leaves_no_key() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_in(Dialect::SetnxExpire, &proxy.url()).await;
-    // A wait asks again, under the same owner.
+    // A waiter retries under the same owner.
     proxy.lose_next(Lost::Request, "30000");
     let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
     assert!(!proxy.is_armed());
     assert!(server.cli(&["PTTL", KEY]).integer() > 29_000);
     held.release().await.unwrap();
-    // A caller that goes away takes it back.
+    // A dropped caller cancels its acquisition.
     proxy.lose_next(Lost::Request, "30000");
     let request = locks.lock(NAME).wait(SOON);
     let acquiring = tokio::spawn(request.acquire());
@@ -186,9 +186,9 @@ async fn an_expiry_that_does_not_arrive_costs_no_key() {
     assert!(!exists(&server, KEY));
 }
 
-/// A command whose answer got lost was carried out once, and asking again finds that out.
+/// The server executed a command once although its reply was lost, and a retry detects that.
 #[tokio::test]
-async fn a_lost_answer_is_asked_for_again() {
+async fn lost_reply_is_resolved_by_a_retry() {
     for dialect in OWNERS {
         let server = RedisServer::start();
         let proxy = Proxy::in_front_of(&server);
@@ -207,9 +207,9 @@ async fn a_lost_answer_is_asked_for_again() {
     }
 }
 
-/// Only the owner renews and releases, and learns when it is not the owner any more.
+/// Only the owner renews and releases. The holder learns when it is no longer the owner.
 #[tokio::test]
-async fn what_was_taken_away_is_lost() {
+async fn changed_owner_loses_the_lock() {
     for dialect in OWNERS {
         let server = RedisServer::start();
         let locks = connect_in(dialect, &server.url()).await;
@@ -236,9 +236,9 @@ async fn what_was_taken_away_is_lost() {
     }
 }
 
-/// Many look by themselves, but not all the time, and not in step.
+/// Many waiters poll independently, within the set interval, and not in step.
 #[tokio::test]
-async fn those_who_wait_look_at_the_pace_that_was_set() {
+async fn waiters_poll_at_the_retry_interval() {
     let server = RedisServer::start();
     let builder = LockManager::builder().dialect(SET_NX_PX);
     let locks = builder.retry_interval(ms(40)).connect(&server.url()).await;
@@ -249,20 +249,21 @@ async fn those_who_wait_look_at_the_pace_that_was_set() {
     let monitor = server.monitor();
     tokio::time::sleep(ms(1_000)).await;
     let recording = monitor.stop();
-    let asked = recording
+    let polls = recording
         .from_clients()
         .filter(|command| command.name() == "SET");
-    // Between 30 and 40 ms apart; a busy machine makes fewer.
-    let asked = asked.count();
-    assert!((8..=36).contains(&asked), "{asked}");
+    // Between 30 and 40 ms apart; a busy machine polls less often.
+    let polls = polls.count();
+    assert!((8..=36).contains(&polls), "{polls}");
     held.release().await.unwrap();
     let held = tokio::time::timeout(SLACK, waiting).await.unwrap();
     held.unwrap().unwrap().release().await.unwrap();
 }
 
-/// A user without the right to run scripts gets an error that says so, unless the dialect has none.
+/// A user without the right to run scripts gets an error that says so, except in the dialect
+/// without scripts.
 #[tokio::test]
-async fn only_transactions_do_without_scripts() {
+async fn only_the_transaction_dialect_needs_no_scripts() {
     let server = RedisServer::start();
     server.cli(&[
         "ACL",
@@ -286,7 +287,7 @@ async fn only_transactions_do_without_scripts() {
 
     let monitor = server.monitor();
     let locks = connect_in(WATCH_MULTI, &url).await;
-    // The first one's lock ends with its ttl.
+    // The first caller's lock ends with its ttl.
     let held = locks
         .lock(NAME)
         .wait(SOON)
@@ -295,7 +296,7 @@ async fn only_transactions_do_without_scripts() {
         .await
         .unwrap();
     tokio::time::sleep(ms(900)).await;
-    assert!(!held.is_lost(), "it is renewed");
+    assert!(!held.is_lost(), "the lock is renewed");
     assert!(refusal(&locks).await.is_contended());
     held.release().await.unwrap();
     assert!(!exists(&server, KEY));

@@ -1,4 +1,4 @@
-//! Which dialect is spoken, and what it cannot do.
+//! The choice of the dialect, and the limits of each dialect.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn reason(error: LockError) -> (Dialect, InvalidDialectReason) {
 }
 
 #[tokio::test]
-async fn one_lock_may_be_in_another_dialect_than_its_manager_s() {
+async fn request_dialect_overrides_the_manager_dialect() {
     let server = RedisServer::start();
     let native = connect(&server).await;
     let others = connect_in(SET_NX_PX, &server.url()).await;
@@ -49,7 +49,7 @@ async fn annotated(locks: &LockManager, server: &RedisServer) -> Result<String, 
 }
 
 #[tokio::test]
-async fn the_attribute_speaks_its_manager_s() {
+async fn attribute_uses_the_dialect_of_its_manager() {
     let server = RedisServer::start();
     let locks = connect_in(SET_NX_PX, &server.url()).await;
     let owner = annotated(&locks, &server).await.unwrap();
@@ -60,9 +60,9 @@ async fn the_attribute_speaks_its_manager_s() {
     assert!(!exists(&server, KEY));
 }
 
-/// The documentation names all rights that are needed.
+/// The documentation names all required rights.
 #[tokio::test]
-async fn the_rights_that_are_named_are_enough() {
+async fn documented_rights_are_sufficient() {
     let page = include_str!("../../lock-core/docs/dialects.md");
     for &dialect in Dialect::ALL {
         let row = format!("| `{dialect}` | `+");
@@ -90,7 +90,7 @@ async fn the_rights_that_are_named_are_enough() {
             "{dialect}: {error}"
         );
         server.cli(&["DEL", KEY]);
-        // Repair, waiting and errors: each needs its rights.
+        // Repair, waiting and errors: each needs its own rights.
         server.cli(&["SET", KEY, "1577836800000", "PX", "100"]);
         let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
         held.release().await.unwrap();
@@ -102,9 +102,9 @@ async fn the_rights_that_are_named_are_enough() {
     }
 }
 
-/// A keeper renews what it holds, whatever it is written in.
+/// The background worker renews all held locks, in any dialect.
 #[tokio::test]
-async fn locks_of_all_dialects_are_renewed_side_by_side() {
+async fn one_worker_renews_locks_of_all_dialects() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let ttl = Duration::from_secs(1);
@@ -124,7 +124,7 @@ async fn locks_of_all_dialects_are_renewed_side_by_side() {
 }
 
 #[tokio::test]
-async fn a_ttl_that_does_not_fit_is_refused() {
+async fn ttl_that_the_dialect_cannot_express_is_refused() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let seconds = locks.lock(NAME).dialect(Dialect::LuaSetnxExpire);
@@ -149,7 +149,7 @@ async fn a_ttl_that_does_not_fit_is_refused() {
 }
 
 #[tokio::test]
-async fn locks_in_memory_have_no_dialect() {
+async fn in_memory_manager_refuses_other_dialects() {
     let builder = LockManager::builder().dialect(SET_NX_PX);
     let connected = builder.clone().connect("memory://").await;
     let request = LockManager::in_memory().lock(NAME).dialect(SET_NX_PX);
@@ -166,20 +166,23 @@ async fn locks_in_memory_have_no_dialect() {
     }
 }
 
-/// The key is kept, not the caller, in every dialect.
+/// The key stays, but the caller does not wait, in every dialect.
 #[tokio::test]
-async fn a_shortest_hold_keeps_the_key() {
+async fn min_hold_keeps_the_key_but_not_the_caller() {
     for &dialect in Dialect::ALL {
         let server = RedisServer::start();
         let locks = connect_in(dialect, &server.url()).await;
         let shortest = ms(400);
-        let asked = Instant::now();
+        let started = Instant::now();
         let held = locks.lock(NAME).min_hold(shortest).acquire().await.unwrap();
         held.release().await.unwrap();
-        assert!(asked.elapsed() < shortest, "{dialect}: the caller was kept");
+        assert!(
+            started.elapsed() < shortest,
+            "{dialect}: the caller had to wait"
+        );
         assert!(refusal(&locks).await.is_contended(), "{dialect}");
         let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
-        let took = asked.elapsed();
+        let took = started.elapsed();
         assert!(took > shortest - ms(20), "{dialect}: {took:?}");
         assert!(took < shortest + SLACK, "{dialect}: {took:?}");
         next.release().await.unwrap();
@@ -187,9 +190,9 @@ async fn a_shortest_hold_keeps_the_key() {
     }
 }
 
-/// Where a lease is not renewed, it ends for its holder before it does on the server.
+/// A lease without renewal ends for its holder before it ends on the server.
 #[tokio::test]
-async fn a_lease_ends_for_its_holder_first() {
+async fn unrenewed_lease_ends_for_its_holder_before_the_server() {
     for &dialect in Dialect::ALL {
         let server = RedisServer::start();
         let locks = connect_in(dialect, &server.url()).await;
@@ -198,7 +201,7 @@ async fn a_lease_ends_for_its_holder_first() {
         let held = request.acquire().await.unwrap();
         held.lost().await;
         let left = server.cli(&["PTTL", KEY]).integer();
-        assert!(left > 0, "{dialect}: it was reported {left} ms late");
+        assert!(left > 0, "{dialect}: the loss was reported {left} ms late");
         assert!(refusal(&locks).await.is_contended(), "{dialect}");
     }
 }

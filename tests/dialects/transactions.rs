@@ -1,4 +1,4 @@
-//! Release and renewal by WATCH and MULTI.
+//! Release and renewal with WATCH and MULTI.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,13 +10,13 @@ use tokio::task::JoinSet;
 
 use super::connect_in;
 
-/// Another client touches the key between the look and the change, and takes nothing away: the
-/// transaction is done again until it comes through.
+/// Another client touches the key between the read and the write, and removes nothing. The library
+/// repeats the transaction until it succeeds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_that_is_no_loss_is_outlived() {
+async fn concurrent_change_without_loss_is_retried() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    // The touches of a neighbour without delay come in between, whenever the transaction begins.
+    // A neighbour that touches the key without a pause disturbs every transaction.
     proxy.delay_round_trip(ms(4));
     let locks = connect_in(WATCH_MULTI, &proxy.url()).await;
     let touching = AtomicBool::new(true);
@@ -26,7 +26,7 @@ async fn a_change_that_is_no_loss_is_outlived() {
             let mut touches = 0_u32;
             while touching.load(Ordering::Relaxed) {
                 neighbour.call(&["PEXPIRE", KEY, "60000"]).unwrap();
-                // A pause now and then, in which a transaction comes through.
+                // An occasional pause lets a transaction succeed.
                 touches += 1;
                 let pause = if touches.is_multiple_of(8) { 9 } else { 1 };
                 std::thread::sleep(ms(pause));
@@ -51,18 +51,20 @@ async fn a_change_that_is_no_loss_is_outlived() {
         let tries = tries.count();
         assert!(
             tries > 20,
-            "{tries} transactions for 20 changes: none was disturbed"
+            "{tries} transactions for 20 changes: no transaction was disturbed"
         );
     });
 }
 
-/// The key is taken between the look and the change: that is a loss, and the new owner keeps it.
+/// The key changes its owner between the read and the write: that is a loss, and the new owner
+/// keeps the key.
 #[tokio::test]
-async fn a_change_that_is_a_loss_is_told() {
+async fn concurrent_change_of_the_owner_is_reported_as_loss() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_in(WATCH_MULTI, &proxy.url()).await;
-    // The connection of the transactions is made by the first of them, after that of the locks.
+    // The first transaction opens the connection of the transactions, after the connection of the
+    // locks.
     acquire_and_release(&locks).await;
     let transactions = proxy.accepted() - 1;
     let held = locks.lock(NAME).acquire().await.unwrap();
@@ -86,12 +88,15 @@ async fn a_change_that_is_a_loss_is_told() {
         .from_clients()
         .filter(|c| c.name() == "EXEC")
         .count();
-    assert_eq!(tries, 2, "one was sent before it knew, and did nothing");
+    assert_eq!(
+        tries, 2,
+        "one transaction was sent before the loss was known, and had no effect"
+    );
 }
 
-/// Transactions take turns on their connection, and their callers go away in the middle.
+/// Transactions share one connection in turn, and some callers are dropped in the middle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_at_once_do_not_get_into_each_other_s_way() {
+async fn concurrent_transactions_do_not_disturb_each_other() {
     let server = RedisServer::start();
     let locks = connect_in(WATCH_MULTI, &server.url()).await;
     for round in 0..10 {

@@ -1,4 +1,4 @@
-//! Faults of dialects that an attack on them found.
+//! Regression tests for faults that an adversarial review of the dialects found.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -24,16 +24,16 @@ fn kind(error: &LockError) -> Option<BackendErrorKind> {
     }
 }
 
-/// Owners need not be text, nor short.
+/// Owners may be binary and long.
 #[tokio::test]
-async fn any_owner_that_was_left_without_expiry_is_repaired() {
+async fn binary_or_long_owner_without_expiry_is_repaired() {
     let long = "x".repeat(1_000_000).into_bytes();
     for owner in [&b"\xac\xed\x00\x05t\x00\x02me"[..], &long[..], b""] {
         let server = RedisServer::start();
         let locks = connect_in(Dialect::SetnxExpire, &server.url()).await;
         server.cli(&[b"SETNX", KEY.as_bytes(), owner]);
-        let asked = locks.lock(NAME).ttl(ms(300)).wait(SOON / 4).acquire().await;
-        asked.unwrap().release().await.unwrap();
+        let acquired = locks.lock(NAME).ttl(ms(300)).wait(SOON / 4).acquire().await;
+        acquired.unwrap().release().await.unwrap();
     }
 }
 
@@ -46,9 +46,9 @@ fn user(server: &RedisServer, rights: &[&str]) -> String {
     format!("redis://app:pass@{}", server.address())
 }
 
-/// A right that is missing is not a lock that is lost, nor a key of another kind.
+/// A missing right is neither a lost lock nor a foreign key.
 #[tokio::test]
-async fn a_missing_right_is_said_to_be_one() {
+async fn missing_right_is_reported_as_such() {
     for dialect in [SET_NX_PX, Dialect::LuaSetnxExpire, Dialect::DeadlineGetset] {
         let server = RedisServer::start();
         let url = user(&server, &[]);
@@ -78,9 +78,9 @@ async fn a_missing_right_is_said_to_be_one() {
     }
 }
 
-/// Without the right to set the expiry by script there is no lock, and no key for ever.
+/// Without the right to set the expiry by script there is no lock and no key without an expiry.
 #[tokio::test]
-async fn a_key_is_not_left_for_ever_where_scripts_are_denied() {
+async fn acquire_without_script_rights_leaves_no_key() {
     let server = RedisServer::start();
     let url = user(&server, &["-@scripting"]);
     let locks = connect_in(Dialect::SetnxExpire, &url).await;
@@ -95,9 +95,9 @@ async fn a_key_is_not_left_for_ever_where_scripts_are_denied() {
     );
 }
 
-/// The expiry cannot be set, nor the key taken back, for longer than the ttl.
+/// Neither the expiry nor the cancel reaches the server for longer than the ttl.
 #[tokio::test]
-async fn a_key_is_not_left_for_ever_after_a_long_outage() {
+async fn acquire_before_a_long_outage_leaves_no_key() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let builder = LockManager::builder().dialect(Dialect::SetnxExpire);
@@ -106,14 +106,14 @@ async fn a_key_is_not_left_for_ever_after_a_long_outage() {
         .connect(&proxy.url())
         .await
         .unwrap();
-    // The answer to SETNX is here after 60 ms, and the expiry on its way until 120.
+    // The reply to SETNX arrives after 60 ms, and the expiry is in flight until 120 ms.
     proxy.delay(Direction::ToServer, ms(60));
-    let asking = tokio::spawn(locks.lock(NAME).ttl(ms(300)).acquire());
+    let waiter = tokio::spawn(locks.lock(NAME).ttl(ms(300)).acquire());
     eventually_async(SOON, async || exists(&server, KEY)).await;
     tokio::time::sleep(ms(20)).await;
     proxy.cut_all();
     proxy.refuse();
-    asking.await.unwrap().unwrap_err();
+    waiter.await.unwrap().unwrap_err();
     tokio::time::sleep(ms(1_500)).await;
     proxy.forward();
     shut_down(&locks).await;
@@ -127,7 +127,7 @@ async fn a_key_is_not_left_for_ever_after_a_long_outage() {
 
 /// Renewals of one lock on three connections, which arrive in any order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewals_that_cross_lose_nothing() {
+async fn reordered_renewals_do_not_lose_the_lock() {
     const RENEWALS: usize = 100;
     async fn renew(held: &LockGuard) {
         for _ in 0..RENEWALS {
@@ -155,9 +155,9 @@ async fn renewals_that_cross_lose_nothing() {
     }
 }
 
-/// A server that refused a release has not carried it out.
+/// A server that refused a release has not executed it.
 #[tokio::test]
-async fn a_release_that_was_refused_is_sent_again() {
+async fn refused_release_is_retried() {
     let server = RedisServer::start();
     let locks = connect_in(Dialect::DeadlineGetset, &server.url()).await;
     let held = locks.lock(NAME).ttl(TTL * 20).acquire().await.unwrap();
@@ -176,7 +176,7 @@ async fn a_release_that_was_refused_is_sent_again() {
 
 /// A release that cannot be confirmed does not delay the shutdown.
 #[tokio::test]
-async fn an_unsettled_release_does_not_hold_up_a_shutdown() {
+async fn unconfirmed_release_does_not_delay_the_shutdown() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_in(Dialect::DeadlineGetset, &proxy.url()).await;
@@ -193,24 +193,25 @@ async fn an_unsettled_release_does_not_hold_up_a_shutdown() {
         "{error}"
     );
     let drained = tokio::time::timeout(SOON / 4, locks.shutdown()).await;
-    drained.expect("nothing can be done any more").unwrap();
+    drained.expect("no cleanup is possible").unwrap();
 }
 
-/// An owner that is the time at which it asked, with the expiry of its lock.
+/// The owner is the time of the request, and the key has an expiry.
 #[tokio::test]
-async fn an_owner_that_is_a_time_is_never_taken_over() {
+async fn owner_that_is_a_time_is_never_taken_over() {
     let server = RedisServer::start();
     let locks = connect_in(Dialect::DeadlineGetset, &server.url()).await;
     server.cli(&["SET", KEY, &deadline_in(-150), "NX", "PX", "60000"]);
-    let asked = locks.lock(NAME).acquire().await;
-    assert!(asked.is_err(), "two hold it");
-    let error = asked.unwrap_err();
+    let second = locks.lock(NAME).acquire().await;
+    assert!(second.is_err(), "two clients hold the lock");
+    let error = second.unwrap_err();
     assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
 }
 
-/// A client whose clock is 80 ms behind the server's, which is tolerated, holds it for 40 ms yet.
+/// The holder's clock is 80 ms behind the server's, which is tolerated. It keeps the lock for
+/// another 40 ms.
 #[tokio::test]
-async fn a_holder_whose_clock_is_behind_is_borne() {
+async fn holder_with_a_tolerated_slow_clock_keeps_its_lock() {
     let server = RedisServer::start();
     let locks = connect_in(Dialect::DeadlineGetset, &server.url()).await;
     server.cli(&["SET", KEY, &deadline_in(-40)]);
@@ -218,9 +219,9 @@ async fn a_holder_whose_clock_is_behind_is_borne() {
     assert!(error.is_contended(), "{error}");
 }
 
-/// A client touches one key all the time: the other locks are renewed.
+/// A client touches one key all the time; the other locks are still renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_is_touched_all_the_time_costs_no_other() {
+async fn constantly_touched_key_does_not_delay_other_renewals() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     proxy.delay_round_trip(ms(6));
@@ -245,17 +246,18 @@ async fn a_key_that_is_touched_all_the_time_costs_no_other() {
         others.iter().filter(|held| held.is_lost()).count()
     });
     drop(hot);
-    assert_eq!(lost, 0, "of 3 that no client touched");
+    assert_eq!(lost, 0, "of 3 locks whose keys no client touched");
 }
 
-/// The connection of the transactions hangs: native locks are renewed.
+/// The connection of the transactions hangs; native locks are still renewed.
 #[tokio::test]
-async fn trouble_with_transactions_costs_no_native_lock() {
+async fn hanging_transactions_do_not_delay_native_renewals() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_in(Dialect::Native, &proxy.url()).await;
     let ttl = ms(900);
-    // The keeper's connections: the first lock makes the one, the second the other.
+    // The background worker's connections: the first lock opens one, the second lock opens the
+    // other.
     let native = locks.lock("native").ttl(ttl).acquire().await.unwrap();
     tokio::time::sleep(ms(400)).await;
     let before = proxy.accepted();
@@ -273,12 +275,12 @@ async fn trouble_with_transactions_costs_no_native_lock() {
     native.renew().await.unwrap();
     proxy.mute(before, Direction::ToClient);
     tokio::time::sleep(ttl * 2).await;
-    assert!(!native.is_lost(), "its renewals were answered");
+    assert!(!native.is_lost(), "the server replied to its renewals");
 }
 
-/// A renewal that was overtaken by the release does not lengthen what the release left.
+/// The release overtakes a renewal. The renewal does not extend the remaining minimum hold.
 #[tokio::test]
-async fn a_late_renewal_does_not_lengthen_the_shortest_hold() {
+async fn late_renewal_does_not_extend_min_hold() {
     for dialect in [
         Dialect::Native,
         SET_NX_PX,
@@ -298,7 +300,7 @@ async fn a_late_renewal_does_not_lengthen_the_shortest_hold() {
             .min_hold(ms(1_000));
         let held = request.acquire().await.unwrap();
         let before = proxy.accepted();
-        // The keeper's, made by its first renewal.
+        // The background worker's connection, opened by its first renewal.
         eventually_async(SOON, async || proxy.accepted() > before).await;
         tokio::time::sleep(ms(100)).await;
         for number in before..proxy.accepted() {
@@ -315,25 +317,24 @@ async fn a_late_renewal_does_not_lengthen_the_shortest_hold() {
     }
 }
 
-/// The key of another type goes while it is asked for its type.
+/// A key of another type disappears while its type is requested.
 #[tokio::test]
-async fn a_key_that_goes_while_it_is_looked_at_is_free() {
+async fn key_that_disappears_during_the_type_check_is_free() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_in(SET_NX_PX, &proxy.url()).await;
     server.cli(&["RPUSH", KEY, "x"]);
     proxy.hold(0, Direction::ToClient);
-    let asking = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+    let waiter = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
     tokio::time::sleep(SLACK).await;
     server.cli(&["DEL", KEY]);
     proxy.resume(0);
-    asking.await.unwrap().unwrap().release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// The server closes idle connections; a release that was never executed is sent
-/// again.
+/// The server closes idle connections; a release that was never executed is sent again.
 #[tokio::test]
-async fn a_connection_that_was_idle_costs_no_ttl() {
+async fn release_over_a_closed_idle_connection_is_retried() {
     for &dialect in Dialect::ALL {
         let server = RedisServer::start();
         let proxy = Proxy::in_front_of(&server);
@@ -347,9 +348,10 @@ async fn a_connection_that_was_idle_costs_no_ttl() {
     }
 }
 
-/// What is held is renewed, released and kept, also by a server that takes no more writes.
+/// A held lock is renewed, released and kept for its minimum hold, even by a server that refuses
+/// new writes.
 #[tokio::test]
-async fn a_server_without_memory_renews_and_releases() {
+async fn server_without_memory_renews_and_releases() {
     for &dialect in Dialect::ALL {
         let server = RedisServer::start();
         let locks = connect_in(dialect, &server.url()).await;
@@ -362,7 +364,7 @@ async fn a_server_without_memory_renews_and_releases() {
             .unwrap();
         server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
         if dialect == WATCH_MULTI {
-            // It queues no command: the page says so.
+            // This server queues no command; the guide says so.
             let error = held.renew().await.unwrap_err();
             assert_eq!(kind(&error), Some(BackendErrorKind::OutOfMemory), "{error}");
             server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -385,9 +387,9 @@ async fn a_server_without_memory_renews_and_releases() {
     }
 }
 
-/// The last step of the way from deadlines to the native lock.
+/// The last step of the migration from deadlines to the native lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deadlines_of_ours_and_native_locks_exclude_each_other() {
+async fn deadline_locks_and_native_locks_exclude_each_other() {
     let server = RedisServer::start();
     let inside = std::sync::Arc::new(AtomicBool::new(false));
     let mut tasks = tokio::task::JoinSet::new();
@@ -403,11 +405,14 @@ async fn deadlines_of_ours_and_native_locks_exclude_each_other() {
                 for round in 0..15 {
                     let request = locks.lock(NAME).ttl(TTL).wait(SOON);
                     let held = request.renew(Renew::Never).acquire().await.unwrap();
-                    assert!(!inside.swap(true, Ordering::SeqCst), "two hold it");
+                    assert!(
+                        !inside.swap(true, Ordering::SeqCst),
+                        "two clients hold the lock"
+                    );
                     tokio::time::sleep(ms(2)).await;
                     inside.store(false, Ordering::SeqCst);
                     if round == task * 4 {
-                        // It dies, as far as others see.
+                        // From the view of other clients the holder dies here.
                         std::mem::forget(held);
                     } else {
                         held.release().await.unwrap();

@@ -1,1 +1,1 @@
-//! Nothing: the package is its tests.
+//! An empty library: the package contains only tests.

@@ -1,4 +1,4 @@
-//! The eight checks: pure functions from a record to what must not be in it.
+//! The eight checks: pure functions from a record to its violations.
 
 mod exclusion;
 mod losses;
@@ -21,37 +21,37 @@ use exclusion::overlaps;
 
 pub use registers::{Register, lost_updates};
 
-/// What a waiter needs to find its way back after a fault: one command timeout and a back-off.
+/// The time that a waiter needs to reconnect after a fault: one command timeout and one backoff.
 const RECOVERY: Duration = Duration::from_millis(1_500);
 
-/// How much later than promised a client may hear: threads of a busy machine wake up late.
+/// How much later than promised a client may be notified: threads of a busy machine wake up late.
 pub const LATE: Duration = Duration::from_millis(250);
 
-/// What is checked.
+/// A property of a record that is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
-    /// No two holders of a lock took it to be valid at once.
+    /// No two holders of a lock believed at the same time that it is valid.
     Exclusion,
-    /// Tokens of a lock are unique, and grow from each grant to all that were asked for later. In
-    /// dialects without tokens: no holder got one.
+    /// Fencing tokens of a lock are unique. Each grant has a higher token than all acquisitions
+    /// that began before it. In dialects without tokens: no holder received one.
     Tokens,
-    /// The resource took nothing from a holder after it had seen a later one.
+    /// The resource accepted nothing from a holder after it had seen a later holder.
     Stale,
-    /// The fenced counter is as high as the number of its accepted updates. In dialects without
-    /// tokens nothing fences it.
+    /// The fenced counter equals the number of its accepted updates. In dialects without tokens
+    /// nothing fences it.
     Counter,
     /// Each loss is reported within 250 ms after the deadline, and each loss has a cause.
     Loss,
     /// No waiter waited longer than the poll cap while the lock was free.
     Idle,
-    /// No waiter waited longer than its wait and 250 ms.
+    /// No waiter waited longer than its `wait` plus 250 ms.
     Wait,
-    /// No key outlived the last client and its ttl.
+    /// No key outlived the last client by more than its ttl.
     Survivor,
 }
 
 impl Check {
-    /// All of them, in the order of their numbers.
+    /// All checks, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::Exclusion,
         Self::Tokens,
@@ -63,23 +63,23 @@ impl Check {
         Self::Survivor,
     ];
 
-    /// Whether a dialect promises anything of that.
+    /// Returns whether a dialect with these capabilities promises the property.
     pub fn applies(self, able: Capabilities) -> bool {
         able.fencing_token || self != Self::Stale
     }
 
-    /// For the report.
+    /// Returns the title for the report.
     pub fn title(self, able: Capabilities) -> &'static str {
         match self {
             Self::Exclusion => "no overlap of validity",
             Self::Tokens if able.fencing_token => "tokens unique and increasing",
-            Self::Tokens => "no token where there is none",
+            Self::Tokens => "no token in a dialect without tokens",
             Self::Stale => "no stale write accepted",
             Self::Counter if able.fencing_token => "fenced counter = accepted writes",
             Self::Counter => "counter = accepted writes",
             Self::Loss => "loss reported by the deadline + 250 ms, none without a cause",
             Self::Idle => "no waiter idle while the lock is free",
-            Self::Wait => "no wait longer than asked + 250 ms",
+            Self::Wait => "no wait longer than `wait` + 250 ms",
             Self::Survivor => "no key outlives its ttl",
         }
     }
@@ -101,20 +101,20 @@ impl Check {
     }
 }
 
-/// Something that must not be.
+/// A violation of a checked property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which check found it.
+    /// The check that found the violation.
     pub check: Check,
     /// The lock.
     pub key: String,
-    /// When it began.
+    /// When the violation began.
     pub from: Nanos,
-    /// When it ended.
+    /// When the violation ended.
     pub to: Nanos,
-    /// What is wrong.
+    /// A description of the violation.
     pub text: String,
-    /// Whether a guarantee was broken, or the fault is outside of the guarantees.
+    /// Whether a guarantee was broken, or the guarantees do not cover the fault.
     pub assumption: Assumption,
 }
 
@@ -138,14 +138,14 @@ impl Violation {
     }
 }
 
-/// Everything that the eight checks find in a sorted record.
+/// Runs all eight checks on a sorted record.
 pub fn check(history: &History) -> Vec<Violation> {
     let holds = history.held_locks();
     let found = Check::ALL.iter().map(|check| check.run(history, &holds));
     found.flatten().collect()
 }
 
-/// Whether the server may have lost, just before, what was held since `held`.
+/// Returns whether the server may have lost, just before `moment`, a lock held since `held`.
 fn is_outside(faults: &[Fault], held: Nanos, moment: Nanos) -> bool {
     faults.iter().any(|fault| {
         fault.assumption == Assumption::Outside

@@ -1,4 +1,4 @@
-//! The dialects that clients may speak, and what each lets the judge demand.
+//! The dialects that clients use, and what the checks may require of each.
 
 use std::time::Duration;
 
@@ -25,48 +25,48 @@ const NAMES: [(Dialect, &str); 6] = [
     ),
 ];
 
-/// The dialect of that name.
+/// Returns the dialect with this name.
 pub fn named(name: &str) -> Option<Dialect> {
     let found = NAMES.iter().find(|(_, known)| *known == name)?;
     Some(found.0)
 }
 
-/// Its name.
+/// Returns the dialect's name.
 ///
 /// # Panics
 ///
-/// On a dialect that is new and has none yet.
+/// Panics if the dialect is new and has no name here yet.
 pub fn name(dialect: Dialect) -> &'static str {
     let found = NAMES.iter().find(|(known, _)| *known == dialect);
     found.expect("all dialects are listed").1
 }
 
-/// All names.
+/// Returns all names.
 pub fn names() -> Vec<&'static str> {
     NAMES.iter().map(|(_, name)| *name).collect()
 }
 
-/// All but the native one.
+/// Returns all dialects except the native one.
 pub fn foreign() -> Vec<Dialect> {
     let all = Dialect::ALL.iter().copied();
     all.filter(|dialect| *dialect != Dialect::Native).collect()
 }
 
-/// The longest lease that a worker asks for, as long as the dialect can count.
+/// Returns the longest ttl that a worker uses, in the dialect's resolution.
 pub fn longest_ttl(dialect: Dialect) -> Duration {
     let step = dialect.capabilities().ttl_step;
     let steps = LONGEST_TTL.as_nanos() / step.as_nanos();
     step * u32::try_from(steps).expect("a step is a millisecond or more")
 }
 
-/// Whether a holder that is killed as it takes the lock may leave a key that never goes by
-/// itself, until a client tries to acquire it.
+/// Returns whether a holder that is killed while it acquires may leave a key without an expiry.
+/// Such a key stays until another client tries to acquire the lock.
 pub fn may_leave_unexpiring(dialect: Dialect) -> bool {
     dialect == Dialect::SetnxExpire
 }
 
-/// What the requests have in them of which one may get lost: those that take a lock, and those
-/// that extend it or give it back.
+/// Returns the strings that identify requests that a nemesis may lose: acquires, renewals and
+/// releases.
 pub fn requests(dialect: Dialect) -> &'static [&'static str] {
     match dialect {
         Dialect::SetnxExpire => &["\r\nSETNX\r\n", "EVALSHA"],

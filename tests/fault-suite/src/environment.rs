@@ -1,5 +1,5 @@
-//! What takes part in one round: a server, a proxy for each client process, the processes, and the
-//! resource.
+//! Everything that takes part in one round: a server, the client processes, a proxy for each, and
+//! the resource.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,26 +23,25 @@ use crate::sampler::Sampler;
 use crate::worker::WorkerConfig;
 use crate::workload::Workload;
 
-/// Bound on the start and on the end of the workers: they wait 3 s at most for a lock, and the
+/// Bound on the start and on the end of the workers. They wait at most 3 s for a lock, and the
 /// longest lease is shorter.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server that answers later than this is in a fault.
+/// A server that answers later than this counts as faulty.
 pub(crate) const ADMIN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How the server keeps its data and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServerSetup {
-    /// Every write is on disk before it is answered, so that a restart loses nothing.
+    /// Every write is on disk before the server replies, so that a restart loses nothing.
     Durable,
-    /// As durable, and the nemeses take data away.
+    /// As durable as above, but the nemeses delete data.
     Forgetful,
-    /// Nothing on disk, and the wall clock in the hand of the nemesis.
+    /// Nothing on disk, and the nemesis controls the wall clock.
     Clock,
 }
 
-/// The commands of each second process time out after the default of the library, those of the
-/// others sooner.
+/// Every second process uses this short command timeout; the others use the library's default.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -51,11 +50,11 @@ struct Client {
     process: Process,
 }
 
-/// All that takes part in a round.
+/// Everything that takes part in a round.
 pub struct Environment {
     /// The lock server.
     pub server: RedisServer,
-    /// In front of it, one for each process.
+    /// The proxies in front of it, one for each process.
     pub proxies: Vec<Proxy>,
     clock: Option<(FrozenClock, AtomicI64)>,
     resource: Resource,
@@ -65,7 +64,7 @@ pub struct Environment {
     deaths: Mutex<BTreeMap<u32, Nanos>>,
     worker: PathBuf,
     workload: Workload,
-    /// What the clients speak.
+    /// The dialect of the clients.
     pub dialect: Dialect,
     seeds: Mutex<Random>,
 }
@@ -79,7 +78,7 @@ impl Environment {
     ///
     /// # Panics
     ///
-    /// When one of them does not come up.
+    /// Panics if one of the processes does not start.
     pub fn start(
         setup: ServerSetup,
         workload: Workload,
@@ -91,7 +90,7 @@ impl Environment {
         let clock = if setup == ServerSetup::Clock {
             let time = SystemTime::now().duration_since(UNIX_EPOCH);
             let time = time.expect("the clock is set").as_micros();
-            let clock = FrozenClock::at(u64::try_from(time).expect("this age"));
+            let clock = FrozenClock::at(u64::try_from(time).expect("the time fits in 64 bits"));
             clock.run_ahead_by(0);
             options = options.clock(&clock);
             Some((clock, AtomicI64::new(0)))
@@ -120,15 +119,18 @@ impl Environment {
         }
         for client in &environment.clients {
             let client = locked(client);
-            let process = &client.as_ref().expect("it was just started").process;
+            let process = &client
+                .as_ref()
+                .expect("the client was just started")
+                .process;
             process.record(PATIENCE, |record| record.get("ready").is_some());
         }
         environment
     }
 
-    /// Starts a process in a free place.
+    /// Starts a process in a free slot.
     pub fn spawn(&self, slot: usize) {
-        let place = u32::try_from(slot).expect("there are four");
+        let place = u32::try_from(slot).expect("there are four slots");
         let life = self.next_worker.fetch_add(1, Ordering::Relaxed);
         let number = life * SLOTS + place;
         let config = WorkerConfig {
@@ -149,30 +151,31 @@ impl Environment {
         *locked(&self.clients[slot]) = Some(Client { number, process });
     }
 
-    /// Kills the process in that place.
+    /// Kills the process in this slot.
     pub fn kill(&self, slot: usize) {
         if let Some(client) = locked(&self.clients[slot]).take() {
-            // Before the kill: what it believed after this moment it may not have believed.
+            // Recorded before the kill: the process may not have acted on any belief after this
+            // moment.
             locked(&self.deaths).insert(client.number, now());
             client.process.kill9();
         }
     }
 
-    /// Stops the process in that place.
+    /// Freezes the process in this slot.
     pub fn stop(&self, slot: usize) {
         if let Some(client) = &*locked(&self.clients[slot]) {
             client.process.stop();
         }
     }
 
-    /// Gives the process in that place something to do besides.
-    pub fn tell(&self, slot: usize, load: Load) {
+    /// Sends an additional load to the process in this slot.
+    pub fn start_load(&self, slot: usize, load: Load) {
         if let Some(client) = &*locked(&self.clients[slot]) {
             client.process.send_line(&load.to_string());
         }
     }
 
-    /// How many loads the process in that place has carried out.
+    /// Returns how many loads the process in this slot has completed.
     pub fn loads_done(&self, slot: usize) -> usize {
         let client = locked(&self.clients[slot]);
         let lines = client.as_ref().map(|client| client.process.lines());
@@ -180,38 +183,38 @@ impl Environment {
         lines.filter(|line| line.contains("did")).count()
     }
 
-    /// Lets it go on.
+    /// Lets the process continue.
     pub fn cont(&self, slot: usize) {
         if let Some(client) = &*locked(&self.clients[slot]) {
             client.process.cont();
         }
     }
 
-    /// Moves the server's wall clock by so many milliseconds, from where it is.
+    /// Moves the server's wall clock by this many milliseconds, relative to its current time.
     ///
     /// # Panics
     ///
-    /// When the server has the machine's clock.
+    /// Panics if the server uses the machine's clock.
     pub fn move_clock(&self, by_ms: i64) {
         let (clock, offset) = self.clock.as_ref().expect("the setup has a clock");
         let before = offset.fetch_add(by_ms * 1000, Ordering::Relaxed);
         clock.run_ahead_by(before + by_ms * 1000);
     }
 
-    /// What the resource saw until now.
+    /// Returns the accesses that the resource has seen so far.
     pub fn accesses(&self) -> Vec<Access> {
         self.resource.accesses()
     }
 
-    /// A connection past the proxies. None while the server is down or does not answer.
+    /// Opens a connection that bypasses the proxies. Returns `None` while the server is down or
+    /// does not reply.
     pub fn admin(&self) -> Option<Admin> {
         let connection = self.server.connect().ok()?;
         connection.set_patience(ADMIN_PATIENCE).ok()?;
         Some(Admin(connection))
     }
 
-    /// Has all processes leave, waits until the longest lease is over, and puts the record
-    /// together.
+    /// Ends all processes, waits until the longest lease has expired, and builds the record.
     pub fn finish(self, samples: Sampler, ended: Nanos) -> History {
         let mut history = History {
             dialect: self.dialect,
@@ -240,7 +243,7 @@ impl Environment {
         }
         history.samples = samples.end();
         let back = self.clock.as_ref().map_or(0, |(_, offset)| {
-            // Keys live longer by what the clock was put back.
+            // Keys live longer by the amount that the clock was set back.
             offset.load(Ordering::Relaxed).min(0).unsigned_abs()
         });
         thread::sleep(LONGEST_TTL + ROUNDING + Duration::from_micros(back));
@@ -255,7 +258,7 @@ impl Environment {
                 match Line::parse(line) {
                     Some(Line::Event(event)) => history.events.push(event),
                     Some(Line::Stall(stall)) => history.stalls.push(stall),
-                    // What a kill left of a line.
+                    // A kill may leave a partial line.
                     None => {}
                 }
             }
@@ -273,12 +276,12 @@ impl Environment {
 pub struct Admin(Connection);
 
 impl Admin {
-    /// Sends a command. None when there was no answer; errors of the server are answers.
+    /// Sends a command. Returns `None` if no reply came; an error reply is a reply.
     pub fn call(&mut self, words: &[&str]) -> Option<Reply> {
         self.0.call(words).ok()
     }
 
-    /// Sends a command and does not wait.
+    /// Sends a command and does not wait for its reply.
     pub fn send(&mut self, words: &[&str]) {
         let _ = self.0.send(words);
     }

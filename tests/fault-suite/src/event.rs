@@ -1,4 +1,4 @@
-//! What is recorded, and how it stands in a file: one JSON object in each line.
+//! The recorded events and their file format: one JSON object in each line.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 /// A moment, in nanoseconds of the machine's boot clock.
 pub type Nanos = u64;
 
-/// Now, on the clock of all records.
+/// Returns the current moment on the clock of all records.
 pub fn now() -> Nanos {
     let now = rustix::time::clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).expect("the machine was booted");
@@ -19,38 +19,38 @@ pub fn now() -> Nanos {
     seconds * 1_000_000_000 + nanos
 }
 
-/// A duration as a difference of moments.
+/// Converts a duration to a difference of moments.
 pub fn nanos(span: Duration) -> Nanos {
-    u64::try_from(span.as_nanos()).expect("less than ages")
+    u64::try_from(span.as_nanos()).expect("the duration fits in 64 bits")
 }
 
-/// What a client did.
+/// An operation of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Call {
-    /// Asked for the lock; its ok begins a hold.
+    /// Acquires the lock; its `ok` begins a held lock.
     Acquire,
-    /// Asked for an extension of a hold.
+    /// Renews a held lock.
     Renew,
-    /// Gave a hold up.
+    /// Releases a held lock.
     Release,
-    /// Read the protected resource, and wrote back what it read and one.
+    /// Reads the protected resource, and writes back the value plus one.
     Write,
-    /// Was notified of the loss of a held lock.
+    /// Receives the notification that a held lock is lost.
     Lost,
 }
 
-/// How far it is.
+/// The stage of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// It begins. Stamped before anything else happens.
     Invoke,
-    /// It happened. Stamped after everything else.
+    /// It succeeded. Stamped after everything else.
     Ok,
-    /// It certainly did not happen.
+    /// It certainly had no effect.
     Fail,
-    /// Whether it happened, or will happen, is not known.
+    /// It is not known whether it had, or will have, an effect.
     Info,
-    /// Not a step, but a look at a hold: until when it is valid.
+    /// Not a stage: a record of the time until which a held lock is valid.
     Seen,
 }
 
@@ -71,7 +71,7 @@ const KINDS: [(Kind, &str); 5] = [
 ];
 
 impl Call {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 5] = [
         Self::Acquire,
         Self::Renew,
@@ -80,7 +80,7 @@ impl Call {
         Self::Lost,
     ];
 
-    /// As it stands in a file.
+    /// Returns the name used in files.
     pub fn name(self) -> &'static str {
         let found = CALLS.iter().find(|(call, _)| *call == self);
         found.expect("all calls are listed").1
@@ -88,7 +88,7 @@ impl Call {
 }
 
 impl Kind {
-    /// As it stands in a file.
+    /// Returns the name used in files.
     pub fn name(self) -> &'static str {
         let found = KINDS.iter().find(|(kind, _)| *kind == self);
         found.expect("all kinds are listed").1
@@ -98,32 +98,32 @@ impl Kind {
 /// One line of a client's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// The moment of the event.
     pub at: Nanos,
-    /// Which process. A process that takes the place of a killed one has another number.
+    /// The process. A process that replaces a killed process has another number.
     pub worker: u32,
-    /// Which of its tasks.
+    /// The task within the process.
     pub task: u32,
-    /// Which acquisition of this process it belongs to.
+    /// The number of the acquisition within the process.
     pub hold: u64,
-    /// What.
+    /// The operation.
     pub call: Call,
-    /// How far.
+    /// The stage of the operation.
     pub kind: Kind,
     /// The lock's name.
     pub key: String,
-    /// The token of the hold.
+    /// The fencing token of the held lock.
     pub token: Option<u64>,
-    /// At least until when the hold is valid, as the guard said.
+    /// The earliest end of the validity of the held lock, as reported by the guard.
     pub until: Option<Nanos>,
-    /// How long the call may take.
+    /// The limit of the call's duration.
     pub within: Option<Nanos>,
-    /// For people.
+    /// A note for human readers.
     pub note: Option<String>,
 }
 
 impl Event {
-    /// As a line, with its end.
+    /// Returns the event as a line with its line end.
     pub fn to_line(&self) -> String {
         let mut map = Map::new();
         map.insert("t".into(), self.at.into());
@@ -168,19 +168,19 @@ impl Event {
     }
 }
 
-/// A time in which a process, or all tasks of its runtime, did not run.
+/// A period in which a process, or all tasks of its runtime, did not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// Which process.
+    /// The process.
     pub worker: u32,
-    /// The last sign of life before.
+    /// The last sign of life before the stall.
     pub from: Nanos,
-    /// The first one after.
+    /// The first sign of life after the stall.
     pub to: Nanos,
 }
 
 impl Stall {
-    /// As a line, with its end.
+    /// Returns the stall as a line with its line end.
     pub fn to_line(&self) -> String {
         let line = json!({ "w": self.worker, "stalled": self.from, "until": self.to });
         format!("{line}\n")
@@ -190,14 +190,14 @@ impl Stall {
 /// One line of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Of what a client did.
+    /// An event of a client.
     Event(Event),
-    /// Of what its canary saw.
+    /// A stall that the process's canary observed.
     Stall(Stall),
 }
 
 impl Line {
-    /// Reads a line back. `None` when it is not whole, as a kill leaves the last one.
+    /// Parses a line. Returns `None` for an incomplete line, as a killed process leaves it.
     pub fn parse(text: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(text).ok()?;
         let number = |name: &str| value.get(name).and_then(Value::as_u64);
@@ -212,16 +212,16 @@ impl Line {
     }
 }
 
-/// Writes a record, one system call for each line, so that a kill loses none that was written.
+/// Writes a record with one system call for each line, so that a kill loses no written line.
 #[derive(Debug)]
 pub struct Recorder(File);
 
 impl Recorder {
-    /// Records to a file, behind what is there.
+    /// Opens a file and appends to it.
     ///
     /// # Errors
     ///
-    /// When it cannot be opened.
+    /// Fails if the file cannot be opened.
     pub fn to(file: &Path) -> io::Result<Self> {
         let file = File::options().create(true).append(true).open(file)?;
         Ok(Self(file))

@@ -1,4 +1,4 @@
-//! One round's record, put together.
+//! The record of one round, merged from all sources.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter, Write as _};
@@ -8,181 +8,181 @@ use lock_core::Dialect;
 
 use crate::event::{Call, Event, Kind, Nanos, Stall, nanos};
 
-/// How many processes there are at any time; a respawned one keeps the place of the killed one.
+/// The number of processes at any time. A new process takes the slot of a killed process.
 pub const SLOTS: u32 = 4;
 
-/// The longest lease that a worker asks for: what a dead holder can cost.
+/// The longest ttl that a worker uses, and so the longest time that a dead holder blocks a lock.
 pub const LONGEST_TTL: Duration = Duration::from_millis(2_500);
 
-/// Samples of the server further apart than this say nothing about the time between them.
+/// Two samples further apart than this prove nothing about the time between them.
 pub const SAMPLE_GAP: Duration = Duration::from_millis(250);
 
-/// The note of an acquisition that stands in the queue, as it begins.
+/// The note at the beginning of an acquisition that enters the queue.
 pub const WAITS: &str = "waits";
 
 /// The note of a call whose future was dropped.
 pub const DROPPED: &str = "dropped";
 
-/// Whether what is promised holds while a fault lasts.
+/// Whether the guarantees hold while a fault is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Assumption {
-    /// Everything is promised.
+    /// All guarantees hold.
     Inside,
-    /// The server loses keys, or its clock jumps forward: exclusion is not promised.
+    /// The server loses keys, or its clock jumps forward: exclusion is not guaranteed.
     Outside,
 }
 
 /// One use of a nemesis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which.
+    /// The name of the nemesis.
     pub name: String,
-    /// Before it began.
+    /// A moment before the fault began.
     pub from: Nanos,
-    /// After it was undone.
+    /// A moment after the fault was undone.
     pub to: Nanos,
-    /// Whether the promises hold meanwhile.
+    /// Whether the guarantees hold meanwhile.
     pub assumption: Assumption,
-    /// Whether it broke nothing, and only asked for much.
+    /// Whether the fault broke nothing and only caused load.
     pub is_load: bool,
-    /// The places of the processes that it disturbed; empty for all.
+    /// The slots of the processes that the fault disturbed; empty for all.
     pub slots: Vec<u32>,
 }
 
 impl Fault {
-    /// Whether it disturbed that process.
+    /// Returns whether the fault disturbed this process.
     pub fn disturbs(&self, worker: u32) -> bool {
         self.slots.is_empty() || self.slots.contains(&(worker % SLOTS))
     }
 }
 
-/// What the protected resource was asked for, in its own order.
+/// One access to the protected resource, in the resource's own order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// When.
+    /// The moment of the access.
     pub at: Nanos,
     /// The lock that protects it.
     pub key: String,
     /// The worker that accessed it.
     pub worker: u32,
-    /// Under which of its acquisitions.
+    /// The acquisition of the worker.
     pub hold: u64,
-    /// With which token, where the lock has one.
+    /// The fencing token, where the lock has one.
     pub token: Option<u64>,
-    /// What.
+    /// The kind of access.
     pub kind: AccessKind,
 }
 
-/// What the protected resource did.
+/// The kinds of access to the protected resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessKind {
     /// Returned both values to a reader whose token was not too old.
     Read,
-    /// Took a new value, and a new unfenced one.
+    /// Accepted a new value for both registers.
     Write {
-        /// What stands in the fenced register now.
+        /// The current value of the fenced register.
         fenced: u64,
-        /// What stands in the unfenced register now.
+        /// The current value of the unfenced register.
         unfenced: u64,
     },
     /// Refused a reader.
     StaleRead,
-    /// Refused a new value; the unfenced register took it all the same.
+    /// Refused a new fenced value; the unfenced register still accepted it.
     StaleWrite {
-        /// What stands in the unfenced register now.
+        /// The current value of the unfenced register.
         unfenced: u64,
     },
 }
 
-/// What stood in the server.
+/// The state of one lock key in the server at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Before the server was asked.
+    /// A moment before the request was sent.
     pub from: Nanos,
-    /// After it answered.
+    /// A moment after the reply arrived.
     pub to: Nanos,
     /// The lock.
     pub key: String,
-    /// What its key had.
+    /// The state of its key.
     pub state: KeyState,
 }
 
-/// What stood in a lock key.
+/// The state of a lock key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyState {
-    /// There was no such key.
+    /// The key did not exist.
     Free,
     /// A lock.
     Held {
-        /// Its token, where the value has one.
+        /// The fencing token, where the value has one.
         token: Option<u64>,
     },
-    /// A lock that never ends by itself.
+    /// A lock without an expiry.
     Unexpiring,
 }
 
 /// The record of one round.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// What the clients spoke.
+    /// The dialect of the clients.
     pub dialect: Dialect,
-    /// Of all processes; in any order until [`History::sort`].
+    /// The events of all processes, in any order until [`History::sort`] is called.
     pub events: Vec<Event>,
-    /// When processes did not run.
+    /// The periods in which processes did not run.
     pub stalls: Vec<Stall>,
-    /// What broke.
+    /// The faults.
     pub faults: Vec<Fault>,
-    /// What the resource saw, in its order.
+    /// The accesses to the resource, in its order.
     pub accesses: Vec<Access>,
-    /// What the server held, in order.
+    /// The samples of the server, in order.
     pub samples: Vec<Sample>,
-    /// When processes were killed.
+    /// The moments at which processes were killed.
     pub deaths: BTreeMap<u32, Nanos>,
-    /// Processes that did not end at the end of the round.
+    /// Processes that did not exit at the end of the round.
     pub hung: Vec<u32>,
-    /// Keys that were still there after everybody had left and the longest lease was over.
+    /// Keys that still existed after all clients had ended and the longest lease had expired.
     pub survivors: Vec<String>,
-    /// Keys without an expiry that killed holders left, where the dialect cannot help it.
+    /// Keys without an expiry that killed holders left, where the dialect cannot prevent it.
     pub unexpiring: Vec<String>,
     /// When the round ended for the processes.
     pub ended: Nanos,
 }
 
-/// One acquisition that was granted, until it was given up.
+/// One granted acquisition, until its release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldLock {
-    /// Which process.
+    /// The process.
     pub worker: u32,
-    /// Its number there.
+    /// Its number within the process.
     pub number: u64,
     /// The lock.
     pub key: String,
-    /// Its token, where the dialect has them.
+    /// The fencing token, where the dialect has tokens.
     pub token: Option<u64>,
-    /// When it was asked for.
-    pub asked: Nanos,
-    /// When its holder knew that it was held.
+    /// When the acquisition began.
+    pub requested: Nanos,
+    /// When the holder learned that it holds the lock.
     pub ok: Nanos,
-    /// Until when its holder certainly took it to be valid, as far as is known.
+    /// The latest time until which the holder certainly believed that the lock was valid.
     pub until: Nanos,
-    /// When its holder began to give it up.
+    /// When the holder began to release it.
     pub released: Option<Nanos>,
-    /// When and how that ended.
+    /// When and how the release ended.
     pub release_done: Option<(Nanos, Kind)>,
     /// When the loss was reported to its holder.
     pub lost: Option<Nanos>,
-    /// Looks after the loss that said that it is held.
+    /// Records after the loss that still report the lock as held.
     pub held_after_loss: bool,
 }
 
 impl HeldLock {
-    /// The end of the time in which the holder took it to be valid.
+    /// Returns the end of the period in which the holder believed that the lock was valid.
     pub fn end(&self) -> Nanos {
         self.released
             .map_or(self.until, |released| released.min(self.until))
     }
 
-    /// Whether it was valid when its holder had it.
+    /// Returns whether the lock was still valid when the holder received it.
     pub fn was_ever_valid(&self) -> bool {
         self.end() > self.ok
     }
@@ -201,43 +201,43 @@ impl Display for HeldLock {
 /// One call, from its beginning to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What.
+    /// The operation.
     pub call: Call,
-    /// Which process.
+    /// The process.
     pub worker: u32,
-    /// Its acquisition.
+    /// The acquisition.
     pub number: u64,
     /// The lock.
     pub key: String,
     /// When it began.
     pub from: Nanos,
-    /// When it ended; `None` when its process was killed, or it was dropped with its task.
+    /// When it ended; `None` if its process was killed, or if it was dropped with its task.
     pub to: Option<Nanos>,
     /// How it ended.
     pub kind: Kind,
-    /// How long it might take.
+    /// The limit of its duration.
     pub within: Option<Nanos>,
-    /// Whether it stands in the queue.
+    /// Whether it enters the queue.
     pub waits: bool,
     /// Whether its future was dropped.
     pub dropped: bool,
 }
 
 impl History {
-    /// Puts the events in the order of their times.
+    /// Sorts the events by time.
     pub fn sort(&mut self) {
         self.events.sort_by_key(|event| event.at);
         self.samples.sort_by_key(|sample| sample.from);
     }
 
-    /// All holds, in the order in which their holders knew of them.
+    /// Returns all held locks, in the order in which their holders learned of them.
     pub fn held_locks(&self) -> Vec<HeldLock> {
-        let mut asked = BTreeMap::new();
+        let mut requested = BTreeMap::new();
         let mut holds: BTreeMap<(u32, u64), HeldLock> = BTreeMap::new();
         for event in &self.events {
             let id = (event.worker, event.hold);
             if event.call == Call::Acquire && event.kind == Kind::Invoke {
-                asked.insert(id, event.at);
+                requested.insert(id, event.at);
             }
             if event.call == Call::Acquire && event.kind == Kind::Ok {
                 let hold = HeldLock {
@@ -245,7 +245,7 @@ impl History {
                     number: event.hold,
                     key: event.key.clone(),
                     token: event.token,
-                    asked: asked.get(&id).copied().unwrap_or(event.at),
+                    requested: requested.get(&id).copied().unwrap_or(event.at),
                     ok: event.at,
                     until: event.until.unwrap_or(event.at),
                     released: None,
@@ -278,7 +278,7 @@ impl History {
         holds
     }
 
-    /// All calls, in the order of their beginnings.
+    /// Returns all calls, in the order of their beginnings.
     pub fn operations(&self) -> Vec<Operation> {
         let mut done = Vec::new();
         let mut open: BTreeMap<(u32, u64, Call), Operation> = BTreeMap::new();
@@ -299,7 +299,7 @@ impl History {
                         waits: event.note.as_deref() == Some(WAITS),
                         dropped: false,
                     };
-                    // One whose end is missing was dropped.
+                    // A call without an end was dropped.
                     done.extend(open.insert(id, operation));
                 }
                 kind => {
@@ -317,13 +317,13 @@ impl History {
         done
     }
 
-    /// Whether that process stood still for some of that time, or was dead.
+    /// Returns whether this process was stalled or dead for some part of the period.
     pub fn stalled(&self, worker: u32, from: Nanos, to: Nanos) -> bool {
         let state = |stall: &Stall| stall.worker == worker && stall.from < to && from < stall.to;
         self.stalls.iter().any(state) || self.died_before(worker, to)
     }
 
-    /// Whether the server was asked what it holds, and answered, all that time.
+    /// Returns whether the server answered all samples in this period.
     pub fn answered(&self, from: Nanos, to: Nanos) -> bool {
         let mut last = from;
         for sample in self.samples.iter().filter(|s| s.to > from && s.from < to) {
@@ -335,7 +335,8 @@ impl History {
         to <= last + nanos(SAMPLE_GAP)
     }
 
-    /// How often a lock was seen without an expiry: its holder was dead, or had not come to it yet.
+    /// Returns how often a lock was seen without an expiry. Its holder was dead, or had not set the
+    /// expiry yet.
     pub fn times_unexpiring(&self) -> usize {
         let mut before: BTreeMap<&str, KeyState> = BTreeMap::new();
         let mut times = 0;
@@ -347,14 +348,15 @@ impl History {
         times
     }
 
-    /// Whether that process was killed before that moment.
+    /// Returns whether this process was killed before this moment.
     pub fn died_before(&self, worker: u32, moment: Nanos) -> bool {
         self.deaths
             .get(&worker)
             .is_some_and(|death| *death <= moment)
     }
 
-    /// What happened to one lock around a moment, for people: at most so many lines.
+    /// Describes for human readers what happened to one lock around a moment, in at most `most`
+    /// lines.
     pub fn excerpt(&self, key: &str, from: Nanos, to: Nanos, most: usize) -> String {
         const AROUND: Nanos = 300_000_000;
         let (first, last) = (from.saturating_sub(AROUND), to + AROUND);
@@ -388,7 +390,7 @@ impl History {
             }
         }
         lines.sort();
-        // What is nearest to the moments in question is worth most.
+        // The lines nearest to the violation are worth most.
         if lines.len() > most {
             let middle = lines.partition_point(|(at, _)| *at < to);
             let begin = middle.saturating_sub(most * 2 / 3).min(lines.len() - most);

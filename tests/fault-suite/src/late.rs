@@ -1,8 +1,8 @@
-//! Holders that write when their lease is over, where the resource has no token to refuse them by.
+//! Holders that write after their lease has expired, in dialects without a token to refuse them by.
 //!
-//! No lock without tokens promises that such a write does no harm: the holder was paused between
-//! its last look at the lease and its write, or the write was on its way. It is promised that a
-//! holder that runs is notified, so that all other writes are in order.
+//! No lock without tokens prevents such a write. The holder was paused between its last check of
+//! the lease and its write, or the write was in flight. The library does promise to notify a
+//! running holder, so all other writes are correct.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,22 @@ use crate::history::{Access, AccessKind, Assumption, HeldLock, History};
 
 type Id = (u32, u64);
 
-/// The holds of a record, by who has them.
+/// The held locks of a record, by process and acquisition.
 pub struct Writers<'a> {
     history: &'a History,
     holds: BTreeMap<Id, &'a HeldLock>,
 }
 
-/// One update on its way.
+/// One update in flight.
 #[derive(Clone, Copy)]
 struct Written {
     at: Nanos,
-    /// Whether it could not be prevented from being late.
+    /// Whether the library could not have prevented the late write.
     assumption: Assumption,
 }
 
 impl<'a> Writers<'a> {
-    /// Of these holds.
+    /// Collects these held locks.
     pub fn of(history: &'a History, holds: &'a [HeldLock]) -> Self {
         let id = |hold: &'a HeldLock| ((hold.worker, hold.number), hold);
         Self {
@@ -36,13 +36,14 @@ impl<'a> Writers<'a> {
         }
     }
 
-    /// Whether the holder's lease was over when the resource was asked.
+    /// Returns whether the holder's lease had expired when the resource received the request.
     pub fn is_late(&self, access: &Access) -> bool {
         let hold = self.holds.get(&(access.worker, access.hold));
         hold.is_none_or(|hold| access.at > hold.end())
     }
 
-    /// Late because the process did not run, or within the time for the report of a loss.
+    /// Returns whether the process did not run, or the write came within the time limit of a loss
+    /// report.
     fn is_excused(&self, access: &Access) -> bool {
         let Some(hold) = self.holds.get(&(access.worker, access.hold)) else {
             return false;
@@ -56,10 +57,10 @@ impl<'a> Writers<'a> {
                     .stalled(access.worker, end.saturating_sub(late), access.at))
     }
 
-    /// Updates that wrote another value than the number of updates until then.
+    /// Returns updates that wrote a value other than the number of updates so far.
     ///
-    /// Outside of what is promised where a late write came between the read and the write: it is
-    /// the one that was lost, or the one that overwrote another.
+    /// Such an update is outside the guarantees if a late write came between its read and its
+    /// write. Then the late write was lost, or it overwrote another write.
     pub fn lost_updates(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         let mut values: BTreeMap<&str, u64> = BTreeMap::new();
@@ -92,7 +93,7 @@ impl<'a> Writers<'a> {
                 let violation = Violation::new(Check::Counter, &access.key, read, access.at, text);
                 found.push(violation.excused_by(excused));
             }
-            // Goes on from what stands there, so that one lost update is one violation.
+            // Continue from the written value, so that one lost update is one violation.
             *value = fenced;
         }
         found

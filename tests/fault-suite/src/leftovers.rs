@@ -1,4 +1,4 @@
-//! What is left in the server after all clients have left.
+//! The keys that remain in the server after all clients have ended.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use crate::worker::LONG_KEYS;
 use crate::worker::SHORT_KEYS;
 use crate::worker::TTL;
 
-/// Beside the ttl: expiry is in whole milliseconds, and drift is nothing on one machine.
+/// Added to the ttl: expiry has millisecond resolution, and clock drift is zero on one machine.
 pub(crate) const ROUNDING: Duration = Duration::from_millis(300);
 
-/// The prefix of the keys of all locks, which is the default of a manager.
+/// The prefix of all lock keys; it is the default of a manager.
 pub(crate) const PREFIX: &str = "lock:";
 
-/// What is there when everybody has left and the longest lease is over.
+/// The keys that remain after all clients have ended and the longest lease has expired.
 #[derive(Debug, Default)]
 pub struct LeftBehind {
-    /// Keys that ought to be gone.
+    /// Keys that should no longer exist.
     pub survivors: Vec<String>,
-    /// Keys without an expiry, where the dialect cannot prevent them. An acquire of such a
-    /// lock has to mend it; otherwise they are survivors too.
+    /// Keys without an expiry, where the dialect cannot prevent them. An acquire of such a lock has
+    /// to repair it; otherwise the key is a survivor too.
     pub unexpiring: Vec<String>,
 }
 
-/// Keys that ought to be gone: locks at once, and everything but the counters after one more
-/// client has been at each lock.
+/// Finds keys that should no longer exist. This covers locks at once, and all keys except counters
+/// after one more client has acquired each lock.
 pub fn left_behind(server: &RedisServer, dialect: Dialect) -> LeftBehind {
     let mut left = LeftBehind::default();
     for key in all_keys(server).into_iter().filter(|key| is_lock(key)) {
@@ -60,7 +60,7 @@ async fn visit(
 ) -> Result<(), LockError> {
     let builder = LockManager::builder().dialect(dialect);
     let locks = builder.connect(&server.url()).await?;
-    // To have asked once has to be enough.
+    // One attempt must be enough.
     for key in &left.unexpiring {
         let name = key.strip_prefix(PREFIX).unwrap_or(key);
         if locks.lock(name).ttl(TTL).try_acquire().await?.is_some() {

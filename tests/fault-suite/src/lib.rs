@@ -1,22 +1,22 @@
 //! The fault suite: many clients, a server and a network that misbehave, and checks of the guarantees.
 //!
-//! It works as Jepsen does (K. Kingsbury): processes record their requests and the replies, a
-//! nemesis breaks things meanwhile, and afterwards pure functions search the record for what must
-//! not be there. The parts, from the bottom up:
+//! It works like Jepsen (K. Kingsbury): processes record their requests and replies while a nemesis
+//! causes faults. Afterwards pure functions search the record for violations. The modules, from the
+//! bottom up:
 //!
-//! - [`event`]: what is recorded, and its JSON lines;
-//! - [`history`]: one round's record, put together to held locks and waits;
+//! - [`event`]: the recorded events and their JSON lines;
+//! - [`history`]: the record of one round, merged into held locks and waits;
 //! - [`dialects`]: the dialects that clients use;
-//! - [`checks`]: the eight checks, and [`late`]: what counts where there are no tokens;
-//! - [`resource`]: what the lock protects, outside of Redis, fenced and unfenced;
+//! - [`checks`]: the eight checks, and [`late`]: the rules for dialects without tokens;
+//! - [`resource`]: the protected resource outside of Redis, fenced and unfenced;
 //! - [`worker`]: one client process of eight tasks with a [`workload`], and its extra [`load`];
 //! - [`environment`]: server, proxies, workers and resource of one round, the [`sampler`] of the
 //!   server's keys, and the [`leftovers`];
-//! - [`nemesis`]: what breaks things;
-//! - [`runner`]: rounds, one after another, and [`report`]: what came out.
+//! - [`nemesis`]: the faults;
+//! - [`runner`]: the rounds, one after another, and [`report`]: the results.
 //!
-//! All times are nanoseconds of the machine's boot clock, which all processes share; it goes on
-//! while one of them is stopped.
+//! All times are nanoseconds of the machine's boot clock. All processes share it, and it continues
+//! while a process is stopped.
 
 pub mod checks;
 pub mod dialects;

@@ -1,4 +1,4 @@
-//! What a client process does beside its work when a nemesis tells it to.
+//! The additional load that a nemesis can start in a client process.
 
 use std::fmt::{self, Display, Formatter};
 use std::panic;
@@ -15,28 +15,28 @@ use crate::worker::TASKS;
 use crate::worker::Worker;
 use crate::workload::Workload;
 
-/// The locks that a crowd of callers wants.
+/// The locks that a crowd of callers acquires.
 pub const CROWD_KEYS: [&str; 8] = [
     "crowd0", "crowd1", "crowd2", "crowd3", "crowd4", "crowd5", "crowd6", "crowd7",
 ];
 
-/// A guard is held until all guards are there. Nothing renews it, so that the
-/// server has it for as long if it is not released.
+/// A guard is held until all guards exist. Nothing renews it, so the server keeps an unreleased
+/// lock for this long.
 const BURST_TTL: Duration = Duration::from_secs(60);
 
-/// Acquisitions of a burst at once.
+/// Concurrent acquisitions of a burst.
 const BURST_WIDTH: usize = 128;
 
-/// What a nemesis may demand.
+/// A load that a nemesis can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// So many guards of as many locks, dropped at once.
+    /// This many guards of as many locks, dropped at the same time.
     Burst(usize),
-    /// So many callers at once; each of them acquires one lock for a moment.
+    /// This many concurrent callers; each acquires one lock for a moment.
     Callers(usize),
-    /// For so many milliseconds, runtimes that are dropped while their tasks lock and unlock.
+    /// Runtimes that are dropped while their tasks lock and unlock, for this many milliseconds.
     Runtimes(u64),
-    /// From now on the process's tracing subscriber panics, or does not any more.
+    /// Switches the panics of the process's tracing subscriber on or off.
     Panics(bool),
 }
 
@@ -52,7 +52,7 @@ impl Display for Load {
 }
 
 impl Load {
-    /// Reads its line back.
+    /// Parses the line of a load.
     pub fn parse(line: &str) -> Option<Self> {
         let (what, number) = line.split_once(' ')?;
         Some(match what {
@@ -66,7 +66,7 @@ impl Load {
 }
 
 impl Worker {
-    /// Takes it on, and returns when it is done.
+    /// Runs the load, and returns when it is complete.
     pub(super) async fn run_load(&mut self, load: Load) {
         match load {
             Load::Burst(guards) => self.burst(guards).await,
@@ -83,18 +83,18 @@ impl Worker {
 
     async fn burst(&mut self, count: usize) {
         let mut guards = Vec::with_capacity(count);
-        let mut asked = JoinSet::new();
+        let mut attempts = JoinSet::new();
         let mut names = (0..count).map(|number| format!("burst:{}:{number}", self.config.worker));
         loop {
-            while asked.len() < BURST_WIDTH
+            while attempts.len() < BURST_WIDTH
                 && let Some(name) = names.next()
             {
                 let request = self.locks.lock(name).ttl(BURST_TTL).renew(Renew::Never);
-                asked.spawn(async move { request.try_acquire().await });
+                attempts.spawn(async move { request.try_acquire().await });
             }
-            match asked.join_next().await {
+            match attempts.join_next().await {
                 None => break,
-                // One that the server did not answer is taken back, which is the same load.
+                // An acquisition without a reply is cancelled, which is the same load.
                 Some(answer) => {
                     guards.extend(
                         answer
@@ -111,7 +111,7 @@ impl Worker {
     async fn callers(&mut self, count: usize) {
         let mut calls = JoinSet::new();
         for number in 0..count {
-            let task = TASKS + u32::try_from(number).expect("there are thousands");
+            let task = TASKS + u32::try_from(number).expect("there are a few thousand callers");
             let key = *self.random.pick(&CROWD_KEYS);
             let caller = self.task(task, Workload::Storm);
             calls.spawn(caller.call(key));
@@ -144,10 +144,11 @@ impl Worker {
 
 static PANICS: AtomicBool = AtomicBool::new(false);
 
-/// What the subscriber panics with, so that it is not printed a thousand times.
+/// The panic message of the subscriber. The panic hook skips it, so that it is not printed a
+/// thousand times.
 const ON_DEMAND: &str = "the subscriber panics on demand";
 
-/// Installs a subscriber for this process that panics on demand.
+/// Installs a tracing subscriber for this process that panics when the load switches it on.
 pub(super) fn install_panicking_subscriber() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

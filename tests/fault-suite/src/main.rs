@@ -75,7 +75,7 @@ fn main() -> ExitCode {
                 println!("{HELP}");
                 return ExitCode::SUCCESS;
             }
-            other => exit_with(&format!("`{other}` is not known; see --help")),
+            other => exit_with(&format!("unknown argument `{other}`; see --help")),
         }
     }
     for name in &options.nemeses {

@@ -1,4 +1,4 @@
-//! What breaks things. Each nemesis works for about two seconds, and undoes what it did.
+//! The faults. Each nemesis works for about two seconds, and then undoes its effects.
 
 mod clients;
 mod data;
@@ -18,21 +18,21 @@ use crate::environment::ServerSetup;
 
 use crate::history::Assumption::{self, Inside, Outside};
 
-/// Something that breaks things.
+/// A kind of fault.
 #[derive(Clone, Copy)]
 pub struct Nemesis {
-    /// For the command line and the report.
+    /// The name for the command line and the report.
     pub name: &'static str,
-    /// What kind of server it needs.
+    /// The kind of server that it needs.
     pub setup: ServerSetup,
-    /// Whether the promises hold meanwhile.
+    /// Whether the guarantees hold meanwhile.
     pub assumption: Assumption,
-    /// Whether it breaks nothing, and only asks for much.
+    /// Whether it breaks nothing and only causes load.
     pub is_load: bool,
     act: fn(&mut Context<'_>) -> Affected,
 }
 
-/// Which processes it disturbed.
+/// The processes that it disturbed.
 enum Affected {
     All,
     Slots(Vec<usize>),
@@ -45,18 +45,18 @@ struct Context<'a> {
 }
 
 impl Nemesis {
-    /// Whether it has something to break where clients speak that dialect, and the dialect
+    /// Returns whether the nemesis applies to clients of this dialect, and whether the dialect
     /// promises anything meanwhile.
     ///
-    /// Of the others none outlives a lost key or a clock that is set, and none has pushes or a
-    /// queue.
+    /// No other dialect tolerates a lost key or a changed clock, and no other has notifications or
+    /// a queue.
     pub fn fits(&self, dialect: Dialect) -> bool {
         let is_for_all = self.setup == ServerSetup::Durable && !NATIVE.contains(&self.name);
         dialect == Dialect::Native || is_for_all
     }
 
-    /// Breaks things for about this long, and puts them right again. Returns the places of the
-    /// processes that were disturbed; none for all.
+    /// Causes the fault for about this long, and undoes it. Returns the slots of the disturbed
+    /// processes; empty for all.
     pub fn act(&self, environment: &Environment, random: &mut Random, span: Duration) -> Vec<u32> {
         let mut context = Context {
             environment,
@@ -118,10 +118,10 @@ const SUBSCRIBERS: &str = "subscribers-killed";
 const DEAD: &str = "dead-waiters";
 const FORGED: &str = "notifications-forged";
 
-/// What breaks a push or the queue.
+/// Faults of notifications or of the queue.
 const NATIVE: [&str; 3] = [SUBSCRIBERS, DEAD, FORGED];
 
-/// All of them.
+/// All nemeses.
 pub const ALL: &[Nemesis] = &[
     durable("client-pause", clients::client_pause),
     durable("client-pause-long", clients::client_pause_long),
@@ -168,7 +168,7 @@ impl Context<'_> {
         Instant::now() < self.until
     }
 
-    /// Sleeps for so many milliseconds, but not beyond the end.
+    /// Sleeps for a random number of milliseconds, but not beyond the end of the fault.
     fn rest(&mut self, from: u64, to: u64) {
         let pause = self.random.millis(from, to);
         sleep(pause.min(self.until.saturating_duration_since(Instant::now())));
@@ -191,7 +191,7 @@ impl Context<'_> {
         Affected::All
     }
 
-    /// Sends a command until it is answered.
+    /// Sends a command until the server replies.
     fn insist(&self, words: &[&str]) {
         let done = || self.admin()?.call(words);
         while done().is_none() {

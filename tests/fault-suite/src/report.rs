@@ -1,4 +1,4 @@
-//! What came out of a run.
+//! The results of a run.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -16,7 +16,7 @@ use crate::sampler::orphaned;
 /// Lines of a record that are shown for a violation.
 const SHOWN: usize = 60;
 
-/// Violations that are shown in full. One fault makes many.
+/// Violations that are shown in full. One fault causes many.
 const SHOWN_IN_FULL: usize = 5;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +33,7 @@ struct Uses {
     assumption: Assumption,
 }
 
-/// Figures of all rounds.
+/// The figures of all rounds.
 #[derive(Clone, Debug)]
 pub struct Report {
     seed: u64,
@@ -47,12 +47,12 @@ pub struct Report {
     stale_writes: u64,
     stale_reads: u64,
     unfenced_lost: usize,
-    /// Writes that were accepted although the lease had expired: the resource could not know.
+    /// Writes that were accepted although the lease had expired: the resource could not detect it.
     late_writes: usize,
-    /// How often a key stood without an expiry, and how many did in the end.
+    /// How often a key was seen without an expiry, and how many such keys remained at the end.
     unexpiring: usize,
     unexpiring_in_the_end: usize,
-    /// How much after its deadline each loss was reported, in processes that ran.
+    /// The delay between the deadline and the report of each loss, in processes that ran.
     notices: Vec<Nanos>,
     losses: u64,
     orphaned: Nanos,
@@ -62,7 +62,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report of nothing yet.
+    /// Creates an empty report.
     pub fn new(seed: u64, dialect: Dialect) -> Self {
         Self {
             seed,
@@ -88,12 +88,12 @@ impl Report {
         }
     }
 
-    /// Adds a round, and returns what is wrong in it.
+    /// Adds a round, and returns its violations.
     pub fn add(&mut self, title: String, history: &History) -> Vec<Violation> {
         self.rounds.push(title);
         let found = checks::check(history);
         for violation in &found {
-            // A record is long, and one fault makes thousands of violations.
+            // A record is long, and one fault causes thousands of violations.
             let is_shown =
                 violation.assumption == Assumption::Inside && self.shown_in_full < SHOWN_IN_FULL;
             self.shown_in_full += usize::from(is_shown);
@@ -150,7 +150,7 @@ impl Report {
                 self.longest_wait = self.longest_wait.max(to - operation.from);
             }
         }
-        // Word of loss has no beginning.
+        // The notification of a loss has no beginning.
         let shown_in_full = history
             .events
             .iter()
@@ -187,17 +187,17 @@ impl Report {
             .count()
     }
 
-    /// Whether all checks passed, and there was something to check.
+    /// Returns whether all checks passed and at least one write was checked.
     pub fn is_good(&self) -> bool {
         self.accepted > 0 && Check::ALL.iter().all(|check| self.inside(*check) == 0)
     }
 
-    /// Updates of the fenced counters that were taken.
+    /// Returns the number of accepted updates of the fenced counters.
     pub fn accepted_writes(&self) -> u64 {
         self.accepted
     }
 
-    /// Operations that overlapped a fault of that name.
+    /// Returns the number of operations that overlapped a fault with this name.
     pub fn overlapped(&self, fault: &str) -> u64 {
         self.faults.get(fault).map_or(0, |uses| uses.operations)
     }
@@ -283,7 +283,7 @@ impl Display for Report {
             writeln!(f, "{verdict}  {}. {}", number + 1, check.title(able))?;
         }
         if self.accepted == 0 {
-            writeln!(f, "FAIL  nothing was written, so that nothing was checked")?;
+            writeln!(f, "FAIL  no write was accepted, so nothing was checked")?;
             checked += 1;
             failed += 1;
         }
@@ -296,7 +296,7 @@ impl Report {
         if self.dialect.capabilities().fencing_token {
             writeln!(
                 f,
-                "stale, rejected      {} writes, {} reads",
+                "stale, refused        {} writes, {} reads",
                 self.stale_writes, self.stale_reads
             )?;
             writeln!(
@@ -315,7 +315,7 @@ impl Report {
             }
             writeln!(
                 f,
-                "without expiry       seen {} times; {} keys in the end, left by the dead",
+                "without expiry       seen {} times; {} keys at the end, left by killed holders",
                 self.unexpiring, self.unexpiring_in_the_end
             )
         }

@@ -1,9 +1,9 @@
-//! What the locks protect: two counters for each, in the memory of the runner, reached over a
-//! local socket.
+//! The resource that the locks protect: two counters for each lock. They are in the memory of the
+//! runner and are reached over a local socket.
 //!
-//! The fenced one refuses every token that is lower than one it has seen, on reads too: an old
-//! write could otherwise land between the new holder's read and its write. The unfenced one takes
-//! everything, as most resources do.
+//! The fenced counter refuses every token that is lower than the highest token it has seen. It
+//! refuses reads too: otherwise an old write could arrive between the new holder's read and its
+//! write. The unfenced counter accepts everything, as most resources do.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -29,7 +29,7 @@ struct State {
     accesses: Vec<Access>,
 }
 
-/// The resource. It serves for as long as its process lives.
+/// The resource. It serves as long as its process lives.
 #[derive(Debug)]
 pub struct Resource {
     address: SocketAddr,
@@ -37,15 +37,15 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// Serves on a free port of this machine.
+    /// Starts to serve on a free port of this machine.
     ///
     /// # Panics
     ///
-    /// When there is no free port.
+    /// Panics if no port is free.
     pub fn start() -> Self {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of this machine is free");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the listener is bound");
         let state = Arc::new(Mutex::new(State::default()));
         let shared = Arc::downgrade(&state);
         thread::spawn(move || {
@@ -59,12 +59,12 @@ impl Resource {
         Self { address, state }
     }
 
-    /// Where it listens.
+    /// Returns the address on which the resource listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// All that was done to it, in order.
+    /// Returns all accesses, in order.
     pub fn accesses(&self) -> Vec<Access> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.accesses.clone()
@@ -73,7 +73,7 @@ impl Resource {
 
 impl Drop for Resource {
     fn drop(&mut self) {
-        // Wakes the thread that accepts; it finds the state gone.
+        // Wake the accepting thread, so that it finds the state dropped.
         self.state = Arc::default();
         let _ = TcpStream::connect(self.address);
     }
@@ -92,11 +92,11 @@ fn serve(client: &TcpStream, state: &Mutex<State>) {
     }
 }
 
-/// What stands for the token of a lock that has none.
+/// Replaces the token of a lock without tokens.
 const NO_TOKEN: &str = "-";
 
-/// `r KEY TOKEN WORKER HOLD` or `w KEY TOKEN WORKER HOLD FENCED UNFENCED`; answered by
-/// `ok FENCED UNFENCED` or `stale HIGHEST`.
+/// Parses `r KEY TOKEN WORKER HOLD` or `w KEY TOKEN WORKER HOLD FENCED UNFENCED`. Replies `ok
+/// FENCED UNFENCED` or `stale HIGHEST`.
 fn answer(state: &Mutex<State>, line: &str) -> Option<String> {
     let mut words = line.split(' ');
     let (verb, key) = (words.next()?, words.next()?);
@@ -140,28 +140,28 @@ fn answer(state: &Mutex<State>, line: &str) -> Option<String> {
     Some(answer)
 }
 
-/// What a counter said.
+/// The reply of the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The values as they are now.
+    /// The current values.
     Values {
-        /// Of the fenced counter.
+        /// The value of the fenced counter.
         fenced: u64,
-        /// Of the unfenced one.
+        /// The value of the unfenced counter.
         unfenced: u64,
     },
     /// The token is too old.
     Stale,
 }
 
-/// Under which lock the resource is used.
+/// The held lock under which the resource is used.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass {
     /// The lock.
     pub key: &'static str,
-    /// The number of its acquisition in this process.
+    /// The number of the acquisition within this process.
     pub hold: u64,
-    /// Its token, where it has one.
+    /// The fencing token, where the lock has one.
     pub token: Option<u64>,
 }
 
@@ -174,7 +174,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that connects when it is used.
+    /// Creates a client that connects at its first use.
     pub fn new(address: SocketAddr, worker: u32) -> Self {
         Self {
             address,
@@ -187,7 +187,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// When the runner is gone.
+    /// Fails if the runner has ended.
     pub async fn read(&mut self, pass: Pass) -> io::Result<Answer> {
         let line = format!("r {}\n", self.shown(pass));
         self.request(&line).await
@@ -197,7 +197,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// When the runner is gone.
+    /// Fails if the runner has ended.
     pub async fn write(&mut self, pass: Pass, fenced: u64, unfenced: u64) -> io::Result<Answer> {
         let line = format!("w {} {fenced} {unfenced}\n", self.shown(pass));
         self.request(&line).await
@@ -210,8 +210,8 @@ impl Client {
     }
 
     async fn request(&mut self, line: &str) -> io::Result<Answer> {
-        // Taken out while it is in use: after a drop in between, the answer to the last question
-        // is still on its way, and the next needs another connection.
+        // The connection is taken out while it is in use. After a drop in between, the reply to the
+        // last request is still in flight, and the next request needs a new connection.
         let mut stream = if let Some(stream) = self.stream.take() {
             stream
         } else {

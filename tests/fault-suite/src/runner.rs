@@ -21,15 +21,16 @@ use crate::report::Report;
 use crate::workload::Workload;
 use test_support::Random;
 
-/// A round is about so long: long enough for three faults, short enough that a record is small.
+/// The approximate length of a round: long enough for three faults, short enough for a small
+/// record.
 const ROUND: Duration = Duration::from_secs(15);
 
-/// How long a fault lasts, and how long it is quiet before the next one.
+/// The length of a fault, and the quiet time before the next one.
 const ON: Duration = Duration::from_secs(2);
 const OFF: Duration = Duration::from_secs(3);
 
-/// What is done in a round, in turns. All of it at once is what most services look like; nothing
-/// but long holds is what has the fewest operations for a fault to hit.
+/// The workloads of the rounds, in turn. The mixed one resembles most services. The one with only
+/// long holds has the fewest operations for a fault to hit.
 const WORKLOADS: [Workload; 8] = [
     Workload::Mixed,
     Workload::Mixed,
@@ -41,22 +42,22 @@ const WORKLOADS: [Workload; 8] = [
     Workload::Try,
 ];
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How long clients work, in all rounds together.
     pub seconds: u64,
-    /// Of all random choices but those that the operating system makes.
+    /// The seed of all random choices except those of the operating system.
     pub seed: u64,
-    /// Names of nemeses; all when empty.
+    /// The names of the nemeses; empty for all.
     pub nemeses: Vec<String>,
-    /// What clients speak.
+    /// The dialect of the clients.
     pub dialect: Dialect,
-    /// The only workload; all in turns when absent.
+    /// The only workload; `None` for all in turn.
     pub workload: Option<Workload>,
     /// The program of the client processes.
     pub worker: PathBuf,
-    /// Where records of rounds with violations are kept.
+    /// The folder for records of rounds with violations.
     pub keep: Option<PathBuf>,
 }
 
@@ -74,12 +75,12 @@ impl Round {
     }
 }
 
-/// Runs all rounds. `print` gets a line about each.
+/// Runs all rounds. `print` receives a line about each.
 ///
 /// # Panics
 ///
-/// On a nemesis that is unknown or does not fit the dialect, and when a server or a process does
-/// not start.
+/// Panics if a nemesis is unknown or does not fit the dialect, or if a server or process does not
+/// start.
 pub fn run(options: &Options, mut print: impl FnMut(&str)) -> Report {
     let mut random = Random::new(options.seed);
     let mut report = Report::new(options.seed, options.dialect);
@@ -108,7 +109,7 @@ fn plan(options: &Options, random: &mut Random) -> Vec<Round> {
                 .iter()
                 .filter(fits)
                 .any(|nemesis| nemesis.name == name),
-            "no nemesis for this dialect is called `{name}`"
+            "no nemesis `{name}` for this dialect; see --list"
         );
     }
     let is_wanted = |nemesis: &&Nemesis| {
@@ -123,16 +124,16 @@ fn plan(options: &Options, random: &mut Random) -> Vec<Round> {
     }
     let total = Duration::from_secs(options.seconds.max(1));
     let rounds = (total.as_secs() / ROUND.as_secs()).max(1);
-    let span = total / u32::try_from(rounds).expect("a run is shorter than ages");
+    let span = total / u32::try_from(rounds).expect("the number of rounds fits in 32 bits");
     let faults = (span.as_secs() / (ON + OFF).as_secs()).max(1);
     let mut decks: BTreeMap<ServerSetup, Vec<&'static Nemesis>> = BTreeMap::new();
     let mut plan = Vec::new();
-    for number in 0..usize::try_from(rounds).expect("it fits") {
-        // Whichever kind is furthest behind, measured by how many nemeses it has.
+    for number in 0..usize::try_from(rounds).expect("the number of rounds fits") {
+        // Prefer the kind of server that is furthest behind, relative to its number of nemeses.
         let (setup, (all, dealt)) = groups
             .iter_mut()
             .min_by_key(|(_, (all, dealt))| *dealt * 1000 / all.len())
-            .expect("a nemesis is wanted");
+            .expect("at least one nemesis is selected");
         let deck = decks.entry(*setup).or_default();
         let mut nemeses = Vec::new();
         for _ in 0..faults {
@@ -168,7 +169,7 @@ fn play(round: &Round, options: &Options, random: &mut Random) -> History {
     let started = Instant::now();
     let mut faults = Vec::new();
     for nemesis in &round.nemeses {
-        // Quiet first: a fault breaks nothing where nothing has begun.
+        // Begin with a quiet period: a fault has no effect before the clients have begun.
         sleep(random.millis(700, 1_300));
         let from = now();
         let slots = nemesis.act(&environment, &mut random, ON);
@@ -188,7 +189,7 @@ fn play(round: &Round, options: &Options, random: &mut Random) -> History {
     history
 }
 
-/// Keeps a record for whoever has to find out.
+/// Writes the record to a file for later analysis.
 fn keep(folder: &Path, number: usize, history: &History) {
     let mut text = String::new();
     for fault in &history.faults {

@@ -1,4 +1,4 @@
-//! What the server holds, sampled while a round runs.
+//! Samples of the server's keys while a round runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::leftovers::PREFIX;
 use crate::worker::LONG_KEYS;
 use crate::worker::SHORT_KEYS;
 
-/// How often the server is asked what it holds.
+/// The interval between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(40);
 
-/// A thread that asks the server again and again what it holds.
+/// A thread that samples the server's keys periodically.
 pub struct Sampler {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Sample>>,
 }
 
 impl Sampler {
-    /// Starts it.
+    /// Starts the thread.
     pub fn start(environment: &Environment) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -45,11 +45,11 @@ impl Sampler {
                     connection.set_patience(ADMIN_PATIENCE).ok()?;
                     Some(connection)
                 };
-                let Some(mut asked) = connection.take().or_else(open) else {
+                let Some(mut open_connection) = connection.take().or_else(open) else {
                     continue;
                 };
-                if sample(&mut asked, dialect, &mut samples).is_some() {
-                    connection = Some(asked);
+                if sample(&mut open_connection, dialect, &mut samples).is_some() {
+                    connection = Some(open_connection);
                 }
             }
             samples
@@ -63,7 +63,7 @@ impl Sampler {
     }
 }
 
-/// How long each key lives still.
+/// The remaining time to live of each key.
 const EXPIRIES: &str = "local all = {} \
     for i, key in ipairs(KEYS) do all[i] = redis.call('PTTL', key) end \
     return all";
@@ -77,7 +77,7 @@ fn sample(connection: &mut Connection, dialect: Dialect, samples: &mut Vec<Sampl
     let reply = connection.call(&words).ok()?;
     let to = now();
     let Reply::Array(values) = reply else {
-        // An error is an answer, but says nothing about the locks.
+        // An error reply says nothing about the locks.
         return Some(());
     };
     let mut expiries = Vec::new();
@@ -111,8 +111,8 @@ fn sample(connection: &mut Connection, dialect: Dialect, samples: &mut Vec<Sampl
     Some(())
 }
 
-/// For how long keys had no holder in the server: the holder had released before, or was
-/// dead, or never got to know of it.
+/// Returns the total time in which keys had no live holder. The holder had released before, was
+/// dead, or never learned that it holds the lock.
 pub fn orphaned(history: &History) -> Nanos {
     let mut holds: BTreeMap<(&str, Option<u64>), Vec<&HeldLock>> = BTreeMap::new();
     let all = history.held_locks();
@@ -132,13 +132,13 @@ pub fn orphaned(history: &History) -> Nanos {
             KeyState::Unexpiring => None,
         };
         let holds_it = |hold: &&HeldLock| {
-            // While it is being released the server cannot know yet.
+            // While a release is in flight the server may not have executed it yet.
             let released = hold.release_done.map(|(at, _)| at).or(hold.released);
             let died = history.deaths.get(&hold.worker).copied();
-            // Without a token any hold of that time may be the one.
+            // Without a token, any held lock of that time may be the matching one.
             let over = token.is_none().then_some(hold.until);
             let end = released.into_iter().chain(died).chain(over).min();
-            let has_begun = token.is_some() || hold.asked <= sample.to;
+            let has_begun = token.is_some() || hold.requested <= sample.to;
             has_begun && end.is_none_or(|end| sample.from <= end)
         };
         let same = holds.get(&(sample.key.as_str(), token));

@@ -1,4 +1,5 @@
-//! One client process: tasks that want locks, change the resource under them, and record it all.
+//! One client process: tasks that acquire locks, change the resource under them, and record every
+//! step.
 
 mod config;
 mod record;
@@ -26,29 +27,29 @@ use crate::load::{self, Load};
 use crate::resource::Client;
 use crate::workload::Workload;
 
-/// Tasks of each process.
+/// The number of tasks of each process.
 pub const TASKS: u32 = 8;
 
-/// The locks that all tasks want.
+/// The locks that all tasks acquire.
 pub const SHORT_KEYS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 
 /// The locks that are held for many times their ttl.
 pub const LONG_KEYS: [&str; 4] = ["long0", "long1", "long2", "long3"];
 
-/// Short, because a dead holder costs as much.
+/// Short, because a dead holder blocks the lock for one ttl.
 pub const TTL: Duration = Duration::from_secs(1);
 
 /// The interval between polls of a waiter without notifications.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Works until the input ends; then leaves in order. A line that comes in is a [`Load`], which it
-/// takes on beside its work.
+/// Works until stdin is closed, and then shuts down cleanly. Each line from stdin is a [`Load`],
+/// which runs in addition to the workload.
 ///
-/// Says `{"ready":true}` when it has connected, `{"did":".."}` after each load, and `{"done":true}`
-/// when all is released.
+/// Prints `{"ready":true}` when it has connected, `{"did":".."}` after each load, and
+/// `{"done":true}` when all locks are released.
 pub fn work(config: &WorkerConfig) {
     load::install_panicking_subscriber();
-    let recorder = Arc::new(Recorder::to(&config.record).expect("the runner made the folder"));
+    let recorder = Arc::new(Recorder::to(&config.record).expect("the runner created the folder"));
     let stop = Arc::new(Stop::default());
     let (sender, mut lines) = mpsc::unbounded_channel();
     {
@@ -86,7 +87,7 @@ pub fn work(config: &WorkerConfig) {
             tasks.spawn(worker.task(number, workload).run());
         }
         while let Some(line) = lines.recv().await {
-            let load = Load::parse(&line).expect("the runner knows what there is");
+            let load = Load::parse(&line).expect("the runner sends only known loads");
             let mut worker = worker.fork();
             tasks.spawn(async move {
                 worker.run_load(load).await;
@@ -103,11 +104,11 @@ pub fn work(config: &WorkerConfig) {
 
 fn say(record: &Value) {
     let mut out = io::stdout().lock();
-    // A runner that is gone reads nothing, and this process ends with it.
+    // A runner that has ended reads nothing, and this process ends with it.
     let _ = writeln!(out, "{record}").and_then(|()| out.flush());
 }
 
-/// The signal to stop. It wakes all tasks that sleep.
+/// The stop signal. It wakes all sleeping tasks.
 #[derive(Default)]
 struct Stop {
     set: AtomicBool,
@@ -132,7 +133,7 @@ impl Stop {
     }
 }
 
-/// The server may be down just now.
+/// The server may be down at this moment.
 async fn connect(config: &WorkerConfig, stop: &Stop) -> Option<LockManager> {
     while !stop.is_set() {
         let builder = LockManager::builder()
@@ -147,7 +148,7 @@ async fn connect(config: &WorkerConfig, stop: &Stop) -> Option<LockManager> {
     None
 }
 
-/// What all that a process does has in common.
+/// The state that all tasks of a process share.
 pub(crate) struct Worker {
     pub(crate) config: WorkerConfig,
     pub(crate) locks: LockManager,
@@ -158,7 +159,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// The same, with random choices of its own.
+    /// Returns a copy with its own random generator.
     pub(crate) fn fork(&mut self) -> Self {
         Self {
             config: self.config.clone(),

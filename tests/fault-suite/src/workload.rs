@@ -1,9 +1,9 @@
-//! What the tasks of a process do.
+//! The workloads of a process.
 
-/// What the tasks of a process do.
+/// The workload of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// Some of each of the others.
+    /// A mix of all other workloads.
     Mixed,
     /// Read, think, and write under the lock.
     Modify,
@@ -13,9 +13,9 @@ pub enum Workload {
     Long,
     /// Acquisitions, guards and releases dropped at any time.
     Cancel,
-    /// Some wait, some only try.
+    /// Some tasks wait, and some only try.
     Try,
-    /// The control: everybody changes one thing slowly, and writes also when the lock is lost.
+    /// The control: all tasks change one value slowly, and write even when the lock is lost.
     Late,
 }
 
@@ -30,31 +30,31 @@ const WORKLOADS: [(Workload, &str); 7] = [
 ];
 
 impl Workload {
-    /// The workload of that name.
+    /// Returns the workload with this name.
     pub fn named(name: &str) -> Option<Self> {
         let found = WORKLOADS.iter().find(|(_, known)| *known == name)?;
         Some(found.0)
     }
 
-    /// Its name.
+    /// Returns the workload's name.
     pub fn name(self) -> &'static str {
         let found = WORKLOADS.iter().find(|(known, _)| *known == self);
         found.expect("all workloads are listed").1
     }
 
-    /// All names.
+    /// Returns all names.
     pub fn names() -> Vec<&'static str> {
         WORKLOADS.iter().map(|(_, name)| *name).collect()
     }
 
-    /// What one task does.
+    /// Returns the workload of one task.
     pub(crate) fn of_task(self, task: u32) -> Self {
         match (self, task) {
             (Self::Mixed, 0..=2) => Self::Storm,
             (Self::Mixed, 3) => Self::Modify,
             (Self::Mixed, 4) => Self::Cancel,
             (Self::Mixed, 5) => Self::Try,
-            // Who holds a lock for a moment has no time to lose it.
+            // A task that holds a lock for a moment has no time to lose it.
             (Self::Mixed, 6) | (Self::Mixed | Self::Modify | Self::Cancel | Self::Try, 7) => {
                 Self::Long
             }

@@ -57,10 +57,10 @@ async fn unrouted(
     Ok(id.to_string())
 }
 
-// Above the test attribute of actix, as above that of tokio.
+// The lock above the test attribute of actix, as in the test above with tokio's.
 #[distributed_lock(name = "test", manager = LockManager::in_memory(), on_error = |e| panic!("{e}"))]
 #[actix_web::test]
-async fn handlers_answer_in_every_order() {
+async fn handler_works_with_the_attributes_in_either_order() {
     let locks = LockManager::in_memory();
     let app = App::new()
         .app_data(web::Data::new(locks.clone()))

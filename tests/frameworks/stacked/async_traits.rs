@@ -1,4 +1,4 @@
-//! `#[async_trait]`, which always expands first, and its twin in tonic.
+//! `#[async_trait]`, which always expands first, and its counterpart in tonic.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl Ship for Van {
 }
 
 #[tokio::test]
-async fn async_trait_is_implemented() {
+async fn async_trait_method_may_hold_a_lock() {
     let locks = LockManager::in_memory();
     let mut van = Van {
         locks: locks.clone(),
@@ -94,7 +94,7 @@ impl Local for Van {
 }
 
 #[tokio::test]
-async fn async_trait_need_not_be_send() {
+async fn async_trait_method_need_not_be_send() {
     let van = Van {
         locks: LockManager::in_memory(),
         id: 3,
@@ -103,7 +103,7 @@ async fn async_trait_need_not_be_send() {
     assert_eq!(van.run(&cell).await.expect("free"), 1);
 }
 
-/// What a service trait generated from a protocol file looks like.
+/// A service trait as tonic generates it from a protocol file.
 #[tonic::async_trait]
 trait Orders: Send + Sync + 'static {
     async fn ship(
@@ -139,7 +139,7 @@ impl Orders for Service {
 }
 
 #[tokio::test]
-async fn a_tonic_service_is_implemented() {
+async fn tonic_service_method_may_hold_a_lock() {
     let locks = LockManager::in_memory();
     let service = Service {
         locks: locks.clone(),

@@ -84,7 +84,7 @@ where
 }
 
 #[tokio::test]
-async fn handlers_answer_in_every_order() {
+async fn handler_works_with_the_attributes_in_either_order() {
     let locks = LockManager::in_memory();
     let all = async || {
         [
@@ -102,7 +102,7 @@ async fn handlers_answer_in_every_order() {
 }
 
 #[test]
-fn a_router_takes_them() {
+fn router_accepts_annotated_handlers() {
     let _: axum::Router = axum::Router::new()
         .route("/plain", post(plain))
         .route("/above", post(above).put(below).patch(hidden))

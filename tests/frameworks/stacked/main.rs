@@ -1,11 +1,11 @@
-//! The attribute together with those of other crates, in every order that can work. What cannot
-//! work is in `tests/ui`.
+//! The attribute together with attributes of other crates, in every supported order. `tests/ui` has
+//! the orders that cannot work.
 
 #![deny(warnings, clippy::pedantic, clippy::nursery)]
 
 #[allow(
     clippy::future_not_send,
-    reason = "what actix answers with stays on its thread"
+    reason = "actix responses stay on their thread"
 )]
 mod actix;
 mod async_traits;
@@ -21,5 +21,6 @@ use lock_core::LockManager;
 
 async fn is_held(locks: &LockManager, name: &str) -> bool {
     let free = locks.lock(name).try_acquire().await;
-    free.expect("a memory backend is never down").is_none()
+    free.expect("the in-memory backend is always available")
+        .is_none()
 }

@@ -1,4 +1,4 @@
-//! `#[tracing::instrument]`: of two attributes the lower is outermost at run time.
+//! `#[tracing::instrument]`: of two attributes, the lower one is the outer one at run time.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use tracing::subscriber::{Interest, Subscriber};
 use tracing::{Event, Metadata, Span, instrument};
 use tracing_core::span::Current;
 
-/// Knows which span is entered, and nothing else.
+/// A subscriber that only records the current span.
 #[derive(Default)]
 struct Entered {
     last: AtomicU64,
@@ -63,14 +63,14 @@ impl Subscriber for Entered {
     }
 }
 
-/// The name of the span in which it is called: in `name = ..`, that of the waiting.
+/// Returns the name of the current span. In `name = ..` that is the span of the wait.
 fn span() -> String {
     let span = Span::current();
     span.metadata()
         .map_or_else(|| "none".into(), |span| span.name().into())
 }
 
-/// The span of the waiting and that of the body.
+/// The span of the wait and the span of the body.
 type Spans = Result<(String, String), LockError>;
 
 #[distributed_lock(name = span(), bind = held, manager = locks)]
@@ -115,11 +115,11 @@ impl Work for Worker {
 }
 
 #[tokio::test]
-async fn the_lower_attribute_is_the_outer_one() {
+async fn lower_attribute_is_the_outer_one() {
     let _default = tracing::subscriber::set_default(Entered::default());
     let locks = LockManager::in_memory();
     let spans = |waiting: &str, body: &str| (format!("lock:{waiting}"), body.to_owned());
-    // The span contains the waiting, and is entered before the name is computed.
+    // The span contains the wait, and is entered before the name is computed.
     assert_eq!(above(&locks).await.expect("free"), spans("above", "above"));
     let work = Worker(1);
     let answer = work.above(&locks, 2).await;
@@ -166,7 +166,7 @@ async fn reported(locks: &LockManager, id: u8) -> Result<u8, LockError> {
 }
 
 #[tokio::test]
-async fn errors_and_results_may_be_events() {
+async fn errors_and_results_are_events_of_the_span() {
     let locks = LockManager::in_memory();
     let worker = Worker(1);
     assert_eq!(worker.reports_above(&locks, 2).await.expect("free"), 3);

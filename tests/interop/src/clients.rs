@@ -1,4 +1,4 @@
-//! The processes that increment one counter under one key.
+//! The processes that increment one counter under one lock.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,21 +8,22 @@ use test_support::RedisServer;
 use test_support::holds_within;
 use test_support::{Helper, Process};
 
-/// Bound on a start. A JVM is there within a second; several at once on a busy machine take many.
+/// Bound on a start. A JVM starts within a second; several at once on a busy machine need much
+/// longer.
 const START: Duration = Duration::from_secs(60);
 
-/// Bound on an end: the longest wait of a client, and some for its section and exit.
+/// Bound on an end: the longest wait of a client, plus time for its section and exit.
 const END: Duration = Duration::from_secs(30);
 
-/// Long against every section, so that no lock is lost on a busy machine.
+/// Long compared with every section, so that no lock is lost on a busy machine.
 const TTL_MS: &str = "10000";
 
-/// The longest pause between two sections. With 3 ms those that poll take the lock again before
-/// anybody else looks, and a native waiter, who looks every 50 ms, gets 2 to 10 % of it. Services
-/// are not that greedy.
+/// The longest pause between two sections. With 3 ms a polling client acquires the lock again
+/// before any other client polls. A native waiter polls every 50 ms and then gets 2 to 10 % of the
+/// sections. Real services are not that aggressive.
 const PAUSE_MS: &str = "15";
 
-/// One kind of process, and what to call it.
+/// One kind of process, and its name.
 #[derive(Clone, Debug)]
 pub struct ClientKind {
     name: String,
@@ -30,7 +31,7 @@ pub struct ClientKind {
 }
 
 impl ClientKind {
-    /// A side whose processes are started so.
+    /// Creates a side whose processes are started with this helper.
     pub fn new(name: &str, helper: Helper) -> Self {
         Self {
             name: name.to_owned(),
@@ -38,13 +39,13 @@ impl ClientKind {
         }
     }
 
-    /// What it is called.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// A key, and the counter that it guards.
+/// A lock key, and the counter that the lock protects.
 #[derive(Debug)]
 pub struct GuardedCounter {
     port: u16,
@@ -53,7 +54,7 @@ pub struct GuardedCounter {
 }
 
 impl GuardedCounter {
-    /// An arena whose counter is 0.
+    /// Creates a counter with the value 0.
     pub fn new(server: &RedisServer, key: &str) -> Self {
         let counter = server
             .directory()
@@ -83,14 +84,16 @@ impl GuardedCounter {
         }
     }
 
-    /// The counter, after the last write.
+    /// Returns the counter after the last write.
     ///
     /// # Errors
-    /// What it holds instead of a number.
+    /// Returns the text that the counter holds instead of a number.
     pub fn count(&self) -> Result<u64, String> {
-        let text = fs::read_to_string(&self.counter).expect("the counter is there");
+        let text = fs::read_to_string(&self.counter).expect("the counter file exists");
         let count = text.trim().parse();
-        count.map_err(|_| format!("the counter holds `{text}`: two wrote it at a time"))
+        count.map_err(|_| {
+            format!("the counter holds `{text}`: two processes wrote it at the same time")
+        })
     }
 }
 
@@ -101,59 +104,60 @@ pub struct ClientProcess {
     process: Process,
 }
 
-/// What a process says at its end.
+/// The result that a process reports at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Sections that it went through.
+    /// The number of completed sections.
     pub sections: u64,
-    /// How often the key held something else than a lock of its scheme.
+    /// How often the key held a value that is no lock of its scheme.
     pub refused: u64,
 }
 
 impl ClientProcess {
-    /// What it is called: its side and a number.
+    /// Returns the name: its side and a number.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Waits until it is connected.
+    /// Waits until the process is connected.
     ///
     /// # Errors
-    /// It has ended, or takes too long.
+    /// Fails if the process has ended or takes too long.
     pub fn ready(&self) -> Result<(), String> {
         let is_ready = || self.process.lines().iter().any(|line| line == "ready");
         if holds_within(START, || is_ready() || self.has_ended()) && is_ready() {
             return Ok(());
         }
-        Err(format!("{} did not come to be ready", self.name))
+        Err(format!("{} did not become ready", self.name))
     }
 
-    /// Lets it begin.
+    /// Lets the process begin.
     pub fn go(&self) {
         self.process.send_line("go");
     }
 
-    /// How many sections it has gone through so far.
+    /// Returns the number of sections that it has completed so far.
     pub fn sections(&self) -> u64 {
         let lines = self.process.lines();
         lines.iter().filter(|line| *line == "section").count() as u64
     }
 
-    /// Whether it is gone, which before [`stop`](Self::stop) is a fault.
+    /// Returns whether the process has ended. Before [`stop`](Self::stop) that is a fault.
     pub fn has_ended(&self) -> bool {
         self.process.has_ended()
     }
 
-    /// Asks it to stop after the section that it is in.
+    /// Requests the process to stop after its current section.
     pub fn stop(&self) {
-        // The end of its input says the same as a line, and can be said to one that is gone.
+        // Closing the input has the same effect as a line, and also works with a process that has
+        // ended.
         self.process.close_stdin();
     }
 
-    /// Waits until it has stopped.
+    /// Waits until the process has stopped.
     ///
     /// # Errors
-    /// It does not stop, or what it says by its exit code.
+    /// Fails if the process does not stop, or with the fault that its exit code reports.
     pub fn done(&self) -> Result<Done, String> {
         if !holds_within(END, || self.has_ended()) {
             return Err(format!("{} did not stop within {END:?}", self.name));

@@ -1,5 +1,5 @@
-//! Races clients of other languages against ours on one key: each process increments a counter in
-//! a file that has no atomic increment, so that two holders at once lose an update.
+//! Races clients of other languages against lock-core on one key. Each process increments a counter
+//! in a file without an atomic increment, so that two holders at the same time lose an update.
 //!
 //! tests/interop/README.md describes the programs and their protocol.
 
@@ -17,14 +17,14 @@ use race::Figures;
 use test_support::Helper;
 use test_support::RedisServer;
 
-/// A program of another language.
+/// A client program in another language.
 #[derive(Debug)]
 pub struct Client {
-    /// What it is called, here and in the folder of programs.
+    /// The name, which is also the name of its program folder.
     pub name: &'static str,
-    /// What must be installed for it.
+    /// The toolchain that must be installed.
     pub language: &'static str,
-    /// How it can lock; each name is the name of a dialect too.
+    /// The schemes with which it can lock; each is also the name of a dialect.
     pub schemes: &'static [&'static str],
 }
 
@@ -68,25 +68,25 @@ pub const CLIENTS: &[Client] = &[
     },
 ];
 
-/// What is to be run.
+/// The options of a run.
 #[derive(Debug)]
 pub struct Options {
-    /// Sections of each pair.
+    /// The number of sections of each pair.
     pub sections: u64,
-    /// Names of clients; empty for all.
+    /// The names of the clients; empty for all.
     pub only: Vec<String>,
-    /// The folder of the clients' programs, each under its name.
+    /// The folder of the client programs, each under its name.
     pub clients: PathBuf,
-    /// Our own program.
+    /// The lock-core program.
     pub worker: PathBuf,
 }
 
-/// What is raced on one key.
+/// The lock-core side of a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OurSide {
     /// Two processes of one dialect.
     Dialect(&'static str),
-    /// From the client over its dialect to native.
+    /// A migration from the client over its dialect to native.
     Migration,
 }
 
@@ -102,16 +102,16 @@ impl OurSide {
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
-    /// The other side.
+    /// The other client.
     pub client: &'static Client,
-    /// How it locks.
+    /// The scheme of the other client.
     pub scheme: &'static str,
-    /// Our side.
+    /// The lock-core side.
     pub ours: OurSide,
 }
 
-/// All pairs that are asked for: each client with the dialect that it speaks and with native, and
-/// one whole migration.
+/// Returns all selected pairs: each client with its dialect and with native, and one complete
+/// migration.
 pub fn pairs(only: &[String]) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for client in CLIENTS {
@@ -134,11 +134,11 @@ pub fn pairs(only: &[String]) -> Vec<Pair> {
     pairs
 }
 
-/// What came of a pair.
+/// The outcome of a pair.
 #[derive(Debug)]
 struct Outcome {
     figures: Option<Figures>,
-    /// What the figures do not show.
+    /// The fault that the figures do not show.
     note: Option<String>,
     fault: Option<String>,
 }
@@ -160,7 +160,7 @@ impl From<Result<Figures, String>> for Outcome {
     }
 }
 
-/// What came out of a run.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Summary {
     lines: Vec<String>,
@@ -172,7 +172,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Whether no pair failed.
+    /// Returns whether no pair failed.
     pub fn is_good(&self) -> bool {
         self.failed == 0
     }
@@ -221,11 +221,11 @@ impl Display for Summary {
     }
 }
 
-/// Runs all pairs one after the other, and tells each row as it comes.
-pub fn run(options: &Options, tell: impl Fn(&str)) -> Summary {
+/// Runs all pairs one after the other, and reports each row as it completes.
+pub fn run(options: &Options, print: impl Fn(&str)) -> Summary {
     let server = RedisServer::start();
     let mut summary = Summary::default();
-    tell(&header());
+    print(&header());
     for (number, pair) in pairs(&options.only).iter().enumerate() {
         let program = options.clients.join(pair.client.name);
         if !program.exists() {
@@ -233,13 +233,12 @@ pub fn run(options: &Options, tell: impl Fn(&str)) -> Summary {
             continue;
         }
         let key = format!("lock:interop:{number}");
-        // The harness panics where the world is not as it must be; the other pairs can still tell
-        // something.
+        // The harness panics when its environment is not as required; the other pairs still run.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             outcome(options, &server, &key, pair, &program)
         }));
         let outcome = outcome.unwrap_or_else(|_| Err("see the panic above".to_owned()).into());
-        tell(&row(pair, &outcome));
+        print(&row(pair, &outcome));
         summary.add(pair, outcome);
     }
     summary
@@ -262,7 +261,7 @@ fn outcome(
     };
     match pair.ours {
         OurSide::Dialect(dialect) => {
-            let ours = ours("ours", dialect, "1");
+            let ours = ours("lock-core", dialect, "1");
             race::race(server, key, [&theirs, &ours], options.sections).into()
         }
         OurSide::Migration => {
@@ -286,7 +285,7 @@ fn outcome(
 fn header() -> String {
     format!(
         "{:<18} {:<17} {:<17} {:>8} {:>7} {:>6} {:>8} {:>5}",
-        "client", "its scheme", "ours", "sections", "theirs", "ours", "refused", "lost"
+        "client", "its scheme", "lock-core", "sections", "theirs", "ours", "refused", "lost"
     )
 }
 

@@ -1,5 +1,5 @@
-//! Races clients of other languages against ours, and prints what came of it. See `--help`;
-//! ./scripts/interop builds what this needs.
+//! Races clients of other languages against lock-core, and prints the results. See `--help`;
+//! ./scripts/interop builds the required programs.
 
 use std::process::ExitCode;
 
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
                 println!("{HELP}");
                 return ExitCode::SUCCESS;
             }
-            other => exit_with(&format!("`{other}` is not known; see --help")),
+            other => exit_with(&format!("unknown argument `{other}`; see --help")),
         }
     }
     let known = |name: &&String| !CLIENTS.iter().any(|client| client.name == **name);

@@ -1,5 +1,5 @@
-//! The way of docs/migrating.md, walked with services that go on all the time: only old ones, old
-//! ones beside ours in their dialect, dialect beside native, native alone.
+//! The migration of docs/migrating.md with continuously running services. The stages: only old
+//! services; old services beside lock-core in their dialect; dialect beside native; only native.
 
 use std::time::Duration;
 
@@ -8,32 +8,32 @@ use crate::race::Figures;
 use test_support::RedisServer;
 use test_support::holds_within;
 
-/// Services of each kind.
+/// The number of services of each kind.
 const EACH: usize = 2;
 
-/// What a stage may take besides its sections.
+/// The time that a stage may take besides its sections.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// What a section may take for each of four that poll.
+/// The time that a section may take with four polling services.
 const SECTION: Duration = Duration::from_millis(600);
 
-/// Who takes part, in the order of their coming.
+/// The sides, in the order in which they join.
 #[derive(Debug)]
 pub struct Sides {
     /// Services with another library.
     pub old: ClientKind,
-    /// OurSide, in the old ones' dialect.
+    /// lock-core, in the old services' dialect.
     pub dialect: ClientKind,
-    /// Native, sharing with those that poll.
+    /// Native, sharing the lock with polling clients.
     pub shared: ClientKind,
     /// Native, after all others have stopped.
     pub native: ClientKind,
 }
 
-/// Migrates, with about that many sections, and says what was done in each stage.
+/// Runs the migration with about this many sections, and returns the work of each stage.
 ///
 /// # Errors
-/// A service that did what it must not do, or came to nothing in a stage.
+/// Fails if a service broke the protocol or made no progress in a stage.
 pub fn migrate(
     server: &RedisServer,
     key: &str,
@@ -43,7 +43,7 @@ pub fn migrate(
     let mut services = Services {
         counter: GuardedCounter::new(server, key),
         running: Vec::new(),
-        // All move on seven times in which two to four take part.
+        // All services make progress seven times, with two to four services running.
         share: sections.div_ceil(24),
         before: 0,
         stages: Vec::new(),
@@ -52,28 +52,28 @@ pub fn migrate(
     };
 
     services.start(&sides.old)?;
-    services.all_move_on("old only")?;
+    services.await_progress("old only")?;
     services.end_stage("old");
 
     services.start(&sides.dialect)?;
-    services.all_move_on("old beside dialect")?;
+    services.await_progress("old beside dialect")?;
     for _ in 0..EACH {
-        let gone = services.stop_first()?;
-        services.old.push(gone);
-        services.all_move_on("one old service less")?;
+        let stopped = services.stop_first()?;
+        services.old.push(stopped);
+        services.await_progress("one old service less")?;
     }
     services.end_stage("old and dialect");
 
     services.replace_all(&sides.shared, "dialect beside native")?;
     services.end_stage("dialect and native");
 
-    services.all_move_on("native only")?;
+    services.await_progress("native only")?;
     services.replace_all(&sides.native, "native, not sharing")?;
     services.end_stage("native");
 
     while !services.running.is_empty() {
-        let gone = services.stop_first()?;
-        services.ours.push(gone);
+        let stopped = services.stop_first()?;
+        services.ours.push(stopped);
     }
     let figures = Figures::new(&services.old, &services.ours, services.counter.count()?);
     Ok((figures, services.stages.join(", ")))
@@ -81,11 +81,11 @@ pub fn migrate(
 
 struct Services {
     counter: GuardedCounter,
-    /// The oldest first.
+    /// The oldest service first.
     running: Vec<ClientProcess>,
-    /// Sections of each service whenever all are to move on.
+    /// The sections that each service must complete in one step.
     share: u64,
-    /// Sections of the stages that are over.
+    /// The sections of the completed stages.
     before: u64,
     stages: Vec<String>,
     old: Vec<Done>,
@@ -110,15 +110,15 @@ impl Services {
         Ok(())
     }
 
-    /// A rolling deployment: the new one runs before an old one goes.
+    /// A rolling deployment: the new service runs before an old one stops.
     fn replace_all(&mut self, side: &ClientKind, stage: &str) -> Result<(), String> {
         for number in 1..=EACH {
             let new = self.counter.start(side, number);
             self.join(new)?;
-            self.all_move_on(stage)?;
-            let gone = self.stop_first()?;
-            self.ours.push(gone);
-            self.all_move_on(stage)?;
+            self.await_progress(stage)?;
+            let stopped = self.stop_first()?;
+            self.ours.push(stopped);
+            self.await_progress(stage)?;
         }
         Ok(())
     }
@@ -129,8 +129,8 @@ impl Services {
         member.done()
     }
 
-    /// Waits until each service that runs has had its share.
-    fn all_move_on(&self, stage: &str) -> Result<(), String> {
+    /// Waits until each running service has completed its share.
+    fn await_progress(&self, stage: &str) -> Result<(), String> {
         let from: Vec<u64> = self.running.iter().map(ClientProcess::sections).collect();
         let had = || self.running.iter().zip(&from);
         let limit = SLACK + SECTION * u32::try_from(self.share).unwrap_or(u32::MAX);
@@ -140,7 +140,7 @@ impl Services {
         });
         if let Some(member) = self.running.iter().find(|member| member.has_ended()) {
             member.done()?;
-            return Err(format!("{stage}: {} left by itself", member.name()));
+            return Err(format!("{stage}: {} ended by itself", member.name()));
         }
         if came {
             return Ok(());
@@ -155,8 +155,8 @@ impl Services {
     }
 
     fn end_stage(&mut self, stage: &str) {
-        let gone = self.old.iter().chain(&self.ours);
-        let all = gone.map(|done| done.sections).sum::<u64>()
+        let stopped = self.old.iter().chain(&self.ours);
+        let all = stopped.map(|done| done.sections).sum::<u64>()
             + self
                 .running
                 .iter()

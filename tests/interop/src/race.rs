@@ -6,33 +6,34 @@ use crate::clients::{ClientKind, ClientProcess, Done, GuardedCounter};
 use test_support::RedisServer;
 use test_support::holds_within;
 
-/// Processes of each side.
+/// The number of processes of each side.
 const EACH: usize = 2;
 
-/// The least that a side must get, in percent.
+/// The smallest share that a side must get, in percent.
 const LEAST: u64 = 5;
 
-/// What a race may take besides its sections, on a machine that is busy with something else.
+/// The time that a race may take besides its sections, on a busy machine.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// What a section may take. It takes 2 ms without waiters, and some 30 ms where all poll.
+/// The time that a section may take. It takes 2 ms without waiters, and some 30 ms where all
+/// clients poll.
 const SECTION: Duration = Duration::from_millis(150);
 
-/// What came out of a race.
+/// The results of a race.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// Sections of the other side.
     pub theirs: u64,
-    /// Sections of our side.
+    /// Sections of the lock-core side.
     pub ours: u64,
-    /// Times that each was refused, theirs and ours, and came back.
+    /// How often each side was refused and retried, the other side and the lock-core side.
     pub refused: [u64; 2],
     /// Sections that the counter does not show.
     pub lost: u64,
 }
 
 impl Figures {
-    /// What the processes said, against what the counter came to.
+    /// Compares the reports of the processes with the final counter.
     pub fn new(theirs: &[Done], ours: &[Done], count: u64) -> Self {
         let sections = |side: &[Done]| side.iter().map(|done| done.sections).sum::<u64>();
         let refused = |side: &[Done]| side.iter().map(|done| done.refused).sum::<u64>();
@@ -41,27 +42,27 @@ impl Figures {
             theirs: their,
             ours: our,
             refused: [refused(theirs), refused(ours)],
-            // More than were said is as wrong as fewer.
+            // A counter that is too high is as wrong as one that is too low.
             lost: (their + our).abs_diff(count),
         }
     }
 
-    /// Sections of both sides.
+    /// Returns the sections of both sides.
     pub fn sections(&self) -> u64 {
         self.theirs + self.ours
     }
 
-    /// A side's part of all sections.
+    /// Returns a side's part of all sections.
     pub fn percent(&self, side: u64) -> u64 {
         side * 100 / self.sections().max(1)
     }
 
-    /// What of it must not be.
+    /// Returns the fault in these figures, if there is one.
     pub fn fault(&self) -> Option<String> {
         if self.lost > 0 {
             return Some(format!("{} updates are lost", self.lost));
         }
-        let sides = [("theirs", self.theirs), ("ours", self.ours)];
+        let sides = [("the other client", self.theirs), ("lock-core", self.ours)];
         sides
             .into_iter()
             .find(|(_, side)| side * 100 < self.sections() * LEAST || *side == 0)
@@ -72,10 +73,10 @@ impl Figures {
     }
 }
 
-/// Has both sides, theirs and ours, increment the counter that often.
+/// Lets both sides increment the counter this many times.
 ///
 /// # Errors
-/// What a process did that it must not do, or that it took too long.
+/// Fails if a process broke the protocol, or if the race took too long.
 pub fn race(
     server: &RedisServer,
     key: &str,
@@ -98,7 +99,8 @@ pub fn race(
     holds_within(limit, || {
         sum() >= sections || members.iter().any(ClientProcess::has_ended)
     });
-    // First whoever left by itself: the others may be waiting for the lock that it took along.
+    // First a process that ended by itself: the others may be waiting for the lock that it still
+    // held.
     for member in members.iter().filter(|member| member.has_ended()) {
         member.done()?;
     }
@@ -136,18 +138,18 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_update_is_a_fault() {
+    fn lost_update_is_a_fault() {
         let figures = figures(120, 80, 199);
         assert_eq!((figures.lost, figures.refused), (1, [1, 1]));
         assert!(figures.fault().is_some_and(|fault| fault.contains("lost")));
     }
 
     #[test]
-    fn a_side_that_starves_is_a_fault() {
+    fn starving_side_is_a_fault() {
         assert!(
             figures(191, 9, 200)
                 .fault()
-                .is_some_and(|fault| fault.contains("ours"))
+                .is_some_and(|fault| fault.contains("lock-core"))
         );
         assert!(figures(0, 0, 0).fault().is_some());
         assert!(figures(10, 190, 200).fault().is_none());

@@ -1,4 +1,4 @@
-//! Our side of a race, in the protocol of tests/interop/README.md.
+//! The lock-core side of a race, in the protocol of tests/interop/README.md.
 
 use std::fs;
 use std::io::{self, BufRead, Write as _};
@@ -19,17 +19,17 @@ use tests::shut_down;
 /// As long as a client of another library would wait.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Pause after a refusal. The key is not waited for then, so that this is a poll.
+/// The pause after a refusal. The client then does not wait for the key, so this is a poll.
 const REFUSED: Duration = Duration::from_millis(20);
 
-/// What is to be locked, and what for.
+/// The lock and the resource of a worker.
 #[derive(Debug)]
 pub struct WorkerConfig {
-    /// The key as it is in the server.
+    /// The full key in the server.
     pub key: String,
-    /// How long the key lives.
+    /// The ttl of the key.
     pub ttl: Duration,
-    /// The file with the number.
+    /// The file of the counter.
     pub counter: PathBuf,
     /// The longest pause between two sections, in milliseconds.
     pub pause_ms: u64,
@@ -42,7 +42,7 @@ pub async fn work(locks: &LockManager, place: &WorkerConfig) -> ExitCode {
     let stop = Arc::clone(&stopped);
     thread::spawn(move || listen(go, &stop));
     say("ready");
-    // Whoever will never say it has closed our input.
+    // A runner that will never send `go` has closed the input.
     let _ = began.await;
 
     let mut random = Random::new(u64::from(std::process::id()));
@@ -56,7 +56,7 @@ pub async fn work(locks: &LockManager, place: &WorkerConfig) -> ExitCode {
                 sleep(REFUSED).await;
                 continue;
             }
-            // Who starves is seen in the shares.
+            // The shares show a starving client.
             Err(error) if error.is_contended() => continue,
             Err(error) => return fail(1, &error.to_string()),
         };
@@ -66,7 +66,7 @@ pub async fn work(locks: &LockManager, place: &WorkerConfig) -> ExitCode {
         }
         match guard.release().await {
             Ok(()) => {}
-            Err(LockError::Lost { .. }) => return fail(4, "the lock was not ours any more"),
+            Err(LockError::Lost { .. }) => return fail(4, "this client no longer owned the lock"),
             Err(error) => return fail(1, &error.to_string()),
         }
         sections += 1;
@@ -79,7 +79,7 @@ pub async fn work(locks: &LockManager, place: &WorkerConfig) -> ExitCode {
 }
 
 async fn increment(counter: &Path) -> Result<(), String> {
-    let text = fs::read_to_string(counter).expect("the counter is there");
+    let text = fs::read_to_string(counter).expect("the counter file exists");
     let value: u64 = text.parse().map_err(|_| text)?;
     sleep(Duration::from_millis(1)).await;
     fs::write(counter, (value + 1).to_string()).expect("the counter is writable");

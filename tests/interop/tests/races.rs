@@ -1,5 +1,5 @@
-//! The races with other languages' clients, as far as they need no other language: that our own
-//! program keeps the protocol, and that a client without exclusion is detected.
+//! The parts of the races that need no other language. The lock-core program follows the protocol,
+//! and the race detects a client without exclusion.
 
 use std::path::Path;
 
@@ -17,29 +17,32 @@ fn worker() -> Helper {
 }
 
 #[test]
-fn nothing_is_lost_between_our_own() {
+fn race_between_two_native_sides_loses_no_update() {
     let server = RedisServer::start();
     let sides = [&native("some"), &native("others")];
-    let figures = race(&server, "lock:own", sides, 60).expect("all keep the protocol");
+    let figures = race(&server, "lock:own", sides, 60).expect("all processes follow the protocol");
     assert_eq!(figures.fault(), None);
     assert!(figures.sections() >= 60, "{figures:?}");
 }
 
 #[test]
-fn a_client_that_excludes_nobody_is_found_out() {
+fn race_detects_a_client_without_exclusion() {
     let server = RedisServer::start();
-    // It waits for its turn at another door.
+    // This client acquires another key.
     let elsewhere = Helper::new("sh")
         .arg("-c")
         .arg("LOCK_KEY=elsewhere exec \"$WORKER\"")
         .env("WORKER", env!("CARGO_BIN_EXE_interop-worker"))
         .env("DIALECT", "native");
-    let sides = [&ClientKind::new("elsewhere", elsewhere), &native("ours")];
+    let sides = [
+        &ClientKind::new("elsewhere", elsewhere),
+        &native("lock-core"),
+    ];
     let found = match race(&server, "lock:here", sides, 200) {
         Ok(figures) => figures.fault(),
         Err(fault) => Some(fault),
     };
-    let fault = found.expect("two holders at once lose updates");
+    let fault = found.expect("overlapping holders lose updates");
     assert!(
         fault.contains("are lost") || fault.contains("another process's write"),
         "{fault}"
@@ -47,7 +50,7 @@ fn a_client_that_excludes_nobody_is_found_out() {
 }
 
 #[test]
-fn a_client_whose_language_is_missing_is_named() {
+fn client_without_its_language_is_skipped_by_name() {
     let options = Options {
         sections: 1,
         only: vec!["jedis".to_owned(), "go-redsync".to_owned()],

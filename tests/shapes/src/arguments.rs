@@ -1,4 +1,4 @@
-//! Arguments that the body uses whole, in parts, or assigns to.
+//! Arguments that the body uses as a whole, uses in parts, or assigns to.
 #![deny(warnings)]
 
 use lock_core::LockError;
@@ -200,7 +200,7 @@ async fn one_field_moved(all: Three, other: Tracked) -> Result<usize, LockError>
     lock_core::distributed_lock(name = "arguments:field_in_closure")
 )]
 async fn field_in_closure(all: Three) -> Result<usize, LockError> {
-    // From edition 2021 the closure captures the field only.
+    // Since edition 2021 the closure captures only the field.
     let length = move || all.b.length();
     Ok(length())
 }

@@ -1,4 +1,4 @@
-//! Futures that are `Send`, or that outlive their caller: tasks demand both.
+//! Futures that are `Send` or `'static`: spawned tasks require both.
 #![deny(warnings)]
 
 use std::fmt::Debug;
@@ -60,7 +60,7 @@ async fn opaque(a: Tracked) -> Result<impl Fn() -> usize + Send, LockError> {
     Ok(move || a.length())
 }
 
-/// Not `Send`, with the attribute and without it.
+/// Not `Send`, with and without the attribute.
 #[cfg_attr(
     feature = "attribute",
     lock_core::distributed_lock(name = "auto_traits:local")

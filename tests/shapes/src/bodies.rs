@@ -1,11 +1,11 @@
-//! What a body consists of, and where it ends.
+//! The forms of a body, and its end.
 #![deny(warnings)]
 
 use lock_core::LockError;
 
 use crate::support::{Tracked, log, pause};
 
-/// A value that lives as long as a temporary does.
+/// A value that lives as long as a temporary.
 struct Temporary(Tracked);
 
 fn temporary(name: &'static str) -> Temporary {
@@ -337,7 +337,7 @@ async fn inner_attributes(a: u8, b: Tracked) -> Result<u8, LockError> {
     lock_core::distributed_lock(name = "bodies:inner_comment")
 )]
 async fn inner_comment() -> Result<u8, LockError> {
-    // Nothing but a comment is before this line.
+    // Only a comment is before this line.
     Ok(1) // And after it.
 }
 

@@ -1,4 +1,4 @@
-//! How the body names its arguments, and in which order these are dropped.
+//! The ways in which the body names its arguments, and the order in which they are dropped.
 #![deny(warnings)]
 
 use lock_core::LockError;

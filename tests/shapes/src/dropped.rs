@@ -1,4 +1,4 @@
-//! Functions that do not run to their end: never polled, dropped at an await, and panicking.
+//! Functions that do not run to their end: never polled, dropped at an await, or panicking.
 #![deny(warnings)]
 
 use lock_core::LockError;
@@ -165,7 +165,7 @@ impl Owner {
     }
 }
 
-/// The caller goes on when it has dropped the shape, with the same lock.
+/// After it has dropped the shape, the caller acquires the same lock.
 #[cfg_attr(
     feature = "attribute",
     lock_core::distributed_lock(name = "dropped:again", wait = "5s")

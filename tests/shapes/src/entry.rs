@@ -1,4 +1,4 @@
-//! Functions that start a runtime of their own. They run outside of the one that runs the rest.
+//! Functions that start their own runtime. They run outside of the runtime of the other shapes.
 #![deny(warnings)]
 
 use lock_core::LockError;

@@ -1,4 +1,4 @@
-//! Attributes of frameworks, above and below.
+//! Attributes of frameworks, above and below the lock attribute.
 #![deny(warnings)]
 
 use bon::{bon, builder};
@@ -69,7 +69,7 @@ async fn path_above(id: u8, a: Tracked) -> Result<String, LockError> {
 
 type Context<'a> = poise::Context<'a, (), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Documented: poise takes this for the description.
+/// poise uses this documentation as the description.
 #[cfg_attr(
     feature = "attribute",
     lock_core::distributed_lock(name = "frameworks:command_below")
@@ -83,7 +83,7 @@ async fn command_below(
     Ok(())
 }
 
-/// Documented: poise takes this for the description.
+/// poise uses this documentation as the description.
 #[poise::command(slash_command, prefix_command)]
 #[cfg_attr(
     feature = "attribute",
@@ -110,7 +110,7 @@ pub(crate) async fn run() {
         use utoipa::Path;
         (__path_path_below::path(), __path_path_above::path())
     });
-    // Without a server of the chat only what the attribute made of the function can be seen.
+    // Without a chat server only the generated command can be checked.
     show!(command_below => async { command(command_below()) });
     show!(command_above => async { command(command_above()) });
 }

@@ -1,4 +1,4 @@
-//! Async functions in traits: native ones, and those that other attributes make.
+//! Async functions in traits: native ones, and those that other attributes generate.
 #![deny(warnings)]
 
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! Functions that `macro_rules!` macros make, whole or in parts.
+//! Functions that `macro_rules!` macros generate, as a whole or in parts.
 #![deny(warnings)]
 
 use lock_core::LockError;
@@ -111,7 +111,7 @@ macro_rules! with_hidden_argument {
 
 with_hidden_argument!(with_hidden_argument, "made_by_macros:hidden", local => local.length());
 
-// Two arguments of the same name, which the compiler tells apart by where they were written.
+// Two arguments of the same name, which the compiler distinguishes by their place in the source.
 macro_rules! with_same_names {
     ($name:ident, $key:literal, $a:ident) => {
         #[cfg_attr(feature = "attribute", lock_core::distributed_lock(name = $key))]

@@ -1,8 +1,8 @@
 //! Functions that are written once and built twice: with `#[distributed_lock]` and without it.
 //!
-//! A line of the output says for one shape what it returned, and in which order things were
-//! dropped. `compare` demands the same lines, and the same warnings, from both builds. One module
-//! is one topic: a line here can be commented out to see which topic does not build.
+//! An output line shows for one shape its return value, and the order in which values were dropped.
+//! `compare` requires the same lines and the same warnings from both builds. Each module has one
+//! topic. Comment out a line here to find the topic that does not build.
 
 #[macro_use]
 mod support;
@@ -37,17 +37,19 @@ use std::time::Duration;
 use lock_core::LockManager;
 
 fn main() {
-    // A lock that is never released would let this hang.
+    // A lock that is never released would block this program.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(60));
-        eprintln!("no end after 60 s, in the shape after the last that is reported");
+        eprintln!(
+            "the program did not end within 60 s; the shape after the last reported one hangs"
+        );
         std::process::exit(1);
     });
     entry::run();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
-        .expect("a runtime starts");
+        .expect("the runtime starts");
     runtime.block_on(LockManager::in_memory().scope(async {
         arguments::run().await;
         patterns::run().await;

@@ -1,5 +1,5 @@
-//! Parameters that are not simply bound anew in the body: those with `#[cfg]` and lints, a `self`
-//! that is changed, and those of functions whose options or other attributes see them, too.
+//! Parameters that the body cannot simply rebind: those with `#[cfg]` or lints, a mutable `self`,
+//! and those that options or other attributes also use.
 #![deny(warnings)]
 
 use lock_core::LockError;

@@ -1,9 +1,9 @@
-//! Constants, statics, unit structs and functions whose names a wrapper might use for its locals:
-//! where such a name is in scope, `let` does not bind it.
+//! Constants, statics, unit structs and functions whose names a wrapper might use for its locals.
+//! Where such a name is in scope, `let` does not bind it.
 #![deny(warnings)]
 #![allow(non_upper_case_globals, non_camel_case_types, dead_code)]
 
-/// Hands the names to a macro.
+/// Passes the names to a macro.
 macro_rules! each_name {
     ($item:ident) => {
         $item!(
@@ -47,8 +47,8 @@ macro_rules! macros {
     )* };
 }
 
-/// The same functions once more: each time among names of another kind.
-// rustfmt moves these attributes to the right each time that it runs.
+/// The same functions in each module, among names of another kind.
+// rustfmt moves these attributes to the right at each run.
 #[rustfmt::skip]
 macro_rules! shapes {
     ($plain:literal, $configured:literal, $skipped:literal $(,)?) => {

@@ -1,4 +1,4 @@
-//! What the shapes share: a value that tells when it is dropped, and the report on one shape.
+//! The parts that all shapes share: a value that logs its drop, and the report of a shape.
 #![deny(warnings)]
 
 use std::cell::{Cell, RefCell};
@@ -12,7 +12,7 @@ thread_local! {
     static PARKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A value with a name. It is logged when it is dropped.
+/// A value with a name, which logs when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Tracked(pub(crate) &'static str);
 
@@ -34,12 +34,12 @@ impl Display for Tracked {
     }
 }
 
-/// Logs a step of a shape, in one line with what is dropped.
+/// Logs a step of a shape, in one line with its drops.
 pub(crate) fn log(step: &str) {
     LOG.with(|log| log.borrow_mut().push(step.to_owned()));
 }
 
-/// Where a body stays for ever: it can only be dropped there.
+/// Parks a body for ever, so that it can only be dropped.
 pub(crate) async fn park() {
     PARKED.with(|parked| parked.set(true));
     std::future::pending().await
@@ -50,7 +50,7 @@ pub(crate) async fn pause() {
     tokio::task::yield_now().await;
 }
 
-/// The answer of a shape that cannot return an error. No lock of this suite is refused.
+/// The return value of a shape that cannot return an error. No lock of this suite is refused.
 #[cfg(feature = "attribute")]
 pub(crate) fn refused<T>(error: lock_core::LockError) -> T {
     panic!("{}", error)
@@ -81,7 +81,7 @@ pub(crate) async fn cancel<F: Future>(name: &str, shape: F) {
     PARKED.with(|parked| parked.set(false));
     std::future::poll_fn(|context| {
         let done = shape.as_mut().poll(context).is_ready();
-        assert!(!done, "{} is done and was to park", name);
+        assert!(!done, "{} ended before it parked", name);
         if PARKED.with(Cell::get) {
             Poll::Ready(())
         } else {
@@ -121,17 +121,17 @@ pub(crate) async fn panicking<F: Future>(name: &str, shape: F) {
     report(name, &text);
 }
 
-/// One line on one shape.
+/// Prints one line about one shape.
 pub(crate) fn report(name: &str, outcome: &str) {
     let log = LOG.with(|log| log.borrow_mut().split_off(0));
-    // Without the crate: its name is that of the edition.
+    // The module path without the crate, whose name contains the edition.
     let name = name.split_once("::").map_or(name, |(_, name)| name);
     println!("{}: {}; {}", name, outcome, log.join(", "));
 }
 
-/// `show!(shape(arguments))` runs a shape and reports on it. A word in front says what to do
-/// instead of running it to its end: `cancel`, `abandon`, `panicking`. An expression can follow
-/// the name: `show!(name => expression)`.
+/// `show!(shape(arguments))` runs a shape and reports it. A word in front changes the run:
+/// `cancel`, `abandon` or `panicking`. An expression can follow the name: `show!(name =>
+/// expression)`.
 macro_rules! show {
     (abandon $name:ident $($rest:tt)*) => {
         $crate::support::abandon(

@@ -1,4 +1,4 @@
-//! Columns of tables: diesel makes a unit struct of each, with the name that it has.
+//! Columns of tables: diesel generates a unit struct with the name of each column.
 #![deny(warnings)]
 
 use diesel::prelude::*;

@@ -1,8 +1,8 @@
-//! Attributes that make tests. `compare` runs them and compares their names and results.
+//! Attributes that generate tests. `compare` runs them and compares their names and results.
 //!
-//! All of them have to stand below `#[distributed_lock]`, in the order that they have without it.
-//! `#[tokio::test]` takes the `async` away. `#[rstest]` and `#[test_case]` hand the attributes that
-//! are below them to the test of each case, and not to the function with the arguments.
+//! All of them must be below `#[distributed_lock]`, in the order that they have without it.
+//! `#[tokio::test]` removes the `async`. `#[rstest]` and `#[test_case]` move the attributes below
+//! them to the test of each case, and not to the function with the arguments.
 #![deny(warnings)]
 
 use lock_core::LockError;

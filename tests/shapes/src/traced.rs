@@ -1,4 +1,5 @@
-//! `#[tracing::instrument]` above and below, on functions, methods and in traits.
+//! `#[tracing::instrument]` above and below the lock attribute, on functions, methods and in
+//! traits.
 #![deny(warnings)]
 
 use async_trait::async_trait;

@@ -1,12 +1,12 @@
-//! Traits in scope whose methods every type has, and that take `self`: where a wrapper calls a
-//! method by its name, such a method may come first.
+//! Traits in scope whose methods exist on every type and take `self`. If a wrapper calls a method
+//! by its name, such a method may be chosen first.
 #![deny(warnings)]
 
 use lock_core::LockError;
 
 use crate::support::Tracked;
 
-/// What a call of a method of [`Hijack`] returns: of no use to anyone.
+/// The return value of the methods of [`Hijack`]. No code can use it.
 pub(crate) struct Hijacked;
 
 macro_rules! hijack {
@@ -30,7 +30,7 @@ hijack! {
 
 impl<T> Hijack for T {}
 
-/// The same for references, which a call with an automatic borrow would find.
+/// The same for references, which a call with an automatic borrow would choose.
 trait HijackReference {
     fn as_mut(&mut self) -> Hijacked {
         Hijacked
@@ -94,7 +94,7 @@ impl Owner {
 }
 
 pub(crate) async fn run() {
-    // These are used, so that the traits are.
+    // Uses these methods, so that the traits are used.
     let _ = Hijack::map(HijackReference::as_mut(&mut HijackReference::poll(&mut 1)));
     show!(plain(Tracked("a")));
     show!(configured(1, Tracked("a")));

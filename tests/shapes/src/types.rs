@@ -1,4 +1,4 @@
-//! Types and modules of the user with the names of the standard library's.
+//! Types and modules of the user with the names of the standard library.
 #![deny(warnings)]
 #![allow(dead_code)]
 

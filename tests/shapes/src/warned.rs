@@ -1,5 +1,5 @@
-//! Functions that the compiler warns of: the warnings are to be the same with the attribute, at
-//! the same places.
+//! Functions with compiler warnings. The warnings must be the same with the attribute, at the same
+//! places.
 #![warn(missing_docs)]
 
 use lock_core::LockError;

@@ -1,17 +1,17 @@
 /*
  * A wall clock that a test controls. Preloaded into a server, it answers every call for the time of
- * day from a page shared with the test; the monotonic clocks stay real, so that the event loop goes
- * on.
+ * day from a page that the test shares. The monotonic clocks stay real, so that the event loop
+ * continues.
  *
- * The page holds three 64-bit words: mode, value, and a check word equal to mode ^ ~value. The
- * test writes all three in one call, but the kernel may copy them byte by byte, so a reader that
- * sees them disagree looks again.
+ * The page holds three 64-bit words: mode, value, and a check word equal to mode ^ ~value. The test
+ * writes all three in one call, but the kernel may copy them byte by byte. A reader that sees
+ * inconsistent words reads again.
  */
 enum { MODE_FROZEN = 1, MODE_RUNNING = 2 };
 
 #define MICROS 1000000
 
-/* Runs before main, hence before any thread that could race to map the page. */
+/* Runs before main, and so before any thread that could race to map the page. */
 __attribute__((constructor)) static void map_page(void)
 {
 	map_page_of("LOCK_TEST_CLOCK");
@@ -21,7 +21,7 @@ static int64_t micros_since_epoch(void)
 {
 	uint64_t mode, value, check, again;
 
-	/* Another library's constructor may ask before ours has run. */
+	/* The constructor of another library may call this before this library's constructor has run. */
 	if (!page)
 		map_page();
 	do {
@@ -64,6 +64,6 @@ int clock_gettime(clockid_t which, struct timespec *out)
 		out->tv_nsec = now % MICROS * 1000;
 		return 0;
 	}
-	/* The system call and not the next definition: looking that up may ask for the time itself. */
+	/* The system call and not the next definition: the lookup of that definition may itself read the time. */
 	return (int)syscall(SYS_clock_gettime, which, out);
 }

@@ -1,10 +1,10 @@
 /*
- * A suspended machine, as one process sees it when it wakes up. Preloaded into the process, the
- * clocks that go on during a suspend (CLOCK_BOOTTIME and the time of day) are ahead by as many
- * seconds as the test says; CLOCK_MONOTONIC, which stands still meanwhile, is left alone.
+ * A suspended machine, as one process sees it after the resume. CLOCK_BOOTTIME and the time of day
+ * continue during a suspend, so this library moves them ahead by the number of seconds that the
+ * test sets. CLOCK_MONOTONIC stands still during a suspend, so it is not changed.
  *
- * The page holds two 64-bit words: the seconds, and their complement. A reader that sees them
- * disagree looks again.
+ * The page holds two 64-bit words: the seconds, and their complement. A reader that sees
+ * inconsistent words reads again.
  */
 __attribute__((constructor)) static void map_page(void)
 {
@@ -15,7 +15,7 @@ int clock_gettime(clockid_t which, struct timespec *out)
 {
 	int result = (int)syscall(SYS_clock_gettime, which, out);
 
-	/* Another library's constructor may ask before ours has run. */
+	/* The constructor of another library may call this before this library's constructor has run. */
 	if (!page || result != 0 || (which != CLOCK_BOOTTIME && which != CLOCK_REALTIME))
 		return result;
 	uint64_t seconds, check;

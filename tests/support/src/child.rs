@@ -1,4 +1,4 @@
-//! The side of a child process: what a program says to the test that started it.
+//! The child's side of the channel to the test that started it.
 
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -14,8 +14,8 @@ pub fn say(record: &Value) {
 /// Writes one line to stdout.
 pub fn say_line(line: &str) {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}").expect("the test reads");
-    out.flush().expect("the test reads");
+    writeln!(out, "{line}").expect("the test reads stdout");
+    out.flush().expect("the test reads stdout");
 }
 
 /// Waits until the test closes stdin.
@@ -28,23 +28,23 @@ pub fn wait_for_end_of_input() {
 pub struct Arguments(std::iter::Skip<std::env::Args>);
 
 impl Arguments {
-    /// The arguments after the program's name.
+    /// Returns the arguments after the program's name.
     pub fn new() -> Self {
         Self(std::env::args().skip(1))
     }
 
-    /// The next argument, as a text.
+    /// Returns the next argument as text.
     pub fn text(&mut self) -> String {
         self.0.next().expect("an argument is missing")
     }
 
-    /// The next argument, as a number.
+    /// Returns the next argument as a number.
     pub fn number<T: FromStr>(&mut self) -> T {
         let parsed = self.text().parse().ok();
         parsed.expect("an argument is a number")
     }
 
-    /// The next argument, as a number of milliseconds.
+    /// Returns the next argument as a number of milliseconds.
     pub fn millis(&mut self) -> Duration {
         Duration::from_millis(self.number())
     }

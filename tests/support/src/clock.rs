@@ -1,4 +1,4 @@
-//! The wall clock of a server, controlled by the test.
+//! A server's wall clock that the test controls.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,34 +10,34 @@ use std::time::Duration;
 use crate::janitor::Scratch;
 use crate::preload::Shim;
 
-/// What the shim maps; a mapping is whole pages.
+/// The size of the mapping; mappings consist of whole pages.
 const PAGE: u64 = 4096;
 
 const FROZEN: u64 = 1;
 const RUNNING: u64 = 2;
 
-/// A clock that stands still unless the test moves it, forward or backward.
+/// A clock that stands still until the test moves it forward or backward.
 ///
-/// Given to [`ServerOptions::clock`](crate::ServerOptions::clock), it is what the server takes for
-/// the time of day: TIME, expiry, everything but the event loop. Several servers may share one.
-/// Linux only, since the server has to be preloaded.
+/// With [`ServerOptions::clock`](crate::ServerOptions::clock) the server uses it as the time of
+/// day: for TIME and for expiry, but not for the event loop. Several servers may share one clock.
+/// Linux only, because the library must be preloaded into the server.
 #[derive(Debug)]
 pub struct FrozenClock {
-    // The directory goes with the clock; servers keep their mapping.
+    // The directory is removed with the clock; servers keep their mapping.
     directory: Scratch,
     page: File,
     micros: Mutex<u64>,
 }
 
 impl FrozenClock {
-    /// A clock that stands at this many microseconds since 1970.
+    /// Creates a clock that stands at this many microseconds since 1970.
     ///
     /// # Panics
     ///
-    /// Where there is no C compiler to build the shim with.
+    /// Panics if there is no C compiler to build the shim.
     #[track_caller]
     pub fn at(micros: u64) -> Self {
-        // Built here, so that the failure is the test's and not the server's.
+        // Built here, so that a failure is reported by the test and not by the server.
         shim();
         let directory = Scratch::new();
         let page = File::create_new(page_path(&directory)).expect("the scratch directory is new");
@@ -52,13 +52,13 @@ impl FrozenClock {
         clock
     }
 
-    /// Where the clock stands, in microseconds since 1970.
+    /// Returns the current time of the clock, in microseconds since 1970.
     pub fn micros(&self) -> u64 {
         *self.micros.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts the clock to this many microseconds since 1970, earlier or later. Commands that are
-    /// sent after this returned meet the new time.
+    /// Sets the clock to this many microseconds since 1970, earlier or later. Commands that are
+    /// sent after this call see the new time.
     pub fn set(&self, micros: u64) {
         let mut current = self.micros.lock().unwrap_or_else(PoisonError::into_inner);
         *current = micros;
@@ -74,21 +74,21 @@ impl FrozenClock {
     ///
     /// # Panics
     ///
-    /// On a time before 1970.
+    /// Panics if the result is before 1970.
     #[track_caller]
     pub fn rewind(&self, by: Duration) {
         let target = self.micros().checked_sub(micros_of(by));
-        self.set(target.expect("no server knows a time before 1970"));
+        self.set(target.expect("no server supports a time before 1970"));
     }
 
-    /// Thaws the clock: from now on it is the machine's, ahead by this many microseconds (behind
-    /// when negative). A later [`set`](Self::set) freezes it again.
+    /// Lets the clock run: from now on it is the machine's clock, ahead by this many microseconds,
+    /// or behind if negative. A later [`set`](Self::set) freezes it again.
     pub fn run_ahead_by(&self, micros: i64) {
         let _current = self.micros.lock().unwrap_or_else(PoisonError::into_inner);
         self.write(RUNNING, micros.cast_unsigned());
     }
 
-    /// What the server's environment must hold.
+    /// Returns the environment variables that the server needs.
     pub(crate) fn environment(&self) -> [(OsString, OsString); 2] {
         [
             shim().preload(),
@@ -110,10 +110,10 @@ fn page_path(directory: &Scratch) -> PathBuf {
 }
 
 fn micros_of(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).expect("a test moves the clock by less than ages")
+    u64::try_from(duration.as_micros()).expect("the duration fits in 64 bits")
 }
 
-/// The shim, built on first use.
+/// Returns the shim, which is built at the first use.
 #[track_caller]
 fn shim() -> &'static Shim {
     static SHIM: OnceLock<Shim> = OnceLock::new();

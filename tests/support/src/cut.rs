@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Polls a future at most so often, and then is done without it: see [`cut`].
+/// Polls a future at most a number of times, and then drops it: see [`cut`].
 #[derive(Debug)]
 pub struct Cut<F> {
     future: Pin<Box<F>>,
@@ -27,7 +27,8 @@ impl<F: Future> Future for Cut<F> {
     }
 }
 
-/// Polls `future` at most so often, and then drops it: `None` when it was not done by then.
+/// Polls `future` at most `polls` times, and then drops it. Returns `None` if it did not complete
+/// by then.
 pub fn cut<F: Future>(future: F, polls: usize) -> Cut<F> {
     Cut {
         future: Box::pin(future),

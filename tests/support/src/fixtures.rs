@@ -7,18 +7,18 @@ use tokio::runtime::{Builder, Runtime};
 use crate::resp::Reply;
 use crate::server::RedisServer;
 
-/// Bound on conditions that say nothing about speed.
+/// Bound on conditions whose speed does not matter.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// Bound on what must happen without a timer: less than the earliest poll of a waiter that gets no
-/// notification (750 ms), far less than a handover lease (2 s) or the default ttl (30 s), and
-/// enough for a busy machine.
+/// Bound on conditions that must not need a timer. It is less than the earliest poll of a waiter
+/// that gets no notification (750 ms), and far less than a handover lease (2 s) or the default ttl
+/// (30 s). It is long enough for a busy machine.
 pub const AT_ONCE: Duration = Duration::from_millis(600);
 
-/// How late a thread of a busy machine may wake up.
+/// The delay with which a thread of a busy machine may wake up.
 pub const SLACK: Duration = Duration::from_millis(300);
 
-/// How much later than its limit an error or a loss may be reported.
+/// The delay after its limit with which an error or a loss may be reported.
 pub const NOTICE: Duration = Duration::from_millis(250);
 
 /// A ttl that no test waits for: a key that is removed earlier was not removed by its expiry.
@@ -36,12 +36,12 @@ pub const QUEUE: &str = "{lock:job}:q";
 /// The counter of [`NAME`]'s fencing tokens.
 pub const COUNTER: &str = "{lock:job}:f";
 
-/// So many milliseconds.
+/// Returns this many milliseconds.
 pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// All keys of the server, sorted.
+/// Returns all keys of the server, sorted.
 pub fn all_keys(server: &RedisServer) -> Vec<String> {
     let reply = server.cli(&["KEYS", "*"]);
     let texts = reply.array().iter().map(Reply::text);
@@ -50,25 +50,25 @@ pub fn all_keys(server: &RedisServer) -> Vec<String> {
     keys
 }
 
-/// The keys of the server except the fencing counters, which live for five minutes.
+/// Returns the keys of the server except the fencing counters, which live for five minutes.
 pub fn keys(server: &RedisServer) -> Vec<String> {
     let mut keys = all_keys(server);
     keys.retain(|key| !key.ends_with(":f"));
     keys
 }
 
-/// Whether the server has this key.
+/// Returns whether the server has this key.
 pub fn exists(server: &RedisServer, key: &str) -> bool {
     server.cli(&["EXISTS", key]).integer() == 1
 }
 
-/// The time until the server expires this key.
+/// Returns the time until the server expires this key.
 pub fn time_to_expiry(server: &RedisServer, key: &str) -> Duration {
     let left = server.cli(&["PTTL", key]).integer();
     Duration::from_millis(u64::try_from(left).expect("the key exists and has an expiry"))
 }
 
-/// The number of waiters in the queue of [`NAME`].
+/// Returns the number of waiters in the queue of [`NAME`].
 pub fn queue_length(server: &RedisServer) -> i64 {
     server.cli(&["ZCARD", QUEUE]).integer()
 }
@@ -78,13 +78,13 @@ pub fn kill_clients(server: &RedisServer, kind: &str) -> i64 {
     server.cli(&["CLIENT", "KILL", "TYPE", kind]).integer()
 }
 
-/// A runtime on the thread that calls `block_on`.
+/// Returns a runtime that runs on the thread that calls `block_on`.
 pub fn current_thread_runtime() -> Runtime {
     let mut builder = Builder::new_current_thread();
     builder.enable_all().build().expect("the runtime starts")
 }
 
-/// A runtime with this many threads.
+/// Returns a runtime with this many threads.
 pub fn multi_thread_runtime(threads: usize) -> Runtime {
     let mut builder = Builder::new_multi_thread();
     let builder = builder.worker_threads(threads).enable_all();

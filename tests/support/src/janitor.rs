@@ -1,12 +1,13 @@
-//! Whatever a test process leaves behind is cleared away, also when the process is killed.
+//! Cleans up the processes and files of a test process, even if the test process is killed.
 //!
-//! A parent-death signal would be the obvious tool, and has two faults. Linux sends it when the
-//! *thread* that forked dies, and each test has a thread of its own, so a server shared by several
-//! tests would go with the first. It also needs either unsafe code or a program that only Linux
-//! has. So one shell per test process reads orders from a pipe: when the test process ends, however
-//! it ends, the kernel closes the pipe, and the shell kills what is still on its list and removes
-//! the scratch directory. Orders arrive in the order they were written, hence a process taken off
-//! the list before it is reaped can never be mistaken for a later one with the same id.
+//! A parent-death signal is the usual tool, but it has two faults. Linux sends it when the *thread*
+//! that forked dies. Each test has its own thread, so a server that several tests share would end
+//! with the first test. The signal also needs either unsafe code or a program that exists only on
+//! Linux. Therefore each test process starts one shell, which reads orders from a pipe. When the
+//! test process ends in any way, the kernel closes the pipe. Then the shell kills the processes
+//! that are still on its list and removes the scratch directory. Orders arrive in the order in
+//! which they were written. A process is taken off the list before it is reaped, so the shell
+//! cannot kill a later process with the same id.
 
 use std::fs::{self, DirBuilder};
 use std::hash::{BuildHasher, Hasher};
@@ -17,8 +18,8 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Signals are ignored because Ctrl-C reaches the whole process group, and the shell has its work
-/// to do after the others are gone.
+/// Signals are ignored because Ctrl-C reaches the whole process group, and the shell has to clean
+/// up after the other processes have ended.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 pids=
@@ -44,7 +45,7 @@ struct Janitor {
 fn janitor() -> &'static Janitor {
     static JANITOR: OnceLock<Janitor> = OnceLock::new();
     JANITOR.get_or_init(|| {
-        // Short, because a Unix socket inside must fit in 108 bytes.
+        // Short, because the path of a Unix socket inside must fit in 108 bytes.
         let name = format!("lock-tests-{}-{:08x}", std::process::id(), random() >> 32);
         let root = std::env::temp_dir().join(name);
         DirBuilder::new()
@@ -53,7 +54,7 @@ fn janitor() -> &'static Janitor {
             .unwrap_or_else(|e| panic!("cannot create {}: {e}", root.display()));
         #[expect(
             clippy::zombie_processes,
-            reason = "it outlives this process, which is the point of it"
+            reason = "the shell must outlive this process"
         )]
         let mut shell = Command::new("sh")
             .args(["-c", SCRIPT, "janitor"])
@@ -75,30 +76,30 @@ fn janitor() -> &'static Janitor {
 impl Janitor {
     fn order(&self, order: &str, pid: u32) {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        // One write, so that a kill in between cannot leave half an order. A shell that is gone
-        // costs the backstop, not the test.
+        // One write, so that a kill in between cannot leave half an order. If the shell has ended,
+        // only the cleanup after a kill is lost; the test does not fail.
         let _ = orders.write_all(format!("{order} {pid}\n").as_bytes());
     }
 }
 
-/// Has the process killed when this one ends.
+/// Puts the process on the list, so that it is killed when this process ends.
 pub(crate) fn watch(pid: u32) {
     janitor().order("watch", pid);
 }
 
-/// Takes the process off the list; to be called before it is reaped.
+/// Takes the process off the list. Call this before the process is reaped.
 pub(crate) fn forget(pid: u32) {
     janitor().order("forget", pid);
 }
 
-/// A number that differs between processes and calls.
+/// Returns a number that differs between processes and calls.
 pub(crate) fn random() -> u64 {
     std::collections::hash_map::RandomState::new()
         .build_hasher()
         .finish()
 }
 
-/// A directory that is removed on drop, or with the process.
+/// A directory that is removed on drop, or when the process ends.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -108,19 +109,19 @@ impl Scratch {
     /// Creates the directory.
     #[expect(
         clippy::new_without_default,
-        reason = "a new directory is no default value"
+        reason = "a new directory is not a default value"
     )]
     pub fn new() -> Self {
         let janitor = janitor();
         let number = janitor.directories.fetch_add(1, Ordering::Relaxed);
         let path = janitor.root.join(number.to_string());
         fs::create_dir(&path).unwrap_or_else(|e| panic!("cannot create {}: {e}", path.display()));
-        // Servers report their directory with links resolved, and we compare.
+        // Servers report their directory with symbolic links resolved, and tests compare the paths.
         let path = path.canonicalize().expect("the directory was just created");
         Self { path }
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -128,7 +129,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is in use by a process that just dies is removed by the janitor's last round.
+        // Files that a dying process still uses are removed by the janitor at the end.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -1,15 +1,15 @@
-//! What tests run against: real servers, a lossy network, controlled clocks, and real processes.
+//! The environment of tests: real servers, a lossy network, controlled clocks, and real processes.
 //!
 //! - [`RedisServer`] owns a `redis-server` on a free port, and removes it on drop.
-//! - [`Proxy`] stands in front of a server and delays, cuts, loses, mutes and refuses.
-//! - [`FrozenClock`] is the wall clock of a server, moved only by the test.
+//! - [`Proxy`] is in front of a server and delays, cuts, loses, mutes and refuses.
+//! - [`FrozenClock`] is the wall clock of a server, which only the test moves.
 //! - [`Helper`] starts a child process that writes JSON lines and can be killed or frozen.
 //! - [`Monitor`] records the commands that a server executes.
-//! - [`eventually`] waits for a condition, never for an amount of time.
+//! - [`eventually`] waits for a condition instead of a fixed time.
 //! - [`fixtures`] has the names, bounds and queries that most tests share.
 //!
 //! This package does not depend on `lock-core`, so that the unit tests of `lock-core` can use it.
-//! Nothing here is ever skipped: a missing program is a failure that says how to install it.
+//! No test is ever skipped: a missing program is a failure whose text says how to install it.
 
 pub mod child;
 pub mod clock;

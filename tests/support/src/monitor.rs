@@ -1,4 +1,4 @@
-//! What a server was asked to do, as MONITOR tells it.
+//! Records the commands of a server with MONITOR.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use crate::janitor;
 use crate::resp::{Connection, Reply};
 
-/// Bound on the wait for the end mark, which is a round trip away.
+/// Bound on the wait for the end mark, which takes one round trip.
 const END_MARK: Duration = Duration::from_secs(10);
 
-/// A recording under way.
+/// An active recording.
 #[derive(Debug)]
 pub struct Monitor {
     address: SocketAddr,
@@ -30,7 +30,7 @@ impl Monitor {
         }
         let reader = connection.into_stream();
         let stream = reader.get_ref().try_clone()?;
-        // A quiet server is no failure.
+        // A server without commands is no failure.
         stream.set_read_timeout(None)?;
         let (sender, lines) = mpsc::channel();
         let reader = thread::spawn(move || {
@@ -55,16 +55,16 @@ impl Monitor {
         })
     }
 
-    /// Ends the recording. It holds every command the server executed before this call; when the
-    /// server is down, what it reported until then.
+    /// Ends the recording. It holds every command that the server executed before this call. If the
+    /// server is down, it holds the commands that the server reported until then.
     ///
     /// # Panics
     ///
-    /// When the server is up and does not report within 10 s.
+    /// Panics if the server is up and does not report within 10 s.
     #[track_caller]
     pub fn stop(self) -> Recording {
-        // The server reports in the order of execution, so all that came before the mark is there
-        // once the mark is.
+        // The server reports in the order of execution, so all earlier commands have arrived when
+        // the mark arrives.
         let mark = format!("end-of-recording-{:016x}", janitor::random());
         let marked = Connection::open(self.address, self.password.as_deref())
             .and_then(|mut connection| connection.call(&["ECHO", &mark]))
@@ -77,7 +77,7 @@ impl Monitor {
                 .recv_timeout(END_MARK.saturating_sub(started.elapsed()))
             {
                 Ok(line) if line.contains(&mark) => {
-                    // What brought the mark may have said AUTH first.
+                    // The connection that sent the mark may have sent AUTH first.
                     if let Some(end) = Command::parse(&line) {
                         commands.retain(|command: &Command| command.source != end.source);
                     }
@@ -103,26 +103,26 @@ impl Drop for Monitor {
     }
 }
 
-/// The commands a server executed, in order.
+/// The commands that a server executed, in order.
 #[derive(Clone, Debug)]
 pub struct Recording {
     commands: Vec<Command>,
 }
 
 impl Recording {
-    /// All of them, also those that scripts issued.
+    /// Returns all commands, including those of scripts.
     pub fn all(&self) -> &[Command] {
         &self.commands
     }
 
-    /// Those that clients sent: the ones that cost a round trip.
+    /// Returns the commands that clients sent: those that cost a round trip.
     pub fn from_clients(&self) -> impl Iterator<Item = &Command> {
         self.commands
             .iter()
             .filter(|command| !command.is_from_script())
     }
 
-    /// How many commands clients sent that mention `word`, such as the name of a lock.
+    /// Returns how many client commands contain `word`, such as the name of a lock.
     pub fn client_commands_about(&self, word: &str) -> usize {
         self.from_clients()
             .filter(|command| command.words.iter().any(|w| w.contains(word)))
@@ -137,12 +137,12 @@ pub struct Command {
     pub source: String,
     /// The number of the database.
     pub database: u32,
-    /// The name of the command and its arguments; bytes that are no UTF-8 are replaced.
+    /// The name of the command and its arguments; bytes that are not UTF-8 are replaced.
     pub words: Vec<String>,
 }
 
 impl Command {
-    /// The name, in capitals.
+    /// Returns the name in capitals.
     pub fn name(&self) -> String {
         self.words
             .first()
@@ -150,12 +150,12 @@ impl Command {
             .unwrap_or_default()
     }
 
-    /// Whether a script issued it and no client.
+    /// Returns whether a script issued the command.
     pub fn is_from_script(&self) -> bool {
         self.source == "lua"
     }
 
-    /// Reads `+1700000000.123456 [0 127.0.0.1:50000] "SET" "key" "value"`.
+    /// Parses `+1700000000.123456 [0 127.0.0.1:50000] "SET" "key" "value"`.
     fn parse(line: &str) -> Option<Self> {
         let (_, rest) = line.split_once(" [")?;
         let (origin, words) = rest.split_once("] ")?;
@@ -168,7 +168,7 @@ impl Command {
     }
 }
 
-/// Undoes the server's quoting.
+/// Removes the server's quoting.
 fn parse_words(line: &[u8]) -> Vec<String> {
     let mut words = Vec::new();
     let mut bytes = line.iter().copied();
@@ -209,7 +209,7 @@ mod tests {
     use super::Command;
 
     #[test]
-    fn a_line_is_read_with_its_quoting_undone() {
+    fn parse_removes_the_quoting() {
         let line = r#"+17.5 [3 127.0.0.1:50000] "set" "a \"b\"\\" "\x00\r\n""#;
         let command = Command::parse(line).unwrap();
         assert_eq!(command.database, 3);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_told_from_a_client() {
+    fn parse_distinguishes_scripts_from_clients() {
         assert!(
             Command::parse(r#"+17.5 [0 lua] "get" "k""#)
                 .unwrap()

@@ -1,4 +1,4 @@
-//! C libraries that are preloaded into a child process, to change how it sees its system.
+//! C libraries that are preloaded into a child process, to change its view of the system.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::janitor::Scratch;
 
-/// A C library that was built from its source. Linux only.
+/// A C library that is built from its source. Linux only.
 #[derive(Debug)]
 pub struct Shim {
     library: PathBuf,
@@ -19,7 +19,7 @@ impl Shim {
     ///
     /// # Panics
     ///
-    /// Where there is no C compiler, or where it does not accept the source.
+    /// Panics if there is no C compiler, or if it does not accept the source.
     #[track_caller]
     pub fn build(source: &str) -> Self {
         assert_eq!(
@@ -62,17 +62,17 @@ impl Shim {
         }
     }
 
-    /// The shim with which a program without unsafe code can fork.
+    /// Returns a shim with which a program without unsafe code can fork.
     ///
     /// # Panics
     ///
-    /// As [`build`](Self::build).
+    /// Panics like [`build`](Self::build).
     #[track_caller]
     pub fn fork() -> Self {
         Self::build(include_str!("../shim/fork.c"))
     }
 
-    /// The environment variable that loads the shim into a child.
+    /// Returns the environment variable that loads the shim into a child.
     pub fn preload(&self) -> (OsString, OsString) {
         let mut preload = self.library.as_os_str().to_owned();
         if let Some(others) = std::env::var_os("LD_PRELOAD") {

@@ -1,4 +1,4 @@
-//! Child processes that can be killed and frozen.
+//! Child processes that a test can kill and freeze.
 
 use std::ffi::OsString;
 use std::fmt::{self, Debug, Formatter};
@@ -19,7 +19,7 @@ use crate::wait::holds_within;
 /// Bound on reading the rest of the output of an ended process.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// A [`Helper`] for the program of this name in the package of the test.
+/// Creates a [`Helper`] for the program of this name in the package of the test.
 ///
 /// A macro, because cargo gives the paths of a package's programs only to its integration tests.
 #[macro_export]
@@ -29,7 +29,7 @@ macro_rules! helper {
     };
 }
 
-/// A program to run as a child of the test. Made by [`helper!`](crate::helper).
+/// A program that runs as a child of the test. Created by [`helper!`](crate::helper).
 #[derive(Clone, Debug)]
 pub struct Helper {
     program: PathBuf,
@@ -38,7 +38,7 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// The program at this path.
+    /// Creates a helper for the program at this path.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -47,14 +47,14 @@ impl Helper {
         }
     }
 
-    /// One more argument. Defaults to none.
+    /// Adds an argument. Defaults to none.
     #[must_use]
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// A variable of its environment, beside those of the test. Defaults to none.
+    /// Adds an environment variable to those of the test. Defaults to none.
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
@@ -68,11 +68,11 @@ impl Helper {
         self.env(name, value)
     }
 
-    /// Starts it. It is killed when the [`Process`] is dropped or the test's process ends.
+    /// Starts the program. It is killed when the [`Process`] is dropped or the test's process ends.
     ///
     /// # Panics
     ///
-    /// When it cannot be started.
+    /// Panics if the program cannot be started.
     #[track_caller]
     pub fn spawn(&self) -> Process {
         let mut child = Command::new(&self.program)
@@ -91,7 +91,7 @@ impl Helper {
             let mut stdout = BufReader::new(stdout);
             let mut line = Vec::new();
             while matches!(stdout.read_until(b'\n', &mut line), Ok(1..)) {
-                // A line without its end is what a kill left of one.
+                // A kill leaves a line without its end.
                 if line.ends_with(b"\n") {
                     let text = String::from_utf8_lossy(&line).trim_end().to_owned();
                     filled
@@ -125,7 +125,7 @@ struct Output {
     grown: Condvar,
 }
 
-/// A running child. Its stderr goes to the test's.
+/// A running child process. Its stderr is the test's stderr.
 pub struct Process {
     pid: u32,
     state: Mutex<State>,
@@ -143,12 +143,12 @@ impl Debug for Process {
 }
 
 impl Process {
-    /// The id of the process.
+    /// Returns the id of the process.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The whole lines it printed so far.
+    /// Returns the complete lines that the process has printed so far.
     pub fn lines(&self) -> Vec<String> {
         self.output
             .lines
@@ -157,21 +157,22 @@ impl Process {
             .clone()
     }
 
-    /// The lines it printed so far, each a JSON value.
+    /// Returns the lines that the process has printed so far, each parsed as JSON.
     ///
     /// # Panics
     ///
-    /// On a line that is no JSON.
+    /// Panics if a line is not JSON.
     #[track_caller]
     pub fn records(&self) -> Vec<Value> {
         self.lines().iter().map(|line| parse(line)).collect()
     }
 
-    /// Waits for a record, among those printed already or later, that `wanted` accepts.
+    /// Waits for a record that `wanted` accepts, among those already printed and those printed
+    /// later.
     ///
     /// # Panics
     ///
-    /// When none comes in time, and on a line that is no JSON.
+    /// Panics if no such record comes in time, or if a line is not JSON.
     #[track_caller]
     pub fn record(&self, within: Duration, mut wanted: impl FnMut(&Value) -> bool) -> Value {
         let started = Instant::now();
@@ -192,7 +193,7 @@ impl Process {
             let left = within.saturating_sub(started.elapsed());
             assert!(
                 !left.is_zero(),
-                "the record did not come within {within:?}; there were:\n{}",
+                "no such record came within {within:?}; the records are:\n{}",
                 lines.join("\n")
             );
             let woken = self.output.grown.wait_timeout(lines, left);
@@ -200,11 +201,11 @@ impl Process {
         }
     }
 
-    /// Writes a line to its stdin.
+    /// Writes a line to the stdin of the process.
     ///
     /// # Panics
     ///
-    /// When the process does not read its stdin any more.
+    /// Panics if the process no longer reads its stdin.
     #[track_caller]
     pub fn send_line(&self, line: &str) {
         let mut stdin = self.stdin.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,7 +213,7 @@ impl Process {
         writeln!(stdin, "{line}").unwrap_or_else(|e| panic!("the child does not read: {e}"));
     }
 
-    /// Closes its stdin.
+    /// Closes the stdin of the process.
     pub fn close_stdin(&self) {
         self.stdin
             .lock()
@@ -220,8 +221,8 @@ impl Process {
             .take();
     }
 
-    /// Kills it as a crash would. Returns when it is gone and all it had printed is in
-    /// [`lines`](Self::lines). Does nothing to a process that has ended.
+    /// Kills the process, as a crash would. Returns when it has ended and its whole output is in
+    /// [`lines`](Self::lines). Does nothing if the process has already ended.
     pub fn kill9(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let State::Running(child) = &mut *state {
@@ -232,22 +233,22 @@ impl Process {
         self.drain();
     }
 
-    /// Freezes it. Returns when all of its threads stand still.
+    /// Freezes the process. Returns when all of its threads have stopped.
     ///
     /// # Panics
     ///
-    /// When it has ended.
+    /// Panics if the process has ended.
     #[track_caller]
     pub fn stop(&self) {
         signal::stop(self.pid());
     }
 
-    /// Lets it run on.
+    /// Lets the process continue.
     pub fn cont(&self) {
         signal::cont(self.pid());
     }
 
-    /// Whether it is gone, by itself or killed.
+    /// Returns whether the process has ended, by itself or by a kill.
     pub fn has_ended(&self) -> bool {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Ended(_) => true,
@@ -255,11 +256,11 @@ impl Process {
         }
     }
 
-    /// Waits until it ends by itself; all it had printed is then in [`lines`](Self::lines).
+    /// Waits until the process ends by itself; then its whole output is in [`lines`](Self::lines).
     ///
     /// # Panics
     ///
-    /// When it does not end in time.
+    /// Panics if the process does not end in time.
     #[track_caller]
     pub fn wait(&self, within: Duration) -> ExitStatus {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -277,8 +278,8 @@ impl Process {
         status
     }
 
-    /// Waits until what the pipe still holds is read. Bounded, because a grandchild that inherited
-    /// the pipe may keep it open for as long as it lives.
+    /// Waits until the remaining content of the pipe is read. Bounded, because a grandchild that
+    /// inherited the pipe may keep it open.
     fn drain(&self) {
         holds_within(DRAIN, || self.reader.is_finished());
     }

@@ -1,8 +1,8 @@
-//! A network that misbehaves on command.
+//! A proxy whose network faults the test controls.
 //!
-//! Blocking threads and no async runtime: tokio's timer counts whole milliseconds, while a
-//! measurement through the proxy needs delays of half of one; and the network must not share its
-//! fate with the runtime under test.
+//! It uses blocking threads and no async runtime. tokio's timer counts whole milliseconds, but a
+//! measurement through the proxy needs delays of half a millisecond. A stalled runtime under test
+//! must also not stall the network.
 
 mod link;
 mod wire;
@@ -16,12 +16,12 @@ use crate::ports::Port;
 use crate::server::RedisServer;
 use link::{Gate, Link, Mode, Shared, State};
 
-/// Which way bytes travel.
+/// The direction in which bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Requests.
+    /// Requests of the client.
     ToServer,
-    /// Replies and notifications.
+    /// Replies and notifications of the server.
     ToClient,
 }
 
@@ -34,18 +34,18 @@ impl Direction {
     }
 }
 
-/// What a connection is cut before.
+/// The data before which a connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// The request reaches the server: nothing happened.
+    /// The request to the server: the server does not execute it.
     Request,
-    /// The reply reaches the client: it happened, and the client cannot know.
+    /// The reply to the client: the server executed the request, and the client cannot know.
     Reply,
 }
 
-/// A TCP proxy in front of a server, on a port of its own. Dropping it cuts everything.
+/// A TCP proxy in front of a server, on its own port. Dropping it cuts all connections.
 ///
-/// Connections are numbered from 0 in the order in which they were accepted.
+/// Connections are numbered from 0 in the order in which the proxy accepted them.
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
@@ -55,7 +55,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy that forwards at once.
+    /// Starts a proxy that forwards everything.
     pub fn in_front_of(server: &RedisServer) -> Self {
         let shared = Arc::new(Shared {
             upstream: server.address(),
@@ -83,22 +83,22 @@ impl Proxy {
         proxy
     }
 
-    /// Where it listens.
+    /// Returns the address on which the proxy listens.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port.number()).into()
     }
 
-    /// The URL for a client, with the server's password where there is one.
+    /// Returns the URL for a client, with the server's password if it has one.
     pub fn url(&self) -> String {
         self.url.clone()
     }
 
-    /// How many connections were accepted so far.
+    /// Returns how many connections the proxy has accepted so far.
     pub fn accepted(&self) -> usize {
         self.shared.lock().links.len()
     }
 
-    /// How many connections are open now.
+    /// Returns how many connections are open now.
     pub fn open(&self) -> usize {
         self.shared
             .lock()
@@ -108,18 +108,18 @@ impl Proxy {
             .count()
     }
 
-    /// Delays all bytes that arrive from now on, without changing their order. Latency only: the
-    /// bytes of a pipeline travel together.
+    /// Delays all bytes that arrive from now on, without changing their order. Only latency is
+    /// added: the bytes of a pipeline stay together.
     pub fn delay(&self, direction: Direction, by: Duration) {
         self.shared.lock().delays[direction.index()] = by;
     }
 
-    /// Adds this much to each round trip, half of it in each direction.
+    /// Adds this delay to each round trip, half of it in each direction.
     pub fn delay_round_trip(&self, by: Duration) {
         self.shared.lock().delays = [by / 2, by.saturating_sub(by / 2)];
     }
 
-    /// Cuts every connection; new ones are served as before.
+    /// Cuts all connections; new connections are served as before.
     pub fn cut_all(&self) {
         self.change(|state| state.links.iter_mut().for_each(Link::cut));
     }
@@ -128,41 +128,40 @@ impl Proxy {
     ///
     /// # Panics
     ///
-    /// If there was no such connection yet.
+    /// Panics if there was no such connection yet.
     pub fn cut(&self, connection: usize) {
         self.change(|state| state.links[connection].cut());
     }
 
-    /// Arms a cut, once: at the next request, on whichever connection, that contains `pattern`
-    /// (an empty one is in all). A lost reply is lost only after the server has begun to answer, so
-    /// that the command was executed.
+    /// Arms one cut: at the next request on any connection that contains `pattern`; an empty
+    /// pattern matches all requests. A reply is lost only after the server has begun to send it, so
+    /// the command was executed.
     pub fn lose_next(&self, what: Lost, pattern: impl AsRef<[u8]>) {
         self.shared.lock().armed = Some((what, pattern.as_ref().to_vec()));
     }
 
-    /// Whether the cut of [`lose_next`](Self::lose_next) still waits for its request.
+    /// Returns whether the cut of [`lose_next`](Self::lose_next) has not happened yet.
     pub fn is_armed(&self) -> bool {
         self.shared.lock().armed.is_some()
     }
 
-    /// Swallows what travels in one direction of one connection, and keeps it open.
+    /// Drops all bytes in one direction of one connection, and keeps the connection open.
     ///
-    /// There is no way back but a cut: a client that missed one answer would take each later one
-    /// for the answer to an earlier request, which no real network does to it.
+    /// Only a cut ends this state. A client that missed one reply would match each later reply to
+    /// an earlier request, which no real network causes.
     ///
     /// # Panics
     ///
-    /// If there was no such connection yet.
+    /// Panics if there was no such connection yet.
     pub fn mute(&self, connection: usize, direction: Direction) {
         self.change(|state| state.links[connection].gates[direction.index()] = Gate::Mute);
     }
 
-    /// Holds back what travels in one direction of one connection, until
-    /// [`resume`](Self::resume).
+    /// Holds back all bytes in one direction of one connection, until [`resume`](Self::resume).
     ///
     /// # Panics
     ///
-    /// If there was no such connection yet.
+    /// Panics if there was no such connection yet.
     pub fn hold(&self, connection: usize, direction: Direction) {
         self.change(|state| {
             let gate = &mut state.links[connection].gates[direction.index()];
@@ -172,16 +171,16 @@ impl Proxy {
         });
     }
 
-    /// Sends, in order, what was held back on one connection.
+    /// Sends, in order, the bytes that were held back on one connection.
     ///
     /// # Panics
     ///
-    /// If there was no such connection yet.
+    /// Panics if there was no such connection yet.
     pub fn resume(&self, connection: usize) {
         self.change(|state| state.links[connection].resume());
     }
 
-    /// Swallows everything from now on: open connections stay open and mute, new ones are
+    /// Drops all bytes from now on. Open connections stay open and silent. New connections are
     /// accepted and never reach the server.
     pub fn black_hole(&self) {
         self.ensure_listening();
@@ -193,8 +192,8 @@ impl Proxy {
         });
     }
 
-    /// Refuses new connections, as a port without a listener does. Open ones live on: combine
-    /// with [`cut_all`](Self::cut_all) for a server that is gone.
+    /// Refuses new connections, as a port without a listener does. Open connections continue:
+    /// combine this with [`cut_all`](Self::cut_all) to simulate a stopped server.
     pub fn refuse(&self) {
         let mut accepting = self
             .accepting
@@ -202,14 +201,14 @@ impl Proxy {
             .unwrap_or_else(PoisonError::into_inner);
         self.change(|state| state.mode = Mode::Refuse);
         if let Some(thread) = accepting.take() {
-            // Wakes the thread out of `accept`; it sees the mode and gives the port up.
+            // Wakes the thread from `accept`; it sees the new mode and closes the port.
             let _ = TcpStream::connect(self.address());
             let _ = thread.join();
         }
     }
 
-    /// Back to an honest network: no delays, nothing armed, nothing held back. Connections that
-    /// were mute are cut, for the reason given at [`mute`](Self::mute).
+    /// Restores a normal network: no delays, no armed cut, nothing held back. Cuts silent
+    /// connections, for the reason given at [`mute`](Self::mute).
     pub fn forward(&self) {
         self.ensure_listening();
         self.change(|state| {

@@ -1,51 +1,50 @@
-//! A small Redis client, so that the harness sees what the server says and not what a library
-//! makes of it.
+//! A small Redis client, so that the harness sees the exact replies of the server.
 
 use std::fmt::Debug;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Bound on each read and write: generous, because it only has to turn a hang into a failure.
+/// Bound on each read and write: long, because it only turns a hang into a failure.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An answer of the server.
+/// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Such as `OK`.
+    /// A status, such as `OK`.
     Status(String),
-    /// The whole line, such as `WRONGTYPE Operation against ...`.
+    /// An error line, such as `WRONGTYPE Operation against ...`.
     Error(String),
     /// A number.
     Integer(i64),
     /// A string of bytes.
     Bulk(Vec<u8>),
-    /// Nothing: a missing key or an empty transaction.
+    /// No value: a missing key or an aborted transaction.
     Nil,
-    /// Several answers.
+    /// Several replies.
     Array(Vec<Reply>),
 }
 
 impl Reply {
-    /// The text of a status or a string.
+    /// Returns the text of a status or a string.
     ///
     /// # Panics
     ///
-    /// On any other answer, and on bytes that are no UTF-8.
+    /// Panics on any other reply, and on bytes that are not UTF-8.
     #[track_caller]
     pub fn text(&self) -> &str {
         match self {
             Self::Status(text) => text,
-            Self::Bulk(bytes) => std::str::from_utf8(bytes).expect("the answer is UTF-8"),
-            other => panic!("the server answered {other:?} where a text was expected"),
+            Self::Bulk(bytes) => std::str::from_utf8(bytes).expect("the reply is UTF-8"),
+            other => panic!("the server replied {other:?}, expected a text"),
         }
     }
 
-    /// The number of an integer answer, or of a text that holds one.
+    /// Returns the number of an integer reply, or of a text that holds a number.
     ///
     /// # Panics
     ///
-    /// On any other answer.
+    /// Panics on any other reply.
     #[track_caller]
     pub fn integer(&self) -> i64 {
         match self {
@@ -53,24 +52,24 @@ impl Reply {
             other => other
                 .text()
                 .parse()
-                .unwrap_or_else(|_| panic!("the server answered {other:?}, which is no number")),
+                .unwrap_or_else(|_| panic!("the server replied {other:?}, expected a number")),
         }
     }
 
-    /// The answers of an array.
+    /// Returns the replies of an array.
     ///
     /// # Panics
     ///
-    /// On any other answer.
+    /// Panics on any other reply.
     #[track_caller]
     pub fn array(&self) -> &[Reply] {
         match self {
             Self::Array(items) => items,
-            other => panic!("the server answered {other:?} where an array was expected"),
+            other => panic!("the server replied {other:?}, expected an array"),
         }
     }
 
-    /// The line of an error, if this is one.
+    /// Returns the line of an error, if this reply is one.
     pub fn error(&self) -> Option<&str> {
         match self {
             Self::Error(line) => Some(line),
@@ -79,18 +78,18 @@ impl Reply {
     }
 }
 
-/// One connection to a server, speaking RESP2.
+/// One connection to a server, with RESP2.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<TcpStream>,
 }
 
 impl Connection {
-    /// Connects, and authenticates where there is a password.
+    /// Connects, and authenticates if there is a password.
     ///
     /// # Errors
     ///
-    /// When the server does not accept, answers too late, or refuses the password.
+    /// Fails if the server does not accept, replies too late, or refuses the password.
     pub fn open(address: SocketAddr, password: Option<&str>) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_nodelay(true)?;
@@ -106,31 +105,32 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Bounds each later read and write. Defaults to 10 s.
+    /// Sets the bound of each later read and write. Defaults to 10 s.
     ///
     /// # Errors
     ///
-    /// When the duration is zero.
+    /// Fails if the duration is zero.
     pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(Some(patience))?;
         self.stream.get_ref().set_write_timeout(Some(patience))
     }
 
-    /// Sends a command and reads its answer. An error of the server is an answer.
+    /// Sends a command and reads its reply. An error of the server is a reply.
     ///
     /// # Errors
     ///
-    /// When the connection fails. It is of no use afterwards: an answer may still be on its way.
+    /// Fails if the connection fails. The connection is then useless: a reply may still be in
+    /// flight.
     pub fn call(&mut self, words: &[impl AsRef<[u8]> + Debug]) -> io::Result<Reply> {
         self.send(words)?;
         self.receive()
     }
 
-    /// Sends a command and does not wait.
+    /// Sends a command and does not wait for its reply.
     ///
     /// # Errors
     ///
-    /// When the connection fails.
+    /// Fails if the connection fails.
     pub fn send(&mut self, words: &[impl AsRef<[u8]> + Debug]) -> io::Result<()> {
         let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -142,11 +142,11 @@ impl Connection {
         self.stream.get_mut().write_all(&bytes)
     }
 
-    /// Reads the next answer.
+    /// Reads the next reply.
     ///
     /// # Errors
     ///
-    /// When the connection fails or the server does not speak RESP2.
+    /// Fails if the connection fails or the server does not use RESP2.
     pub fn receive(&mut self) -> io::Result<Reply> {
         let line = self.line()?;
         let (kind, rest) = line.split_at_checked(1).ok_or_else(|| garbled(&line))?;

@@ -20,22 +20,23 @@ use crate::wait::{eventually_some, holds_within};
 
 pub use options::ServerOptions;
 
-/// Bound on a start. A server is there within 20 ms; a loaded machine may need many times that.
+/// Bound on a start. A server starts within 20 ms; a loaded machine may need much longer.
 const START: Duration = Duration::from_secs(30);
 
-/// Names the program to run in place of `redis-server`, such as another version or Valkey.
+/// The environment variable for a program other than `redis-server`, such as another version or
+/// Valkey.
 const PROGRAM: &str = "LOCK_TEST_SERVER";
 
-const MISSING: &str = "the tests run against a real server and cannot go without one; install it:\n\
+const MISSING: &str = "the tests need a real server; install it:\n\
     \x20 Debian, Ubuntu  apt-get install redis-server\n\
     \x20 Fedora          dnf install redis    (or valkey valkey-compat-redis)\n\
     \x20 Alpine          apk add redis\n\
     \x20 macOS           brew install redis\n\
     or run ./scripts/test, which does it, or name another program in LOCK_TEST_SERVER";
 
-/// A running server, its port and its directory. Dropping it ends the server.
+/// A running server, its port and its directory. Dropping it stops the server.
 ///
-/// Everything is on `&self`, so that a test may share it between tasks and threads.
+/// All methods take `&self`, so that a test may share the server between tasks and threads.
 #[derive(Debug)]
 pub struct RedisServer {
     options: ServerOptions,
@@ -46,9 +47,9 @@ pub struct RedisServer {
 
 #[derive(Clone, Copy)]
 enum Ready {
-    /// It executes commands.
+    /// The server executes commands.
     Serving,
-    /// It answers at all, if only that it is loading.
+    /// The server replies, even if only that it is loading.
     Answering,
 }
 
@@ -58,41 +59,41 @@ enum Failure {
 }
 
 impl RedisServer {
-    /// Starts a server without persistence or password, on a port of its own.
+    /// Starts a server without persistence or password, on its own port.
     ///
     /// # Panics
     ///
-    /// As [`ServerOptions::start`].
+    /// Panics like [`ServerOptions::start`].
     #[track_caller]
     pub fn start() -> Self {
         Self::options().start()
     }
 
-    /// Options for a server that needs more than the defaults.
+    /// Returns options for a server that needs other settings than the defaults.
     pub fn options() -> ServerOptions {
         ServerOptions::default()
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port()).into()
     }
 
-    /// The port it listens on, which stays the same over a restart.
+    /// Returns the port, which stays the same after a restart.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// The URL for a client, with the password where there is one.
+    /// Returns the URL for a client, with the password if there is one.
     pub fn url(&self) -> String {
         self.url_at(self.address())
     }
 
-    /// The URL of the Unix socket.
+    /// Returns the URL of the Unix socket.
     ///
     /// # Panics
     ///
-    /// If [`ServerOptions::unix_socket`] was not asked for.
+    /// Panics if the options did not include [`ServerOptions::unix_socket`].
     pub fn unix_url(&self) -> String {
         assert!(
             self.options.unix_socket,
@@ -112,63 +113,63 @@ impl RedisServer {
         }
     }
 
-    /// Its working directory, where a dump or an append-only file would be.
+    /// Returns the working directory, which contains the dump and the append-only files.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Its log since the first start.
+    /// Returns the log since the first start.
     pub fn log(&self) -> String {
         let log = fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// The id of its process.
+    /// Returns the id of the process.
     ///
     /// # Panics
     ///
-    /// If it is not running.
+    /// Panics if the server is not running.
     #[track_caller]
     pub fn pid(&self) -> u32 {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         child.as_ref().expect("the server is down").id()
     }
 
-    /// A new connection, already authenticated.
+    /// Opens a new, authenticated connection.
     ///
     /// # Errors
     ///
-    /// When the server does not accept, or answers too late.
+    /// Fails if the server does not accept, or replies too late.
     pub fn connect(&self) -> io::Result<Connection> {
         Connection::open(self.address(), self.options.password.as_deref())
     }
 
-    /// Sends one command over a connection of its own. An error of the server is an answer.
+    /// Sends one command over its own connection. An error of the server is a reply.
     ///
     /// # Panics
     ///
-    /// When there is no answer.
+    /// Panics if there is no reply.
     #[track_caller]
     pub fn cli(&self, words: &[impl AsRef<[u8]> + Debug]) -> Reply {
         self.connect()
             .and_then(|mut connection| connection.call(words))
-            .unwrap_or_else(|e| panic!("{words:?} had no answer from the server: {e}"))
+            .unwrap_or_else(|e| panic!("the server did not reply to {words:?}: {e}"))
     }
 
-    /// Records all commands from now on. When this returns, the server is recording.
+    /// Records all commands from now on. The recording has begun when this returns.
     ///
     /// # Panics
     ///
-    /// When the server does not answer.
+    /// Panics if the server does not reply.
     #[track_caller]
     pub fn monitor(&self) -> Monitor {
         Monitor::start(self.address(), self.options.password.clone())
-            .unwrap_or_else(|e| panic!("MONITOR had no answer from the server: {e}"))
+            .unwrap_or_else(|e| panic!("the server did not reply to MONITOR: {e}"))
     }
 
-    /// Kills the server as a crash would: nothing is saved, no connection is closed properly.
+    /// Kills the server, as a crash would: nothing is saved, and no connection is closed properly.
     ///
-    /// Returns when the process is gone. Does nothing to a server that is down.
+    /// Returns when the process has ended. Does nothing if the server is down.
     pub fn kill9(&self) {
         if let Some(mut child) = self.take_child() {
             child
@@ -179,11 +180,11 @@ impl RedisServer {
         }
     }
 
-    /// Shuts the server down: it saves what its configuration says.
+    /// Shuts the server down: it saves its data as its configuration requires.
     ///
     /// # Panics
     ///
-    /// When it is still there after 30 s.
+    /// Panics if the server still runs after 30 s.
     #[track_caller]
     pub fn shutdown(&self) {
         if let Some(mut child) = self.take_child() {
@@ -202,37 +203,37 @@ impl RedisServer {
         }
     }
 
-    /// Freezes the server: connections are still accepted by the kernel, nothing is answered.
+    /// Freezes the server: the kernel still accepts connections, but the server replies to nothing.
     ///
-    /// Returns when it stands still.
+    /// Returns when the process has stopped.
     #[track_caller]
     pub fn stop(&self) {
         signal::stop(self.pid());
     }
 
-    /// Lets a frozen server run on; it executes first what was sent to it meanwhile.
+    /// Lets a frozen server continue; it first executes the commands that it received meanwhile.
     #[track_caller]
     pub fn cont(&self) {
         signal::cont(self.pid());
     }
 
-    /// Kills the server if it runs, starts it again on the same port and directory, and waits
+    /// Kills the server if it runs, starts it again with the same port and directory, and waits
     /// until it executes commands.
     ///
     /// # Panics
     ///
-    /// When it does not come up; the message holds its log.
+    /// Panics if the server does not start; the message contains its log.
     #[track_caller]
     pub fn restart(&self) {
         self.relaunch(Ready::Serving);
     }
 
-    /// As [`restart`](Self::restart), but returns as soon as the server answers anything, which
+    /// Restarts like [`restart`](Self::restart), but returns as soon as the server replies, which
     /// may be that it is still loading.
     ///
     /// # Panics
     ///
-    /// When it does not come up; the message holds its log.
+    /// Panics if the server does not start; the message contains its log.
     #[track_caller]
     pub fn restart_loading(&self) {
         self.relaunch(Ready::Answering);
@@ -245,7 +246,7 @@ impl RedisServer {
             Ok(()) => {}
             Err(Failure::PortTaken) => panic!("port {} was taken meanwhile", self.port()),
             Err(Failure::Ended(status)) => {
-                panic!("the server ended at once ({status}):\n{}", self.log())
+                panic!("the server exited at once ({status}):\n{}", self.log())
             }
         }
     }
@@ -327,8 +328,8 @@ impl RedisServer {
         }
     }
 
-    /// Whether *this* server is that far. Another program on the same port may answer as well
-    /// while ours still finds out that it cannot bind; its directory tells them apart.
+    /// Returns whether *this* server has got that far. Another program may use the same port while
+    /// this server has not yet failed to bind it. The directory distinguishes them.
     fn is(&self, ready: Ready) -> bool {
         let Ok(mut connection) = self.connect() else {
             return false;
@@ -345,7 +346,7 @@ impl RedisServer {
                 Ok(Reply::Array(pair)) => pair
                     .get(1)
                     .is_some_and(|directory| Path::new(directory.text()) == self.directory()),
-                // Switched off by an argument of the test.
+                // An argument of the test disabled the command.
                 Ok(Reply::Error(_)) => true,
                 _ => false,
             }

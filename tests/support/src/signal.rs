@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use crate::wait::eventually;
 
 fn send(pid: u32, signal: Signal) {
-    // A process that is gone has no use for a signal.
+    // A process that has ended needs no signal.
     let _ = rustix::process::kill_process(to_pid(pid), signal);
 }
 
@@ -16,12 +16,12 @@ fn to_pid(pid: u32) -> Pid {
     Pid::from_raw(raw).expect("process ids are positive")
 }
 
-/// Freezes the child. Returns when all of its threads stand still.
+/// Freezes the child. Returns when all of its threads have stopped.
 pub(crate) fn stop(pid: u32) {
     send(pid, Signal::STOP);
-    // The signal is delivered some time after `kill` returned; a test that goes on at once would
-    // now and then meet a process that still answers. NOWAIT leaves the report where it is, so
-    // that stopping twice is no different from stopping once.
+    // The signal is delivered some time after `kill` returns. Without this wait, the process could
+    // still reply to the test. NOWAIT keeps the report, so that a second stop behaves like the
+    // first.
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     eventually(Duration::from_secs(10), || {
         match rustix::process::waitid(WaitId::Pid(to_pid(pid)), options) {
@@ -31,7 +31,7 @@ pub(crate) fn stop(pid: u32) {
     });
 }
 
-/// Whether the child has ended. It stays to be reaped.
+/// Returns whether the child has ended, without reaping it.
 pub(crate) fn has_ended(pid: u32) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     match rustix::process::waitid(WaitId::Pid(to_pid(pid)), options) {
@@ -40,12 +40,12 @@ pub(crate) fn has_ended(pid: u32) -> bool {
     }
 }
 
-/// Lets a frozen child run on.
+/// Lets a frozen child continue.
 pub(crate) fn cont(pid: u32) {
     send(pid, Signal::CONT);
 }
 
-/// Asks the child to end.
+/// Requests the child to end.
 pub(crate) fn terminate(pid: u32) {
     send(pid, Signal::TERM);
 }

@@ -8,7 +8,7 @@ use crate::janitor::Scratch;
 use crate::preload::Shim;
 use crate::process::Helper;
 
-/// Lets a process believe that its machine was suspended for some time. Linux only.
+/// Makes a process see its machine as suspended for some time. Linux only.
 #[derive(Debug)]
 pub struct SuspendedMachine {
     page: File,
@@ -19,11 +19,11 @@ pub struct SuspendedMachine {
 }
 
 impl SuspendedMachine {
-    /// A machine that was not suspended yet.
+    /// Creates a machine that was not suspended yet.
     ///
     /// # Panics
     ///
-    /// When there is no C compiler to build the shim with.
+    /// Panics if there is no C compiler to build the shim.
     #[track_caller]
     pub fn new() -> Self {
         let shim = Shim::build(concat!(
@@ -45,7 +45,7 @@ impl SuspendedMachine {
         machine
     }
 
-    /// Sets for how many seconds the processes on this machine believe it was suspended.
+    /// Sets for how many seconds the processes on this machine see it as suspended.
     pub fn suspend_for(&self, seconds: u64) {
         let words = [seconds, !seconds];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();

@@ -3,16 +3,17 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time between two checks: short against any lease a test uses, long against a context switch.
+/// The time between two checks: short compared with any lease of a test, long compared with a
+/// context switch.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Waits until `condition` holds.
 ///
-/// Blocks the thread: inside an async test use [`eventually_async`].
+/// Blocks the thread; async tests use [`eventually_async`].
 ///
 /// # Panics
 ///
-/// If the condition does not hold within the given time.
+/// Panics if the condition does not hold within the given time.
 #[track_caller]
 pub fn eventually(within: Duration, mut condition: impl FnMut() -> bool) {
     eventually_some(within, || condition().then_some(()));
@@ -22,7 +23,7 @@ pub fn eventually(within: Duration, mut condition: impl FnMut() -> bool) {
 ///
 /// # Panics
 ///
-/// If it returns none within the given time.
+/// Panics if `check` returns no value within the given time.
 #[track_caller]
 pub fn eventually_some<T>(within: Duration, mut check: impl FnMut() -> Option<T>) -> T {
     let mut value = None;
@@ -31,10 +32,10 @@ pub fn eventually_some<T>(within: Duration, mut check: impl FnMut() -> Option<T>
         value.is_some()
     });
     assert!(is_there, "the condition did not hold within {within:?}");
-    value.expect("the check returned it")
+    value.expect("the check returned a value")
 }
 
-/// Whether `condition` holds within the given time.
+/// Returns whether `condition` holds within the given time.
 pub fn holds_within(within: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     loop {
@@ -57,7 +58,7 @@ pub fn holds_within(within: Duration, mut condition: impl FnMut() -> bool) -> bo
 ///
 /// # Panics
 ///
-/// If the condition does not hold within the given time.
+/// Panics if the condition does not hold within the given time.
 pub async fn eventually_async(within: Duration, mut condition: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     loop {

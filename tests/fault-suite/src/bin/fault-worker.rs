@@ -1,10 +1,10 @@
-//! A client process of the fault suite. What it is to do is in its argument; its input ends when
-//! it is to leave.
+//! A client process of the fault suite. Its argument holds its configuration, and it ends when its
+//! stdin is closed.
 
 use fault_suite::worker::{self, WorkerConfig};
 
 fn main() {
     let config = std::env::args().nth(1);
     let config = config.and_then(|argument| WorkerConfig::parse(&argument));
-    worker::work(&config.expect("the fault suite starts this program, and says what to do"));
+    worker::work(&config.expect("the fault suite starts this program, and passes a configuration"));
 }

@@ -1,4 +1,4 @@
-//! Two holders at once, and tokens that do not grow.
+//! Overlapping holders, and fencing tokens that do not grow.
 
 use std::collections::BTreeMap;
 
@@ -36,17 +36,17 @@ pub(super) fn disordered_tokens(history: &History, holds: &[HeldLock]) -> Vec<Vi
         let mut seen: BTreeMap<Option<u64>, &HeldLock> = BTreeMap::new();
         for hold in &holds {
             if let Some(other) = seen.insert(hold.token, hold) {
-                let text = format!("{other} and {hold} were given the same");
+                let text = format!("{other} and {hold} received the same token");
                 let violation = Violation::new(Check::Tokens, key, other.ok, hold.ok, text);
                 found.push(violation);
             }
         }
-        let mut asked = holds.clone();
-        asked.sort_by_key(|hold| hold.asked);
+        let mut by_request = holds.clone();
+        by_request.sort_by_key(|hold| hold.requested);
         let mut earlier = holds.iter().peekable();
         let mut highest: Option<&HeldLock> = None;
-        for hold in asked {
-            while let Some(done) = earlier.next_if(|done| done.ok < hold.asked) {
+        for hold in by_request {
+            while let Some(done) = earlier.next_if(|done| done.ok < hold.requested) {
                 if highest.is_none_or(|highest| highest.token < done.token) {
                     highest = Some(done);
                 }
@@ -64,17 +64,17 @@ pub(super) fn disordered_tokens(history: &History, holds: &[HeldLock]) -> Vec<Vi
                 ));
             }
         }
-        // Two holds that were both valid when they became known are ordered too, although the
-        // second was asked for before the first was granted.
+        // Two held locks that were both valid when their holders learned of them are ordered too.
+        // This also applies when the second acquisition began before the first was granted.
         let mut valid = holds.iter().filter(|hold| hold.was_ever_valid());
         let mut last = valid.next();
         for hold in valid {
             if let Some(before) = last
                 && hold.token < before.token
-                && before.ok >= hold.asked
+                && before.ok >= hold.requested
             {
-                let text = format!("{before} held it, and {hold} after it");
-                let outside = is_outside(&history.faults, hold.asked, before.ok);
+                let text = format!("{before} held the lock before {hold}");
+                let outside = is_outside(&history.faults, hold.requested, before.ok);
                 let violation = Violation::new(Check::Tokens, key, before.ok, hold.ok, text);
                 found.push(violation.excused_by(outside));
             }
@@ -89,7 +89,7 @@ pub(super) fn unexpected_tokens(holds: &[HeldLock]) -> Vec<Violation> {
     let has_one = holds.iter().filter(|hold| hold.token.is_some());
     has_one
         .map(|hold| {
-            let text = format!("{hold} was given a token");
+            let text = format!("{hold} received a token");
             Violation::new(Check::Tokens, &hold.key, hold.ok, hold.ok, text)
         })
         .collect()

@@ -22,7 +22,7 @@ pub(super) fn unreported_losses(history: &History, holds: &[HeldLock]) -> Vec<Vi
         if let Some(lost) = hold.lost
             && has_no_cause(history, hold, lost)
         {
-            add(lost, format!("{hold} was lost, and nothing was broken"));
+            add(lost, format!("{hold} was lost, but no fault was active"));
         }
         let given_up = hold.released.is_some_and(|released| released <= due);
         let in_time = hold.lost.is_some_and(|lost| lost <= due);
@@ -42,8 +42,8 @@ pub(super) fn unreported_losses(history: &History, holds: &[HeldLock]) -> Vec<Vi
     found
 }
 
-/// Whether a hold was lost though its process ran, the server answered, and whatever disturbed it
-/// only asked for much.
+/// Returns whether a held lock was lost without a cause. The process ran, the server answered, and
+/// the active faults only caused load.
 pub(super) fn has_no_cause(history: &History, hold: &HeldLock, lost: Nanos) -> bool {
     let from = hold.until.min(lost).saturating_sub(nanos(LONGEST_TTL));
     let has_broken = |fault: &Fault| {

@@ -1,4 +1,4 @@
-//! Writes that the resource must not accept, and updates that are lost.
+//! Writes that the resource must refuse, and lost updates.
 
 use std::collections::BTreeMap;
 
@@ -28,19 +28,20 @@ pub(super) fn stale_accepts(accesses: &[Access]) -> Vec<Violation> {
     found
 }
 
-/// Which of the resource's two counters.
+/// One of the resource's two counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Register {
-    /// Refuses tokens lower than one it has seen.
+    /// Refuses tokens lower than the highest token it has seen.
     Fenced,
-    /// Takes everything.
+    /// Accepts every write.
     Unfenced,
 }
 
-/// Updates that wrote another value than the number of updates until then: some were lost.
+/// Finds updates that wrote a value other than the number of updates so far: some updates were
+/// lost.
 ///
-/// Of the unfenced counter this is no fault of the lock, which promises nothing to a resource that
-/// does not look at tokens; it shows that the faults were hard enough to break something.
+/// A lost update of the unfenced counter is no fault of the lock. The lock promises nothing to a
+/// resource that does not check tokens. Such updates show that the faults were hard enough.
 pub fn lost_updates(accesses: &[Access], register: Register) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut values: BTreeMap<&str, u64> = BTreeMap::new();
@@ -62,7 +63,7 @@ pub fn lost_updates(accesses: &[Access], register: Register) -> Vec<Violation> {
             let violation = Violation::new(Check::Counter, &access.key, access.at, access.at, text);
             found.push(violation);
         }
-        // Goes on from what stands there, so that one lost update is one violation.
+        // Continue from the written value, so that one lost update is one violation.
         *value = written;
     }
     found

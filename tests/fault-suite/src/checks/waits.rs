@@ -10,13 +10,13 @@ use crate::event::{Call, Nanos, nanos};
 use crate::history::{HeldLock, History, KeyState, SAMPLE_GAP};
 use crate::worker::POLL_INTERVAL;
 
-/// The longest that the first in the queue sleeps.
+/// The longest sleep of the first waiter in the queue.
 const POLL_CAP: Duration = Duration::from_secs(1);
 
-/// What the cap grows by with each who waits.
+/// The increase of the cap for each waiter.
 const POLL_CAP_EACH: Duration = Duration::from_millis(100);
 
-/// Times in which the server said again and again that the lock is free.
+/// Returns the periods in which all samples of the server show that the lock is free.
 fn free_times<'a>(history: &'a History, holds: &[HeldLock]) -> Vec<(&'a str, Nanos, Nanos)> {
     let mut open: BTreeMap<&str, (Nanos, Nanos)> = BTreeMap::new();
     let mut found = Vec::new();
@@ -56,19 +56,19 @@ fn free_times<'a>(history: &'a History, holds: &[HeldLock]) -> Vec<(&'a str, Nan
     found
 }
 
-/// How long a lock may be free while so many wait for it.
+/// Returns how long a lock may be free while this many waiters wait for it.
 ///
-/// An acquisition or a release whose answer got lost costs [`DeadlineGetset`] a ttl: not of this
-/// time, since the key stands there meanwhile.
+/// An acquisition or release whose reply was lost costs a ttl in [`DeadlineGetset`]. That time does
+/// not count here, because the key exists meanwhile.
 ///
 /// [`DeadlineGetset`]: lock_core::Dialect::DeadlineGetset
 fn allowed_idle(able: Capabilities, waiting: u32) -> Duration {
-    let look = if able.handover {
+    let interval = if able.handover {
         POLL_CAP.max(POLL_CAP_EACH * waiting)
     } else {
         POLL_INTERVAL
     };
-    look + LATE
+    interval + LATE
 }
 
 pub(super) fn idle_waiters(history: &History, holds: &[HeldLock]) -> Vec<Violation> {
@@ -99,12 +99,12 @@ pub(super) fn idle_waiters(history: &History, holds: &[HeldLock]) -> Vec<Violati
             }
             if to > from && to - from > allowed && !history.stalled(wait.worker, from, to) {
                 let text = format!(
-                    "w{} went on waiting for {} ms while it was free",
+                    "w{} kept waiting for {} ms while the lock was free",
                     wait.worker,
                     (to - from) / 1_000_000
                 );
                 found.push(Violation::new(Check::Idle, key, from, to, text));
-                // One of those who waited says it for all.
+                // One violation is enough for all waiters of this period.
                 break;
             }
         }
@@ -115,7 +115,7 @@ pub(super) fn idle_waiters(history: &History, holds: &[HeldLock]) -> Vec<Violati
 pub(super) fn long_waits(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     for worker in &history.hung {
-        let text = format!("w{worker} did not end at the end of the round");
+        let text = format!("w{worker} did not exit at the end of the round");
         let ended = history.ended;
         found.push(Violation::new(Check::Wait, "", ended, ended, text));
     }
@@ -130,7 +130,7 @@ pub(super) fn long_waits(history: &History) -> Vec<Violation> {
         let to = operation.to.unwrap_or(history.ended);
         if to > due && !history.stalled(operation.worker, operation.from, to) {
             let text = format!(
-                "w{} waited {} ms, and wanted to wait {} ms",
+                "w{} waited {} ms with a limit of {} ms",
                 operation.worker,
                 (to - operation.from) / 1_000_000,
                 within / 1_000_000
@@ -145,7 +145,7 @@ pub(super) fn long_waits(history: &History) -> Vec<Violation> {
 pub(super) fn survivors(history: &History) -> Vec<Violation> {
     let ended = history.ended;
     let found = history.survivors.iter().map(|key| {
-        let text = format!("`{key}` was still there");
+        let text = format!("`{key}` still existed");
         Violation::new(Check::Survivor, key, ended, ended, text)
     });
     found.collect()

@@ -15,7 +15,7 @@ pub(super) fn client_pause(context: &mut Context<'_>) -> Affected {
 }
 
 pub(super) fn client_pause_long(context: &mut Context<'_>) -> Affected {
-    // One: the others have to go on, behind its claims and its lease.
+    // Only one process: the others have to continue after its handover leases and its lease expire.
     let slots = vec![context.random.below(SLOTS as usize)];
     each(&slots, |slot| context.environment.stop(slot));
     context.rest(1_300, 2_200);
@@ -34,7 +34,7 @@ pub(super) fn client_kill(context: &mut Context<'_>) -> Affected {
     Affected::All
 }
 
-/// Killed while its commands and their answers are on their way.
+/// Killed while its commands and their replies are in flight.
 pub(super) fn client_kill_midway(context: &mut Context<'_>) -> Affected {
     while context.goes_on() {
         let slot = context.random.below(SLOTS as usize);

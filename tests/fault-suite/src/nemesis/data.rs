@@ -20,12 +20,12 @@ pub(super) fn restart_empty(context: &mut Context<'_>) -> Affected {
     Affected::All
 }
 
-/// The last writes are gone, as after a power cut.
+/// The last writes are lost, as after a power cut.
 pub(super) fn restart_truncated(context: &mut Context<'_>) -> Affected {
     while context.goes_on() {
         context.environment.server.kill9();
         let most = 20_000;
-        let lost = u64::try_from(context.random.below(most)).expect("it is small");
+        let lost = u64::try_from(context.random.below(most)).expect("the number is small");
         let folder = context.environment.server.directory().join(APPEND_ONLY);
         for file in files(&folder) {
             if file.to_string_lossy().ends_with(".incr.aof")
@@ -41,7 +41,7 @@ pub(super) fn restart_truncated(context: &mut Context<'_>) -> Affected {
     Affected::All
 }
 
-/// What was true a moment ago is true again.
+/// An earlier state is restored.
 pub(super) fn restart_old(context: &mut Context<'_>) -> Affected {
     let folder = context.environment.server.directory().join(APPEND_ONLY);
     let copy = context.environment.server.directory().join("copy");
@@ -90,7 +90,7 @@ pub(super) fn flushall(context: &mut Context<'_>) -> Affected {
     Affected::All
 }
 
-/// Memory is full, and the server makes room by deleting whatever it likes.
+/// Memory is full, and the server evicts arbitrary keys.
 pub(super) fn evicted(context: &mut Context<'_>) -> Affected {
     context.insist(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
     let disturbed = context.configure(&["maxmemory", "1"], &["maxmemory", "0"]);
@@ -103,7 +103,7 @@ pub(super) fn clock_forward(context: &mut Context<'_>) -> Affected {
         let by = context.random.millis(5, 2_500).as_millis();
         context
             .environment
-            .move_clock(i64::try_from(by).expect("it is small"));
+            .move_clock(i64::try_from(by).expect("the number is small"));
         context.rest(200, 900);
     }
     Affected::All
@@ -114,7 +114,7 @@ pub(super) fn clock_back(context: &mut Context<'_>) -> Affected {
         let by = context.random.millis(5, 800).as_millis();
         context
             .environment
-            .move_clock(-i64::try_from(by).expect("it is small"));
+            .move_clock(-i64::try_from(by).expect("the number is small"));
         context.rest(200, 900);
     }
     Affected::All

@@ -1,5 +1,5 @@
-//! Nemeses that break nothing, and ask for more than anybody should: of the clients, of the queue,
-//! and of clients that receive forged notifications.
+//! Nemeses that break nothing and cause extreme load: on the clients, on the queue, and by forged
+//! notifications.
 
 use std::sync::mpsc;
 use std::thread::{self, sleep};
@@ -14,28 +14,28 @@ use crate::worker::SHORT_KEYS;
 use test_support::Random;
 use test_support::{Connection, Reply};
 
-/// Bound on a load, which is the tenth of it on a machine with nothing else to do. What is late is
-/// judged by what it leaves behind.
+/// Bound on a load. An idle machine needs a tenth of it. The checks judge a late load by the keys
+/// that it leaves.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Guards that one process drops at once.
+/// Guards that one process drops at the same time.
 const GUARDS: usize = 20_000;
 
-/// Callers that find the server down, of all processes.
+/// Callers of all processes that find the server down.
 const CALLERS: usize = 5_000;
 
-/// Entries of waiters that are not there.
+/// Entries of waiters that do not exist.
 const DEAD: usize = 1_000;
 
 impl Context<'_> {
-    /// Has these processes carry a load, and does `meanwhile` until all have done so.
+    /// Starts a load in these processes, and calls `meanwhile` until all have completed it.
     fn load(&mut self, slots: &[usize], load: Load, mut meanwhile: impl FnMut(&mut Self)) {
         let begun: Vec<usize> = slots
             .iter()
             .map(|slot| self.environment.loads_done(*slot))
             .collect();
         for slot in slots {
-            self.environment.tell(*slot, load);
+            self.environment.start_load(*slot, load);
         }
         let started = Instant::now();
         let is_done = |context: &Self| {
@@ -61,7 +61,7 @@ pub(super) fn runtimes_dropped(context: &mut Context<'_>) -> Affected {
     let millis = 2_000;
     let cuts = context.random.chance(50);
     context.load(&slots, Load::Runtimes(millis), |context| {
-        // In half of the cases their connections end as well.
+        // In half of the cases the connections end as well.
         if cuts && context.random.chance(5) {
             let slot = *context.random.pick(&slots);
             context.environment.proxies[slot].cut_all();
@@ -70,10 +70,10 @@ pub(super) fn runtimes_dropped(context: &mut Context<'_>) -> Affected {
     Affected::All
 }
 
-/// No other holder may lose a lock by that, and all of them must be free soon.
+/// No other holder may lose a lock because of this, and all these locks must soon be free.
 pub(super) fn guards_dropped(context: &mut Context<'_>) -> Affected {
     let slot = context.random.below(SLOTS as usize);
-    // A network as it is between machines: one command after another would take minutes.
+    // A typical delay between machines: sequential commands would take minutes.
     let delay = context.random.millis(1, 20);
     context.environment.proxies[slot].delay_round_trip(delay);
     context.load(&[slot], Load::Burst(GUARDS), |_| {});
@@ -108,7 +108,7 @@ pub(super) fn callers_in_outage(context: &mut Context<'_>) -> Affected {
     Affected::All
 }
 
-/// Every event of the library panics, while there is something to tell of.
+/// Every tracing event of the library panics while a network fault causes events.
 pub(super) fn subscriber_panics(context: &mut Context<'_>) -> Affected {
     let slots = context.every_slot();
     context.load(&slots, Load::Panics(true), |_| {});
@@ -126,7 +126,7 @@ pub(super) fn subscriber_panics(context: &mut Context<'_>) -> Affected {
     Affected::All
 }
 
-/// Waiters that died stand in the queues, before and between those that live.
+/// Entries of dead waiters are in the queues, before and between the live waiters.
 pub(super) fn dead_waiters(context: &mut Context<'_>) -> Affected {
     let keys = [&SHORT_KEYS[..], &LONG_KEYS[..]].concat();
     let mut killed = Vec::new();
@@ -141,7 +141,7 @@ pub(super) fn dead_waiters(context: &mut Context<'_>) -> Affected {
                 admin.call(&["PEXPIRE", &queue, "60000"]);
             }
         }
-        // What a release does not clear away, the waiters have to.
+        // The waiters have to remove the entries that a release does not remove.
         let slot = context.random.below(SLOTS as usize);
         context.environment.kill(slot);
         killed.push(slot);
@@ -171,8 +171,8 @@ fn enqueue_dead(random: &mut Random, queue: &str) -> Vec<String> {
     words
 }
 
-/// A client that may listen and publish, but not read keys, publishes forged notifications: what
-/// it heard, what it heard with a part of it changed, and rubbish.
+/// Publishes forged notifications as a client that may subscribe and publish, but may not read
+/// keys. It sends received messages, changed messages, and random bytes.
 pub(super) fn notifications_forged(context: &mut Context<'_>) -> Affected {
     let address = context.environment.server.address();
     let (Ok(mut listener), Ok(mut admin)) = (
@@ -189,7 +189,7 @@ pub(super) fn notifications_forged(context: &mut Context<'_>) -> Affected {
     let (sender, messages) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(move || {
-            // Until it is hung up on below.
+            // Runs until the connection is closed below.
             while let Ok(Reply::Array(parts)) = listener.receive() {
                 if let [_, _, Reply::Bulk(channel), Reply::Bulk(text)] = parts.as_slice()
                     && !text.is_empty()
@@ -217,8 +217,9 @@ pub(super) fn notifications_forged(context: &mut Context<'_>) -> Affected {
     Affected::All
 }
 
-/// Something like what was heard: never a grant that the server could have made, since that takes
-/// an owner id that is waiting just now, and no message has one before the server grants the lock.
+/// Builds a message similar to a received one. It is never a grant that the server could have made.
+/// Such a grant needs the owner id of a current waiter, and no message contains one before the
+/// server grants the lock.
 fn forge(random: &mut Random, mut message: Vec<u8>) -> Vec<u8> {
     let number = |random: &mut Random| {
         let numbers = [0, 1, 1_000, u64::MAX >> 11, u64::MAX >> 1, u64::MAX];
@@ -230,9 +231,9 @@ fn forge(random: &mut Random, mut message: Vec<u8>) -> Vec<u8> {
         number.to_string().into_bytes()
     };
     match random.below(7) {
-        // Heard once more, or much later.
+        // Replays the message, now or much later.
         0 => {}
-        // A grant for whoever it was meant for, as good as can be made of that.
+        // A grant for the original recipient, as plausible as possible.
         6 => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             let now = now.expect("the clock is set").as_micros();
@@ -241,25 +242,25 @@ fn forge(random: &mut Random, mut message: Vec<u8>) -> Vec<u8> {
             let lease = random.pick(&[1_000, 2_000, 3_600_000]);
             message = format!("g {id} {now} {now} {lease}").into_bytes();
         }
-        // Another number in one of its places.
+        // Changes one of the numbers.
         1 | 2 => {
             let mut words: Vec<Vec<u8>> = message.split(|b| *b == b' ').map(Vec::from).collect();
             let place = random.below(words.len());
             words[place] = number(random);
             message = words.join(&b' ');
         }
-        // One bit turned.
+        // Flips one bit.
         3 => {
             let at = random.below(message.len());
             message[at] ^= 1 << random.below(8);
         }
-        // The beginning of it, and then something else.
+        // Keeps the beginning and replaces the rest.
         4 => {
             message.truncate(random.below(message.len()));
             let rest = random.below(40);
             message.extend((0..rest).map(|_| random.number().to_le_bytes()[0]));
         }
-        // Rubbish, which may be long.
+        // Random bytes, possibly many.
         _ => {
             let length = if random.chance(5) {
                 100_000

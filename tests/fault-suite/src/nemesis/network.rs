@@ -20,11 +20,11 @@ pub(super) fn net_cut(context: &mut Context<'_>) -> Affected {
 #[derive(Clone, Copy)]
 enum Reach {
     All,
-    /// So that the other half can acquire the locks that this half loses.
+    /// The other half can then acquire the locks that this half loses.
     Half,
 }
 
-/// A network fault between some of the processes and the server, which is undone in the end.
+/// A network fault between some of the processes and the server, undone at the end.
 fn between(
     context: &mut Context<'_>,
     reach: Reach,
@@ -54,7 +54,7 @@ pub(super) fn net_delay(context: &mut Context<'_>) -> Affected {
     })
 }
 
-/// Replies that come when the lease they tell of is over, or nearly.
+/// Replies that arrive when the granted lease has expired or nearly expired.
 pub(super) fn net_delay_long(context: &mut Context<'_>) -> Affected {
     between(context, Reach::Half, |context, slots| {
         for slot in slots {
@@ -93,7 +93,7 @@ pub(super) fn net_lost_request(context: &mut Context<'_>) -> Affected {
     lose(context, Lost::Request)
 }
 
-/// One connection of each falls silent in one direction, and stays open.
+/// One connection of each process goes silent in one direction, and stays open.
 pub(super) fn net_mute(context: &mut Context<'_>) -> Affected {
     between(context, Reach::All, |context, slots| {
         for slot in slots {
@@ -101,7 +101,7 @@ pub(super) fn net_mute(context: &mut Context<'_>) -> Affected {
             let direction = *context
                 .random
                 .pick(&[Direction::ToServer, Direction::ToClient]);
-            // The youngest three are open, if any are.
+            // The three youngest connections are open, if any are.
             let accepted = proxy.accepted();
             if accepted > 0 {
                 let back = context.random.below(accepted.min(3)) + 1;

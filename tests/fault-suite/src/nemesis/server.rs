@@ -84,11 +84,11 @@ pub(super) fn no_replicas(context: &mut Context<'_>) -> Affected {
     context.configure(&[name, "1"], &[name, "0"])
 }
 
-/// The server cannot write its dump, because there is a folder in its place.
+/// The server cannot write its dump, because a directory has the dump's name.
 pub(super) fn misconf(context: &mut Context<'_>) -> Affected {
     let dump = context.environment.server.directory().join("dump.rdb");
     while context.goes_on() {
-        // What a last good one left. A folder needs something in it, or it is written over.
+        // Remove the last good dump. The directory must not be empty, or the server replaces it.
         let _ = fs::remove_file(&dump);
         let _ = fs::create_dir_all(dump.join("in-the-way"));
         context.insist(&["CONFIG", "SET", "save", "3600 1000000000"]);
@@ -105,7 +105,7 @@ pub(super) fn misconf(context: &mut Context<'_>) -> Affected {
 pub(super) fn busy_script(context: &mut Context<'_>) -> Affected {
     context.insist(&["CONFIG", "SET", "busy-reply-threshold", "20"]);
     while context.goes_on() {
-        // Its reply is not waited for, and it writes nothing, so that it can be killed.
+        // The reply is not awaited, and the script writes nothing, so that it can be killed.
         let endless = context.admin().map(|mut admin| {
             admin.send(&["EVAL", "while true do end", "0"]);
             admin

@@ -1,4 +1,4 @@
-//! What a worker gets when it is started.
+//! The configuration that a worker receives when it starts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,26 +14,26 @@ use crate::workload::Workload;
 /// The configuration of one worker.
 #[derive(Clone, Debug)]
 pub struct WorkerConfig {
-    /// The lock server, or the proxy in front of it.
+    /// The URL of the lock server, or of the proxy in front of it.
     pub url: String,
-    /// The protected resource.
+    /// The address of the protected resource.
     pub resource: SocketAddr,
-    /// Where to record.
+    /// The path of the record.
     pub record: PathBuf,
-    /// Its number.
+    /// The number of the worker.
     pub worker: u32,
-    /// Of its random choices.
+    /// The seed of its random choices.
     pub seed: u64,
-    /// What to do.
+    /// The workload.
     pub workload: Workload,
     /// The manager's command timeout.
     pub command_timeout: Duration,
-    /// And its dialect.
+    /// The manager's dialect.
     pub dialect: Dialect,
 }
 
 impl WorkerConfig {
-    /// As an argument.
+    /// Encodes the configuration as an argument.
     pub fn to_argument(&self) -> String {
         json!({
             "url": self.url,
@@ -48,7 +48,7 @@ impl WorkerConfig {
         .to_string()
     }
 
-    /// Reads [`to_argument`](Self::to_argument) back.
+    /// Parses the output of [`to_argument`](Self::to_argument).
     pub fn parse(argument: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(argument).ok()?;
         let text = |name: &str| value.get(name).and_then(Value::as_str);

@@ -1,4 +1,4 @@
-//! What one task records of one acquisition.
+//! The record of one task about one acquisition.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,19 +11,19 @@ use crate::history::DROPPED;
 /// A validity that moved by less than this was not renewed in between.
 const SAME: Nanos = 3_000_000;
 
-/// What one task records of one acquisition.
+/// The record of one task about one acquisition.
 pub(super) struct Log {
     pub(super) recorder: Arc<Recorder>,
     pub(super) worker: u32,
     pub(super) task: u32,
     pub(super) hold: u64,
     pub(super) key: &'static str,
-    /// The last validity that was recorded.
+    /// The last recorded validity.
     pub(super) until: Nanos,
 }
 
 impl Log {
-    /// For a task that attends to the same hold.
+    /// Returns a copy for another task that observes the same held lock.
     pub(super) fn copied(&self) -> Self {
         Self {
             recorder: Arc::clone(&self.recorder),
@@ -63,7 +63,7 @@ impl Log {
 
     pub(super) fn failed(&self, call: Call, error: &LockError) {
         let kind = match error {
-            // Whether it was carried out is settled in the background.
+            // The library resolves in the background whether the request was executed.
             LockError::Backend(_) => Kind::Info,
             _ => Kind::Fail,
         };
@@ -82,7 +82,7 @@ impl Log {
         self.write(&event);
     }
 
-    /// Records until when it is valid, where that has changed.
+    /// Records until when the lock is valid, if that has changed.
     pub(super) fn record_lease(&mut self, held: &LockWatch) {
         let mut event = self.event(Call::Acquire, Kind::Seen);
         let remaining = held.remaining();
@@ -95,7 +95,7 @@ impl Log {
     }
 }
 
-/// An acquisition or a hold that is dropped with its runtime unless it is seen to its end.
+/// An acquisition or a held lock that may be dropped with its runtime before it completes.
 pub(super) struct Pending {
     pub(super) log: Log,
     pub(super) held: Option<LockWatch>,
@@ -129,7 +129,7 @@ impl Drop for Pending {
         let call = match &self.held {
             _ if *self.is_finished.get_mut() => return,
             None => Call::Acquire,
-            // `run` drops what has lost its lock.
+            // `run` drops a body that has lost its lock.
             Some(held) if held.is_lost() => return,
             Some(_) => {
                 self.log.step(Call::Release, Kind::Invoke);

@@ -1,4 +1,4 @@
-//! When the process, or its runtime, did not run.
+//! Detects periods in which the process, or its runtime, did not run.
 
 use std::sync::Arc;
 use std::thread;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::event::{Nanos, Recorder, Stall, nanos, now};
 
-/// The canary's step, and how late it may be before it is a stall.
+/// The interval of the canary, and the longest delay that is not a stall.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
 const LONGEST_DELAY: Duration = Duration::from_millis(80);
 
-/// A thread of its own: late when the process was stopped or got no processor.
+/// Watches from a separate thread: it is late when the process was stopped or got no CPU time.
 pub(super) fn watch_process(worker: u32, recorder: &Arc<Recorder>) {
     let recorder = Arc::clone(recorder);
     thread::spawn(move || {
@@ -22,7 +22,7 @@ pub(super) fn watch_process(worker: u32, recorder: &Arc<Recorder>) {
     });
 }
 
-/// A task among the others: late when the runtime is.
+/// Watches from a task of the runtime: it is late when the runtime is blocked.
 pub(super) async fn watch_runtime(worker: u32, recorder: Arc<Recorder>) {
     let mut last = now();
     loop {

@@ -20,10 +20,11 @@ use crate::history::{DROPPED, WAITS};
 use crate::resource::{Answer, Client, Pass};
 use crate::workload::Workload;
 
-/// How often a holder looks at its lease: often against the 250 ms that word of loss may take.
+/// How often a holder checks its lease: often, compared with the 250 ms limit for the report of a
+/// loss.
 const RECORD_EVERY: Duration = Duration::from_millis(20);
 
-/// How a section ended.
+/// How a critical section ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Done,
@@ -51,7 +52,7 @@ impl Task {
         }
     }
 
-    /// One who only wants the lock, for a moment.
+    /// Runs a caller that acquires the lock only for a moment.
     pub(crate) async fn call(mut self, key: &'static str) {
         let mut log = self.log(key);
         let request = self.locks.lock(key).ttl(TTL);
@@ -78,7 +79,8 @@ impl Task {
         }
     }
 
-    /// Records that it asks, and for how long: once, or up to so many milliseconds.
+    /// Records the beginning of an acquisition and its limit: one attempt, or up to this many
+    /// milliseconds.
     fn request(&mut self, log: &Log, request: LockRequest, longest: u64) -> LockRequest {
         let tries = match self.workload {
             Workload::Try => self.random.chance(50),
@@ -91,10 +93,10 @@ impl Task {
             let wait = self.random.millis(100, longest);
             (request.wait(wait), wait)
         };
-        let mut asked = log.event(Call::Acquire, Kind::Invoke);
-        asked.within = Some(nanos(within));
-        asked.note = (!tries).then(|| WAITS.to_owned());
-        log.write(&asked);
+        let mut invoke = log.event(Call::Acquire, Kind::Invoke);
+        invoke.within = Some(nanos(within));
+        invoke.note = (!tries).then(|| WAITS.to_owned());
+        log.write(&invoke);
         request
     }
 
@@ -108,7 +110,7 @@ impl Task {
         let key = *self.random.pick(keys);
         let mut log = self.log(key);
         let ttl = if is_long && self.random.chance(50) {
-            // Longer than what a hand-over gives, so that the first renewal has to extend it.
+            // Longer than the handover lease, so that the first renewal has to extend it.
             dialects::longest_ttl(self.dialect)
         } else {
             TTL
@@ -137,7 +139,7 @@ impl Task {
 
     async fn refused(&mut self, log: &Log, error: &LockError) {
         log.failed(Call::Acquire, error);
-        // Neither a busy lock nor a server that is down is to be asked in a hot loop.
+        // A held lock or an unreachable server must not be retried in a hot loop.
         let pause = self.random.millis(1, 15);
         tokio::time::sleep(pause).await;
     }
@@ -198,7 +200,7 @@ impl Task {
             .await;
         acquiring.finish();
         match outcome {
-            // Whether the release went well is only traced.
+            // The result of the release is only traced.
             Ok(_) => log.noted(Call::Release, Kind::Info, "by `run`"),
             Err(LockError::Lost { .. }) if began => log.step(Call::Lost, Kind::Ok),
             Err(error) => self.refused(log, &error).await,
@@ -222,10 +224,10 @@ impl Task {
         }
     }
 
-    /// Works under the lock until that is done, or until word comes that it is lost.
+    /// Works under the lock until the update is done, or until the task is notified of a loss.
     async fn section(&mut self, log: &Log, held: &LockWatch, guard: Option<&LockGuard>) -> End {
-        // Most stop when they are notified. The others show why the resource is fenced; one that
-        // cannot refuse them must not have them.
+        // Most tasks stop when they are notified. The others show why the resource must be fenced.
+        // Only a resource that can refuse them may have such tasks.
         let token = held.fencing_token().map(u64::from);
         let is_stubborn =
             token.is_some() && (self.workload == Workload::Late || self.random.chance(25));
@@ -245,11 +247,11 @@ impl Task {
             &self.stop
         ));
         if guard.is_none() {
-            // `run` hears of the loss, and drops this here.
+            // `run` receives the notification of the loss, and drops this future here.
             work.await;
             return End::Done;
         }
-        // In a task of its own, which nothing but the word of loss wakes up.
+        // In a separate task, which only the notification of the loss wakes up.
         let mut heard = AbortOnDrop(tokio::spawn(record_loss(log.copied(), held.lost())));
         let is_lost = tokio::select! {
             biased;
@@ -268,7 +270,8 @@ impl Task {
     fn plan(&mut self) -> Plan {
         let random = &mut self.random;
         match self.workload {
-            // Five times the ttl. In half of them nothing but word of loss would end the pause.
+            // Five times the ttl. In half of the cases only the notification of the loss ends the
+            // pause.
             Workload::Long if random.chance(50) => Plan {
                 updates: 1,
                 think: TTL * 5,
@@ -289,7 +292,7 @@ impl Task {
                 think: random.millis(200, 400),
                 renew: false,
             },
-            // Some only take the lock and give it back.
+            // Some tasks acquire and release without an update.
             _ => Plan {
                 updates: usize::from(random.chance(70)),
                 think: Duration::ZERO,
@@ -299,16 +302,16 @@ impl Task {
     }
 }
 
-/// What is done under the lock.
+/// The plan of one critical section.
 struct Plan {
     updates: usize,
-    /// Between the read and the write.
+    /// The time between the read and the write.
     think: Duration,
-    /// Whether the lease is extended by hand.
+    /// Whether the task renews the lease explicitly.
     renew: bool,
 }
 
-/// A task that ends with whoever started it.
+/// A task that ends together with the task that started it.
 struct AbortOnDrop(JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
@@ -343,7 +346,7 @@ async fn steps_of(
         }
         log.step(Call::Write, Kind::Invoke);
         let Ok(done) = update(resource, pass, plan.think, stop).await else {
-            // Without its runner a worker has no work.
+            // A worker without its runner has no work.
             std::process::exit(3);
         };
         let kind = if done { Kind::Ok } else { Kind::Fail };
@@ -361,7 +364,7 @@ async fn steps_of(
     }
 }
 
-/// False when the resource refused the token.
+/// Returns `false` if the resource refused the token.
 async fn update(
     resource: &mut Client,
     pass: Pass,
@@ -378,7 +381,7 @@ async fn update(
     Ok(answer != Answer::Stale)
 }
 
-/// A future that is given up after so many polls.
+/// A future that is dropped after a number of polls.
 struct PollLimit<F> {
     future: F,
     left: usize,
@@ -396,12 +399,12 @@ impl<F: Future + Unpin> Future for PollLimit<F> {
     }
 }
 
-/// Drops a future at one of its polls, or after a moment. `None` when it was dropped.
+/// Drops a future at one of its polls, or after a moment. Returns `None` if it was dropped.
 async fn drop_somewhere<F: Future>(future: F, random: &mut Random) -> Option<F::Output> {
     if random.chance(50) {
         let left = random.below(6);
         let future = pin!(future);
-        // Where it does not get as far as that poll, it is dropped in time all the same.
+        // A future that never gets that far is dropped after a moment.
         let polls = PollLimit { future, left };
         let bound = random.millis(1, 300);
         tokio::time::timeout(bound, polls).await.ok().flatten()

@@ -9,7 +9,7 @@ use tests::SET_NX_PX;
 
 use super::record::{Held, KEY, RecordBuilder, both, ms};
 
-/// Two holds as [`both`] has them, in a dialect without tokens.
+/// Two held locks as in [`both`], in a dialect without tokens.
 fn without_tokens(change: impl FnOnce(&mut Held, &mut Held)) -> RecordBuilder {
     let mut record = both(|first, second| {
         first.token = None;
@@ -20,7 +20,7 @@ fn without_tokens(change: impl FnOnce(&mut Held, &mut Held)) -> RecordBuilder {
     record
 }
 
-/// What a holder did to a resource that fences nothing.
+/// An access of a holder to a resource that fences nothing.
 fn access(record: &mut RecordBuilder, at: u64, hold: u64, kind: AccessKind) {
     record.history.accesses.push(Access {
         at: ms(at),
@@ -40,11 +40,11 @@ const fn wrote(value: u64) -> AccessKind {
 }
 
 #[test]
-fn a_dialect_without_tokens_gives_none() {
+fn unexpected_token_is_found() {
     without_tokens(|_, _| {}).breaks_nothing();
     without_tokens(|first, _| first.token = Some(3)).breaks_inside(Check::Tokens);
     both(|first, _| first.token = None).breaks_nothing();
-    // And one that has them gives them always.
+    // A dialect with tokens always gives one.
     both(|first, second| {
         first.token = None;
         second.token = None;
@@ -57,7 +57,7 @@ fn a_dialect_without_tokens_gives_none() {
 }
 
 #[test]
-fn without_tokens_all_writes_of_valid_holders_count() {
+fn lost_update_of_a_valid_holder_without_tokens_is_found() {
     let mut record = without_tokens(|_, _| {});
     access(&mut record, 150, 1, AccessKind::Read);
     access(&mut record, 200, 1, wrote(1));
@@ -73,9 +73,9 @@ fn without_tokens_all_writes_of_valid_holders_count() {
     record.breaks_inside(Check::Counter);
 }
 
-/// Nothing could refuse it; but a process that ran on was notified.
+/// No token could refuse the write; but the library notified a process that ran.
 #[test]
-fn without_tokens_a_late_write_is_excused_where_it_cannot_be_helped() {
+fn late_write_without_tokens_is_excused_if_it_could_not_be_prevented() {
     let late = |at| {
         let mut record = without_tokens(|first, second| {
             first.released = None;
@@ -94,7 +94,7 @@ fn without_tokens_a_late_write_is_excused_where_it_cannot_be_helped() {
         let violation = record.breaks(Check::Counter);
         assert_eq!(violation.assumption, Assumption::Outside);
     };
-    // On its way, as the lease ended.
+    // In flight when the lease ended.
     outside(late(1_240));
     late(1_260).breaks_inside(Check::Counter);
     let mut stopped = late(3_000);
@@ -103,7 +103,7 @@ fn without_tokens_a_late_write_is_excused_where_it_cannot_be_helped() {
     let mut another = late(3_000);
     another.stall(2, 950, 2_990);
     another.breaks_inside(Check::Counter);
-    // It was there first, and the next one, who had read before, wrote over it.
+    // The late write came first. The next holder had read before, and overwrote it.
     let mut record = late(1_240);
     access(&mut record, 1_250, 2, AccessKind::Read);
     access(&mut record, 1_300, 2, wrote(2));
@@ -117,7 +117,7 @@ fn without_tokens_a_late_write_is_excused_where_it_cannot_be_helped() {
 
 /// There are no notifications, and every waiter polls often.
 #[test]
-fn a_waiter_in_a_dialect_without_hand_over_looks_often() {
+fn idle_waiter_in_a_dialect_without_handover_is_found() {
     let waiting = |free: u64| {
         let mut record = RecordBuilder::new();
         record.history.dialect = SET_NX_PX;
@@ -129,10 +129,10 @@ fn a_waiter_in_a_dialect_without_hand_over_looks_often() {
     waiting(400).breaks_inside(Check::Idle);
 }
 
-/// The one that dies between `SETNX` and the expiry leaves a key for ever; the next who asks mends
-/// it, and is not counted among those who break something.
+/// A holder that dies between `SETNX` and `EXPIRE` leaves a key without an expiry. The next client
+/// that acquires repairs it, and does not count as a faulty client.
 #[test]
-fn a_key_without_expiry_is_the_scheme_s_as_long_as_it_is_mended() {
+fn key_without_expiry_is_allowed_until_the_next_acquire() {
     let server = RedisServer::start();
     let leave = || server.cli(&["SET", "lock:k1", "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 w9"]);
     leave();

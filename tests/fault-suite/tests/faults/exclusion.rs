@@ -1,4 +1,4 @@
-//! Two holders at once, tokens, stale writes and lost updates.
+//! Overlapping holders, fencing tokens, stale writes and lost updates.
 
 use fault_suite::checks::{Check, Register, lost_updates};
 use fault_suite::event::{Call, Kind};
@@ -7,14 +7,14 @@ use fault_suite::history::{AccessKind, Assumption};
 use super::record::{Held, RecordBuilder, both, first, ms, second};
 
 #[test]
-fn one_after_the_other_breaks_nothing() {
+fn sequential_holders_break_nothing() {
     both(|_, _| {}).breaks_nothing();
 }
 
 #[test]
-fn two_holders_at_once_are_found() {
+fn overlapping_holders_are_found() {
     both(|_, second| second.ok = 399).breaks_inside(Check::Exclusion);
-    // The first forgot to release, and its lease was not over.
+    // The first holder did not release, and its lease had not expired.
     both(|first, second| {
         first.released = None;
         first.lost = Some(1_000);
@@ -26,7 +26,7 @@ fn two_holders_at_once_are_found() {
 
 /// A renewed lease is longer than the first one.
 #[test]
-fn a_renewed_lease_counts() {
+fn overlap_with_a_renewed_lease_is_found() {
     let mut record = RecordBuilder::new();
     record.hold(&Held {
         released: Some(1_600),
@@ -42,9 +42,9 @@ fn a_renewed_lease_counts() {
     record.breaks_inside(Check::Exclusion);
 }
 
-/// One whose lease ended while it was paused does not know it, and holds nothing.
+/// The lease of a paused holder ended. The holder does not know it, and holds nothing.
 #[test]
-fn a_holder_whose_lease_is_over_is_no_holder() {
+fn holder_with_an_expired_lease_does_not_overlap() {
     both(|first, second| {
         first.released = Some(3_000);
         second.ok = 1_001;
@@ -56,7 +56,7 @@ fn a_holder_whose_lease_is_over_is_no_holder() {
 }
 
 #[test]
-fn an_overlap_where_keys_are_lost_is_nobody_s_promise() {
+fn overlap_after_lost_keys_is_outside_the_guarantees() {
     let overlap = || both(|_, second| second.ok = 399);
     let mut record = overlap();
     record.fault(300, 350, Assumption::Outside);
@@ -67,36 +67,36 @@ fn an_overlap_where_keys_are_lost_is_nobody_s_promise() {
     let mut record = overlap();
     record.fault(300, 350, Assumption::Inside);
     record.breaks_inside(Check::Exclusion);
-    // The fault was over before the first was granted.
+    // The fault ended before the first grant.
     let mut record = overlap();
     record.fault(50, 99, Assumption::Outside);
     record.breaks_inside(Check::Exclusion);
-    // And here it began only afterwards.
+    // Here the fault began only afterwards.
     let mut record = overlap();
     record.fault(450, 500, Assumption::Outside);
     record.breaks_inside(Check::Exclusion);
 }
 
 #[test]
-fn a_token_given_twice_is_found() {
+fn duplicate_token_is_found() {
     both(|_, second| second.token = Some(10)).breaks_inside(Check::Tokens);
 }
 
 #[test]
-fn a_token_that_goes_back_is_found_also_where_keys_are_lost() {
+fn decreasing_token_is_found_even_after_lost_keys() {
     let mut record = both(|_, second| {
-        second.asked = 401;
+        second.requested = 401;
         second.token = Some(9);
     });
     record.fault(300, 350, Assumption::Outside);
     record.breaks_inside(Check::Tokens);
 }
 
-/// The second was asked for before the first was granted, but it was valid after it.
+/// The second acquisition began before the first was granted, but it was valid after it.
 #[test]
-fn tokens_follow_the_order_of_the_holds() {
+fn tokens_follow_the_order_of_held_locks() {
     both(|_, second| second.token = Some(9)).breaks_inside(Check::Tokens);
-    // Where the second was never valid nothing follows from when it was heard of.
+    // If the second was never valid, the time at which its holder learned of it proves nothing.
     both(|_, second| {
         second.token = Some(9);
         second.until = 402;
@@ -106,7 +106,7 @@ fn tokens_follow_the_order_of_the_holds() {
 }
 
 #[test]
-fn a_stale_write_that_is_accepted_is_found() {
+fn accepted_stale_write_is_found() {
     let mut record = RecordBuilder::new();
     record.write(10, 1);
     record.access(11, AccessKind::Read);
@@ -122,7 +122,7 @@ fn a_stale_write_that_is_accepted_is_found() {
 }
 
 #[test]
-fn a_lost_update_of_the_fenced_counter_is_found() {
+fn lost_update_of_the_fenced_counter_is_found() {
     let mut record = RecordBuilder::new();
     record.write(10, 1);
     record.write(11, 2);
@@ -132,7 +132,7 @@ fn a_lost_update_of_the_fenced_counter_is_found() {
 }
 
 #[test]
-fn a_lost_update_of_the_unfenced_counter_is_counted() {
+fn lost_update_of_the_unfenced_counter_is_counted() {
     let mut record = RecordBuilder::new();
     record.write(10, 1);
     record.access(11, AccessKind::Read);

@@ -7,7 +7,7 @@ use fault_suite::history::Assumption;
 use super::record::{Held, RecordBuilder, first, ms};
 
 #[test]
-fn a_loss_that_is_told_late_or_never_is_found() {
+fn late_or_missing_loss_notification_is_found() {
     let lost_at = |lost| Held {
         released: None,
         lost,
@@ -22,14 +22,14 @@ fn a_loss_that_is_told_late_or_never_is_found() {
     record(&lost_at(Some(600))).breaks_nothing();
     record(&lost_at(Some(1_251))).breaks_inside(Check::Loss);
     record(&lost_at(None)).breaks_inside(Check::Loss);
-    // A holder that released it meanwhile needs no report.
+    // A holder that released in the meantime needs no notification.
     let mut given_up = first();
     given_up.released = Some(1_200);
     record(&given_up).breaks_nothing();
 }
 
 #[test]
-fn a_loss_where_nothing_was_broken_is_found() {
+fn loss_without_a_fault_is_found() {
     let lost = || {
         let mut record = RecordBuilder::new();
         record.free(0, 2_000);
@@ -41,7 +41,7 @@ fn a_loss_where_nothing_was_broken_is_found() {
         record
     };
     lost().breaks_inside(Check::Loss);
-    // To ask for much is no excuse.
+    // Load is no excuse.
     let mut loaded = lost();
     loaded.fault(300, 800, Assumption::Inside);
     loaded.history.faults[0].is_load = true;
@@ -66,7 +66,7 @@ fn a_loss_where_nothing_was_broken_is_found() {
 }
 
 #[test]
-fn a_process_that_did_not_run_cannot_be_told() {
+fn late_loss_notification_of_a_stalled_process_is_excused() {
     let mut record = RecordBuilder::new();
     record.hold(&Held {
         released: None,
@@ -95,7 +95,7 @@ fn a_process_that_did_not_run_cannot_be_told() {
 }
 
 #[test]
-fn a_loss_is_for_ever() {
+fn held_lock_after_its_loss_is_found() {
     let mut record = RecordBuilder::new();
     record.hold(&Held {
         lost: Some(300),

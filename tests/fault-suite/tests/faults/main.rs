@@ -1,5 +1,5 @@
-//! The fault suite: its checks find what is wrong and nothing else, its faults are hard enough to
-//! break what is not fenced, and a short run of it passes.
+//! Tests of the fault suite. Its checks find all violations and nothing else, its faults are hard
+//! enough to break an unfenced resource, and a short run passes.
 
 mod dialects;
 mod exclusion;

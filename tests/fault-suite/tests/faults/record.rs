@@ -1,4 +1,4 @@
-//! Records that are written by hand.
+//! Records written by hand.
 
 use fault_suite::checks::{Check, Violation, check};
 use fault_suite::event::{Call, Event, Kind, Nanos, Stall};
@@ -12,18 +12,18 @@ pub(super) const fn ms(millis: u64) -> Nanos {
     millis * 1_000_000
 }
 
-/// A record record by hand. Times are in milliseconds.
+/// A record written by hand. Times are in milliseconds.
 #[derive(Default)]
 pub(super) struct RecordBuilder {
     pub(super) history: History,
     pub(super) holds: u64,
 }
 
-/// A hold that goes well unless something of it is changed.
+/// A held lock without a violation, unless a test changes a field.
 pub(super) struct Held {
     pub(super) worker: u32,
     pub(super) token: Option<u64>,
-    pub(super) asked: u64,
+    pub(super) requested: u64,
     pub(super) ok: u64,
     pub(super) until: u64,
     pub(super) released: Option<u64>,
@@ -57,7 +57,7 @@ impl RecordBuilder {
     pub(super) fn hold(&mut self, held: &Held) {
         self.holds += 1;
         let worker = held.worker;
-        self.step(held.asked, worker, Call::Acquire, Kind::Invoke);
+        self.step(held.requested, worker, Call::Acquire, Kind::Invoke);
         let ok = self.step(held.ok, worker, Call::Acquire, Kind::Ok);
         ok.token = held.token;
         ok.until = Some(ms(held.until));
@@ -70,12 +70,12 @@ impl RecordBuilder {
         }
     }
 
-    /// One who waits for up to a second.
+    /// Adds a waiter that waits for up to a second.
     pub(super) fn wait(&mut self, worker: u32, from: u64, to: u64) -> &mut Event {
         self.holds += 1;
-        let asked = self.step(from, worker, Call::Acquire, Kind::Invoke);
-        asked.within = Some(ms(1_000));
-        asked.note = Some(WAITS.to_owned());
+        let requested = self.step(from, worker, Call::Acquire, Kind::Invoke);
+        requested.within = Some(ms(1_000));
+        requested.note = Some(WAITS.to_owned());
         self.step(to, worker, Call::Acquire, Kind::Fail)
     }
 
@@ -118,7 +118,7 @@ impl RecordBuilder {
         self.access(token, it);
     }
 
-    /// The server said that the key is free, all the time.
+    /// Adds samples in which the key is free for the whole period.
     pub(super) fn free(&mut self, from: u64, to: u64) {
         for at in (from..to).step_by(40) {
             self.history.samples.push(Sample {
@@ -155,12 +155,12 @@ impl RecordBuilder {
     }
 }
 
-/// By worker 1, from 100 to 400 ms, of a lease until 1000 ms.
+/// Held by worker 1 from 100 to 400 ms, with a lease until 1000 ms.
 pub(super) fn first() -> Held {
     Held {
         worker: 1,
         token: Some(10),
-        asked: 90,
+        requested: 90,
         ok: 100,
         until: 1_000,
         released: Some(400),
@@ -168,12 +168,12 @@ pub(super) fn first() -> Held {
     }
 }
 
-/// By worker 2, after that one.
+/// Held by worker 2, after the first one.
 pub(super) fn second() -> Held {
     Held {
         worker: 2,
         token: Some(11),
-        asked: 95,
+        requested: 95,
         ok: 402,
         until: 1_400,
         released: Some(500),

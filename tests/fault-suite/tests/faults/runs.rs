@@ -1,4 +1,4 @@
-//! The suite itself, on real processes.
+//! The suite itself, with real processes.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -17,10 +17,10 @@ use test_support::Random;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_fault-worker");
 
-/// What no lock can prevent, and a fenced resource does: a process is paused, loses its lock, and
-/// writes when it goes on. Should the suite not see it here, it would see nothing.
+/// A violation that no lock can prevent and only a fenced resource can. A process is paused, loses
+/// its lock, and writes after it continues. If the suite misses this, it would miss everything.
 #[test]
-fn a_paused_holder_overwrites_what_is_not_fenced() {
+fn paused_holder_overwrites_an_unfenced_resource() {
     let worker = Path::new(WORKER);
     let environment = Environment::start(
         ServerSetup::Durable,
@@ -35,7 +35,7 @@ fn a_paused_holder_overwrites_what_is_not_fenced() {
     while lost_updates(&environment.accesses(), Register::Unfenced).is_empty() {
         assert!(
             started.elapsed() < Duration::from_secs(60),
-            "no update was lost, though holders were paused beyond their leases"
+            "no update was lost although holders were paused beyond their leases"
         );
         slot = (slot + 1) % 4;
         environment.stop(slot);
@@ -47,12 +47,12 @@ fn a_paused_holder_overwrites_what_is_not_fenced() {
     let refused = history.accesses.iter();
     let refused = refused.filter(|access| matches!(access.kind, AccessKind::StaleWrite { .. }));
     assert!(refused.count() > 0, "no write was refused");
-    // The lock itself kept what it promises.
+    // The lock itself kept its guarantees.
     assert_eq!(check(&history), []);
 }
 
 #[test]
-fn every_nemesis_has_a_name_of_its_own() {
+fn every_nemesis_has_a_unique_name() {
     let mut names: Vec<&str> = nemesis::ALL.iter().map(|nemesis| nemesis.name).collect();
     names.sort_unstable();
     names.dedup();
@@ -79,9 +79,9 @@ fn every_dialect_has_a_name_and_a_ttl_and_nemeses() {
     assert_eq!(dialects::names().len(), Dialect::ALL.len());
 }
 
-/// A quarter of a minute of the suite, with faults of each kind that is within the promises.
+/// Fifteen seconds of the suite, with faults of each kind that the guarantees cover.
 #[test]
-fn a_short_run_breaks_no_promise() {
+fn short_run_passes_all_checks() {
     let nemeses = ["client-pause-long", "net-lost-reply", "connections-killed"];
     let report = runner::run(
         &Options {
@@ -98,6 +98,9 @@ fn a_short_run_breaks_no_promise() {
     println!("{report}");
     assert!(report.is_good(), "\n{report}");
     for name in nemeses {
-        assert!(report.overlapped(name) > 0, "{name} hit nothing");
+        assert!(
+            report.overlapped(name) > 0,
+            "no operation overlapped {name}"
+        );
     }
 }

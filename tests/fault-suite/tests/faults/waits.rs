@@ -7,12 +7,12 @@ use fault_suite::history::{Assumption, DROPPED};
 use super::record::{Held, RecordBuilder, both, first, ms};
 
 #[test]
-fn a_waiter_that_sleeps_while_the_lock_is_free_is_found() {
+fn idle_waiter_on_a_free_lock_is_found() {
     let waiting = |free: u64| {
         let mut record = RecordBuilder::new();
-        let asked = record.wait(3, 1_000, 6_000).hold;
+        let requested = record.wait(3, 1_000, 6_000).hold;
         let first = record.history.events.iter_mut();
-        for event in first.filter(|event| event.hold == asked) {
+        for event in first.filter(|event| event.hold == requested) {
             event.within = event.within.map(|_| ms(10_000));
         }
         record.free(1_500, 1_500 + free);
@@ -20,17 +20,17 @@ fn a_waiter_that_sleeps_while_the_lock_is_free_is_found() {
     };
     waiting(1_200).breaks_nothing();
     waiting(1_400).breaks_inside(Check::Idle);
-    // Another holder had it in between.
+    // Another holder had the lock in between.
     let mut record = waiting(1_400);
     record.hold(&Held {
-        asked: 2_000,
+        requested: 2_000,
         ok: 2_100,
         until: 3_000,
         released: Some(2_110),
         ..first()
     });
     record.breaks_nothing();
-    // It was cut off, and has to find its way back first.
+    // The waiter was disconnected, and has to reconnect first.
     let mut record = waiting(1_400);
     record.fault(1_000, 1_600, Assumption::Inside);
     record.breaks_nothing();
@@ -40,7 +40,7 @@ fn a_waiter_that_sleeps_while_the_lock_is_free_is_found() {
 }
 
 #[test]
-fn a_wait_that_takes_too_long_is_found() {
+fn too_long_wait_is_found() {
     let waited = |to| {
         let mut record = RecordBuilder::new();
         record.wait(3, 1_000, to);
@@ -51,13 +51,13 @@ fn a_wait_that_takes_too_long_is_found() {
     let mut stalled = waited(3_000);
     stalled.stall(3, 1_100, 1_900);
     stalled.breaks_nothing();
-    // A dropped one did not wait.
+    // A dropped waiter did not wait.
     let mut dropped = RecordBuilder::new();
     let end = dropped.wait(3, 1_000, 3_000);
     end.note = Some(DROPPED.to_owned());
     end.kind = Kind::Info;
     dropped.breaks_nothing();
-    // And one without an end waits still.
+    // A waiter without an end still waits.
     let mut hanging = waited(2_000);
     hanging.history.events.pop();
     hanging.breaks_inside(Check::Wait);
@@ -67,15 +67,15 @@ fn a_wait_that_takes_too_long_is_found() {
 }
 
 #[test]
-fn a_key_that_stays_is_found() {
+fn key_that_outlives_its_ttl_is_found() {
     let mut record = RecordBuilder::new();
     record.history.survivors.push("lock:a".to_owned());
     record.breaks_inside(Check::Survivor);
 }
 
-/// Nothing follows from an operation whose end is not known.
+/// An operation with an unconfirmed result proves nothing.
 #[test]
-fn an_ambiguous_operation_is_neither_done_nor_undone() {
+fn unconfirmed_operation_counts_as_neither_done_nor_undone() {
     let mut record = RecordBuilder::new();
     record.hold(&first());
     record.holds += 1;
@@ -95,7 +95,7 @@ fn an_ambiguous_operation_is_neither_done_nor_undone() {
 }
 
 #[test]
-fn a_record_is_read_back_but_for_half_a_line() {
+fn record_is_parsed_without_its_partial_last_line() {
     let mut record = both(|_, _| {});
     record.step(700, 1, Call::Renew, Kind::Info).note = Some("no \"answer\"".to_owned());
     for event in &record.history.events {

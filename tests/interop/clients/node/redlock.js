@@ -11,7 +11,7 @@ const { REDIS_PORT, LOCK_KEY, TTL_MS, COUNTER, PAUSE_MS } = process.env;
 
 const client = new Redis({ host: "127.0.0.1", port: Number(REDIS_PORT) });
 const redlock = new Redlock([client], { retryCount: 100, retryDelay: 30, retryJitter: 20 });
-// It collects what the server says, and then says only that there was no quorum.
+// The library collects the server's replies, but reports only that there was no quorum.
 redlock.on("clientError", (error) => leave(1, error.stack));
 await client.ping();
 
@@ -52,7 +52,7 @@ async function acquire() {
   try {
     return await redlock.lock(LOCK_KEY, Number(TTL_MS));
   } catch (error) {
-    // All tries found it taken.
+    // Every attempt found the lock held.
     if (error.name === "LockError") return undefined;
     throw error;
   }

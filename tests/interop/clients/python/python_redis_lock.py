@@ -12,17 +12,18 @@ import worker
 client = redis.StrictRedis(host="127.0.0.1", port=worker.redis_port())
 client.ping()
 
-# The library puts `lock:` before the name by itself.
+# The library itself adds the prefix `lock:` to the name.
 NAME = worker.lock_key().removeprefix("lock:")
 
-# It warns of each try that found the lock taken.
+# The library warns about each attempt that found the lock held.
 logging.getLogger("redis_lock").setLevel(logging.ERROR)
 
 
 def acquire():
     lock = redis_lock.Lock(client, NAME, expire=worker.ttl_seconds())
-    # Not its own way to wait: that hears only of releases by its own kind, sleeps through all
-    # others for a second at least, and gets 1 % beside a client that polls.
+    # The library's own wait is not used: it notices only releases by the same library. For all
+    # others it sleeps for at least one second, and gets 1 % of the sections beside a client that
+    # polls.
     if lock.acquire(blocking=False):
         return lock
     time.sleep(random.uniform(0.01, 0.05))

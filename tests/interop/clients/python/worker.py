@@ -1,4 +1,4 @@
-"""What each program does around its lock; ../README.md has the protocol."""
+"""The part around the lock that all programs share; ../README.md has the protocol."""
 
 import os
 import random
@@ -20,11 +20,11 @@ def ttl_seconds():
 
 
 def run(acquire, not_owned):
-    """Increments the counter under what `acquire` returns: a lock, or None to be asked again.
+    """Increments the counter under the lock that `acquire` returns; None requests another attempt.
 
     `not_owned` is what a release raises when another client owned the lock.
     """
-    # Without a buffer, else `select` would not see what is in it.
+    # Without a buffer, because `select` does not see buffered input.
     orders = open(0, "rb", buffering=0)
     pause = int(os.environ["PAUSE_MS"]) / 1000
     say("ready")
@@ -38,10 +38,10 @@ def run(acquire, not_owned):
             try:
                 lock.release()
             except not_owned as error:
-                leave(4, f"the lock was not ours any more: {error!r}")
+                leave(4, f"this client no longer owned the lock: {error!r}")
             sections += 1
             say("section")
-        # A line after `go` can only be `stop`, and the end of the input means the same.
+        # A line after `go` can only be `stop`, and the end of the input has the same meaning.
         stopped = bool(select.select([orders], [], [], random.uniform(0, pause))[0])
     say(f"done {sections} 0")
 

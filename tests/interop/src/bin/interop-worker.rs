@@ -1,5 +1,6 @@
-//! Our side of a race with a client of another language; tests/interop/README.md has the protocol.
-//! DIALECT says how it speaks, SHARE=0 has a native one hand the lock over to its own kind.
+//! The lock-core side of a race with a client of another language; tests/interop/README.md has the
+//! protocol. DIALECT sets the dialect. With SHARE=0 a native client hands the lock over to native
+//! waiters only.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,11 +19,11 @@ async fn main() -> ExitCode {
     };
     let builder = LockManager::builder()
         .dialect(dialect)
-        // As fast as the others, who would have nearly all turns else.
+        // As fast as the other clients, which would get nearly all turns otherwise.
         .retry_interval(Duration::from_millis(20))
         .handover(handover);
     let url = format!("redis://127.0.0.1:{}", env("REDIS_PORT"));
-    // The key is named in full, so that other clients and this one mean the same.
+    // The key is given in full, so that other clients and this one use the same key.
     let locks = builder.prefix("").connect(&url).await;
     let place = WorkerConfig {
         key: env("LOCK_KEY"),
@@ -30,10 +31,10 @@ async fn main() -> ExitCode {
         counter: PathBuf::from(env("COUNTER")),
         pause_ms: number("PAUSE_MS"),
     };
-    worker::work(&locks.expect("the server is there"), &place).await
+    worker::work(&locks.expect("the server is running"), &place).await
 }
 
-/// The names are those of the schemes of the programs in Java.
+/// The names are those of the schemes in the Java programs.
 fn dialect(name: &str) -> Dialect {
     match name {
         "native" => Dialect::Native,

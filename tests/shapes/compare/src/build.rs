@@ -1,4 +1,4 @@
-//! Has cargo build the shapes, and reads what the compiler says.
+//! Builds the shapes with cargo, and parses the messages of the compiler.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub(crate) enum Kind {
 pub(crate) struct Built {
     /// Sorted.
     pub(crate) messages: Vec<Message>,
-    /// Missing when there was an error.
+    /// `None` if there was an error.
     pub(crate) executable: Option<PathBuf>,
 }
 
@@ -44,11 +44,11 @@ impl fmt::Display for Message {
     }
 }
 
-/// Builds the package of an edition, with or without the attribute. This has to run in the folder
-/// of the workspace: cargo finds the package from there.
+/// Builds the package of an edition, with or without the attribute. It must run in the folder of
+/// the workspace, from which cargo finds the package.
 ///
-/// All lints are capped to warnings, also where a module denies them: a build then tells all of
-/// them, and its program can be run and compared in any case.
+/// All lints are capped to warnings, even if a module denies them. A build then reports all of
+/// them, and its program can always be run and compared.
 pub(crate) fn build(edition: &str, kind: Kind, attribute: bool) -> Built {
     let package = format!("edition-{edition}");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -100,7 +100,7 @@ pub(crate) fn build(edition: &str, kind: Kind, attribute: bool) -> Built {
     built
 }
 
-/// None for what is about no place, such as the number of warnings.
+/// Returns `None` for a message without a place, such as the number of warnings.
 fn read(message: &Value) -> Option<Message> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let span = message["spans"]
@@ -109,7 +109,7 @@ fn read(message: &Value) -> Option<Message> {
         .find(|span| span["is_primary"] == true)?;
     let file = text(&span["file_name"]);
     Some(Message {
-        // cargo names the sources from the workspace: edition-2018/../src/main.rs
+        // cargo gives source paths from the workspace: edition-2018/../src/main.rs
         file: file
             .split_once("/../")
             .map_or(file.clone(), |(_, file)| file.to_owned()),

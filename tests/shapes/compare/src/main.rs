@@ -1,7 +1,7 @@
-//! Builds and runs the shapes of each edition with and without `#[distributed_lock]`, and fails
-//! when a warning, an outcome, an order of drops or the result of a test differs.
+//! Builds and runs the shapes of each edition with and without `#[distributed_lock]`. Fails when a
+//! warning, an outcome, an order of drops or the result of a test differs.
 //!
-//! Arguments are editions: `compare 2021` leaves the others out.
+//! The arguments are editions: `compare 2021` skips the others.
 
 mod build;
 
@@ -15,14 +15,15 @@ const EDITIONS: [&str; 3] = ["2018", "2021", "2024"];
 /// The only file that may cause warnings, and only the same ones with the attribute.
 const WARNED: &str = "src/warned.rs";
 
-/// An argument that the body does not name stays with the function, which outlives the body.
+/// An argument that the body does not name stays in the function, which outlives the body.
 const UNNAMED: &str = "what the body does not name is dropped after the lock is released";
 
-/// A pattern binds in the function, not in the body, and leaves there what it does not bind.
+/// A pattern binds in the function, not in the body. Unbound parts of the value stay in the
+/// function.
 const UNBOUND: &str = "what a pattern does not bind is dropped after the lock is released";
 
-/// Shapes that may drop in another order under the attribute, and why. Nothing else of them may
-/// differ. An entry that is not needed is a failure, so that this list says what is true.
+/// Shapes whose drop order may differ with the attribute, and the reason. Nothing else of them may
+/// differ. An unnecessary entry is a failure, so that this list stays correct.
 const EXCEPTIONS: &[(&str, &str)] = &[
     ("bodies::tail_temporary_and_arguments", UNNAMED),
     ("captures::last_unnamed", UNNAMED),
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
     if let Some(unknown) = chosen.iter().find(|c| !EDITIONS.contains(&c.as_str())) {
         eprintln!(
-            "shapes: `{unknown}` is none of the editions {}",
+            "shapes: unknown edition `{unknown}`; the editions are {}",
             EDITIONS.join(", ")
         );
         return ExitCode::FAILURE;
@@ -81,14 +82,15 @@ struct Comparison {
     differences: Vec<String>,
     shapes: BTreeSet<String>,
     tests: BTreeSet<String>,
-    /// The exceptions that something needed.
+    /// The exceptions that a shape needed.
     excepted: BTreeSet<&'static str>,
 }
 
 impl Comparison {
     fn edition(&mut self, edition: &str) {
         for kind in [Kind::Program, Kind::Tests] {
-            // One build replaces the program of the other: it has to run before.
+            // The second build replaces the program of the first one, so the first program runs
+            // before it.
             let plain = build::build(edition, kind, false);
             let without = self.run(edition, kind, "without the attribute", &plain);
             let attribute = build::build(edition, kind, true);
@@ -120,7 +122,7 @@ impl Comparison {
                 );
             }
         }
-        // With an error the compiler stops before it has found all that it warns of.
+        // After an error the compiler stops before it has reported all warnings.
         if attribute.executable.is_some() {
             for message in missing(&plain.messages, &attribute.messages) {
                 self.add(edition, format!("only without the attribute: {message}"));
@@ -131,7 +133,8 @@ impl Comparison {
         }
     }
 
-    /// What the program says, in lines such as `shape: outcome; drops`. None when it was not built.
+    /// Returns the program's output, in lines such as `shape: outcome; drops`. `None` if it was not
+    /// built.
     fn run(&mut self, edition: &str, kind: Kind, mode: &str, built: &Built) -> Option<Vec<String>> {
         let output = match Command::new(built.executable.as_ref()?).output() {
             Ok(output) => output,
@@ -141,18 +144,18 @@ impl Comparison {
             }
         };
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.trim().replace('\n', "\n    ");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let stderr = stderr.trim().replace('\n', "\n    ");
             self.add(
                 edition,
-                format!("failed {mode}, {}\n    {said}", output.status),
+                format!("failed {mode}, {}\n    {stderr}", output.status),
             );
         }
         let lines = String::from_utf8_lossy(&output.stdout)
             .lines()
             .filter_map(|line| match kind {
                 Kind::Program => Some(line.to_owned()),
-                // Of the output of tests only their results: the rest tells the time.
+                // Of the output of tests only the results are compared: the rest contains times.
                 Kind::Tests => {
                     let (test, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
                     Some(format!("{test}: {result}"))
@@ -191,12 +194,12 @@ impl Comparison {
         }
     }
 
-    /// Only a run over all editions can tell that an exception is not needed.
+    /// Only a run over all editions can show that an exception is unnecessary.
     fn unused_exceptions(&mut self, all: bool) {
         for (excepted, reason) in EXCEPTIONS {
             if all && !self.excepted.contains(excepted) {
                 self.differences.push(format!(
-                    "{excepted} is listed as an exception ({reason}), and does not differ"
+                    "{excepted} is listed as an exception ({reason}), but does not differ"
                 ));
             }
         }
@@ -204,14 +207,14 @@ impl Comparison {
 
     fn add(&mut self, edition: &str, difference: impl AsRef<str>) {
         let difference = format!("edition {edition}: {}", difference.as_ref());
-        // The tests are built from the same files as the program.
+        // The tests and the program are built from the same files.
         if !self.differences.contains(&difference) {
             self.differences.push(difference);
         }
     }
 }
 
-/// What is in the first list more often than in the second. Both are sorted.
+/// Returns the items that occur more often in the first list than in the second. Both are sorted.
 fn missing<'m, T: Ord>(these: &'m [T], those: &[T]) -> Vec<&'m T> {
     let mut rest = these.iter().collect::<Vec<_>>();
     for that in those {
@@ -222,12 +225,12 @@ fn missing<'m, T: Ord>(these: &'m [T], those: &[T]) -> Vec<&'m T> {
     rest
 }
 
-/// The name of the shape that a line is about.
+/// Returns the name of the shape that a line is about.
 fn shape(line: &str) -> &str {
     line.split_once(": ").map_or(line, |(name, _)| name)
 }
 
-/// Each shape with its lines: one for each time that it ran.
+/// Groups the lines by shape: one line for each run.
 fn by_shape(lines: &[String]) -> BTreeMap<&str, Vec<&str>> {
     let mut shapes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for line in lines {
@@ -238,7 +241,7 @@ fn by_shape(lines: &[String]) -> BTreeMap<&str, Vec<&str>> {
     shapes
 }
 
-/// Whether the outcomes are the same, and the same was dropped.
+/// Returns whether the outcomes and the set of dropped values are the same.
 fn same_but_for_order(without: &[&str], with: &[&str]) -> bool {
     let sorted = |lines: &[&str]| -> Vec<(String, Vec<String>)> {
         lines

@@ -1,4 +1,4 @@
-//! The child process of the tests of this package: it answers each line with a JSON line.
+//! The child process of this package's tests. It replies to each line with a JSON line.
 
 use std::io::{self, BufRead, Write};
 
@@ -19,7 +19,7 @@ fn main() -> io::Result<()> {
                     "directory": server.directory(),
                 }));
             }
-            // A line and half of the next in one write, as a killed process leaves them.
+            // Writes a line and half of the next one in one call, as a killed process leaves them.
             "stutter" => {
                 let mut out = io::stdout().lock();
                 out.write_all(b"{\"whole\":true}\n{\"half\":")?;

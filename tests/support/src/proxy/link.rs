@@ -1,4 +1,4 @@
-//! The connections through a proxy, and what is set for each.
+//! The connections through a proxy, and the settings of each.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -21,17 +21,17 @@ pub(super) enum Gate {
     Mute,
 }
 
-/// One client's connection, and ours to the server.
+/// The connection of one client, and the proxy's connection to the server.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) client: TcpStream,
-    /// None in a black hole.
+    /// `None` in a black hole.
     pub(super) server: Option<TcpStream>,
     pub(super) gates: [Gate; 2],
     pub(super) queues: [VecDeque<Chunk>; 2],
-    /// One for each direction, so that a chunk wakes only the thread that has to deliver it.
+    /// One for each direction, so that a chunk wakes only the thread that delivers it.
     pub(super) wake: [Arc<Condvar>; 2],
-    /// How many of the two directions still run.
+    /// The number of directions that still run.
     pub(super) running: u8,
     pub(super) reply_is_lost: bool,
     pub(super) cut: bool,
@@ -77,7 +77,7 @@ pub(super) struct State {
     pub(super) mode: Mode,
     pub(super) delays: [Duration; 2],
     pub(super) armed: Option<(Lost, Vec<u8>)>,
-    /// By order of acceptance; never shortened, so that an index stays valid.
+    /// In the order of acceptance; never shortened, so that an index stays valid.
     pub(super) links: Vec<Link>,
 }
 

@@ -1,4 +1,4 @@
-//! The threads that carry the bytes of one connection.
+//! The threads that forward the bytes of one connection.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -13,19 +13,20 @@ use super::{Direction, Lost};
 /// Bound on reaching the server, which is on this machine.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The most that is read at once. Each lock command fits many times, so that it arrives whole.
+/// The largest read. Each lock command is much smaller, so that it arrives in one read.
 const CHUNK: usize = 64 * 1024;
 
 /// Accepts a client, and starts the threads that serve it.
 pub(super) fn accept(shared: &Arc<Shared>, client: TcpStream) {
     let mode = shared.lock().mode;
-    // Connected outside the lock: a frozen server must not freeze the test's own calls.
+    // Connects without holding the mutex: a frozen server must not block the calls of the test.
     let server = match mode {
         Mode::BlackHole => None,
         Mode::Forward | Mode::Refuse => {
             match TcpStream::connect_timeout(&shared.upstream, CONNECT) {
                 Ok(server) => Some(server),
-                // Dropping the client closes it, which is what a balancer without a server does.
+                // Dropping the client closes its connection, as a load balancer without a server
+                // does.
                 Err(_) => return,
             }
         }
@@ -46,7 +47,7 @@ pub(super) fn accept(shared: &Arc<Shared>, client: TcpStream) {
     {
         let mut state = shared.lock();
         if server.is_none() && state.mode != Mode::BlackHole {
-            // The hole was closed meanwhile; this client would wait in it for ever.
+            // The black hole was closed meanwhile; this client would wait in it for ever.
             return;
         }
         index = state.links.len();
@@ -88,8 +89,9 @@ pub(super) fn accept(shared: &Arc<Shared>, client: TcpStream) {
     }
 }
 
-/// One direction of one link: a thread that reads and stamps, and a thread that waits and writes.
-/// Two, because a delay must not keep what comes next from being stamped when it arrives.
+/// One direction of one link. One thread reads chunks and records their arrival times; another
+/// thread waits and writes. With one thread, a delay would falsify the arrival time of the next
+/// chunk.
 struct Wire {
     shared: Arc<Shared>,
     index: usize,
@@ -124,7 +126,7 @@ impl Wire {
             let link = &mut state.links[self.index];
             link.running -= 1;
             if link.running == 0 {
-                // The copies in here would keep the sockets open.
+                // These copies would keep the sockets open.
                 link.cut();
             }
         });
@@ -150,7 +152,7 @@ impl Wire {
         }
     }
 
-    /// Waits for the next chunk to fall due at an open gate. None after a cut.
+    /// Waits until the next chunk is due and the gate is open. Returns `None` after a cut.
     fn next(&self) -> Option<Vec<u8>> {
         let mut state = self.shared.lock();
         loop {
@@ -178,7 +180,7 @@ impl Wire {
         }
     }
 
-    /// Whether these bytes are to be written. Cuts the link where a loss is due.
+    /// Returns whether these bytes may be written. Cuts the link if a loss is due.
     fn may_pass(&self, bytes: &[u8]) -> bool {
         let mut state = self.shared.lock();
         let state = &mut *state;
@@ -199,7 +201,8 @@ impl Wire {
                     .is_some_and(|(_, p)| contains(bytes, p));
                 match state.armed.take_if(|_| strikes) {
                     Some((Lost::Request, _)) => link.cut(),
-                    // Marked before the request is written, so that no reply can be faster.
+                    // Marked before the request is written, so that the reply cannot arrive
+                    // earlier.
                     Some((Lost::Reply, _)) => link.reply_is_lost = true,
                     None => {}
                 }

@@ -1,4 +1,4 @@
-//! How a server is started.
+//! The options of a server.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,10 +9,11 @@ use crate::clock::FrozenClock;
 use crate::janitor::Scratch;
 use crate::ports::Port;
 
-/// How often another port is tried. Only programs outside of these tests can take one away.
+/// The number of ports that are tried. Only programs outside of these tests can take a reserved
+/// port.
 const PORTS: u32 = 10;
 
-/// How a server is to be started.
+/// The options with which a server is started.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
     pub(super) program: Option<PathBuf>,
@@ -23,37 +24,38 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// The program to run. Defaults to the environment's `LOCK_TEST_SERVER`, else `redis-server`.
+    /// Sets the program to run. Defaults to the environment's `LOCK_TEST_SERVER`, else
+    /// `redis-server`.
     #[must_use]
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
     }
 
-    /// One more argument. Later ones override, so that `["--appendonly", "yes"]` switches
-    /// persistence on. Defaults to none.
+    /// Adds an argument. Later arguments override earlier ones, so `["--appendonly", "yes"]`
+    /// enables persistence. Defaults to none.
     #[must_use]
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// More arguments, as by [`arg`](Self::arg).
+    /// Adds several arguments, like [`arg`](Self::arg).
     #[must_use]
     pub fn args<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// A variable of the server's environment, beside those of the test. Defaults to none.
+    /// Adds a variable to the server's environment. Defaults to none.
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// The password clients must give; letters and digits only, since it becomes part of a URL.
-    /// Defaults to none.
+    /// Sets the password of the server. It may contain only letters and digits, because it becomes
+    /// part of a URL. Defaults to none.
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         let password = password.into();
@@ -65,26 +67,26 @@ impl ServerOptions {
         self
     }
 
-    /// The wall clock the server reads. Defaults to the machine's.
+    /// Sets the server's wall clock. Defaults to the machine's.
     #[must_use]
     pub fn clock(mut self, clock: &FrozenClock) -> Self {
         self.environment.extend(clock.environment());
         self
     }
 
-    /// Has the server listen on a Unix socket too. Defaults to TCP alone.
+    /// Lets the server listen on a Unix socket too. Defaults to TCP alone.
     #[must_use]
     pub fn unix_socket(mut self) -> Self {
         self.unix_socket = true;
         self
     }
 
-    /// Starts the server and waits until it answers.
+    /// Starts the server and waits until it replies.
     ///
     /// # Panics
     ///
-    /// When there is no server to start (the message says how to install one), when it ends at
-    /// once (the message holds its log), or when it does not answer within 30 s.
+    /// Panics if the program is missing (the message says how to install it), if the server exits
+    /// at once (the message contains its log), or if it does not reply within 30 s.
     #[track_caller]
     pub fn start(self) -> RedisServer {
         let mut server = RedisServer {
@@ -98,7 +100,7 @@ impl ServerOptions {
                 Ok(()) => return server,
                 Err(Failure::PortTaken) => server.port = Port::reserve(),
                 Err(Failure::Ended(status)) => {
-                    panic!("the server ended at once ({status}):\n{}", server.log())
+                    panic!("the server exited at once ({status}):\n{}", server.log())
                 }
             }
         }

@@ -7,7 +7,7 @@ use test_support::{FrozenClock, RedisServer, Reply, eventually};
 
 const NEW_YEAR: u64 = 1_767_225_600_000_000;
 
-/// Microseconds since 1970, as the server takes it.
+/// Returns the server's time, in microseconds since 1970.
 fn time(server: &RedisServer) -> u64 {
     let time = server.cli(&["TIME"]);
     let [seconds, micros] = time.array() else {
@@ -17,7 +17,7 @@ fn time(server: &RedisServer) -> u64 {
 }
 
 #[test]
-fn is_what_the_server_tells() {
+fn frozen_clock_is_the_time_of_the_server() {
     let clock = FrozenClock::at(NEW_YEAR);
     let server = RedisServer::options().clock(&clock).start();
     assert_eq!(time(&server), NEW_YEAR);
@@ -32,7 +32,7 @@ fn is_what_the_server_tells() {
 }
 
 #[test]
-fn decides_when_keys_expire() {
+fn frozen_clock_decides_when_keys_expire() {
     let clock = FrozenClock::at(NEW_YEAR);
     let server = RedisServer::options().clock(&clock).start();
     server.cli(&["SET", "k", "v", "PX", "1000"]);
@@ -41,14 +41,14 @@ fn decides_when_keys_expire() {
     clock.rewind(ms(500));
     assert_eq!(server.cli(&["PTTL", "k"]).integer(), 501);
     clock.advance(ms(501));
-    // A key lives in the millisecond of its expiry.
+    // A key still exists in the millisecond of its expiry.
     assert_eq!(server.cli(&["GET", "k"]).text(), "v");
     clock.advance(ms(1));
     assert_eq!(server.cli(&["GET", "k"]), Reply::Nil);
 }
 
 #[test]
-fn is_what_scripts_see_too() {
+fn frozen_clock_is_the_time_of_scripts() {
     let clock = FrozenClock::at(NEW_YEAR);
     let server = RedisServer::options().clock(&clock).start();
     let script = "local t = redis.call('TIME') return t[1] .. t[2]";
@@ -64,7 +64,7 @@ fn is_what_scripts_see_too() {
 }
 
 #[test]
-fn can_run_and_freeze_again() {
+fn frozen_clock_can_run_and_freeze_again() {
     let clock = FrozenClock::at(NEW_YEAR);
     let server = RedisServer::options().clock(&clock).start();
     clock.run_ahead_by(-3_600_000_000);
@@ -81,7 +81,7 @@ fn can_run_and_freeze_again() {
 }
 
 #[test]
-fn survives_a_restart_of_the_server() {
+fn frozen_clock_survives_a_restart_of_the_server() {
     let clock = FrozenClock::at(NEW_YEAR);
     let server = RedisServer::options().clock(&clock).start();
     server.restart();

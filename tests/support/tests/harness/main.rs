@@ -1,4 +1,4 @@
-//! This package does what its documentation says, on a real server.
+//! Tests of the documented behaviour of this package, on a real server.
 
 use std::io;
 
@@ -16,14 +16,14 @@ fn via(proxy: &Proxy) -> Connection {
     Connection::open(proxy.address(), None).unwrap()
 }
 
-/// For connections that are expected to hang, so that the test does not.
+/// For connections that are expected to hang, so that the test does not hang.
 fn impatient(connection: Connection) -> Connection {
     connection.set_patience(ms(200)).unwrap();
     connection
 }
 
 fn timed_out(answer: io::Result<Reply>) -> bool {
-    // Which of the two it is depends on the system.
+    // The kind of error depends on the system.
     matches!(
         answer.unwrap_err().kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut

@@ -1,4 +1,4 @@
-//! Child processes speak in records, and can be frozen and killed.
+//! Child processes print records, and can be frozen and killed.
 
 use std::thread;
 
@@ -6,7 +6,7 @@ use test_support::fixtures::{SOON, ms};
 use test_support::helper;
 
 #[test]
-fn speaks_in_records_and_ends_by_itself() {
+fn process_prints_records_and_ends_by_itself() {
     let child = helper!("harness-child").spawn();
     child.send_line("one");
     child.send_line("two");
@@ -21,7 +21,7 @@ fn speaks_in_records_and_ends_by_itself() {
 }
 
 #[test]
-fn leaves_no_torn_record_when_killed() {
+fn killed_process_leaves_no_partial_record() {
     let child = helper!("harness-child").spawn();
     child.send_line("stutter");
     child.record(SOON, |record| record["whole"] == true);
@@ -30,14 +30,14 @@ fn leaves_no_torn_record_when_killed() {
 }
 
 #[test]
-fn stands_still() {
+fn stopped_process_prints_nothing() {
     let child = helper!("harness-child").spawn();
     child.record(SOON, |record| record["pid"].is_number());
     child.stop();
-    child.send_line("while it stands still");
-    // A thread of the test reads the pipe, so silence can only be watched for a while.
+    child.send_line("while it is frozen");
+    // A thread of the test reads the pipe, so silence can only be observed for a limited time.
     thread::sleep(ms(100));
     assert_eq!(child.lines().len(), 1);
     child.cont();
-    child.record(SOON, |record| record["echo"] == "while it stands still");
+    child.record(SOON, |record| record["echo"] == "while it is frozen");
 }

@@ -1,4 +1,4 @@
-//! Proxies delay, cut, lose and refuse, and nothing else.
+//! Proxies delay, cut, lose and refuse data, and do not change it.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use test_support::{Connection, Direction, Lost, Proxy, RedisServer, Reply, event
 use super::{impatient, timed_out, via};
 
 #[test]
-fn forwards_and_counts() {
+fn proxy_forwards_and_counts_connections() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let mut first = via(&proxy);
@@ -24,7 +24,7 @@ fn forwards_and_counts() {
 }
 
 #[test]
-fn delays_each_direction_and_keeps_pipelines_together() {
+fn delay_applies_to_each_direction_and_keeps_pipelines_together() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let mut connection = via(&proxy);
@@ -46,7 +46,7 @@ fn delays_each_direction_and_keeps_pipelines_together() {
     }
     let took = started.elapsed();
     assert!(took >= ms(200), "{took:?}");
-    // One delay for all and not one for each; the rest is room for a loaded machine.
+    // All requests share one delay; the rest of the bound is for a loaded machine.
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
@@ -69,7 +69,7 @@ fn short_delays_are_not_rounded_to_milliseconds() {
 }
 
 #[test]
-fn cuts() {
+fn cut_closes_connections() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let (mut first, mut second) = (via(&proxy), via(&proxy));
@@ -87,7 +87,7 @@ fn cuts() {
 }
 
 #[test]
-fn loses_the_reply_of_what_was_done() {
+fn lost_reply_belongs_to_an_executed_command() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let mut connection = via(&proxy);
@@ -97,12 +97,12 @@ fn loses_the_reply_of_what_was_done() {
     assert!(connection.call(&["INCR", "k"]).is_err());
     assert!(!proxy.is_armed());
     assert_eq!(server.cli(&["GET", "k"]).integer(), 1);
-    // Once.
+    // Only once.
     assert_eq!(via(&proxy).call(&["INCR", "k"]).unwrap().integer(), 2);
 }
 
 #[test]
-fn loses_a_request() {
+fn lost_request_is_not_executed() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     proxy.lose_next(Lost::Request, "");
@@ -111,7 +111,7 @@ fn loses_a_request() {
 }
 
 #[test]
-fn mutes_one_connection_until_it_is_cut() {
+fn mute_silences_one_connection_until_it_is_cut() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let mut first = via(&proxy);
@@ -131,7 +131,7 @@ fn mutes_one_connection_until_it_is_cut() {
 }
 
 #[test]
-fn holds_back_and_lets_go_in_order() {
+fn hold_and_resume_keep_the_order() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let mut slow = via(&proxy);
@@ -151,7 +151,7 @@ fn holds_back_and_lets_go_in_order() {
 }
 
 #[test]
-fn swallows_everything() {
+fn black_hole_drops_everything() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let mut old = impatient(via(&proxy));
@@ -161,7 +161,7 @@ fn swallows_everything() {
     assert!(timed_out(old.call(&["INCR", "k"])));
     assert!(timed_out(new.call(&["INCR", "k"])));
     assert_eq!(proxy.accepted(), 2);
-    // The old connection and the one that asks.
+    // The old connection and the connection of this command.
     assert_eq!(server.cli(&["CLIENT", "LIST"]).text().lines().count(), 2);
     proxy.forward();
     assert!(!timed_out(old.call(&["PING"])));
@@ -171,7 +171,7 @@ fn swallows_everything() {
 }
 
 #[test]
-fn refuses_and_serves_again_on_the_same_port() {
+fn refuse_is_undone_on_the_same_port() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let mut old = via(&proxy);
@@ -188,7 +188,7 @@ fn refuses_and_serves_again_on_the_same_port() {
 }
 
 #[test]
-fn passes_the_password_on_in_its_url() {
+fn proxy_url_contains_the_password() {
     let server = RedisServer::options().password("s3cret").start();
     let proxy = Proxy::in_front_of(&server);
     assert_eq!(proxy.url(), format!("redis://:s3cret@{}", proxy.address()));

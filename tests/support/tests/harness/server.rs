@@ -1,4 +1,4 @@
-//! Servers start, restart, stop and end with their test.
+//! Servers start, restart, stop, and end with their test.
 
 use std::io;
 use std::thread;
@@ -10,7 +10,7 @@ use test_support::{Connection, RedisServer, Reply, eventually, helper};
 use super::{impatient, timed_out};
 
 #[test]
-fn answers_and_is_gone_with_its_directory_after_drop() {
+fn server_replies_and_is_removed_with_its_directory_on_drop() {
     let server = RedisServer::start();
     assert_eq!(server.cli(&["SET", "k", "v"]), Reply::Status("OK".into()));
     assert_eq!(server.cli(&["GET", "k"]).text(), "v");
@@ -26,7 +26,7 @@ fn answers_and_is_gone_with_its_directory_after_drop() {
 }
 
 #[test]
-fn many_start_at_once_on_ports_of_their_own() {
+fn concurrent_servers_have_different_ports() {
     let servers: Vec<_> = (0..12)
         .map(|_| thread::spawn(RedisServer::start))
         .collect::<Vec<_>>()
@@ -45,7 +45,7 @@ fn many_start_at_once_on_ports_of_their_own() {
 }
 
 #[test]
-fn asks_for_its_password() {
+fn server_requires_its_password() {
     let server = RedisServer::options().password("s3cret").start();
     assert!(server.url().starts_with("redis://:s3cret@127.0.0.1:"));
     assert_eq!(server.cli(&["PING"]).text(), "PONG");
@@ -57,7 +57,7 @@ fn asks_for_its_password() {
 }
 
 #[test]
-fn forgets_all_over_a_kill_and_keeps_its_port() {
+fn restart_after_a_kill_loses_data_and_keeps_the_port() {
     let server = RedisServer::start();
     let port = server.port();
     server.cli(&["SET", "k", "v"]);
@@ -69,7 +69,7 @@ fn forgets_all_over_a_kill_and_keeps_its_port() {
 }
 
 #[test]
-fn keeps_what_its_arguments_say() {
+fn restart_with_persistence_keeps_data() {
     let server = RedisServer::options()
         .args(["--appendonly", "yes", "--appendfsync", "always"])
         .start();
@@ -83,7 +83,7 @@ fn keeps_what_its_arguments_say() {
 }
 
 #[test]
-fn answers_that_it_is_loading() {
+fn restart_loading_returns_while_the_server_loads() {
     let server = RedisServer::options()
         .args(["--rdbcompression", "no"])
         .start();
@@ -93,7 +93,8 @@ fn answers_that_it_is_loading() {
     }
     server.cli(&["SAVE"]);
     server.kill9();
-    // So many microseconds for each key, and clients are looked after once in so many bytes.
+    // The delay of each key in microseconds, and the number of bytes after which the server serves
+    // clients.
     let slow = RedisServer::options()
         .args(["--key-load-delay", "50000"])
         .args(["--loading-process-events-interval-bytes", "1024"])
@@ -113,7 +114,7 @@ fn answers_that_it_is_loading() {
 }
 
 #[test]
-fn stands_still_and_then_does_what_it_was_sent() {
+fn stopped_server_executes_its_commands_after_cont() {
     let server = RedisServer::start();
     let mut connection = impatient(server.connect().unwrap());
     server.stop();
@@ -127,7 +128,7 @@ fn stands_still_and_then_does_what_it_was_sent() {
 }
 
 #[test]
-fn listens_on_a_unix_socket() {
+fn server_listens_on_a_unix_socket() {
     let server = RedisServer::options().unix_socket().start();
     let path = server.unix_url();
     let path = path.strip_prefix("unix://").unwrap();
@@ -135,7 +136,7 @@ fn listens_on_a_unix_socket() {
 }
 
 #[test]
-fn counts_what_clients_send_and_not_what_scripts_do() {
+fn monitor_counts_client_commands_without_script_commands() {
     for server in [
         RedisServer::start(),
         RedisServer::options().password("s3cret").start(),
@@ -159,7 +160,7 @@ fn counts_what_clients_send_and_not_what_scripts_do() {
 }
 
 #[test]
-fn a_recording_survives_its_server() {
+fn recording_survives_its_server() {
     let server = RedisServer::start();
     let monitor = server.monitor();
     server.cli(&["SET", "k", "v"]);
@@ -169,7 +170,7 @@ fn a_recording_survives_its_server() {
 
 #[test]
 #[should_panic(expected = "apt-get install redis-server")]
-fn missing_is_a_failure_that_says_how_to_install_it() {
+fn missing_server_program_panics_with_install_instructions() {
     RedisServer::options()
         .program("no-such-redis-server")
         .start();
@@ -177,7 +178,7 @@ fn missing_is_a_failure_that_says_how_to_install_it() {
 
 #[test]
 #[should_panic(expected = "no-such-directive")]
-fn ending_at_once_is_a_failure_with_its_log() {
+fn server_that_exits_at_once_panics_with_its_log() {
     RedisServer::options()
         .arg("--no-such-directive")
         .arg("yes")
@@ -185,7 +186,7 @@ fn ending_at_once_is_a_failure_with_its_log() {
 }
 
 #[test]
-fn dies_with_the_test_process() {
+fn server_dies_with_the_test_process() {
     let child = helper!("harness-child").spawn();
     child.send_line("serve");
     let record = child.record(SOON * 3, |record| record["port"].is_number());
@@ -200,9 +201,9 @@ fn dies_with_the_test_process() {
 }
 
 #[test]
-fn outlives_the_thread_that_started_it() {
+fn server_outlives_the_thread_that_started_it() {
     let server = thread::spawn(RedisServer::start).join().unwrap();
-    // A parent-death signal would have come by the time the thread is joined and gone.
+    // A parent-death signal would have arrived by the time the thread is joined.
     for _ in 0..50 {
         assert_eq!(server.cli(&["PING"]).text(), "PONG");
     }

@@ -7,28 +7,28 @@ use test_support::fixtures::{SOON, ms};
 use test_support::{eventually, eventually_async, eventually_some};
 
 #[test]
-fn ends_when_the_condition_holds() {
+fn eventually_ends_when_the_condition_holds() {
     let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let other = Arc::clone(&done);
     let setter = thread::spawn(move || other.store(true, std::sync::atomic::Ordering::SeqCst));
     eventually(SOON, || done.load(std::sync::atomic::Ordering::SeqCst));
     setter.join().unwrap();
-    let mut looks = 0;
+    let mut checks = 0;
     let answer = eventually_some(SOON, || {
-        looks += 1;
-        (looks == 3).then_some(looks)
+        checks += 1;
+        (checks == 3).then_some(checks)
     });
     assert_eq!(answer, 3);
 }
 
 #[test]
 #[should_panic(expected = "did not hold within 20ms")]
-fn is_bounded() {
+fn eventually_panics_after_its_bound() {
     eventually(ms(20), || false);
 }
 
 #[tokio::test]
-async fn lets_other_tasks_run() {
+async fn eventually_async_lets_other_tasks_run() {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     tokio::spawn(async move { sender.send(()) });
     let mut receiver = Some(receiver);

@@ -1,4 +1,5 @@
-// Package worker is what each program does around its lock; ../../README.md has the protocol.
+// Package worker is the part around the lock that all programs share; ../../README.md has the
+// protocol.
 package worker
 
 import (
@@ -12,32 +13,32 @@ import (
 	"time"
 )
 
-// What a program's own functions answer besides errors that are not to be.
+// Errors that a program's own functions return for expected outcomes.
 var (
-	// ErrBusy is an acquisition that is to be asked for again.
+	// ErrBusy reports an acquisition that must be retried.
 	ErrBusy = errors.New("another client has the lock")
-	// ErrNotOwned is a release of a lock that another client owned.
-	ErrNotOwned = errors.New("the lock was not ours any more")
+	// ErrNotOwned reports the release of a lock that another client owned.
+	ErrNotOwned = errors.New("this client no longer owned the lock")
 )
 
-// Release gives a lock back.
+// Release releases a lock.
 type Release func() error
 
-// Address is where the server listens.
+// Address is the address of the server.
 func Address() string { return "127.0.0.1:" + os.Getenv("REDIS_PORT") }
 
-// Key is the key to be locked.
+// Key is the key of the lock.
 func Key() string { return os.Getenv("LOCK_KEY") }
 
-// TTL is how long the key lives.
+// TTL is the ttl of the key.
 func TTL() time.Duration { return millis("TTL_MS") }
 
-// Delay is the time to the next try of a waiter.
+// Delay is the time to the next attempt of a waiter.
 func Delay() time.Duration {
 	return 10*time.Millisecond + rand.N(40*time.Millisecond)
 }
 
-// Run increments the counter under what acquire gives.
+// Run increments the counter under the lock that acquire returns.
 func Run(acquire func() (Release, error)) {
 	orders := bufio.NewScanner(os.Stdin)
 	pause := millis("PAUSE_MS")
@@ -45,7 +46,7 @@ func Run(acquire func() (Release, error)) {
 	var stopped atomic.Bool
 	stopped.Store(!orders.Scan())
 	go func() {
-		// A line after `go` can only be `stop`, and the end of the input means the same.
+		// A line after `go` can only be `stop`, and the end of the input has the same meaning.
 		orders.Scan()
 		stopped.Store(true)
 	}()

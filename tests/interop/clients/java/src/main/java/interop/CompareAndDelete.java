@@ -2,7 +2,7 @@ package interop;
 
 import java.util.List;
 
-/** The release of both schemes that have a script for it. */
+/** Releases the lock of the two schemes that use a script. */
 final class CompareAndDelete {
     private static final String SCRIPT =
             """

@@ -1,9 +1,9 @@
 package interop;
 
 /**
- * The value is the moment at which the lock ends, by the clock of its owner. The key has no expiry:
- * when that moment has passed, a contender takes over by GETSET, and is the owner only if it got
- * back the very value that it had read.
+ * The value is the moment at which the lock ends, by the clock of its owner. The key has no expiry.
+ * When that moment has passed, a contender takes over by GETSET. It is the owner only if GETSET
+ * returned exactly the value that it had read.
  */
 final class DeadlineGetset implements Scheme {
     private final Place at;

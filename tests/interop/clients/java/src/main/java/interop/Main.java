@@ -37,7 +37,7 @@ public final class Main {
                 try {
                     locked = lock.tryLock();
                 } catch (NumberFormatException e) {
-                    // The value that should be a deadline is an owner's name.
+                    // The value is an owner's name and not a deadline.
                     locked = false;
                     refused++;
                 }
@@ -47,7 +47,7 @@ public final class Main {
                 }
                 increment(counter);
                 if (!lock.unlock()) {
-                    System.err.println(scheme + ": the lock was not ours any more");
+                    System.err.println(scheme + ": this client no longer owned the lock");
                     System.exit(4);
                 }
                 sections++;
@@ -80,7 +80,7 @@ public final class Main {
                 }
             }
         } catch (IOException e) {
-            // As good as the end.
+            // As good as the end of the input.
         }
         stopped = true;
         GO.countDown();

@@ -2,15 +2,15 @@ package interop;
 
 import redis.clients.jedis.Jedis;
 
-/** One of the ways in which the books write a lock on Redis. A value serves one acquisition. */
+/** One of the lock schemes on Redis that textbooks describe. An object serves one acquisition. */
 interface Scheme {
-    /** Asks once. */
+    /** Makes one attempt. */
     boolean tryLock();
 
-    /** Says false when the lock was not, or no longer, this one's. */
+    /** Returns false if this object did not own, or no longer owned, the lock. */
     boolean unlock();
 
-    /** Where the scheme finds its lock. */
+    /** The connection and the key of the lock. */
     record Place(Jedis jedis, String key, long ttlMillis) {}
 
     static Scheme named(String name, Place place) {

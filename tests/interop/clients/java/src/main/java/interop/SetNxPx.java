@@ -3,7 +3,7 @@ package interop;
 import java.util.UUID;
 import redis.clients.jedis.params.SetParams;
 
-/** SET NX PX, and a script that deletes what is still the own. */
+/** SET NX PX, and a script that deletes the key if this client still owns it. */
 final class SetNxPx implements Scheme {
     private final Place at;
     private final String owner = UUID.randomUUID().toString();

@@ -3,8 +3,8 @@ package interop;
 import java.util.UUID;
 
 /**
- * SETNX, then EXPIRE. Whoever dies in between leaves a key for ever, so a contender that meets a
- * key without expiry gives it one.
+ * SETNX, then EXPIRE. A client that dies in between leaves a key without an expiry, so a contender
+ * that finds such a key sets one.
  */
 final class SetnxExpire implements Scheme {
     private final Place at;
@@ -29,7 +29,7 @@ final class SetnxExpire implements Scheme {
 
     @Override
     public boolean unlock() {
-        // Not one step: the lease may end in between. The texts leave it at that.
+        // Not atomic: the lease may end in between. The textbooks accept that.
         return owner.equals(at.jedis().get(at.key())) && at.jedis().del(at.key()) == 1;
     }
 }

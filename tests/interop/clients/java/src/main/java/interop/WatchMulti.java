@@ -29,7 +29,7 @@ final class WatchMulti implements Scheme {
             }
             try (Transaction transaction = at.jedis().multi()) {
                 transaction.del(at.key());
-                // Nothing came back: the key was touched meanwhile. Whose it is now, GET says.
+                // No result: another client touched the key meanwhile. GET shows the current owner.
                 if (transaction.exec() != null) {
                     return true;
                 }

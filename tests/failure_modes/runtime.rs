@@ -452,7 +452,7 @@ fn f45_after_a_fork_owner_ids_differ_and_calls_return_forked() {
         let values: Vec<_> = records.filter_map(|r| r.get(what).cloned()).collect();
         values
     };
-    eventually(SOON, || values_of("took").len() == 1 + CHILDREN);
+    eventually(SOON, || values_of("acquired").len() == 1 + CHILDREN);
     let forked = values_of("forked");
     assert_eq!(forked.len(), CHILDREN);
     for outcomes in &forked {

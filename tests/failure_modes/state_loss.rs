@@ -61,9 +61,12 @@ async fn f24_old_snapshot_costs_one_ttl_and_tokens_grow() {
         held.release().await.unwrap();
     }
     server.restart();
-    assert!(exists(&server, KEY), "the released lock is not back");
+    assert!(exists(&server, KEY), "the snapshot has no released lock");
     let counter = server.cli(&["GET", COUNTER]).integer();
-    assert!(counter.unsigned_abs() < last, "the counter is not back");
+    assert!(
+        counter.unsigned_abs() < last,
+        "the counter is not the old one"
+    );
     let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
     let took = started.elapsed();
     assert!(took <= ttl + NOTICE, "{took:?}");
@@ -97,9 +100,13 @@ async fn f25_truncated_append_only_file_reports_the_loss_and_tokens_grow() {
     let length = file.metadata().unwrap().len();
     file.set_len(length - 8).unwrap();
     server.restart();
-    assert!(!exists(&server, KEY), "the grant was not cut off");
+    assert!(!exists(&server, KEY), "the grant is still in the file");
     let counter = server.cli(&["GET", COUNTER]).integer();
-    assert_eq!(counter.unsigned_abs(), last - 1, "the counter is not back");
+    assert_eq!(
+        counter.unsigned_abs(),
+        last - 1,
+        "the counter is not the old one"
+    );
     // The first renewal may still use the connection to the old process.
     while let Err(LockError::Backend(error)) = held.renew().await {
         assert_eq!(error.kind(), BackendErrorKind::Unreachable);

@@ -38,7 +38,7 @@ async fn f46_lost_notification_costs_one_poll() {
     assert!(!next.is_lost(), "{took:?}");
     next.release().await.unwrap();
 
-    // A release between the attempt and the queue entry loses no time: one script does both.
+    // A release between the first attempt and the queue entry is not missed.
     for _ in 0..30 {
         let held = first.lock(NAME).acquire().await.unwrap();
         let waiting = tokio::spawn(first.lock(NAME).wait(SOON).acquire());

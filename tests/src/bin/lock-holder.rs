@@ -3,15 +3,15 @@
 //!
 //! - `hold NAME TTL WAIT` acquires the lock (times in milliseconds, a wait of zero is one attempt)
 //!   and writes `{"held": TOKEN}`. It answers each line on stdin by
-//!   `{"lost": .., "remaining_ms": ..}`, and writes `{"notified": true}` when it is notified of the loss.
+//!   `{"lost": .., "remaining_ms": ..}`, and writes `{"notified": true}` when it learns of the loss.
 //! - `fork HELD CHILDREN COUNT`, with the shim that forks preloaded, acquires `HELD` locks, forks
 //!   `CHILDREN` times, and acquires `COUNT` more locks in the parent and in each child. A child first
 //!   uses all that it has from its parent, and writes the outcomes, `{"forked": [..]}`. All write
 //!   `{"acquired": COUNT}` before they wait for the end of stdin.
 //! - `fork-busy CHILDREN`, with the same shim, forks while other threads of the parent use
 //!   everything that the child then drops. Each child writes `{"dropped": true}` after that.
-//! - `current COUNT` calls `LockManager::current` this many times at once, and writes how long each call
-//!   took and its error, `{"calls": [{"ms": .., "error": ..}], "annotated": ..}`; the latter is for a
+//! - `current COUNT` calls `LockManager::current` this many times at once. It writes the time and the
+//!   error of each call, `{"calls": [{"ms": .., "error": ..}], "annotated": ..}`; the latter is for a
 //!   function with the attribute that waits 200 ms. For each line on stdin it calls once more, and
 //!   writes `{"again": "connected"}` or the error.
 //! - `standstill` begins to connect on one runtime, which is then blocked, connects on another
@@ -124,8 +124,8 @@ fn fork(held: u32, children: u32, count: u32) {
     let (locks, held) = runtime.block_on(async {
         let locks = connect_to_env().await;
         let mut guards = Vec::new();
-        // The lock is renewed so often that the background worker is busy when the process forks, and not
-        // waiting for work.
+        // Frequent renewals keep the background worker busy, so that it does not wait for work when
+        // the process forks.
         for number in 0..held {
             let request = locks.lock(format!("held:{number}"));
             let request = request.renew(Renew::Every(Duration::from_millis(10)));

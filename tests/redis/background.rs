@@ -98,7 +98,7 @@ async fn burst_of_dropped_acquires_leaves_no_lock() {
     assert_eq!(keys(&server), Vec::<String>::new());
 }
 
-/// The server never comes back during the shutdown, and the lock's ttl is long.
+/// The server is down during the shutdown, and the locks' ttl is long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutdown_times_out_and_counts_unreleased_locks() {
     let timeout = ms(300);
@@ -151,6 +151,8 @@ async fn shutdown_counts_refused_releases() {
     .await;
 }
 
+/// The server confirms a cancel when its clock has passed the `not_after` of the acquire. A clock that
+/// was set back by an hour does not pass it in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutdown_ends_after_the_server_clock_was_set_back() {
     let timeout = ms(200);

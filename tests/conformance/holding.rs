@@ -1,4 +1,4 @@
-//! Having a lock, and giving it back.
+//! Holding a lock, and releasing it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 
 use crate::subject::{NAME, Subject, WAIT, free_at_once, free_within, granted_at_once, within};
 
-/// Exclusive, whoever asks and however.
-pub(crate) async fn a_held_lock_is_nobody_else_s(s: &Subject) {
+/// No other request gets a held lock, through any manager.
+pub(crate) async fn held_lock_is_exclusive(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
     for locks in [&s.first, &s.second] {
         let got = locks.lock(NAME).try_acquire().await.unwrap();
@@ -32,32 +32,35 @@ pub(crate) async fn a_held_lock_is_nobody_else_s(s: &Subject) {
     held.release().await.unwrap();
 }
 
-/// The error names the holder, and says whether it is the asker's own process.
-pub(crate) async fn one_who_tries_is_told_who_holds_it(s: &Subject) {
+/// The error names the holder, and says whether the holder is this process.
+pub(crate) async fn contended_error_names_the_holder(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
     for locks in [&s.first, &s.second] {
         let error = locks.lock(NAME).acquire().await.unwrap_err();
         assert!(error.is_contended());
-        let holder = error.holder().expect("the holder is known");
-        if s.able.names_holder {
+        let holder = error.holder().expect("the error names the holder");
+        if s.capabilities.names_holder {
             assert_eq!(holder.label(), "first");
             assert!(error.to_string().contains("`first`"), "{error}");
         }
         assert_eq!(holder.position(), None);
         if let Some(remaining) = holder.remaining() {
-            // Where the value is a deadline, it is rounded up.
+            // A deadline in the lock's value is rounded up.
             assert!(remaining <= Duration::from_millis(30_005), "{remaining:?}");
             assert!(remaining > Duration::from_secs(28));
         }
-        assert_eq!(holder.remaining().is_some(), s.tells_remaining);
+        assert_eq!(holder.remaining().is_some(), s.remaining_is_finite);
     }
     let own = s.first.lock(NAME).acquire().await.unwrap_err();
-    assert_eq!(own.holder().unwrap().is_this_process(), s.able.names_holder);
+    assert_eq!(
+        own.holder().unwrap().is_this_process(),
+        s.capabilities.names_holder
+    );
     held.release().await.unwrap();
 }
 
-/// Released is free, when `release` returns and not later.
-pub(crate) async fn a_released_lock_is_free(s: &Subject) {
+/// The lock is free when `release` returns.
+pub(crate) async fn released_lock_is_free_when_release_returns(s: &Subject) {
     for turn in 0..6 {
         let held = s.manager(turn).lock(NAME).try_acquire().await.unwrap();
         let held = held.expect("the lock was released");
@@ -68,21 +71,21 @@ pub(crate) async fn a_released_lock_is_free(s: &Subject) {
     }
 }
 
-/// Dropped is free at once, not after the ttl.
-pub(crate) async fn a_dropped_guard_frees_at_once(s: &Subject) {
+/// Dropping the guard releases the lock at once, and not after the ttl.
+pub(crate) async fn dropping_the_guard_releases_the_lock(s: &Subject) {
     drop(s.first.lock(NAME).acquire().await.unwrap());
     let held = free_at_once(&s.second).await;
     drop(held);
     free_at_once(&s.first).await.release().await.unwrap();
 }
 
-/// Unwinding releases.
-pub(crate) async fn a_panic_in_the_body_frees_at_once(s: &Subject) {
+/// Unwinding releases the lock.
+pub(crate) async fn panic_in_the_body_releases_the_lock(s: &Subject) {
     let locks = s.first.clone();
     let running = tokio::spawn(async move {
         let body = async |_: &_| {
             tokio::task::yield_now().await;
-            panic!("as the test wants it");
+            panic!("on purpose");
         };
         locks.lock(NAME).run::<()>(body).await
     });
@@ -90,8 +93,8 @@ pub(crate) async fn a_panic_in_the_body_frees_at_once(s: &Subject) {
     free_at_once(&s.second).await.release().await.unwrap();
 }
 
-/// A body whose future is dropped has not finished, and holds nothing any more.
-pub(crate) async fn a_dropped_body_frees_at_once(s: &Subject) {
+/// Dropping the future of `run` drops its body and releases the lock.
+pub(crate) async fn dropping_run_releases_the_lock(s: &Subject) {
     let locks = s.first.clone();
     let (begun, begins) = oneshot::channel();
     let running = tokio::spawn(async move {
@@ -108,8 +111,8 @@ pub(crate) async fn a_dropped_body_frees_at_once(s: &Subject) {
     free_at_once(&s.second).await.release().await.unwrap();
 }
 
-/// Wherever a release is dropped, the lock is free, and whoever has it next keeps it.
-pub(crate) async fn a_release_dropped_halfway_releases_once(s: &Subject) {
+/// A release may be dropped at any stage: the lock becomes free, and its next holder keeps it.
+pub(crate) async fn dropped_release_releases_only_its_own_lock(s: &Subject) {
     for polls in 0..4 {
         let held = s
             .first
@@ -126,14 +129,16 @@ pub(crate) async fn a_release_dropped_halfway_releases_once(s: &Subject) {
         }
         drop(releasing);
         let next = free_within(s.patience(), &s.second).await;
-        // All that the dropped release had left to do is done then.
+        // Completes the cleanup that the dropped release left.
         shut_down(&s.first).await;
-        next.renew().await.expect("the release was not its own");
+        next.renew()
+            .await
+            .expect("the dropped release did not release the next holder's lock");
         next.release().await.unwrap();
     }
 }
 
-/// After `shutdown` nothing that was dropped is held.
+/// After `shutdown`, every dropped guard is released.
 pub(crate) async fn shutdown_waits_for_dropped_guards(s: &Subject) {
     for number in 0..50 {
         drop(s.first.lock(format!("n{number}")).acquire().await.unwrap());
@@ -141,12 +146,16 @@ pub(crate) async fn shutdown_waits_for_dropped_guards(s: &Subject) {
     shut_down(&s.first).await;
     for number in 0..50 {
         let got = s.second.lock(format!("n{number}")).try_acquire().await;
-        got.unwrap().expect("it is free").release().await.unwrap();
+        got.unwrap()
+            .expect("the lock is free")
+            .release()
+            .await
+            .unwrap();
     }
 }
 
-/// Errors of the body are its result, and not `run`'s.
-pub(crate) async fn the_result_of_the_body_is_returned_as_it_is(s: &Subject) {
+/// `run` returns an error of the body as the body's value.
+pub(crate) async fn run_returns_the_result_of_the_body(s: &Subject) {
     let number = s.first.lock(NAME).run(async |_| 17).await;
     assert_eq!(number.unwrap(), 17);
     let failed = s.first.lock(NAME).run(async |_| Err::<(), _>("mine"));
@@ -162,18 +171,21 @@ pub(crate) async fn the_result_of_the_body_is_returned_as_it_is(s: &Subject) {
         })
         .await
         .unwrap();
-    assert_eq!(token.0.is_some(), s.able.fencing_token);
+    assert_eq!(token.0.is_some(), s.capabilities.fencing_token);
     assert_eq!(token.1, "borrowed");
     let free = s.first.lock(NAME).try_acquire().await.unwrap();
-    free.expect("run released").release().await.unwrap();
+    free.expect("`run` released the lock")
+        .release()
+        .await
+        .unwrap();
 }
 
-/// A body that asks for its own lock would wait for itself; other tasks just wait.
-pub(crate) async fn a_body_that_asks_for_its_own_lock_is_told(s: &Subject) {
+/// A body that acquires its own lock would wait for itself. Other tasks wait for the lock.
+pub(crate) async fn nested_acquire_returns_would_deadlock(s: &Subject) {
     let locks = &s.first;
     let body = async |_: &_| {
-        let asking = locks.lock(NAME).wait(WAIT).acquire();
-        let error = within(AT_ONCE, asking).await.unwrap_err();
+        let nested = locks.lock(NAME).wait(WAIT).acquire();
+        let error = within(AT_ONCE, nested).await.unwrap_err();
         assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");
         let deeper = async |_: &_| locks.lock(NAME).acquire().await.unwrap_err();
         let error = locks.lock("order:43").run(deeper).await.unwrap();
@@ -181,14 +193,14 @@ pub(crate) async fn a_body_that_asks_for_its_own_lock_is_told(s: &Subject) {
         Some(tokio::spawn(locks.lock(NAME).wait(WAIT).acquire()))
     };
     let waiting = locks.lock(NAME).run(body).await.unwrap();
-    let held = granted_at_once(waiting.expect("it was spawned")).await;
+    let held = granted_at_once(waiting.expect("the body spawned it")).await;
     held.release().await.unwrap();
     let again = locks.lock(NAME).run(async |_| ()).await;
-    again.expect("the task holds it no longer");
+    again.expect("the task no longer holds the lock");
 }
 
-/// A watch sees the end of the lock, from wherever it was sent, and does not keep it.
-pub(crate) async fn a_watch_works_in_other_tasks(s: &Subject) {
+/// A watch reports the end of the lock in any task, and does not keep the lock held.
+pub(crate) async fn watch_works_in_other_tasks(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
     let token = held.fencing_token();
     let turn = Arc::new(Barrier::new(5));
@@ -200,13 +212,13 @@ pub(crate) async fn a_watch_works_in_other_tasks(s: &Subject) {
             assert!(watch.is_held() && !watch.is_lost());
             assert!(!watch.remaining().is_zero());
             turn.wait().await;
-            // Here the lock is released.
+            // The lock is released here.
             turn.wait().await;
             assert!(!watch.is_held() && !watch.is_lost());
             assert!(watch.remaining().is_zero());
             let mut lost = Box::pin(watch.lost());
             let reported = poll_once(&mut lost).await;
-            assert!(reported.is_pending(), "released is not lost");
+            assert!(reported.is_pending(), "a release is reported as a loss");
         });
     }
     turn.wait().await;
@@ -216,13 +228,13 @@ pub(crate) async fn a_watch_works_in_other_tasks(s: &Subject) {
         task.unwrap();
     }
     let free = s.second.lock(NAME).try_acquire().await.unwrap();
-    free.expect("a watch keeps nothing")
+    free.expect("a watch does not hold the lock")
         .release()
         .await
         .unwrap();
 }
 
-/// `acquire`, `run`, `release`, `renew` and `lost` are `Send`, as `spawn` demands.
+/// The futures of `acquire`, `run`, `release`, `renew` and `lost` are `Send`, as `spawn` requires.
 pub(crate) async fn futures_can_be_spawned(s: &Subject) {
     let acquiring = s.first.lock(NAME).wait(AT_ONCE).acquire();
     let held = tokio::spawn(acquiring).await.unwrap().unwrap();
@@ -237,18 +249,18 @@ pub(crate) async fn futures_can_be_spawned(s: &Subject) {
         .unwrap();
     assert!(!lost.is_finished());
     lost.abort();
-    let word = String::from("moved in");
+    let moved = String::from("moved in");
     let running = s.second.lock(NAME).run(async move |held| {
         tokio::task::yield_now().await;
         assert!(!held.is_lost());
-        word
+        moved
     });
     let out = within(AT_ONCE, tokio::spawn(running)).await.unwrap();
     assert_eq!(out.unwrap(), "moved in");
 }
 
-/// All of these are held at once, so no two of them are the same lock.
-pub(crate) async fn unusual_names_are_locks_of_their_own(s: &Subject) {
+/// All these locks are held at once, so no two names are one lock.
+pub(crate) async fn unusual_names_are_distinct_locks(s: &Subject) {
     let longest = "x".repeat(1024);
     let longest_in_two_bytes = "é".repeat(512);
     let almost = "x".repeat(1023);
@@ -302,19 +314,23 @@ pub(crate) async fn unusual_names_are_locks_of_their_own(s: &Subject) {
         &longest,
         &longest_in_two_bytes,
     ];
-    assert_eq!(BTreeSet::from(names).len(), names.len(), "one is twice");
+    assert_eq!(
+        BTreeSet::from(names).len(),
+        names.len(),
+        "a name is listed twice"
+    );
     let mut held = Vec::new();
     for name in names {
         let got = s.first.lock(name).try_acquire().await;
         let got = got.unwrap_or_else(|error| panic!("{name:?}: {error}"));
         held.push(got.unwrap_or_else(|| panic!("{name:?} is another name's lock")));
     }
-    let mut trying = JoinSet::new();
+    let mut attempts = JoinSet::new();
     for name in names {
         let request = s.second.lock(name);
-        trying.spawn(async move { request.try_acquire().await });
+        attempts.spawn(async move { request.try_acquire().await });
     }
-    while let Some(tried) = trying.join_next().await {
+    while let Some(tried) = attempts.join_next().await {
         let tried = tried.unwrap().unwrap();
         assert!(tried.is_none(), "{tried:?}");
     }
@@ -322,6 +338,6 @@ pub(crate) async fn unusual_names_are_locks_of_their_own(s: &Subject) {
         assert_eq!(guard.key(), format!("lock:{name}"));
         guard.release().await.unwrap();
         let free = s.second.lock(name).try_acquire().await.unwrap();
-        free.expect("it is free").release().await.unwrap();
+        free.expect("the lock is free").release().await.unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Many locks and many tasks at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +9,17 @@ use tokio::task::JoinSet;
 
 use crate::subject::{NAME, Subject, WAIT};
 
-/// A thousand names are a thousand locks, held all at once.
-pub(crate) async fn a_thousand_locks_at_once(s: &Subject) {
+/// A thousand names are a thousand locks, and all are held at once.
+pub(crate) async fn one_manager_holds_a_thousand_locks(s: &Subject) {
     const COUNT: usize = 1_000;
     let name = |number: usize| format!("item:{number}");
-    let mut taking = JoinSet::new();
+    let mut acquiring = JoinSet::new();
     for number in 0..COUNT {
-        // Waiter, because a busy machine may not do a thousand within the command timeout.
-        taking.spawn(s.first.lock(name(number)).wait(WAIT).acquire());
+        // Each request waits, because a busy machine may not run a thousand within the command
+        // timeout.
+        acquiring.spawn(s.first.lock(name(number)).wait(WAIT).acquire());
     }
-    let held: Result<Vec<_>, _> = taking.join_all().await.into_iter().collect();
+    let held: Result<Vec<_>, _> = acquiring.join_all().await.into_iter().collect();
     let mut held = held.unwrap();
     for number in 0..COUNT {
         let tried = s.second.lock(name(number)).try_acquire().await.unwrap();
@@ -33,19 +34,21 @@ pub(crate) async fn a_thousand_locks_at_once(s: &Subject) {
     shut_down(&s.first).await;
     for number in 0..COUNT {
         let free = s.second.lock(name(number)).try_acquire().await.unwrap();
-        drop(free.expect("it was released"));
+        drop(free.expect("the lock was released"));
     }
     shut_down(&s.second).await;
 }
 
-/// The oracle of them all: a counter that is read and written in two steps.
+/// The counter is read and written in two steps, so two holders at once would lose an update.
 pub(crate) async fn no_update_is_lost(s: &Subject) {
     const TASKS: u64 = 32;
     const ROUNDS: u64 = 8;
     let counter = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
-        let locks = s.manager(usize::try_from(task).expect("a few")).clone();
+        let locks = s
+            .manager(usize::try_from(task).expect("the number is small"))
+            .clone();
         let counter = Arc::clone(&counter);
         tasks.spawn(async move {
             for round in 0..ROUNDS {

@@ -1,4 +1,4 @@
-//! Leases: their end, their extension, and how a holder learns of its loss.
+//! Leases: their end, their renewal, and how a holder learns of the loss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,33 +13,33 @@ use crate::subject::{NAME, Subject, WAIT, granted_at_once, within};
 /// The server counts in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 
-async fn mortal(s: &Subject) -> LockGuard {
+async fn acquire_without_renewal(s: &Subject) -> LockGuard {
     let request = s.first.lock(NAME).ttl(s.ttl()).renew(Renew::Never);
     request.acquire().await.unwrap()
 }
 
-/// A lock that is not renewed goes to the next after its ttl, not earlier, and by then its
-/// guard knows.
-pub(crate) async fn a_lease_ends(s: &Subject) {
+/// A lock that is not renewed is free after its ttl and not earlier. Its guard knows of the loss by
+/// then.
+pub(crate) async fn lease_expires_after_its_ttl(s: &Subject) {
     let ttl = s.ttl();
-    let asked = Instant::now();
-    let held = mortal(s).await;
+    let started = Instant::now();
+    let held = acquire_without_renewal(s).await;
     assert!(held.remaining() <= ttl && !held.is_lost());
     let next = s.second.lock(NAME).wait(WAIT).acquire().await.unwrap();
-    assert!(held.is_lost(), "two hold it");
-    let took = asked.elapsed();
+    assert!(held.is_lost(), "there are two holders");
+    let took = started.elapsed();
     assert!(took + ROUNDING >= ttl, "{took:?}");
     assert!(took < ttl + AT_ONCE, "{took:?}");
     next.release().await.unwrap();
 }
 
 /// Renewing counts the ttl anew.
-pub(crate) async fn a_lease_is_extended_by_renewing(s: &Subject) {
+pub(crate) async fn renew_extends_the_lease(s: &Subject) {
     let ttl = s.ttl();
-    let asked = Instant::now();
-    let held = mortal(s).await;
+    let started = Instant::now();
+    let held = acquire_without_renewal(s).await;
     let watch = held.watch();
-    let end = asked + ttl * 2;
+    let end = started + ttl * 2;
     while Instant::now() < end {
         held.renew().await.expect("the lock is held");
         assert!(watch.remaining() > ttl / 2, "{:?}", watch.remaining());
@@ -51,9 +51,8 @@ pub(crate) async fn a_lease_is_extended_by_renewing(s: &Subject) {
     held.release().await.unwrap();
 }
 
-/// Without a word of the holder, a lock outlives its ttl for as long as its guard lives: also
-/// one that was handed over.
-pub(crate) async fn a_living_guard_is_kept_beyond_its_ttl(s: &Subject) {
+/// The library renews a lock while its guard exists, also after a handover.
+pub(crate) async fn guard_is_renewed_beyond_its_ttl(s: &Subject) {
     let ttl = s.ttl();
     let held = s.first.lock(NAME).ttl(ttl).acquire().await.unwrap();
     let request = s.second.lock(NAME).ttl(ttl).wait(WAIT);
@@ -61,20 +60,24 @@ pub(crate) async fn a_living_guard_is_kept_beyond_its_ttl(s: &Subject) {
     tokio::time::sleep(ttl * 2).await;
     assert!(!held.is_lost());
     assert!(!waiting.is_finished());
-    held.release().await.expect("it was held all the time");
+    held.release()
+        .await
+        .expect("the lock was held all the time");
     let held = granted_at_once(waiting).await;
     tokio::time::sleep(ttl * 2).await;
     assert!(!held.is_lost());
     let busy = s.first.lock(NAME).try_acquire().await.unwrap();
     assert!(busy.is_none(), "{busy:?}");
-    held.release().await.expect("it was held all the time");
+    held.release()
+        .await
+        .expect("the lock was held all the time");
 }
 
 /// `is_lost`, `lost`, `remaining`, `renew` and `release` agree.
-pub(crate) async fn the_loss_is_told_in_every_way(s: &Subject) {
+pub(crate) async fn loss_is_reported_in_every_way(s: &Subject) {
     let ttl = s.ttl();
-    let asked = Instant::now();
-    let held = mortal(s).await;
+    let started = Instant::now();
+    let held = acquire_without_renewal(s).await;
     let watch = held.watch();
     let watching = tokio::spawn({
         let watch = watch.clone();
@@ -82,24 +85,24 @@ pub(crate) async fn the_loss_is_told_in_every_way(s: &Subject) {
     });
     within(ttl + AT_ONCE, held.lost()).await;
     within(AT_ONCE, watching).await.unwrap();
-    // The holder has to stop before the server lets another one in.
-    assert!(asked.elapsed() > ttl / 2);
+    // The holder has to stop before the server grants the lock again.
+    assert!(started.elapsed() > ttl / 2);
     assert!(held.is_lost() && watch.is_lost() && !watch.is_held());
     assert_eq!(held.remaining(), Duration::ZERO);
     assert_eq!(watch.remaining(), Duration::ZERO);
     within(AT_ONCE, held.lost()).await;
     let error = held.renew().await.unwrap_err();
     assert!(matches!(error, LockError::Lost { .. }), "{error}");
-    assert!(held.is_lost(), "a renewal brought it back");
-    // Another client had it meanwhile, so that the server cannot know it any more.
+    assert!(held.is_lost(), "a renewal acquired the lock again");
+    // Another client held the lock in the meantime, so the server has no trace of the first holder.
     let next = s.second.lock(NAME).wait(WAIT).acquire().await.unwrap();
     next.release().await.unwrap();
     let error = held.release().await.unwrap_err();
     assert!(matches!(error, LockError::Lost { .. }), "{error}");
 }
 
-/// Nothing runs on without the lock.
-pub(crate) async fn the_body_is_dropped_when_the_lock_is_lost(s: &Subject) {
+/// The body does not continue without the lock.
+pub(crate) async fn body_is_dropped_when_the_lock_is_lost(s: &Subject) {
     struct Flag(Arc<AtomicBool>);
     impl Drop for Flag {
         fn drop(&mut self) {
@@ -121,56 +124,60 @@ pub(crate) async fn the_body_is_dropped_when_the_lock_is_lost(s: &Subject) {
     next.release().await.unwrap();
 }
 
-/// Whatever renews it, a lock is lost after the longest time that it may be held.
-pub(crate) async fn a_hold_has_its_limit(s: &Subject) {
+/// A lock is lost after `max_hold`, however often it was renewed.
+pub(crate) async fn max_hold_ends_the_lock(s: &Subject) {
     let ttl = s.ttl();
-    let asked = Instant::now();
+    let started = Instant::now();
     let longest = ttl * 2;
     let request = s.first.lock(NAME).ttl(ttl).max_hold(longest);
     let running = request.run(async |held| {
-        let end = asked + ttl;
+        let end = started + ttl;
         while Instant::now() < end {
-            assert!(!held.is_lost(), "{:?}", asked.elapsed());
+            assert!(!held.is_lost(), "{:?}", started.elapsed());
             tokio::time::sleep(ttl / 10).await;
         }
         std::future::pending::<()>().await;
     });
     let out = within(longest + AT_ONCE, running).await;
     assert!(matches!(out, Err(LockError::Lost { .. })), "{out:?}");
-    assert!(asked.elapsed() > ttl);
+    assert!(started.elapsed() > ttl);
     let next = s.second.lock(NAME).wait(ttl + AT_ONCE).acquire().await;
     next.unwrap().release().await.unwrap();
 }
 
-/// Only the owner releases: neither `release` nor drop of a guard that lost the lock touches
-/// whoever has it now, nor does anything that is left of a guard that was released.
-pub(crate) async fn a_lost_guard_cannot_release_the_next_holder(s: &Subject) {
-    let first = mortal(s).await;
+/// Only the owner releases. Neither `release` nor the drop of a lost guard changes the lock of the
+/// next holder. Late commands of a released guard do not change it either.
+pub(crate) async fn lost_guard_does_not_release_the_next_holder(s: &Subject) {
+    let first = acquire_without_renewal(s).await;
     let next = s.second.lock(NAME).wait(WAIT).acquire().await.unwrap();
     let error = first.release().await.unwrap_err();
     assert!(matches!(error, LockError::Lost { .. }), "{error}");
     shut_down(&s.first).await;
-    next.renew().await.expect("the first did not release it");
+    next.renew()
+        .await
+        .expect("the lost guard did not release the lock");
     next.release().await.unwrap();
 
-    let first = mortal(s).await;
+    let first = acquire_without_renewal(s).await;
     let next = s.second.lock(NAME).wait(WAIT).acquire().await.unwrap();
     drop(first);
     shut_down(&s.first).await;
-    next.renew().await.expect("the first did not release it");
+    next.renew()
+        .await
+        .expect("the lost guard did not release the lock");
     let busy = s.first.lock(NAME).try_acquire().await.unwrap();
     assert!(busy.is_none(), "{busy:?}");
     next.release().await.unwrap();
 }
 
-/// Each grant's token is greater than those of all earlier ones, however it came about; where
-/// there are none, no holder gets one.
-pub(crate) async fn tokens_grow(s: &Subject) {
+/// Each grant's token is greater than all earlier ones, whichever way the lock was granted. In a
+/// dialect without tokens, no holder gets one.
+pub(crate) async fn fencing_tokens_grow_with_each_grant(s: &Subject) {
     let mut last = None;
     let mut check = |held: &LockGuard| {
         let token = held.fencing_token();
         assert_eq!(token, held.watch().fencing_token());
-        if !s.able.fencing_token {
+        if !s.capabilities.fencing_token {
             assert_eq!(token, None);
             return;
         }
@@ -188,8 +195,8 @@ pub(crate) async fn tokens_grow(s: &Subject) {
         check(&held);
         held.release().await.unwrap();
     }
-    let mortal = mortal(s).await;
-    check(&mortal);
+    let expiring = acquire_without_renewal(s).await;
+    check(&expiring);
     let next = s.second.lock(NAME).wait(WAIT).acquire().await.unwrap();
     check(&next);
     next.release().await.unwrap();

@@ -1,9 +1,9 @@
-//! What every backend has to keep, written once and run against each.
+//! The contract of every backend, written once and run against each backend.
 //!
 //! A contract is a function of a [`Subject`]: two managers on the same locks, made by the backend
-//! under test. `conformance!` runs all of them; a new backend is one more line below. When a
-//! dialect does not have what a contract is about, the contract checks that
-//! [`Capabilities`](lock_core::Capabilities) says so, and tests the rest.
+//! under test. `conformance!` runs all contracts. A new backend is one more line below. If a
+//! dialect lacks a capability, the contract checks that [`Capabilities`](lock_core::Capabilities)
+//! says so, and tests the rest.
 
 use lock_core::{Dialect, ReleaseMethod};
 
@@ -22,40 +22,40 @@ mod contracts {
     pub(crate) use super::waiting::*;
 }
 
-/// Runs every contract against a backend, each as a test of its own:
-/// `conformance!(memory, Subject::in_memory());`.
+/// Runs every contract against a backend, each as a test of its own: `conformance!(memory,
+/// Subject::in_memory());`.
 macro_rules! conformance {
     ($backend:ident, $subject:expr) => {
         conformance!(@each $backend, $subject;
-            a_held_lock_is_nobody_else_s
-            one_who_tries_is_told_who_holds_it
-            a_released_lock_is_free
-            a_dropped_guard_frees_at_once
-            a_panic_in_the_body_frees_at_once
-            a_dropped_body_frees_at_once
-            a_release_dropped_halfway_releases_once
+            held_lock_is_exclusive
+            contended_error_names_the_holder
+            released_lock_is_free_when_release_returns
+            dropping_the_guard_releases_the_lock
+            panic_in_the_body_releases_the_lock
+            dropping_run_releases_the_lock
+            dropped_release_releases_only_its_own_lock
             shutdown_waits_for_dropped_guards
-            the_result_of_the_body_is_returned_as_it_is
-            a_body_that_asks_for_its_own_lock_is_told
-            a_watch_works_in_other_tasks
+            run_returns_the_result_of_the_body
+            nested_acquire_returns_would_deadlock
+            watch_works_in_other_tasks
             futures_can_be_spawned
-            unusual_names_are_locks_of_their_own
-            one_who_waits_gets_it
-            the_wait_ends_in_time_and_names_the_holder
-            those_who_wait_are_served_in_order
-            one_who_tries_does_not_overtake_those_who_wait
-            a_waiter_that_leaves_is_passed_over
-            a_waiter_that_leaves_at_the_grant_hands_on
-            a_dropped_try_leaves_nothing
-            a_lease_ends
-            a_lease_is_extended_by_renewing
-            a_living_guard_is_kept_beyond_its_ttl
-            the_loss_is_told_in_every_way
-            the_body_is_dropped_when_the_lock_is_lost
-            a_hold_has_its_limit
-            a_lost_guard_cannot_release_the_next_holder
-            tokens_grow
-            a_thousand_locks_at_once
+            unusual_names_are_distinct_locks
+            waiter_gets_the_released_lock
+            wait_ends_in_time_and_names_the_holder
+            waiters_get_the_lock_in_order
+            try_acquire_does_not_jump_the_queue
+            dropped_waiter_is_skipped
+            waiter_dropped_at_its_grant_hands_over
+            dropped_acquire_leaves_no_lock
+            lease_expires_after_its_ttl
+            renew_extends_the_lease
+            guard_is_renewed_beyond_its_ttl
+            loss_is_reported_in_every_way
+            body_is_dropped_when_the_lock_is_lost
+            max_hold_ends_the_lock
+            lost_guard_does_not_release_the_next_holder
+            fencing_tokens_grow_with_each_grant
+            one_manager_holds_a_thousand_locks
             no_update_is_lost
         );
     };
@@ -94,9 +94,9 @@ const WATCH_MULTI: Dialect = Dialect::SetNxPx {
     release: ReleaseMethod::WatchMulti,
 };
 
-/// A dialect without a line above would keep nothing.
+/// A dialect without a line above would not be tested.
 #[test]
-fn every_dialect_is_run() {
+fn conformance_runs_every_dialect() {
     let run = [
         Dialect::Native,
         Dialect::SetnxExpire,
@@ -110,7 +110,7 @@ fn every_dialect_is_run() {
 
 /// A contract that the macro does not list would never run.
 #[test]
-fn every_contract_is_run() {
+fn conformance_runs_every_contract() {
     let sources = [
         include_str!("holding.rs"),
         include_str!("load.rs"),

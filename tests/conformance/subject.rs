@@ -1,4 +1,4 @@
-//! A backend under test, and what the contracts do with it.
+//! A backend under test, and the helpers of the contracts.
 
 use std::fmt::{self, Debug, Formatter};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use test_support::fixtures::{AT_ONCE, SOON};
 use test_support::{RedisServer, eventually_async};
 use tests::{Waiter, one_attempt, poll_once};
 
-/// The lock that most contracts are about.
+/// The lock that most contracts use.
 pub(crate) const NAME: &str = "order:42";
 
 /// A wait that no contract exhausts.
@@ -18,15 +18,15 @@ pub(crate) const WAIT: Duration = Duration::from_secs(20);
 pub(crate) struct Subject {
     pub(crate) first: LockManager,
     pub(crate) second: LockManager,
-    /// Absent where a waiter stands in the queue as soon as it was polled.
+    /// Absent when a waiter enters the queue at its first poll.
     server: Option<RedisServer>,
-    /// Whether the lease of a lock that is renewed has an end to speak of.
-    pub(crate) tells_remaining: bool,
-    pub(crate) able: Capabilities,
+    /// Whether `remaining` of a renewed lock counts down a lease.
+    pub(crate) remaining_is_finite: bool,
+    pub(crate) capabilities: Capabilities,
 }
 
 impl Subject {
-    /// The backend without a server. A second manager would have other locks, so the two are
+    /// The backend without a server. A second manager would have other locks, so both managers are
     /// clones of one.
     #[expect(
         clippy::unused_async,
@@ -38,12 +38,13 @@ impl Subject {
             first: locks.clone(),
             second: locks,
             server: None,
-            tells_remaining: false,
-            able: Dialect::Native.capabilities(),
+            remaining_is_finite: false,
+            capabilities: Dialect::Native.capabilities(),
         }
     }
 
-    /// Two managers on one server, with connections and a background worker each, as in two processes.
+    /// Two managers on one server. Each has its own connections and background worker, as in two
+    /// processes.
     pub(crate) async fn redis() -> Self {
         let server = RedisServer::start();
         let first = connect(builder("first"), &server).await;
@@ -57,7 +58,7 @@ impl Subject {
         let first = connect(builder("first").dialect(dialect), &server).await;
         let second = connect(builder("second").dialect(dialect), &server).await;
         Self {
-            able: dialect.capabilities(),
+            capabilities: dialect.capabilities(),
             ..Self::on(server, first, second)
         }
     }
@@ -74,12 +75,12 @@ impl Subject {
             first,
             second,
             server: Some(server),
-            tells_remaining: true,
-            able: Dialect::Native.capabilities(),
+            remaining_is_finite: true,
+            capabilities: Dialect::Native.capabilities(),
         }
     }
 
-    /// The managers by turns.
+    /// Returns the managers in turn.
     pub(crate) fn manager(&self, turn: usize) -> &LockManager {
         if turn.is_multiple_of(2) {
             &self.first
@@ -88,46 +89,47 @@ impl Subject {
         }
     }
 
-    /// Whether so many wait for [`NAME`]; always where they stand in no queue to be seen in.
+    /// Returns whether this many waiters are in the queue of [`NAME`]. Returns `true` when there is
+    /// no queue to check.
     pub(crate) fn has_waiters(&self, count: usize) -> bool {
-        let Some(server) = self.server.as_ref().filter(|_| self.able.fifo) else {
+        let Some(server) = self.server.as_ref().filter(|_| self.capabilities.fifo) else {
             return true;
         };
         let waiting = server.cli(&["ZCARD", &format!("{{lock:{NAME}}}:q")]);
         usize::try_from(waiting.integer()) == Ok(count)
     }
 
-    /// A lease to see the end of: long enough not to end while a busy machine turns to something
-    /// else between two lines of a contract, short enough to wait for.
+    /// A ttl that a contract can wait for. It is long enough that a busy machine does not exceed it
+    /// between two lines of a contract.
     pub(crate) fn ttl(&self) -> Duration {
-        self.able.min_ttl.max(Duration::from_millis(300))
+        self.capabilities.min_ttl.max(Duration::from_millis(300))
     }
 
-    /// The ttl of what is to be dropped: so long that only giving it back is fast enough, unless
-    /// the ttl is what ends it.
+    /// The ttl of a lock that is to be dropped. It is so long that only a release or a cancel frees
+    /// the lock in time, unless the dialect leaves the lock to its ttl.
     pub(crate) fn ttl_to_drop(&self) -> Duration {
-        if self.able.cancels_unconfirmed {
+        if self.capabilities.cancels_unconfirmed {
             Duration::from_secs(30)
         } else {
             self.ttl()
         }
     }
 
-    /// How long a lock of [`Self::ttl_to_drop`] may be taken after its future was dropped.
+    /// How long a lock of [`Self::ttl_to_drop`] may be held after its future was dropped.
     pub(crate) fn patience(&self) -> Duration {
-        if self.able.cancels_unconfirmed {
+        if self.capabilities.cancels_unconfirmed {
             AT_ONCE
         } else {
             self.ttl_to_drop() + AT_ONCE
         }
     }
 
-    /// Has a request for [`NAME`] wait in a task of its own, and returns when it stands in the
-    /// queue, as the one of that number.
+    /// Starts a waiter for [`NAME`] in a task of its own. Returns it when the queue has this many
+    /// entries.
     pub(crate) async fn start_waiter(&self, request: LockRequest, number: usize) -> Waiter {
         let mut acquiring = Box::pin(request.acquire());
         let first = poll_once(&mut acquiring).await;
-        assert!(first.is_pending(), "it should wait: {first:?}");
+        assert!(first.is_pending(), "the request does not wait: {first:?}");
         let waiting = tokio::spawn(acquiring);
         eventually_async(SOON, async || self.has_waiters(number)).await;
         waiting
@@ -148,17 +150,17 @@ fn builder(label: &str) -> LockManagerBuilder {
 
 async fn connect(builder: LockManagerBuilder, server: &RedisServer) -> LockManager {
     let connected = builder.connect(&server.url()).await;
-    connected.expect("the server has just started")
+    connected.expect("the server runs")
 }
 
-/// The output of a future that has to be there by then.
+/// Returns the output of a future that must complete within `limit`.
 pub(crate) async fn within<F: Future>(limit: Duration, future: F) -> F::Output {
     tokio::time::timeout(limit, future)
         .await
-        .unwrap_or_else(|_| panic!("it took longer than {limit:?}"))
+        .unwrap_or_else(|_| panic!("the future took longer than {limit:?}"))
 }
 
-/// The guard of a waiter that has to have the lock at once.
+/// Returns the guard of a waiter that must have the lock at once.
 pub(crate) async fn granted_at_once(waiter: Waiter) -> LockGuard {
     granted_within(AT_ONCE, waiter).await
 }
@@ -167,20 +169,20 @@ pub(crate) async fn granted_within(limit: Duration, waiter: Waiter) -> LockGuard
     within(limit, waiter)
         .await
         .expect("acquiring does not panic")
-        .expect("the lock was free")
+        .expect("the waiter gets the lock")
 }
 
-/// Gets the lock, which must be free by then.
+/// Acquires the lock, which must be free by then.
 pub(crate) async fn free_at_once(locks: &LockManager) -> LockGuard {
     free_within(AT_ONCE, locks).await
 }
 
 pub(crate) async fn free_within(limit: Duration, locks: &LockManager) -> LockGuard {
-    let mut got = None;
+    let mut guard = None;
     eventually_async(limit, async || {
-        got = locks.lock(NAME).try_acquire().await.unwrap();
-        got.is_some()
+        guard = locks.lock(NAME).try_acquire().await.unwrap();
+        guard.is_some()
     })
     .await;
-    got.expect("the condition holds")
+    guard.expect("the condition holds")
 }

@@ -1,4 +1,4 @@
-//! Waiter for a lock, and not waiting any more.
+//! Waiting for a lock, and giving up.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 
 use crate::subject::{NAME, Subject, WAIT, free_within, granted_at_once, granted_within, within};
 
-/// The holder's release is the waiter's grant.
-pub(crate) async fn one_who_waits_gets_it(s: &Subject) {
+/// The holder's release grants the lock to the waiter.
+pub(crate) async fn waiter_gets_the_released_lock(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
     let waiting = s.start_waiter(s.second.lock(NAME).wait(WAIT), 1).await;
     assert!(!waiting.is_finished());
@@ -21,20 +21,20 @@ pub(crate) async fn one_who_waits_gets_it(s: &Subject) {
     assert!(!held.is_lost());
     let busy = s.first.lock(NAME).try_acquire().await.unwrap();
     assert!(busy.is_none(), "{busy:?}");
-    // Dropping hands over as releasing does.
+    // Dropping the guard hands over as a release does.
     let waiting = s.start_waiter(s.first.lock(NAME).wait(WAIT), 1).await;
     drop(held);
     granted_at_once(waiting).await.release().await.unwrap();
 }
 
-/// Not before the wait, not much later, and with word of the holder.
-pub(crate) async fn the_wait_ends_in_time_and_names_the_holder(s: &Subject) {
+/// The wait ends neither early nor late, and the error names the holder.
+pub(crate) async fn wait_ends_in_time_and_names_the_holder(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
     let _before = s.start_waiter(s.first.lock(NAME).wait(WAIT), 1).await;
     for wait in [Duration::from_millis(60), Duration::from_millis(300)] {
-        let asked = Instant::now();
+        let started = Instant::now();
         let error = s.second.lock(NAME).wait(wait).acquire().await.unwrap_err();
-        let took = asked.elapsed();
+        let took = started.elapsed();
         assert!(took >= wait, "{took:?}");
         assert!(took < wait + Duration::from_millis(250), "{took:?}");
         let LockError::Timeout { key, waited, .. } = &error else {
@@ -43,31 +43,32 @@ pub(crate) async fn the_wait_ends_in_time_and_names_the_holder(s: &Subject) {
         assert_eq!(&**key, "lock:order:42");
         assert!(*waited >= wait && *waited <= took, "{waited:?} of {took:?}");
         assert!(error.is_contended());
-        let holder = error.holder().expect("the holder was seen");
-        if s.able.names_holder {
+        let holder = error.holder().expect("the error names the holder");
+        if s.capabilities.names_holder {
             assert_eq!(holder.label(), "first");
         }
-        assert_eq!(holder.position(), s.able.fifo.then_some(1));
+        assert_eq!(holder.position(), s.capabilities.fifo.then_some(1));
         let attempt = s.second.lock(NAME).wait(WAIT).try_acquire();
         let none = within(AT_ONCE, attempt).await.unwrap();
         assert!(none.is_none(), "{none:?}");
     }
-    // Whoever gave up has left the queue.
+    // A waiter that gave up left the queue.
     eventually_async(AT_ONCE, async || s.has_waiters(1)).await;
     held.release().await.unwrap();
 }
 
-/// First in, first out, whichever manager they ask; where that is not claimed, one after another.
-pub(crate) async fn those_who_wait_are_served_in_order(s: &Subject) {
+/// Waiters of both managers get the lock in the order of arrival. A dialect without that order
+/// serves each waiter once.
+pub(crate) async fn waiters_get_the_lock_in_order(s: &Subject) {
     let mut held = s.first.lock(NAME).acquire().await.unwrap();
-    let mut line = Vec::new();
+    let mut waiters = Vec::new();
     for number in 1..=6 {
         let request = s.manager(number / 2).lock(NAME).wait(WAIT);
-        line.push(s.start_waiter(request, number).await);
+        waiters.push(s.start_waiter(request, number).await);
     }
-    if !s.able.fifo {
+    if !s.capabilities.fifo {
         held.release().await.unwrap();
-        let served = line.into_iter().map(|waiting| async {
+        let served = waiters.into_iter().map(|waiting| async {
             let held = granted_within(WAIT, waiting).await;
             held.release().await.unwrap();
         });
@@ -75,90 +76,91 @@ pub(crate) async fn those_who_wait_are_served_in_order(s: &Subject) {
         served.join_all().await;
         return;
     }
-    for waiting in line {
+    for waiting in waiters {
         held.release().await.unwrap();
-        // Had another one got it, this one would wait on.
+        // If another waiter got the lock, this one would keep waiting.
         held = granted_at_once(waiting).await;
     }
     held.release().await.unwrap();
 }
 
-/// The lock goes from the holder to the waiter, and is free at no time in between, where that is
-/// claimed.
-pub(crate) async fn one_who_tries_does_not_overtake_those_who_wait(s: &Subject) {
+/// The lock goes from the holder to the waiter. If the dialect has handover, it is never free in
+/// between.
+pub(crate) async fn try_acquire_does_not_jump_the_queue(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
     let waiting = s.start_waiter(s.second.lock(NAME).wait(WAIT), 1).await;
     held.release().await.unwrap();
     let early = s.first.lock(NAME).try_acquire().await.unwrap();
-    if s.able.handover {
+    if s.capabilities.handover {
         assert!(early.is_none(), "{early:?}");
     }
     drop(early);
     granted_at_once(waiting).await.release().await.unwrap();
 }
 
-/// A waiter whose future is dropped is as if it had never been there.
-pub(crate) async fn a_waiter_that_leaves_is_passed_over(s: &Subject) {
+/// A waiter whose future is dropped leaves no trace.
+pub(crate) async fn dropped_waiter_is_skipped(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
-    let to_leave = || s.second.lock(NAME).ttl(s.ttl_to_drop()).wait(WAIT);
-    let leaving = s.start_waiter(to_leave(), 1).await;
-    let staying = s.start_waiter(s.first.lock(NAME).wait(WAIT), 2).await;
-    // The release may well come before word of the leaving.
-    leave(leaving);
+    let request_to_drop = || s.second.lock(NAME).ttl(s.ttl_to_drop()).wait(WAIT);
+    let dropped = s.start_waiter(request_to_drop(), 1).await;
+    let next = s.start_waiter(s.first.lock(NAME).wait(WAIT), 2).await;
+    // The release may reach the server before the cancel of the dropped waiter.
+    drop_waiter(dropped);
     held.release().await.unwrap();
-    let held = granted_within(s.patience(), staying).await;
+    let held = granted_within(s.patience(), next).await;
 
-    let leaving = s.start_waiter(to_leave(), 1).await;
-    let staying = s.start_waiter(s.first.lock(NAME).wait(WAIT), 2).await;
-    leave(leaving);
+    let dropped = s.start_waiter(request_to_drop(), 1).await;
+    let next = s.start_waiter(s.first.lock(NAME).wait(WAIT), 2).await;
+    drop_waiter(dropped);
     eventually_async(SOON, async || s.has_waiters(1)).await;
     held.release().await.unwrap();
-    let held = granted_within(s.patience(), staying).await;
+    let held = granted_within(s.patience(), next).await;
     held.release().await.unwrap();
 }
 
-/// A waiter that was given the lock, and is dropped before it was polled again, hands it on.
-pub(crate) async fn a_waiter_that_leaves_at_the_grant_hands_on(s: &Subject) {
+/// A waiter is granted the lock and dropped before it is polled again. The lock goes to the next
+/// waiter.
+pub(crate) async fn waiter_dropped_at_its_grant_hands_over(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
-    let leaving = s.second.lock(NAME).ttl(s.ttl_to_drop()).wait(WAIT);
-    let mut leaving = Box::pin(leaving.acquire());
+    let dropped = s.second.lock(NAME).ttl(s.ttl_to_drop()).wait(WAIT);
+    let mut dropped = Box::pin(dropped.acquire());
     eventually_async(SOON, async || {
-        assert!(poll_once(&mut leaving).await.is_pending());
+        assert!(poll_once(&mut dropped).await.is_pending());
         s.has_waiters(1)
     })
     .await;
-    let staying = s.start_waiter(s.first.lock(NAME).wait(WAIT), 2).await;
+    let next = s.start_waiter(s.first.lock(NAME).wait(WAIT), 2).await;
     held.release().await.unwrap();
-    drop(leaving);
-    let held = granted_within(s.patience(), staying).await;
+    drop(dropped);
+    let held = granted_within(s.patience(), next).await;
     held.release().await.unwrap();
 }
 
-/// However far a try came before it was dropped, the lock is free.
-pub(crate) async fn a_dropped_try_leaves_nothing(s: &Subject) {
+/// The lock is free, at whatever stage the acquire was dropped.
+pub(crate) async fn dropped_acquire_leaves_no_lock(s: &Subject) {
     for polls in 0..12 {
         let request = s.manager(polls).lock(NAME).ttl(s.ttl_to_drop());
-        let mut trying = Box::pin(request.acquire());
+        let mut acquiring = Box::pin(request.acquire());
         for _ in 0..polls {
-            if let Poll::Ready(got) = poll_once(&mut trying).await {
-                drop(got.unwrap());
+            if let Poll::Ready(outcome) = poll_once(&mut acquiring).await {
+                drop(outcome.unwrap());
                 break;
             }
             tokio::task::yield_now().await;
         }
-        drop(trying);
-        // A copy that is still on its way must not come after this one.
+        drop(acquiring);
+        // A command that is still on its way must not take effect after this one.
         let held = free_within(s.patience(), s.manager(polls + 1)).await;
         held.release().await.unwrap();
     }
     shut_down(&s.first).await;
     shut_down(&s.second).await;
     let free = s.first.lock(NAME).try_acquire().await.unwrap();
-    free.expect("it is free").release().await.unwrap();
+    free.expect("the lock is free").release().await.unwrap();
 }
 
-/// Drops a waiter's future, or the guard that it got in this very moment.
-fn leave(waiting: Waiter) {
+/// Drops a waiter's future, or the guard that it has just got.
+fn drop_waiter(waiting: Waiter) {
     waiting.abort();
     drop(waiting);
 }

@@ -1,4 +1,5 @@
-//! Ambiguity and connections: what was done is not known, or comes late, or not at all.
+//! Ambiguous commands and connections: a command takes effect late, or not at all, or the client
+//! cannot know whether it did.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -18,10 +19,10 @@ use super::grants;
 
 const TIMEOUT: Duration = ms(300);
 
-/// Asked again, it is the same grant, and counted no longer than the server counts. Where it
-/// cannot be asked again, it is taken back long before its ttl.
+/// An acquire that is sent again gets the same grant. The client counts its lease no longer than
+/// the server does. When the client cannot send again, it cancels long before the ttl.
 #[tokio::test]
-async fn f01_lost_reply_is_asked_again_or_taken_back() {
+async fn f01_lost_acquire_reply_is_retried_or_cancelled() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_with_timeout(&proxy.url(), TIMEOUT).await;
@@ -29,11 +30,11 @@ async fn f01_lost_reply_is_asked_again_or_taken_back() {
     proxy.lose_next(Lost::Reply, NAME);
     let request = locks.lock(NAME).ttl(ms(2_000)).renew(Renew::Never);
     let held = request.acquire().await.unwrap();
-    assert!(!proxy.is_armed(), "no reply was lost");
-    let theirs = time_to_expiry(&server, KEY);
+    assert!(!proxy.is_armed(), "the proxy lost no reply");
+    let at_server = time_to_expiry(&server, KEY);
     assert!(
-        held.remaining() <= theirs,
-        "we count longer than {theirs:?}"
+        held.remaining() <= at_server,
+        "the client counts longer than the server: {at_server:?}"
     );
     let value = server.cli(&["GET", KEY]);
     let number = fencing_token(&held).to_string();
@@ -44,23 +45,23 @@ async fn f01_lost_reply_is_asked_again_or_taken_back() {
     for connection in 0..proxy.accepted() {
         proxy.mute(connection, Direction::ToClient);
     }
-    let asking = tokio::spawn(locks.lock(NAME).ttl(LONG).acquire());
+    let acquiring = tokio::spawn(locks.lock(NAME).ttl(LONG).acquire());
     eventually_async(SOON, async || exists(&server, KEY)).await;
-    let outcome = asking.await.unwrap();
+    let outcome = acquiring.await.unwrap();
     assert_eq!(backend_error_kind(outcome), BackendErrorKind::TimedOut);
     assert_nothing_left(&server, &locks).await;
 }
 
-/// After each number of polls, and in the very moment in which the reply is there and no task has
-/// read it.
+/// Drops the future after each number of polls, and when the reply is there and no task has read
+/// it.
 #[tokio::test]
-async fn f02_dropped_at_the_reply_leaves_no_key() {
+async fn f02_acquire_dropped_at_the_reply_leaves_no_key() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     for polls in 1..8 {
-        let mut asking = pin!(locks.lock(NAME).ttl(LONG).acquire());
+        let mut acquiring = pin!(locks.lock(NAME).ttl(LONG).acquire());
         for _ in 0..polls {
-            if poll_once(&mut asking).await.is_ready() {
+            if poll_once(&mut acquiring).await.is_ready() {
                 break;
             }
             tokio::task::yield_now().await;
@@ -69,21 +70,21 @@ async fn f02_dropped_at_the_reply_leaves_no_key() {
     eventually_async(SOON, async || keys(&server).is_empty()).await;
 
     for _ in 0..5 {
-        let mut asking = Box::pin(locks.lock(NAME).ttl(LONG).acquire());
+        let mut acquiring = Box::pin(locks.lock(NAME).ttl(LONG).acquire());
         while !exists(&server, KEY) {
-            assert!(poll_once(&mut asking).await.is_pending());
+            assert!(poll_once(&mut acquiring).await.is_pending());
             tokio::task::yield_now().await;
         }
-        drop(asking);
+        drop(acquiring);
         eventually_async(SOON, async || keys(&server).is_empty()).await;
     }
     assert_nothing_left(&server, &locks).await;
 }
 
-/// Closing the socket does not call back what was sent: the server carries it out when it wakes
-/// up. By then it is late.
+/// Closing a socket does not withdraw the commands in it. The server executes them when it
+/// continues, and by then they are late.
 #[tokio::test]
-async fn f03_a_command_that_outlives_its_socket_does_nothing() {
+async fn f03_command_that_outlives_its_connection_does_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_with_timeout(&proxy.url(), TIMEOUT).await;
@@ -91,33 +92,36 @@ async fn f03_a_command_that_outlives_its_socket_does_nothing() {
     held.release().await.unwrap();
     let monitor = server.monitor();
     server.stop();
-    let asked = Instant::now();
+    let started = Instant::now();
     let outcome = locks.lock(NAME).ttl(LONG).try_acquire().await;
     assert_eq!(backend_error_kind(outcome), BackendErrorKind::TimedOut);
-    // The process might as well have died: from now on it can take nothing back.
+    // The client cannot connect again, as if the process had died: it cannot cancel.
     proxy.refuse();
     proxy.cut_all();
-    // The last moment at which the command may be carried out.
-    tokio::time::sleep_until((asked + TIMEOUT + NOTICE).into()).await;
+    // The last moment at which the server may execute the command.
+    tokio::time::sleep_until((started + TIMEOUT + NOTICE).into()).await;
     server.cont();
     let recording = monitor.stop();
-    assert!(recording.client_commands_about(NAME) > 0, "it never came");
+    assert!(
+        recording.client_commands_about(NAME) > 0,
+        "the command never reached the server"
+    );
     assert_eq!(grants(&recording), 0);
     assert!(!exists(&server, KEY));
     proxy.forward();
     assert_nothing_left(&server, &locks).await;
 }
 
-/// The runtime that asked ends, and with it the connection, while the command is on its way. The
-/// cancel comes from the keeper's connection, and is the faster one.
+/// The runtime that sent the acquire ends, and its connection closes, while the command is on its
+/// way. The background worker sends the cancel on its own connection, and the cancel arrives first.
 #[test]
-fn f04_a_cancel_that_overtakes_its_acquire_is_repeated() {
+fn f04_cancel_that_overtakes_its_acquire_is_repeated() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let staying = current_thread_runtime();
     let ending = current_thread_runtime();
     let locks = staying.block_on(connect_with_timeout(&proxy.url(), ms(2_000)));
-    // All three connections are there before the network holds one back.
+    // Opens all three connections before the network delays one of them.
     staying.block_on(async {
         drop(locks.lock(NAME).acquire().await.unwrap());
         shut_down(&locks).await;
@@ -127,21 +131,24 @@ fn f04_a_cancel_that_overtakes_its_acquire_is_repeated() {
         held.release().await.unwrap();
     });
     let slow = proxy.accepted() - 1;
-    assert_eq!(slow, 2, "those of two runtimes and the keeper");
+    assert_eq!(
+        slow, 2,
+        "one connection per runtime, and one of the background worker"
+    );
     let monitor = server.monitor();
     proxy.hold(slow, Direction::ToServer);
-    let asking = ending.spawn(locks.lock(NAME).ttl(LONG).acquire());
+    let acquiring = ending.spawn(locks.lock(NAME).ttl(LONG).acquire());
     ending.block_on(async {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
     });
-    assert!(!asking.is_finished());
+    assert!(!acquiring.is_finished());
     let calls = || {
         let info = server.cli(&["INFO", "commandstats"]);
         let mut lines = info.text().lines();
         let line = lines.find(|line| line.starts_with("cmdstat_evalsha:"));
-        line.expect("there were some").to_owned()
+        line.expect("the server has run scripts").to_owned()
     };
     let before = calls();
     drop(ending);
@@ -149,19 +156,23 @@ fn f04_a_cancel_that_overtakes_its_acquire_is_repeated() {
     proxy.resume(slow);
     staying.block_on(assert_nothing_left(&server, &locks));
 
-    // What reached the server, in its order, by the hash of the script: a cancel, the acquire, and
-    // the cancel again.
+    // The commands that reached the server, in order, by the hash of the script: a cancel, the
+    // acquire, and the cancel again.
     let recording = monitor.stop();
     let calls = recording.from_clients().filter(|c| c.name() == "EVALSHA");
     let scripts: Vec<_> = calls.map(|call| call.words[1].as_str()).collect();
     assert!(scripts.len() >= 3, "{scripts:?}");
     assert_ne!(scripts[0], scripts[1], "{scripts:?}");
     assert!(scripts[2..].iter().all(|script| *script == scripts[0]));
-    assert_eq!(grants(&recording), 1, "it came too late to be carried out");
+    assert_eq!(
+        grants(&recording),
+        1,
+        "the acquire was too late to be executed"
+    );
 }
 
 #[tokio::test]
-async fn f05_a_grant_that_comes_after_its_lease_is_let_go() {
+async fn f05_late_grant_is_released() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_to(&proxy.url()).await;
@@ -180,10 +191,10 @@ async fn f05_a_grant_that_comes_after_its_lease_is_let_go() {
     held.release().await.unwrap();
 }
 
-/// A connection without answers is given up: at once when a command had all the time it may
-/// take, after a few when they had less.
+/// The client replaces a connection without replies. It does so at once after a command that had
+/// the whole command timeout, and after a few commands that had less time.
 #[tokio::test]
-async fn f06_a_black_hole_is_left_for_a_new_connection() {
+async fn f06_silent_connection_is_replaced() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_with_timeout(&proxy.url(), TIMEOUT).await;
@@ -193,7 +204,7 @@ async fn f06_a_black_hole_is_left_for_a_new_connection() {
     let held = locks.lock(NAME).wait(AT_ONCE).acquire().await.unwrap();
     held.release().await.unwrap();
 
-    // Now in the other direction, and with little time for each.
+    // The same in the other direction, and with little time for each command.
     let proxy = Proxy::in_front_of(&server);
     let patient = connect_to(&proxy.url()).await;
     proxy.mute(0, Direction::ToServer);
@@ -202,16 +213,16 @@ async fn f06_a_black_hole_is_left_for_a_new_connection() {
     while let Err(error) = in_time(wait, patient.lock(NAME).wait(wait).acquire()).await {
         assert!(matches!(error, LockError::Backend(_)), "{error}");
         tries += 1;
-        assert!(tries < 6, "the connection is never given up");
+        assert!(tries < 6, "the client never replaces the connection");
     }
-    assert!(tries > 0, "nothing was muted");
+    assert!(tries > 0, "the proxy muted nothing");
     shut_down(&patient).await;
     assert_nothing_left(&server, &locks).await;
 }
 
-/// Neither one whose port is closed, nor one that takes commands and does not answer.
+/// The server's port is closed, or the server accepts commands and does not reply.
 #[tokio::test]
-async fn f07_a_dead_server_costs_no_more_than_the_timeout() {
+async fn f07_dead_server_costs_no_more_than_the_timeout() {
     for dies in [RedisServer::kill9 as fn(&RedisServer), RedisServer::stop] {
         let server = RedisServer::start();
         let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
@@ -228,7 +239,7 @@ async fn f07_a_dead_server_costs_no_more_than_the_timeout() {
         assert!(kinds.contains(&backend_error_kind(in_time(TIMEOUT, held.renew()).await)));
         assert!(kinds.contains(&backend_error_kind(in_time(TIMEOUT, held.release()).await)));
     }
-    // Whatever a command may take: a renewal is of no use after the lease.
+    // Whatever the command timeout is, a renewal is useless after the lease.
     let server = RedisServer::start();
     let locks = connect_with_timeout(&server.url(), LONG).await;
     let request = locks.lock(NAME).ttl(ms(400)).renew(Renew::Never);
@@ -238,7 +249,7 @@ async fn f07_a_dead_server_costs_no_more_than_the_timeout() {
 }
 
 #[tokio::test]
-async fn f09_a_new_connection_has_the_database_and_the_password() {
+async fn f09_new_connection_selects_the_database_and_authenticates() {
     let server = RedisServer::options().password("s3cret").start();
     let locks = connect_to(&format!("{}/3", server.url())).await;
     let mut admin = server.connect().unwrap();
@@ -264,17 +275,17 @@ async fn f09_a_new_connection_has_the_database_and_the_password() {
     assert_eq!(admin.call(&["EXISTS", KEY]).unwrap().integer(), 0);
 }
 
-/// A waiter gets the lock when there is room again, and learns at once of what time
-/// does not mend.
+/// A waiter gets the lock when the server accepts clients again. A waiter gets an error at once
+/// when retrying cannot help.
 #[tokio::test]
-async fn f10_a_refused_connection_is_not_a_busy_lock() {
+async fn f10_refused_connection_is_a_backend_error() {
     let server = RedisServer::start();
     let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
     let mut admin = server.connect().unwrap();
     admin.call(&["CONFIG", "SET", "maxclients", "1"]).unwrap();
     admin.call(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
-    // The server says why and hangs up before it is asked anything, so that its reason is not
-    // always heard.
+    // The server sends the reason and closes the connection before the client sends anything, so
+    // the client does not always read the reason.
     let kinds = [
         BackendErrorKind::TooManyClients,
         BackendErrorKind::Unreachable,

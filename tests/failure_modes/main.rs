@@ -1,6 +1,6 @@
-//! One test for each way in which a lock on one Redis primary can go wrong: it provokes the fault
-//! on a real server, and shows what happens instead. The number in a test's name is that of the
-//! mode in the project's list; modes that take several servers are not here.
+//! One test for each failure of a lock on one Redis primary: it provokes the failure on a real
+//! server, and checks what the library does. The number in a test's name is the number in
+//! `lock_core::guide::failure_modes`. Failures of several servers have no test here.
 
 mod ambiguity;
 mod guide;
@@ -16,7 +16,7 @@ use test_support::fixtures::{KEY, NAME};
 use test_support::monitor::Command;
 use test_support::{Helper, Recording, helper};
 
-/// A process that holds [`NAME`], or waits for it first.
+/// A process that holds [`NAME`], or first waits for it.
 fn holder(url: &str, ttl: Duration, wait: Duration) -> Helper {
     helper!("lock-holder")
         .env("DISTRIBUTED_LOCK_URL", url)
@@ -26,7 +26,7 @@ fn holder(url: &str, ttl: Duration, wait: Duration) -> Helper {
         .arg(wait.as_millis().to_string())
 }
 
-/// How often a script set [`KEY`] in a recording.
+/// Returns how often a script set [`KEY`] in a recording.
 fn grants(recording: &Recording) -> usize {
     let set = |command: &&Command| {
         command.is_from_script() && command.name() == "SET" && command.words[1] == KEY

@@ -1,4 +1,4 @@
-//! What the holder's own program does to its locks.
+//! What the holder's own program can do to its locks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tokio::sync::Barrier;
 
 use super::{grants, holder};
 
-/// Says that it was dropped.
+/// Records that it was dropped.
 struct Flag(Arc<AtomicBool>);
 
 impl Drop for Flag {
@@ -29,9 +29,9 @@ impl Drop for Flag {
     }
 }
 
-/// The only thread of the runtime does not come back for two leases.
+/// The body blocks the runtime's only thread for two leases.
 #[tokio::test]
-async fn f36_a_blocked_executor_keeps_its_lock() {
+async fn f36_blocked_executor_keeps_its_lock() {
     let ttl = ms(900);
     let server = RedisServer::start();
     let locks = connect(&server).await;
@@ -49,21 +49,21 @@ async fn f36_a_blocked_executor_keeps_its_lock() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// Renewals are on their way while the guard goes. They neither bring the lock back nor report a
-/// loss, and no more of them follow.
+/// The guard is dropped or released while renewals are on their way. These renewals neither create
+/// the key again nor report a loss, and no renewal follows.
 #[tokio::test]
 async fn f37_no_renewal_outlives_its_guard() {
     let every = ms(20);
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let request = locks.lock(NAME).ttl(ms(900)).renew(Renew::Every(every));
-    for released in ["by a call", "by drop"] {
+    for ending in ["release", "drop"] {
         let held = request.clone().acquire().await.unwrap();
         let watch = held.watch();
         let monitor = server.monitor();
         server.cli(&["CLIENT", "PAUSE", "300", "ALL"]);
         assert_held_for(every * 3, &held).await;
-        if released == "by a call" {
+        if ending == "release" {
             held.release().await.unwrap();
         } else {
             drop(held);
@@ -72,7 +72,7 @@ async fn f37_no_renewal_outlives_its_guard() {
         assert!(!watch.is_lost() && !watch.is_held());
         assert_eq!(keys(&server), Vec::<String>::new());
         let recording = monitor.stop();
-        // One that was under way may still come; then there is time for many more.
+        // A renewal that was already sent may still arrive. After it there is time for many more.
         eventually_async(SOON, async || {
             let quiet = server.monitor();
             tokio::time::sleep(every * 10).await;
@@ -86,29 +86,30 @@ async fn f37_no_renewal_outlives_its_guard() {
                 command.is_from_script() && command.name() == name && command.words[1] == KEY
             })
         };
-        let deleted = on_key("DEL").expect("it was released");
+        let deleted = on_key("DEL").expect("the release deleted the key");
         assert!(on_key("PEXPIRE").is_none_or(|last| last < deleted));
     }
 }
 
-/// Cut connections, and a restart that loses nothing: renewals fail until it is over, and go on.
+/// Connections are cut, and the server restarts without losing data. Renewals fail until the fault
+/// ends, and then continue.
 #[tokio::test]
-async fn f38_renewals_outlive_errors_that_pass() {
+async fn f38_renewals_continue_after_temporary_errors() {
     let ttl = ms(2_500);
     let server = RedisServer::options()
         .args(["--appendonly", "yes"])
         .args(["--appendfsync", "always"])
         .start();
     let proxy = Proxy::in_front_of(&server);
-    // Several renewals get no answer before the lease ends.
+    // Several renewals get no reply before the lease ends.
     let locks = connect_with_timeout(&proxy.url(), ms(200)).await;
     let request = locks.lock(NAME).ttl(ttl).renew(Renew::Every(ms(50)));
     let held = request.acquire().await.unwrap();
     let watch = held.watch();
     let is_renewed = async || watch.remaining() > ttl - ms(400);
-    for trouble in ["cut", "refused", "restart"] {
+    for fault in ["cut", "refused", "restart"] {
         let failed_before = locks.stats().renewals_failed;
-        match trouble {
+        match fault {
             "cut" => proxy.cut_all(),
             "refused" => {
                 proxy.refuse();
@@ -120,25 +121,25 @@ async fn f38_renewals_outlive_errors_that_pass() {
             _ => server.restart(),
         }
         eventually_async(SOON, is_renewed).await;
-        assert!(!held.is_lost(), "after {trouble}");
+        assert!(!held.is_lost(), "after {fault}");
     }
     held.release().await.unwrap();
     assert_nothing_left(&server, &locks).await;
 }
 
-/// A task that is dropped with its runtime, in each way in which a runtime can end, and a guard
-/// that is dropped where there is none.
+/// A task is dropped with its runtime, in each way in which a runtime can end. A guard is dropped
+/// where there is no runtime.
 #[test]
-fn f39_a_guard_that_goes_with_its_runtime_is_released() {
+fn f39_guard_dropped_with_its_runtime_is_released() {
     let server = RedisServer::start();
     let staying = current_thread_runtime();
     let locks = staying.block_on(connect(&server));
-    let ends: [fn(tokio::runtime::Runtime); 3] = [
+    let shutdowns: [fn(tokio::runtime::Runtime); 3] = [
         drop,
         tokio::runtime::Runtime::shutdown_background,
         |runtime| runtime.shutdown_timeout(ms(50)),
     ];
-    for end in ends {
+    for shutdown in shutdowns {
         let ending = current_thread_runtime();
         let held = ending.block_on(locks.lock(NAME).ttl(LONG).acquire());
         let held = held.unwrap();
@@ -146,7 +147,7 @@ fn f39_a_guard_that_goes_with_its_runtime_is_released() {
             std::future::pending::<()>().await;
             drop(held);
         });
-        // A release that has been called and not been polled to its end.
+        // A release that was called and was not polled to its end.
         let other = ending.block_on(locks.lock("other").ttl(LONG).acquire());
         let other = other.unwrap();
         ending.spawn(async move {
@@ -155,7 +156,7 @@ fn f39_a_guard_that_goes_with_its_runtime_is_released() {
         });
         ending.block_on(tokio::task::yield_now());
         assert!(exists(&server, KEY));
-        end(ending);
+        shutdown(ending);
         eventually(SOON, || keys(&server).is_empty());
     }
     let ending = current_thread_runtime();
@@ -166,9 +167,9 @@ fn f39_a_guard_that_goes_with_its_runtime_is_released() {
     staying.block_on(assert_nothing_left(&server, &locks));
 }
 
-/// Unwinding releases; what never unwinds is bounded by the longest hold, or by the ttl.
+/// Unwinding releases the lock. `max_hold` or the ttl ends a lock whose guard is never dropped.
 #[tokio::test]
-async fn f40_a_panic_releases_and_a_forgotten_guard_ends() {
+async fn f40_panic_releases_and_a_forgotten_guard_expires() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let panics = locks.lock(NAME).ttl(LONG).run(async |_| {
@@ -191,40 +192,46 @@ async fn f40_a_panic_releases_and_a_forgotten_guard_ends() {
         .unwrap();
 
     let (ttl, longest) = (ms(600), ms(1_200));
-    let asked = Instant::now();
+    let started = Instant::now();
     let request = locks.lock(NAME).ttl(ttl).max_hold(longest);
     let held = request.acquire().await.unwrap();
     let watch = held.watch();
     std::mem::forget(held);
     assert!(locks.lock(NAME).try_acquire().await.unwrap().is_none());
     let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
-    let took = asked.elapsed();
-    assert!(watch.is_lost(), "two hold it");
-    assert!(took > ttl + ms(100), "it was not renewed: {took:?}");
+    let took = started.elapsed();
+    assert!(watch.is_lost(), "there are two holders");
+    assert!(
+        took > ttl + ms(100),
+        "the forgotten guard was not renewed: {took:?}"
+    );
     assert!(took < longest + NOTICE, "{took:?}");
     next.release().await.unwrap();
 
-    let aborts = holder(&server.url(), ms(500), Duration::ZERO).spawn();
-    aborts.record(SOON, |record| record.get("held").is_some());
-    aborts.kill9();
-    let left = time_to_expiry(&server, KEY);
-    let next = in_time(left, locks.lock(NAME).wait(SOON).acquire()).await;
+    let process = holder(&server.url(), ms(500), Duration::ZERO).spawn();
+    process.record(SOON, |record| record.get("held").is_some());
+    process.kill9();
+    let remaining = time_to_expiry(&server, KEY);
+    let next = in_time(remaining, locks.lock(NAME).wait(SOON).acquire()).await;
     next.unwrap().release().await.unwrap();
     assert_nothing_left(&server, &locks).await;
 }
 
 #[distributed_lock(name = "job", ttl = "1s", manager = locks)]
-async fn counts(locks: &LockManager, proxy: &Proxy, runs: &AtomicUsize) -> Result<u32, LockError> {
+async fn returns_a_value(
+    locks: &LockManager,
+    proxy: &Proxy,
+    runs: &AtomicUsize,
+) -> Result<u32, LockError> {
     runs.fetch_add(1, Ordering::AcqRel);
     proxy.refuse();
     proxy.cut_all();
     Ok(42)
 }
 
-/// The body is done, and done once: its value is the caller's. Who asks for the release's outcome
-/// has it.
+/// The body ran, and ran once, so the caller gets its value. A caller of `release` gets the error.
 #[tokio::test]
-async fn f41_a_failed_release_hides_no_result() {
+async fn f41_failed_release_hides_no_result() {
     let timeout = ms(200);
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
@@ -243,7 +250,7 @@ async fn f41_a_failed_release_hides_no_result() {
     proxy.forward();
     assert_nothing_left(&server, &locks).await;
 
-    assert_eq!(counts(&locks, &proxy, &runs).await.unwrap(), 42);
+    assert_eq!(returns_a_value(&locks, &proxy, &runs).await.unwrap(), 42);
     assert_eq!(runs.load(Ordering::Acquire), 2);
     proxy.forward();
     assert_nothing_left(&server, &locks).await;
@@ -258,15 +265,19 @@ async fn f41_a_failed_release_hides_no_result() {
 }
 
 #[distributed_lock(name = "job", ttl = "600ms", manager = locks)]
-async fn robbed(locks: &LockManager, server: &RedisServer, flag: Flag) -> Result<(), LockError> {
+async fn loses_its_lock(
+    locks: &LockManager,
+    server: &RedisServer,
+    flag: Flag,
+) -> Result<(), LockError> {
     let _flag = flag;
     server.cli(&["DEL", KEY]);
     std::future::pending().await
 }
 
-/// The next renewal finds out, and that is due within a third of the ttl.
+/// The next renewal reports the loss. It is due within a third of the ttl.
 #[tokio::test]
-async fn f42_the_holder_is_told_and_the_body_dropped() {
+async fn f42_lost_lock_is_reported_and_the_body_dropped() {
     let ttl = ms(600);
     let server = RedisServer::start();
     let locks = connect(&server).await;
@@ -276,7 +287,7 @@ async fn f42_the_holder_is_told_and_the_body_dropped() {
         let _flag = flag;
         let watch = held.watch();
         server.cli(&["DEL", KEY]);
-        // No task works on without knowing, not even a spawned one.
+        // A spawned task learns of the loss too.
         tokio::spawn(async move { watch.lost().await });
         std::future::pending::<()>().await;
     };
@@ -288,7 +299,7 @@ async fn f42_the_holder_is_told_and_the_body_dropped() {
     assert!(dropped.swap(false, Ordering::AcqRel));
 
     let flag = Flag(Arc::clone(&dropped));
-    let outcome = in_time(ttl / 3, robbed(&locks, &server, flag)).await;
+    let outcome = in_time(ttl / 3, loses_its_lock(&locks, &server, flag)).await;
     assert!(
         matches!(outcome, Err(LockError::Lost { .. })),
         "{outcome:?}"
@@ -313,13 +324,13 @@ async fn nested(locks: &LockManager, depth: u32) -> Result<LockError, LockError>
         return Box::pin(nested(locks, 0)).await;
     }
     let again = locks.lock(NAME).wait(LONG).acquire().await;
-    Ok(again.expect_err("it is held further up"))
+    Ok(again.expect_err("this task holds the lock"))
 }
 
-/// At once, and not after the wait. Branches beside each other are no nesting, and tasks of their
-/// own get an error that names their own process as the holder.
+/// The error comes at once, and not after the wait. Concurrent branches of a task are not nested. A
+/// spawned task gets an error that names its own process as the holder.
 #[tokio::test]
-async fn f43_a_task_that_waits_for_itself_is_told_at_once() {
+async fn f43_nested_acquire_returns_would_deadlock_at_once() {
     let wait = ms(200);
     let server = RedisServer::start();
     let locks = connect(&server).await;
@@ -345,7 +356,12 @@ async fn f43_a_task_that_waits_for_itself_is_told_at_once() {
     };
     let error = locks.lock(NAME).wait(SOON).run(body).await.unwrap();
     assert!(matches!(error, LockError::Timeout { .. }), "{error}");
-    assert!(error.holder().expect("it was seen").is_this_process());
+    assert!(
+        error
+            .holder()
+            .expect("the error names the holder")
+            .is_this_process()
+    );
 
     let error = in_time(Duration::ZERO, nested(&locks, 0)).await.unwrap();
     assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");
@@ -354,7 +370,10 @@ async fn f43_a_task_that_waits_for_itself_is_told_at_once() {
 
     let inside = AtomicBool::new(false);
     let section = async |_: &LockGuard| {
-        assert!(!inside.swap(true, Ordering::AcqRel), "two are inside");
+        assert!(
+            !inside.swap(true, Ordering::AcqRel),
+            "there are two holders"
+        );
         tokio::time::sleep(ms(5)).await;
         inside.store(false, Ordering::Release);
     };
@@ -365,15 +384,15 @@ async fn f43_a_task_that_waits_for_itself_is_told_at_once() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// Plain guards in both orders, and of one name twice: `wait` bounds them, the error names the
-/// holder, and one who gives up lets the other in.
+/// Tasks acquire plain guards in opposite orders, and one name twice. `wait` bounds them, the error
+/// names the holder, and the other task gets the lock of the task that gave up.
 #[tokio::test]
-async fn f44_locks_in_both_orders_end_with_the_wait() {
+async fn f44_locks_in_opposite_orders_end_with_the_wait() {
     let wait = ms(300);
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let both_hold = Arc::new(Barrier::new(2));
-    let take = |first: &'static str, second: &'static str| {
+    let acquire_both = |first: &'static str, second: &'static str| {
         let (locks, both_hold) = (locks.clone(), Arc::clone(&both_hold));
         tokio::spawn(async move {
             let _first = locks.lock(first).ttl(LONG).acquire().await?;
@@ -383,28 +402,38 @@ async fn f44_locks_in_both_orders_end_with_the_wait() {
             Ok(())
         })
     };
-    let (forth, back) = (take("a", "b"), take("b", "a"));
-    let outcomes: [Result<(), LockError>; 2] = [forth.await.unwrap(), back.await.unwrap()];
+    let (forward, backward) = (acquire_both("a", "b"), acquire_both("b", "a"));
+    let outcomes: [Result<(), LockError>; 2] = [forward.await.unwrap(), backward.await.unwrap()];
     let errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     assert!(!errors.is_empty(), "there was no deadlock");
     for error in errors {
         assert!(matches!(error, LockError::Timeout { .. }), "{error}");
-        assert!(error.holder().expect("it was seen").is_this_process());
+        assert!(
+            error
+                .holder()
+                .expect("the error names the holder")
+                .is_this_process()
+        );
     }
     assert_nothing_left(&server, &locks).await;
 
     let held = locks.lock(NAME).acquire().await.unwrap();
     let outcome = in_time(wait, locks.lock(NAME).wait(wait).acquire()).await;
     let error = outcome.unwrap_err();
-    assert!(error.holder().expect("it was seen").is_this_process());
+    assert!(
+        error
+            .holder()
+            .expect("the error names the holder")
+            .is_this_process()
+    );
     held.release().await.unwrap();
     assert_nothing_left(&server, &locks).await;
 }
 
-/// Parent and child go on from the same memory, so that a generator in it would draw the same, and
-/// a lock that another thread held at the fork is never given back in the child.
+/// Parent and child continue from the same memory: a generator in memory would give both the same
+/// owner ids. In the child, a mutex that another thread held at the fork is never unlocked.
 #[test]
-fn f45_after_a_fork_nonces_differ_and_the_manager_refuses() {
+fn f45_after_a_fork_owner_ids_differ_and_calls_return_forked() {
     const HELD: usize = 300;
     const CHILDREN: usize = 24;
     const EACH: usize = 4;
@@ -418,38 +447,38 @@ fn f45_after_a_fork_nonces_differ_and_the_manager_refuses() {
         .arg(CHILDREN.to_string())
         .arg(EACH.to_string())
         .spawn();
-    let said = |what: &str| {
+    let values_of = |what: &str| {
         let records = process.records().into_iter();
-        let said: Vec<_> = records.filter_map(|r| r.get(what).cloned()).collect();
-        said
+        let values: Vec<_> = records.filter_map(|r| r.get(what).cloned()).collect();
+        values
     };
-    eventually(SOON, || said("took").len() == 1 + CHILDREN);
-    let forked = said("forked");
+    eventually(SOON, || values_of("acquired").len() == 1 + CHILDREN);
+    let forked = values_of("forked");
     assert_eq!(forked.len(), CHILDREN);
-    for answers in &forked {
-        let answers = answers.as_array().unwrap();
-        assert_eq!(answers.len(), 6);
-        assert!(answers.iter().all(|a| a == "Err(Forked)"), "{answers:?}");
+    for outcomes in &forked {
+        let outcomes = outcomes.as_array().unwrap();
+        assert_eq!(outcomes.len(), 6);
+        assert!(outcomes.iter().all(|o| o == "Err(Forked)"), "{outcomes:?}");
     }
 
     let values: Vec<String> = keys(&server)
         .iter()
         .map(|key| server.cli(&["GET", key]).text().to_owned())
         .collect();
-    // The children's guards went, and the locks are their parent's.
+    // The children dropped their copies of the guards, and the parent still holds the locks.
     assert_eq!(values.len(), HELD + EACH * (1 + CHILDREN));
-    let nonces: BTreeSet<&str> = values
+    let owner_ids: BTreeSet<&str> = values
         .iter()
         .map(|value| value.strip_prefix("lk1:").unwrap())
         .map(|value| value.split(' ').next().unwrap())
         .collect();
-    assert_eq!(nonces.len(), values.len(), "a nonce was drawn twice");
-    for nonce in nonces {
-        let groups: Vec<_> = nonce.split('-').collect();
-        assert_eq!(nonce.len(), 36);
+    assert_eq!(owner_ids.len(), values.len(), "two locks have one owner id");
+    for owner_id in owner_ids {
+        let groups: Vec<_> = owner_id.split('-').collect();
+        assert_eq!(owner_id.len(), 36);
         // Version 4, and the variant of RFC 9562: all other bits are random.
-        assert!(groups[2].starts_with('4'), "{nonce}");
-        assert!(groups[3].starts_with(['8', '9', 'a', 'b']), "{nonce}");
+        assert!(groups[2].starts_with('4'), "{owner_id}");
+        assert!(groups[3].starts_with(['8', '9', 'a', 'b']), "{owner_id}");
     }
     process.close_stdin();
     assert!(process.wait(SOON).success());

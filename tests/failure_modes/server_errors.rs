@@ -1,4 +1,5 @@
-//! Errors of the server: each is named, none is a busy lock, and those that pass are waited out.
+//! Errors of the server. Each has a kind of its own, none counts as contended, and waiters retry
+//! after those that are temporary.
 
 use std::fs;
 use std::time::Duration;
@@ -15,12 +16,13 @@ use tests::{
 
 const TIMEOUT: Duration = ms(300);
 
-/// A waiter that is not done while the server refuses.
-async fn waits_out(
+/// Checks that a waiter retries while the server refuses commands, and gets the lock after
+/// `repair`.
+async fn assert_waiter_retries(
     server: &RedisServer,
     locks: &LockManager,
     kind: BackendErrorKind,
-    mend: impl FnOnce(),
+    repair: impl FnOnce(),
 ) {
     let outcome = in_time(AT_ONCE, locks.lock(NAME).try_acquire()).await;
     assert_eq!(backend_error_kind(outcome), kind);
@@ -30,13 +32,13 @@ async fn waits_out(
     let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
-    mend();
+    repair();
     granted(SOON, waiting).await.release().await.unwrap();
     assert_nothing_left(server, locks).await;
 }
 
 #[tokio::test]
-async fn f11_a_loading_server_is_waited_for() {
+async fn f11_waiter_retries_while_the_server_loads() {
     let full = RedisServer::options()
         .args(["--rdbcompression", "no"])
         .start();
@@ -45,7 +47,8 @@ async fn f11_a_loading_server_is_waited_for() {
         full.cli(&["SET", &format!("{number}:f"), &value]);
     }
     full.cli(&["SAVE"]);
-    // So many microseconds for each key, and clients are looked after once in so many bytes.
+    // The server sleeps this many microseconds for each key while it loads. It serves clients once
+    // per interval of bytes.
     let server = RedisServer::options()
         .args(["--key-load-delay", "20000"])
         .args(["--loading-process-events-interval-bytes", "1024"])
@@ -54,53 +57,54 @@ async fn f11_a_loading_server_is_waited_for() {
     let dump = |server: &RedisServer| server.directory().join("dump.rdb");
     fs::copy(dump(&full), dump(&server)).unwrap();
     server.restart_loading();
-    waits_out(&server, &locks, BackendErrorKind::Loading, || ()).await;
+    assert_waiter_retries(&server, &locks, BackendErrorKind::Loading, || ()).await;
 }
 
-/// It ends when its owner ends it: the script may be the only copy of a long job.
+/// The library leaves the script to the operator: it may be the only run of a long job.
 #[tokio::test]
-async fn f12_a_busy_server_is_waited_for_and_its_script_left_alone() {
+async fn f12_waiter_retries_and_never_kills_the_busy_script() {
     let server = RedisServer::start();
     let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
     server.cli(&["CONFIG", "SET", "busy-reply-threshold", "20"]);
     let mut endless = server.connect().unwrap();
     endless.send(&["EVAL", "while true do end", "0"]).unwrap();
     eventually_async(SOON, async || {
-        let answer = server.cli(&["PING"]);
-        answer.error().is_some_and(|said| said.starts_with("BUSY"))
+        let reply = server.cli(&["PING"]);
+        reply.error().is_some_and(|text| text.starts_with("BUSY"))
     })
     .await;
-    waits_out(&server, &locks, BackendErrorKind::ScriptBusy, || {
+    assert_waiter_retries(&server, &locks, BackendErrorKind::ScriptBusy, || {
         let killed = server.cli(&["SCRIPT", "KILL"]);
-        assert_eq!(killed.text(), "OK", "it was ended before");
+        assert_eq!(killed.text(), "OK", "the script ended before");
     })
     .await;
 }
 
 #[tokio::test]
-async fn f13_forgotten_scripts_are_told_again() {
+async fn f13_flushed_scripts_are_sent_again() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    let forget = || assert_eq!(server.cli(&["SCRIPT", "FLUSH"]).text(), "OK");
+    let flush_scripts = || assert_eq!(server.cli(&["SCRIPT", "FLUSH"]).text(), "OK");
     for _ in 0..5 {
-        forget();
+        flush_scripts();
         let held = locks.lock(NAME).acquire().await.unwrap();
-        forget();
+        flush_scripts();
         held.renew().await.unwrap();
-        forget();
+        flush_scripts();
         let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
-        forget();
+        flush_scripts();
         held.release().await.unwrap();
         let held = granted(AT_ONCE, waiting).await;
-        forget();
+        flush_scripts();
         drop(held);
         assert_nothing_left(&server, &locks).await;
     }
 }
 
-/// No new connection gets in; the open ones work on, and after the fault new ones work.
+/// The server accepts no new connection. Open connections keep working, and new ones work after the
+/// fault.
 #[tokio::test]
-async fn f14_without_memory_locks_are_kept_released_and_handed_over() {
+async fn f14_held_locks_are_renewed_and_handed_over_without_memory() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let ttl = ms(800);
@@ -121,9 +125,9 @@ async fn f14_without_memory_locks_are_kept_released_and_handed_over() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// It refuses every write, also those of whoever holds a lock.
+/// The server refuses every write, the holder's too.
 #[tokio::test]
-async fn f15_a_server_that_cannot_save_costs_the_lease_and_says_so() {
+async fn f15_server_that_cannot_save_ends_leases_with_a_typed_error() {
     let server = RedisServer::start();
     let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
     let held = locks.lock(NAME).ttl(ms(900)).acquire().await.unwrap();
@@ -148,7 +152,7 @@ async fn f15_a_server_that_cannot_save_costs_the_lease_and_says_so() {
         backend_error_kind(in_time(TIMEOUT, held.release()).await),
         BackendErrorKind::Misconfigured
     );
-    waits_out(&server, &locks, BackendErrorKind::Misconfigured, || {
+    assert_waiter_retries(&server, &locks, BackendErrorKind::Misconfigured, || {
         fs::remove_dir(&dump).unwrap();
         server.cli(&["BGSAVE"]);
     })
@@ -156,25 +160,25 @@ async fn f15_a_server_that_cannot_save_costs_the_lease_and_says_so() {
 }
 
 #[tokio::test]
-async fn f16_too_few_replicas_grant_nothing() {
+async fn f16_acquire_with_too_few_replicas_grants_nothing() {
     let server = RedisServer::start();
     let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
     let set = |replicas: &str| {
-        let answer = server.cli(&["CONFIG", "SET", "min-replicas-to-write", replicas]);
-        assert_eq!(answer.text(), "OK");
+        let reply = server.cli(&["CONFIG", "SET", "min-replicas-to-write", replicas]);
+        assert_eq!(reply.text(), "OK");
     };
     set("1");
-    waits_out(&server, &locks, BackendErrorKind::NoReplicas, || {
+    assert_waiter_retries(&server, &locks, BackendErrorKind::NoReplicas, || {
         assert_eq!(keys(&server), Vec::<String>::new());
         set("0");
     })
     .await;
 }
 
-/// A primary that became a replica: its locks are no locks any more, and it is left alone until
-/// it is a primary again.
+/// A primary becomes a replica: its locks are lost. Waiters get no lock from it until it is a
+/// primary again.
 #[tokio::test]
-async fn f17_a_demoted_primary_is_not_a_lock_server() {
+async fn f17_demoted_primary_grants_nothing() {
     let server = RedisServer::start();
     let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
     let held = locks.lock(NAME).ttl(ms(900)).acquire().await.unwrap();
@@ -186,7 +190,7 @@ async fn f17_a_demoted_primary_is_not_a_lock_server() {
     );
     lost_in_time(&held).await;
     drop(held);
-    waits_out(&server, &locks, BackendErrorKind::NotPrimary, || {
+    assert_waiter_retries(&server, &locks, BackendErrorKind::NotPrimary, || {
         server.cli(&["REPLICAOF", "NO", "ONE"]);
     })
     .await;
@@ -194,9 +198,9 @@ async fn f17_a_demoted_primary_is_not_a_lock_server() {
     assert!(fencing_token(&held) > before);
 }
 
-/// Plain SET is allowed, so that a library which does not look would believe that all is well.
+/// Plain `SET` is allowed, so a library that does not check for scripts would find no fault.
 #[tokio::test]
-async fn f18_missing_rights_are_told_and_waiters_without_channels_ask() {
+async fn f18_missing_rights_are_reported_and_waiters_without_channels_poll() {
     let server = RedisServer::start();
     let user = |name: &str, rights: &[&str]| {
         let mut command = vec!["ACL", "SETUSER", name, "on", ">pass", "~*"];
@@ -213,18 +217,18 @@ async fn f18_missing_rights_are_told_and_waiters_without_channels_ask() {
     }
     assert_nothing_left(&server, &locks).await;
 
-    let asks = connect_to(&user("unheard", &["resetchannels", "+@all"])).await;
-    let held = asks.lock(NAME).acquire().await.unwrap();
-    let waiting = start_waiter(&server, asks.lock(NAME).wait(SOON), 1).await;
+    let polling = connect_to(&user("channelless", &["resetchannels", "+@all"])).await;
+    let held = polling.lock(NAME).acquire().await.unwrap();
+    let waiting = start_waiter(&server, polling.lock(NAME).wait(SOON), 1).await;
     held.release().await.unwrap();
-    // It asks every half second.
+    // The waiter polls every half second.
     granted(AT_ONCE * 2, waiting).await.release().await.unwrap();
-    assert_nothing_left(&server, &asks).await;
+    assert_nothing_left(&server, &polling).await;
 }
 
-/// Whatever it is, the library does not change it.
+/// The library does not change the key, whatever its value is.
 #[tokio::test]
-async fn f19_a_foreign_key_is_named_and_never_deleted() {
+async fn f19_foreign_key_is_reported_and_never_deleted() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let writes: [&[&str]; 4] = [
@@ -234,7 +238,7 @@ async fn f19_a_foreign_key_is_named_and_never_deleted() {
         &["SET", KEY, "lk1:settings"],
     ];
     for write in writes {
-        // Taken first, and then overwritten while it is held.
+        // The lock is acquired first, and its key is overwritten while it is held.
         let held = locks.lock(NAME).acquire().await.unwrap();
         server.cli(&["DEL", KEY]);
         assert_eq!(server.cli(write).error(), None);
@@ -254,9 +258,9 @@ async fn f19_a_foreign_key_is_named_and_never_deleted() {
     }
 }
 
-/// A script that fails in the middle is not rolled back, so the counter comes before the key.
+/// Redis does not roll back a script that fails, so the counter is written before the key.
 #[tokio::test]
-async fn f20_a_script_that_fails_leaves_no_lock() {
+async fn f20_failed_script_leaves_no_lock() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     for broken in [["RPUSH", COUNTER, "x"], ["SET", COUNTER, "x"]] {
@@ -274,9 +278,9 @@ async fn f20_a_script_that_fails_leaves_no_lock() {
     held.release().await.unwrap();
 }
 
-/// All answers stand still for longer than a lease.
+/// The server sends no reply for longer than a lease.
 #[tokio::test]
-async fn f21_a_pause_of_the_server_grants_nothing_that_is_over() {
+async fn f21_grant_that_expired_in_a_server_pause_is_not_used() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let ttl = ms(200);
@@ -285,20 +289,20 @@ async fn f21_a_pause_of_the_server_grants_nothing_that_is_over() {
     let request = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
     let waiting = tokio::spawn(request.wait(SOON).acquire());
     lost_in_time(&held).await;
-    // Carried out when the pause is over, it is a grant by the server's count, and none by that
-    // of whoever asked.
+    // The server executes the command after the pause and grants the lock. By then the lease is
+    // over for the client.
     let outcome = locks.lock("other").ttl(ttl).try_acquire().await;
     assert_eq!(backend_error_kind(outcome), BackendErrorKind::TimedOut);
     let next = granted(SOON, waiting).await;
-    let theirs = time_to_expiry(&server, KEY);
-    assert!(next.remaining() <= theirs);
+    let at_server = time_to_expiry(&server, KEY);
+    assert!(next.remaining() <= at_server);
     next.release().await.unwrap();
     drop(held);
     assert_nothing_left(&server, &locks).await;
 }
 
-/// A node of a cluster refuses scripts over keys of two slots. Whether it takes ours is seen from
-/// the commands that another server gets, since clusters are not supported yet.
+/// A cluster node refuses scripts with keys in two slots. Clusters are not supported yet, so the
+/// test checks the slots of the commands that another server gets.
 #[tokio::test]
 async fn f22_all_keys_of_a_lock_are_in_one_slot() {
     let server = RedisServer::start();
@@ -332,5 +336,9 @@ async fn f22_all_keys_of_a_lock_are_in_one_slot() {
         }
         assert!(seen >= 16, "{seen} keys in four commands");
     }
-    assert_ne!(slot(QUEUE), slot("lock:job:q"), "a companion without a tag");
+    assert_ne!(
+        slot(QUEUE),
+        slot("lock:job:q"),
+        "without a hash tag the queue is in another slot"
+    );
 }

@@ -1,5 +1,5 @@
-//! The server loses what it knew. Exclusion is not guaranteed then; the report of the loss is, and
-//! that tokens go on growing.
+//! The server loses data. Exclusion is not guaranteed then. The report of the loss and growing
+//! tokens are.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -12,8 +12,9 @@ use tests::{Trace, assert_nothing_left, connect, fencing_token, lost_in_time};
 
 use super::grants;
 
-/// The next grant, which stands above the last, and whose holder is not disturbed by the former.
-async fn next_above(last: u64, former: LockGuard, locks: &LockManager) {
+/// Checks that the next grant has a greater token than the last, and that the former holder does
+/// not disturb the next one.
+async fn assert_next_token_is_greater(last: u64, former: LockGuard, locks: &LockManager) {
     let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
     assert!(
         fencing_token(&next) > last,
@@ -24,29 +25,31 @@ async fn next_above(last: u64, former: LockGuard, locks: &LockManager) {
         former.release().await,
         Err(LockError::Lost { .. })
     ));
-    next.renew().await.expect("the former took it away");
+    next.renew()
+        .await
+        .expect("the former holder ended the lease");
     next.release().await.unwrap();
 }
 
 #[tokio::test]
-async fn f23_a_restart_without_persistence_is_told() {
+async fn f23_restart_without_persistence_reports_the_loss() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(ms(900)).acquire().await.unwrap();
     server.restart();
     assert!(!exists(&server, KEY));
     lost_in_time(&held).await;
-    next_above(fencing_token(&held), held, &locks).await;
+    assert_next_token_is_greater(fencing_token(&held), held, &locks).await;
     assert_nothing_left(&server, &locks).await;
 }
 
-/// The lock that was released is back and the counter is that of then.
+/// The released lock is back, and the counter has its old value.
 #[tokio::test]
-async fn f24_an_old_snapshot_costs_a_ttl_and_no_token() {
+async fn f24_old_snapshot_costs_one_ttl_and_tokens_grow() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let ttl = ms(2_500);
-    let asked = Instant::now();
+    let started = Instant::now();
     let request = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
     let held = request.acquire().await.unwrap();
     server.cli(&["SAVE"]);
@@ -58,11 +61,14 @@ async fn f24_an_old_snapshot_costs_a_ttl_and_no_token() {
         held.release().await.unwrap();
     }
     server.restart();
-    assert!(exists(&server, KEY), "the released lock is not back");
+    assert!(exists(&server, KEY), "the snapshot has no released lock");
     let counter = server.cli(&["GET", COUNTER]).integer();
-    assert!(counter.unsigned_abs() < last, "the counter is not back");
+    assert!(
+        counter.unsigned_abs() < last,
+        "the counter is not the old one"
+    );
     let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
-    let took = asked.elapsed();
+    let took = started.elapsed();
     assert!(took <= ttl + NOTICE, "{took:?}");
     assert!(
         fencing_token(&held) > last,
@@ -73,9 +79,9 @@ async fn f24_an_old_snapshot_costs_a_ttl_and_no_token() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// A crash that cost the end of the file, which a kill alone does not.
+/// A crash that loses the end of the file. A kill alone does not lose it.
 #[tokio::test]
-async fn f25_a_truncated_append_only_file_is_told_and_costs_no_token() {
+async fn f25_truncated_append_only_file_reports_the_loss_and_tokens_grow() {
     let server = RedisServer::options()
         .args(["--appendonly", "yes"])
         .args(["--appendfsync", "always"])
@@ -85,7 +91,7 @@ async fn f25_a_truncated_append_only_file_is_told_and_costs_no_token() {
         let held = locks.lock(NAME).acquire().await.unwrap();
         held.release().await.unwrap();
     }
-    // Not renewed, so that the grant is the last that was written.
+    // No renewal, so that the grant is the last write in the file.
     let request = locks.lock(NAME).ttl(ms(30_000)).renew(Renew::Never);
     let held = request.acquire().await.unwrap();
     let last = fencing_token(&held);
@@ -94,15 +100,19 @@ async fn f25_a_truncated_append_only_file_is_told_and_costs_no_token() {
     let length = file.metadata().unwrap().len();
     file.set_len(length - 8).unwrap();
     server.restart();
-    assert!(!exists(&server, KEY), "the grant was not cut off");
+    assert!(!exists(&server, KEY), "the grant is still in the file");
     let counter = server.cli(&["GET", COUNTER]).integer();
-    assert_eq!(counter.unsigned_abs(), last - 1, "the counter is not back");
-    // The first may still find the connection of before.
+    assert_eq!(
+        counter.unsigned_abs(),
+        last - 1,
+        "the counter is not the old one"
+    );
+    // The first renewal may still use the connection to the old process.
     while let Err(LockError::Backend(error)) = held.renew().await {
         assert_eq!(error.kind(), BackendErrorKind::Unreachable);
     }
     assert!(held.is_lost());
-    next_above(last, held, &locks).await;
+    assert_next_token_is_greater(last, held, &locks).await;
     assert_nothing_left(&server, &locks).await;
 }
 
@@ -114,10 +124,10 @@ fn append_only_file(server: &RedisServer) -> File {
     File::options().write(true).open(path).unwrap()
 }
 
-/// Connecting to a server that deletes keys to free memory logs a warning; the loss of a deleted
-/// lock is reported to its holder.
+/// `connect` logs a warning for a server that evicts keys. The holder of an evicted lock learns of
+/// the loss.
 #[tokio::test]
-async fn f28_eviction_is_warned_of_and_told() {
+async fn f28_eviction_logs_a_warning_and_reports_the_loss() {
     let server = RedisServer::start();
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
     server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
@@ -126,19 +136,19 @@ async fn f28_eviction_is_warned_of_and_told() {
     trace.assert_says("may evict locks");
     let held = locks.lock(NAME).ttl(ms(900)).acquire().await.unwrap();
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    // Each command makes room before it is carried out.
+    // The server evicts keys before it executes a command.
     eventually_async(SOON, async || !exists(&server, KEY)).await;
     lost_in_time(&held).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-    next_above(fencing_token(&held), held, &locks).await;
+    assert_next_token_is_greater(fencing_token(&held), held, &locks).await;
     assert_nothing_left(&server, &locks).await;
 }
 
-/// A renewal that finds nothing tells so, and makes nothing.
+/// A renewal that finds no key reports the loss, and creates no key.
 #[tokio::test]
-async fn f29_a_lock_that_an_operator_took_away_is_told_and_not_made_again() {
-    let taken_away: [&[&str]; 3] = [&["DEL", KEY], &["FLUSHALL"], &["SWAPDB", "0", "1"]];
-    for command in taken_away {
+async fn f29_deleted_lock_is_reported_and_not_created_again() {
+    let deletions: [&[&str]; 3] = [&["DEL", KEY], &["FLUSHALL"], &["SWAPDB", "0", "1"]];
+    for command in deletions {
         let server = RedisServer::start();
         let locks = connect(&server).await;
         let held = locks.lock(NAME).ttl(ms(600)).acquire().await.unwrap();
@@ -147,7 +157,7 @@ async fn f29_a_lock_that_an_operator_took_away_is_told_and_not_made_again() {
         lost_in_time(&held).await;
         assert!(!exists(&server, KEY), "{command:?}");
         assert_eq!(grants(&monitor.stop()), 0);
-        next_above(fencing_token(&held), held, &locks).await;
+        assert_next_token_is_greater(fencing_token(&held), held, &locks).await;
         assert_nothing_left(&server, &locks).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Time: of the network, of the server's clock, and of machines and processes that stand still.
+//! Time: delays of the network, jumps of the server's clock, and suspended machines and processes.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,32 +16,33 @@ use tests::{
 
 use super::holder;
 
-/// A reply is old when it comes; neither a grant nor a renewal nor a push is counted from then.
+/// A reply arrives late. The lease of a grant, a renewal or a notification does not count from its
+/// arrival.
 #[tokio::test]
-async fn f30_a_lease_counts_from_its_command_and_not_from_its_reply() {
+async fn f30_lease_counts_from_the_send_time_of_its_command() {
     let late = ms(300);
     let ttl = ms(2_000);
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_to(&proxy.url()).await;
     let request = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
-    // Both clients have their connections before the replies are slow.
+    // Both clients have their connections before the replies are delayed.
     let held = request.clone().acquire().await.unwrap();
     let waiting = start_waiter(&server, request.clone().wait(SOON), 1).await;
     proxy.delay(Direction::ToClient, late);
     held.renew().await.unwrap();
-    let theirs = time_to_expiry(&server, KEY);
-    assert!(held.remaining() <= theirs.min(ttl - late));
+    let at_server = time_to_expiry(&server, KEY);
+    assert!(held.remaining() <= at_server.min(ttl - late));
     held.release().await.unwrap();
 
     let held = granted(SOON, waiting).await;
-    let theirs = time_to_expiry(&server, KEY);
-    assert!(held.remaining() <= theirs.min(ttl - late));
+    let at_server = time_to_expiry(&server, KEY);
+    assert!(held.remaining() <= at_server.min(ttl - late));
     held.release().await.unwrap();
 
     let held = request.acquire().await.unwrap();
-    let theirs = time_to_expiry(&server, KEY);
-    assert!(held.remaining() <= theirs.min(ttl - late));
+    let at_server = time_to_expiry(&server, KEY);
+    assert!(held.remaining() <= at_server.min(ttl - late));
     held.release().await.unwrap();
     proxy.forward();
     assert_nothing_left(&server, &locks).await;
@@ -54,18 +55,18 @@ fn running_clock() -> FrozenClock {
     clock
 }
 
-/// Forward it gives a held lock away, which only the token can mend; backward it keeps one that is
-/// over, and each waiter gets its answer in time.
+/// A jump forward ends the lease of a held lock, and only the token protects the resource. A jump
+/// backward keeps a lock that is over for its holder, and waits still end in time.
 #[tokio::test]
-async fn f31_a_jump_of_the_server_s_clock_is_told_and_fenced() {
+async fn f31_server_clock_jump_reports_the_loss_and_tokens_grow() {
     const SECOND: i64 = 1_000_000;
     let clock = running_clock();
     let server = RedisServer::options().clock(&clock).start();
-    let (ours, theirs) = (connect(&server).await, connect(&server).await);
-    let held = ours.lock(NAME).ttl(ms(3_000)).acquire().await.unwrap();
+    let (first, second) = (connect(&server).await, connect(&server).await);
+    let held = first.lock(NAME).ttl(ms(3_000)).acquire().await.unwrap();
     clock.run_ahead_by(20 * SECOND);
-    let other = theirs.lock(NAME).try_acquire().await.unwrap();
-    let other = other.expect("the server has let the lock go");
+    let other = second.lock(NAME).try_acquire().await.unwrap();
+    let other = other.expect("the lease ended at the server");
     assert!(fencing_token(&other) > fencing_token(&held));
     lost_in_time(&held).await;
     assert!(!other.is_lost());
@@ -73,29 +74,29 @@ async fn f31_a_jump_of_the_server_s_clock_is_told_and_fenced() {
     other.release().await.unwrap();
     drop(held);
 
-    let request = ours.lock(NAME).ttl(ms(400)).renew(Renew::Never);
+    let request = first.lock(NAME).ttl(ms(400)).renew(Renew::Never);
     let held = request.acquire().await.unwrap();
     assert!(fencing_token(&held) > last);
     clock.run_ahead_by(-120 * SECOND);
     lost_in_time(&held).await;
     assert!(
         time_to_expiry(&server, KEY) > LONG,
-        "it is over there as well"
+        "the lease is over at the server too"
     );
     let wait = ms(300);
-    let outcome = in_time(wait, theirs.lock(NAME).wait(wait).acquire()).await;
+    let outcome = in_time(wait, second.lock(NAME).wait(wait).acquire()).await;
     assert!(matches!(outcome, Err(LockError::Timeout { .. })));
-    // Whoever had it can still give it back.
+    // The holder can still release the lock.
     let last = fencing_token(&held);
     drop(held);
-    let next = theirs.lock(NAME).wait(AT_ONCE).acquire().await.unwrap();
+    let next = second.lock(NAME).wait(AT_ONCE).acquire().await.unwrap();
     assert!(
         fencing_token(&next) > last,
         "{} after {last}",
         fencing_token(&next)
     );
     next.release().await.unwrap();
-    assert_nothing_left(&server, &ours).await;
+    assert_nothing_left(&server, &first).await;
 }
 
 fn token_of(process: &Process) -> u64 {
@@ -103,77 +104,88 @@ fn token_of(process: &Process) -> u64 {
     held["held"].as_u64().unwrap()
 }
 
-/// What it believes now, as its next answer.
-fn ask(process: &Process) -> bool {
-    let answers = |process: &Process| {
-        let is_answer = |record: &Value| record.get("lost").is_some();
-        process.records().into_iter().filter(is_answer).count()
+/// Asks the process whether its lock is lost.
+fn is_lost(process: &Process) -> bool {
+    let replies = |process: &Process| {
+        let is_reply = |record: &Value| record.get("lost").is_some();
+        process.records().into_iter().filter(is_reply).count()
     };
-    let before = answers(process);
+    let before = replies(process);
     process.send_line("?");
     let mut seen = 0;
-    let answer = process.record(SOON, |record| {
+    let reply = process.record(SOON, |record| {
         seen += usize::from(record.get("lost").is_some());
         seen > before
     });
-    answer["lost"].as_bool().unwrap()
+    reply["lost"].as_bool().unwrap()
 }
 
-fn is_told(process: &Process) -> bool {
+fn is_notified(process: &Process) -> bool {
     process
         .records()
         .iter()
         .any(|r| r.get("notified").is_some())
 }
 
-/// The server's time went on while the machine was suspended, and `Instant` did not. No reply can
-/// tell of it here: only the process's own clock.
+/// The server's time continued while the machine was suspended, and `Instant` did not. No reply
+/// reaches the process, so it has only its own clock.
 #[test]
-fn f32_a_suspended_machine_wakes_up_without_the_lock() {
+fn f32_suspended_machine_wakes_up_without_the_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let machine = SuspendedMachine::new();
     let process = machine.run(holder(&proxy.url(), LONG, Duration::ZERO));
     let process = process.spawn();
     token_of(&process);
-    assert!(!ask(&process));
+    assert!(!is_lost(&process));
     proxy.black_hole();
     machine.suspend_for(30);
-    assert!(!ask(&process) && !is_told(&process), "half of the ttl");
+    assert!(
+        !is_lost(&process) && !is_notified(&process),
+        "the ttl is only half over"
+    );
     let woken = Instant::now();
     machine.suspend_for(90);
-    assert!(ask(&process), "it believes in a lease that is over");
+    assert!(
+        is_lost(&process),
+        "the process reports a held lock after its lease"
+    );
     process.record(SOON, |record| record.get("notified").is_some());
     let took = woken.elapsed();
     assert!(took <= NOTICE * 2, "{took:?}");
 }
 
-/// The first thing that a process which stood still learns when it looks. What it writes without
-/// looking is for the resource to refuse, which has seen a higher token.
+/// The first check after the pause reports the loss. Only the resource can refuse a write without a
+/// check, because it has seen a greater token.
 #[tokio::test]
-async fn f33_a_paused_process_finds_its_lock_lost_when_it_looks() {
+async fn f33_paused_process_finds_its_lock_lost_at_the_first_check() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let process = holder(&server.url(), ms(500), Duration::ZERO).spawn();
     let stale = token_of(&process);
-    assert!(!ask(&process));
+    assert!(!is_lost(&process));
     process.stop();
     let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
     process.cont();
-    assert!(ask(&process), "it believes in a lease that is over");
+    assert!(
+        is_lost(&process),
+        "the process reports a held lock after its lease"
+    );
     process.record(SOON, |record| record.get("notified").is_some());
     assert!(
         fencing_token(&next) > stale,
-        "a resource could not tell them apart"
+        "the resource cannot refuse the stale token"
     );
-    next.renew().await.expect("the paused one took it back");
+    next.renew()
+        .await
+        .expect("the paused holder disturbed the next one");
     next.release().await.unwrap();
     assert_nothing_left(&server, &locks).await;
 }
 
-/// Redis takes zero for "delete" and numbers for lifetimes that it cannot mean.
+/// Redis reads zero as "delete", and accepts lifetimes that overflow.
 #[tokio::test]
-async fn f35_no_ttl_is_sent_that_the_server_would_misread() {
+async fn f35_ttl_that_the_server_would_misread_is_never_sent() {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     let server = RedisServer::start();
     let locks = connect(&server).await;
@@ -196,29 +208,26 @@ async fn f35_no_ttl_is_sent_that_the_server_would_misread() {
     assert!(time_to_expiry(&server, KEY) > DAY - LONG);
     held.release().await.unwrap();
     let monitor = server.monitor();
-    // A part of a millisecond is one more and not one less; and the last renewals before the end
-    // of the longest hold have next to nothing left to ask for.
+    // Parts of a millisecond round up. The last renewals before the end of `max_hold` extend the
+    // lease by next to nothing.
     let request = locks.lock(NAME).ttl(Duration::from_nanos(100_000_001));
     let request = request.renew(Renew::Every(ms(10)));
     let held = request.max_hold(ms(300)).acquire().await.unwrap();
     lost_in_time(&held).await;
     eventually_async(AT_ONCE, async || !exists(&server, KEY)).await;
     let recording = monitor.stop();
-    let mut lives = Vec::new();
+    let mut ttls = Vec::new();
     for command in recording.all().iter().filter(|c| c.is_from_script()) {
         match command.name().as_str() {
-            "SET" if command.words[1] == KEY => lives.push(command.words[4].clone()),
-            "PEXPIRE" => lives.push(command.words[2].clone()),
+            "SET" if command.words[1] == KEY => ttls.push(command.words[4].clone()),
+            "PEXPIRE" => ttls.push(command.words[2].clone()),
             _ => {}
         }
     }
-    let lives: Vec<i64> = lives.iter().map(|life| life.parse().unwrap()).collect();
-    assert_eq!(lives[0], 101);
-    assert!(lives.len() > 3, "{lives:?}");
-    assert!(
-        lives.iter().all(|life| (1..=101).contains(life)),
-        "{lives:?}"
-    );
+    let ttls: Vec<i64> = ttls.iter().map(|ttl| ttl.parse().unwrap()).collect();
+    assert_eq!(ttls[0], 101);
+    assert!(ttls.len() > 3, "{ttls:?}");
+    assert!(ttls.iter().all(|ttl| (1..=101).contains(ttl)), "{ttls:?}");
     drop(held);
     assert_nothing_left(&server, &locks).await;
 }

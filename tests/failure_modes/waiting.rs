@@ -1,4 +1,4 @@
-//! Waiting, tokens and keys.
+//! Waiting, tokens and names.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,19 +13,23 @@ use tests::{
 
 use super::holder;
 
-/// The latest that the first in the queue looks by itself.
+/// The longest interval between polls of the first waiter in the queue.
 const CAP: Duration = Duration::from_secs(1);
 
-/// The push goes into a connection that swallows it.
+/// The notification is lost in its connection.
 #[tokio::test]
-async fn f46_a_lost_push_costs_one_look() {
+async fn f46_lost_notification_costs_one_poll() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let (ours, theirs) = (connect(&server).await, connect_to(&proxy.url()).await);
-    let held = ours.lock(NAME).acquire().await.unwrap();
+    let (first, second) = (connect(&server).await, connect_to(&proxy.url()).await);
+    let held = first.lock(NAME).acquire().await.unwrap();
     let before = proxy.accepted();
-    let waiting = start_waiter(&server, theirs.lock(NAME).wait(SOON), 1).await;
-    assert_eq!(proxy.accepted(), before + 1, "the push connection");
+    let waiting = start_waiter(&server, second.lock(NAME).wait(SOON), 1).await;
+    assert_eq!(
+        proxy.accepted(),
+        before + 1,
+        "the connection of the subscriber"
+    );
     proxy.mute(before, Direction::ToClient);
     let released = Instant::now();
     held.release().await.unwrap();
@@ -34,106 +38,106 @@ async fn f46_a_lost_push_costs_one_look() {
     assert!(!next.is_lost(), "{took:?}");
     next.release().await.unwrap();
 
-    // Released between the first look and the place in the queue: there is nothing in between.
+    // A release between the first attempt and the queue entry is not missed.
     for _ in 0..30 {
-        let held = ours.lock(NAME).acquire().await.unwrap();
-        let waiting = tokio::spawn(ours.lock(NAME).wait(SOON).acquire());
+        let held = first.lock(NAME).acquire().await.unwrap();
+        let waiting = tokio::spawn(first.lock(NAME).wait(SOON).acquire());
         tokio::task::yield_now().await;
         held.release().await.unwrap();
         granted(AT_ONCE, waiting).await.release().await.unwrap();
     }
-    assert_nothing_left(&server, &theirs).await;
+    assert_nothing_left(&server, &second).await;
 }
 
-/// The server hangs up on a subscriber that does not keep up.
+/// The server closes the connection of a subscriber that reads too slowly.
 #[tokio::test]
-async fn f48_a_subscriber_that_was_hung_up_on_comes_back_and_looks() {
+async fn f48_disconnected_subscriber_returns_and_its_waiters_poll() {
     let server = RedisServer::start();
-    let (ours, theirs) = (connect(&server).await, connect(&server).await);
-    let held = ours.lock(NAME).acquire().await.unwrap();
-    let waiting = start_waiter(&server, theirs.lock(NAME).wait(SOON), 1).await;
+    let (first, second) = (connect(&server).await, connect(&server).await);
+    let held = first.lock(NAME).acquire().await.unwrap();
+    let waiting = start_waiter(&server, second.lock(NAME).wait(SOON), 1).await;
     let channels = || server.cli(&["PUBSUB", "CHANNELS"]);
     let channel = channels().array()[0].text().to_owned();
     let limit = "client-output-buffer-limit";
     server.cli(&["CONFIG", "SET", limit, "pubsub 1000 0 0"]);
     server.cli(&["PUBLISH", &channel, &"x".repeat(64 * 1024)]);
     eventually(SOON, || server.log().contains("output buffer limits"));
-    // At once, whether or not it is back.
+    // The waiter gets the lock at once, whether or not the subscriber is back.
     held.release().await.unwrap();
     let held = granted(AT_ONCE, waiting).await;
-    let waiting = start_waiter(&server, theirs.lock(NAME).wait(SOON), 1).await;
+    let waiting = start_waiter(&server, second.lock(NAME).wait(SOON), 1).await;
     eventually_async(SOON, async || channels().array().len() == 1).await;
     held.release().await.unwrap();
     granted(AT_ONCE, waiting).await.release().await.unwrap();
-    assert_nothing_left(&server, &theirs).await;
+    assert_nothing_left(&server, &second).await;
 }
 
-/// One waiter is notified, the first one, and the others keep their places.
+/// A release notifies the first waiter, and the other waiters keep their places.
 #[tokio::test]
-async fn f49_a_release_wakes_one_and_the_first() {
-    const LINE: i64 = 30;
+async fn f49_release_notifies_only_the_first_waiter() {
+    const WAITERS: i64 = 30;
     let server = RedisServer::start();
     let managers = [connect(&server).await, connect(&server).await];
     let mut held = managers[0].lock(NAME).acquire().await.unwrap();
-    let mut line = Vec::new();
-    for (locks, number) in managers.iter().cycle().zip(1..=LINE) {
-        line.push(start_waiter(&server, locks.lock(NAME).wait(SOON), number).await);
+    let mut waiters = Vec::new();
+    for (locks, number) in managers.iter().cycle().zip(1..=WAITERS) {
+        waiters.push(start_waiter(&server, locks.lock(NAME).wait(SOON), number).await);
     }
     let started = Instant::now();
     let monitor = server.monitor();
-    for waiting in line {
+    for waiting in waiters {
         held.release().await.unwrap();
-        // Had another one got it, this one would wait on.
+        // If the lock went to another waiter, this one would keep waiting.
         held = granted(AT_ONCE, waiting).await;
     }
     held.release().await.unwrap();
     let took = started.elapsed();
     let commands = i64::try_from(monitor.stop().client_commands_about(NAME)).unwrap();
-    // One release each, and what the first few look at by themselves in that time.
-    let looks = LINE * i64::try_from(took.as_millis()).unwrap() / 750;
+    // One release for each waiter, and the polls of the first few waiters in that time.
+    let polls = WAITERS * i64::try_from(took.as_millis()).unwrap() / 750;
     assert!(
-        commands <= LINE + 1 + looks,
+        commands <= WAITERS + 1 + polls,
         "{commands} commands in {took:?}"
     );
     assert_nothing_left(&server, &managers[0]).await;
 }
 
-/// When the wait ends and the lock comes in the same moment, one of them wins: the lock is held or free.
+/// The wait ends and the grant arrives in the same moment. The lock is held or free afterwards.
 #[tokio::test]
-async fn f50_a_grant_at_the_end_of_the_wait_is_taken_or_handed_on() {
+async fn f50_grant_at_the_end_of_the_wait_is_used_or_handed_over() {
     let wait = ms(40);
     let server = RedisServer::start();
-    let (ours, theirs) = (connect(&server).await, connect(&server).await);
-    // Subscribed before the times are short.
-    let held = ours.lock(NAME).acquire().await.unwrap();
-    let waiting = start_waiter(&server, theirs.lock(NAME).wait(SOON), 1).await;
+    let (first, second) = (connect(&server).await, connect(&server).await);
+    // Subscribes before the waits are short.
+    let held = first.lock(NAME).acquire().await.unwrap();
+    let waiting = start_waiter(&server, second.lock(NAME).wait(SOON), 1).await;
     held.release().await.unwrap();
     granted(AT_ONCE, waiting).await.release().await.unwrap();
     for trial in 0..16 {
-        let held = ours.lock(NAME).ttl(LONG).acquire().await.unwrap();
-        let asked = Instant::now();
-        let waiting = tokio::spawn(theirs.lock(NAME).ttl(LONG).wait(wait).acquire());
-        let release_at = asked + wait - ms(4) + Duration::from_micros(500) * trial;
+        let held = first.lock(NAME).ttl(LONG).acquire().await.unwrap();
+        let started = Instant::now();
+        let waiting = tokio::spawn(second.lock(NAME).ttl(LONG).wait(wait).acquire());
+        let release_at = started + wait - ms(4) + Duration::from_micros(500) * trial;
         tokio::time::sleep_until(release_at.into()).await;
         held.release().await.unwrap();
         match waiting.await.unwrap() {
             Ok(granted) => granted.release().await.unwrap(),
             Err(error) => assert!(error.is_contended(), "{error}"),
         }
-        let next = ours.lock(NAME).wait(AT_ONCE).acquire().await;
-        next.expect("it is free").release().await.unwrap();
+        let next = first.lock(NAME).wait(AT_ONCE).acquire().await;
+        next.expect("the lock is free").release().await.unwrap();
     }
-    assert_nothing_left(&server, &theirs).await;
+    assert_nothing_left(&server, &second).await;
 }
 
-/// The last look gets no answer in the time that is left. That says nothing about the server, and
-/// the lock is what it was at the look before: busy.
+/// The last poll gets no reply in the remaining time. That is no error of the server, and the lock
+/// counts as busy, as it was at the poll before.
 #[tokio::test]
-async fn f50_a_wait_that_ends_during_a_look_found_the_lock_busy() {
+async fn f50_wait_that_ends_during_a_poll_times_out_as_contended() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_to(&proxy.url()).await;
-    // Of another library, so that whoever is first looks every 50 ms.
+    // A lock of another library, so that the first waiter polls every 50 ms.
     server.cli(&["SET", KEY, "another", "PX", "60000"]);
     let wait = ms(50);
     let outcome = locks.lock(NAME).wait(wait).acquire().await;
@@ -143,25 +147,36 @@ async fn f50_a_wait_that_ends_during_a_look_found_the_lock_busy() {
         let outcome = in_time(wait, locks.lock(NAME).wait(wait).acquire()).await;
         let error = outcome.unwrap_err();
         assert!(matches!(error, LockError::Timeout { .. }), "{error}");
-        assert_eq!(error.holder().expect("it was seen").label(), "another");
+        assert_eq!(
+            error.holder().expect("the error names the holder").label(),
+            "another"
+        );
     }
     proxy.forward();
     server.cli(&["DEL", KEY]);
     assert_nothing_left(&server, &locks).await;
 }
 
-/// One who is dead costs nothing, one who is frozen costs a claim and everybody behind knows, and
-/// one who has to ask is not passed over.
+/// A dead waiter costs nothing. A frozen waiter costs one handover lease, and the waiters behind it
+/// learn when it ends. A polling waiter is not skipped.
 #[tokio::test]
-async fn f50_waiters_who_do_not_answer_cost_a_claim_at_most() {
-    let claim = ms(600);
+async fn f50_unresponsive_waiters_cost_at_most_one_handover_lease() {
+    let handover_lease = ms(600);
     let server = RedisServer::start();
-    server.cli(&["ACL", "SETUSER", "unheard", "on", ">pass", "~*", "+@all"]);
+    server.cli(&[
+        "ACL",
+        "SETUSER",
+        "channelless",
+        "on",
+        ">pass",
+        "~*",
+        "+@all",
+    ]);
     let locks = connect(&server).await;
-    let asks = connect_to(&format!("redis://unheard:pass@{}", server.address())).await;
-    let wait_in_line = async |number: i64| {
-        // The claim is at most the ttl.
-        let process = holder(&server.url(), claim, LONG).spawn();
+    let polling_locks = connect_to(&format!("redis://channelless:pass@{}", server.address())).await;
+    let enter_queue = async |number: i64| {
+        // The handover lease is at most the ttl.
+        let process = holder(&server.url(), handover_lease, LONG).spawn();
         eventually_async(SOON, async || {
             server.cli(&["ZCARD", QUEUE]).integer() == number
         })
@@ -169,9 +184,9 @@ async fn f50_waiters_who_do_not_answer_cost_a_claim_at_most() {
         process
     };
     let held = locks.lock(NAME).acquire().await.unwrap();
-    let dead = wait_in_line(1).await;
-    let frozen = wait_in_line(2).await;
-    let polling = start_waiter(&server, asks.lock(NAME).wait(SOON), 3).await;
+    let dead = enter_queue(1).await;
+    let frozen = enter_queue(2).await;
+    let polling = start_waiter(&server, polling_locks.lock(NAME).wait(SOON), 3).await;
     let notified = start_waiter(&server, locks.lock(NAME).wait(SOON), 4).await;
     dead.kill9();
     frozen.stop();
@@ -181,12 +196,13 @@ async fn f50_waiters_who_do_not_answer_cost_a_claim_at_most() {
     .await;
     held.release().await.unwrap();
     // It polls every half second, and shares the queue with a waiter that has notifications.
-    let held = granted(claim + ms(500) + NOTICE, polling).await;
+    let held = granted(handover_lease + ms(500) + NOTICE, polling).await;
     assert!(!notified.is_finished());
-    // Released by a user that may not publish: the next waiter polls.
+    // The user of this release may not publish, so the next waiter has to poll.
     held.release().await.unwrap();
     let held = granted(CAP + NOTICE, notified).await;
-    // Awake again, it knows that its grant is over, and stands behind.
+    // The frozen process continues, learns that its grant expired, and waits at the end of the
+    // queue.
     frozen.cont();
     eventually_async(SOON, async || server.cli(&["ZCARD", QUEUE]).integer() == 1).await;
     assert_eq!(frozen.lines(), Vec::<String>::new());
@@ -194,7 +210,7 @@ async fn f50_waiters_who_do_not_answer_cost_a_claim_at_most() {
     frozen.record(AT_ONCE, |record| record.get("held").is_some());
 }
 
-/// Lua counts in doubles, where the next number after 2^53 is 2^53 again.
+/// Lua counts in doubles, where 2^53 plus 1 is 2^53.
 #[tokio::test]
 async fn f51_tokens_above_2_to_the_53_are_exact() {
     const EDGE: u64 = 1 << 53;
@@ -212,7 +228,7 @@ async fn f51_tokens_above_2_to_the_53_are_exact() {
         let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
         held.release().await.unwrap();
         held = granted(AT_ONCE, waiting).await;
-        assert_eq!(fencing_token(&held), expected, "by a push");
+        assert_eq!(fencing_token(&held), expected, "granted by a notification");
     }
     let number = fencing_token(&held).to_string();
     let value = server.cli(&["GET", KEY]);
@@ -222,7 +238,7 @@ async fn f51_tokens_above_2_to_the_53_are_exact() {
 }
 
 #[distributed_lock(name = "{a}:{b}", manager = locks)]
-async fn of_two(
+async fn name_of_two_values(
     locks: &LockManager,
     server: &RedisServer,
     a: &str,
@@ -232,9 +248,10 @@ async fn of_two(
     Ok(keys(server))
 }
 
-/// Redis takes any bytes for a key. Here a name is short text, and two values never make one name.
+/// Redis accepts any bytes as a key. A name is short text, and two lists of values never give one
+/// name.
 #[tokio::test]
-async fn f52_names_are_short_text_and_values_do_not_run_together() {
+async fn f52_names_are_limited_text_and_values_do_not_run_together() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let monitor = server.monitor();
@@ -254,14 +271,18 @@ async fn f52_names_are_short_text_and_values_do_not_run_together() {
         assert_eq!(reason, expected);
     }
     assert_eq!(monitor.stop().from_clients().count(), 0);
-    // Text is whatever it looks like to a shell or a terminal.
+    // Any text is allowed, whatever a shell or a terminal makes of it.
     for name in ["\0\u{1}\r\n", "ключ", "a b\"'\\", &"x".repeat(1024)] {
         let held = locks.lock(name).acquire().await.unwrap();
         assert_eq!(keys(&server), [format!("lock:{name}")]);
         held.release().await.unwrap();
     }
-    let first = of_two(&locks, &server, "a:b", "c").await.unwrap();
-    let second = of_two(&locks, &server, "a", "b:c").await.unwrap();
+    let first = name_of_two_values(&locks, &server, "a:b", "c")
+        .await
+        .unwrap();
+    let second = name_of_two_values(&locks, &server, "a", "b:c")
+        .await
+        .unwrap();
     assert_ne!(first, second);
     assert_nothing_left(&server, &locks).await;
 }
@@ -272,9 +293,10 @@ async fn guarded(locks: &LockManager, runs: &AtomicUsize) -> Result<(), LockErro
     Ok(())
 }
 
-/// Down is neither free nor held: nothing runs, and no error says that there is another holder.
+/// A server that is down makes a lock neither free nor held: no body runs, and no error reports a
+/// holder.
 #[tokio::test]
-async fn f53_no_body_runs_because_the_server_is_down() {
+async fn f53_no_body_runs_while_the_server_is_down() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_with_timeout(&proxy.url(), ms(150)).await;
@@ -289,9 +311,9 @@ async fn f53_no_body_runs_because_the_server_is_down() {
             proxy.forward();
             server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
         }),
-        ("gone", &|| server.kill9()),
+        ("killed", &|| server.kill9()),
     ];
-    for (what, provoke) in faults {
+    for (fault, provoke) in faults {
         provoke();
         let body = async |_: &_| runs.fetch_add(1, Ordering::AcqRel);
         let request = locks.lock(NAME).ttl(ms(500));
@@ -305,9 +327,9 @@ async fn f53_no_body_runs_because_the_server_is_down() {
         for outcome in outcomes {
             assert!(
                 matches!(outcome, Err(LockError::Backend(_))),
-                "{what}: {outcome:?}"
+                "{fault}: {outcome:?}"
             );
         }
-        assert_eq!(runs.load(Ordering::Acquire), 0, "{what}");
+        assert_eq!(runs.load(Ordering::Acquire), 0, "{fault}");
     }
 }

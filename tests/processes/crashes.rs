@@ -1,4 +1,4 @@
-//! Locks between real processes, which are killed, frozen, and lose their server.
+//! Locks between real processes. The tests kill and freeze processes, and stop their server.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ fn worker(server: &RedisServer) -> Helper {
     helper!("lock-worker").env("DISTRIBUTED_LOCK_URL", server.url())
 }
 
-/// A process with tasks that want the lock.
-fn taker(server: &RedisServer, ttl: Duration, tasks: u32) -> Process {
+/// Starts a process whose tasks wait for the lock and hold it.
+fn start_holder(server: &RedisServer, ttl: Duration, tasks: u32) -> Process {
     worker(server)
-        .arg("take")
+        .arg("acquire")
         .arg(NAME)
         .arg(ttl.as_millis().to_string())
         .arg("60000")
@@ -55,15 +55,15 @@ fn no_update_of_four_processes_is_lost() {
     assert_eq!(counted, (PROCESSES * TASKS * ROUNDS).to_string());
 }
 
-/// Twice: the next holder is another process, then a task of this one.
+/// The test runs twice: the next holder is another process, and then a task of this process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_holder_costs_its_ttl() {
+async fn killed_holder_costs_at_most_its_ttl() {
     let ttl = Duration::from_millis(800);
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    let first = taker(&server, ttl, 1);
+    let first = start_holder(&server, ttl, 1);
     wait_until_held(&first, SOON);
-    let second = taker(&server, ttl, 1);
+    let second = start_holder(&server, ttl, 1);
     wait_for_queue(&server, 1);
     let third = tokio::spawn(locks.lock(NAME).ttl(ttl).wait(SOON).acquire());
     wait_for_queue(&server, 2);
@@ -85,7 +85,7 @@ async fn a_killed_holder_costs_its_ttl() {
     assert_eq!(keys(&server), Vec::<String>::new());
 }
 
-/// A dead waiter is skipped: whether anybody listens on its channel is asked before it gets the
+/// A dead waiter is skipped: the script checks for subscribers of its channel before it grants the
 /// lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_waiters_cost_nothing() {
@@ -93,13 +93,13 @@ async fn killed_waiters_cost_nothing() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).acquire().await.unwrap();
-    let dead = taker(&server, Duration::from_secs(30), DEAD);
+    let dead = start_holder(&server, Duration::from_secs(30), DEAD);
     wait_for_queue(&server, DEAD.into());
     let living = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
     wait_for_queue(&server, i64::from(DEAD) + 1);
 
     dead.kill9();
-    // The kernel has closed its sockets; the server has to have seen it.
+    // The kernel has closed the sockets of the dead process. The server must have noticed.
     eventually(SOON, || {
         server.cli(&["PUBSUB", "CHANNELS"]).array().len() == 1
     });
@@ -113,13 +113,14 @@ async fn killed_waiters_cost_nothing() {
     assert_eq!(keys(&server), Vec::<String>::new());
 }
 
-/// A frozen waiter looks like a slow one: it costs the handover lease, and not its ttl.
+/// The server cannot distinguish a frozen waiter from a slow one: it costs the handover lease, and
+/// not its ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_waiter_costs_one_claim() {
+async fn frozen_waiter_costs_one_handover_lease() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).acquire().await.unwrap();
-    let frozen = taker(&server, Duration::from_secs(30), 1);
+    let frozen = start_holder(&server, Duration::from_secs(30), 1);
     wait_for_queue(&server, 1);
     let living = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
     wait_for_queue(&server, 2);
@@ -130,7 +131,7 @@ async fn a_frozen_waiter_costs_one_claim() {
     let guard = living.await.unwrap().unwrap();
     let took = released.elapsed();
     assert!(took < Duration::from_secs(2) + SLACK, "{took:?}");
-    // Awake, it finds that its grant is over, and must not believe in it.
+    // The process continues and finds that its grant expired. It must not use the grant.
     frozen.cont();
     wait_for_queue(&server, 1);
     assert_eq!(frozen.lines(), Vec::<String>::new());
@@ -138,8 +139,8 @@ async fn a_frozen_waiter_costs_one_claim() {
     wait_until_held(&frozen, AT_ONCE);
 }
 
-/// How eight waiters of two managers end, none later than its wait allows. Each keeps the lock
-/// for a moment.
+/// Returns the outcomes of eight waiters of two managers, which must not exceed their wait. Each
+/// waiter holds the lock for a moment.
 fn eight_wait(managers: &[LockManager; 2], wait: Duration) -> JoinSet<Result<(), LockError>> {
     let mut waiting = JoinSet::new();
     for number in 0..8 {
@@ -158,14 +159,14 @@ fn eight_wait(managers: &[LockManager; 2], wait: Duration) -> JoinSet<Result<(),
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_outlive_a_restart_of_the_server() {
+async fn waiters_survive_a_restart_of_the_server() {
     let server = RedisServer::start();
     let locks = [connect(&server).await, connect(&server).await];
     let held = locks[0].lock(NAME).acquire().await.unwrap();
     let waiting = eight_wait(&locks, Duration::from_secs(4));
     wait_for_queue(&server, 8);
     tokio::task::block_in_place(|| server.restart());
-    // Nothing was saved, so that the lock is free, and all of them have the time to get it.
+    // The server saved nothing, so the lock is free, and there is time enough for all waiters.
     for outcome in waiting.join_all().await {
         outcome.unwrap();
     }
@@ -178,7 +179,7 @@ async fn waiters_outlive_a_restart_of_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_of_a_server_that_stays_away_are_told() {
+async fn waiters_of_a_stopped_server_get_an_error() {
     let server = RedisServer::start();
     let locks = [connect(&server).await, connect(&server).await];
     let _held = locks[0].lock(NAME).acquire().await.unwrap();
@@ -191,10 +192,9 @@ async fn waiters_of_a_server_that_stays_away_are_told() {
     }
 }
 
-/// A server that keeps its data brings the lock back, and the holder and those who wait go on as
-/// if nothing had been.
+/// The server keeps its data over the restart, so the holder and the waiters notice nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_outlives_a_restart_that_lost_nothing() {
+async fn lock_survives_a_restart_with_all_data() {
     let options = RedisServer::options().args(["--appendonly", "yes"]);
     let server = options.args(["--appendfsync", "always"]).start();
     let locks = [connect(&server).await, connect(&server).await];
@@ -213,11 +213,11 @@ async fn a_lock_outlives_a_restart_that_lost_nothing() {
 }
 
 #[test]
-fn a_process_that_shuts_down_leaves_nothing() {
+fn shutdown_of_a_process_leaves_no_lock() {
     let server = RedisServer::start();
-    let process = worker(&server).arg("leave").arg("20").spawn();
+    let process = worker(&server).arg("drop").arg("20").spawn();
     assert!(process.wait(SOON).success());
     assert_eq!(keys(&server), Vec::<String>::new());
     let tokens = server.cli(&["KEYS", "*"]);
-    assert!(tokens.array().len() >= 20, "it took no lock");
+    assert!(tokens.array().len() >= 20, "the process acquired no lock");
 }

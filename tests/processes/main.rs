@@ -1,4 +1,5 @@
-//! Real processes: programs that use locks and are killed, frozen or cut off, and the examples.
+//! Real processes: programs that use locks and are killed, frozen or disconnected, and the
+//! examples.
 
 mod crashes;
 mod examples;

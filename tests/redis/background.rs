@@ -1,4 +1,4 @@
-//! The background thread under bursts and outages.
+//! The background worker under bursts and outages.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 
 use super::{connect, connect_with};
 
-/// So many guards of uncontended locks.
-async fn many(locks: &LockManager, count: usize) -> Vec<LockGuard> {
+/// Acquires this many uncontended locks.
+async fn acquire_many(locks: &LockManager, count: usize) -> Vec<LockGuard> {
     const TASKS: usize = 64;
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
@@ -32,13 +32,13 @@ async fn many(locks: &LockManager, count: usize) -> Vec<LockGuard> {
     guards
 }
 
-/// Renewals go before releases, however many there are.
+/// Renewals run before releases, however many releases there are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_burst_of_dropped_guards_starves_no_renewal() {
+async fn burst_of_dropped_guards_does_not_delay_renewals() {
     const BURST: usize = 20_000;
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    let burst = many(&locks, BURST).await;
+    let burst = acquire_many(&locks, BURST).await;
     let mut held = Vec::new();
     for (number, ttl) in [500, 500, 1_000, 1_000].into_iter().enumerate() {
         let request = locks.lock(format!("held:{number}")).ttl(ms(ttl));
@@ -57,7 +57,7 @@ async fn a_burst_of_dropped_guards_starves_no_renewal() {
         }
         let left = server.cli(&["EXISTS", "lock:burst:0"]).integer();
         let size = server.cli(&["DBSIZE"]).integer();
-        // The counters of all, and the locks that are held with theirs.
+        // The counter of each lock, and the keys of the locks that are still held.
         let done = i64::try_from(BURST + 2 * held.len()).unwrap();
         if left == 0 && size <= done && started.elapsed() > ms(1_500) {
             break;
@@ -73,9 +73,9 @@ async fn a_burst_of_dropped_guards_starves_no_renewal() {
     assert_eq!(keys(&server), Vec::<String>::new());
 }
 
-/// What was sent at a time goes out in few commands, and no cancel overtakes its acquire.
+/// The worker sends many cancels in few commands, and no cancel overtakes its acquire.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_burst_of_dropped_calls_leaves_nothing() {
+async fn burst_of_dropped_acquires_leaves_no_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_with(LockManager::builder(), &proxy.url()).await;
@@ -98,9 +98,9 @@ async fn a_burst_of_dropped_calls_leaves_nothing() {
     assert_eq!(keys(&server), Vec::<String>::new());
 }
 
-/// The server is gone for good, and the lock's ttl is long.
+/// The server is down during the shutdown, and the locks' ttl is long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shutdown_ends_with_its_timeout_and_says_what_is_left() {
+async fn shutdown_times_out_and_counts_unreleased_locks() {
     let timeout = ms(300);
     let server = RedisServer::start();
     let builder = LockManager::builder().shutdown_timeout(timeout);
@@ -113,9 +113,9 @@ async fn shutdown_ends_with_its_timeout_and_says_what_is_left() {
     }
     server.kill9();
     drop(guards);
-    let asked = Instant::now();
+    let started = Instant::now();
     let incomplete = locks.shutdown().await.unwrap_err();
-    let took = asked.elapsed();
+    let took = started.elapsed();
     assert!(took >= timeout && took < timeout + SLACK, "{took:?}");
     let ShutdownIncomplete { open, .. } = incomplete;
     assert_eq!(open, 3);
@@ -123,37 +123,38 @@ async fn shutdown_ends_with_its_timeout_and_says_what_is_left() {
         incomplete.to_string().contains("3 locks were not released"),
         "{incomplete}"
     );
-    // It goes on in the background.
+    // The releases continue in the background.
     server.restart();
     shut_down(&locks).await;
 }
 
-/// A cancel is confirmed once the server's clock is past what was sent. It never is when that was
-/// set back by an hour.
-/// The user lost the right to run scripts: the releases are given up, and the keys stay for their ttl.
+/// The user loses the right to run scripts: the worker gives up the releases, and the keys stay
+/// until their ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shutdown_counts_what_was_refused() {
+async fn shutdown_counts_refused_releases() {
     const GUARDS: usize = 7;
     let server = RedisServer::start();
     server.cli(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all"]);
     let url = format!("redis://app:pw@{}", server.address());
     let locks = connect_with(LockManager::builder(), &url).await;
-    let guards = many(&locks, GUARDS).await;
+    let guards = acquire_many(&locks, GUARDS).await;
     let short = locks.lock("short").ttl(ms(300)).renew(Renew::Never);
     let short = short.acquire().await.unwrap();
     server.cli(&["ACL", "SETUSER", "app", "-eval", "-evalsha"]);
     drop((guards, short));
     let left = locks.shutdown().await.unwrap_err();
     assert!((GUARDS..=GUARDS + 1).contains(&left.open), "{left}");
-    // That whose lease is over is not counted any more.
+    // A lock whose lease is over no longer counts.
     eventually_async(SOON, async || {
         locks.shutdown().await.unwrap_err().open == GUARDS
     })
     .await;
 }
 
+/// The server confirms a cancel when its clock has passed the `not_after` of the acquire. A clock that
+/// was set back by an hour does not pass it in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shutdown_ends_after_the_server_s_clock_was_set_back() {
+async fn shutdown_ends_after_the_server_clock_was_set_back() {
     let timeout = ms(200);
     let clock = FrozenClock::at(1_800_000_000_000_000);
     clock.run_ahead_by(0);
@@ -170,18 +171,18 @@ async fn shutdown_ends_after_the_server_s_clock_was_set_back() {
         .release()
         .await
         .unwrap();
-    // It is dropped between the command and its answer.
+    // The future is dropped between the command and its reply.
     proxy.delay(Direction::ToClient, ms(150));
     let dropped = tokio::time::timeout(ms(50), request.acquire()).await;
-    assert!(dropped.is_err(), "it was answered");
+    assert!(dropped.is_err(), "the acquire got its reply");
     clock.run_ahead_by(-3_600_000_000);
     proxy.delay(Direction::ToClient, Duration::ZERO);
-    let asked = Instant::now();
+    let started = Instant::now();
     shut_down(&locks).await;
-    // Two command timeouts and the ttl: by then whatever was sent is over.
+    // Two command timeouts and the ttl: every command that was sent is over by then.
     assert!(
-        asked.elapsed() < timeout * 2 + ms(300) + SLACK * 2,
+        started.elapsed() < timeout * 2 + ms(300) + SLACK * 2,
         "{:?}",
-        asked.elapsed()
+        started.elapsed()
     );
 }

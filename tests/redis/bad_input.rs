@@ -1,5 +1,5 @@
-//! Whatever is wrong is said: by a typed error whose message tells what to do, in time, and
-//! without a trace in the server.
+//! Every invalid input and every refusal gives a typed error in time. Its message says what to do,
+//! and nothing stays behind on the server.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,11 @@ mod foreign_keys;
 mod server_states;
 mod users;
 
-/// Shorter than the default, so that a server which says nothing costs little, and far longer
-/// than an answer takes.
+/// Shorter than the default, so that a server that does not reply costs little time. Far longer
+/// than a reply takes.
 const COMMAND_TIMEOUT: Duration = ms(500);
 
-/// A wait on either side of the command timeout.
+/// A wait below and a wait above the command timeout.
 const WAITS: [Duration; 2] = [ms(400), ms(800)];
 
 fn builder() -> LockManagerBuilder {
@@ -30,50 +30,53 @@ async fn connect(server: &RedisServer) -> LockManager {
     builder().connect(&server.url()).await.unwrap()
 }
 
-/// What connecting says.
+/// Returns the error of connecting.
 async fn connect_error(url: &str) -> LockError {
-    let asked = Instant::now();
+    let started = Instant::now();
     let error = builder().connect(url).await.unwrap_err();
-    let took = asked.elapsed();
+    let took = started.elapsed();
     assert!(took <= COMMAND_TIMEOUT + NOTICE, "{url}: {took:?}");
     error
 }
 
-/// What a request says, in every way that it can be made.
+/// Returns the errors of a request from every call that can make it.
 async fn errors(request: LockRequest) -> Vec<LockError> {
     let mut errors = Vec::new();
-    let mut in_time = |asked: Instant, limit: Duration, error: LockError| {
-        let took = asked.elapsed();
+    let mut push_in_time = |started: Instant, limit: Duration, error: LockError| {
+        let took = started.elapsed();
         assert!(took <= limit + NOTICE, "{took:?}: {error}");
         errors.push(error);
     };
-    let asked = Instant::now();
+    let started = Instant::now();
     let error = request.clone().acquire().await.unwrap_err();
-    in_time(asked, COMMAND_TIMEOUT, error);
-    let asked = Instant::now();
+    push_in_time(started, COMMAND_TIMEOUT, error);
+    let started = Instant::now();
     let error = request.clone().try_acquire().await.unwrap_err();
-    in_time(asked, COMMAND_TIMEOUT, error);
-    let asked = Instant::now();
+    push_in_time(started, COMMAND_TIMEOUT, error);
+    let started = Instant::now();
     let body = async |_: &_| panic!("the body runs without the lock");
     let error = request.clone().run::<()>(body).await.unwrap_err();
-    in_time(asked, COMMAND_TIMEOUT, error);
+    push_in_time(started, COMMAND_TIMEOUT, error);
     for wait in WAITS {
-        let asked = Instant::now();
+        let started = Instant::now();
         let error = request.clone().wait(wait).acquire().await.unwrap_err();
-        in_time(asked, wait, error);
+        push_in_time(started, wait, error);
     }
     errors
 }
 
-/// The message holds each of these words: what is wrong, and what to do.
+/// Checks that the message contains each of these words: what happened, and what to do.
 #[track_caller]
 fn assert_says(error: &LockError, words: &[&str]) {
     let text = error.to_string();
     for word in words {
         assert!(text.contains(word), "`{word}` is missing: {text}");
     }
-    assert!(!error.is_contended(), "refused is not busy: {text}");
-    // It goes to logs and terminals.
+    assert!(
+        !error.is_contended(),
+        "a refusal counts as contended: {text}"
+    );
+    // Logs and terminals show the message.
     assert!(!text.contains(char::is_control), "{text:?}");
 }
 
@@ -81,26 +84,26 @@ fn assert_says(error: &LockError, words: &[&str]) {
 fn assert_backend(error: &LockError, kind: BackendErrorKind, advice: &str) {
     match error {
         LockError::Backend(cause) => assert_eq!(cause.kind(), kind, "{error}: {cause:?}"),
-        other => panic!("it should be {kind:?}: {other}"),
+        other => panic!("expected {kind:?}: {other}"),
     }
     assert_says(error, &[advice]);
 }
 
-/// Nothing that failed is still tried, or held.
+/// Checks that no failed call is still retried or holds a lock.
 async fn assert_at_rest(server: &RedisServer, locks: LockManager, left: &[&str]) {
     let ended = tokio::time::timeout(COMMAND_TIMEOUT * 2, locks.shutdown()).await;
-    ended.expect("there is nothing to release").unwrap();
+    ended.expect("nothing is left to release").unwrap();
     assert_eq!(all_keys(server), left);
 }
 
-/// A short ttl for requests to a server that does not reply: the cancel of each ends with its ttl.
+/// A short ttl for requests to a server that does not reply: cancels end with the ttl.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// After the failure, the lock can be acquired and nothing is left.
+/// Checks that the lock can be acquired after the failure, and leaves no key.
 async fn assert_usable_again(server: &RedisServer, locks: &LockManager) {
     let got = locks.lock("other").wait(SOON).acquire().await;
     got.unwrap().release().await.unwrap();
     let ended = tokio::time::timeout(SOON, locks.shutdown()).await;
-    ended.expect("the cleanup ends").unwrap();
+    ended.expect("the cleanup completes").unwrap();
     assert_eq!(keys(server), Vec::<String>::new());
 }

@@ -1,7 +1,6 @@
 //! Every public future is dropped after every number of polls, and nothing stays behind.
 //!
-//! The ttl is long against the time that each round is given, so a key that only its expiry
-//! takes away is seen.
+//! The ttl is longer than the time of a round, so a key that only expires would be detected.
 
 use std::time::Duration;
 
@@ -11,9 +10,10 @@ use tests::shut_down;
 
 const TTL: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(20);
-/// What was dropped is taken back at once, and once more when no copy can come back to life.
+/// A dropped acquire is cancelled at once, and again when none of its commands can take effect any
+/// more.
 const SOON: Duration = Duration::from_secs(5);
-/// No future here is polled more often before it is done.
+/// No future here needs more polls to complete.
 const MANY: usize = 60;
 
 struct Place {
@@ -36,7 +36,7 @@ impl Place {
         self.server.cli(&["EXISTS", key]).integer() == 1
     }
 
-    /// Neither the lock nor a place in its queue is left.
+    /// Checks that neither the lock nor a queue entry is left.
     async fn is_clean(&self, what: &str, polls: usize) {
         let clean = async || !self.exists("lock:a") && !self.exists("{lock:a}:q");
         let waiting = tokio::time::timeout(SOON, eventually_async(SOON, clean));
@@ -47,24 +47,24 @@ impl Place {
     }
 }
 
-/// Runs `round` with more and more polls until its future is done before it is cut.
+/// Runs `round` with more and more polls, until its future completes before it is dropped.
 async fn at_every_poll(what: &str, place: &Place, mut round: impl AsyncFnMut(usize) -> bool) {
     for polls in 0..MANY {
         let done = round(polls).await;
         place.is_clean(what, polls).await;
         if done {
-            assert!(polls > 0, "{what} was never cut");
-            // Once all is settled, nothing can come back to life.
+            assert!(polls > 0, "{what} was never dropped");
+            // After the cleanup no command can create a key.
             shut_down(&place.locks).await;
             place.is_clean(what, polls).await;
             return;
         }
     }
-    panic!("{what} is still not done after {MANY} polls");
+    panic!("{what} is incomplete after {MANY} polls");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acquiring_a_free_lock() {
+async fn dropped_acquire_of_a_free_lock_leaves_no_key() {
     let place = Place::new().await;
     at_every_poll("acquire", &place, async |polls| {
         cut(place.locks.lock("a").acquire(), polls).await.is_some()
@@ -84,7 +84,7 @@ async fn acquiring_a_free_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acquiring_over_a_connection_that_is_not_there_yet() {
+async fn dropped_acquire_on_a_new_connection_leaves_no_key() {
     let place = Place::new().await;
     at_every_poll("acquire over a new connection", &place, async |polls| {
         place.server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -95,7 +95,7 @@ async fn acquiring_over_a_connection_that_is_not_there_yet() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_for_a_lock_that_is_released_meanwhile() {
+async fn dropped_waiter_of_a_released_lock_leaves_no_key() {
     let place = Place::new().await;
     at_every_poll("a wait", &place, async |polls| {
         let held = place.locks.lock("a").acquire().await.unwrap();
@@ -104,14 +104,14 @@ async fn waiting_for_a_lock_that_is_released_meanwhile() {
         tokio::task::yield_now().await;
         held.release().await.unwrap();
         let done = tokio::time::timeout(Duration::from_millis(300), waiting).await;
-        // One that is polled no more often, for nothing wakes it, is dropped here.
+        // A future that nothing wakes is dropped here.
         matches!(done, Ok(Ok(Some(Ok(_guard)))))
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_next_waiter_has_the_lock_when_the_first_is_dropped() {
+async fn next_waiter_gets_the_lock_of_a_dropped_waiter() {
     let place = Place::new().await;
     at_every_poll("the first waiter", &place, async |polls| {
         let held = place.locks.lock("a").acquire().await.unwrap();
@@ -126,7 +126,7 @@ async fn the_next_waiter_has_the_lock_when_the_first_is_dropped() {
         drop(first);
         let second = tokio::time::timeout(SOON, second)
             .await
-            .expect("the second waits for ever");
+            .expect("the second waiter gets the lock");
         second.unwrap().unwrap().release().await.unwrap();
         done
     })
@@ -134,7 +134,7 @@ async fn the_next_waiter_has_the_lock_when_the_first_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn releasing_and_renewing() {
+async fn dropped_release_and_renew_leave_no_key() {
     let place = Place::new().await;
     at_every_poll("release", &place, async |polls| {
         let held = place.locks.lock("a").acquire().await.unwrap();
@@ -149,7 +149,7 @@ async fn releasing_and_renewing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn running_a_body_under_a_lock() {
+async fn dropped_run_leaves_no_key() {
     let place = Place::new().await;
     at_every_poll("run", &place, async |polls| {
         let running = place.locks.lock("a").wait(WAIT).run(async |_held| {
@@ -169,7 +169,7 @@ async fn annotated(locks: &LockManager) -> Result<(), lock_core::LockError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_annotated_function() {
+async fn dropped_annotated_function_leaves_no_key() {
     let place = Place::new().await;
     at_every_poll("an annotated function", &place, async |polls| {
         cut(annotated(&place.locks), polls).await.is_some()
@@ -178,12 +178,12 @@ async fn an_annotated_function() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn listening_for_a_loss_and_shutting_down() {
+async fn dropped_lost_and_shutdown_leave_no_key() {
     let place = Place::new().await;
     let held = place.locks.lock("a").acquire().await.unwrap();
     let moment = Duration::from_millis(20);
     for polls in 0..3 {
-        // Nothing wakes one that is not lost: after a moment it is dropped where it stands.
+        // Nothing wakes a future of a lock that is not lost, so it is dropped after a moment.
         for lost in [held.lost(), held.watch().lost()] {
             let ended = tokio::time::timeout(moment, cut(lost, polls)).await;
             assert!(!matches!(ended, Ok(Some(()))));
@@ -196,7 +196,7 @@ async fn listening_for_a_loss_and_shutting_down() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connecting() {
+async fn dropped_connect_leaves_no_connection() {
     let place = Place::new().await;
     for polls in 0..MANY {
         if let Some(connected) = cut(LockManager::connect(&place.server.url()), polls).await {
@@ -204,5 +204,5 @@ async fn connecting() {
             return;
         }
     }
-    panic!("still not connected");
+    panic!("the connection is incomplete after all polls");
 }

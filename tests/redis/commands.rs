@@ -1,4 +1,4 @@
-//! How many commands a section costs.
+//! The number of commands of one section.
 
 use test_support::fixtures::{AT_ONCE, KEY, NAME, SOON, keys, ms};
 use test_support::monitor::Command as RecordedCommand;
@@ -9,7 +9,7 @@ use super::connect;
 use super::turns::take_turns;
 
 #[tokio::test]
-async fn an_uncontended_section_is_two_commands() {
+async fn uncontended_section_costs_two_commands() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let monitor = server.monitor();
@@ -27,7 +27,7 @@ async fn an_uncontended_section_is_two_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_contended_section_is_two_commands() {
+async fn contended_section_costs_two_commands() {
     const ROUNDS: usize = 10;
     let server = RedisServer::start();
     let managers = [connect(&server).await, connect(&server).await];
@@ -44,9 +44,10 @@ async fn a_contended_section_is_two_commands() {
     assert_eq!(keys(&server), Vec::<String>::new());
 }
 
-/// Longer than a third of the claim, so that the claim is extended to the ttl.
+/// The section takes longer than a third of the handover lease, so a renewal extends the lease to
+/// the ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_contended_section_with_a_renewal_is_three() {
+async fn contended_section_with_a_renewal_costs_three_commands() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).acquire().await.unwrap();
@@ -54,14 +55,14 @@ async fn a_contended_section_with_a_renewal_is_three() {
     let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
     held.release().await.unwrap();
     let held = granted(AT_ONCE, waiting).await;
-    let claim = server.cli(&["PTTL", KEY]).integer();
-    assert!(claim <= 2_000, "{claim}");
+    let handover_lease = server.cli(&["PTTL", KEY]).integer();
+    assert!(handover_lease <= 2_000, "{handover_lease}");
     eventually_async(SOON, async || server.cli(&["PTTL", KEY]).integer() > 20_000).await;
     held.release().await.unwrap();
     let recording = monitor.stop();
     let scripts = recording
         .from_clients()
         .filter(|command| command.name() == "EVALSHA" && command.words[3] == KEY);
-    // The first holder's release, and three of the waiter.
+    // The first holder's release, and three scripts of the waiter.
     assert_eq!(scripts.count(), 4);
 }

@@ -1,4 +1,4 @@
-//! Connections: as few as there can be, shared by all who wait, and made in time.
+//! Connections: callers share as few as possible, and get them in time.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::{connect, connect_with};
 
 const CALLERS: usize = 2_000;
 
-/// So many callers, who each wait for so long. Their errors, and how long the last one took.
+/// Runs [`CALLERS`] callers with this wait. Returns their errors and the time of the slowest one.
 async fn callers(locks: &LockManager, wait: Duration) -> (Vec<LockError>, Duration) {
     let started = Instant::now();
     let mut tasks = JoinSet::new();
@@ -49,9 +49,10 @@ fn received(server: &RedisServer) -> i64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Each who waits shares what comes of the one dial, and the next one comes after a pause.
+/// All callers share the outcome of one connection attempt, and the next attempt comes after a
+/// pause.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_callers_of_a_replica_share_few_connections() {
+async fn callers_of_a_replica_share_few_connections() {
     let wait = ms(1_500);
     let server = RedisServer::start();
     let locks = connect(&server).await;
@@ -65,13 +66,15 @@ async fn many_callers_of_a_replica_share_few_connections() {
         assert_eq!(kind(error), BackendErrorKind::NotPrimary, "{error}");
     }
     let dials = received(&server) - before;
-    // Of the callers' runtime and of the background thread, 10 to 500 ms apart; and this test's.
+    // Attempts of the callers' runtime and of the background worker, 10 to 500 ms apart, and one
+    // connection of this test.
     assert!(dials <= 40, "{dials}");
 }
 
-/// A server that accepts connections and refuses each command is dialed with pauses too.
+/// The client pauses between attempts to a server that accepts connections and refuses each
+/// command.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_refuses_each_command_is_not_dialed_all_the_time() {
+async fn server_that_refuses_commands_is_dialed_with_pauses() {
     let wait = ms(1_500);
     let server = RedisServer::start();
     let user = [
@@ -79,28 +82,28 @@ async fn a_server_that_refuses_each_command_is_not_dialed_all_the_time() {
     ];
     server.cli(&user);
     let url = format!("redis://app:pw@{}", server.address());
-    // Without ROLE a replica looks like a primary: it refuses writes.
+    // Without `ROLE` a replica looks like a primary: only writes fail.
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     let locks = connect_with(LockManager::builder(), &url).await;
     let before = received(&server);
     let (errors, took) = callers(&locks, wait).await;
     assert!(took < wait + NOTICE + SLACK, "{took:?}");
     assert_eq!(errors.len(), CALLERS);
-    // On a busy machine the only look of a caller may have had no answer at all.
-    let silent = errors.iter().filter(|error| match kind(error) {
+    // On a busy machine the only poll of a caller may get no reply.
+    let timed_out = errors.iter().filter(|error| match kind(error) {
         BackendErrorKind::NotPrimary => false,
         BackendErrorKind::TimedOut => true,
         _ => panic!("{error}"),
     });
-    let silent = silent.count();
-    assert!(silent < CALLERS / 4, "{silent} got no reason");
+    let timed_out = timed_out.count();
+    assert!(timed_out < CALLERS / 4, "{timed_out} callers got no reason");
     let dials = received(&server) - before;
     assert!(dials <= 40, "{dials}");
 }
 
-/// As many at a server that is full.
+/// As above, at a server that accepts no more clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_callers_of_a_full_server_share_few_connections() {
+async fn callers_of_a_full_server_share_few_connections() {
     let wait = ms(1_200);
     let server = RedisServer::start();
     let locks = connect(&server).await;
@@ -123,9 +126,9 @@ async fn many_callers_of_a_full_server_share_few_connections() {
     assert!(dials > 1 && dials <= 40, "{dials}");
 }
 
-/// The server comes back: one connection for all, and all have what they wanted.
+/// The server comes back. One connection serves all callers, and all get their locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_comes_back_meets_no_herd() {
+async fn callers_of_a_restarted_server_share_few_connections() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_with(LockManager::builder(), &proxy.url()).await;
@@ -140,16 +143,16 @@ async fn a_server_that_comes_back_meets_no_herd() {
     proxy.forward();
     let (errors, _) = waiting.await.unwrap();
     assert!(errors.is_empty(), "{}", errors[0]);
-    // That of the callers, of the background thread, and the one for notifications.
+    // The connections of the callers, of the background worker and of the subscriber.
     let connections = proxy.accepted() - before;
     assert!(connections <= 3, "{connections}");
     shut_down(&locks).await;
 }
 
-/// A connection takes three round trips, which are longer than a caller's wait: it is made all the
-/// same, for the next one.
+/// A connection takes three round trips, which is longer than a caller's wait. The client completes
+/// it nevertheless, for the next caller.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_short_wait_does_not_keep_a_connection_from_being_made() {
+async fn short_waits_do_not_prevent_a_connection() {
     let (round_trip, wait) = (ms(100), ms(180));
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
@@ -164,16 +167,17 @@ async fn a_short_wait_does_not_keep_a_connection_from_being_made() {
         if let Ok(guard) = outcome {
             break guard;
         }
-        assert!(cut.elapsed() < SOON, "{calls} calls, and none got it");
+        assert!(cut.elapsed() < SOON, "{calls} calls, and none got the lock");
     };
     let took = cut.elapsed();
     assert!(took < round_trip * 8 + SLACK, "{took:?}, {calls} calls");
     guard.release().await.unwrap();
 }
 
-/// A caller with time left does not get the first failure, and a caller without gets the last.
+/// A caller with time left retries after the first failure. At the end of its wait it gets the last
+/// failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_failure_is_returned_at_the_end_of_the_wait() {
+async fn wait_ends_with_the_last_failure() {
     let server = RedisServer::start();
     let builder = LockManager::builder().command_timeout(ms(400));
     let locks = connect_with(builder, &server.url()).await;
@@ -188,18 +192,18 @@ async fn the_last_failure_is_returned_at_the_end_of_the_wait() {
             Some(wait) => request.wait(wait),
             None => request,
         };
-        let asked = Instant::now();
+        let started = Instant::now();
         let error = request.acquire().await.unwrap_err();
-        let took = asked.elapsed();
+        let took = started.elapsed();
         assert!(took < bound + NOTICE + SLACK, "{took:?} for {wait:?}");
         assert_eq!(kind(&error), BackendErrorKind::Unreachable);
         assert!(error.to_string().contains("connection refused"), "{error}");
     }
 }
 
-/// The server is refused at first and silent at last: the caller hears of the latter.
+/// The server first refuses connections and then does not reply: the caller gets the latter error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failure_of_long_ago_does_not_hide_the_last_one() {
+async fn early_failure_does_not_hide_the_last_failure() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let builder = LockManager::builder().command_timeout(ms(200));
@@ -213,9 +217,9 @@ async fn a_failure_of_long_ago_does_not_hide_the_last_one() {
     assert_eq!(kind(&error), BackendErrorKind::TimedOut, "{error}");
 }
 
-/// What waiting does not cure is said at once.
+/// An error that waiting cannot cure is returned at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_is_told_at_once() {
+async fn wrong_password_is_reported_at_once() {
     let server = RedisServer::options().password("right").start();
     let locks = connect(&server).await;
     let mut admin = server.connect().unwrap();
@@ -223,27 +227,28 @@ async fn a_wrong_password_is_told_at_once() {
         .call(&["CONFIG", "SET", "requirepass", "other"])
         .unwrap();
     admin.call(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
-    let asked = Instant::now();
+    let started = Instant::now();
     let error = locks.lock(NAME).wait(SOON).acquire().await.unwrap_err();
     assert_eq!(kind(&error), BackendErrorKind::Authentication, "{error}");
-    assert!(asked.elapsed() < SLACK * 2, "{:?}", asked.elapsed());
+    assert!(started.elapsed() < SLACK * 2, "{:?}", started.elapsed());
 }
 
-/// A waiter without a connection is granted the lock all the same: over the other one.
+/// The lock connection of a waiter is cut. The waiter gets its grant over the subscriber's
+/// connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_is_cut_off_hears_of_its_grant() {
+async fn waiter_without_a_connection_gets_its_grant() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let ours = connect(&server).await;
-    let theirs = connect_with(LockManager::builder(), &proxy.url()).await;
-    let held = ours.lock(NAME).acquire().await.unwrap();
-    let waiting = start_waiter(&server, theirs.lock(NAME).ttl(LONG).wait(SOON), 1).await;
-    // Every connection but the youngest, which is that of the notifications.
+    let local = connect(&server).await;
+    let proxied = connect_with(LockManager::builder(), &proxy.url()).await;
+    let held = local.lock(NAME).acquire().await.unwrap();
+    let waiting = start_waiter(&server, proxied.lock(NAME).ttl(LONG).wait(SOON), 1).await;
+    // Cuts every connection but the youngest, which is the subscriber's.
     proxy.refuse();
     for connection in 0..proxy.accepted() - 1 {
         proxy.cut(connection);
     }
-    // It looks, and finds out.
+    // The waiter polls and finds its connection cut.
     tokio::time::sleep(ms(1_500)).await;
     held.release().await.unwrap();
     let granted = tokio::time::timeout(ms(600), waiting).await;
@@ -253,10 +258,10 @@ async fn a_waiter_that_is_cut_off_hears_of_its_grant() {
     assert_eq!(server.cli(&["EXISTS", KEY]).integer(), 0);
 }
 
-/// Callers without a manager share the one that `DISTRIBUTED_LOCK_URL` names, and its failure.
+/// Callers of `current` share the manager that `DISTRIBUTED_LOCK_URL` names, and its failure.
 #[test]
-fn callers_without_a_manager_share_the_failure_of_its_server() {
-    // It accepts, as the kernel does, and says nothing.
+fn current_shares_one_failure_among_callers() {
+    // The kernel accepts connections, and nothing replies.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
     let process = helper!("lock-holder")
@@ -264,8 +269,8 @@ fn callers_without_a_manager_share_the_failure_of_its_server() {
         .arg("current")
         .arg("20")
         .spawn();
-    let said = process.record(SOON, |record| record.get("calls").is_some());
-    let calls = said["calls"].as_array().unwrap();
+    let record = process.record(SOON, |record| record.get("calls").is_some());
+    let calls = record["calls"].as_array().unwrap();
     assert_eq!(calls.len(), 20);
     for call in calls {
         let took = call["ms"].as_u64().unwrap();
@@ -276,31 +281,32 @@ fn callers_without_a_manager_share_the_failure_of_its_server() {
             "{text}"
         );
     }
-    // An annotated function's wait bounds the connecting too.
-    let annotated = &said["annotated"];
+    // The wait of an annotated function limits connecting too.
+    let annotated = &record["annotated"];
     assert!(
         annotated["ms"].as_u64().unwrap() <= 200 + 250 + 300,
         "{annotated}"
     );
 }
 
-/// A caller whose runtime stands still while it connects keeps no other runtime waiting.
+/// A runtime that is blocked while it connects does not delay other runtimes.
 #[test]
-fn a_runtime_that_stands_still_holds_up_no_other() {
+fn blocked_runtime_does_not_delay_connects_of_other_runtimes() {
     let server = RedisServer::start();
     let process = helper!("lock-holder")
         .env("DISTRIBUTED_LOCK_URL", server.url())
         .arg("standstill")
         .spawn();
-    let said = process.record(SOON, |record| record.get("ms").is_some());
-    assert_eq!(said["outcome"], "connected");
-    assert!(said["ms"].as_u64().unwrap() < 1_000, "{said}");
-    assert_eq!(said["later"], "connected", "{said}");
+    let record = process.record(SOON, |record| record.get("ms").is_some());
+    assert_eq!(record["outcome"], "connected");
+    assert!(record["ms"].as_u64().unwrap() < 1_000, "{record}");
+    assert_eq!(record["later"], "connected", "{record}");
 }
 
-/// The failure is not kept: the next call finds the server that is there by then.
+/// The manager does not keep the failure: the next call connects to a server that was started
+/// later.
 #[test]
-fn a_server_that_comes_later_is_found_by_the_next_call() {
+fn current_connects_after_an_earlier_failure() {
     let server = RedisServer::start();
     server.kill9();
     let process = helper!("lock-holder")
@@ -308,25 +314,25 @@ fn a_server_that_comes_later_is_found_by_the_next_call() {
         .arg("current")
         .arg("3")
         .spawn();
-    let said = process.record(SOON, |record| record.get("calls").is_some());
-    let text = said["calls"][0]["error"].as_str().unwrap().to_owned();
+    let record = process.record(SOON, |record| record.get("calls").is_some());
+    let text = record["calls"][0]["error"].as_str().unwrap().to_owned();
     assert!(
         text.contains("connection refused") && text.contains("DISTRIBUTED_LOCK_URL"),
         "{text}"
     );
     server.restart();
     process.send_line("again");
-    let said = process.record(SOON, |record| record.get("again").is_some());
-    assert_eq!(said["again"], "connected");
+    let record = process.record(SOON, |record| record.get("again").is_some());
+    assert_eq!(record["again"], "connected");
 }
 
-/// Refused as it connects, and not at the first lock.
+/// `connect` returns the error, and not the first lock.
 #[tokio::test]
-async fn a_node_of_a_cluster_is_refused_at_connect() {
+async fn connect_rejects_a_cluster_node() {
     let server = RedisServer::options()
         .args(["--cluster-enabled", "yes"])
         .start();
-    // Also to a user who may not read it in INFO.
+    // Also for a user that may not run `INFO`.
     server.cli(&[
         "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-info",
     ]);
@@ -340,7 +346,7 @@ async fn a_node_of_a_cluster_is_refused_at_connect() {
     }
 }
 
-/// An address translator forgets what is silent for minutes.
+/// An address translator forgets a connection that is idle for minutes.
 #[tokio::test]
 async fn idle_connections_are_kept_alive() {
     let server = RedisServer::start();
@@ -350,12 +356,13 @@ async fn idle_connections_are_kept_alive() {
     let timers: Vec<_> = table
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
-        // Established, to the server.
+        // Established connections to the server.
         .filter(|words| words.get(2) == Some(&to_server.as_str()) && words[3] == "01")
         .map(|words| words[5].to_owned())
         .collect();
     assert!(!timers.is_empty());
-    // `02` is the timer of keepalive probes, with the time until the next in hundredths.
+    // `02` is the timer of keepalive probes, with the time to the next probe in hundredths of a
+    // second.
     for timer in &timers {
         let (kind, left) = timer.split_once(':').unwrap();
         let left = u64::from_str_radix(left, 16).unwrap();

@@ -13,12 +13,13 @@ use tests::{granted, shut_down, start_waiter};
 use super::connect;
 use super::turns::{Storm, take_turns};
 
-/// Short enough for a test to wait for a renewal, and long enough that a busy machine renews in time.
+/// Short enough for a test to wait for a renewal, and long enough that a busy machine renews in
+/// time.
 const TTL: Duration = ms(600);
 
-/// Released by DEL, which notifies no waiter.
+/// The foreign client releases by `DEL`, which notifies no waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_holder_is_respected_and_followed() {
+async fn waiter_gets_the_lock_after_a_foreign_holder() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     for _ in 0..3 {
@@ -38,7 +39,7 @@ async fn a_foreign_holder_is_respected_and_followed() {
         server.cli(&["DEL", KEY]);
         let held = granted(AT_ONCE, first).await;
         let took = deleted.elapsed();
-        // It polls every 50 ms; the rest is a busy machine.
+        // The waiter polls every 50 ms. The rest is for a busy machine.
         assert!(took < ms(200), "{took:?}");
         held.release().await.unwrap();
         granted(AT_ONCE, second).await.release().await.unwrap();
@@ -46,19 +47,19 @@ async fn a_foreign_holder_is_respected_and_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_holder_that_dies_is_followed() {
+async fn waiter_gets_the_lock_after_a_foreign_holder_dies() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     server.cli(&["SET", KEY, "jedis", "NX", "PX", "400"]);
-    let asked = Instant::now();
+    let started = Instant::now();
     let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
-    let took = asked.elapsed();
+    let took = started.elapsed();
     assert!(took < ms(400) + SLACK, "{took:?}");
     held.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_client_respects_our_key() {
+async fn foreign_client_does_not_get_a_held_lock() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let set = ["SET", KEY, "mine", "NX", "PX", "1000"];
@@ -66,34 +67,39 @@ async fn a_foreign_client_respects_our_key() {
     assert_eq!(server.cli(&set), Reply::Nil);
     let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
     held.release().await.unwrap();
-    assert_eq!(server.cli(&set), Reply::Nil, "it was handed over");
+    assert_eq!(
+        server.cli(&set),
+        Reply::Nil,
+        "the lock was handed over to the waiter"
+    );
     granted(AT_ONCE, waiting).await.release().await.unwrap();
     assert_eq!(server.cli(&set).text(), "OK");
 }
 
-/// Nor do we delete, extend or believe in what another client put in the place of our key.
+/// The library does not delete, extend or trust a value that another client wrote to a lost lock's
+/// key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_value_in_our_place_is_left_alone() {
+async fn foreign_value_of_a_lost_lock_is_not_changed() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(TTL).acquire().await.unwrap();
-    server.cli(&["SET", KEY, "theirs", "PX", "30000"]);
+    server.cli(&["SET", KEY, "foreign", "PX", "30000"]);
     tokio::time::timeout(TTL, held.lost()).await.unwrap();
     let error = held.release().await.unwrap_err();
     assert!(matches!(error, LockError::Lost { .. }), "{error}");
     shut_down(&locks).await;
-    assert_eq!(server.cli(&["GET", KEY]).text(), "theirs");
+    assert_eq!(server.cli(&["GET", KEY]).text(), "foreign");
     assert!(server.cli(&["PTTL", KEY]).integer() > 25_000);
 }
 
-/// Two commands, between which the key has no expiry.
+/// The foreign client sends two commands, and the key has no expiry between them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_sets_its_expiry_later_is_waited_for() {
+async fn waiter_accepts_a_key_that_gets_its_expiry_later() {
     let server = Arc::new(RedisServer::start());
     let locks = connect(&server).await;
     assert_eq!(server.cli(&["SETNX", KEY, "old-client"]).integer(), 1);
     let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
-    let trying = tokio::spawn(locks.lock(NAME).try_acquire());
+    let attempt = tokio::spawn(locks.lock(NAME).try_acquire());
     let expiry = thread::spawn({
         let server = Arc::clone(&server);
         move || {
@@ -101,15 +107,16 @@ async fn a_client_that_sets_its_expiry_later_is_waited_for() {
             server.cli(&["PEXPIRE", KEY, "300"]).integer()
         }
     });
-    let tried = trying.await.unwrap().unwrap();
+    let tried = attempt.await.unwrap().unwrap();
     assert!(tried.is_none(), "{tried:?}");
     let held = granted(ms(400) + SLACK, waiting).await;
     assert_eq!(expiry.join().unwrap(), 1);
     held.release().await.unwrap();
 }
 
-/// How often a client that polls for a free key gets it while our tasks take turns.
-async fn turns_of_a_poller(builder: LockManagerBuilder, sections: usize) -> u64 {
+/// Counts how often a client that polls for a free key gets it while tasks of the library take
+/// turns.
+async fn count_turns_of_a_poller(builder: LockManagerBuilder, sections: usize) -> u64 {
     let server = Arc::new(RedisServer::start());
     let locks = builder.connect(&server.url()).await.unwrap();
     let turns = Arc::new(AtomicU64::new(0));
@@ -133,8 +140,8 @@ async fn turns_of_a_poller(builder: LockManagerBuilder, sections: usize) -> u64 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sharing_gives_clients_that_poll_their_turn() {
+async fn yield_to_others_gives_polling_clients_a_turn() {
     let shared = LockManager::builder().handover(Handover::YieldToOthers);
-    let turns = turns_of_a_poller(shared, 5).await;
+    let turns = count_turns_of_a_poller(shared, 5).await;
     assert!(turns >= 5, "{turns} turns beside 20 native ones");
 }

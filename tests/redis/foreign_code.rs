@@ -1,5 +1,5 @@
-//! Code of others runs in the middle of the library: wakers, drops, tracing subscribers, spawns. It
-//! may call the library, and it may panic.
+//! Foreign code that the library calls: wakers, drops, tracing subscribers and spawns. It may call
+//! the library, and it may panic.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -18,7 +18,7 @@ use tests::{run_within, shut_down};
 use super::connect;
 use super::probe::{self, EXPLOSIVE};
 
-/// A task as its waker owns it: what it holds goes when the last waker goes.
+/// A task that its waker owns. Its contents are dropped with the last waker.
 struct Owned {
     watch: Option<LockWatch>,
     woken: AtomicUsize,
@@ -57,9 +57,10 @@ fn poll_lost(lost: &mut Lost, waker: &Waker) -> Poll<()> {
     Pin::new(lost).poll(&mut Context::from_waker(waker))
 }
 
-/// Wakers are cloned, replaced, woken and dropped: by the poll, by the loss, by the drop.
+/// The library clones, replaces, wakes and drops wakers: at a poll, at the loss, and at the drop of
+/// the future.
 #[test]
-fn a_task_that_its_waker_owns_may_ask_about_the_lock_as_it_goes() {
+fn drop_of_a_waker_may_call_the_library() {
     run_within(SOON, || {
         let locks = LockManager::in_memory();
         let runtime = multi_thread_runtime(1);
@@ -70,7 +71,7 @@ fn a_task_that_its_waker_owns_may_ask_about_the_lock_as_it_goes() {
         let mut other = guard.watch().lost();
         let _entered = runtime.enter();
         for _ in 0..3 {
-            // The one before is replaced, and with it goes its task.
+            // The poll replaces the previous waker, and the waker's task is dropped.
             assert!(poll_lost(&mut lost, &waker()).is_pending());
             assert!(poll_lost(&mut other, &waker()).is_pending());
         }
@@ -81,9 +82,9 @@ fn a_task_that_its_waker_owns_may_ask_about_the_lock_as_it_goes() {
     probe::assert_no_violation();
 }
 
-/// The same when the background worker wakes the task, on a server: at a loss.
+/// The same on a server, where the background worker wakes the task at a loss.
 #[test]
-fn a_loss_wakes_and_drops_outside_of_all_mutexes() {
+fn loss_wakes_and_drops_wakers_outside_all_mutexes() {
     let server = Arc::new(RedisServer::start());
     run_within(SOON, move || {
         let runtime = multi_thread_runtime(2);
@@ -101,7 +102,7 @@ fn a_loss_wakes_and_drops_outside_of_all_mutexes() {
     probe::assert_no_violation();
 }
 
-/// Polls a future with a waker that watches what runs where.
+/// Polls a future with a waker that checks for held mutexes.
 struct Watched<F>(Pin<Box<F>>);
 
 impl<F: Future> Future for Watched<F> {
@@ -117,10 +118,10 @@ fn watched<F: Future>(future: F) -> Watched<F> {
     Watched(Box::pin(future))
 }
 
-/// All that a manager does, with a watching waker at each poll: acquire, wait, hand over, renew,
-/// lose, cancel, release, reconnect.
+/// Everything that a manager does, with a checking waker at each poll: acquire, wait, hand over,
+/// renew, lose, cancel, release, reconnect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_foreign_runs_under_a_mutex() {
+async fn foreign_code_never_runs_under_a_mutex() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let mut tasks = tokio::task::JoinSet::new();
@@ -135,7 +136,7 @@ async fn nothing_foreign_runs_under_a_mutex() {
                         let guard = watched(request.acquire()).await.unwrap();
                         let mut lost = pin!(watched(guard.lost()));
                         let _ = tokio::time::timeout(ms(1), &mut lost).await;
-                        // Connections are cut all the time.
+                        // Connections are cut all the time, so the renewal may fail.
                         let _ = watched(guard.renew()).await;
                         let _ = watched(guard.release()).await;
                     }
@@ -159,9 +160,9 @@ async fn nothing_foreign_runs_under_a_mutex() {
     probe::assert_no_violation();
 }
 
-/// A spawn on a runtime that shuts down drops its task at once, in the middle of the call.
+/// A spawn on a runtime that shuts down drops its task at once, inside the call.
 #[test]
-fn runtimes_that_are_dropped_under_load_hang_nothing() {
+fn dropping_runtimes_under_load_does_not_hang() {
     const RUNTIMES: usize = 150;
     let server = Arc::new(RedisServer::start());
     run_within(SOON * 3, move || {
@@ -183,7 +184,7 @@ fn runtimes_that_are_dropped_under_load_hang_nothing() {
             std::thread::sleep(ms(number as u64 % 8));
             drop(going);
         }
-        // The manager works on, and what was under way is taken back.
+        // The manager keeps working, and has cancelled the calls that were dropped.
         let held = staying.block_on(locks.lock(NAME).acquire()).unwrap();
         staying.block_on(held.release()).unwrap();
         staying.block_on(shut_down(&locks));
@@ -191,46 +192,46 @@ fn runtimes_that_are_dropped_under_load_hang_nothing() {
     });
 }
 
-/// A thread that is not a task of the runtime is not dropped with it: it gets an error.
+/// A thread that is not a task of the runtime survives its shutdown, and gets an error.
 #[test]
-fn calls_on_a_runtime_that_was_shut_down_end() {
+fn calls_on_a_runtime_that_was_shut_down_return_errors() {
     let server = RedisServer::start();
     let process = helper!("lock-holder")
         .env("DISTRIBUTED_LOCK_URL", server.url())
         .arg("shut-down")
         .spawn();
-    let said = process.record(SOON, |record| record.get("shut_down").is_some());
-    for outcome in said["shut_down"].as_array().unwrap() {
+    let record = process.record(SOON, |record| record.get("shut_down").is_some());
+    for outcome in record["shut_down"].as_array().unwrap() {
         let outcome = outcome.as_str().unwrap();
-        assert!(outcome.contains("it is shutting down"), "{said}");
+        assert!(outcome.contains("it is shutting down"), "{record}");
     }
 }
 
 async fn assert_held_for(span: std::time::Duration, held: &LockGuard) {
     let until = Instant::now() + span;
     while Instant::now() < until {
-        assert!(!held.is_lost(), "it is not renewed any more");
+        assert!(!held.is_lost(), "the lock is not renewed any more");
         tokio::time::sleep(ms(10)).await;
     }
 }
 
-/// The event "lock lost" comes from the background thread. It goes on renewing, telling of losses,
-/// and releasing.
+/// The background worker emits the event "lock lost". It continues to renew, to report losses and
+/// to release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subscriber_that_panics_ends_nothing() {
+async fn panic_of_a_tracing_subscriber_does_not_stop_the_worker() {
     let ttl = ms(600);
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let calm = locks.lock("calm").ttl(ttl).acquire().await.unwrap();
-    let mut robbed = Vec::new();
+    let mut deleted = Vec::new();
     for number in 0..5 {
         let name = format!("{EXPLOSIVE}:{number}");
-        robbed.push(locks.lock(name).ttl(ttl).acquire().await.unwrap());
+        deleted.push(locks.lock(name).ttl(ttl).acquire().await.unwrap());
     }
-    for guard in &robbed {
+    for guard in &deleted {
         server.cli(&["DEL", guard.key()]);
     }
-    for guard in &robbed {
+    for guard in &deleted {
         let lost = tokio::time::timeout(ttl + NOTICE + SLACK, guard.lost()).await;
         lost.expect("the loss is reported in time");
     }
@@ -238,15 +239,15 @@ async fn a_subscriber_that_panics_ends_nothing() {
     let late = locks.lock("late").ttl(ttl).acquire().await.unwrap();
     assert_held_for(ttl * 2, &late).await;
     server.cli(&["DEL", "lock:late"]);
-    let asked = Instant::now();
+    let started = Instant::now();
     late.lost().await;
     assert!(
-        asked.elapsed() < ttl / 3 + NOTICE + SLACK,
+        started.elapsed() < ttl / 3 + NOTICE + SLACK,
         "{:?}",
-        asked.elapsed()
+        started.elapsed()
     );
-    // Their releases find that another client owns the locks, and that is an event as well.
-    drop(robbed);
+    // The releases find that other clients own the locks, which is an event as well.
+    drop(deleted);
     drop(calm);
     shut_down(&locks).await;
     assert_eq!(keys(&server), Vec::<String>::new());
@@ -262,9 +263,9 @@ impl Wake for Panics {
     }
 }
 
-/// One of a hundred who wait for the loss has a waker that panics. The others are woken.
+/// A hundred tasks wait for the loss, and a few wakers panic. The worker wakes all others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waker_that_panics_keeps_nobody_asleep() {
+async fn panic_of_a_waker_does_not_stop_other_wakers() {
     let ttl = ms(400);
     let server = RedisServer::start();
     let locks = connect(&server).await;
@@ -278,17 +279,17 @@ async fn a_waker_that_panics_keeps_nobody_asleep() {
     server.cli(&["DEL", KEY]);
     for listener in waiting {
         let woken = tokio::time::timeout(ttl + NOTICE + SLACK, listener).await;
-        woken.expect("each is woken").unwrap();
+        woken.expect("the task is woken").unwrap();
     }
     let calm = locks.lock("calm").ttl(ttl).acquire().await.unwrap();
     assert_held_for(ttl * 2, &calm).await;
     assert_eq!(locks.stats().panics, 3);
 }
 
-/// A waiter whose waker panics gets the broken connection. The others get their grants all the
-/// same, over a new line.
+/// The subscriber loses its connection when a waker panics. Other waiters get their grants over a
+/// new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_waker_panics_ends_no_notifications() {
+async fn panic_of_a_waker_does_not_stop_notifications() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock("held").ttl(LONG).acquire().await.unwrap();
@@ -312,7 +313,7 @@ async fn a_waiter_whose_waker_panics_ends_no_notifications() {
     let subscribers = || server.cli(&["PUBSUB", "CHANNELS", "lk1:*"]).array().len();
     eventually_async(SOON, async || subscribers() == 1).await;
     assert!(locks.stats().panics >= 1);
-    // A waiter is granted the lock by a notification, long before it would poll.
+    // A notification grants the lock, long before the waiter would poll.
     let guard = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(locks.lock(NAME).ttl(LONG).wait(SOON).acquire());
     eventually_async(SOON, async || server.cli(&["EXISTS", QUEUE]).integer() == 1).await;
@@ -324,14 +325,14 @@ async fn a_waiter_whose_waker_panics_ends_no_notifications() {
         .all()
         .iter()
         .filter(|sent| sent.name() == "PUBLISH" && sent.words[2].starts_with("g "));
-    assert_eq!(grants.count(), 1, "it was granted by a notification");
+    assert_eq!(grants.count(), 1, "no notification granted the lock");
     drop((next, panicking, held));
     shut_down(&locks).await;
 }
 
-/// Thousands of tasks work under one lock. With a list of them it took minutes.
+/// Thousands of tasks listen to one lock. With a list of wakers that took minutes.
 #[tokio::test]
-async fn many_watchers_of_one_lock_cost_no_more_than_each_by_itself() {
+async fn cost_of_a_watcher_does_not_grow_with_their_number() {
     const WATCHERS: usize = 30_000;
     let locks = LockManager::in_memory();
     let guard = locks.lock(NAME).acquire().await.unwrap();
@@ -347,6 +348,6 @@ async fn many_watchers_of_one_lock_cost_no_more_than_each_by_itself() {
     };
     let started = Instant::now();
     work.await;
-    // A millisecond for a thousand, and a hundred times as much for a busy machine.
+    // A millisecond for a thousand watchers, and a hundred times as much for a busy machine.
     assert!(started.elapsed() < SOON / 4, "{:?}", started.elapsed());
 }

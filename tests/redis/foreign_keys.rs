@@ -1,4 +1,4 @@
-//! Keys of other programs, and what a request does about their expiry.
+//! Keys of other programs, and how a request handles their expiry.
 
 use std::time::{Duration, Instant};
 
@@ -10,20 +10,20 @@ use tests::{shut_down, start_waiter};
 use super::queue::MINUTES;
 use super::{connect, connect_with};
 
-/// The error of one call about a key without expiry, which has to come in time.
-async fn no_expiry(locks: LockManager, wait: Option<Duration>, tries: bool) {
+/// Checks that one call about a key without expiry returns `ForeignKey` in time.
+async fn assert_foreign_key(locks: LockManager, wait: Option<Duration>, is_try: bool) {
     let request = locks.lock(NAME);
     let request = match wait {
         Some(wait) => request.wait(wait),
         None => request,
     };
-    let asked = Instant::now();
-    let error = if tries {
+    let started = Instant::now();
+    let error = if is_try {
         request.try_acquire().await.unwrap_err()
     } else {
         request.acquire().await.unwrap_err()
     };
-    let took = asked.elapsed();
+    let took = started.elapsed();
     assert!(
         matches!(error, LockError::ForeignKey { .. }),
         "{wait:?}: {error}"
@@ -36,9 +36,9 @@ async fn no_expiry(locks: LockManager, wait: Option<Duration>, tries: bool) {
     );
 }
 
-/// It is about to get its expiry, or it is no lock: every call finds out, in time.
+/// The key may be about to get its expiry, or it is no lock. Every call finds out, in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_without_expiry_is_a_foreign_key_for_every_call() {
+async fn key_without_expiry_is_a_foreign_key_for_every_call() {
     let server = RedisServer::start();
     let impatient = LockManager::builder().command_timeout(ms(50));
     for builder in [LockManager::builder(), impatient] {
@@ -46,14 +46,14 @@ async fn a_key_without_expiry_is_a_foreign_key_for_every_call() {
         server.cli(&["SET", KEY, "no lock"]);
         let mut calls = tokio::task::JoinSet::new();
         for wait in [None, Some(30), Some(60), Some(150), Some(190), Some(400)] {
-            for tries in [false, true] {
-                calls.spawn(no_expiry(locks.clone(), wait.map(ms), tries));
+            for is_try in [false, true] {
+                calls.spawn(assert_foreign_key(locks.clone(), wait.map(ms), is_try));
             }
         }
         while let Some(call) = calls.join_next().await {
             call.unwrap();
         }
-        // One that gets its expiry meanwhile is a lock like any other.
+        // A key that gets its expiry in the meantime counts as a lock.
         server.cli(&["SET", KEY, "slow client"]);
         let trying = tokio::spawn(locks.lock(NAME).acquire());
         tokio::time::sleep(ms(80)).await;
@@ -65,14 +65,14 @@ async fn a_key_without_expiry_is_a_foreign_key_for_every_call() {
     }
 }
 
-/// The lock of another client that expires in three million years is waited for.
+/// A waiter waits for another client's lock that expires in three million years.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_key_with_an_expiry_beyond_all_bounds_is_waited_for() {
+async fn foreign_key_with_a_huge_expiry_is_contended() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     for expiry in ["100000000000000000", "9223370000000000000"] {
         assert_eq!(
-            server.cli(&["SET", KEY, "theirs", "PX", expiry]).text(),
+            server.cli(&["SET", KEY, "foreign", "PX", expiry]).text(),
             "OK"
         );
         let error = locks.lock(NAME).acquire().await.unwrap_err();

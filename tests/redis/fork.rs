@@ -1,13 +1,13 @@
-//! A child of the process has a copy of all that its parent had, and of the mutexes that other
-//! threads of it held.
+//! A forked child has a copy of all memory of its parent, and of the mutexes that other threads
+//! held.
 
 use test_support::fixtures::SOON;
 use test_support::{RedisServer, Shim, eventually, helper};
 
-/// Waiters, listeners for a loss, guards and managers are dropped in children, while the parent's
-/// other threads use all mutexes there are.
+/// Children drop waiters, listeners for a loss, guards and managers, while the parent's other
+/// threads use all mutexes.
 #[test]
-fn what_a_child_drops_hangs_nothing() {
+fn drops_in_a_forked_child_do_not_hang() {
     const CHILDREN: usize = 24;
     let server = RedisServer::start();
     let shim = Shim::fork();

@@ -15,13 +15,14 @@ use tokio::sync::oneshot;
 
 use super::connect;
 
-/// Short enough for a test to wait for a renewal, and long enough that a busy machine renews in time.
+/// Short enough for a test to wait for a renewal, and long enough that a busy machine renews in
+/// time.
 const TTL: Duration = ms(600);
 
-/// Each of two runtimes has a connection of its own. In the dialect of deadlines a renewal
-/// replaces the value that the next one compares with.
+/// Two runtimes renew over their own connections. In the deadline dialect, a renewal replaces the
+/// value with which the next renewal compares.
 #[test]
-fn renewals_that_overtake_each_other_lose_nothing() {
+fn concurrent_renewals_do_not_lose_the_lock() {
     let server = RedisServer::start();
     for &dialect in Dialect::ALL {
         let here = current_thread_runtime();
@@ -51,7 +52,7 @@ fn renewals_that_overtake_each_other_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_longer_than_its_ttl_keeps_its_lock() {
+async fn run_keeps_the_lock_beyond_its_ttl() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let request = locks.lock(NAME).ttl(ms(300));
@@ -66,9 +67,9 @@ async fn a_body_longer_than_its_ttl_keeps_its_lock() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// The keeper has a thread of its own.
+/// The background worker has its own thread.
 #[test]
-fn a_blocked_executor_keeps_its_lock() {
+fn blocked_executor_keeps_its_lock() {
     let server = RedisServer::start();
     current_thread_runtime().block_on(async {
         let locks = connect(&server).await;
@@ -84,7 +85,7 @@ fn a_blocked_executor_keeps_its_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deleted_key_is_a_lost_lock() {
+async fn deleted_key_is_a_lost_lock() {
     struct Dropped(Arc<AtomicBool>);
     impl Drop for Dropped {
         fn drop(&mut self) {
@@ -93,8 +94,8 @@ async fn a_deleted_key_is_a_lost_lock() {
     }
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    let gone = Arc::new(AtomicBool::new(false));
-    let body_ends = Dropped(Arc::clone(&gone));
+    let was_dropped = Arc::new(AtomicBool::new(false));
+    let body_ends = Dropped(Arc::clone(&was_dropped));
     let (begun, begins) = oneshot::channel();
     let request = locks.lock(NAME).ttl(TTL);
     let running = tokio::spawn(request.run(async move |_| {
@@ -108,17 +109,21 @@ async fn a_deleted_key_is_a_lost_lock() {
     let out = tokio::time::timeout(SOON, running).await.unwrap().unwrap();
     let took = deleted.elapsed();
     assert!(matches!(out, Err(LockError::Lost { .. })), "{out:?}");
-    assert!(gone.load(Ordering::Acquire));
-    // The next renewal tells, and that is due within a third of the ttl.
+    assert!(was_dropped.load(Ordering::Acquire));
+    // The next renewal reports the loss, and it is due within a third of the ttl.
     assert!(took < TTL / 3 + SLACK, "{took:?}");
-    assert_eq!(keys(&server), Vec::<String>::new(), "it was made again");
+    assert_eq!(
+        keys(&server),
+        Vec::<String>::new(),
+        "the key was created again"
+    );
 }
 
 #[test]
-fn a_guard_that_goes_with_its_runtime_is_released() {
+fn guard_dropped_with_its_runtime_is_released() {
     let server = RedisServer::start();
     let runtime = current_thread_runtime();
-    // One manager outlives the runtime, another one ends with it.
+    // One manager outlives the runtime, and another ends with it.
     let outer = runtime.block_on(connect(&server));
     runtime.block_on(async {
         let inner = connect(&server).await;
@@ -137,7 +142,7 @@ fn a_guard_that_goes_with_its_runtime_is_released() {
 }
 
 #[test]
-fn a_guard_is_released_outside_of_any_runtime() {
+fn guard_dropped_outside_any_runtime_is_released() {
     let server = RedisServer::start();
     let runtime = current_thread_runtime();
     let take = async {
@@ -152,9 +157,10 @@ fn a_guard_is_released_outside_of_any_runtime() {
     eventually(AT_ONCE, || keys(&server).is_empty());
 }
 
-/// Of a waiter too, which has to hand on what it may be given.
+/// A waiter is dropped with its runtime. If it was granted the lock, the lock goes to the next
+/// waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_goes_with_its_runtime_is_passed_over() {
+async fn waiter_dropped_with_its_runtime_is_skipped() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).acquire().await.unwrap();
@@ -172,10 +178,9 @@ async fn a_waiter_that_goes_with_its_runtime_is_passed_over() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// Every key has an expiry, and of the keys that are not needed any more none stays but the
-/// fencing counters.
+/// Every key has an expiry. Only the fencing counters stay after their use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_key_expires_and_none_outlives_its_use() {
+async fn every_key_expires_and_only_counters_stay() {
     let server = RedisServer::start();
     let shared = LockManager::builder().handover(Handover::YieldToOthers);
     let shared = shared.connect(&server.url()).await.unwrap();
@@ -198,7 +203,7 @@ async fn every_key_expires_and_none_outlives_its_use() {
         drop(granted(AT_ONCE, first).await);
         granted(AT_ONCE, second).await.release().await.unwrap();
         shut_down(&locks).await;
-        // The grace after the last hand-over is over by itself.
+        // The grace period after the last handover ends by itself.
         eventually_async(AT_ONCE, async || keys(&server).is_empty()).await;
     }
 }

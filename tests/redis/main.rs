@@ -1,4 +1,4 @@
-//! Locks on a real server: what is sent, what is stored, and what happens when something fails.
+//! Locks on a real server: the commands, the stored keys, and the behaviour under faults.
 
 use lock_core::{LockManager, LockManagerBuilder};
 use test_support::RedisServer;
@@ -26,12 +26,12 @@ mod texts;
 mod tokens;
 mod turns;
 
-/// A manager in a process whose tracing events, wakers and drops are checked.
+/// Connects a manager in a process that checks tracing events, wakers and drops.
 async fn connect(server: &RedisServer) -> LockManager {
     connect_with(LockManager::builder(), &server.url()).await
 }
 
-/// As [`connect`], with other settings.
+/// Connects like [`connect`], with other settings.
 async fn connect_with(builder: LockManagerBuilder, url: &str) -> LockManager {
     probe::install();
     one_attempt(builder).connect(url).await.unwrap()

@@ -1,4 +1,4 @@
-//! Cut connections, lost replies, and servers that forget scripts.
+//! Cut connections, lost replies, and servers without their scripts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,18 @@ use super::connect;
 use super::turns::{Storm, take_turns};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_outlives_its_push_connection() {
+async fn waiter_survives_a_cut_of_its_subscriber() {
     let server = RedisServer::start();
-    let (ours, theirs) = (connect(&server).await, connect(&server).await);
-    let held = ours.lock(NAME).acquire().await.unwrap();
-    let waiting = start_waiter(&server, theirs.lock(NAME).wait(SOON), 1).await;
+    let (first, second) = (connect(&server).await, connect(&server).await);
+    let held = first.lock(NAME).acquire().await.unwrap();
+    let waiting = start_waiter(&server, second.lock(NAME).wait(SOON), 1).await;
     assert_eq!(kill_clients(&server, "pubsub"), 1);
-    // At once, without a listener: the waiter is skipped, and comes back by itself.
+    // The release comes at once, while the waiter has no subscriber: the grant skips the waiter,
+    // which then polls.
     held.release().await.unwrap();
     let held = granted(AT_ONCE, waiting).await;
 
-    let waiting = start_waiter(&server, ours.lock(NAME).wait(SOON), 1).await;
+    let waiting = start_waiter(&server, first.lock(NAME).wait(SOON), 1).await;
     assert!(kill_clients(&server, "pubsub") >= 1);
     eventually_async(SOON, async || {
         server.cli(&["PUBSUB", "CHANNELS"]).array().len() == 2
@@ -30,11 +31,11 @@ async fn a_waiter_outlives_its_push_connection() {
     .await;
     held.release().await.unwrap();
     granted(AT_ONCE, waiting).await.release().await.unwrap();
-    assert_nothing_left(&server, &ours).await;
+    assert_nothing_left(&server, &first).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_connection_costs_no_release() {
+async fn release_survives_a_cut_connection() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).acquire().await.unwrap();
@@ -46,24 +47,25 @@ async fn a_cut_connection_costs_no_release() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// Servers and balancers close what is idle; the next to ask must not pay for it.
+/// Servers and load balancers close idle connections. The next call must not fail because of that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_was_closed_while_idle_is_made_again() {
+async fn connection_closed_while_idle_is_replaced() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     for _ in 0..5 {
         assert!(kill_clients(&server, "normal") >= 1);
         let got = locks.lock(NAME).try_acquire().await.unwrap();
-        got.expect("it is free").release().await.unwrap();
+        got.expect("the lock is free").release().await.unwrap();
         assert!(kill_clients(&server, "normal") >= 1);
         let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
         held.release().await.unwrap();
     }
 }
 
-/// In either direction, of either command: acquiring is done once, and so is releasing.
+/// The proxy loses a command or its reply. The client sends the command again, and it takes effect
+/// once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_lost_is_asked_again_and_done_once() {
+async fn lost_commands_are_sent_again_and_take_effect_once() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = LockManager::connect(&proxy.url()).await.unwrap();
@@ -78,24 +80,24 @@ async fn what_is_lost_is_asked_again_and_done_once() {
             };
             proxy.lose_next(lost, KEY);
             let held = request.acquire().await.unwrap();
-            assert!(!proxy.is_armed(), "nothing was lost");
+            assert!(!proxy.is_armed(), "the proxy lost nothing");
             let token = held.fencing_token();
             assert!(token > last, "{token:?} after {last:?}");
             last = token;
             proxy.lose_next(lost, KEY);
             held.release().await.unwrap();
-            assert!(!proxy.is_armed(), "nothing was lost");
+            assert!(!proxy.is_armed(), "the proxy lost nothing");
             assert_eq!(keys(&server), Vec::<String>::new());
         }
     }
     let recording = monitor.stop();
     let counted = recording.all().iter().filter(|c| c.name() == "INCR");
-    assert_eq!(counted.count(), 8, "one was granted twice");
+    assert_eq!(counted.count(), 8, "a lock was granted twice");
     assert_nothing_left(&server, &locks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_forgets_scripts_is_told_them_again() {
+async fn sections_survive_repeated_script_flushes() {
     let server = Arc::new(RedisServer::start());
     let managers = [connect(&server).await, connect(&server).await];
     let mut flusher = server.connect().unwrap();
@@ -114,14 +116,14 @@ async fn a_server_that_forgets_scripts_is_told_them_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sections_outlive_a_storm_of_cuts() {
+async fn sections_survive_repeated_connection_cuts() {
     let server = Arc::new(RedisServer::start());
     let managers = [connect(&server).await, connect(&server).await];
     let mut admin = server.connect().unwrap();
     let mut kinds = ["pubsub", "normal", "normal"].into_iter().cycle();
     let storm = Storm::new(ms(20), move || {
         let kind = kinds.next().unwrap();
-        // It spares itself by default.
+        // `CLIENT KILL` skips the connection that sends it by default.
         admin.call(&["CLIENT", "KILL", "TYPE", kind]).unwrap();
     });
     take_turns(&managers, 8, 10, ms(1)).await;
@@ -133,7 +135,7 @@ async fn sections_outlive_a_storm_of_cuts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_database_of_the_url_is_chosen_at_each_connection() {
+async fn each_connection_selects_the_database_of_the_url() {
     let server = RedisServer::start();
     let locks = LockManager::connect(&format!("{}/3", server.url())).await;
     let locks = locks.unwrap();
@@ -144,7 +146,8 @@ async fn the_database_of_the_url_is_chosen_at_each_connection() {
         let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
         assert_eq!(exists_in_third().unwrap(), 1);
         assert_eq!(server.cli(&["EXISTS", KEY]).integer(), 0);
-        // All but the test's own: the lock connection, the keeper's and the one for pushes.
+        // Closes all connections but the test's own: the lock connection, the background worker's
+        // and the subscriber's.
         let ids = server.cli(&["CLIENT", "LIST"]);
         for client in ids.text().lines().filter(|line| line.contains(" db=3 ")) {
             let id = client.split(['=', ' ']).nth(1).unwrap();

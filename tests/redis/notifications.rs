@@ -1,4 +1,4 @@
-//! What may be published on a channel by others, and who can read it.
+//! Forged and malformed messages on a channel, and what a subscriber can learn.
 
 use lock_core::{InvalidNameReason, LockError, LockManager};
 use test_support::fixtures::{KEY, LONG, NAME, QUEUE, SOON, ms};
@@ -7,7 +7,8 @@ use tests::{shut_down, start_waiter};
 
 use super::{connect, connect_with};
 
-/// The owner id and the channel of the only waiter, as whoever may read the keys sees them.
+/// Returns the owner id and the channel of the only waiter, as a client with the right to read the
+/// keys sees them.
 fn waits(server: &RedisServer) -> (String, String) {
     let entries = server.cli(&["ZRANGE", QUEUE, "0", "0"]);
     let words: Vec<_> = entries.array()[0].text().split(' ').collect();
@@ -20,16 +21,17 @@ fn server_us(server: &RedisServer) -> u64 {
     part(0) * 1_000_000 + part(1)
 }
 
-/// The token in the key.
+/// Returns the token in the key.
 fn held_token(server: &RedisServer) -> u64 {
     let value = server.cli(&["GET", KEY]);
     value.text().split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// With the whole owner id, which takes the right to read the keys: a lease that is longer than
-/// a hand-over gives, or a token that is behind, is confirmed by a renewal, and refused there.
+/// A forged grant with the whole owner id, which takes the right to read the keys. A renewal checks
+/// a grant whose lease is longer than a handover lease or whose token is not greater. The server
+/// refuses it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_the_server_would_not_have_written_is_not_believed() {
+async fn forged_grant_with_an_impossible_lease_or_token_is_refused() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
@@ -44,7 +46,7 @@ async fn a_grant_that_the_server_would_not_have_written_is_not_believed() {
         format!("{} {} 2000", token + 1, u64::MAX),
         format!("{} 0 2000", u64::MAX),
     ] {
-        // Each by a waiter that has heard none before.
+        // Each forged grant goes to a waiter that has received none before.
         let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 1).await;
         let (id, channel) = waits(&server);
         let forged = format!("g {id} {forged}");
@@ -62,8 +64,8 @@ async fn a_grant_that_the_server_would_not_have_written_is_not_believed() {
         assert_eq!(server.cli(&["PUBLISH", &channel, &forged]).integer(), 1);
     }
     tokio::time::sleep(ms(60)).await;
-    assert_eq!(waits(&server).0, id, "it keeps its place");
-    // Never dropped: a true one is believed after all of them.
+    assert_eq!(waits(&server).0, id, "the waiter keeps its place");
+    // The waiter does not ignore notifications after forged ones: it accepts the true grant.
     held.release().await.unwrap();
     let guard = tokio::time::timeout(ms(600), waiting)
         .await
@@ -74,22 +76,22 @@ async fn a_grant_that_the_server_would_not_have_written_is_not_believed() {
     guard.release().await.unwrap();
 }
 
-/// A grant that is published and comes to nothing tells the owner id to all who listen: its waiter
-/// was frozen for longer than the hand-over's lease, or its line was broken. It waits on under that
-/// id, and believes no grant any more that is not confirmed.
+/// A published grant that is not used shows the owner id to all subscribers: the waiter was frozen
+/// for longer than the handover lease, or its subscriber was disconnected. The waiter keeps this
+/// owner id, and confirms every later grant with the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_grant_is_believed_once_the_owner_id_may_be_known() {
+async fn grant_is_confirmed_once_the_owner_id_may_be_known() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     let token = held_token(&server);
-    for breaks_the_line in [false, true] {
+    for cuts_subscriber in [false, true] {
         let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 1).await;
         let (id, channel) = waits(&server);
-        if breaks_the_line {
+        if cuts_subscriber {
             server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         } else {
-            // As late as a grant that is read after its lease has ended.
+            // A grant that is read after its lease ended.
             let late = format!(
                 "g {id} {} {} 2000",
                 token + 1,
@@ -99,13 +101,13 @@ async fn no_grant_is_believed_once_the_owner_id_may_be_known() {
         }
         tokio::time::sleep(ms(100)).await;
         let forged = || format!("g {id} {} {} 2000", u64::MAX, server_us(&server));
-        let heard = async || server.cli(&["PUBLISH", &channel, &forged()]).integer() == 1;
-        eventually_async(SOON, heard).await;
+        let publish_forged = async || server.cli(&["PUBLISH", &channel, &forged()]).integer() == 1;
+        eventually_async(SOON, publish_forged).await;
         for _ in 0..5 {
             tokio::time::sleep(ms(30)).await;
-            assert!(heard().await);
+            assert!(publish_forged().await);
         }
-        assert!(!waiting.is_finished(), "broken line: {breaks_the_line}");
+        assert!(!waiting.is_finished(), "subscriber cut: {cuts_subscriber}");
         waiting.abort();
         eventually_async(SOON, async || server.cli(&["EXISTS", QUEUE]).integer() == 0).await;
     }
@@ -113,10 +115,10 @@ async fn no_grant_is_believed_once_the_owner_id_may_be_known() {
     shut_down(&locks).await;
 }
 
-/// Whoever may subscribe and publish, and read no key, learns eight digits of an owner id, and no
-/// more from messages than that a lock was granted.
+/// A client that may subscribe and publish, but may read no key, learns eight digits of a waiting
+/// owner id. It learns a whole owner id only when its lock is granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_cannot_learn_how_to_forge_a_grant() {
+async fn subscriber_cannot_learn_a_waiting_owner_id() {
     let server = RedisServer::start();
     let rules = [
         "ACL",
@@ -138,15 +140,15 @@ async fn a_listener_cannot_learn_how_to_forge_a_grant() {
     let second = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 2).await;
     held.release().await.unwrap();
     let holder = first.await.unwrap().unwrap();
-    let heard: Vec<_> = (0..2)
+    let messages: Vec<_> = (0..2)
         .map(|_| spy.receive().unwrap().array()[3].text().to_owned())
         .collect();
-    assert!(heard[0].starts_with("g "), "{heard:?}");
-    let words: Vec<_> = heard[1].split(' ').collect();
+    assert!(messages[0].starts_with("g "), "{messages:?}");
+    let words: Vec<_> = messages[1].split(' ').collect();
     let (id, channel) = waits(&server);
-    assert_eq!(words[..2], ["h", &id[..8]], "{heard:?}");
-    assert!(!heard[1].contains(&id));
-    // With what was heard nothing can be made.
+    assert_eq!(words[..2], ["h", &id[..8]], "{messages:?}");
+    assert!(!messages[1].contains(&id));
+    // A forged message made of what the client learned has no effect.
     let now = server_us(&server);
     let token = held_token(&server) + 1;
     for id in [
@@ -162,9 +164,9 @@ async fn a_listener_cannot_learn_how_to_forge_a_grant() {
     second.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// A head-of-queue message brings a look forward, one in 50 ms.
+/// A head-of-queue notification causes an early poll, at most one in 50 ms.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_heads_causes_twenty_looks_a_second() {
+async fn flood_of_head_notifications_causes_twenty_polls_a_second() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
@@ -189,13 +191,13 @@ async fn a_flood_of_heads_causes_twenty_looks_a_second() {
     let most = usize::try_from(span.as_millis()).unwrap() / 50 + 3;
     assert!(
         sent > 200 && polls > 0 && polls <= most,
-        "{polls} looks, {sent} messages"
+        "{polls} polls, {sent} messages"
     );
     held.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// A little generator, so that a failing seed can be run again.
+/// A small generator, so that a failing seed can be run again.
 struct Random(u64);
 
 impl Random {
@@ -214,7 +216,7 @@ impl Random {
 
 /// Messages that no client sends, made of parts of messages that clients send.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_on_the_channel_changes_nothing() {
+async fn malformed_notifications_are_ignored() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
@@ -264,7 +266,7 @@ async fn garbage_on_the_channel_changes_nothing() {
     held.release().await.unwrap();
     let guard = tokio::time::timeout(ms(600), waiting).await;
     guard
-        .expect("it still listens")
+        .expect("the subscriber is still connected")
         .unwrap()
         .unwrap()
         .release()
@@ -273,11 +275,11 @@ async fn garbage_on_the_channel_changes_nothing() {
     assert_eq!(locks.stats().panics, 0);
 }
 
-/// The prefix stands in the channel, so that an access list keeps tenants apart.
+/// The channel's name contains the prefix, so that an ACL separates tenants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_access_list_separates_the_channels_of_prefixes() {
+async fn acl_separates_the_channels_of_prefixes() {
     let server = RedisServer::start();
-    // A pattern cannot hold a space, and a question mark is any letter.
+    // An ACL pattern cannot contain a space, and a question mark is any letter.
     let rules = [
         "on",
         ">pass",
@@ -296,7 +298,7 @@ async fn an_access_list_separates_the_channels_of_prefixes() {
     eventually_async(SOON, async || server.cli(&["ZCARD", queue]).integer() == 1).await;
     let entries = server.cli(&["ZRANGE", queue, "0", "0"]);
     let words: Vec<_> = entries.array()[0].text().split(' ').collect();
-    assert_eq!(words[1], "s", "it has notifications");
+    assert_eq!(words[1], "s", "the waiter has notifications");
     assert!(words[4].starts_with("lk1:shop%201::"), "{words:?}");
     let mut tenant = server.connect().unwrap();
     tenant.call(&["AUTH", "shop", "pass"]).unwrap();
@@ -318,7 +320,7 @@ async fn an_access_list_separates_the_channels_of_prefixes() {
 }
 
 #[tokio::test]
-async fn a_prefix_is_at_most_64_bytes() {
+async fn prefix_longer_than_64_bytes_is_rejected() {
     let server = RedisServer::start();
     let longest = "p".repeat(64);
     let url = server.url();

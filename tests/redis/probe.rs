@@ -1,5 +1,5 @@
-//! A subscriber that is there for the whole process: it sees each tracing event, notes the mutexes
-//! that the library holds then, and panics where a test wants it.
+//! A tracing subscriber for the whole process. It records the mutexes that the library holds at
+//! each event, and panics where a test requires it.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Mutex, Once, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, Once, PoisonError};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
 
-/// Events about keys with this in them make the subscriber panic.
+/// The subscriber panics at events about keys that contain this text.
 pub(crate) const EXPLOSIVE: &str = "explosive";
 
 static VIOLATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -15,13 +15,13 @@ static VIOLATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        tracing::subscriber::set_global_default(Probe).expect("there is no other one");
+        tracing::subscriber::set_global_default(Probe).expect("no other subscriber is set");
     });
 }
 
-/// Foreign code runs here: it must not be under a mutex of the library.
+/// Records a violation when the library holds a mutex here.
 pub(crate) fn check(what: &str) {
-    // Only debug builds count them.
+    // Only debug builds count held mutexes.
     #[cfg(debug_assertions)]
     {
         let held = lock_core::held_mutexes();
@@ -34,7 +34,7 @@ pub(crate) fn check(what: &str) {
     let _ = what;
 }
 
-/// Nothing of what ran until now ran under a mutex.
+/// Checks that no foreign code has run under a mutex until now.
 #[track_caller]
 pub(crate) fn assert_no_violation() {
     let violations = VIOLATIONS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,9 +44,9 @@ pub(crate) fn assert_no_violation() {
 struct Probe;
 
 #[derive(Default)]
-struct Line(String);
+struct EventText(String);
 
-impl Visit for Line {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let _ = write!(self.0, " {field}={value:?}");
     }
@@ -66,13 +66,13 @@ impl Subscriber for Probe {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        check(&line.0);
+        let mut text = EventText::default();
+        event.record(&mut text);
+        check(&text.0);
         assert!(
-            !line.0.contains(EXPLOSIVE),
+            !text.0.contains(EXPLOSIVE),
             "the subscriber panics:{}",
-            line.0
+            text.0
         );
     }
 

@@ -1,4 +1,4 @@
-//! Waiting behind the dead, behind many, and behind keys that are no locks.
+//! Waiting behind dead waiters, behind many waiters, and behind keys that are no locks.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,21 +10,21 @@ use tests::{shut_down, start_waiter};
 
 use super::{connect, connect_with};
 
-/// The server's clock, in milliseconds.
+/// Returns the server's clock, in milliseconds.
 fn server_ms(server: &RedisServer) -> i64 {
     let time = server.cli(&["TIME"]);
     let part = |at: usize| -> i64 { time.array()[at].text().parse().unwrap() };
     part(0) * 1_000 + part(1) / 1_000
 }
 
-/// An entry of a waiter that is not there: `kind` behind its mode, and when its time ends.
+/// Returns the entry of a waiter that does not exist, with its mode and the time to its expiry.
 fn entry(number: usize, mode: &str, expires_in: i64, server: &RedisServer) -> String {
     let expires_at = server_ms(server) + expires_in;
     format!("{number:08x}-dead-4dea-8dea-deaddeaddead {mode} 2000 {expires_at} lk1:unknown dead:1")
 }
 
-/// Puts entries of dead waiters into the queue, behind whoever stands there.
-fn crowd(server: &RedisServer, count: usize, mode: &str, expires_in: i64) {
+/// Adds entries of dead waiters at the end of the queue.
+fn add_dead_waiters(server: &RedisServer, count: usize, mode: &str, expires_in: i64) {
     let one = entry(0, mode, expires_in, server);
     let (_, rest) = one.split_at(8);
     let mut connection = server.connect().unwrap();
@@ -40,21 +40,21 @@ fn crowd(server: &RedisServer, count: usize, mode: &str, expires_in: i64) {
 
 pub(super) const MINUTES: i64 = 600_000;
 
-/// What a holder leaves that died.
+/// The value that a dead holder leaves.
 const DEAD_HOLDER: &str = "lk1:6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 1 1 dead";
 
-/// All before a live waiter are dead, and the holder dies.
-async fn behind_the_dead(dead: usize) {
+/// All waiters before a live one are dead, and so is the holder.
+async fn acquire_behind_dead_waiters(dead: usize) {
     let ttl = ms(1_500);
     let server = RedisServer::start();
     let locks = connect(&server).await;
     server.cli(&["SET", KEY, DEAD_HOLDER, "PX", "1500"]);
     let started = Instant::now();
-    crowd(&server, dead, "s", MINUTES);
+    add_dead_waiters(&server, dead, "s", MINUTES);
     let request = locks.lock(NAME).ttl(LONG).wait(SOON);
     let guard = request.acquire().await.unwrap();
     let took = started.elapsed();
-    // The expiry, its jitter, and a round trip for each hundred.
+    // The expiry, its jitter, and a round trip for each hundred entries.
     assert!(
         took >= ttl && took < ttl + NOTICE + SLACK,
         "{dead} dead: {took:?}"
@@ -64,36 +64,39 @@ async fn behind_the_dead(dead: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_waiters_ahead_cost_a_quarter_of_a_second_at_most() {
+async fn dead_waiters_ahead_cost_at_most_a_quarter_of_a_second() {
     let (few, some, many) = (
-        behind_the_dead(100),
-        behind_the_dead(300),
-        behind_the_dead(1_000),
+        acquire_behind_dead_waiters(100),
+        acquire_behind_dead_waiters(300),
+        acquire_behind_dead_waiters(1_000),
     );
     tokio::join!(few, some, many);
 }
 
-/// An attempt never finds a lock held because of dead waiters.
+/// An attempt never finds a lock busy because of dead waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn try_acquire_passes_any_number_of_dead_waiters() {
+async fn try_acquire_skips_any_number_of_dead_waiters() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     for (dead, mode, expires_in) in [(1, "s", MINUTES), (2_500, "s", MINUTES), (750, "p", -1)] {
-        crowd(&server, dead, mode, expires_in);
+        add_dead_waiters(&server, dead, mode, expires_in);
         let got = locks.lock(NAME).try_acquire().await.unwrap();
-        got.expect("no live client has it").release().await.unwrap();
+        got.expect("no live client holds the lock")
+            .release()
+            .await
+            .unwrap();
         assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
     }
 }
 
-/// A release looks at a hundred entries, and the background worker does the rest.
+/// A release checks a hundred entries, and the background worker does the rest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_looks_at_more_than_a_hundred_entries() {
+async fn no_script_call_checks_more_than_a_hundred_entries() {
     const DEAD: usize = 10_000;
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-    crowd(&server, DEAD, "s", MINUTES);
+    add_dead_waiters(&server, DEAD, "s", MINUTES);
     let count = i64::try_from(DEAD).unwrap() + 1;
     let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), count).await;
     let monitor = server.monitor();
@@ -125,15 +128,15 @@ async fn no_call_looks_at_more_than_a_hundred_entries() {
         .all()
         .iter()
         .filter(|command| command.name() == "PUBSUB");
-    // One for their channel in each call, and not one for each of them.
+    // One count of their channel's subscribers per call, and not one per entry.
     assert!(counts.count() <= DEAD / 100 + 4);
     shut_down(&locks).await;
     assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
 }
 
-/// A free lock is had, however short the wait for it is.
+/// An attempt acquires a free lock, however short the wait is.
 #[tokio::test]
-async fn the_shortest_wait_asks_once() {
+async fn shortest_wait_makes_one_attempt() {
     let server = RedisServer::start();
     for locks in [connect(&server).await, LockManager::in_memory()] {
         for wait in [Duration::from_nanos(1), Duration::from_micros(1), ms(1)] {
@@ -149,15 +152,15 @@ async fn the_shortest_wait_asks_once() {
     assert_eq!(server.cli(&["EXISTS", KEY, QUEUE]).integer(), 0);
 }
 
-/// A waiter behind many dead ones is granted the lock without a poll: here one that never polls.
+/// A waiter behind many dead ones is granted the lock without a poll. This waiter never polls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_background_worker_goes_on_until_a_live_waiter_has_the_lock() {
+async fn background_worker_continues_a_grant_until_a_live_waiter() {
     const DEAD: usize = 1_000;
     let server = RedisServer::start();
     let locks = connect(&server).await;
     for is_dropped in [false, true] {
         let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-        crowd(&server, DEAD, "s", MINUTES);
+        add_dead_waiters(&server, DEAD, "s", MINUTES);
         let mut listener = server.connect().unwrap();
         listener.call(&["SUBSCRIBE", "lk1:silent"]).unwrap();
         let expires_at = server_ms(&server) + MINUTES;
@@ -169,7 +172,7 @@ async fn the_background_worker_goes_on_until_a_live_waiter_has_the_lock() {
         } else {
             held.release().await.unwrap();
         }
-        // Its notification as the head may come before.
+        // The head-of-queue notification may come before the grant.
         let grant = loop {
             let message = listener.receive().unwrap();
             let text = message.array()[2].text().to_owned();
@@ -184,15 +187,15 @@ async fn the_background_worker_goes_on_until_a_live_waiter_has_the_lock() {
     }
 }
 
-/// The releaser dies in the middle: the next look of whoever lives goes on.
+/// The releaser dies between its calls. The next poll of a live waiter continues the grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_releaser_that_dies_halfway_leaves_the_rest_to_the_next_look() {
+async fn next_poll_continues_the_grant_of_a_dead_releaser() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     server.cli(&["SET", KEY, DEAD_HOLDER, "PX", "60000"]);
-    crowd(&server, 450, "s", MINUTES);
+    add_dead_waiters(&server, 450, "s", MINUTES);
     let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 451).await;
-    // As one call of a release, and no other one.
+    // One call of a release, without the following calls.
     let started = Instant::now();
     server.cli(&["DEL", KEY]);
     server.cli(&["ZREMRANGEBYRANK", QUEUE, "0", "99"]);
@@ -206,14 +209,14 @@ async fn a_releaser_that_dies_halfway_leaves_the_rest_to_the_next_look() {
     guard.release().await.unwrap();
 }
 
-/// A look while the lock is held takes out those whose time has passed. The others keep their
-/// place: their line may be broken for a moment.
+/// A poll of a held lock removes entries whose wait has ended. Other entries keep their place,
+/// because their subscriber may be disconnected for a moment only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_look_at_a_held_lock_removes_those_whose_time_has_passed_only() {
+async fn poll_of_a_held_lock_removes_only_expired_entries() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-    crowd(&server, 9, "s", -1_000);
+    add_dead_waiters(&server, 9, "s", -1_000);
     let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 10).await;
     let silent = entry(77_777, "s", MINUTES, &server);
     server.cli(&["ZADD", QUEUE, "0", &silent]);
@@ -223,9 +226,9 @@ async fn a_look_at_a_held_lock_removes_those_whose_time_has_passed_only() {
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// Hundreds wait for twenty minutes, in virtual time. Each stands where it came.
+/// Hundreds of waiters wait for twenty minutes of virtual time, and keep their order.
 #[tokio::test(start_paused = true)]
-async fn waiters_keep_their_place_for_as_long_as_they_wait() {
+async fn waiters_keep_their_place_during_long_waits() {
     const WAITERS: usize = 250;
     let locks = LockManager::in_memory();
     let held = locks.lock(NAME).acquire().await.unwrap();
@@ -252,9 +255,9 @@ async fn waiters_keep_their_place_for_as_long_as_they_wait() {
     assert_eq!(*order, (0..WAITERS).collect::<Vec<_>>());
 }
 
-/// A thousand waiters of one manager ask the server about as often as a few do.
+/// A thousand waiters of one manager poll about as often as a few waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_waiters_of_a_manager_look_seldom() {
+async fn thousand_waiters_of_one_manager_poll_rarely() {
     const WAITERS: i64 = 1_000;
     let server = RedisServer::start();
     let locks = connect(&server).await;
@@ -271,18 +274,18 @@ async fn a_thousand_waiters_of_a_manager_look_seldom() {
         outcome.unwrap().unwrap().release().await.unwrap();
     }
     let commands = monitor.stop().client_commands_about(NAME);
-    // They came before the recording, so that each is left with its release.
+    // The waiters entered the queue before the recording, so each section costs its release only.
     let sections = usize::try_from(WAITERS).unwrap();
     assert!(commands <= sections + sections / 10 + 1, "{commands}");
 }
 
-/// The counter is what fails, and it comes before all that cannot be taken back.
+/// The script writes the counter before anything that it cannot undo, and the counter is broken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broken_counter_leaves_the_queue_as_it_was() {
+async fn release_with_a_broken_counter_keeps_the_queue() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-    crowd(&server, 3, "s", MINUTES);
+    add_dead_waiters(&server, 3, "s", MINUTES);
     let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 4).await;
     let queue = || server.cli(&["ZRANGE", QUEUE, "0", "-1", "WITHSCORES"]);
     let before = queue();
@@ -293,20 +296,21 @@ async fn a_broken_counter_leaves_the_queue_as_it_was() {
     assert_eq!(
         server.cli(&["EXISTS", KEY]).integer(),
         0,
-        "it is free all the same"
+        "the lock is free although the release failed"
     );
     assert_eq!(queue(), before, "the waiter keeps its place");
     server.cli(&["DEL", COUNTER]);
     let guard = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap();
-    // It learned by its own poll: of the broken counter, or of its lock after the repair.
+    // The waiter's own poll finds the broken counter, or gets the lock after the repair.
     if let Ok(guard) = guard {
         guard.release().await.unwrap();
     }
 }
 
-/// Each break of the line gives a waiter a new entry. What cannot come back is forgotten.
+/// A waiter gets a new entry each time its subscriber is cut. The client forgets entries that can
+/// no longer be granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_line_that_breaks_often_makes_no_look_longer() {
+async fn repeated_subscriber_cuts_do_not_lengthen_polls() {
     let server = RedisServer::start();
     let builder = LockManager::builder().command_timeout(ms(100));
     let locks = connect_with(builder, &server.url()).await;
@@ -322,22 +326,22 @@ async fn a_line_that_breaks_often_makes_no_look_longer() {
         command.name() == "EVALSHA" && command.words.get(3).is_some_and(|key| key == KEY)
     });
     let longest = polls.map(|command| command.words.len()).max().unwrap();
-    // Hash, count, four keys, eight arguments; and what was sent within the last command timeout.
+    // Hash, count, four keys and eight arguments, and the entries of the last command timeout.
     assert!(longest <= 3 + 4 + 8 + 8, "{longest} words");
     assert_eq!(
         server.cli(&["ZCARD", QUEUE]).integer(),
         1,
-        "one entry stands"
+        "the waiter has more than one entry"
     );
     held.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// A release takes any number of entries.
+/// A release accepts any number of entries.
 #[test]
-fn a_release_of_ten_thousand_entries_is_carried_out() {
+fn release_accepts_ten_thousand_entries() {
     let server = RedisServer::start();
-    crowd(&server, 10_000, "s", MINUTES);
+    add_dead_waiters(&server, 10_000, "s", MINUTES);
     let script = include_str!("../../lock-core/src/backend/redis/scripts/release.lua");
     let grant_next = include_str!("../../lock-core/src/backend/redis/scripts/grant_next.lua");
     let script = script.replace("-- include grant_next.lua\n", grant_next);
@@ -348,20 +352,28 @@ fn a_release_of_ten_thousand_entries_is_carried_out() {
     words.extend([id, "0", "0", "0", "0", "me", ""].map(ToOwned::to_owned));
     let all = server.cli(&["ZRANGE", QUEUE, "0", "-1"]);
     words.extend(all.array().iter().map(|entry| entry.text().to_owned()));
-    let answer = server.cli(&words);
-    assert_eq!(answer.array()[0].text(), "gone", "{answer:?}");
+    let reply = server.cli(&words);
+    assert_eq!(reply.array()[0].text(), "gone", "{reply:?}");
     assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
 }
 
 /// A waiter without notifications that dies is skipped after a few polls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_waiter_that_polled_is_skipped_after_a_few_polls() {
+async fn dead_polling_waiter_is_skipped_after_a_few_polls() {
     let timeout = ms(200);
     let server = RedisServer::start();
-    server.cli(&["ACL", "SETUSER", "unheard", "on", ">pass", "~*", "+@all"]);
+    server.cli(&[
+        "ACL",
+        "SETUSER",
+        "channelless",
+        "on",
+        ">pass",
+        "~*",
+        "+@all",
+    ]);
     let locks = connect(&server).await;
     let proxy = Proxy::in_front_of(&server);
-    let url = format!("redis://unheard:pass@{}", proxy.address());
+    let url = format!("redis://channelless:pass@{}", proxy.address());
     let builder = LockManager::builder().command_timeout(timeout);
     let polls = connect_with(builder, &url).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
@@ -377,7 +389,7 @@ async fn a_dead_waiter_that_polled_is_skipped_after_a_few_polls() {
         .unwrap()
         .parse()
         .unwrap();
-    // A poll each 100 ms, four of them and two answers.
+    // One poll in 100 ms, four polls and two replies.
     let left = expires_at - server_ms(&server);
     assert!(left > 0 && left <= 800 + 50, "{left}");
     proxy.black_hole();
@@ -387,7 +399,7 @@ async fn a_dead_waiter_that_polled_is_skipped_after_a_few_polls() {
     held.release().await.unwrap();
     let guard = tokio::time::timeout(ms(400), behind).await;
     guard
-        .expect("the dead one is skipped")
+        .expect("the dead waiter is skipped")
         .unwrap()
         .unwrap()
         .release()
@@ -397,9 +409,9 @@ async fn a_dead_waiter_that_polled_is_skipped_after_a_few_polls() {
     proxy.forward();
 }
 
-/// What a newer version may write into the queue: it is left to that version.
+/// A newer version may write other modes into the queue, and only that version handles them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_of_a_newer_version_is_neither_removed_nor_passed() {
+async fn waiter_of_a_newer_version_keeps_its_place() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let mut newer = server.connect().unwrap();
@@ -411,7 +423,7 @@ async fn a_waiter_of_a_newer_version_is_neither_removed_nor_passed() {
     server.cli(&["ZADD", QUEUE, "1", &entry]);
     let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 2).await;
     held.release().await.unwrap();
-    // The head notification, with the first digits of its id, comes at once.
+    // The head-of-queue notification contains the first digits of the owner id, and comes at once.
     let message = newer.receive().unwrap();
     let words: Vec<_> = message.array()[2].text().split(' ').collect();
     assert_eq!((words[0], words[1], words[3]), ("h", "6f1c7f9e", "0"));
@@ -421,10 +433,10 @@ async fn a_waiter_of_a_newer_version_is_neither_removed_nor_passed() {
         "the key is left free"
     );
     let none = locks.lock(NAME).try_acquire().await.unwrap();
-    assert!(none.is_none(), "it goes before whoever tries");
+    assert!(none.is_none(), "the waiter comes before an attempt");
     assert_eq!(server.cli(&["ZRANK", QUEUE, &entry]).integer(), 0);
     assert!(!waiting.is_finished());
-    // Once it has gone, the next one has its turn.
+    // When its subscriber is closed, the next waiter gets the lock.
     drop(newer);
     let guard = tokio::time::timeout(SOON, waiting)
         .await
@@ -437,13 +449,16 @@ async fn a_waiter_of_a_newer_version_is_neither_removed_nor_passed() {
 
 /// A malformed queue entry is no waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_entry_is_removed_when_the_key_is_free() {
+async fn malformed_queue_entry_is_removed_when_the_key_is_free() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    for rubbish in ["", "x", "a b c d e f", "\r\n", "6f1c7f9e s 1 2"] {
-        server.cli(&["ZADD", QUEUE, "1", rubbish]);
+    for malformed in ["", "x", "a b c d e f", "\r\n", "6f1c7f9e s 1 2"] {
+        server.cli(&["ZADD", QUEUE, "1", malformed]);
         let got = locks.lock(NAME).try_acquire().await.unwrap();
-        got.expect("there is no waiter").release().await.unwrap();
+        got.expect("the queue has no waiter")
+            .release()
+            .await
+            .unwrap();
         assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
     }
 }

@@ -9,8 +9,8 @@ use tests::{assert_nothing_left, granted, start_waiter};
 
 use super::connect;
 
-/// Sections and waiters of a user with these rights.
-async fn suffice(rights: &[&str]) {
+/// Runs sections and waiters of a user with these rights.
+async fn assert_rights_suffice(rights: &[&str]) {
     let server = RedisServer::start();
     let mut command = vec!["ACL", "SETUSER", "app", "on", ">pass"];
     command.extend(rights);
@@ -37,45 +37,45 @@ async fn suffice(rights: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_channels_waiters_ask() {
-    suffice(&["~*", "resetchannels", "+@all"]).await;
+async fn waiters_without_channels_poll() {
+    assert_rights_suffice(&["~*", "resetchannels", "+@all"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_pubsub_commands_waiters_ask() {
-    suffice(&["~*", "&*", "+@all", "-@pubsub"]).await;
+async fn waiters_without_pubsub_commands_poll() {
+    assert_rights_suffice(&["~*", "&*", "+@all", "-@pubsub"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_commands_of_the_preflight_locks_work() {
-    suffice(&["~*", "&*", "+@all", "-script", "-info", "-role"]).await;
+async fn locks_work_without_the_commands_of_the_handshake() {
+    assert_rights_suffice(&["~*", "&*", "+@all", "-script", "-info", "-role"]).await;
 }
 
-/// One manager that may be pushed to, among others that may not.
+/// A manager whose waiters get notifications, and a manager whose waiters poll.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_ask_and_those_who_are_told_share_a_queue() {
+async fn polling_and_notified_waiters_share_a_queue() {
     let server = RedisServer::start();
     server.cli(&["ACL", "SETUSER", "app", "on", ">pass", "~*", "+@all"]);
     let url = format!("redis://app:pass@{}", server.address());
-    let asks = LockManager::connect(&url).await.unwrap();
+    let polling = LockManager::connect(&url).await.unwrap();
     let notified = connect(&server).await;
     let mut held = notified.lock(NAME).acquire().await.unwrap();
-    // A user that may not publish hands over all the same: even notified waiters poll by
-    // themselves once a second.
-    let (asked, looked) = (ms(500), Duration::from_secs(1));
-    let mut line = Vec::new();
+    // A user that may not publish hands over too: notified waiters poll by themselves once a
+    // second.
+    let (poll_interval, head_interval) = (ms(500), Duration::from_secs(1));
+    let mut waiters = Vec::new();
     for (number, (locks, within)) in (1..).zip([
-        (&asks, asked),
-        (&notified, looked),
-        (&asks, asked),
-        (&notified, looked),
+        (&polling, poll_interval),
+        (&notified, head_interval),
+        (&polling, poll_interval),
+        (&notified, head_interval),
     ]) {
-        line.push((
+        waiters.push((
             within,
             start_waiter(&server, locks.lock(NAME).wait(SOON), number).await,
         ));
     }
-    for (within, waiting) in line {
+    for (within, waiting) in waiters {
         held.release().await.unwrap();
         held = granted(within + SLACK, waiting).await;
     }

@@ -1,4 +1,4 @@
-//! The scripts, run as their headers say.
+//! Runs the scripts as their headers say.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,8 +12,8 @@ const FOLDER: &str = concat!(
     "/../lock-core/src/backend/redis/scripts"
 );
 
-/// The command in the header of a script, in one line.
-fn by_hand(script: &str) -> String {
+/// Returns the command in the header of a script, in one line.
+fn header_command(script: &str) -> String {
     let source = std::fs::read_to_string(format!("{FOLDER}/{script}")).unwrap();
     let header = source
         .lines()
@@ -23,11 +23,11 @@ fn by_hand(script: &str) -> String {
     let command: Vec<_> = header
         .map(|line| line.trim_end_matches('\\').trim())
         .collect();
-    assert!(!command.is_empty(), "{script} does not say how to run it");
+    assert!(!command.is_empty(), "the header of {script} has no command");
     command.join(" ")
 }
 
-/// Runs it in bash, in its folder, as its header says; only the port is ours.
+/// Runs a script in bash and in its folder as its header says, on the port of the test server.
 fn run(server: &RedisServer, script: &str) -> Vec<String> {
     let found = Command::new("redis-cli")
         .arg("--version")
@@ -35,31 +35,31 @@ fn run(server: &RedisServer, script: &str) -> Vec<String> {
         .status();
     assert!(
         found.is_ok(),
-        "the scripts are run by hand with `redis-cli`, which is not there; install it \
+        "the scripts are run with `redis-cli`, which is not installed; install it \
          (Debian, Ubuntu: redis-tools; Fedora, Alpine, macOS: with the server)"
     );
-    let to_our_server = format!(
+    let on_the_test_server = format!(
         "set -eu; redis-cli() {{ command redis-cli -p {} \"$@\"; }}; {}",
         server.port(),
-        by_hand(script)
+        header_command(script)
     );
     let path = Path::new(FOLDER).join(script);
     let output = Command::new("bash")
-        .args(["-c", &to_our_server])
-        .current_dir(path.parent().expect("it is in a folder"))
+        .args(["-c", &on_the_test_server])
+        .current_dir(path.parent().expect("the script is in a folder"))
         .output()
-        .expect("the command in the header is one for bash");
-    let (said, complained) = (
+        .expect("bash runs the command in the header");
+    let (stdout, stderr) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    assert!(output.status.success(), "{script}: {said}{complained}");
-    assert_eq!(complained, "", "{script}");
-    said.lines().map(ToOwned::to_owned).collect()
+    assert!(output.status.success(), "{script}: {stdout}{stderr}");
+    assert_eq!(stderr, "", "{script}");
+    stdout.lines().map(ToOwned::to_owned).collect()
 }
 
 #[test]
-fn each_runs_as_its_header_says() {
+fn native_scripts_run_as_their_headers_say() {
     let server = RedisServer::start();
     assert_eq!(run(&server, "release.lua")[0], "gone");
     assert_eq!(run(&server, "renew.lua")[0], "gone");
@@ -77,7 +77,7 @@ fn each_runs_as_its_header_says() {
     assert_eq!(since, now_us / 1000, "when it was granted");
     assert_eq!(words[3], "by-hand");
 
-    // Asking again is having asked once.
+    // A repeated acquire with the same owner id gets the same grant.
     let again = run(&server, "acquire.lua");
     assert_eq!((&*again[0], &again[2]), ("held", &held[2]));
     server.cli(&["PEXPIRE", "lock:a", "5000"]);
@@ -90,7 +90,7 @@ fn each_runs_as_its_header_says() {
 }
 
 #[test]
-fn those_of_the_dialects_run_as_their_headers_say() {
+fn dialect_scripts_run_as_their_headers_say() {
     let server = RedisServer::start();
     let run = |script: &str| run(&server, &format!("dialects/{script}"))[0].clone();
     let pttl = || server.cli(&["PTTL", "lock:a"]).integer();
@@ -98,12 +98,16 @@ fn those_of_the_dialects_run_as_their_headers_say() {
     assert_eq!(run("renew.lua"), "gone");
     assert_eq!(run("release.lua"), "gone");
     assert_eq!(run("setnx_expire.lua"), "held");
-    assert_eq!(run("setnx_expire.lua"), "held", "asking again");
+    assert_eq!(run("setnx_expire.lua"), "held", "a repeated acquire");
     assert_eq!(server.cli(&["GET", "lock:a"]).text(), "me");
     server.cli(&["PEXPIRE", "lock:a", "5000"]);
     assert_eq!(run("renew.lua"), "held");
     assert!(pttl() > 25_000);
-    assert_eq!(run("deadline_acquire.lua"), "busy", "it is no deadline");
+    assert_eq!(
+        run("deadline_acquire.lua"),
+        "busy",
+        "the value is no deadline"
+    );
     assert_eq!(run("release.lua"), "held");
     assert_eq!(keys(&server), Vec::<String>::new());
 
@@ -112,10 +116,10 @@ fn those_of_the_dialects_run_as_their_headers_say() {
     assert_eq!(run("setnx_expire.lua"), "busy");
     assert_eq!(run("repair.lua"), "held");
     assert!(pttl() > 25_000);
-    assert_eq!(run("repair.lua"), "gone", "it has an expiry now");
+    assert_eq!(run("repair.lua"), "gone", "the key has an expiry now");
     server.cli(&["DEL", "lock:a"]);
 
-    // The deadline that the headers name has passed long ago.
+    // The deadline in the headers passed long ago.
     server.cli(&["SET", "lock:a", "1763700000000"]);
     assert_eq!(run("deadline_renew.lua"), "gone");
     assert_eq!(run("deadline_release.lua"), "gone");
@@ -125,15 +129,15 @@ fn those_of_the_dialects_run_as_their_headers_say() {
     assert_eq!(run("deadline_release.lua"), "gone", "another deadline");
 }
 
-/// A renewal got no answer, and the deadline before it has passed: what stands there may be the
-/// next holder's, who happened to write the same.
+/// A renewal got no reply, and the deadline before it has passed. The value may be the next
+/// holder's, who wrote the same deadline.
 #[test]
-fn a_deadline_that_only_may_be_ours_is_left_alone() {
+fn deadline_of_an_unconfirmed_renewal_is_not_changed() {
     let server = RedisServer::start();
     let ahead = SystemTime::now() + SOON;
     let ahead = ahead.duration_since(UNIX_EPOCH).unwrap().as_millis();
     let ahead = ahead.to_string();
-    for (confirmed, answer) in [("1763700000000", "gone"), (&ahead, "held")] {
+    for (confirmed, expected) in [("1763700000000", "gone"), (&ahead, "held")] {
         server.cli(&["SET", "lock:a", &ahead]);
         for (script, until) in [("deadline_renew", &*ahead), ("deadline_release", "0")] {
             let file = format!("{FOLDER}/dialects/{script}.lua");
@@ -141,17 +145,17 @@ fn a_deadline_that_only_may_be_ours_is_left_alone() {
             let call = [
                 "EVAL", &text, "1", "lock:a", until, "100", confirmed, &ahead,
             ];
-            let said = server.cli(&call);
-            assert_eq!(said.array()[0].text(), answer, "{script} {confirmed}");
+            let reply = server.cli(&call);
+            assert_eq!(reply.array()[0].text(), expected, "{script} {confirmed}");
         }
         let left = server.cli(&["EXISTS", "lock:a"]).integer();
-        assert_eq!(left == 1, answer == "gone");
+        assert_eq!(left == 1, expected == "gone");
     }
 }
 
-/// grant_next.lua is a part of two others; every other file is run above.
+/// `grant_next.lua` is a part of two other scripts. The tests above run every other file.
 #[test]
-fn there_is_no_other_script() {
+fn every_script_is_tested() {
     let scripts_in = |folder: &str| {
         let mut files: Vec<_> = std::fs::read_dir(folder)
             .unwrap()

@@ -1,4 +1,4 @@
-//! What is said to operators, and what must not get into it.
+//! Error texts for operators: what they must contain, and what they must not.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,18 +23,19 @@ fn text(error: &LockError) -> String {
 }
 
 #[track_caller]
-fn assert_tidy(text: &str) {
-    let harmful = |letter: char| letter.is_control() || "\u{202e}\u{2028}\u{2066}".contains(letter);
-    assert!(!text.contains(harmful), "{text:?}");
-    // Debug output escapes what it shows; an escape means that it was there.
+fn assert_escaped(text: &str) {
+    let is_harmful =
+        |letter: char| letter.is_control() || "\u{202e}\u{2028}\u{2066}".contains(letter);
+    assert!(!text.contains(is_harmful), "{text:?}");
+    // Debug output escapes control characters, so an escape shows that the text contained one.
     for escape in ["\\u{1b}", "\\n", "\\r", "\\u{202e}", "\\u{2028}"] {
         assert!(!text.contains(escape), "{text}");
     }
 }
 
-/// Labels and values of other clients are printed in errors and logs.
+/// Errors and logs contain labels and values of other clients.
 #[tokio::test]
-async fn what_others_wrote_is_tidied() {
+async fn values_of_other_clients_are_escaped() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
@@ -48,19 +49,19 @@ async fn what_others_wrote_is_tidied() {
         server.cli(&["SET", KEY, &value, "PX", "60000"]);
         let error = locks.lock(NAME).acquire().await.unwrap_err();
         assert!(text(&error).contains("2026 ERROR fake"), "{error}");
-        assert_tidy(&text(&error));
+        assert_escaped(&text(&error));
         let error = locks.lock(NAME).wait(ms(60)).acquire().await.unwrap_err();
-        assert_tidy(&text(&error));
+        assert_escaped(&text(&error));
         server.cli(&["PERSIST", KEY]);
         let error = locks.lock(NAME).acquire().await.unwrap_err();
         assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
-        assert_tidy(&text(&error));
+        assert_escaped(&text(&error));
     }
 }
 
-/// A name may come from a request: in an error it is one line, and nothing of it is hidden.
+/// A name may come from a request. In an error it stays on one line, and is fully visible.
 #[tokio::test]
-async fn names_in_errors_cannot_forge_a_line() {
+async fn names_in_errors_are_escaped() {
     let locks = LockManager::in_memory();
     let name = "order:7\r\n2026 ERROR fake\u{1b}[31m\u{202e}";
     let held = locks.lock(name).acquire().await.unwrap();
@@ -81,9 +82,9 @@ async fn names_in_errors_cannot_forge_a_line() {
     assert!(error.contains("`{\\u{a}`"), "{error}");
 }
 
-/// Schemes have no case.
+/// Upper and lower case mean the same in a URL's scheme.
 #[tokio::test]
-async fn a_scheme_in_capitals_is_understood() {
+async fn url_scheme_is_case_insensitive() {
     let server = RedisServer::start();
     let url = server.url().replace("redis://", "REDIS://");
     let locks = LockManager::connect(&url).await.unwrap();
@@ -91,9 +92,9 @@ async fn a_scheme_in_capitals_is_understood() {
     LockManager::connect("Memory://").await.unwrap();
 }
 
-/// Why a command came to nothing is said in the same line as where it was sent.
+/// The error names the address and the reason in one line.
 #[tokio::test]
-async fn a_connection_that_broke_is_named_with_the_reason() {
+async fn broken_connection_is_reported_with_address_and_reason() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = connect_with(LockManager::builder(), &proxy.url()).await;
@@ -108,8 +109,9 @@ async fn a_connection_that_broke_is_named_with_the_reason() {
     held.release().await.unwrap();
 }
 
-/// Answers each command of a connection: as a server does while it is greeted, and then by an error.
-fn answer(stream: &TcpStream, said: &str) -> std::io::Result<()> {
+/// Replies to each command of a connection: to the handshake as a server does, and then with an
+/// error.
+fn reply_with_error(stream: &TcpStream, error: &str) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut writer = stream;
     let mut line = String::new();
@@ -128,17 +130,17 @@ fn answer(stream: &TcpStream, said: &str) -> std::io::Result<()> {
         match words.first().map(String::as_str) {
             Some("HELLO") => writer.write_all(b"%1\r\n+server\r\n+redis\r\n")?,
             Some("CLIENT") => writer.write_all(b"+OK\r\n")?,
-            _ => writer.write_all(format!("{said}\r\n").as_bytes())?,
+            _ => writer.write_all(format!("{error}\r\n").as_bytes())?,
         }
         line.clear();
     }
     Ok(())
 }
 
-/// A server, or what pretends to be one, says what it likes in its errors.
+/// A server, or a program that pretends to be one, can put any text into its errors.
 #[tokio::test]
-async fn what_a_server_says_is_tidied() {
-    for said in [
+async fn server_errors_are_escaped() {
+    for reply in [
         "-ERR evil \u{1b}[2J\u{202e} words",
         "-NOAUTH evil \u{7}bell",
         "-LOADING evil \u{9b}31m",
@@ -147,19 +149,19 @@ async fn what_a_server_says_is_tidied() {
         let url = format!("redis://{}", listener.local_addr().unwrap());
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                thread::spawn(move || answer(&stream, said));
+                thread::spawn(move || reply_with_error(&stream, reply));
             }
         });
         let builder = LockManager::builder().command_timeout(ms(300));
         let error = builder.connect(&url).await.unwrap_err();
         assert!(text(&error).contains("evil"), "{error:?}");
-        assert_tidy(&text(&error));
+        assert_escaped(&text(&error));
     }
 }
 
-/// An operator has to know where, why, and what to do.
+/// The error says where the connection failed, why, and what to do.
 #[tokio::test]
-async fn a_server_that_is_not_there_is_named_with_the_reason() {
+async fn unreachable_server_is_reported_with_address_and_reason() {
     let server = RedisServer::start();
     let address = server.address();
     let url = format!("redis://user:secret@{address}");
@@ -182,9 +184,9 @@ async fn a_server_that_is_not_there_is_named_with_the_reason() {
     );
 }
 
-/// The URL holds a password, and is never repeated.
+/// The URL contains a password, and no error repeats it.
 #[tokio::test]
-async fn a_malformed_url_gives_no_secret_away() {
+async fn malformed_url_error_does_not_contain_the_password() {
     for url in [
         "user:secret@host://x",
         "redis://user:secret@host:port",
@@ -203,7 +205,7 @@ async fn a_malformed_url_gives_no_secret_away() {
 }
 
 #[tokio::test]
-async fn urls_that_are_not_supported_yet_say_so() {
+async fn unsupported_urls_are_reported() {
     for (url, what) in [
         ("rediss://h", "TLS is not supported yet"),
         ("redis+sentinel://h/m", "Sentinel is not supported yet"),
@@ -216,9 +218,9 @@ async fn urls_that_are_not_supported_yet_say_so() {
     }
 }
 
-/// Times are read by people.
+/// People read the durations.
 #[tokio::test]
-async fn times_in_errors_are_rounded() {
+async fn durations_in_errors_are_rounded() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).acquire().await.unwrap();
@@ -238,9 +240,9 @@ async fn times_in_errors_are_rounded() {
     held.release().await.unwrap();
 }
 
-/// `locks.lock("a").await` is `acquire`.
+/// `locks.lock("a").await` is the same as `acquire`.
 #[tokio::test]
-async fn a_request_can_be_awaited() {
+async fn awaiting_a_request_acquires() {
     let locks = LockManager::in_memory();
     let guard = locks.lock(NAME).await.unwrap();
     let error = locks.lock(NAME).await.unwrap_err();
@@ -248,34 +250,34 @@ async fn a_request_can_be_awaited() {
     guard.release().await.unwrap();
 }
 
-/// Outside of tokio nothing can wait; that is an error and not a panic.
+/// Nothing can wait outside tokio. Calls return an error and do not panic.
 #[test]
-fn calls_outside_of_a_runtime_say_so() {
+fn calls_outside_a_runtime_return_no_runtime() {
     fn now<F: Future>(future: F) -> F::Output {
         let mut future = std::pin::pin!(future);
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match future.as_mut().poll(&mut context) {
             std::task::Poll::Ready(output) => output,
-            std::task::Poll::Pending => panic!("it waits"),
+            std::task::Poll::Pending => panic!("the call waits"),
         }
     }
     let server = RedisServer::start();
-    let is_told = |error: LockError| {
+    let assert_no_runtime = |error: LockError| {
         assert!(matches!(error, LockError::NoRuntime), "{error}");
         assert!(error.to_string().contains("tokio runtime"), "{error}");
     };
-    is_told(now(LockManager::connect(&server.url())).unwrap_err());
+    assert_no_runtime(now(LockManager::connect(&server.url())).unwrap_err());
     let runtime = multi_thread_runtime(1);
     let locks = runtime.block_on(connect(&server));
     for locks in [locks.clone(), LockManager::in_memory()] {
-        is_told(now(locks.lock(NAME).acquire()).unwrap_err());
-        is_told(now(locks.lock(NAME).wait(ms(50)).acquire()).unwrap_err());
-        is_told(now(locks.lock(NAME).try_acquire()).unwrap_err());
+        assert_no_runtime(now(locks.lock(NAME).acquire()).unwrap_err());
+        assert_no_runtime(now(locks.lock(NAME).wait(ms(50)).acquire()).unwrap_err());
+        assert_no_runtime(now(locks.lock(NAME).try_acquire()).unwrap_err());
     }
     let guard = runtime.block_on(locks.lock(NAME).acquire()).unwrap();
-    is_told(now(guard.renew()).unwrap_err());
-    is_told(now(guard.release()).unwrap_err());
-    // Released in the background all the same.
+    assert_no_runtime(now(guard.renew()).unwrap_err());
+    assert_no_runtime(now(guard.release()).unwrap_err());
+    // The background worker releases the lock nevertheless.
     runtime.block_on(tests::shut_down(&locks));
     assert_eq!(server.cli(&["EXISTS", KEY]).integer(), 0);
 }

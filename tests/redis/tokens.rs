@@ -1,4 +1,5 @@
-//! Fencing tokens, whose counters live for five minutes only, and sums of times at their ends.
+//! Fencing tokens, whose counters expire after five minutes, and times at the limits of their
+//! types.
 
 use std::time::Duration;
 
@@ -24,9 +25,9 @@ async fn next(locks: &LockManager) -> u64 {
     token
 }
 
-/// Whichever way the clock steps, and however often the counter expires.
+/// Tokens grow at any step of the clock, and however often the counter expires.
 #[tokio::test]
-async fn tokens_grow_over_expiry_of_the_counter_and_steps_of_the_clock() {
+async fn tokens_grow_after_counter_expiry_and_clock_steps() {
     let clock = FrozenClock::at(START);
     let server = RedisServer::options().clock(&clock).start();
     let mut last = 0;
@@ -42,7 +43,7 @@ async fn tokens_grow_over_expiry_of_the_counter_and_steps_of_the_clock() {
         (LIFE * 4 + ms(2), 1),
         (LIFE, 1),
     ] {
-        // A new manager meets the clock as it is; an old one has a floor from before.
+        // A new manager reads the clock as it is. An old manager has a floor from before the step.
         let locks = connect(&server).await;
         for _ in 0..3 {
             let token = next(&locks).await;
@@ -56,16 +57,16 @@ async fn tokens_grow_over_expiry_of_the_counter_and_steps_of_the_clock() {
         }
         expired += i32::from(server.cli(&["EXISTS", COUNTER]).integer() == 0);
         let token = next(&locks).await;
-        assert!(token > last, "{token} after {last}, by an old connection");
+        assert!(token > last, "{token} after {last}, on an old connection");
         last = token;
     }
     assert!(expired >= 2, "{expired} times");
 }
 
-/// The floor of a connection that was made before the clock was set back lies ahead of the clock,
-/// and so does a counter that begins there.
+/// A connection from before the clock was set back has a floor ahead of the clock. A counter that
+/// begins at this floor is ahead of the clock too.
 #[tokio::test]
-async fn tokens_grow_over_expiry_of_a_counter_that_began_ahead_of_the_clock() {
+async fn tokens_grow_after_expiry_of_a_counter_ahead_of_the_clock() {
     let clock = FrozenClock::at(START);
     let server = RedisServer::options().clock(&clock).start();
     let old = connect(&server).await;
@@ -80,12 +81,16 @@ async fn tokens_grow_over_expiry_of_a_counter_that_began_ahead_of_the_clock() {
         }
     }
     clock.advance(LIFE * 2);
-    assert_eq!(server.cli(&["EXISTS", COUNTER]).integer(), 0, "it ends");
+    assert_eq!(
+        server.cli(&["EXISTS", COUNTER]).integer(),
+        0,
+        "the counter expires"
+    );
 }
 
-/// Counting does not extend its life: it ends five minutes after its seed.
+/// Increments do not extend the counter's lifetime: it ends five minutes after its seed.
 #[tokio::test]
-async fn a_counter_ends_five_minutes_after_its_seed() {
+async fn counter_expires_five_minutes_after_its_seed() {
     let clock = FrozenClock::at(START);
     let server = RedisServer::options().clock(&clock).start();
     let locks = connect(&server).await;
@@ -94,19 +99,19 @@ async fn a_counter_ends_five_minutes_after_its_seed() {
         clock.advance(Duration::from_secs(50));
     }
     let left = server.cli(&["PTTL", COUNTER]).integer();
-    assert_eq!(left, 50_000, "it was seeded 250 s ago");
+    assert_eq!(left, 50_000, "the counter was seeded 250 s ago");
     next(&locks).await;
     assert_eq!(server.cli(&["PTTL", COUNTER]).integer(), 50_000);
     clock.advance(Duration::from_secs(51));
     assert_eq!(server.cli(&["EXISTS", COUNTER]).integer(), 0);
 }
 
-/// The successor of a server has its keys, and a clock that is behind.
+/// A promoted replica has the keys of the primary, and a clock that is behind.
 #[tokio::test]
-async fn tokens_grow_at_a_successor_whose_clock_is_behind() {
+async fn tokens_grow_on_a_promoted_replica_with_a_slow_clock() {
     let (clock, behind) = (FrozenClock::at(START), FrozenClock::at(START));
     behind.rewind(Duration::from_secs(20));
-    // It waits for more replicas by its clock, which stands.
+    // The primary waits for more replicas by its own clock, which stands still.
     let server = RedisServer::options()
         .args(["--repl-diskless-sync-delay", "0"])
         .clock(&clock)
@@ -134,7 +139,7 @@ async fn tokens_grow_at_a_successor_whose_clock_is_behind() {
             behind.advance(LIFE + ms(1));
         }
     }
-    // Once with the counter, and once more after that has expired there too.
+    // Once with the counter, and once after the counter expired on the replica too.
     successor.cli(&["REPLICAOF", "NO", "ONE"]);
     let locks = connect(&successor).await;
     for _ in 0..2 {
@@ -145,9 +150,9 @@ async fn tokens_grow_at_a_successor_whose_clock_is_behind() {
     }
 }
 
-/// Each name once: a key of 176 bytes for a day each was 15 GB.
+/// Each name is used once. With a lifetime of a day, keys of 176 bytes took 15 GB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_are_used_once_leave_nothing_after_five_minutes() {
+async fn names_used_once_leave_no_key_after_five_minutes() {
     const NAMES: usize = 100_000;
     const TASKS: usize = 100;
     let clock = FrozenClock::at(START);
@@ -176,13 +181,13 @@ async fn names_that_are_used_once_leave_nothing_after_five_minutes() {
         i64::try_from(NAMES).unwrap()
     );
     clock.advance(LIFE + ms(1));
-    // The server removes them as it finds time.
+    // The server removes expired keys in the background.
     eventually(SOON, || server.cli(&["DBSIZE"]).integer() == 0);
 }
 
-/// `since` is the time of the grant, for a lock that is acquired and for one that is handed over.
+/// `since` is the time of the grant, for an acquired lock and for a lock that was handed over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_value_says_since_when_and_by_whom_the_lock_is_held() {
+async fn value_names_the_grant_time_and_the_holder() {
     let server = RedisServer::start();
     let label = format!("{}\n\u{1b}[31m", "web-1 é".repeat(30));
     let builder = LockManager::builder().label(&label);
@@ -216,9 +221,9 @@ async fn the_value_says_since_when_and_by_whom_the_lock_is_held() {
     held.release().await.unwrap();
 }
 
-/// A hold that is longer than all clocks count was none at all.
+/// The sum of a time and a duration may overflow. An overflow must not end the lock at once.
 #[tokio::test]
-async fn the_longest_times_exclude_like_all_others() {
+async fn longest_durations_still_exclude() {
     let longest = Duration::MAX;
     let locks = LockManager::builder().retry_interval(longest).in_memory();
     for request in [
@@ -233,7 +238,7 @@ async fn the_longest_times_exclude_like_all_others() {
         let held = request.clone().acquire().await.unwrap();
         assert!(
             locks.lock(NAME).try_acquire().await.unwrap().is_none(),
-            "two hold it"
+            "there are two holders"
         );
         assert!(!held.is_lost());
         held.renew().await.unwrap();
@@ -251,7 +256,7 @@ async fn the_longest_times_exclude_like_all_others() {
     held.renew().await.unwrap();
     assert!(locks.lock(NAME).try_acquire().await.unwrap().is_none());
     held.release().await.unwrap();
-    server.cli(&["SET", KEY, "theirs", "PX", "60000"]);
+    server.cli(&["SET", KEY, "foreign", "PX", "60000"]);
     let error = locks.lock(NAME).wait(ms(300)).acquire().await.unwrap_err();
     assert!(error.is_contended(), "{error}");
     locks.shutdown().await.unwrap();

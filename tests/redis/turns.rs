@@ -9,7 +9,7 @@ use lock_core::LockManager;
 use test_support::fixtures::{NAME, SOON};
 use tokio::task::JoinSet;
 
-/// Runs tasks on all managers, each so many sections, and checks that no two sections overlap. A
+/// Runs this many sections in each task on all managers, and checks that no two sections overlap. A
 /// failed release is no error here.
 pub(super) async fn take_turns(
     managers: &[LockManager],
@@ -26,7 +26,7 @@ pub(super) async fn take_turns(
             for _ in 0..rounds {
                 let request = locks.lock(NAME).wait(SOON);
                 let body = async |_: &_| {
-                    assert!(!inside.swap(true, Ordering::AcqRel), "two are inside");
+                    assert!(!inside.swap(true, Ordering::AcqRel), "two sections overlap");
                     tokio::time::sleep(section).await;
                     inside.store(false, Ordering::Release);
                 };
@@ -39,7 +39,7 @@ pub(super) async fn take_turns(
     }
 }
 
-/// A thread that repeats an action until this is dropped.
+/// A thread that repeats an action until it is dropped.
 pub(super) struct Storm {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,

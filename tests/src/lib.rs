@@ -1,6 +1,6 @@
-//! What the tests of locks share: managers, waiters, bounds on outcomes, and a trace of events.
+//! Helpers for tests of locks: managers, waiters, bounds on outcomes, and a trace of events.
 //!
-//! What needs no lock is in `test_support`.
+//! Helpers that need no lock are in `test_support`.
 
 mod managers;
 mod timing;

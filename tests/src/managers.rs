@@ -1,4 +1,4 @@
-//! Managers, and what they leave in the server.
+//! Managers, and the keys that they leave on the server.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ pub async fn connect_with_timeout(url: &str, timeout: Duration) -> LockManager {
 ///
 /// # Panics
 ///
-/// If that takes longer than [`SOON`].
+/// Panics if that takes longer than [`SOON`].
 pub async fn shut_down(locks: &LockManager) {
     let started = Instant::now();
     while let Err(incomplete) = locks.shutdown().await {
@@ -80,7 +80,9 @@ pub async fn assert_nothing_left(server: &RedisServer, locks: &LockManager) {
 /// The fencing token of a lock that has one.
 #[track_caller]
 pub fn fencing_token(held: &LockGuard) -> u64 {
-    held.fencing_token().expect("every grant has one").as_u64()
+    held.fencing_token()
+        .expect("every grant has a token")
+        .as_u64()
 }
 
 /// The kind of a backend error. A contended lock is no backend error.

@@ -39,7 +39,7 @@ impl Canary {
     }
 }
 
-/// The outcome of a future, which may come later than `limit` by no more than [`NOTICE`].
+/// Returns the outcome of a future. It must complete at most [`NOTICE`] after `limit`.
 pub async fn in_time<T: Debug>(limit: Duration, outcome: impl Future<Output = T>) -> T {
     let started = Instant::now();
     let mut canary = Canary::new();
@@ -82,7 +82,7 @@ pub async fn lost_in_time(held: &LockGuard) {
         if !remaining.is_zero() {
             lease_ends = now + remaining;
         }
-        assert!(started.elapsed() < SOON, "it is never lost");
+        assert!(started.elapsed() < SOON, "the lock is never lost");
     }
     let late = Instant::now().saturating_duration_since(lease_ends);
     assert!(
@@ -100,7 +100,7 @@ pub async fn assert_held_for(span: Duration, held: &LockGuard) {
     }
 }
 
-/// The result of a program that may hang: a program that takes longer than `limit` fails the test.
+/// Returns the result of a program that may hang. It fails the test after `limit`.
 pub fn run_within<T: Send + 'static>(
     limit: Duration,
     program: impl FnOnce() -> T + Send + 'static,

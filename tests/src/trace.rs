@@ -21,8 +21,8 @@ impl Trace {
     /// Checks that an event contains these words.
     #[track_caller]
     pub fn assert_says(&self, words: &str) {
-        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        assert!(said.contains(words), "`{words}` is not among:\n{said}");
+        let events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(events.contains(words), "`{words}` is not among:\n{events}");
     }
 }
 
@@ -50,8 +50,8 @@ impl tracing::Subscriber for Trace {
     fn event(&self, event: &tracing::Event<'_>) {
         let mut text = EventText(event.metadata().level().to_string());
         event.record(&mut text);
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = writeln!(said, "{}", text.0);
+        let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = writeln!(events, "{}", text.0);
     }
 
     fn enter(&self, _: &span::Id) {}

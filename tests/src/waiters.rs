@@ -21,10 +21,10 @@ pub async fn start_waiter(server: &RedisServer, request: LockRequest, entries: i
     waiter
 }
 
-/// The guard of a waiter that must get the lock within this time.
+/// Returns the guard of a waiter that must get the lock within this time.
 pub async fn granted(within: Duration, waiter: Waiter) -> LockGuard {
     let granted = tokio::time::timeout(within, waiter).await;
-    let guard = granted.unwrap_or_else(|_| panic!("it took longer than {within:?}"));
+    let guard = granted.unwrap_or_else(|_| panic!("the waiter got no lock within {within:?}"));
     guard.unwrap().unwrap()
 }
 

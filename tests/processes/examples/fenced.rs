@@ -6,7 +6,7 @@ use test_support::fixtures::SOON;
 use super::example;
 
 #[test]
-fn refuses_the_late_write_of_a_holder_that_was_stopped() {
+fn late_write_of_a_paused_holder_is_rejected() {
     let server = RedisServer::start();
     let shown = example("fenced").arg("--redis").arg(server.url()).spawn();
     assert!(shown.wait(SOON).success());

@@ -4,7 +4,7 @@ use test_support::fixtures::SOON;
 
 use super::example;
 
-/// A row of the table: what was done by hand, and what the library did.
+/// A row of the table: the lock written by hand, and the library.
 struct Row {
     by_hand: String,
     library: String,
@@ -24,14 +24,14 @@ fn table(lines: &[String]) -> Vec<Row> {
         .collect()
 }
 
-/// The numbers in a cell.
+/// Returns the numbers in a cell.
 fn figures(cell: &str) -> Vec<u64> {
     let words = cell.split_whitespace();
     words.filter_map(|word| word.parse().ok()).collect()
 }
 
 #[test]
-fn each_mistake_happens_by_hand_and_not_with_the_library() {
+fn mistakes_happen_by_hand_and_not_with_the_library() {
     let shown = example("gallery").spawn();
     assert!(shown.wait(SOON).success());
     let lines = shown.lines();
@@ -42,7 +42,7 @@ fn each_mistake_happens_by_hand_and_not_with_the_library() {
         let shown = format!("act {act}: {} | {}", row.by_hand, row.library);
         assert!(by_hand[0] > 0, "{shown}");
         match act {
-            // Free after the ttl, and never without one.
+            // Free after the ttl, and still locked without a ttl.
             1 | 9 => {
                 assert!(row.by_hand.starts_with("still locked"), "{shown}");
                 assert!(row.library.starts_with("free after"), "{shown}");
@@ -53,7 +53,7 @@ fn each_mistake_happens_by_hand_and_not_with_the_library() {
                 assert!(row.library.contains("TTL 1 s"), "{shown}");
                 assert_eq!(library[0], 0, "{shown}");
             }
-            // Each run has waiters; in one of them they wait for their turn.
+            // Both runs have waiters. In one of them the waiters get the lock in turn.
             7 => {
                 assert!(library[0] < by_hand[0], "{shown}");
                 assert!(library[1] < by_hand[1], "{shown}");
@@ -65,7 +65,7 @@ fn each_mistake_happens_by_hand_and_not_with_the_library() {
 }
 
 #[test]
-fn shows_nothing_without_a_server() {
+fn example_fails_without_a_server() {
     let shown = example("gallery").env("PATH", "nowhere").spawn();
     assert!(!shown.wait(SOON).success());
     assert_eq!(shown.lines(), [""; 0]);

@@ -17,18 +17,18 @@ fn one_instance_runs_and_the_others_skip() {
                 .spawn()
         })
         .collect();
-    let mut said: Vec<Vec<String>> = instances
+    let mut outputs: Vec<Vec<String>> = instances
         .iter()
         .map(|instance| {
             assert!(instance.wait(SOON).success());
             instance.lines()
         })
         .collect();
-    said.sort();
-    assert!(said[0][0].starts_with("running"), "{said:#?}");
-    assert!(said[0][1].starts_with("finished"), "{said:#?}");
-    for skipped in &said[1..] {
-        assert!(skipped[0].starts_with("skipped"), "{said:#?}");
+    outputs.sort();
+    assert!(outputs[0][0].starts_with("running"), "{outputs:#?}");
+    assert!(outputs[0][1].starts_with("finished"), "{outputs:#?}");
+    for skipped in &outputs[1..] {
+        assert!(skipped[0].starts_with("skipped"), "{outputs:#?}");
     }
     assert_eq!(
         server.cli(&["EXISTS", "lock:nightly-report"]),
@@ -37,7 +37,7 @@ fn one_instance_runs_and_the_others_skip() {
 }
 
 #[test]
-fn does_not_run_when_it_cannot_ask() {
+fn job_does_not_run_without_the_lock_server() {
     let server = RedisServer::start();
     let url = server.url();
     server.kill9();

@@ -21,7 +21,7 @@ struct Instance {
     address: String,
 }
 
-/// The server, the database, and what all instances have in common.
+/// The server, the database, and the settings of all instances.
 struct Shop {
     server: RedisServer,
     bank: Duration,
@@ -54,7 +54,7 @@ impl Shop {
         self.server.directory().join("orders.ledger")
     }
 
-    /// What stands in the database about an order.
+    /// Returns the entries of an order in the database.
     fn ledger(&self, order: u32) -> Vec<String> {
         let ledger = std::fs::read_to_string(self.ledger_file()).unwrap_or_default();
         let begin = format!("{order} ");
@@ -65,7 +65,7 @@ impl Shop {
             .collect()
     }
 
-    /// Waits until so many requests stand in the queue of an order's lock.
+    /// Waits until this many requests are in the queue of an order's lock.
     fn await_queue(&self, order: u32, length: i64) {
         let queue = format!("{{lock:order:{order}}}:q");
         eventually(SOON, || {
@@ -75,21 +75,23 @@ impl Shop {
 }
 
 impl Instance {
-    /// Sends a request; the status and the text of the answer.
+    /// Sends a request, and returns the status and the text of the reply.
     fn send(&self, method: &str, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).expect("the instance listens");
-        stream.set_read_timeout(Some(SOON)).expect("not zero");
+        stream
+            .set_read_timeout(Some(SOON))
+            .expect("the timeout is not zero");
         write!(
             stream,
             "{method} {path} HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\
              content-length: 0\r\n\r\n"
         )
         .expect("the instance reads");
-        let mut answer = String::new();
+        let mut reply = String::new();
         stream
-            .read_to_string(&mut answer)
-            .expect("the instance answers in time");
-        let (head, text) = answer.split_once("\r\n\r\n").expect("a head and a body");
+            .read_to_string(&mut reply)
+            .expect("the instance replies in time");
+        let (head, text) = reply.split_once("\r\n\r\n").expect("a head and a body");
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
         (status.expect("a status line"), text.trim().to_owned())
     }
@@ -98,7 +100,7 @@ impl Instance {
         self.send("POST", &format!("/orders/{order}/payment"))
     }
 
-    /// A payment that takes as long as any, and after which the order is as it was.
+    /// Sends a payment that takes as long as any other and does not change the order.
     fn pay_with_declined_card(&self, order: u32) {
         let path = format!("/orders/{order}/payment?card=declined");
         let (status, text) = self.send("POST", &path);
@@ -117,7 +119,7 @@ fn two_instances_race_and_one_payment_is_made() {
     let instances = [shop.instance(), shop.instance()];
     for order in 1..=3 {
         let start = Barrier::new(REQUESTS);
-        let mut answers: Vec<_> = thread::scope(|scope| {
+        let mut replies: Vec<_> = thread::scope(|scope| {
             let requests: Vec<_> = (0..REQUESTS)
                 .map(|number| {
                     let (start, instance) = (&start, &instances[number % instances.len()]);
@@ -129,10 +131,10 @@ fn two_instances_race_and_one_payment_is_made() {
                 .collect();
             requests.into_iter().map(|r| r.join().unwrap()).collect()
         });
-        answers.sort();
+        replies.sort();
         let mut expected = vec![(409, format!("order {order}: already paid")); REQUESTS];
         expected[0] = (200, format!("order {order}: paid"));
-        assert_eq!(answers, expected);
+        assert_eq!(replies, expected);
         let ledger = shop.ledger(order);
         assert_eq!(ledger.len(), 1, "{ledger:?}");
         assert!(ledger[0].starts_with("paid "), "{ledger:?}");
@@ -140,7 +142,7 @@ fn two_instances_race_and_one_payment_is_made() {
 }
 
 #[test]
-fn an_order_that_is_being_paid_cannot_be_cancelled() {
+fn order_in_payment_cannot_be_cancelled() {
     let shop = Shop::open(Duration::from_secs(2));
     let [here, there] = [shop.instance(), shop.instance()];
     thread::scope(|scope| {
@@ -148,10 +150,11 @@ fn an_order_that_is_being_paid_cannot_be_cancelled() {
         eventually(SOON, || {
             shop.server.cli(&["EXISTS", "lock:order:1"]) == Reply::Integer(1)
         });
-        // A text of the service: that of the error names the host and process of the holder.
+        // The service writes its own text, because the error's text names the host and process of
+        // the holder.
         let text = "another request works on this order; try again in a moment";
         assert_eq!(there.cancel(1), (423, text.to_owned()));
-        // Another order is another lock.
+        // Another order has another lock.
         assert_eq!(there.cancel(2), (200, "order 2: cancelled".to_owned()));
         assert_eq!(paying.join().unwrap().0, 200);
     });
@@ -173,15 +176,17 @@ fn nothing_is_paid_while_the_lock_server_is_down() {
 }
 
 #[test]
-fn a_killed_instance_costs_others_no_more_than_the_ttl() {
+fn killed_instance_costs_other_instances_at_most_the_ttl() {
     let shop = Shop::open(Duration::from_millis(500));
     let [here, there] = [shop.instance(), shop.instance()];
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut stream = TcpStream::connect(&here.address).expect("the instance listens");
             let request = "POST /orders/1/payment HTTP/1.1\r\nhost: shop\r\n\r\n";
-            stream.write_all(request.as_bytes()).expect("it reads");
-            // Not answered: the instance is killed.
+            stream
+                .write_all(request.as_bytes())
+                .expect("the instance reads");
+            // No reply comes, because the instance is killed.
             let _ = stream.read_to_end(&mut Vec::new());
         });
         eventually(SOON, || {
@@ -190,23 +195,23 @@ fn a_killed_instance_costs_others_no_more_than_the_ttl() {
         here.process.kill9();
     });
     assert!(shop.ledger(1).is_empty());
-    // The ttl is 5 s, and a payment waits for 10.
+    // The ttl is 5 s, and a payment waits for 10 s.
     assert_eq!(there.pay(1).0, 200);
 }
 
-/// The commands that clients sent for each section of one lock, by the nonce of the section.
+/// Returns the commands that clients sent for each section of one lock, by the section's owner id.
 fn sections(recording: &Recording, key: &str) -> BTreeMap<String, Vec<Sent>> {
     let mut sections: BTreeMap<String, Vec<Sent>> = BTreeMap::new();
     for command in recording.from_clients() {
         if !command.words.iter().any(|word| word == key) {
             continue;
         }
-        // EVALSHA hash number-of-keys keys.. nonce ..
+        // EVALSHA hash number-of-keys keys.. owner-id ..
         assert_eq!(command.name(), "EVALSHA", "{command:?}");
         let keys: usize = command.words[2].parse().expect("a number of keys");
         let sent = if keys == 1 { Sent::Renew } else { Sent::Other };
-        let nonce = command.words[3 + keys].clone();
-        sections.entry(nonce).or_default().push(sent);
+        let owner_id = command.words[3 + keys].clone();
+        sections.entry(owner_id).or_default().push(sent);
     }
     sections
 }
@@ -219,12 +224,12 @@ enum Sent {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_contended_section_costs_two_commands() {
+async fn contended_section_costs_two_commands() {
     const SECTIONS: u32 = 6;
     let shop = Arc::new(Shop::open(Duration::from_millis(10)));
     let instances = Arc::new([shop.instance(), shop.instance()]);
     let locks = LockManager::connect(&shop.server.url()).await.unwrap();
-    // Held here until all stand in the queue, so that each of them had to wait.
+    // The test holds the lock until all requests are in the queue, so that each request waits.
     let guard = locks.lock("order:5").acquire().await.unwrap();
     let monitor = shop.server.monitor();
     let requests: Vec<_> = (0..SECTIONS)
@@ -239,20 +244,20 @@ async fn a_contended_section_costs_two_commands() {
         request.join().unwrap();
     }
     let mut sections = sections(&monitor.stop(), "lock:order:5");
-    // The test's own: its acquire came before the recording.
+    // Without the test's own section: its acquire came before the recording.
     let before = sections.len();
     sections.retain(|_, sent| sent.len() > 1);
     assert_eq!(before - sections.len(), 1);
     assert_eq!(sections.len(), SECTIONS as usize);
-    for (nonce, sent) in &sections {
-        assert_eq!(sent, &[Sent::Other, Sent::Other], "{nonce}");
+    for (owner_id, sent) in &sections {
+        assert_eq!(sent, &[Sent::Other, Sent::Other], "{owner_id}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_costs_one_more() {
-    // Longer than two thirds of a second, when the lease of a hand-over is first extended,
-    // and shorter than a third of the ttl behind that.
+async fn renewal_costs_one_more_command() {
+    // Longer than two thirds of a second, when the first renewal extends the handover lease.
+    // Shorter than the next renewal, after another third of the ttl.
     let shop = Arc::new(Shop::open(Duration::from_millis(1500)));
     let instance = shop.instance();
     let locks = LockManager::connect(&shop.server.url()).await.unwrap();

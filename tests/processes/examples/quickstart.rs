@@ -5,7 +5,7 @@ use test_support::fixtures::SOON;
 use super::example;
 
 #[test]
-fn pays_twice_without_the_lock_and_once_with_it() {
+fn order_is_charged_once_with_the_lock() {
     let shown = example("quickstart").spawn();
     assert!(shown.wait(SOON).success());
     let lines = shown.lines();

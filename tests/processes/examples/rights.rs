@@ -1,23 +1,23 @@
-//! The user that `guide::redis` shows has all rights that locks need.
+//! The user in `guide::redis` has all rights that locks need.
 
 use lock_core::LockManager;
 use test_support::fixtures::SOON;
 use test_support::{RedisServer, Reply, eventually};
 use tests::shut_down;
 
-/// What the guide has an administrator type.
+/// Returns the command with which the guide's administrator creates the user.
 fn user_command() -> Vec<String> {
     let page = include_str!("../../../lock-core/docs/redis.md").replace("\\\n", " ");
     let line = page
         .lines()
         .find(|line| line.starts_with("ACL SETUSER"))
-        .expect("`guide::redis` says which rights a user needs");
+        .expect("`guide::redis` has the command");
     line.split_whitespace()
         .map(|word| word.trim_matches('\'').to_owned())
         .collect()
 }
 
-/// Makes the user, and says how it connects.
+/// Creates the user, and returns the URL to connect as this user.
 fn url_of(server: &RedisServer, command: &[String]) -> String {
     assert_eq!(server.cli(command), Reply::Status("OK".into()));
     let user = &command[2];
@@ -39,7 +39,7 @@ async fn use_locks(server: &RedisServer, url: &str) {
         assert!(there.lock(name).try_acquire().await.unwrap().is_none());
         let waiting = tokio::spawn(there.lock(name).wait(SOON).acquire());
         eventually(SOON, || server.cli(&["EXISTS", queue]) == Reply::Integer(1));
-        // More dead waiters than one call looks at, ahead of the live one.
+        // More dead waiters than one call checks, before the live one.
         let dead = "for i = 1, 250 do redis.call('ZADD', KEYS[1], -i, string.format('%08x', i) ..
             '-5a0b-4c53-9d55-2f1f6f3f7d10 s 2000 9999999999999 lk1:lock::dead web')
             end return 1";
@@ -49,7 +49,7 @@ async fn use_locks(server: &RedisServer, url: &str) {
         drop(waiting.await.unwrap().unwrap());
     }
     shut_down(&there).await;
-    // Nothing but fencing counters is left behind.
+    // Only the fencing counters are left.
     let counters = "return #redis.call('KEYS', '*:f')";
     assert_eq!(
         server.cli(&["DBSIZE"]),
@@ -58,16 +58,16 @@ async fn use_locks(server: &RedisServer, url: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_rights_it_lists_are_enough() {
+async fn rights_in_the_guide_are_sufficient() {
     let server = RedisServer::start();
     let url = url_of(&server, &user_command());
     use_locks(&server, &url).await;
-    // The server keeps a record of whatever it refused.
+    // The server logs every command that it refused.
     assert_eq!(server.cli(&["ACL", "LOG"]), Reply::Array(Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_channel_locks_work_too() {
+async fn locks_work_without_the_channel() {
     let server = RedisServer::start();
     let mut command = user_command();
     command.retain(|word| !word.starts_with('&') && word != "+subscribe");

@@ -1,4 +1,4 @@
-//! Names, durations and intervals that are refused before anything is sent.
+//! Names, durations and intervals that are rejected before the client sends a command.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use test_support::fixtures::{COUNTER, NAME, SOON, all_keys, ms};
 
 use super::{assert_at_rest, assert_says, builder, connect, errors};
 
-/// The server never hears of it.
-async fn refused_unseen(request: impl Fn(&LockManager) -> LockRequest) -> LockError {
+/// Returns the error of a request, and checks that the client sent no command.
+async fn error_before_any_command(request: impl Fn(&LockManager) -> LockRequest) -> LockError {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let monitor = server.monitor();
@@ -22,33 +22,36 @@ async fn refused_unseen(request: impl Fn(&LockManager) -> LockRequest) -> LockEr
     last
 }
 
-async fn name_fault(name: &str, fault: InvalidNameReason, words: &[&str]) {
-    let error = refused_unseen(|locks| locks.lock(name)).await;
-    let LockError::InvalidName { reason: said, .. } = &error else {
+async fn assert_invalid_name(name: &str, reason: InvalidNameReason, words: &[&str]) {
+    let error = error_before_any_command(|locks| locks.lock(name)).await;
+    let LockError::InvalidName { reason: actual, .. } = &error else {
         panic!("{error}");
     };
-    assert_eq!(*said, fault);
+    assert_eq!(*actual, reason);
     assert_says(&error, words);
-    assert!(error.to_string().len() < 300, "it repeats the whole name");
+    assert!(
+        error.to_string().len() < 300,
+        "the error repeats the whole name"
+    );
 }
 
 #[tokio::test]
-async fn an_empty_name() {
-    name_fault("", InvalidNameReason::Empty, &["empty", "give"]).await;
+async fn empty_name_is_rejected() {
+    assert_invalid_name("", InvalidNameReason::Empty, &["empty", "give"]).await;
 }
 
 #[tokio::test]
-async fn names_that_are_too_long() {
+async fn long_name_is_rejected() {
     let advice = ["1024 bytes", "digest"];
-    name_fault(&"x".repeat(1025), InvalidNameReason::TooLong, &advice).await;
-    name_fault(&"é".repeat(513), InvalidNameReason::TooLong, &advice).await;
-    name_fault(&"x".repeat(1 << 20), InvalidNameReason::TooLong, &advice).await;
+    assert_invalid_name(&"x".repeat(1025), InvalidNameReason::TooLong, &advice).await;
+    assert_invalid_name(&"é".repeat(513), InvalidNameReason::TooLong, &advice).await;
+    assert_invalid_name(&"x".repeat(1 << 20), InvalidNameReason::TooLong, &advice).await;
 }
 
 #[tokio::test]
-async fn names_with_stray_braces() {
+async fn name_with_stray_braces_is_rejected() {
     for name in ["{", "}", "a{}", "{a}{b}", "{a{b}}", "}a{", "{a", "a}"] {
-        name_fault(
+        assert_invalid_name(
             name,
             InvalidNameReason::Braces,
             &["hash tag", "{user1}:cart"],
@@ -58,14 +61,14 @@ async fn names_with_stray_braces() {
 }
 
 #[tokio::test]
-async fn names_of_companion_keys() {
+async fn name_of_a_companion_key_is_rejected() {
     for name in ["{a}:q", "x{a}y:f", "{a}:g"] {
-        name_fault(name, InvalidNameReason::Companion, &["may not end in"]).await;
+        assert_invalid_name(name, InvalidNameReason::Companion, &["may not end in"]).await;
     }
 }
 
 #[tokio::test]
-async fn a_prefix_with_a_brace() {
+async fn prefix_with_a_brace_is_rejected() {
     let server = RedisServer::start();
     let builder = builder().prefix("shop{1}:");
     let connected = builder.clone().connect(&server.url()).await;
@@ -76,7 +79,7 @@ async fn a_prefix_with_a_brace() {
 }
 
 #[tokio::test]
-async fn ttls_out_of_range() {
+async fn ttl_out_of_range_is_rejected() {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     for ttl in [
         Duration::ZERO,
@@ -86,8 +89,8 @@ async fn ttls_out_of_range() {
         DAY + Duration::from_nanos(1),
         Duration::MAX,
     ] {
-        let error = refused_unseen(|locks| locks.lock(NAME).ttl(ttl)).await;
-        assert!(matches!(error, LockError::InvalidTtl { ttl: said, .. } if said == ttl));
+        let error = error_before_any_command(|locks| locks.lock(NAME).ttl(ttl)).await;
+        assert!(matches!(error, LockError::InvalidTtl { ttl: rejected, .. } if rejected == ttl));
         assert_says(&error, &["at least 100 ms", "at most 24 h"]);
         let connected = builder().default_ttl(ttl).connect("memory://").await;
         let error = connected.unwrap_err();
@@ -103,21 +106,22 @@ async fn ttls_out_of_range() {
 }
 
 #[tokio::test]
-async fn renewal_intervals_out_of_range() {
+async fn renewal_interval_out_of_range_is_rejected() {
     for every in [
         Duration::ZERO,
         ms(9),
         Duration::from_secs(16),
         Duration::MAX,
     ] {
-        let error = refused_unseen(|locks| locks.lock(NAME).renew(Renew::Every(every))).await;
+        let error =
+            error_before_any_command(|locks| locks.lock(NAME).renew(Renew::Every(every))).await;
         assert!(matches!(error, LockError::InvalidRenewal { .. }), "{error}");
         assert_says(&error, &["at least 10 ms", "at most half of the ttl"]);
     }
 }
 
 #[tokio::test]
-async fn a_zero_wait_makes_one_attempt() {
+async fn zero_wait_makes_one_attempt() {
     let server = RedisServer::start();
     for locks in [connect(&server).await, LockManager::in_memory()] {
         let request = locks.lock(NAME).wait(Duration::ZERO);
@@ -134,7 +138,7 @@ async fn a_zero_wait_makes_one_attempt() {
 }
 
 #[tokio::test]
-async fn the_longest_wait_works() {
+async fn longest_wait_works() {
     let server = RedisServer::start();
     for locks in [connect(&server).await, LockManager::in_memory()] {
         let request = locks.lock(NAME).wait(Duration::MAX);
@@ -149,7 +153,7 @@ async fn the_longest_wait_works() {
 }
 
 #[tokio::test]
-async fn the_longest_command_timeout_works() {
+async fn longest_command_timeout_works() {
     let server = RedisServer::start();
     let builder = LockManager::builder().command_timeout(Duration::MAX);
     let locks = builder.connect(&server.url()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Servers that cannot be reached, or do not answer.
+//! Servers that cannot be reached, or that do not reply.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use tests::acquire_and_release;
 use super::{SHORT, assert_backend, assert_usable_again, builder, connect, connect_error, errors};
 
 #[tokio::test]
-async fn wrong_urls() {
+async fn invalid_url_is_rejected() {
     for url in [
         "",
         "localhost",
@@ -37,9 +37,9 @@ async fn wrong_urls() {
     }
 }
 
-/// An error that is logged must not tell the password to whoever reads the log.
+/// A logged error must not contain the password.
 #[tokio::test]
-async fn no_error_repeats_the_password() {
+async fn errors_do_not_repeat_the_password() {
     for url in [
         "redis://user:s3cret@localhost:port",
         "http://user:s3cret@localhost",
@@ -57,7 +57,7 @@ async fn no_error_repeats_the_password() {
 }
 
 #[tokio::test]
-async fn no_server() {
+async fn connect_without_a_server_is_unreachable() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = builder().connect(&proxy.url()).await.unwrap();
@@ -71,7 +71,7 @@ async fn no_server() {
     }
     proxy.forward();
     assert_usable_again(&server, &locks).await;
-    let nowhere = server.directory().join("nobody.sock");
+    let nowhere = server.directory().join("missing.sock");
     let error = connect_error(&format!("unix://{}", nowhere.display())).await;
     assert_backend(&error, BackendErrorKind::Unreachable, advice);
 }
@@ -87,7 +87,7 @@ async fn assert_times_out(locks: &LockManager, url: &str) {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_any_more() {
+async fn server_that_stops_replying_times_out() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     let locks = builder().connect(&proxy.url()).await.unwrap();
@@ -98,9 +98,9 @@ async fn a_server_that_does_not_answer_any_more() {
     assert_usable_again(&server, &locks).await;
 }
 
-/// Its kernel accepts connections and takes all commands; it executes them when it wakes up.
+/// The kernel accepts connections and commands. The server executes them when it continues.
 #[tokio::test]
-async fn a_frozen_server() {
+async fn connect_to_a_frozen_server_times_out() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     acquire_and_release(&locks).await;
@@ -112,7 +112,7 @@ async fn a_frozen_server() {
 
 /// A web server, or a server that closes the connection.
 #[tokio::test]
-async fn another_kind_of_server() {
+async fn connect_to_another_kind_of_server_returns_a_backend_error() {
     for greeting in ["HTTP/1.1 400 Bad Request\r\n\r\n", ""] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

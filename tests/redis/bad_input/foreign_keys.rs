@@ -1,4 +1,4 @@
-//! Keys that are no lock.
+//! Keys that are no locks.
 
 use std::time::Instant;
 
@@ -8,8 +8,9 @@ use test_support::{RedisServer, eventually_async};
 
 use super::{assert_at_rest, assert_says, connect, errors};
 
-/// The key is named, what it holds, and what to do; and it stays as it is.
-async fn foreign(setup: &[&[&str]], found: &str) {
+/// Checks that the error names the key, its content and what to do, and that the key does not
+/// change.
+async fn assert_foreign_key(setup: &[&[&str]], found: &str) {
     let server = RedisServer::start();
     for command in setup {
         assert_eq!(server.cli(command).error(), None, "{command:?}");
@@ -28,52 +29,53 @@ async fn foreign(setup: &[&[&str]], found: &str) {
 }
 
 #[tokio::test]
-async fn a_list() {
-    foreign(&[&["RPUSH", KEY, "x"]], "a list").await;
+async fn list_is_a_foreign_key() {
+    assert_foreign_key(&[&["RPUSH", KEY, "x"]], "a list").await;
 }
 
 #[tokio::test]
-async fn other_types() {
-    foreign(&[&["HSET", KEY, "f", "v"]], "a hash").await;
-    foreign(&[&["SADD", KEY, "x"]], "a set").await;
-    foreign(&[&["ZADD", KEY, "1", "x"]], "a zset").await;
-    foreign(&[&["XADD", KEY, "*", "f", "v"]], "a stream").await;
+async fn other_types_are_foreign_keys() {
+    assert_foreign_key(&[&["HSET", KEY, "f", "v"]], "a hash").await;
+    assert_foreign_key(&[&["SADD", KEY, "x"]], "a set").await;
+    assert_foreign_key(&[&["ZADD", KEY, "1", "x"]], "a zset").await;
+    assert_foreign_key(&[&["XADD", KEY, "*", "f", "v"]], "a stream").await;
     let expires: [&[&str]; 2] = [&["RPUSH", KEY, "x"], &["EXPIRE", KEY, "60"]];
-    foreign(&expires, "a list").await;
+    assert_foreign_key(&expires, "a list").await;
 }
 
-/// Later than at once: a client that writes SETNX and EXPIRE is given the time for it.
+/// The error comes after a moment, because a client that sends `SETNX` and `EXPIRE` needs time for
+/// both.
 #[tokio::test]
-async fn a_string_without_expiry() {
-    foreign(&[&["SET", KEY, "settings"]], "`settings` without an expiry").await;
-    foreign(&[&["SET", KEY, ""]], "without an expiry").await;
-    foreign(&[&["SET", KEY, "\u{1b}[31m\0"]], "without an expiry").await;
+async fn string_without_expiry_is_a_foreign_key() {
+    assert_foreign_key(&[&["SET", KEY, "settings"]], "`settings` without an expiry").await;
+    assert_foreign_key(&[&["SET", KEY, ""]], "without an expiry").await;
+    assert_foreign_key(&[&["SET", KEY, "\u{1b}[31m\0"]], "without an expiry").await;
     let server = RedisServer::start();
     server.cli(&["SET", KEY, "settings"]);
     let locks = connect(&server).await;
-    let asked = Instant::now();
+    let started = Instant::now();
     let error = locks.lock(NAME).try_acquire().await.unwrap_err();
-    let took = asked.elapsed();
+    let took = started.elapsed();
     assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
     assert!(took >= ms(200), "{took:?}");
     assert!(took < ms(450), "{took:?}");
 }
 
 #[tokio::test]
-async fn a_queue_of_another_type() {
-    foreign(&[&["SET", QUEUE, "x"]], "companion").await;
-    foreign(&[&["RPUSH", QUEUE, "x"]], "companion").await;
+async fn queue_of_another_type_is_a_foreign_key() {
+    assert_foreign_key(&[&["SET", QUEUE, "x"]], "companion").await;
+    assert_foreign_key(&[&["RPUSH", QUEUE, "x"]], "companion").await;
 }
 
 #[tokio::test]
-async fn a_counter_of_another_type() {
-    foreign(&[&["RPUSH", COUNTER, "x"]], "companion").await;
-    foreign(&[&["SET", COUNTER, "x"]], "companion").await;
+async fn counter_of_another_type_is_a_foreign_key() {
+    assert_foreign_key(&[&["RPUSH", COUNTER, "x"]], "companion").await;
+    assert_foreign_key(&[&["SET", COUNTER, "x"]], "companion").await;
 }
 
-/// What breaks while the lock is held is reported by the release, and the key is free.
+/// The release reports companion keys that another client overwrote, and the key is free.
 #[tokio::test]
-async fn companions_that_break_while_the_lock_is_held() {
+async fn release_reports_companion_keys_overwritten_by_others() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock(NAME).acquire().await.unwrap();

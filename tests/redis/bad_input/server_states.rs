@@ -1,4 +1,4 @@
-//! Servers that refuse commands because of the state that they are in.
+//! Servers that refuse commands because of their state.
 
 use lock_core::{BackendErrorKind, LockError};
 use test_support::fixtures::{NAME, SOON};
@@ -10,13 +10,13 @@ use super::{
 };
 
 #[tokio::test]
-async fn too_many_clients() {
+async fn full_server_returns_too_many_clients() {
     let server = RedisServer::start();
     let mut admin = server.connect().unwrap();
     admin.call(&["CONFIG", "SET", "maxclients", "1"]).unwrap();
     let error = connect_error(&server.url()).await;
-    // The server says why and hangs up before it is asked anything, so that the reason is
-    // not always heard.
+    // The server sends the reason and closes the connection before the client sends anything, so
+    // the client does not always read the reason.
     let LockError::Backend(cause) = &error else {
         panic!("{error}");
     };
@@ -29,7 +29,7 @@ async fn too_many_clients() {
 }
 
 #[tokio::test]
-async fn a_replica() {
+async fn replica_returns_not_primary() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
@@ -50,9 +50,9 @@ async fn a_replica() {
     assert_usable_again(&server, &locks).await;
 }
 
-/// Reads work, and so do renewals and releases.
+/// Reads, renewals and releases still work.
 #[tokio::test]
-async fn no_memory() {
+async fn server_without_memory_returns_out_of_memory() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock("held").acquire().await.unwrap();
@@ -67,7 +67,7 @@ async fn no_memory() {
 }
 
 #[tokio::test]
-async fn no_replicas() {
+async fn server_without_replicas_returns_no_replicas() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     server.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -79,29 +79,29 @@ async fn no_replicas() {
     assert_usable_again(&server, &locks).await;
 }
 
-/// An endless script of another client; the library does not end it.
+/// An endless script of another client. The library does not end it.
 #[tokio::test]
-async fn a_busy_server() {
+async fn busy_server_returns_script_busy() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     server.cli(&["CONFIG", "SET", "busy-reply-threshold", "20"]);
     let mut endless = server.connect().unwrap();
     endless.send(&["EVAL", "while true do end", "0"]).unwrap();
     eventually(SOON, || {
-        let answer = server.cli(&["PING"]);
-        answer.error().is_some_and(|said| said.starts_with("BUSY"))
+        let reply = server.cli(&["PING"]);
+        reply.error().is_some_and(|text| text.starts_with("BUSY"))
     });
     for error in errors(locks.lock(NAME).ttl(SHORT)).await {
         assert_backend(&error, BackendErrorKind::ScriptBusy, "a long script");
     }
     let killed = server.cli(&["SCRIPT", "KILL"]);
-    assert_eq!(killed.text(), "OK", "it was ended before");
+    assert_eq!(killed.text(), "OK", "the script ended before");
     assert_usable_again(&server, &locks).await;
 }
 
-/// The word the server has for it, and no other: the options of a test server are in order.
+/// The error contains the server's own reason.
 #[tokio::test]
-async fn a_database_that_is_not_there() {
+async fn missing_database_is_reported() {
     let server = ServerOptions::default().args(["--databases", "2"]).start();
     let error = connect_error(&format!("{}/9", server.url())).await;
     assert!(matches!(error, LockError::Backend(_)), "{error:?}");

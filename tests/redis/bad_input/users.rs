@@ -8,17 +8,17 @@ use tests::acquire_and_release;
 use super::{assert_at_rest, assert_backend, builder, connect, connect_error, errors};
 
 #[tokio::test]
-async fn passwords() {
+async fn wrong_password_returns_authentication() {
     const ADVICE: &str = "check user and password in the URL";
     let server = RedisServer::options().password("right").start();
     let address = server.address();
-    for login in ["", ":wrong@", "default:wrong@", "nobody:right@"] {
+    for login in ["", ":wrong@", "default:wrong@", "unknown:right@"] {
         let error = connect_error(&format!("redis://{login}{address}")).await;
         assert_backend(&error, BackendErrorKind::Authentication, ADVICE);
     }
     let locks = connect(&server).await;
     acquire_and_release(&locks).await;
-    // It is changed while the manager lives, and its connections are gone.
+    // The password changes while the manager runs, and its connections are closed.
     server.cli(&["CONFIG", "SET", "requirepass", "changed"]);
     let mut admin = test_support::Connection::open(address, Some("changed")).unwrap();
     admin.call(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
@@ -27,7 +27,7 @@ async fn passwords() {
     }
 }
 
-/// A user with these rights, logged in.
+/// Returns a server, and the URL of a user with these rights.
 fn with_user(rights: &[&str]) -> (RedisServer, String) {
     let server = RedisServer::start();
     let mut command = vec!["ACL", "SETUSER", "app", "on", ">pass"];
@@ -37,7 +37,7 @@ fn with_user(rights: &[&str]) -> (RedisServer, String) {
     (server, url)
 }
 
-async fn not_permitted(rights: &[&str], left: &[&str]) {
+async fn assert_permission_error(rights: &[&str], left: &[&str]) {
     let (server, url) = with_user(rights);
     let locks = builder().connect(&url).await.unwrap();
     for error in errors(locks.lock(NAME)).await {
@@ -48,25 +48,25 @@ async fn not_permitted(rights: &[&str], left: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_user_without_scripts() {
-    not_permitted(&["~*", "&*", "+@all", "-@scripting"], &[]).await;
+async fn user_without_scripts_returns_permission() {
+    assert_permission_error(&["~*", "&*", "+@all", "-@scripting"], &[]).await;
 }
 
 #[tokio::test]
-async fn a_user_without_the_companion_keys() {
-    not_permitted(&["~lock:*", "&*", "+@all"], &[]).await;
+async fn user_without_the_companion_keys_returns_permission() {
+    assert_permission_error(&["~lock:*", "&*", "+@all"], &[]).await;
 }
 
 #[tokio::test]
-async fn a_user_without_the_commands_inside_the_scripts() {
-    not_permitted(&["~*", "&*", "+@all", "-get"], &[]).await;
-    not_permitted(&["~*", "&*", "+@all", "-incr"], &[]).await;
-    // The counter goes before the key.
-    not_permitted(&["~*", "&*", "+@all", "-set"], &[COUNTER]).await;
+async fn user_without_the_commands_of_the_scripts_returns_permission() {
+    assert_permission_error(&["~*", "&*", "+@all", "-get"], &[]).await;
+    assert_permission_error(&["~*", "&*", "+@all", "-incr"], &[]).await;
+    // The script writes the counter before the key.
+    assert_permission_error(&["~*", "&*", "+@all", "-set"], &[COUNTER]).await;
 }
 
 #[tokio::test]
-async fn a_user_who_may_do_nothing() {
+async fn user_without_rights_returns_permission() {
     let (_server, url) = with_user(&["~*", "+ping"]);
     let error = connect_error(&url).await;
     let advice = "grant the user the commands, keys and channels";
@@ -74,7 +74,7 @@ async fn a_user_who_may_do_nothing() {
 }
 
 #[tokio::test]
-async fn a_user_who_is_switched_off() {
+async fn disabled_user_returns_authentication() {
     let (server, url) = with_user(&["~*", "&*", "+@all"]);
     server.cli(&["ACL", "SETUSER", "app", "off"]);
     let error = connect_error(&url).await;

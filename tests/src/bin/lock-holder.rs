@@ -3,18 +3,18 @@
 //!
 //! - `hold NAME TTL WAIT` acquires the lock (times in milliseconds, a wait of zero is one attempt)
 //!   and writes `{"held": TOKEN}`. It answers each line on stdin by
-//!   `{"lost": .., "remaining_ms": ..}`, and writes `{"notified": true}` when it is notified of the loss.
+//!   `{"lost": .., "remaining_ms": ..}`, and writes `{"notified": true}` when it learns of the loss.
 //! - `fork HELD CHILDREN COUNT`, with the shim that forks preloaded, acquires `HELD` locks, forks
 //!   `CHILDREN` times, and acquires `COUNT` more locks in the parent and in each child. A child first
 //!   uses all that it has from its parent, and writes the outcomes, `{"forked": [..]}`. All write
-//!   `{"took": COUNT}` before they wait for the end of stdin.
+//!   `{"acquired": COUNT}` before they wait for the end of stdin.
 //! - `fork-busy CHILDREN`, with the same shim, forks while other threads of the parent use
 //!   everything that the child then drops. Each child writes `{"dropped": true}` after that.
-//! - `current COUNT` calls `LockManager::current` so often at a time, and writes how long each call
-//!   took and its error, `{"calls": [{"ms": .., "error": ..}], "annotated": ..}`; the latter is for a
+//! - `current COUNT` calls `LockManager::current` this many times at once. It writes the time and the
+//!   error of each call, `{"calls": [{"ms": .., "error": ..}], "annotated": ..}`; the latter is for a
 //!   function with the attribute that waits 200 ms. For each line on stdin it calls once more, and
 //!   writes `{"again": "connected"}` or the error.
-//! - `standstill` begins to connect on one runtime, which then stands still, connects on another
+//! - `standstill` begins to connect on one runtime, which is then blocked, connects on another
 //!   one, and writes how long that took, `{"ms": .., "outcome": .., "later": ..}`; the last one is
 //!   for the first runtime after it goes on.
 //! - `shut-down` calls on the handle of a runtime that was shut down, of each flavor, and writes the
@@ -45,7 +45,7 @@ fn main() {
         "current" => current(arguments.number()),
         "standstill" => standstill(),
         "shut-down" => shut_down(),
-        other => panic!("`{other}` is not known here"),
+        other => panic!("no job named `{other}`"),
     }
 }
 
@@ -56,11 +56,11 @@ fn hold(name: &str, ttl: Duration, wait: Duration) {
         if !wait.is_zero() {
             request = request.wait(wait);
         }
-        let held = request.acquire().await.expect("the lock is to be had");
+        let held = request.acquire().await.expect("the lock is granted");
         let watch = held.watch();
-        // Answers come from a thread that waits for nothing but the question.
+        // A thread of its own replies, so that no other work delays a reply.
         std::thread::spawn(move || {
-            for _question in io::stdin().lock().lines() {
+            for _line in io::stdin().lock().lines() {
                 say(&json!({
                     "lost": watch.is_lost(),
                     "remaining_ms": watch.remaining().as_millis().to_string(),
@@ -68,7 +68,7 @@ fn hold(name: &str, ttl: Duration, wait: Duration) {
             }
             std::process::exit(0);
         });
-        let token = held.fencing_token().expect("it has a token");
+        let token = held.fencing_token().expect("the lock has a fencing token");
         say(&json!({ "held": token.as_u64() }));
         held.lost().await;
         say(&json!({ "notified": true }));
@@ -81,38 +81,41 @@ fn standstill() {
         Ok(_) => "connected".to_owned(),
         Err(error) => error.to_string(),
     };
-    let (still, other) = (current_thread_runtime(), current_thread_runtime());
-    // Long enough to begin, and too short to have an answer.
+    let (blocked, other) = (current_thread_runtime(), current_thread_runtime());
+    // One poll begins to connect, and no reply can be there yet.
     let mut first = Box::pin(LockManager::current());
-    still.block_on(std::future::poll_fn(|cx| {
-        assert!(first.as_mut().poll(cx).is_pending(), "it takes a server");
+    blocked.block_on(std::future::poll_fn(|cx| {
+        assert!(
+            first.as_mut().poll(cx).is_pending(),
+            "connecting needs a reply"
+        );
         std::task::Poll::Ready(())
     }));
     let started = Instant::now();
-    let said = outcome(other.block_on(LockManager::current()));
+    let outcome_of_other = outcome(other.block_on(LockManager::current()));
     let took = started.elapsed();
-    let later = outcome(still.block_on(first));
+    let later = outcome(blocked.block_on(first));
     let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    say(&json!({ "ms": ms, "outcome": said, "later": later }));
+    say(&json!({ "ms": ms, "outcome": outcome_of_other, "later": later }));
     wait_for_end_of_input();
 }
 
 fn shut_down() {
-    let mut said = Vec::new();
+    let mut outcomes = Vec::new();
     let staying = current_thread_runtime();
     let locks = staying.block_on(connect_to_env());
     let threads = multi_thread_runtime(1);
-    for gone in [current_thread_runtime(), threads] {
-        let handle = gone.handle().clone();
-        gone.shutdown_background();
+    for ended in [current_thread_runtime(), threads] {
+        let handle = ended.handle().clone();
+        ended.shutdown_background();
         let current = handle.block_on(LockManager::current());
         let connected = handle.block_on(locks.lock("job").acquire());
-        said.extend([current.err(), connected.err()].map(|error| match error {
+        outcomes.extend([current.err(), connected.err()].map(|error| match error {
             Some(error) => error.to_string(),
-            None => "it succeeded".to_owned(),
+            None => "the call succeeded".to_owned(),
         }));
     }
-    say(&json!({ "shut_down": said }));
+    say(&json!({ "shut_down": outcomes }));
     wait_for_end_of_input();
 }
 
@@ -121,8 +124,8 @@ fn fork(held: u32, children: u32, count: u32) {
     let (locks, held) = runtime.block_on(async {
         let locks = connect_to_env().await;
         let mut guards = Vec::new();
-        // Renewed so often that the keeper's thread is at work when the process forks, and not
-        // where it would wait for work.
+        // Frequent renewals keep the background worker busy, so that it does not wait for work when
+        // the process forks.
         for number in 0..held {
             let request = locks.lock(format!("held:{number}"));
             let request = request.renew(Renew::Every(Duration::from_millis(10)));
@@ -132,9 +135,9 @@ fn fork(held: u32, children: u32, count: u32) {
     });
     let is_child = (0..children).any(|_| std::os::unix::process::parent_id() == 0);
     let own = if is_child {
-        let said = runtime.block_on(ask_after_fork(locks, held));
-        say(&json!({ "forked": said }));
-        // The runtime's system handles are shared with the parent: nothing of it may end here.
+        let outcomes = runtime.block_on(call_after_fork(locks, held));
+        say(&json!({ "forked": outcomes }));
+        // The parent shares the runtime's system handles, so the child must not drop the runtime.
         std::mem::forget(runtime);
         current_thread_runtime()
     } else {
@@ -149,29 +152,29 @@ fn fork(held: u32, children: u32, count: u32) {
             let guard = locks.lock(format!("{process}:{number}")).acquire().await;
             kept.push(guard.expect("the lock is free"));
         }
-        say(&json!({ "took": count }));
+        say(&json!({ "acquired": count }));
         wait_for_end_of_input();
         std::process::exit(0);
     });
 }
 
-/// Everything that a child may try with what it has from its parent.
-async fn ask_after_fork(locks: LockManager, mut held: Vec<LockGuard>) -> Vec<String> {
-    fn said<T: Debug>(outcome: &Result<T, LockError>) -> String {
+/// Returns the outcomes of all calls that a child can make on values of its parent.
+async fn call_after_fork(locks: LockManager, mut held: Vec<LockGuard>) -> Vec<String> {
+    fn text<T: Debug>(outcome: &Result<T, LockError>) -> String {
         format!("{outcome:?}")
     }
     let wait = Duration::from_secs(1);
-    let said = vec![
-        said(&locks.lock("other").acquire().await),
-        said(&locks.lock("other").try_acquire().await),
-        said(&locks.lock("other").wait(wait).acquire().await),
-        said(&locks.lock("other").run(async |_| ()).await),
-        said(&held[0].renew().await),
-        said(&held.pop().expect("there are many").release().await),
+    let outcomes = vec![
+        text(&locks.lock("other").acquire().await),
+        text(&locks.lock("other").try_acquire().await),
+        text(&locks.lock("other").wait(wait).acquire().await),
+        text(&locks.lock("other").run(async |_| ()).await),
+        text(&held[0].renew().await),
+        text(&held.pop().expect("there are many guards").release().await),
     ];
-    // Its parent has them still.
+    // The parent still holds the locks.
     drop((held, locks));
-    said
+    outcomes
 }
 
 fn fork_busy(children: u32) {
@@ -223,11 +226,11 @@ async fn annotated() -> Result<(), LockError> {
     Ok(())
 }
 
-/// How long it took, and what went wrong.
+/// Returns the time of a call and its error.
 async fn timed<T>(call: impl Future<Output = Result<T, LockError>>) -> Value {
-    let asked = Instant::now();
+    let started = Instant::now();
     let error = call.await.err().map(|error| error.to_string());
-    json!({ "ms": asked.elapsed().as_millis().to_string().parse::<u64>().ok(), "error": error })
+    json!({ "ms": started.elapsed().as_millis().to_string().parse::<u64>().ok(), "error": error })
 }
 
 fn current(count: u32) {
@@ -237,12 +240,12 @@ fn current(count: u32) {
         let calls: Vec<_> = (0..count)
             .map(|_| tokio::spawn(timed(LockManager::current())))
             .collect();
-        let mut said = Vec::new();
+        let mut outcomes = Vec::new();
         for call in calls {
-            said.push(call.await.expect("no call panics"));
+            outcomes.push(call.await.expect("no call panics"));
         }
-        say(&json!({ "calls": said, "annotated": annotated }));
-        for _question in io::stdin().lock().lines() {
+        say(&json!({ "calls": outcomes, "annotated": annotated }));
+        for _line in io::stdin().lock().lines() {
             let again = match LockManager::current().await {
                 Ok(_) => "connected".to_owned(),
                 Err(error) => error.to_string(),

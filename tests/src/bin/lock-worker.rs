@@ -3,10 +3,10 @@
 //!
 //! - `count FILE TASKS ROUNDS` increments the number in a file under the attribute, and writes
 //!   `{"counted": NUMBER}`.
-//! - `take NAME TTL WAIT TASKS` starts tasks that wait for a lock (both times in milliseconds),
+//! - `acquire NAME TTL WAIT TASKS` starts tasks that wait for a lock (both times in milliseconds),
 //!   writes `{"held": TOKEN}` for each grant, and holds all locks that it gets.
-//! - `leave COUNT` acquires locks, drops guards, waiters and attempts, shuts the manager down, and
-//!   writes `{"left": COUNT}`.
+//! - `drop COUNT` acquires locks, drops guards, waiters and attempts, shuts the manager down, and
+//!   writes `{"dropped": COUNT}`.
 //! - `call` calls a function with the attribute once, and writes `{"done": true}` or
 //!   `{"error": MESSAGE}`.
 //!
@@ -34,23 +34,23 @@ async fn main() {
             )
             .await;
         }
-        "take" => {
+        "acquire" => {
             let (name, ttl, wait) = (arguments.text(), arguments.millis(), arguments.millis());
-            take(&name, ttl, wait, arguments.number()).await;
+            acquire(&name, ttl, wait, arguments.number()).await;
         }
-        "leave" => leave(arguments.number()).await,
+        "drop" => drop_everything(arguments.number()).await,
         "call" => match call().await {
             Ok(()) => say(&json!({ "done": true })),
             Err(error) => say(&json!({ "error": error.to_string() })),
         },
-        other => panic!("`{other}` is not known here"),
+        other => panic!("no job named `{other}`"),
     }
 }
 
 /// A file has no atomic increment: without the lock most of them would be lost.
 #[distributed_lock(name = "counter", ttl = "5s", wait = "1m")]
 async fn increment(file: &Path) -> Result<(), LockError> {
-    let text = fs::read_to_string(file).expect("the file is there");
+    let text = fs::read_to_string(file).expect("the file exists");
     let before: u64 = text.parse().expect("no other holder is writing it");
     tokio::task::yield_now().await;
     fs::write(file, (before + 1).to_string()).expect("the file is writable");
@@ -73,35 +73,35 @@ async fn count(file: PathBuf, tasks: u32, rounds: u32) {
     say(&json!({ "counted": tasks * rounds }));
 }
 
-async fn take(name: &str, ttl: Duration, wait: Duration, tasks: u32) {
+async fn acquire(name: &str, ttl: Duration, wait: Duration, tasks: u32) {
     let locks = connect_to_env().await;
-    let mut taking = JoinSet::new();
+    let mut acquiring = JoinSet::new();
     for _ in 0..tasks {
-        taking.spawn(locks.lock(name).ttl(ttl).wait(wait).acquire());
+        acquiring.spawn(locks.lock(name).ttl(ttl).wait(wait).acquire());
     }
     let mut kept = Vec::new();
-    while let Some(guard) = taking.join_next().await {
-        let guard = guard.expect("no task panics").expect("the lock comes");
-        let token = guard.fencing_token().expect("it has a token");
+    while let Some(guard) = acquiring.join_next().await {
+        let guard = guard.expect("no task panics").expect("the lock is granted");
+        let token = guard.fencing_token().expect("the lock has a fencing token");
         say(&json!({ "held": token.as_u64() }));
         kept.push(guard);
     }
     std::future::pending::<()>().await;
 }
 
-async fn leave(count: u32) {
+async fn drop_everything(count: u32) {
     let locks = connect_to_env().await;
     let guards: Vec<_> = {
-        let mut taking = JoinSet::new();
+        let mut acquiring = JoinSet::new();
         for number in 0..count {
-            taking.spawn(locks.lock(format!("leave:{number}")).acquire());
+            acquiring.spawn(locks.lock(format!("drop:{number}")).acquire());
         }
-        taking.join_all().await
+        acquiring.join_all().await
     };
     // Waiters and attempts at different stages are dropped before the guards.
     let mut waiting = JoinSet::new();
     for number in 0..count {
-        let name = format!("leave:{number}");
+        let name = format!("drop:{number}");
         waiting.spawn(locks.lock(&name).wait(Duration::from_secs(60)).acquire());
         waiting.spawn(locks.lock(format!("{name}:other")).acquire());
         tokio::task::yield_now().await;
@@ -112,10 +112,10 @@ async fn leave(count: u32) {
         drop(guard.expect("the lock is free"));
     }
     shut_down(&locks).await;
-    say(&json!({ "left": count }));
+    say(&json!({ "dropped": count }));
 }
 
-#[distributed_lock(name = "asked")]
+#[distributed_lock(name = "called")]
 async fn call() -> Result<(), LockError> {
     Ok(())
 }

@@ -171,7 +171,7 @@ async fn connect_and_acquire_refuse_differing_clocks() {
             assert_eq!(error.kind(), BackendErrorKind::ClocksDiffer);
             let text = error.to_string();
             assert!(
-                text.contains("bears 100ms") && text.contains("NTP"),
+                text.contains("tolerates 100ms") && text.contains("NTP"),
                 "{text}"
             );
         }

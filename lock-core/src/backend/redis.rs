@@ -130,8 +130,8 @@ impl Backend for RedisBackend {
         limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
         match scheme(&acquisition.key) {
-            None => Box::pin(self.native.ask(acquisition, limit)),
-            Some(scheme) => Box::pin(self.dialects.ask(scheme, acquisition, limit)),
+            None => Box::pin(self.native.acquire(acquisition, limit)),
+            Some(scheme) => Box::pin(self.dialects.acquire(scheme, acquisition, limit)),
         }
     }
 

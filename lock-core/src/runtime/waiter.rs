@@ -3,17 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Notification;
-use crate::backend::{AcquireOutcome, Acquisition, ObservedHolder};
-use crate::error::{BackendErrorKind, Holder, LockError};
+use crate::backend::{AcquireOutcome, Acquisition, Notification, ObservedHolder};
+use crate::error::{Holder, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::{Lease, LeaseConfig};
-use crate::protocol::poll_schedule::{
-    HolderExpiry, LocalPosition, NO_EXPIRY_POLL, ObservedExpiry, PollSchedule,
-};
+use crate::protocol::poll_schedule::{HolderExpiry, LocalPosition, ObservedExpiry, PollSchedule};
 use crate::runtime::acquired::Acquired;
 use crate::runtime::inner::{ManagerInner, check_runtime};
 use crate::runtime::no_expiry::{NO_EXPIRY_LIMIT, NoExpiry};
@@ -21,17 +18,20 @@ use crate::runtime::pending::PendingAcquire;
 use crate::runtime::reentrancy;
 use tracing::{debug, warn};
 
+mod attempt;
 mod confirm;
 
-/// How much longer than its wait a waiter may stay to hear that it left the queue. When that
-/// is not enough the keeper goes on.
+pub(crate) use self::attempt::try_acquire;
+
+/// How long a waiter waits, after the end of its wait, for the confirmation that it has left the queue.
+/// After that the background worker continues.
 const CANCEL_TIMEOUT: Duration = Duration::from_millis(150);
-/// The first look may take so long, also where the wait is shorter.
+/// The time limit of the first poll, also when the wait is shorter.
 const FIRST_POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
 fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
     inner.check_process()?;
-    // A server's backend looks for its runtime by itself.
+    // The backend of a server checks the runtime itself.
     if inner.backend.holds_without_renewal() {
         check_runtime()?;
     }
@@ -41,106 +41,10 @@ fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Asks once, without standing in the queue. `spent` is what has passed of the command timeout.
-///
-/// # Cancel safety
-/// Dropped at any await, whatever was granted is taken back.
-pub(crate) async fn try_acquire(
-    inner: &Arc<ManagerInner>,
-    key: LockKey,
-    lease_config: LeaseConfig,
-    spent: Duration,
-) -> Result<Acquired, LockError> {
-    check(inner, &key)?;
-    let clock = inner.clock();
-    let timeout = inner.config.command_timeout;
-    let started = clock.now();
-    let until = started.plus(timeout.saturating_sub(spent));
-    if inner.backend.seems_down() {
-        inner.backend.wait_connected(until).await?;
-    }
-    let label = Arc::clone(&inner.config.label);
-    let mut pending = PendingAcquire::new(
-        Arc::clone(inner),
-        Acquisition::new(key, lease_config, label, None),
-    );
-    let mut no_expiry = NoExpiry::default();
-    let mut resent = false;
-    loop {
-        // A key without expiry is looked at for a while, also where a command may not take long.
-        let latest = no_expiry.latest(until.max(started.plus(NO_EXPIRY_LIMIT)));
-        let latest = latest.unwrap_or(until);
-        let limit = timeout.min(latest.since(clock.now()));
-        match pending.send(limit).await {
-            // The server may have closed a connection that nobody used, and the first command
-            // finds it out. To ask again under the same owner id is to ask once.
-            Err(error) if error.is_unreachable() && !resent && clock.now() < until => {
-                resent = true;
-            }
-            Err(error) => return Err(no_expiry.instead_of(error, &pending.acquisition.key)),
-            Ok(AcquireOutcome::Held {
-                token,
-                sent,
-                remaining,
-            }) => {
-                let lease = pending.lease(sent, remaining);
-                return check_still_valid(pending.into_acquired(token, lease));
-            }
-            Ok(AcquireOutcome::More) if clock.now() < until => {}
-            Ok(AcquireOutcome::More) => return Err(too_many_dead_waiters()),
-            Ok(
-                AcquireOutcome::Queued {
-                    holder_expiry,
-                    holder,
-                    ..
-                }
-                | AcquireOutcome::Busy {
-                    holder_expiry,
-                    holder,
-                },
-            ) => {
-                let now = clock.now();
-                if !no_expiry.see(holder_expiry, holder.as_ref(), now) {
-                    return Err(LockError::Contended {
-                        key: pending.acquisition.key.text(),
-                        holder: inner.holder(holder, None),
-                    });
-                }
-                let left = no_expiry.left(now);
-                if left.is_zero() {
-                    return Err(no_expiry.error(&pending.acquisition.key));
-                }
-                tokio::time::sleep(NO_EXPIRY_POLL.min(left)).await;
-            }
-        }
-    }
-}
-
-/// There was no end of dead waiters. The lock is not held, and so not contended.
-fn too_many_dead_waiters() -> LockError {
-    LockError::backend(
-        BackendErrorKind::TimedOut,
-        "the queue of the lock holds very many dead waiters, which are still being removed",
-    )
-}
-
-/// A reply that came after the lease it tells of is no lock.
-fn check_still_valid(acquired: Acquired) -> Result<Acquired, LockError> {
-    if acquired.held.is_lost() {
-        drop(acquired);
-        return Err(LockError::backend(
-            BackendErrorKind::TimedOut,
-            "the server's answer came after the lease that it granted",
-        ));
-    }
-    Ok(acquired)
-}
-
 /// Waits for the lock for at most `wait`, of which `spent` has passed.
 ///
 /// # Cancel safety
-/// Dropped at any await, the place in the queue is given up, and a lock that was granted
-/// meanwhile goes to the next.
+/// Dropping the future leaves the queue. A lock that was granted meanwhile goes to the next waiter.
 pub(crate) async fn acquire(
     inner: &Arc<ManagerInner>,
     key: LockKey,
@@ -187,20 +91,20 @@ struct Waiter {
     deadline: Moment,
     poll_schedule: PollSchedule,
     backoff: Backoff,
-    /// The holder at the last look, and how many were before us, where there is a queue.
+    /// The holder at the last poll, and the rank in the queue if there is one.
     observed: Option<(Option<ObservedHolder>, Option<u64>)>,
-    /// Why the last look got no answer, and when.
+    /// Why the last poll got no reply, and when.
     last_error: Option<(LockError, Moment)>,
-    /// There is no connection to look over.
+    /// There is no connection to poll over.
     is_disconnected: bool,
     no_expiry: NoExpiry,
     has_sent: bool,
-    /// A grant may have been published that never came to a guard: whoever listened knows the owner
-    /// id by now, and could write the next one.
+    /// A grant that made no guard may have been published. Every subscriber may know the owner id, and
+    /// could forge the next grant.
     is_owner_id_exposed: bool,
 }
 
-/// A lock that the server has confirmed, not yet taken from the waiter.
+/// A confirmed lock, before it leaves the waiter.
 struct ConfirmedLease {
     token: Option<FencingToken>,
     lease: Lease,
@@ -223,14 +127,13 @@ impl Waiter {
         self.pending.inner.clock()
     }
 
-    /// The end of the wait, or a little more to find out whether a key gets its expiry.
+    /// Returns the end of the wait, or a little more to find out whether a key gets its expiry.
     fn ends_at(&self) -> Moment {
         let latest = self.no_expiry.latest(self.deadline.plus(NO_EXPIRY_LIMIT));
         latest.map_or(self.deadline, |latest| self.deadline.max(latest))
     }
 
-    /// The longest that one command may take now. However short the wait is, the server is asked
-    /// once.
+    /// Returns the time limit of the next command. Even the shortest wait polls the server once.
     fn limit(&self) -> Duration {
         let mut left = self.ends_at().since(self.clock().now());
         if !self.has_sent {
@@ -239,18 +142,18 @@ impl Waiter {
         self.pending.inner.config.command_timeout.min(left)
     }
 
-    /// Asks the server.
+    /// Polls the server. Returns the lock if the server granted it.
     async fn poll_server(&mut self) -> Result<Option<ConfirmedLease>, LockError> {
         loop {
             let limit = self.limit();
             if limit.is_zero() {
                 return Ok(None);
             }
-            let asked = self.pending.send(limit).await;
+            let outcome = self.pending.send(limit).await;
             let now = self.clock().now();
             self.has_sent = true;
             self.poll_schedule.asked(now);
-            match asked {
+            match outcome {
                 Ok(AcquireOutcome::Held {
                     token,
                     sent,
@@ -268,7 +171,7 @@ impl Waiter {
                 }) => {
                     self.on_reply(now, None, holder_expiry, holder, None)?;
                 }
-                // Nobody holds it, and a hundred dead are out of the way.
+                // The lock is free, and the call has removed a hundred dead waiters.
                 Ok(AcquireOutcome::More) => {
                     self.last_error = None;
                     self.observed = None;
@@ -277,7 +180,7 @@ impl Waiter {
                 Err(error) if error.is_retryable() => {
                     self.pending.inner.counters.trace(|| {
                         let key = &self.pending.acquisition.key;
-                        debug!(%key, %error, "waiting: no answer, asked again");
+                        debug!(%key, %error, "no reply to a poll of a waiter; it polls again");
                     });
                     if let Some(acquired) = self.probe_by_renewal(&error).await {
                         return Ok(Some(acquired));
@@ -293,20 +196,20 @@ impl Waiter {
         }
     }
 
-    /// A look that the end of the wait cut short blames nobody, where an earlier one knew more:
-    /// who holds the lock, or what ails the server. Nor does silence say more than what the server
-    /// said a moment ago.
+    /// Records the error of a poll, unless it says less than what is known. A poll that timed out only
+    /// because the wait ended says less than a holder or an earlier error. A timeout also says less
+    /// than an error that the server returned a moment ago.
     fn record_error(&mut self, error: LockError, limit: Duration) {
         let (now, timeout) = (
             self.clock().now(),
             self.pending.inner.config.command_timeout,
         );
-        let knows_more = self.observed.is_some() || self.last_error.is_some();
+        let has_result = self.observed.is_some() || self.last_error.is_some();
         let known = self.last_error.as_ref();
-        let knows_why = known.is_some_and(|(known, at)| {
+        let has_recent_cause = known.is_some_and(|(known, at)| {
             !known.is_timed_out() && now.since(*at) < timeout.saturating_mul(2)
         });
-        let says_less = limit < timeout && knows_more || knows_why;
+        let says_less = limit < timeout && has_result || has_recent_cause;
         if !(error.is_timed_out() && says_less) {
             self.last_error = Some((error, now));
         }
@@ -347,7 +250,7 @@ impl Waiter {
         Ok(())
     }
 
-    /// Sleeps until there is the lock, something to look at, or no more time.
+    /// Waits for a grant, for the time of the next poll, or for the end of the wait.
     async fn wait_for_notification(&mut self) -> Result<WaitEvent, LockError> {
         loop {
             let Some(slot) = self.pending.slot.clone() else {
@@ -356,14 +259,14 @@ impl Waiter {
             let clock = self.clock();
             let ends_at = self.ends_at();
             let inner = Arc::clone(&self.pending.inner);
-            let look_at = self.poll_schedule.next().min(ends_at);
+            let poll_at = self.poll_schedule.next().min(ends_at);
             let is_disconnected = self.is_disconnected;
-            // Without a connection there is nothing to look at before it is back.
+            // Without a connection the waiter cannot poll.
             let pause = async {
                 if is_disconnected {
                     return inner.backend.wait_connected(ends_at).await;
                 }
-                tokio::time::sleep(look_at.since(clock.now())).await;
+                tokio::time::sleep(poll_at.since(clock.now())).await;
                 Ok(())
             };
             let notification = tokio::select! {
@@ -398,7 +301,7 @@ impl Waiter {
                     self.poll_schedule.is_first(clock.now(), observed);
                 }
                 Some(Notification::Poll) => {
-                    // A grant may have been missed, and its lease have ended.
+                    // A grant may have been lost, and its lease may have ended.
                     self.is_owner_id_exposed = true;
                     if !self.is_disconnected {
                         return Ok(WaitEvent::Poll);
@@ -416,7 +319,8 @@ impl Waiter {
         }
     }
 
-    /// The wait is over. A lock that is granted at this very moment goes to the next.
+    /// Leaves the queue at the end of the wait. A lock that is granted at this moment goes to the next
+    /// waiter.
     async fn give_up(mut self) -> LockError {
         if let Some(error) = self.no_expiry.take_error(&self.pending.acquisition.key) {
             return error;
@@ -434,7 +338,7 @@ impl Waiter {
             {
                 Ok(released) => self.pending.acquisition.cancel_confirmed(&released),
                 Err(error) => self.pending.inner.counters.trace(|| {
-                    debug!(key = %release_request.key, %error, "the keeper will leave the queue");
+                    debug!(key = %release_request.key, %error, "the background worker leaves the queue for this waiter");
                 }),
             }
         }

@@ -11,11 +11,10 @@ use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, lock_er
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
-use crate::backend::NotificationSink;
-use crate::backend::{ReleaseRequest, RenewOutcome, Renewal};
+use crate::backend::{NotificationSink, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal};
 use crate::error::foreign_key;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Moment, ServerMs};
+use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
 use crate::protocol::key::LockKey;
 use crate::stats::Counters;
@@ -56,6 +55,11 @@ impl Subscription {
     /// Sets the state, and tells the last one.
     pub(super) fn set(&self, state: SubscriptionState) -> SubscriptionState {
         self.state.send_replace(state)
+    }
+
+    /// Returns whether no waiter has needed it yet.
+    pub(super) fn is_idle(&self) -> bool {
+        self.state() == SubscriptionState::Idle
     }
 
     pub(super) fn state(&self) -> SubscriptionState {
@@ -160,13 +164,13 @@ impl RedisClient {
         write_args: impl Fn(&mut Cmd),
         limit: Duration,
     ) -> Result<Result<Value, RedisError>, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let reply = connection
             .call(&script.by_hash(keys, &write_args), limit)
             .await?;
         match reply {
             Err(error) if is_unknown_script(&error) => {
-                let left = until.since(Clock::System.now());
+                let left = time_limit.left();
                 connection
                     .call(&script.by_text(keys, &write_args), left)
                     .await
@@ -211,7 +215,7 @@ impl RedisClient {
         if renewals.is_empty() {
             return Vec::new();
         }
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let connection = match self.pool.for_current_runtime(limit).await {
             Ok(connection) => connection,
             Err(error) => return RenewOutcome::all_failed(renewals, &error),
@@ -240,7 +244,7 @@ impl RedisClient {
                 &calls,
                 write_args,
                 read,
-                until.since(now),
+                time_limit.left(),
             )
             .await;
         answers
@@ -260,12 +264,12 @@ impl RedisClient {
         read: impl Fn(usize, Moment, Value) -> Result<ScriptReply<T>, LockError>,
         limit: Duration,
     ) -> Vec<Result<T, LockError>> {
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let sent = Clock::System.now();
         let by_hash = pipeline(0..calls.len(), |at| {
             script.by_hash(&calls[at].keys, |command| write_args(at, command))
         });
-        let mut replies = match connection.call_all(&by_hash, until.since(sent)).await {
+        let mut replies = match connection.call_all(&by_hash, time_limit.left()).await {
             Ok(replies) => replies,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -283,7 +287,7 @@ impl RedisClient {
             let by_text = pipeline(unknown.iter().copied(), |at| {
                 script.by_text(&calls[at].keys, |command| write_args(at, command))
             });
-            match connection.call_all(&by_text, until.since(sent)).await {
+            match connection.call_all(&by_text, time_limit.left()).await {
                 Ok(again) => {
                     for (at, reply) in unknown.iter().zip(again) {
                         replies[*at] = reply;
@@ -309,6 +313,46 @@ impl RedisClient {
             }));
         }
         answers
+    }
+
+    /// Runs a release script for each request, all in one pipeline. Returns one outcome for each, in
+    /// order. `write_args` gets the connection and the time of sending.
+    pub(super) async fn release_each<'a>(
+        &self,
+        script: &Script,
+        requests: &'a [ReleaseRequest],
+        keys: impl Fn(&'a LockKey) -> Vec<&'a str>,
+        write_args: impl Fn(&mut Cmd, &ReleaseRequest, &Connection, Moment),
+        read: impl Fn(Value) -> Result<ScriptReply<ReleaseOutcome>, LockError>,
+        limit: Duration,
+    ) -> Vec<Result<ReleaseOutcome, LockError>> {
+        if requests.is_empty() {
+            return Vec::new();
+        }
+        let time_limit = Deadline::after(Clock::System, limit);
+        let connection = match self.pool.for_current_runtime(limit).await {
+            Ok(connection) => connection,
+            Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let now = Clock::System.now();
+        let call = |request: &'a ReleaseRequest| Call {
+            key: &request.key,
+            keys: keys(&request.key),
+        };
+        let calls: Vec<_> = requests.iter().map(call).collect();
+        let write_args = |at: usize, command: &mut Cmd| {
+            write_args(command, &requests[at], &connection, now);
+        };
+        let read = |_, _, reply| read(reply);
+        self.run_each(
+            &connection,
+            script,
+            &calls,
+            write_args,
+            read,
+            time_limit.left(),
+        )
+        .await
     }
 
     /// The server time after which a command that is sent now must do nothing any more, with the

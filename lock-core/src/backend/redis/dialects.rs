@@ -1,16 +1,17 @@
-//! Locks in the dialects of other libraries: one key, and those who wait look by themselves.
+//! Locks in the dialects of other libraries: one key and no queue, so that waiters poll.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::RedisClient;
 use super::connection::{Connection, Connector};
+use super::{merge, split};
 use crate::backend::{
     AcquireOutcome, Acquisition, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
 };
 use crate::config::ManagerConfig;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::Clock;
+use crate::protocol::clock::{Clock, Deadline};
 use crate::protocol::dialect::{CLOCK_TOLERANCE, Dialect, ReleaseMethod};
 
 mod acquire;
@@ -23,7 +24,7 @@ use deadline::Deadlines;
 use owner::Owners;
 use watch_multi::WatchMulti;
 
-/// The dialects that are not native.
+/// The scheme of a dialect that is not native.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
     SetnxExpire,
@@ -33,7 +34,7 @@ pub(super) enum Scheme {
 }
 
 impl Scheme {
-    /// `None` for the native one.
+    /// Returns the scheme; `None` for the native dialect.
     pub(super) fn of(dialect: Dialect) -> Option<Self> {
         match dialect {
             Dialect::Native => None,
@@ -44,7 +45,7 @@ impl Scheme {
         }
     }
 
-    /// Whether a release is one script that may be sent twice.
+    /// Returns whether a release is one script that may be sent twice.
     pub(super) fn batches_releases(self) -> bool {
         match self {
             Self::SetnxExpire | Self::LuaSetnxExpire | Self::SetNxPx(ReleaseMethod::Script) => true,
@@ -61,7 +62,7 @@ pub(super) struct Dialects {
 }
 
 impl Dialects {
-    /// `connector` is for connections that are used by one at a time.
+    /// `connector` makes the connections for transactions, which one task uses at a time.
     pub(super) fn new(
         client: Arc<RedisClient>,
         connector: Connector,
@@ -75,16 +76,16 @@ impl Dialects {
         }
     }
 
-    /// Asks for the lock once. Nothing stands in a queue afterwards.
-    pub(super) async fn ask(
+    /// Makes one attempt. Other dialects have no queue.
+    pub(super) async fn acquire(
         &self,
         scheme: Scheme,
         acquisition: &mut Acquisition,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let connection = self.client.pool.for_current_runtime(limit).await?;
-        let left = until.since(Clock::System.now());
+        let left = time_limit.left();
         match scheme {
             Scheme::SetnxExpire => self.owners.setnx(acquisition, &connection, left).await,
             Scheme::LuaSetnxExpire => self.owners.script(acquisition, &connection, left).await,
@@ -96,36 +97,22 @@ impl Dialects {
         }
     }
 
+    /// Renews by the scheme of each lock, side by side. Returns one outcome for each, in order.
     pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
-        let way = |renewal: &Renewal| match Scheme::of(renewal.key.dialect()) {
-            Some(Scheme::DeadlineGetset) => Way::Deadlines,
-            Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => Way::WatchMulti,
-            _ => Way::Owners,
-        };
-        let of = |wanted| -> Vec<Renewal> {
-            let mine = renewals.iter().filter(|renewal| way(renewal) == wanted);
-            mine.cloned().collect()
-        };
-        let (owned, watch_multi, deadlines) =
-            (of(Way::Owners), of(Way::WatchMulti), of(Way::Deadlines));
-        let (owned, watch_multi, deadlines) = tokio::join!(
-            self.owners.renew(&owned, limit),
-            self.watch_multi
-                .renew(&watch_multi, |owner_id| self.owners.owner(owner_id), limit),
-            self.deadlines.renew(&deadlines, limit)
+        let scheme = |renewal: &Renewal| Scheme::of(renewal.key.dialect());
+        let is_deadline = |renewal: &Renewal| scheme(renewal) == Some(Scheme::DeadlineGetset);
+        let is_transaction =
+            |renewal: &Renewal| scheme(renewal) == Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti));
+        let (deadlines, others) = split(renewals, is_deadline);
+        let (transactions, scripts) = split(&others, is_transaction);
+        let owner = |owner_id| self.owners.owner(owner_id);
+        let (deadlines, transactions, scripts) = tokio::join!(
+            self.deadlines.renew(&deadlines, limit),
+            self.watch_multi.renew(&transactions, owner, limit),
+            self.owners.renew(&scripts, limit)
         );
-        let mut owned = owned.into_iter();
-        let mut watch_multi = watch_multi.into_iter();
-        let mut deadlines = deadlines.into_iter();
-        let answer = |renewal| {
-            let next = match way(renewal) {
-                Way::Owners => owned.next(),
-                Way::WatchMulti => watch_multi.next(),
-                Way::Deadlines => deadlines.next(),
-            };
-            next.unwrap_or(RenewOutcome::NotOwner)
-        };
-        renewals.iter().map(answer).collect()
+        let others = merge(&others, is_transaction, transactions, scripts);
+        merge(renewals, is_deadline, deadlines, others)
     }
 
     pub(super) async fn release(
@@ -153,7 +140,8 @@ impl Dialects {
 }
 
 impl Dialects {
-    /// Of those that [batch](Scheme::batches_releases) their releases; the others go one by one.
+    /// Sends releases in one pipeline if all of them [can be batched](Scheme::batches_releases), or
+    /// else one by one.
     pub(super) async fn release_all(
         &self,
         release_requests: &[ReleaseRequest],
@@ -175,17 +163,8 @@ impl Dialects {
     }
 }
 
-/// How a lease is extended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Owners,
-    WatchMulti,
-    Deadlines,
-}
-
-/// Those who take over by a deadline compare it with their own clocks. The server's is compared
-/// with one of them here: where the two differ, the deadlines that are written by the one are
-/// wrong for the other.
+/// Checks that this machine's clock agrees with the server's clock. In this dialect each client compares
+/// the deadlines of other clients with its own clock, so a difference makes them wrong.
 pub(super) fn check_clocks(connection: &Connection) -> Result<(), LockError> {
     let difference = connection.clock_difference;
     if difference <= CLOCK_TOLERANCE {
@@ -195,7 +174,7 @@ pub(super) fn check_clocks(connection: &Connection) -> Result<(), LockError> {
         BackendErrorKind::ClocksDiffer,
         format!(
             "the clocks of this machine and of the lock server differ by {difference:?}, and \
-             `Dialect::{}` bears {CLOCK_TOLERANCE:?}",
+             `Dialect::{}` tolerates {CLOCK_TOLERANCE:?}",
             Dialect::DeadlineGetset
         ),
     ))

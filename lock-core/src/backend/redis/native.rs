@@ -1,11 +1,11 @@
-//! Native locks on one primary.
+//! Native locks on one primary: the arguments of the scripts, and the meaning of their replies.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::client::{Call, LATE_TRIES, NotAfter, RedisClient, clock_runs_away, server_error};
+use super::client::{LATE_TRIES, NotAfter, RedisClient, clock_runs_away, server_error};
 use super::connection::Connection;
 use super::reply::{self, ScriptReply};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
@@ -14,17 +14,17 @@ use crate::backend::{
     RenewOutcome, Renewal,
 };
 use crate::config::ManagerConfig;
-use crate::error::LockError;
-use crate::error::foreign_key;
-use crate::protocol::clock::{Clock, Moment, ServerMs};
-use crate::protocol::lock_state::{self, AcquireReply, RawHolder, Verdict};
+use crate::error::{LockError, foreign_key};
+use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use crate::protocol::key::LockKey;
+use crate::protocol::lock_state::{AcquireReply, RawHolder, RenewReply, Verdict};
 use crate::protocol::poll_schedule::{self, HolderExpiry};
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::{Mode, NATIVE};
 
-/// How far the seed of a counter lies ahead of the server's time: nothing, on one primary.
+/// How far the seed of a counter lies ahead of the server's time: on one primary it does not.
 const LEAD: u64 = 0;
-/// Of the lock: the exclusive one.
+/// The kind of the lock: exclusive.
 const KIND: &str = "";
 
 /// Native locks on one server.
@@ -43,37 +43,36 @@ impl NativeLocks {
         }
     }
 
-    pub(super) async fn ask(
+    pub(super) async fn acquire(
         &self,
         acquisition: &mut Acquisition,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let connection = self.client.pool.for_current_runtime(limit).await?;
-        let left = until.since(Clock::System.now());
-        let mode = self.mode(acquisition, &connection, left).await;
-        for _ in 0..LATE_TRIES {
-            let left = until.since(Clock::System.now());
-            if let Some(asked) = self
-                .acquire_once(acquisition, &connection, mode, left)
-                .await?
-            {
-                return Ok(asked);
+        let waits = acquisition.waits_until.is_some();
+        // The manager subscribes when its first waiter has to wait. An acquire of a free lock costs
+        // no subscription.
+        let is_first_waiter = self.client.subscription.is_idle() && acquisition.entry().is_none();
+        if waits && is_first_waiter {
+            let outcome = self
+                .send_until_in_time(acquisition, &connection, None, time_limit)
+                .await?;
+            if !matches!(outcome, AcquireOutcome::Busy { .. }) {
+                return Ok(outcome);
             }
         }
-        Err(clock_runs_away())
+        let mode = if waits {
+            Some(self.mode(&connection, time_limit.left()).await)
+        } else {
+            None
+        };
+        self.send_until_in_time(acquisition, &connection, mode, time_limit)
+            .await
     }
 
-    /// How one who waits will be told.
-    async fn mode(
-        &self,
-        acquisition: &Acquisition,
-        connection: &Connection,
-        limit: Duration,
-    ) -> Mode {
-        if acquisition.waits_until.is_none() {
-            return Mode::Polling;
-        }
+    /// Returns how a waiter learns that the lock is free.
+    async fn mode(&self, connection: &Connection, limit: Duration) -> Mode {
         let run_id = connection.first.run_id;
         if self.client.subscription.is_up_for(run_id, limit / 2).await {
             Mode::Subscribed
@@ -82,12 +81,32 @@ impl NativeLocks {
         }
     }
 
-    /// `None` when the command was late.
+    /// Sends the acquire until the server does not refuse it as late. Without a mode it enters no
+    /// queue.
+    async fn send_until_in_time(
+        &self,
+        acquisition: &mut Acquisition,
+        connection: &Connection,
+        mode: Option<Mode>,
+        time_limit: Deadline,
+    ) -> Result<AcquireOutcome, LockError> {
+        for _ in 0..LATE_TRIES {
+            let outcome = self
+                .acquire_once(acquisition, connection, mode, time_limit.left())
+                .await?;
+            if let Some(outcome) = outcome {
+                return Ok(outcome);
+            }
+        }
+        Err(clock_runs_away())
+    }
+
+    /// Returns `None` when the command was late.
     async fn acquire_once(
         &self,
         acquisition: &mut Acquisition,
         connection: &Connection,
-        mode: Mode,
+        mode: Option<Mode>,
         limit: Duration,
     ) -> Result<Option<AcquireOutcome>, LockError> {
         let ttl = acquisition.lease_config.ttl;
@@ -96,14 +115,16 @@ impl NativeLocks {
             server_ms,
             not_after_ms: not_after,
         } = self.client.not_after(connection, now);
-        acquisition.update_entry(EntryParams {
-            mode,
-            channel: &self.client.subscription.channel,
-            lease: poll_schedule::handover_lease(mode, ttl),
-            now,
-            server_ms,
-            command_timeout: self.client.command_timeout,
-        });
+        if let Some(mode) = mode {
+            acquisition.update_entry(EntryParams {
+                mode,
+                channel: &self.client.subscription.channel,
+                lease: poll_schedule::handover_lease(mode, ttl),
+                now,
+                server_ms,
+                command_timeout: self.client.command_timeout,
+            });
+        }
         let command = acquisition.sending(connection.origin, not_after);
         let sent = Clock::System.now();
         let reply = {
@@ -138,89 +159,64 @@ impl NativeLocks {
             }
             error
         })?;
-        let answer = reply::acquire(reply)?;
+        let reply = reply::acquire(reply)?;
         self.client
-            .record_server_time(connection, sent, answer.server_us);
-        let poll = (mode == Mode::Polling).then(|| poll_schedule::poll_interval(ttl));
-        asked(acquisition, answer, sent, poll)
+            .record_server_time(connection, sent, reply.server_us);
+        let poll = (mode == Some(Mode::Polling)).then(|| poll_schedule::poll_interval(ttl));
+        acquire_outcome(acquisition, reply, sent, poll)
     }
 
     pub(super) async fn release(
         &self,
-        release_request: &ReleaseRequest,
+        request: &ReleaseRequest,
         limit: Duration,
     ) -> Result<ReleaseOutcome, LockError> {
-        let until = Clock::System.now().plus(limit);
-        let connection = self.client.connection_for(release_request, limit).await?;
+        let time_limit = Deadline::after(Clock::System, limit);
+        let connection = self.client.connection_for(request, limit).await?;
         let sent = Clock::System.now();
-        let write_args =
-            |command: &mut Cmd| self.write_release(command, release_request, &connection, sent);
-        let (keys, left) = (release_request.key.all(), until.since(sent));
+        let write_args = |cmd: &mut Cmd| self.write_release(cmd, request, &connection, sent);
+        let (keys, left) = (request.key.all(), time_limit.left());
         let reply = self
             .client
             .run(&connection, &RELEASE, &keys, write_args, left)
             .await?;
-        let reply =
-            reply.map_err(|error| server_error(&connection, &release_request.key, &error))?;
-        let ScriptReply { value, server_us } = released(reply)?;
+        let reply = reply.map_err(|error| server_error(&connection, &request.key, &error))?;
+        let ScriptReply { value, server_us } = release_outcome(reply)?;
         self.client.record_server_time(&connection, sent, server_us);
         Ok(value)
     }
 
-    /// Many releases in one pipeline.
+    /// Sends many releases in one pipeline.
     pub(super) async fn release_all(
         &self,
-        release_requests: &[ReleaseRequest],
+        requests: &[ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        if release_requests.is_empty() {
-            return Vec::new();
-        }
-        let until = Clock::System.now().plus(limit);
-        let connection = match self.client.pool.for_current_runtime(limit).await {
-            Ok(connection) => connection,
-            Err(error) => {
-                return release_requests
-                    .iter()
-                    .map(|_| Err(error.clone()))
-                    .collect();
-            }
+        let keys = |key| LockKey::all(key).to_vec();
+        let write_args = |cmd: &mut Cmd, request: &_, connection: &_, now| {
+            self.write_release(cmd, request, connection, now);
         };
-        let now = Clock::System.now();
-        let calls: Vec<_> = release_requests
-            .iter()
-            .map(|release_request| Call {
-                key: &release_request.key,
-                keys: release_request.key.all().to_vec(),
-            })
-            .collect();
-        let write_args = |at: usize, command: &mut Cmd| {
-            self.write_release(command, &release_requests[at], &connection, now);
-        };
-        let read = |_, _, reply| released(reply);
-        let left = until.since(now);
         self.client
-            .run_each(&connection, &RELEASE, &calls, write_args, read, left)
+            .release_each(&RELEASE, requests, keys, write_args, release_outcome, limit)
             .await
     }
 
     fn write_release(
         &self,
-        command: &mut Cmd,
-        release_request: &ReleaseRequest,
+        cmd: &mut Cmd,
+        request: &ReleaseRequest,
         connection: &Connection,
         now: Moment,
     ) {
-        command
-            .arg(release_request.owner_id.to_string())
+        cmd.arg(request.owner_id.to_string())
             .arg(connection.floor_us())
             .arg(self.grace_ms)
-            .arg(release_request.min_hold_ms(now))
+            .arg(request.min_hold_ms(now))
             .arg(LEAD)
             .arg(&*self.label)
             .arg(KIND);
-        for entry in &release_request.entries {
-            command.arg(entry.to_string());
+        for entry in &request.entries {
+            cmd.arg(entry.to_string());
         }
     }
 
@@ -231,7 +227,7 @@ impl NativeLocks {
         };
         let read = |_: &Renewal, _, sent, reply| {
             let ScriptReply { value, server_us } = reply::renew(reply)?;
-            let value = renewed(value, sent);
+            let value = renew_outcome(value, sent);
             Ok(ScriptReply { value, server_us })
         };
         self.client
@@ -240,7 +236,7 @@ impl NativeLocks {
     }
 }
 
-fn released(reply: Value) -> Result<ScriptReply<ReleaseOutcome>, LockError> {
+fn release_outcome(reply: Value) -> Result<ScriptReply<ReleaseOutcome>, LockError> {
     let ScriptReply { value, server_us } = reply::release(reply)?;
     let value = ReleaseOutcome {
         was_owner: value.verdict != Verdict::NotOwner,
@@ -250,9 +246,9 @@ fn released(reply: Value) -> Result<ScriptReply<ReleaseOutcome>, LockError> {
     Ok(ScriptReply { value, server_us })
 }
 
-fn renewed(answer: lock_state::RenewReply, sent: Moment) -> RenewOutcome {
-    match answer {
-        lock_state::RenewReply::Held {
+fn renew_outcome(reply: RenewReply, sent: Moment) -> RenewOutcome {
+    match reply {
+        RenewReply::Held {
             token,
             remaining_ms,
         } => RenewOutcome::Held {
@@ -260,19 +256,20 @@ fn renewed(answer: lock_state::RenewReply, sent: Moment) -> RenewOutcome {
             sent,
             remaining: Duration::from_millis(remaining_ms),
         },
-        lock_state::RenewReply::NotOwner => RenewOutcome::NotOwner,
+        RenewReply::NotOwner => RenewOutcome::NotOwner,
     }
 }
 
-/// What an answer means to an attempt; `None` when the command was late.
-fn asked(
+/// Returns what a reply means for the acquisition; `None` when the command was late.
+fn acquire_outcome(
     acquisition: &mut Acquisition,
-    answer: ScriptReply<AcquireReply>,
+    reply: ScriptReply<AcquireReply>,
     sent: Moment,
     poll: Option<Duration>,
 ) -> Result<Option<AcquireOutcome>, LockError> {
     let received = Clock::System.now();
-    Ok(Some(match answer.value {
+    let server_ms = reply.server_ms();
+    Ok(Some(match reply.value {
         AcquireReply::Late => return Ok(None),
         AcquireReply::Held {
             token,
@@ -283,11 +280,11 @@ fn asked(
             remaining: Duration::from_millis(remaining_ms),
         },
         AcquireReply::Queued { rank, holder } => {
-            acquisition.queued(ServerMs::from_micros(answer.server_us));
+            acquisition.queued(server_ms);
             AcquireOutcome::Queued {
                 rank,
                 holder_expiry: holder_expiry(&holder, received),
-                holder: seen(&holder),
+                holder: observed_holder(&holder),
                 poll,
             }
         }
@@ -296,7 +293,7 @@ fn asked(
             acquisition.out();
             AcquireOutcome::Busy {
                 holder_expiry: holder_expiry(&holder, received),
-                holder: seen(&holder),
+                holder: observed_holder(&holder),
             }
         }
         AcquireReply::Foreign { found } => {
@@ -317,7 +314,7 @@ fn holder_expiry(holder: &RawHolder, received: Moment) -> HolderExpiry {
     }
 }
 
-fn seen(holder: &RawHolder) -> Option<ObservedHolder> {
+fn observed_holder(holder: &RawHolder) -> Option<ObservedHolder> {
     ObservedHolder::by(
         &holder.value,
         holder.remaining_ms.map(Duration::from_millis),

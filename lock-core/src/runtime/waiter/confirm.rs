@@ -12,8 +12,8 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lease::Lease;
 
 impl Waiter {
-    /// A server without memory refuses to be asked, but renews: it tells whether the lock was
-    /// handed to us while nothing could be pushed.
+    /// Renews, to find out whether a handover gave the lock to this waiter. A server without memory
+    /// refuses an acquire, but executes a renewal.
     pub(super) async fn probe_by_renewal(&mut self, error: &LockError) -> Option<ConfirmedLease> {
         let LockError::Backend(error) = error else {
             return None;
@@ -55,7 +55,7 @@ impl Waiter {
         }
     }
 
-    /// A lock by a reply. One that came too late is let go.
+    /// Takes a lock that a reply granted. A lease that has ended is released.
     pub(super) fn confirmed(
         &mut self,
         token: Option<FencingToken>,
@@ -76,15 +76,15 @@ impl Waiter {
         }
         self.pending.inner.counters.trace(|| {
             let key = &self.pending.acquisition.key;
-            debug!(%key, "a grant came too late and is let go");
+            debug!(%key, "a grant arrived after its lease; the lock is released");
         });
         self.pending.restart_with_new_owner_id();
         self.poll_schedule.at_once(self.clock().now());
         None
     }
 
-    /// A lock by a push. Where it cannot be said for how long, or somebody else may have written
-    /// it, a renewal tells; one that is over is let go.
+    /// Takes a lock that a notification granted. A renewal confirms it first when the end of its lease
+    /// is unknown, or when another client may have forged it.
     pub(super) async fn accept_grant(&mut self, grant: Grant) -> Option<ConfirmedLease> {
         if self.pending.is_held_without_renewal() {
             let lease = Lease::endless(self.pending.acquisition.lease_config, grant.received);
@@ -105,8 +105,8 @@ impl Waiter {
         }
     }
 
-    /// Whether the server would have written that. Anybody who may publish on our channel, and
-    /// knows the owner id, can write anything.
+    /// Returns whether the server can have written this grant. Every client that may publish on the
+    /// channel and knows the owner id can forge one.
     pub(super) fn is_plausible(&self, grant: &Grant) -> bool {
         let acquisition = &self.pending.acquisition;
         let longest = acquisition.longest_handover();
@@ -122,14 +122,14 @@ impl Waiter {
         if !is_plausible {
             let key = &acquisition.key;
             self.pending.inner.counters.trace(|| {
-                warn!(%key, "a grant that the server would not have written is confirmed first");
+                warn!(%key, "the server cannot have written this grant; it is confirmed first");
             });
         }
         is_plausible
     }
 
-    /// A renewal tells whether it is ours. Where that has no answer, asking again will tell. The
-    /// place in the queue stays: there need not have been a grant at all.
+    /// Renews, to find out whether this waiter owns the lock. Without a reply the next poll finds it
+    /// out. The queue entry stays, because the grant may be forged.
     pub(super) async fn confirm(&mut self) -> Option<ConfirmedLease> {
         let answer = self.renew().await;
         let confirmed = answer.and_then(|answer| self.renewed(&answer));

@@ -9,7 +9,7 @@ use crate::backend::redis::connection::Connection;
 use crate::backend::redis::reply::{self, DialectReply};
 use crate::backend::redis::scripts::Script;
 use crate::error::LockError;
-use crate::protocol::clock::{Clock, Moment, ServerMs};
+use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 
 /// What such a script has said.
 pub(super) struct ScriptAcquire {
@@ -30,13 +30,13 @@ pub(super) async fn acquire_by_script(
     args: impl Fn(NotAfter) -> Vec<String>,
     limit: Duration,
 ) -> Result<ScriptAcquire, LockError> {
-    let until = Clock::System.now().plus(limit);
+    let time_limit = Deadline::after(Clock::System, limit);
     let key = acquisition.key.clone();
     for _ in 0..LATE_TRIES {
         let now = Clock::System.now();
         let timing = client.not_after(connection, now);
         let command = acquisition.sending(connection.origin, timing.not_after_ms);
-        let left = until.since(now);
+        let left = time_limit.left();
         let (sent, reply) = client
             .call_script(
                 connection,

@@ -15,7 +15,7 @@ use crate::backend::{
     AcquireOutcome, Acquisition, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
 };
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, ServerMs};
+use crate::protocol::clock::{Clock, Deadline, ServerMs};
 use crate::protocol::dialect::CLOCK_TOLERANCE;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::ttl::whole_millis;
@@ -104,7 +104,7 @@ impl Deadlines {
         if renewals.is_empty() {
             return Vec::new();
         }
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let Ok(_turn) = tokio::time::timeout(limit, self.renewing.lock()).await else {
             return RenewOutcome::all_failed(renewals, &timed_out("other renewals are under way"));
         };
@@ -127,13 +127,7 @@ impl Deadlines {
             Ok(ScriptReply { value, server_us })
         };
         self.client
-            .renew_each(
-                &DEADLINE_RENEW,
-                renewals,
-                args,
-                read,
-                until.since(Clock::System.now()),
-            )
+            .renew_each(&DEADLINE_RENEW, renewals, args, read, time_limit.left())
             .await
     }
 
@@ -142,11 +136,11 @@ impl Deadlines {
         release_request: &ReleaseRequest,
         limit: Duration,
     ) -> Result<ReleaseOutcome, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let connection = self.client.connection_for(release_request, limit).await?;
         // The server may have closed a connection that nobody used: to be found out by something
         // that may be sent again.
-        let left = until.since(Clock::System.now());
+        let left = time_limit.left();
         let alive = connection.call(&redis::cmd("TIME"), left).await?;
         alive.map_err(|error| server_error(&connection, &release_request.key, &error))?;
         let now = Clock::System.now();
@@ -157,7 +151,7 @@ impl Deadlines {
             .into_iter()
             .chain(known);
         let args: Vec<_> = args.map(|arg| arg.to_string()).collect();
-        let (script, key, left) = (&DEADLINE_RELEASE, &release_request.key, until.since(now));
+        let (script, key, left) = (&DEADLINE_RELEASE, &release_request.key, time_limit.left());
         let sent = self
             .client
             .call_script(&connection, script, key, &args, reply::was_owner, left)

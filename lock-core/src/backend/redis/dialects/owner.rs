@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::acquire::acquire_by_script;
 use super::found::{FoundValue, where_an_owner_belongs};
-use crate::backend::redis::client::{Call, NotAfter, RedisClient, server_error};
+use crate::backend::redis::client::{NotAfter, RedisClient, server_error};
 use crate::backend::redis::connection::Connection;
 use crate::backend::redis::errors::is_wrong_type;
 use crate::backend::redis::reply::{self, ScriptReply, server_time, unexpected};
@@ -17,7 +17,8 @@ use crate::backend::{
     AcquireOutcome, Acquisition, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
 };
 use crate::error::LockError;
-use crate::protocol::clock::{Clock, Moment, ServerMs};
+use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use crate::protocol::key::LockKey;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
 use crate::protocol::ttl::whole_millis;
@@ -102,7 +103,7 @@ impl Owners {
         connection: &Connection,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let owner = self.owner(acquisition.owner_id);
         let ttl = acquisition.lease_config.ttl;
         let ttl_ms = ttl.as_millis();
@@ -112,7 +113,7 @@ impl Owners {
             .set_or_inspect(acquisition, connection, take, limit)
             .await?;
         let key = acquisition.key.clone();
-        let left = until.since(Clock::System.now());
+        let left = time_limit.left();
         if inspected.is_set || inspected.found.is_by(&owner) {
             let args = [owner, ttl_ms.to_string()];
             let script = &OWNER_RENEW;
@@ -127,7 +128,7 @@ impl Owners {
                         // Nor can it be released: it is at least not to stay for ever.
                         let mut expire = redis::cmd("PEXPIRE");
                         expire.arg(key.as_str()).arg(ttl_ms).arg("NX");
-                        let left = until.since(Clock::System.now());
+                        let left = time_limit.left();
                         let _set_or_not = connection.call(&expire, left).await;
                     }
                     return Err(error);
@@ -206,7 +207,7 @@ impl Owners {
         take: Cmd,
         limit: Duration,
     ) -> Result<Inspection, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let key = acquisition.key.clone();
         let mut pipeline = Pipeline::with_capacity(4);
         pipeline.add_command(take);
@@ -223,7 +224,7 @@ impl Owners {
         // takes is found by the releases that go on until then, or ends with its ttl.
         let not_after = self.client.not_after(connection, sent).not_after_ms;
         let copy = acquisition.sending(connection.origin, not_after);
-        let replies = connection.call_all(&pipeline, until.since(sent)).await?;
+        let replies = connection.call_all(&pipeline, time_limit.left()).await?;
         acquisition.answered(&copy);
         let server_error = |error: RedisError| server_error(connection, &key, &error);
         let [took, pttl, value, time]: [Result<Value, RedisError>; 4] =
@@ -249,7 +250,7 @@ impl Owners {
             Err(error) if is_wrong_type(&error) => {
                 let mut kind = redis::cmd("TYPE");
                 kind.arg(key.as_str());
-                let left = until.since(Clock::System.now());
+                let left = time_limit.left();
                 let kind = connection.call(&kind, left).await?.map_err(server_error)?;
                 let kind: String = read(kind)?;
                 match kind.as_str() {
@@ -289,11 +290,11 @@ impl Owners {
         release_request: &ReleaseRequest,
         limit: Duration,
     ) -> Result<ReleaseOutcome, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let connection = self.client.connection_for(release_request, limit).await?;
         let now = Clock::System.now();
         let args = self.release_args(release_request, now);
-        let (script, key, left) = (&OWNER_RELEASE, &release_request.key, until.since(now));
+        let (script, key, left) = (&OWNER_RELEASE, &release_request.key, time_limit.left());
         let (_, reply) = self
             .client
             .call_script(&connection, script, key, &args, reply::was_owner, left)
@@ -304,44 +305,23 @@ impl Owners {
         ))
     }
 
-    /// Many releases in one pipeline.
+    /// Sends many releases in one pipeline.
     pub(super) async fn release_all(
         &self,
-        release_requests: &[ReleaseRequest],
+        requests: &[ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        if release_requests.is_empty() {
-            return Vec::new();
-        }
-        let until = Clock::System.now().plus(limit);
-        let connection = match self.client.pool.for_current_runtime(limit).await {
-            Ok(connection) => connection,
-            Err(error) => {
-                return release_requests
-                    .iter()
-                    .map(|_| Err(error.clone()))
-                    .collect();
-            }
+        let write_args = |command: &mut Cmd, request: &ReleaseRequest, _: &_, now| {
+            command.arg(&self.release_args(request, now));
         };
-        let now = Clock::System.now();
-        let calls: Vec<_> = release_requests
-            .iter()
-            .map(|release_request| Call {
-                key: &release_request.key,
-                keys: vec![release_request.key.as_str()],
-            })
-            .collect();
-        let write_args = |at: usize, command: &mut Cmd| {
-            command.arg(&self.release_args(&release_requests[at], now));
-        };
-        let read = |_, _, reply| {
+        let read = |reply| {
             let ScriptReply { value, server_us } = reply::was_owner(reply)?;
             let value = ReleaseOutcome::without_waiters(value, ServerMs::from_micros(server_us));
             Ok(ScriptReply { value, server_us })
         };
-        let left = until.since(now);
+        let keys = |key| vec![LockKey::as_str(key)];
         self.client
-            .run_each(&connection, &OWNER_RELEASE, &calls, write_args, read, left)
+            .release_each(&OWNER_RELEASE, requests, keys, write_args, read, limit)
             .await
     }
 

@@ -15,7 +15,7 @@ use crate::backend::redis::pool::Pool;
 use crate::backend::redis::reply::{server_time, unexpected};
 use crate::backend::{ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal};
 use crate::error::LockError;
-use crate::protocol::clock::{Clock, Moment, ServerMs};
+use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::key::LockKey;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::ttl::whole_millis;
@@ -49,13 +49,13 @@ impl WatchMulti {
         owner: impl Fn(OwnerId) -> String,
         limit: Duration,
     ) -> Vec<RenewOutcome> {
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let mut answers = Vec::with_capacity(renewals.len());
         for renewal in renewals {
             let ttl = whole_millis(renewal.ttl);
             let key = renewal.key.as_str();
             let change = [redis::cmd("PEXPIRE").arg(key).arg(ttl).clone()];
-            let left = until.since(Clock::System.now());
+            let left = time_limit.left();
             let owner = owner(renewal.owner_id);
             let changed = self.change(&renewal.key, &owner, &change, left).await;
             answers.push(match changed {
@@ -105,15 +105,15 @@ impl WatchMulti {
         change: &[Cmd],
         limit: Duration,
     ) -> Result<Changed, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let connection = self.pool.for_current_runtime(limit).await?;
         loop {
-            let left = until.since(Clock::System.now());
+            let left = time_limit.left();
             // Given back between two tries: a key that is touched all the time holds up no other.
             let _turn = tokio::time::timeout(left, connection.turn.lock())
                 .await
                 .map_err(|_| timed_out("other transactions are under way"))?;
-            let left = until.since(Clock::System.now());
+            let left = time_limit.left();
             if left.is_zero() {
                 return Err(timed_out("the key is changed all the time"));
             }
@@ -138,7 +138,7 @@ impl WatchMulti {
         change: &[Cmd],
         limit: Duration,
     ) -> Result<Option<Changed>, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let time_limit = Deadline::after(Clock::System, limit);
         let server_error = |error: RedisError| server_error(connection, key, &error);
         let mut look = Pipeline::with_capacity(2);
         look.cmd("WATCH").arg(key.as_str());
@@ -167,7 +167,7 @@ impl WatchMulti {
         act.cmd("EXEC").cmd("TIME");
         let sent = Clock::System.now();
         act.ignore_errors();
-        let mut replies = connection.call_all(&act, until.since(sent)).await?;
+        let mut replies = connection.call_all(&act, time_limit.left()).await?;
         let time = replies.pop().ok_or_else(unexpected)?;
         let executed = replies.pop().ok_or_else(unexpected)?;
         for queued in replies {

@@ -1,4 +1,4 @@
-//! Locks in the dialects of other libraries: one key, and those who wait look by themselves.
+//! Locks in the dialects of other libraries: one key, no queue, and waiters that poll.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::backend::{
 };
 use crate::config::ManagerConfig;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::Clock;
+use crate::protocol::clock::{Clock, Deadline};
 use crate::protocol::dialect::{CLOCK_TOLERANCE, Dialect, ReleaseMethod};
 
 mod acquire;
@@ -23,7 +23,7 @@ use deadline::Deadlines;
 use owner::Owners;
 use watch_multi::WatchMulti;
 
-/// The dialects that are not native.
+/// The dialects that are not native. Decides how a lock is acquired, renewed and released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
     SetnxExpire,
@@ -33,7 +33,7 @@ pub(super) enum Scheme {
 }
 
 impl Scheme {
-    /// `None` for the native one.
+    /// Returns the scheme of a dialect; `None` for the native one.
     pub(super) fn of(dialect: Dialect) -> Option<Self> {
         match dialect {
             Dialect::Native => None,
@@ -44,7 +44,7 @@ impl Scheme {
         }
     }
 
-    /// Whether a release is one script that may be sent twice.
+    /// Returns whether a release is a single script that may be sent twice.
     pub(super) fn batches_releases(self) -> bool {
         match self {
             Self::SetnxExpire | Self::LuaSetnxExpire | Self::SetNxPx(ReleaseMethod::Script) => true,
@@ -61,7 +61,7 @@ pub(super) struct Dialects {
 }
 
 impl Dialects {
-    /// `connector` is for connections that are used by one at a time.
+    /// Creates the locks of all dialects. `connector` opens the connections for transactions.
     pub(super) fn new(
         client: Arc<RedisClient>,
         connector: Connector,
@@ -75,16 +75,16 @@ impl Dialects {
         }
     }
 
-    /// Asks for the lock once. Nothing stands in a queue afterwards.
-    pub(super) async fn ask(
+    /// Makes one attempt to acquire the lock. These dialects have no queue.
+    pub(super) async fn acquire(
         &self,
         scheme: Scheme,
         acquisition: &mut Acquisition,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.pool.for_current_runtime(limit).await?;
-        let left = until.since(Clock::System.now());
+        let left = deadline.left();
         match scheme {
             Scheme::SetnxExpire => self.owners.setnx(acquisition, &connection, left).await,
             Scheme::LuaSetnxExpire => self.owners.script(acquisition, &connection, left).await,
@@ -97,35 +97,34 @@ impl Dialects {
     }
 
     pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
-        let way = |renewal: &Renewal| match Scheme::of(renewal.key.dialect()) {
-            Some(Scheme::DeadlineGetset) => Way::Deadlines,
-            Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => Way::WatchMulti,
-            _ => Way::Owners,
-        };
-        let of = |wanted| -> Vec<Renewal> {
-            let mine = renewals.iter().filter(|renewal| way(renewal) == wanted);
-            mine.cloned().collect()
-        };
-        let (owned, watch_multi, deadlines) =
-            (of(Way::Owners), of(Way::WatchMulti), of(Way::Deadlines));
-        let (owned, watch_multi, deadlines) = tokio::join!(
+        let scheme = |renewal: &Renewal| Scheme::of(renewal.key.dialect());
+        let (mut owned, mut watched, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
+        for renewal in renewals {
+            let group = match scheme(renewal) {
+                Some(Scheme::DeadlineGetset) => &mut deadlines,
+                Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => &mut watched,
+                _ => &mut owned,
+            };
+            group.push(renewal.clone());
+        }
+        let (owned, watched, deadlines) = tokio::join!(
             self.owners.renew(&owned, limit),
             self.watch_multi
-                .renew(&watch_multi, |owner_id| self.owners.owner(owner_id), limit),
+                .renew(&watched, |owner_id| self.owners.owner(owner_id), limit),
             self.deadlines.renew(&deadlines, limit)
         );
         let mut owned = owned.into_iter();
-        let mut watch_multi = watch_multi.into_iter();
+        let mut watched = watched.into_iter();
         let mut deadlines = deadlines.into_iter();
-        let answer = |renewal| {
-            let next = match way(renewal) {
-                Way::Owners => owned.next(),
-                Way::WatchMulti => watch_multi.next(),
-                Way::Deadlines => deadlines.next(),
+        let outcome = |renewal| {
+            let next = match scheme(renewal) {
+                Some(Scheme::DeadlineGetset) => deadlines.next(),
+                Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => watched.next(),
+                _ => owned.next(),
             };
             next.unwrap_or(RenewOutcome::NotOwner)
         };
-        renewals.iter().map(answer).collect()
+        renewals.iter().map(outcome).collect()
     }
 
     pub(super) async fn release(
@@ -137,9 +136,9 @@ impl Dialects {
         match scheme {
             Scheme::SetNxPx(ReleaseMethod::WatchMulti) => {
                 let owner = self.owners.owner(release_request.owner_id);
-                let nobody = self.owners.nobody();
+                let no_owner = self.owners.no_owner();
                 self.watch_multi
-                    .release(release_request, &owner, &nobody, limit)
+                    .release(release_request, &owner, &no_owner, limit)
                     .await
             }
             Scheme::DeadlineGetset => self.deadlines.release(release_request, limit).await,
@@ -150,10 +149,8 @@ impl Dialects {
             }
         }
     }
-}
-
-impl Dialects {
-    /// Of those that [batch](Scheme::batches_releases) their releases; the others go one by one.
+    /// Releases in one pipeline where all schemes [allow it](Scheme::batches_releases), and
+    /// otherwise one by one.
     pub(super) async fn release_all(
         &self,
         release_requests: &[ReleaseRequest],
@@ -166,26 +163,18 @@ impl Dialects {
         if release_requests.iter().all(batches) {
             return self.owners.release_all(release_requests, limit).await;
         }
-        let mut answers = Vec::with_capacity(release_requests.len());
+        let mut outcomes = Vec::with_capacity(release_requests.len());
         for release_request in release_requests {
             let scheme = scheme(release_request).unwrap_or(Scheme::SetNxPx(ReleaseMethod::Script));
-            answers.push(self.release(scheme, release_request, limit).await);
+            outcomes.push(self.release(scheme, release_request, limit).await);
         }
-        answers
+        outcomes
     }
 }
 
-/// How a lease is extended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Owners,
-    WatchMulti,
-    Deadlines,
-}
-
-/// Those who take over by a deadline compare it with their own clocks. The server's is compared
-/// with one of them here: where the two differ, the deadlines that are written by the one are
-/// wrong for the other.
+/// Compares the server's clock with this machine's clock. In this dialect, clients compare deadlines
+/// with their own clocks. If the clocks differ, the deadlines that one client writes are wrong for
+/// another.
 pub(super) fn check_clocks(connection: &Connection) -> Result<(), LockError> {
     let difference = connection.clock_difference;
     if difference <= CLOCK_TOLERANCE {
@@ -194,8 +183,8 @@ pub(super) fn check_clocks(connection: &Connection) -> Result<(), LockError> {
     Err(LockError::backend(
         BackendErrorKind::ClocksDiffer,
         format!(
-            "the clocks of this machine and of the lock server differ by {difference:?}, and \
-             `Dialect::{}` bears {CLOCK_TOLERANCE:?}",
+            "the clocks of this machine and of the lock server differ by {difference:?}; \
+             `Dialect::{}` tolerates {CLOCK_TOLERANCE:?}",
             Dialect::DeadlineGetset
         ),
     ))

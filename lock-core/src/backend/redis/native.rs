@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::client::{Call, LATE_TRIES, NotAfter, RedisClient, clock_runs_away, server_error};
+use super::client::{Call, LATE_TRIES, NotAfter, RedisClient, clock_keeps_jumping, server_error};
 use super::connection::Connection;
 use super::reply::{self, ScriptReply};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
@@ -16,15 +16,15 @@ use crate::backend::{
 use crate::config::ManagerConfig;
 use crate::error::LockError;
 use crate::error::foreign_key;
-use crate::protocol::clock::{Clock, Moment, ServerMs};
+use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::lock_state::{self, AcquireReply, RawHolder, Verdict};
 use crate::protocol::poll_schedule::{self, HolderExpiry};
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::{Mode, NATIVE};
 
-/// How far the seed of a counter lies ahead of the server's time: nothing, on one primary.
+/// How far the seed of a counter is ahead of the server's time: zero on a single primary.
 const LEAD: u64 = 0;
-/// Of the lock: the exclusive one.
+/// The kind of the lock: exclusive.
 const KIND: &str = "";
 
 /// Native locks on one server.
@@ -43,28 +43,26 @@ impl NativeLocks {
         }
     }
 
-    pub(super) async fn ask(
+    pub(super) async fn acquire(
         &self,
         acquisition: &mut Acquisition,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.pool.for_current_runtime(limit).await?;
-        let left = until.since(Clock::System.now());
-        let mode = self.mode(acquisition, &connection, left).await;
+        let mode = self.mode(acquisition, &connection, deadline.left()).await;
         for _ in 0..LATE_TRIES {
-            let left = until.since(Clock::System.now());
-            if let Some(asked) = self
-                .acquire_once(acquisition, &connection, mode, left)
+            if let Some(outcome) = self
+                .acquire_once(acquisition, &connection, mode, deadline.left())
                 .await?
             {
-                return Ok(asked);
+                return Ok(outcome);
             }
         }
-        Err(clock_runs_away())
+        Err(clock_keeps_jumping())
     }
 
-    /// How one who waits will be told.
+    /// Returns whether the waiter will receive notifications or poll.
     async fn mode(
         &self,
         acquisition: &Acquisition,
@@ -82,7 +80,7 @@ impl NativeLocks {
         }
     }
 
-    /// `None` when the command was late.
+    /// Sends one acquire. Returns `None` if it arrived late.
     async fn acquire_once(
         &self,
         acquisition: &mut Acquisition,
@@ -138,11 +136,11 @@ impl NativeLocks {
             }
             error
         })?;
-        let answer = reply::acquire(reply)?;
+        let reply = reply::acquire(reply)?;
         self.client
-            .record_server_time(connection, sent, answer.server_us);
+            .record_server_time(connection, sent, reply.server_us);
         let poll = (mode == Mode::Polling).then(|| poll_schedule::poll_interval(ttl));
-        asked(acquisition, answer, sent, poll)
+        acquire_outcome(acquisition, reply, sent, poll)
     }
 
     pub(super) async fn release(
@@ -150,12 +148,12 @@ impl NativeLocks {
         release_request: &ReleaseRequest,
         limit: Duration,
     ) -> Result<ReleaseOutcome, LockError> {
-        let until = Clock::System.now().plus(limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.connection_for(release_request, limit).await?;
         let sent = Clock::System.now();
         let write_args =
             |command: &mut Cmd| self.write_release(command, release_request, &connection, sent);
-        let (keys, left) = (release_request.key.all(), until.since(sent));
+        let (keys, left) = (release_request.key.all(), deadline.left());
         let reply = self
             .client
             .run(&connection, &RELEASE, &keys, write_args, left)
@@ -167,7 +165,7 @@ impl NativeLocks {
         Ok(value)
     }
 
-    /// Many releases in one pipeline.
+    /// Sends many releases in one pipeline.
     pub(super) async fn release_all(
         &self,
         release_requests: &[ReleaseRequest],
@@ -176,7 +174,7 @@ impl NativeLocks {
         if release_requests.is_empty() {
             return Vec::new();
         }
-        let until = Clock::System.now().plus(limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let connection = match self.client.pool.for_current_runtime(limit).await {
             Ok(connection) => connection,
             Err(error) => {
@@ -198,9 +196,15 @@ impl NativeLocks {
             self.write_release(command, &release_requests[at], &connection, now);
         };
         let read = |_, _, reply| released(reply);
-        let left = until.since(now);
         self.client
-            .run_each(&connection, &RELEASE, &calls, write_args, read, left)
+            .run_each(
+                &connection,
+                &RELEASE,
+                &calls,
+                write_args,
+                read,
+                deadline.left(),
+            )
             .await
     }
 
@@ -250,8 +254,8 @@ fn released(reply: Value) -> Result<ScriptReply<ReleaseOutcome>, LockError> {
     Ok(ScriptReply { value, server_us })
 }
 
-fn renewed(answer: lock_state::RenewReply, sent: Moment) -> RenewOutcome {
-    match answer {
+fn renewed(reply: lock_state::RenewReply, sent: Moment) -> RenewOutcome {
+    match reply {
         lock_state::RenewReply::Held {
             token,
             remaining_ms,
@@ -264,15 +268,15 @@ fn renewed(answer: lock_state::RenewReply, sent: Moment) -> RenewOutcome {
     }
 }
 
-/// What an answer means to an attempt; `None` when the command was late.
-fn asked(
+/// Returns the outcome of a reply, and updates the acquisition. Returns `None` for a late command.
+fn acquire_outcome(
     acquisition: &mut Acquisition,
-    answer: ScriptReply<AcquireReply>,
+    reply: ScriptReply<AcquireReply>,
     sent: Moment,
     poll: Option<Duration>,
 ) -> Result<Option<AcquireOutcome>, LockError> {
     let received = Clock::System.now();
-    Ok(Some(match answer.value {
+    Ok(Some(match reply.value {
         AcquireReply::Late => return Ok(None),
         AcquireReply::Held {
             token,
@@ -283,11 +287,11 @@ fn asked(
             remaining: Duration::from_millis(remaining_ms),
         },
         AcquireReply::Queued { rank, holder } => {
-            acquisition.queued(ServerMs::from_micros(answer.server_us));
+            acquisition.queued(ServerMs::from_micros(reply.server_us));
             AcquireOutcome::Queued {
                 rank,
                 holder_expiry: holder_expiry(&holder, received),
-                holder: seen(&holder),
+                holder: observed_holder(&holder),
                 poll,
             }
         }
@@ -296,7 +300,7 @@ fn asked(
             acquisition.out();
             AcquireOutcome::Busy {
                 holder_expiry: holder_expiry(&holder, received),
-                holder: seen(&holder),
+                holder: observed_holder(&holder),
             }
         }
         AcquireReply::Foreign { found } => {
@@ -317,8 +321,8 @@ fn holder_expiry(holder: &RawHolder, received: Moment) -> HolderExpiry {
     }
 }
 
-fn seen(holder: &RawHolder) -> Option<ObservedHolder> {
-    ObservedHolder::by(
+fn observed_holder(holder: &RawHolder) -> Option<ObservedHolder> {
+    ObservedHolder::from_value(
         &holder.value,
         holder.remaining_ms.map(Duration::from_millis),
     )

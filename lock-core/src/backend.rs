@@ -1,4 +1,4 @@
-//! What a backend has to be able to do, and what it answers.
+//! Defines the operations of a backend and their outcomes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,64 +25,64 @@ pub(crate) mod url;
 pub(crate) use self::acquisition::SentCommand;
 pub(crate) use self::acquisition::{Acquisition, EntryParams, ReleaseRequest};
 
-/// A future behind a pointer: what lets a backend be a trait object.
+/// A boxed future, so that a backend can be a trait object.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Where locks live.
+/// Stores locks: on a server or in this process.
 pub(crate) trait Backend: Send + Sync + 'static {
     fn clock(&self) -> Clock;
 
-    /// Asks for the lock once, or looks again under the same owner id; stands in the queue while
-    /// `attempt` waits. Takes at most `limit`.
+    /// Sends one acquire, or a poll under the same owner id. Takes at most `limit`.
     ///
-    /// Records in `attempt`, before anything is sent, what has to be taken back should the
-    /// future be dropped or fail.
+    /// A waiting `acquisition` gets an entry in the queue. The backend records in `acquisition`
+    /// what a cancel has to undo, before it sends anything: the future may be dropped or fail.
     fn acquire<'a>(
         &'a self,
         acquisition: &'a mut Acquisition,
         limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>>;
 
-    /// Extends many leases in one go. One answer for each, in order.
+    /// Renews many leases at once. Returns one outcome for each, in order.
     fn renew<'a>(
         &'a self,
         renewals: &'a [Renewal],
         limit: Duration,
     ) -> Boxed<'a, Vec<RenewOutcome>>;
 
-    /// Takes back whatever the owner id has or wants.
+    /// Releases the lock of the owner id and removes its queue entries.
     fn release<'a>(
         &'a self,
         release_request: &'a ReleaseRequest,
         limit: Duration,
     ) -> Boxed<'a, Result<ReleaseOutcome, LockError>>;
 
-    /// Whether releases of that lock may go out in one batch with others.
+    /// Returns whether releases of this lock may go out in one batch with others.
     fn can_batch_release(&self, key: &LockKey) -> bool;
 
-    /// As [`release`](Self::release), many in one go. One answer for each, in order.
+    /// Releases many locks at once, as [`release`](Self::release) does. Returns one outcome for
+    /// each, in order.
     fn release_all<'a>(
         &'a self,
         release_requests: &'a [ReleaseRequest],
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>>;
 
-    /// Whether some runtime failed to connect and none has succeeded since: then to wait for a
-    /// connection comes first, and all else after it.
+    /// Returns whether a runtime failed to connect and none has succeeded since. Callers then wait
+    /// for a connection before they do anything else.
     fn seems_down(&self) -> bool;
 
-    /// Whether the calling runtime can ask at once.
+    /// Returns whether the calling runtime has a connection that works.
     fn is_connected(&self) -> bool;
 
-    /// Waits until the calling runtime can ask, or asking cannot help; at most until then. What
-    /// went wrong last is the error.
+    /// Waits at most until `until` for a connection of the calling runtime. Returns the last error
+    /// when time runs out, or at once when waiting cannot help.
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>>;
 
-    /// Receives pushes for as long as it is polled.
+    /// Receives notifications for as long as the future is polled.
     fn listen(&self) -> Boxed<'_, ()>;
 
-    /// Whether a lease that is to be renewed lives as long as its guard by itself. Otherwise it
-    /// takes a keeper.
+    /// Returns whether a lock lives as long as its guard without renewals. Any other backend needs
+    /// a background worker.
     fn holds_without_renewal(&self) -> bool;
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Grant {
     pub(crate) token: FencingToken,
     pub(crate) received: Moment,
     pub(crate) lease: Duration,
-    /// Until when it is valid; `None` when a renewal has to tell.
+    /// The end of the lease; `None` when only a renewal can find it out.
     pub(crate) until: Option<Moment>,
 }
 
@@ -100,13 +100,13 @@ pub(crate) struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notification {
     Grant(Grant),
-    /// It is the first in the queue, and the holder's lease ends then.
+    /// The waiter is the first in the queue, and the holder's lease ends at this moment.
     Head {
         holder_expires_at: Moment,
     },
-    /// It is the foremost waiter of this manager on its key now.
+    /// The waiter is now the first of this manager's waiters on its key.
     First,
-    /// Only asking can tell what happened meanwhile.
+    /// The waiter has to poll the server to find out what happened.
     Poll,
 }
 
@@ -115,18 +115,18 @@ pub(crate) trait NotificationSink: Send + Sync + 'static {
     /// Notifies the waiter with that owner id. Returns whether such a waiter exists.
     fn notify(&self, owner_id: OwnerId, notification: Notification) -> bool;
 
-    /// Notifies all waiters whose owner ids begin like that: mostly one. Returns whether there is
-    /// one.
+    /// Notifies all waiters whose owner ids begin with `short`; usually there is only one. Returns
+    /// whether there is any.
     fn notify_by_short_id(&self, short: ShortId, notification: Notification) -> bool;
 
     /// Makes all waiters poll the server.
     fn poll_all(&self);
 }
 
-/// The connection on which a owner id was last sent, in a backend's own numbering.
+/// The connection that last sent the acquire of an owner id, in the backend's own numbering.
 pub(crate) type Origin = u64;
 
-/// A lease to be extended.
+/// A lease to renew.
 #[derive(Clone, Debug)]
 pub(crate) struct Renewal {
     pub(crate) key: LockKey,
@@ -135,11 +135,11 @@ pub(crate) struct Renewal {
     pub(crate) lease_config: LeaseConfig,
 }
 
-/// The answer to [`Backend::acquire`].
+/// The outcome of [`Backend::acquire`].
 #[derive(Clone, Debug)]
 pub(crate) enum AcquireOutcome {
     Held {
-        /// `None` in dialects that have none.
+        /// `None` in dialects without fencing tokens.
         token: Option<FencingToken>,
         sent: Moment,
         remaining: Duration,
@@ -148,34 +148,34 @@ pub(crate) enum AcquireOutcome {
         rank: u64,
         holder_expiry: HolderExpiry,
         holder: Option<ObservedHolder>,
-        /// How often to ask when no pushes come.
+        /// The interval between polls of a waiter that gets no notifications.
         poll: Option<Duration>,
     },
     Busy {
         holder_expiry: HolderExpiry,
         holder: Option<ObservedHolder>,
     },
-    /// The lock is free, and there are more dead waiters before this one than the server looks at
-    /// in one call: to be asked again at once.
+    /// The lock is free, but more dead waiters are ahead in the queue than the server removes in
+    /// one call. The caller sends the acquire again at once.
     More,
 }
 
-/// Who was seen holding the lock, by a value of whatever dialect.
+/// The holder of a lock, read from the key's value in any dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedHolder {
-    /// `None` for another library's holder.
+    /// `None` for a holder of another library.
     pub(crate) owner_id: Option<OwnerId>,
-    /// `None` where it has none, or is not known.
+    /// `None` if the holder has no token, or it is unknown.
     pub(crate) token: Option<FencingToken>,
-    /// Tidied: it goes to errors and logs.
+    /// Sanitized, because errors and logs contain it.
     pub(crate) label: Arc<str>,
     pub(crate) remaining: Option<Duration>,
 }
 
 impl ObservedHolder {
-    /// The holder who wrote that value; `None` for an empty one, which nobody writes.
+    /// Reads the holder from the key's value. Returns `None` for an empty value: no holder writes one.
     #[cfg(feature = "redis")]
-    pub(crate) fn by(value: &str, remaining: Option<Duration>) -> Option<Self> {
+    pub(crate) fn from_value(value: &str, remaining: Option<Duration>) -> Option<Self> {
         if value.is_empty() {
             return None;
         }
@@ -195,7 +195,7 @@ impl ObservedHolder {
     }
 }
 
-/// The answer to one [`Renewal`].
+/// The outcome of one [`Renewal`].
 #[derive(Clone, Debug)]
 pub(crate) enum RenewOutcome {
     Held {
@@ -208,9 +208,9 @@ pub(crate) enum RenewOutcome {
 }
 
 impl RenewOutcome {
-    /// What a renewal that compares the owner has said.
+    /// Returns the outcome of a renewal that compared the owner.
     #[cfg(feature = "redis")]
-    pub(crate) fn if_ours(was_owner: bool, renewal: &Renewal, sent: Moment) -> Self {
+    pub(crate) fn if_owner(was_owner: bool, renewal: &Renewal, sent: Moment) -> Self {
         if !was_owner {
             return Self::NotOwner;
         }
@@ -221,7 +221,7 @@ impl RenewOutcome {
         }
     }
 
-    /// Held for no longer than that.
+    /// Limits the remaining time of a held lock to `left`.
     #[cfg(feature = "redis")]
     pub(crate) fn for_at_most(mut self, left: Duration) -> Self {
         if let Self::Held { remaining, .. } = &mut self {
@@ -230,7 +230,7 @@ impl RenewOutcome {
         self
     }
 
-    /// The same error for each.
+    /// Returns the same error for each renewal.
     #[cfg(feature = "redis")]
     pub(crate) fn all_failed(renewals: &[Renewal], error: &LockError) -> Vec<Self> {
         let failed = |_: &Renewal| Self::Failed(error.clone());
@@ -238,17 +238,17 @@ impl RenewOutcome {
     }
 }
 
-/// The answer to [`Backend::release`].
+/// The outcome of [`Backend::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReleaseOutcome {
     pub(crate) was_owner: bool,
     pub(crate) server_ms: ServerMs,
-    /// There were too many dead waiters for one call: to be sent again.
+    /// The queue has more dead waiters than one call removes. The caller sends the release again.
     pub(crate) more: bool,
 }
 
 impl ReleaseOutcome {
-    /// The lock was released before, and nothing was sent.
+    /// Returns the outcome for a lock that was released before; nothing was sent.
     pub(crate) const fn already_released() -> Self {
         Self {
             was_owner: true,
@@ -257,7 +257,7 @@ impl ReleaseOutcome {
         }
     }
 
-    /// Of a dialect that has no waiters.
+    /// Returns the outcome for a dialect without a queue.
     #[cfg(feature = "redis")]
     pub(crate) fn without_waiters(was_owner: bool, server_ms: ServerMs) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! One acquisition on its way to the server, and what it may have left there.
+//! The state of one acquisition: what was sent to the server, and what may remain there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::protocol::poll_schedule;
 use crate::protocol::ttl::{Ttl, whole_millis};
 use crate::protocol::wire::{Mode, QueueEntry};
 
-/// One acquisition on its way, under one owner id.
+/// One acquisition under one owner id.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct Acquisition {
@@ -20,41 +20,41 @@ pub(crate) struct Acquisition {
     pub(crate) owner_id: OwnerId,
     pub(crate) lease_config: LeaseConfig,
     pub(crate) label: Arc<str>,
-    /// The end of the wait; absent to ask once.
+    /// The end of the wait; `None` for a single attempt.
     pub(crate) waits_until: Option<Moment>,
-    /// All entries that may stand in the queue, the youngest last.
+    /// All entries that may be in the queue, the newest last.
     entries: Vec<SentEntry>,
     expires_at: Option<Moment>,
-    /// The latest server time at which a copy without an answer may take effect.
+    /// The latest server time at which an unconfirmed copy may take effect.
     unconfirmed_until_ms: Option<ServerMs>,
-    /// Something was sent, and no answer has said that nothing is held or queued.
+    /// A command was sent, and no reply has excluded a held lock or a queue entry.
     open: bool,
-    /// A guard has it now.
+    /// The guard releases the lock from now on.
     is_owned_by_guard: bool,
     pub(crate) origin: Option<Origin>,
 }
 
-/// An entry that may stand in the queue.
+/// An entry that may be in the queue.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 struct SentEntry {
     entry: QueueEntry,
-    /// The latest server time at which a command that was sent with it may put it there.
+    /// The latest server time at which a sent command may add the entry.
     not_after_ms: ServerMs,
 }
 
-/// As the latest time of a command: there was none.
+/// The `not_after_ms` of an entry that no command has carried.
 const NEVER_SENT: ServerMs = ServerMs::new(0);
 
-/// What a waiter's entry is made of.
+/// The parameters of a waiter's entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EntryParams<'a> {
     pub(crate) mode: Mode,
     pub(crate) channel: &'a str,
-    /// What a hand-over to it gives.
+    /// The lease that a handover to this entry sets.
     pub(crate) lease: Duration,
     pub(crate) now: Moment,
-    /// The latest that the server's clock can show now.
+    /// The latest time that the server's clock can show now.
     pub(crate) server_ms: ServerMs,
     pub(crate) command_timeout: Duration,
 }
@@ -81,7 +81,7 @@ impl Acquisition {
         }
     }
 
-    /// Goes on under a new owner id: the old one may never be seen again.
+    /// Returns the same acquisition under a new owner id. The old one must not be used again.
     pub(crate) fn with_new_owner_id(&self) -> Self {
         Self::new(
             self.key.clone(),
@@ -91,16 +91,16 @@ impl Acquisition {
         )
     }
 
-    /// Makes the entry to be sent the last one, when the attempt waits: the one that stands, or
-    /// a new one when how it is told has changed or its time is nearly over.
-    pub(crate) fn update_entry(&mut self, update_entry: EntryParams<'_>) {
+    /// Makes the last entry the one to send, if the acquisition waits. Keeps the current entry, or
+    /// adds a new one when the mode or channel has changed or the entry expires soon.
+    pub(crate) fn update_entry(&mut self, params: EntryParams<'_>) {
         let Some(deadline) = self.waits_until else {
             return;
         };
-        let EntryParams { mode, now, .. } = update_entry;
+        let EntryParams { mode, now, .. } = params;
         if let (Some(last), Some(expires_at)) = (self.entry(), self.expires_at)
             && last.mode == mode
-            && last.channel == update_entry.channel
+            && last.channel == params.channel
             && !poll_schedule::needs_extension(mode, now, expires_at, deadline)
         {
             return;
@@ -110,19 +110,19 @@ impl Acquisition {
             mode,
             left,
             self.lease_config.ttl,
-            update_entry.command_timeout,
+            params.command_timeout,
         );
         self.expires_at = Some(now.plus(entry_lifetime));
         let entry = QueueEntry {
             owner_id: self.owner_id,
             mode,
             kind: String::new(),
-            lease_ms: whole_millis(update_entry.lease),
-            expires_at_ms: update_entry.server_ms.plus(whole_millis(entry_lifetime)),
-            channel: update_entry.channel.to_owned(),
+            lease_ms: whole_millis(params.lease),
+            expires_at_ms: params.server_ms.plus(whole_millis(entry_lifetime)),
+            channel: params.channel.to_owned(),
             label: self.label.to_string(),
         };
-        // The server's clock may have been set back, and an entry come out as one before.
+        // The server's clock may have been set back, so the new entry can equal an earlier one.
         let same = self.entries.iter().position(|known| known.entry == entry);
         let sent_entry = same.map(|at| self.entries.remove(at));
         self.entries.push(sent_entry.unwrap_or(SentEntry {
@@ -135,7 +135,7 @@ impl Acquisition {
         self.entries.last().map(|sent_entry| &sent_entry.entry)
     }
 
-    /// The entries that stood in the queue before the last one.
+    /// Returns the entries that may have been in the queue before the last one.
     pub(crate) fn earlier(&self) -> Vec<QueueEntry> {
         let earlier = self.entries.split_last().map_or(&[][..], |(_, all)| all);
         earlier
@@ -149,7 +149,7 @@ impl Acquisition {
         entries.map(|sent_entry| sent_entry.entry.clone()).collect()
     }
 
-    /// The longest lease that a hand-over to one of the entries gives.
+    /// Returns the longest lease that a handover to one of the entries sets.
     pub(crate) fn longest_handover(&self) -> Duration {
         let leases = self
             .entries
@@ -158,8 +158,8 @@ impl Acquisition {
         Duration::from_millis(leases.max().unwrap_or(0))
     }
 
-    /// The server looked at the queue at that time, and took out all earlier entries. Those are
-    /// forgotten that nothing can put back any more: every command that could is late by now.
+    /// Forgets earlier entries: the server has removed them from the queue at this time. An entry
+    /// stays known while a command that carries it can still arrive in time.
     pub(crate) fn queued(&mut self, server_ms: ServerMs) {
         let last = self.entries.pop();
         self.entries
@@ -167,7 +167,7 @@ impl Acquisition {
         self.entries.extend(last);
     }
 
-    /// A copy is about to be sent that the server carries out until `not_after_ms`.
+    /// Records that a copy is about to be sent. The server executes it until `not_after_ms`.
     pub(crate) fn sending(&mut self, origin: Origin, not_after_ms: ServerMs) -> SentCommand {
         let before = self.unconfirmed_until_ms;
         self.unconfirmed_until_ms = Some(before.map_or(not_after_ms, |b| b.max(not_after_ms)));
@@ -184,13 +184,13 @@ impl Acquisition {
         }
     }
 
-    /// That copy was answered: it cannot take effect any more.
+    /// Records the reply to this copy: it can take effect no more.
     pub(crate) fn answered(&mut self, command: &SentCommand) {
         self.unconfirmed_until_ms = command.before;
     }
 
-    /// The server did not carry that copy out at all, and said so: an entry that went out with no
-    /// other one stands nowhere.
+    /// Records that the server rejected this copy without executing it. An entry that no other copy
+    /// carried is not in the queue.
     #[cfg(feature = "redis")]
     pub(crate) fn refused(&mut self, command: &SentCommand) {
         if let Some(last) = self.entries.last_mut() {
@@ -205,17 +205,17 @@ impl Acquisition {
         }
     }
 
-    /// The server said that the owner id neither holds nor waits.
+    /// Records the server's reply that the owner id has neither the lock nor an entry.
     pub(crate) fn out(&mut self) {
         self.open = self.unconfirmed_until_ms.is_some();
     }
 
-    /// Whether something may be held or queued under this owner id.
+    /// Returns whether the owner id may have the lock or an entry.
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
 
-    /// A guard releases it from now on.
+    /// Leaves the release to the guard from now on.
     pub(crate) fn hand_to_guard(&mut self) {
         self.is_owned_by_guard = true;
     }
@@ -224,7 +224,7 @@ impl Acquisition {
         self.is_owned_by_guard
     }
 
-    /// A cancel was confirmed.
+    /// Records a confirmed cancel.
     pub(crate) fn cancel_confirmed(&mut self, released: &ReleaseOutcome) {
         let is_final = self
             .unconfirmed_until_ms
@@ -240,16 +240,16 @@ impl Acquisition {
     }
 }
 
-/// One sent command of an attempt.
+/// One sent copy of an acquire, with the state before it.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct SentCommand {
     before: Option<ServerMs>,
-    /// The same of its entry alone.
+    /// The `not_after_ms` of its entry before it was sent.
     entry_not_after_ms_before: ServerMs,
 }
 
-/// A owner id that has to go, with all that it has or wants.
+/// A request to release the lock of an owner id and to remove its entries.
 #[derive(Clone, Debug)]
 pub(crate) struct ReleaseRequest {
     pub(crate) key: LockKey,
@@ -257,15 +257,15 @@ pub(crate) struct ReleaseRequest {
     pub(crate) ttl: Ttl,
     pub(crate) entries: Vec<QueueEntry>,
     pub(crate) origin: Option<Origin>,
-    /// Confirmed only by an answer from a later server time.
+    /// Only a reply with a later server time confirms the release.
     pub(crate) unconfirmed_until_ms: Option<ServerMs>,
-    /// Until when a lock that is held stays locked all the same.
+    /// The key stays locked until this moment.
     pub(crate) min_hold_until: Option<Moment>,
 }
 
 impl ReleaseRequest {
-    /// Whether that outcome leaves nothing to be done: no sent copy of the acquire can take effect
-    /// any more, and no dead waiters are left that one call did not remove.
+    /// Returns whether the outcome leaves nothing to do: no sent copy of the acquire can take effect
+    /// any more, and no dead waiters are left in the queue.
     pub(crate) fn is_finished_by(&self, outcome: &ReleaseOutcome) -> bool {
         let is_confirmed = self
             .unconfirmed_until_ms
@@ -273,7 +273,7 @@ impl ReleaseRequest {
         is_confirmed && !outcome.more
     }
 
-    /// For how long the lock stays locked, if the release is sent now.
+    /// Returns for how long the key stays locked, if the release is sent now.
     pub(crate) fn min_hold_ms(&self, now: Moment) -> u64 {
         self.min_hold_until
             .map_or(0, |until| whole_millis(until.since(now)))
@@ -300,8 +300,8 @@ mod tests {
         Acquisition::new(key, lease_config, "".into(), Some(deadline))
     }
 
-    /// A look at that time, over a line of that name. What it sends besides its entry.
-    fn look(acquisition: &mut Acquisition, ms: u64, channel: &str, mode: Mode) -> usize {
+    /// Polls at this time, over this channel. Returns how many earlier entries the poll carries.
+    fn poll(acquisition: &mut Acquisition, ms: u64, channel: &str, mode: Mode) -> usize {
         acquisition.update_entry(EntryParams {
             mode,
             channel,
@@ -317,34 +317,34 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_forgotten_once_nothing_can_put_it_back() {
+    fn entry_is_forgotten_once_no_command_can_add_it() {
         let mut acquisition = acquisition();
-        look(&mut acquisition, 0, "a", Mode::Subscribed);
+        poll(&mut acquisition, 0, "a", Mode::Subscribed);
         acquisition.queued(ServerMs::new(5));
-        assert_eq!(look(&mut acquisition, 100, "b", Mode::Subscribed), 1);
-        // The command that carried the first may still be on its way.
+        assert_eq!(poll(&mut acquisition, 100, "b", Mode::Subscribed), 1);
+        // The command that carried the first entry may still arrive.
         acquisition.queued(ServerMs::new(TIMEOUT));
         assert_eq!(acquisition.entries().len(), 2);
-        assert_eq!(look(&mut acquisition, 900, "b", Mode::Subscribed), 1);
+        assert_eq!(poll(&mut acquisition, 900, "b", Mode::Subscribed), 1);
         acquisition.queued(ServerMs::new(TIMEOUT + 1));
         assert_eq!(acquisition.entries().len(), 1);
-        assert_eq!(look(&mut acquisition, 1_900, "b", Mode::Subscribed), 0);
-        // Without an answer nothing is forgotten.
+        assert_eq!(poll(&mut acquisition, 1_900, "b", Mode::Subscribed), 0);
+        // No entry is forgotten without a reply.
         for number in 0..50 {
             let channel = format!("c{number}");
-            let earlier = look(&mut acquisition, 2_000 + number, &channel, Mode::Subscribed);
+            let earlier = poll(&mut acquisition, 2_000 + number, &channel, Mode::Subscribed);
             assert_eq!(earlier as u64, number + 1);
         }
         acquisition.queued(ServerMs::new(86_400_000));
         assert_eq!(acquisition.entries().len(), 1);
     }
 
-    /// Nobody is told, the server refuses for minutes, and each look makes an entry.
+    /// There are no notifications, and the server rejects each poll for minutes with a new entry.
     #[cfg(feature = "redis")]
     #[test]
-    fn looks_that_are_refused_leave_no_entries() {
+    fn rejected_polls_leave_no_entries() {
         let mut acquisition = acquisition();
-        let refused_look = |acquisition: &mut Acquisition, ms: u64| {
+        let rejected_poll = |acquisition: &mut Acquisition, ms: u64| {
             acquisition.update_entry(EntryParams {
                 mode: Mode::Polling,
                 channel: "c",
@@ -358,40 +358,40 @@ mod tests {
             acquisition.refused(&command);
         };
         for number in 0..1_000 {
-            refused_look(&mut acquisition, number * 500);
+            rejected_poll(&mut acquisition, number * 500);
         }
         assert_eq!(acquisition.entries().len(), 0);
-        look(&mut acquisition, 600_000, "c", Mode::Polling);
+        poll(&mut acquisition, 600_000, "c", Mode::Polling);
         acquisition.queued(ServerMs::new(600_001));
         for number in 0..1_000 {
-            refused_look(&mut acquisition, 600_500 + number * 500);
+            rejected_poll(&mut acquisition, 600_500 + number * 500);
         }
-        // That one stands there.
+        // The server has this entry.
         assert_eq!(acquisition.entries().len(), 1);
-        assert_eq!(look(&mut acquisition, 1_200_000, "c", Mode::Polling), 1);
+        assert_eq!(poll(&mut acquisition, 1_200_000, "c", Mode::Polling), 1);
     }
 
     #[test]
-    fn hundreds_of_breaks_make_no_look_longer() {
+    fn hundreds_of_reconnects_keep_polls_short() {
         let mut acquisition = acquisition();
         let mut longest = 0;
         for number in 0..2_000 {
             let (ms, channel) = (number * 250, format!("c{}", number % 7));
-            longest = longest.max(look(&mut acquisition, ms, &channel, Mode::Subscribed));
+            longest = longest.max(poll(&mut acquisition, ms, &channel, Mode::Subscribed));
             acquisition.queued(ServerMs::new(ms + 1));
         }
         assert!(longest <= 5, "{longest}");
     }
 
     #[test]
-    fn whoever_polls_writes_its_entry_anew_and_carries_few() {
+    fn polling_waiter_renews_its_entry_and_carries_few() {
         let mut acquisition = acquisition();
         let mut last = None;
-        for poll in 0..100 {
-            let ms = poll * 500;
-            assert!(look(&mut acquisition, ms, "c", Mode::Polling) <= 3);
+        for number in 0..100 {
+            let ms = number * 500;
+            assert!(poll(&mut acquisition, ms, "c", Mode::Polling) <= 3);
             let expires_at = acquisition.entry().map(|entry| entry.expires_at_ms);
-            // Four polls and two answers.
+            // The lifetime covers four polls and two command timeouts.
             assert_eq!(expires_at, Some(ServerMs::new(ms + 4_000)));
             assert!(expires_at > last);
             last = expires_at;
@@ -400,10 +400,10 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_comes_out_as_one_before_stands_once() {
+    fn entry_that_equals_an_earlier_one_is_kept_once() {
         let mut acquisition = acquisition();
         for (ms, channel) in [(0, "a"), (10, "b"), (0, "a"), (0, "a")] {
-            look(&mut acquisition, ms, channel, Mode::Subscribed);
+            poll(&mut acquisition, ms, channel, Mode::Subscribed);
         }
         let channels: Vec<_> = acquisition
             .entries()

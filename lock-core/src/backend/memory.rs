@@ -1,9 +1,9 @@
 //! The embedded backend: one process, no server.
 //!
-//! A thin shell around the lock table. There is no keeper: hand-over happens in the releasing
-//! call, expiry is computed from the caller's tokio clock, and a lock that is to be renewed
-//! lives as long as its guard. With a thread in between, tests on paused time would see their
-//! timeouts fire before their grants.
+//! A thin layer over the lock state. There is no background worker: the releasing call hands the
+//! lock over, the caller's tokio clock decides about expiry, and a renewed lock lives as long as
+//! its guard. A thread in between would break tests on paused time: their timeouts would fire
+//! before their grants.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::sync::Mutex;
 /// The lease of a lock that lives as long as its guard.
 const ENDLESS: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Nothing is published in this backend; entries need a channel all the same.
+/// The channel of all entries. This backend publishes nothing, but an entry needs a channel.
 const CHANNEL: &str = "memory";
 
-/// Locks in this process.
+/// The backend for locks in this process.
 pub(crate) struct MemoryBackend {
     state: Mutex<MemoryState>,
     notifications: Arc<dyn NotificationSink>,
@@ -41,18 +41,18 @@ pub(crate) struct MemoryBackend {
 #[derive(Default)]
 struct MemoryState {
     locks: HashMap<Arc<str>, LockState>,
-    /// When those tables end that end by themselves: nobody may ever ask for them again.
+    /// The lock states that expire by themselves. No later call may ever name their keys.
     ends: BTreeSet<(ServerMs, Arc<str>)>,
-    /// One counter for all locks, so that a lock at rest takes no memory.
+    /// One counter for all locks, so that a lock that is not held takes no memory.
     last_token: u64,
 }
 
-/// Tables that one command removes because their time is over: more than it makes, and few enough
-/// to take no time.
+/// The number of expired lock states that one command removes: more than a command creates, and
+/// few enough to cost little.
 const SWEPT_PER_COMMAND: usize = 16;
 
 impl MemoryState {
-    /// Runs a command on a table, and notes when the table ends now.
+    /// Runs a command on a lock state, and records when the state now expires.
     fn run<T>(&mut self, key: &Arc<str>, run: impl FnOnce(&mut LockState) -> T) -> T {
         let lock_state = self.locks.entry(Arc::clone(key)).or_default();
         let before = end_of(lock_state);
@@ -70,7 +70,7 @@ impl MemoryState {
         result
     }
 
-    /// Removes tables that ended.
+    /// Removes expired lock states.
     fn sweep(&mut self, now_ms: ServerMs) {
         for _ in 0..SWEPT_PER_COMMAND {
             let Some((end, key)) = self.ends.first() else {
@@ -82,7 +82,7 @@ impl MemoryState {
             let key = Arc::clone(key);
             self.run(&key, |lock_state| lock_state.expire(now_ms));
         }
-        // A burst of locks leaves a table of that size otherwise.
+        // A burst of locks would otherwise leave a map of its size.
         if self.locks.len() < self.locks.capacity() / 8 {
             let spare = self.locks.len() * 2;
             self.locks.shrink_to(spare);
@@ -90,8 +90,8 @@ impl MemoryState {
     }
 }
 
-/// When a table that is not empty ends by itself, if it does within anybody's lifetime: a lock that
-/// lives as long as its guard is removed with it.
+/// Returns when a lock state expires by itself. Returns `None` for a lock that lives as long as its
+/// guard: the release removes it.
 fn end_of(lock_state: &LockState) -> Option<ServerMs> {
     let endless = ServerMs::new(crate::protocol::ttl::whole_millis(ENDLESS / 2));
     let end = lock_state.ends_ms().filter(|end| *end < endless)?;
@@ -107,7 +107,7 @@ impl MemoryBackend {
         }
     }
 
-    /// Runs one command on the table of a lock, and tells those who are pushed to.
+    /// Runs one command on a lock state, and delivers its notifications.
     fn command<T>(
         &self,
         key: &Arc<str>,
@@ -206,17 +206,17 @@ impl MemoryBackend {
             AcquireReply::Queued { rank, holder } => AcquireOutcome::Queued {
                 rank,
                 holder_expiry: holder_expiry(&holder, now),
-                holder: seen(&holder),
+                holder: observed_holder(&holder),
                 poll: None,
             },
             AcquireReply::Busy { holder } => {
                 acquisition.out();
                 AcquireOutcome::Busy {
                     holder_expiry: holder_expiry(&holder, now),
-                    holder: seen(&holder),
+                    holder: observed_holder(&holder),
                 }
             }
-            // Other types and late copies need a server and a network.
+            // Only a server has keys of other types, and only a network delays commands.
             AcquireReply::Foreign { found } => {
                 acquisition.out();
                 return Err(foreign_key::of_type(&acquisition.key, &found));
@@ -371,14 +371,14 @@ fn holder_expiry(holder: &RawHolder, now: Moment) -> HolderExpiry {
     }
 }
 
-fn seen(holder: &RawHolder) -> Option<ObservedHolder> {
+fn observed_holder(holder: &RawHolder) -> Option<ObservedHolder> {
     let value = OwnerValue::parse(&holder.value)?;
     let remaining = holder.remaining_ms.map(Duration::from_millis);
     Some(ObservedHolder {
         owner_id: Some(value.owner_id),
         token: Some(value.token),
         label: value.label.into(),
-        // A lease that lives as long as its guard has no remaining time to speak of.
+        // The lease of a lock that lives as long as its guard is not a meaningful duration.
         remaining: remaining.filter(|left| *left < ENDLESS / 2),
     })
 }

@@ -1,4 +1,4 @@
-//! Locks on a Redis server.
+//! The backend for locks on a Redis server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,14 +29,14 @@ use connection::Connector;
 use dialects::{Dialects, Scheme, check_clocks};
 use native::NativeLocks;
 
-/// Locks on one server.
+/// The backend for locks on one server.
 pub(crate) struct RedisBackend {
     client: Arc<RedisClient>,
     native: NativeLocks,
     dialects: Dialects,
 }
 
-/// Connects once, so that what is wrong is said now and not at the first lock.
+/// Connects once, so that a problem is reported now and not at the first lock.
 pub(crate) async fn connect(
     url: &str,
     config: &ManagerConfig,
@@ -70,13 +70,13 @@ impl RedisBackend {
         if renewals.iter().all(is_native) {
             return self.native.renew(renewals, limit).await;
         }
-        let (ours, others) = split(renewals, is_native);
-        // Side by side, so that none waits for the others.
-        let (ours, others) = tokio::join!(
-            self.native.renew(&ours, limit),
-            self.dialects.renew(&others, limit)
+        let (native, dialects) = split(renewals, is_native);
+        // Concurrently, so that neither waits for the other.
+        let (native, dialects) = tokio::join!(
+            self.native.renew(&native, limit),
+            self.dialects.renew(&dialects, limit)
         );
-        merge(renewals, is_native, ours, others)
+        merge(renewals, is_native, native, dialects)
     }
 
     async fn release_all(
@@ -88,12 +88,12 @@ impl RedisBackend {
         if release_requests.iter().all(is_native) {
             return self.native.release_all(release_requests, limit).await;
         }
-        let (ours, others) = split(release_requests, is_native);
-        let (ours, others) = tokio::join!(
-            self.native.release_all(&ours, limit),
-            self.dialects.release_all(&others, limit)
+        let (native, dialects) = split(release_requests, is_native);
+        let (native, dialects) = tokio::join!(
+            self.native.release_all(&native, limit),
+            self.dialects.release_all(&dialects, limit)
         );
-        merge(release_requests, is_native, ours, others)
+        merge(release_requests, is_native, native, dialects)
     }
 }
 
@@ -101,20 +101,20 @@ fn split<T: Clone>(all: &[T], is_first: impl Fn(&T) -> bool) -> (Vec<T>, Vec<T>)
     all.iter().cloned().partition(is_first)
 }
 
-/// Puts the answers to what was [`split`] into its order again. There is one for each.
+/// Puts the outcomes of two [`split`] parts back into the order of `all`. There is one for each.
 fn merge<T, A>(all: &[T], is_first: impl Fn(&T) -> bool, first: Vec<A>, second: Vec<A>) -> Vec<A> {
     let (mut first, mut second) = (first.into_iter(), second.into_iter());
-    let answers = all.iter().filter_map(|one| {
-        if is_first(one) {
+    let outcomes = all.iter().filter_map(|item| {
+        if is_first(item) {
             first.next()
         } else {
             second.next()
         }
     });
-    answers.collect()
+    outcomes.collect()
 }
 
-/// The scheme of a lock that is not native.
+/// Returns the scheme of a lock that is not native.
 fn scheme(key: &LockKey) -> Option<Scheme> {
     Scheme::of(key.dialect())
 }

@@ -1,4 +1,4 @@
-//! Which backend a URL names. What is wrong is said without the URL, which may hold a password.
+//! Finds the backend of a URL. Errors never contain the URL, which may hold a password.
 
 use crate::error::{BackendErrorKind, LockError};
 
@@ -10,7 +10,7 @@ pub(crate) enum UrlScheme {
     Redis,
 }
 
-/// What will be, but is not yet.
+/// Schemes that this version does not support yet.
 const NOT_YET: [(&str, &str); 8] = [
     ("rediss", "TLS"),
     ("valkeys", "TLS"),
@@ -22,7 +22,7 @@ const NOT_YET: [(&str, &str); 8] = [
     ("redis-cluster", "Redis Cluster"),
 ];
 
-/// The scheme of a URL, where it is one of a backend, and what follows can be read.
+/// Returns the backend of the URL's scheme, after checking that the rest of the URL is readable.
 pub(crate) fn scheme(url: &str) -> Result<UrlScheme, LockError> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(invalid("the lock URL has no scheme"));
@@ -37,7 +37,7 @@ pub(crate) fn scheme(url: &str) -> Result<UrlScheme, LockError> {
 
 #[cfg(feature = "redis")]
 fn redis(scheme: &str, rest: &str) -> Result<UrlScheme, LockError> {
-    // Where user and password end is the first of these. A host is never followed by an `@`.
+    // User and password end at the first of these characters. A host is never followed by `@`.
     let after = rest
         .split_once(['/', '#', '?'])
         .map_or("", |(_, after)| after);
@@ -66,7 +66,7 @@ fn unknown(scheme: &str) -> LockError {
         let text = format!("`{scheme}://` in the lock URL: {what} is not supported yet");
         return invalid(text);
     }
-    // A part of a password may have come here.
+    // The text before `://` may be a part of a password.
     let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     if scheme.len() <= 20 && !scheme.is_empty() && scheme.bytes().all(is_scheme) {
         invalid(format!("unknown scheme `{scheme}` in the lock URL"))
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_without_a_scheme_is_never_repeated() {
+    fn url_without_scheme_is_never_shown() {
         for url in [
             "user:secret@host://x",
             "secret",
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_yet_is_named() {
+    fn unsupported_scheme_names_the_missing_feature() {
         for (scheme, what) in NOT_YET {
             let error = error(&format!("{scheme}://host"));
             assert!(
@@ -122,7 +122,7 @@ mod tests {
 
     #[cfg(feature = "redis")]
     #[test]
-    fn a_password_that_is_not_encoded_is_told_how() {
+    fn unencoded_password_gets_encoding_advice() {
         for url in [
             "redis://:pa/ss@h",
             "redis://u:12#x@h:1",
@@ -144,7 +144,7 @@ mod tests {
 
     #[cfg(not(feature = "redis"))]
     #[test]
-    fn a_build_without_redis_names_the_feature() {
+    fn build_without_redis_names_the_feature() {
         for url in ["redis://host", "unix:///path"] {
             assert!(error(url).contains("needs the feature `redis`"), "{url}");
         }

@@ -47,7 +47,7 @@ fn key(number: usize) -> LockKey {
     LockKey::new("", &LockName::from(format!("k{number}"))).unwrap()
 }
 
-fn take(memory: &MemoryBackend, key: &LockKey, renew: Renew) -> OwnerId {
+fn acquire(memory: &MemoryBackend, key: &LockKey, renew: Renew) -> OwnerId {
     let mut acquisition = Acquisition::new(key.clone(), lease_config(renew), "".into(), None);
     assert!(matches!(
         memory.acquire_now(&mut acquisition),
@@ -61,27 +61,27 @@ fn size(memory: &MemoryBackend) -> (usize, usize, usize) {
     (state.locks.len(), state.ends.len(), state.locks.capacity())
 }
 
-/// Released under a shortest hold, or forgotten: nobody may ever ask for them again.
+/// Released with `min_hold`, or never released: no later call may name these keys.
 #[tokio::test(start_paused = true)]
-async fn locks_that_end_by_themselves_are_removed() {
+async fn expired_locks_are_removed() {
     const LOCKS: usize = 20_000;
     let memory = MemoryBackend::new(Arc::new(NoWaiters), Duration::ZERO);
     for number in 0..LOCKS {
         let (key, now) = (key(number), Clock::Tokio.now());
         if number % 2 == 0 {
-            let owner_id = take(&memory, &key, Renew::Auto);
+            let owner_id = acquire(&memory, &key, Renew::Auto);
             let min_hold_until = Some(now.plus(Duration::from_millis(500)));
             memory.release_now(&release_request(&key, owner_id, min_hold_until));
         } else {
-            take(&memory, &key, Renew::Never);
+            acquire(&memory, &key, Renew::Never);
         }
     }
     assert_eq!(size(&memory).0, LOCKS);
     tokio::time::advance(Duration::from_secs(2)).await;
-    // As other locks come and go.
+    // Commands on other locks remove the expired ones.
     for number in 0..LOCKS / 8 {
         let key = key(LOCKS + number % 3);
-        let owner_id = take(&memory, &key, Renew::Auto);
+        let owner_id = acquire(&memory, &key, Renew::Auto);
         memory.release_now(&release_request(&key, owner_id, None));
     }
     let (locks, ends, capacity) = size(&memory);
@@ -90,13 +90,13 @@ async fn locks_that_end_by_themselves_are_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn locks_that_live_with_their_guards_are_not_swept() {
+async fn renewed_locks_are_not_swept() {
     let memory = MemoryBackend::new(Arc::new(NoWaiters), Duration::ZERO);
-    let held = take(&memory, &key(1), Renew::Auto);
-    assert_eq!(size(&memory).1, 0, "it has no end");
+    let held = acquire(&memory, &key(1), Renew::Auto);
+    assert_eq!(size(&memory).1, 0, "a renewed lock never expires by itself");
     for _ in 0..100 {
         tokio::time::advance(Duration::from_secs(3_600)).await;
-        take(&memory, &key(2), Renew::Never);
+        acquire(&memory, &key(2), Renew::Never);
     }
     assert!(
         memory
@@ -105,22 +105,23 @@ async fn locks_that_live_with_their_guards_are_not_swept() {
     );
 }
 
-/// Waiters that gave up without a word stand there until their time is over; whoever tries
-/// passes all of them in one call.
+/// Waiters that disappeared without a cancel stay in the queue until they expire. One attempt
+/// passes all of them.
 #[tokio::test(start_paused = true)]
 async fn one_call_passes_any_number_of_dead_waiters() {
     let locks = LockManager::in_memory();
     let held = locks.lock("a").acquire().await.unwrap();
     for _ in 0..350 {
-        let waiting = locks.lock("a").wait(Duration::from_secs(1)).acquire();
-        let mut waiting = Box::pin(waiting);
+        let waiter = locks.lock("a").wait(Duration::from_secs(1)).acquire();
+        let mut waiter = Box::pin(waiter);
         let polled =
-            std::future::poll_fn(|cx| std::task::Poll::Ready(Future::poll(waiting.as_mut(), cx)));
+            std::future::poll_fn(|cx| std::task::Poll::Ready(Future::poll(waiter.as_mut(), cx)));
         assert!(polled.await.is_pending());
-        std::mem::forget(waiting);
+        std::mem::forget(waiter);
     }
     tokio::time::advance(Duration::from_secs(2)).await;
     held.release().await.unwrap();
-    let got = locks.lock("a").try_acquire().await.unwrap();
-    got.expect("nobody lives there").release().await.unwrap();
+    let acquired = locks.lock("a").try_acquire().await.unwrap();
+    let acquired = acquired.expect("all waiters ahead are dead");
+    acquired.release().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! What the parts of a server's backend share: connections, pushes, and the server's time.
+//! State that all parts of the Redis backend share: connections, subscription and server time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, lock_er
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
-use crate::backend::{NotificationSink, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal};
+use crate::backend::NotificationSink;
+use crate::backend::{ReleaseRequest, RenewOutcome, Renewal};
 use crate::error::foreign_key;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
@@ -24,17 +25,17 @@ use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire;
 use crate::sync::Mutex;
 
-/// What is known of the push connection.
+/// The state of the connection that receives notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SubscriptionState {
-    /// Nobody has waited yet.
+    /// No waiter has needed it yet.
     Idle,
-    /// Subscribed, at that life of the server.
+    /// Subscribed to the server process with this run id.
     Up(u64),
     Down,
 }
 
-/// The state of the push connection, for those who wait.
+/// The subscription to this manager's channel, as waiters see it.
 pub(super) struct Subscription {
     pub(super) channel: String,
     state: watch::Sender<SubscriptionState>,
@@ -42,7 +43,7 @@ pub(super) struct Subscription {
 }
 
 impl Subscription {
-    /// The prefix stands in the channel, so that an access list can keep apart who shares a server.
+    /// The channel contains the prefix, so that an ACL can separate the users of one server.
     pub(super) fn new(prefix: &str) -> Self {
         let prefix = wire::in_channel(prefix);
         Self {
@@ -52,26 +53,22 @@ impl Subscription {
         }
     }
 
-    /// Sets the state, and tells the last one.
+    /// Sets the state and returns the previous one.
     pub(super) fn set(&self, state: SubscriptionState) -> SubscriptionState {
         self.state.send_replace(state)
-    }
-
-    /// Returns whether no waiter has needed it yet.
-    pub(super) fn is_idle(&self) -> bool {
-        self.state() == SubscriptionState::Idle
     }
 
     pub(super) fn state(&self) -> SubscriptionState {
         *self.state.borrow()
     }
 
-    /// Until the first waiter asks for pushes.
+    /// Waits until a waiter needs notifications for the first time.
     pub(super) async fn wanted_by_waiter(&self) {
         self.wanted.notified().await;
     }
 
-    /// Whether pushes of that life of the server arrive; waits for the first subscription.
+    /// Returns whether notifications from the server process with this run id arrive. Waits for
+    /// the first subscription.
     pub(super) async fn is_up_for(&self, run_id: u64, limit: Duration) -> bool {
         if run_id == UNKNOWN_RUN_ID {
             return false;
@@ -80,13 +77,13 @@ impl Subscription {
         if *state.borrow() == SubscriptionState::Idle {
             self.wanted.notify_one();
             let first = state.wait_for(|state| *state != SubscriptionState::Idle);
-            let _known_or_given_up = tokio::time::timeout(limit, first).await;
+            let _subscribed_or_timed_out = tokio::time::timeout(limit, first).await;
         }
         *self.state.borrow() == SubscriptionState::Up(run_id)
     }
 }
 
-/// One server, as all runtimes of a manager see it.
+/// The client of one server, shared by all runtimes of a manager.
 pub(super) struct RedisClient {
     pub(super) pool: Pool,
     pub(super) subscription: Subscription,
@@ -117,7 +114,7 @@ impl RedisClient {
         *self.clock_sync.lock()
     }
 
-    /// A reply told the server's time.
+    /// Records the server time of a reply, unless a newer one is known.
     pub(super) fn record_server_time(&self, connection: &Connection, sent: Moment, server_us: u64) {
         let mut clock_sync = self.clock_sync.lock();
         let run_id = connection.first.run_id;
@@ -131,15 +128,15 @@ impl RedisClient {
         }
     }
 
-    /// The youngest time of that life of the server.
+    /// Returns the newest clock sync with the server process of this connection.
     pub(super) fn clock_sync_for(&self, connection: &Connection) -> ClockSync {
         self.clock_sync()
             .filter(|clock_sync| clock_sync.run_id == connection.first.run_id)
             .unwrap_or(connection.first)
     }
 
-    /// The connection for a release: that of the command which it takes back, so that it cannot
-    /// overtake it, or the caller's.
+    /// Returns the connection for a release. A cancel uses the connection of its acquire, so that
+    /// it cannot overtake it; other releases use the connection of the calling runtime.
     pub(super) async fn connection_for(
         &self,
         release_request: &ReleaseRequest,
@@ -154,8 +151,8 @@ impl RedisClient {
         }
     }
 
-    /// Runs a script, with its text where the server forgot it. The server's own errors are
-    /// the inner result.
+    /// Runs a script by its hash, or by its text if the server does not know it. The inner result
+    /// holds the server's own errors.
     pub(super) async fn run(
         &self,
         connection: &Connection,
@@ -164,22 +161,21 @@ impl RedisClient {
         write_args: impl Fn(&mut Cmd),
         limit: Duration,
     ) -> Result<Result<Value, RedisError>, LockError> {
-        let time_limit = Deadline::after(Clock::System, limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let reply = connection
             .call(&script.by_hash(keys, &write_args), limit)
             .await?;
         match reply {
             Err(error) if is_unknown_script(&error) => {
-                let left = time_limit.left();
                 connection
-                    .call(&script.by_text(keys, &write_args), left)
+                    .call(&script.by_text(keys, &write_args), deadline.left())
                     .await
             }
             reply => Ok(reply),
         }
     }
 
-    /// Runs a script that has one key, and reads its answer.
+    /// Runs a script with one key, and reads its reply.
     pub(super) async fn call_script<T>(
         &self,
         connection: &Connection,
@@ -202,8 +198,8 @@ impl RedisClient {
         Ok((sent, reply))
     }
 
-    /// Runs a script for each lease, all in one pipeline. `args` and `read` are told the latest
-    /// that the server's clock can show now, `read` also when the command was sent.
+    /// Runs a script for each lease, all in one pipeline. `args` and `read` get the latest time that
+    /// the server's clock can show now; `read` also gets the time of sending.
     pub(super) async fn renew_each(
         &self,
         script: &Script,
@@ -215,7 +211,7 @@ impl RedisClient {
         if renewals.is_empty() {
             return Vec::new();
         }
-        let time_limit = Deadline::after(Clock::System, limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let connection = match self.pool.for_current_runtime(limit).await {
             Ok(connection) => connection,
             Err(error) => return RenewOutcome::all_failed(renewals, &error),
@@ -237,24 +233,24 @@ impl RedisClient {
             command.arg(&all_args[at][..]);
         };
         let read = |at: usize, sent, reply| read(&renewals[at], server_ms, sent, reply);
-        let answers = self
+        let outcomes = self
             .run_each(
                 &connection,
                 script,
                 &calls,
                 write_args,
                 read,
-                time_limit.left(),
+                deadline.left(),
             )
             .await;
-        answers
+        outcomes
             .into_iter()
-            .map(|answer| answer.unwrap_or_else(RenewOutcome::Failed))
+            .map(|outcome| outcome.unwrap_or_else(RenewOutcome::Failed))
             .collect()
     }
 
-    /// Runs a script for each call, all in one pipeline. One answer for each, in order.
-    /// `write_args` and `read` are told which one it is, `read` also when it was sent.
+    /// Runs a script for each call, all in one pipeline. Returns one result for each, in order.
+    /// `write_args` and `read` get the index of the call; `read` also gets the time of sending.
     pub(super) async fn run_each<T>(
         &self,
         connection: &Connection,
@@ -264,16 +260,16 @@ impl RedisClient {
         read: impl Fn(usize, Moment, Value) -> Result<ScriptReply<T>, LockError>,
         limit: Duration,
     ) -> Vec<Result<T, LockError>> {
-        let time_limit = Deadline::after(Clock::System, limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let sent = Clock::System.now();
         let by_hash = pipeline(0..calls.len(), |at| {
             script.by_hash(&calls[at].keys, |command| write_args(at, command))
         });
-        let mut replies = match connection.call_all(&by_hash, time_limit.left()).await {
+        let mut replies = match connection.call_all(&by_hash, deadline.left()).await {
             Ok(replies) => replies,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
-        // Those that the server had forgotten are sent again, and count from then.
+        // Calls of scripts that the server does not know are sent again, with a new time of sending.
         let unknown: Vec<usize> = replies
             .iter()
             .enumerate()
@@ -287,7 +283,7 @@ impl RedisClient {
             let by_text = pipeline(unknown.iter().copied(), |at| {
                 script.by_text(&calls[at].keys, |command| write_args(at, command))
             });
-            match connection.call_all(&by_text, time_limit.left()).await {
+            match connection.call_all(&by_text, deadline.left()).await {
                 Ok(again) => {
                     for (at, reply) in unknown.iter().zip(again) {
                         replies[*at] = reply;
@@ -297,66 +293,26 @@ impl RedisClient {
                 Err(error) => failed = Some(error),
             }
         }
-        let mut answers = Vec::with_capacity(calls.len());
+        let mut results = Vec::with_capacity(calls.len());
         for (at, reply) in replies.into_iter().enumerate() {
             let reply = match reply {
                 Err(error) if is_unknown_script(&error) && failed.is_some() => {
-                    answers.extend(failed.clone().map(Err));
+                    results.extend(failed.clone().map(Err));
                     continue;
                 }
                 reply => reply.map_err(|error| server_error(connection, calls[at].key, &error)),
             };
             let sent = sent_at[at];
-            answers.push(reply.and_then(|reply| read(at, sent, reply)).map(|answer| {
-                self.record_server_time(connection, sent, answer.server_us);
-                answer.value
+            results.push(reply.and_then(|reply| read(at, sent, reply)).map(|reply| {
+                self.record_server_time(connection, sent, reply.server_us);
+                reply.value
             }));
         }
-        answers
+        results
     }
 
-    /// Runs a release script for each request, all in one pipeline. Returns one outcome for each, in
-    /// order. `write_args` gets the connection and the time of sending.
-    pub(super) async fn release_each<'a>(
-        &self,
-        script: &Script,
-        requests: &'a [ReleaseRequest],
-        keys: impl Fn(&'a LockKey) -> Vec<&'a str>,
-        write_args: impl Fn(&mut Cmd, &ReleaseRequest, &Connection, Moment),
-        read: impl Fn(Value) -> Result<ScriptReply<ReleaseOutcome>, LockError>,
-        limit: Duration,
-    ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        if requests.is_empty() {
-            return Vec::new();
-        }
-        let time_limit = Deadline::after(Clock::System, limit);
-        let connection = match self.pool.for_current_runtime(limit).await {
-            Ok(connection) => connection,
-            Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let now = Clock::System.now();
-        let call = |request: &'a ReleaseRequest| Call {
-            key: &request.key,
-            keys: keys(&request.key),
-        };
-        let calls: Vec<_> = requests.iter().map(call).collect();
-        let write_args = |at: usize, command: &mut Cmd| {
-            write_args(command, &requests[at], &connection, now);
-        };
-        let read = |_, _, reply| read(reply);
-        self.run_each(
-            &connection,
-            script,
-            &calls,
-            write_args,
-            read,
-            time_limit.left(),
-        )
-        .await
-    }
-
-    /// The server time after which a command that is sent now must do nothing any more, with the
-    /// latest that the server's clock can show now.
+    /// Returns the latest server time at which a command that is sent now may take effect, and the
+    /// latest time that the server's clock can show now.
     pub(super) fn not_after(&self, connection: &Connection, now: Moment) -> NotAfter {
         let server_ms = self.clock_sync_for(connection).server_ms_at(now);
         NotAfter {
@@ -368,7 +324,7 @@ impl RedisClient {
 
 /// One of many runs of a script.
 pub(super) struct Call<'a> {
-    /// What an error is about.
+    /// The key that an error names.
     pub(super) key: &'a LockKey,
     pub(super) keys: Vec<&'a str>,
 }
@@ -382,26 +338,26 @@ fn pipeline(of: impl Iterator<Item = usize>, command: impl Fn(usize) -> Cmd) -> 
     pipeline
 }
 
-/// How long a command counts.
+/// The time limit of a command, in server time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NotAfter {
     pub(super) server_ms: ServerMs,
     pub(super) not_after_ms: ServerMs,
 }
 
-/// A server whose clock jumped forward refuses a command as late; its refusal tells the time,
-/// so the next one is right unless the clock jumps again.
+/// How often a command is sent that the server rejects as late. The rejection carries the server's
+/// time, so the next copy is in time unless the clock jumps forward again.
 pub(super) const LATE_TRIES: usize = 3;
 
-/// Its clock jumped that often.
-pub(super) fn clock_runs_away() -> LockError {
+/// Returns the error for a server that rejected [`LATE_TRIES`] copies.
+pub(super) fn clock_keeps_jumping() -> LockError {
     LockError::backend(
         BackendErrorKind::Other,
-        "the lock server's clock runs away: it refuses each command as late",
+        "the lock server rejects each command as late: its clock keeps jumping forward",
     )
 }
 
-/// The server's own error: is the connection still good, is it about a key of ours?
+/// Converts an error of the server, and marks the connection broken if it cannot be used any more.
 pub(super) fn server_error(
     connection: &Connection,
     key: &LockKey,
@@ -410,7 +366,7 @@ pub(super) fn server_error(
     if is_wrong_type(error) {
         return foreign_key::companion(key);
     }
-    let error = lock_error("the lock server refuses", error);
+    let error = lock_error("the lock server rejected the command", error);
     if breaks_connection(&error) {
         connection.mark_broken(&error);
     }

@@ -1,4 +1,4 @@
-//! One connection to one life of a server.
+//! One connection to one server process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,15 +23,15 @@ use crate::stats::Counters;
 
 use crate::sync::Mutex;
 
-/// Balancers and address translators forget a connection that is silent for some minutes, and drop
-/// what comes then without a word: the first call after a pause would cost a timeout.
+/// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
+/// drop packets without a reply. Without keepalive, the first call after a pause would time out.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Makes connections.
+/// Opens connections.
 pub(super) struct Connector {
     client: Client,
-    /// For error texts.
+    /// The address, for error texts.
     pub(super) address: Arc<str>,
     timeout: Duration,
     pub(super) scripts: Vec<&'static Script>,
@@ -43,27 +43,27 @@ pub(super) struct Connection {
     handle: MultiplexedConnection,
     address: Arc<str>,
     pub(super) origin: Origin,
-    /// The server's time, and its life, as the connection began. The time is also the lowest
-    /// token that may be given over this connection.
+    /// The server's time and run id when the connection began. The time is also the lowest
+    /// fencing token that a grant over this connection may have.
     pub(super) first: ClockSync,
-    /// By how much this machine's clock and the server's differed at least, as it began.
+    /// The least difference between this machine's clock and the server's when the connection began.
     pub(super) clock_difference: Duration,
-    /// For commands that only make sense one after another on one connection.
+    /// Serializes commands that belong together, such as a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,
     broken: AtomicBool,
     broken_by: Mutex<Option<LockError>>,
-    /// The server carried out a command.
+    /// The server has executed a command.
     has_answered: AtomicBool,
-    /// How long a command may take before the connection is to blame.
+    /// The time after which a command without a reply shows that the connection is broken.
     patience: Duration,
-    /// When the first command was sent, in nanoseconds, of those without an answer since the last
-    /// answer; zero when there is none. Commands with little time left time out on good connections
-    /// too, so that their number says nothing.
+    /// When the oldest command without a reply since the last reply was sent, in nanoseconds; zero
+    /// when there is none. A count of timeouts would prove nothing: a command with little time left
+    /// also times out on a good connection.
     silent_since: AtomicU64,
 }
 
 impl Connector {
-    /// Of connections on which the server knows these scripts from the first command on.
+    /// Creates a connector. Its connections load these scripts before the first command.
     pub(super) fn new(
         url: &str,
         timeout: Duration,
@@ -71,7 +71,7 @@ impl Connector {
         counters: Arc<Counters>,
     ) -> Result<Self, LockError> {
         let invalid = |error: RedisError| {
-            let text = format!("the lock URL is not understood ({})", error_text(&error));
+            let text = format!("the lock URL is invalid ({})", error_text(&error));
             LockError::backend(BackendErrorKind::InvalidUrl, text)
         };
         let info: ConnectionInfo = url.into_connection_info().map_err(invalid)?;
@@ -81,7 +81,7 @@ impl Connector {
             .set_protocol(ProtocolVersion::RESP3);
         let info = info
             .set_redis_settings(config)
-            // Off by default, and then a command waits for the acknowledgment of the last one.
+            // Without it, a command waits for the acknowledgment of the previous one.
             .set_tcp_settings(
                 TcpSettings::default().set_nodelay(true).set_keepalive(
                     TcpKeepalive::new()
@@ -100,7 +100,7 @@ impl Connector {
         })
     }
 
-    /// Nothing came of connecting within the limit of whoever waits for it.
+    /// Returns the error for a caller whose time ran out before a connection was made.
     pub(super) fn no_answer(&self) -> LockError {
         timed_out(&format!(
             "cannot connect to the lock server at {}",
@@ -108,7 +108,7 @@ impl Connector {
         ))
     }
 
-    /// The time limits are ours: the client's were seen to be overrun by a dead server.
+    /// Disables the client's own time limits: a dead server was seen to exceed them.
     pub(super) fn config() -> AsyncConnectionConfig {
         AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -152,13 +152,13 @@ impl Connector {
     }
 }
 
-/// Numbers for connections, never used twice in this process.
+/// Returns a number for a connection, never used twice in this process.
 fn next_origin() -> Origin {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What this machine's clock shows.
+/// Returns the time that this machine's clock shows.
 pub(super) fn since_epoch() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -170,7 +170,7 @@ impl Connection {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Nobody uses it from now on.
+    /// Marks the connection broken, so that it is not used any more.
     pub(super) fn mark_broken(&self, error: &LockError) {
         let error = error.clone();
         let replaced = self.broken_by.lock().replace(error);
@@ -178,12 +178,12 @@ impl Connection {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Whether the server did anything over it but refuse.
+    /// Returns whether the server has executed a command over this connection.
     pub(super) fn has_answered(&self) -> bool {
         self.has_answered.load(Ordering::Relaxed)
     }
 
-    /// Why it is broken, where it is.
+    /// Returns the error that broke the connection.
     pub(super) fn broken_by(&self) -> Option<LockError> {
         self.broken_by.lock().clone()
     }
@@ -192,28 +192,27 @@ impl Connection {
         self.first.server_us
     }
 
-    /// A handle of its own for subscribing.
+    /// Returns a separate handle for subscribing.
     pub(super) fn handle(&self) -> MultiplexedConnection {
         self.handle.clone()
     }
 
-    /// Sends one command and waits for its answer, at most for `limit`. The inner result is the
-    /// server's.
+    /// Sends one command and waits at most `limit` for its reply. The inner result is the server's.
     pub(super) async fn call(
         &self,
         command: &Cmd,
         limit: Duration,
     ) -> Result<Result<Value, RedisError>, LockError> {
         let mut handle = self.handle.clone();
-        let answer = tokio::time::timeout(limit, handle.send_packed_command(command)).await;
-        let answer = self.sorted(answer, limit)?.and_then(Value::extract_error);
-        if answer.is_ok() {
+        let reply = tokio::time::timeout(limit, handle.send_packed_command(command)).await;
+        let reply = self.classify(reply, limit)?.and_then(Value::extract_error);
+        if reply.is_ok() {
             self.has_answered.store(true, Ordering::Relaxed);
         }
-        Ok(answer)
+        Ok(reply)
     }
 
-    /// Sends many commands in one go; an answer for each.
+    /// Sends many commands in one pipeline. Returns one reply for each, in order.
     pub(super) async fn call_all(
         &self,
         pipeline: &Pipeline,
@@ -221,26 +220,27 @@ impl Connection {
     ) -> Result<Vec<Result<Value, RedisError>>, LockError> {
         let mut handle = self.handle.clone();
         let sending = handle.send_packed_commands(pipeline, 0, pipeline.len());
-        let answers = tokio::time::timeout(limit, sending).await;
-        match self.sorted(answers, limit)? {
-            Ok(answers) => {
-                let answers: Vec<_> = answers.into_iter().map(Value::extract_error).collect();
-                if answers.iter().any(Result::is_ok) {
+        let replies = tokio::time::timeout(limit, sending).await;
+        match self.classify(replies, limit)? {
+            Ok(replies) => {
+                let replies: Vec<_> = replies.into_iter().map(Value::extract_error).collect();
+                if replies.iter().any(Result::is_ok) {
                     self.has_answered.store(true, Ordering::Relaxed);
                 }
-                Ok(answers)
+                Ok(replies)
             }
             Err(error) => Err(self.unusable(&error)),
         }
     }
 
-    /// A command that was sent `limit` ago has had no answer. Whether none has come for so long.
+    /// Records a command that was sent `limit` ago and got no reply. Returns whether the server has
+    /// been silent for at least `span`.
     fn is_silent_for(&self, span: Duration, limit: Duration) -> bool {
         let now = Clock::System.now();
         let sent = now.minus(limit).as_nanos().max(1);
         let known = self.silent_since.load(Ordering::Relaxed);
         if known == 0 {
-            // Whoever else does so at the same time saw the same silence.
+            // A concurrent call that also sees zero records the same silence.
             self.silent_since.store(sent, Ordering::Relaxed);
         }
         let since = if known == 0 { sent } else { known.min(sent) };
@@ -248,32 +248,32 @@ impl Connection {
     }
 
     fn unusable(&self, error: &RedisError) -> LockError {
-        io_error(self.cannot_ask(), error)
+        io_error(self.unreachable_text(), error)
     }
 
-    fn cannot_ask(&self) -> String {
-        format!("cannot ask the lock server at {}", self.address)
+    fn unreachable_text(&self) -> String {
+        format!("cannot reach the lock server at {}", self.address)
     }
 
-    /// Tells the server's errors, which are answers, from those of the way to it.
-    fn sorted<T>(
+    /// Separates the server's errors, which are replies, from errors of the connection.
+    fn classify<T>(
         &self,
-        answer: Result<Result<T, RedisError>, Elapsed>,
+        reply: Result<Result<T, RedisError>, Elapsed>,
         limit: Duration,
     ) -> Result<Result<T, RedisError>, LockError> {
-        match answer {
+        match reply {
             Ok(Err(error)) if !is_from_server(&error) => {
                 let error = self.unusable(&error);
                 self.mark_broken(&error);
                 Err(error)
             }
-            Ok(answer) => {
+            Ok(reply) => {
                 self.silent_since.store(0, Ordering::Relaxed);
-                Ok(answer)
+                Ok(reply)
             }
             Err(_elapsed) => {
-                let error = timed_out(&self.cannot_ask());
-                // Behind a black hole nothing would ever tell that the connection is dead.
+                let error = timed_out(&self.unreachable_text());
+                // A network that drops packets never reports that the connection is dead.
                 if limit >= self.patience || self.is_silent_for(self.patience / 2, limit) {
                     self.mark_broken(&error);
                 }

@@ -1,11 +1,10 @@
-//! Locks in the dialects of other libraries: one key and no queue, so that waiters poll.
+//! Locks in the dialects of other libraries: one key, no queue, and waiters that poll.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::RedisClient;
 use super::connection::{Connection, Connector};
-use super::{merge, split};
 use crate::backend::{
     AcquireOutcome, Acquisition, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
 };
@@ -24,7 +23,7 @@ use deadline::Deadlines;
 use owner::Owners;
 use watch_multi::WatchMulti;
 
-/// The scheme of a dialect that is not native.
+/// The dialects that are not native. Decides how a lock is acquired, renewed and released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
     SetnxExpire,
@@ -34,7 +33,7 @@ pub(super) enum Scheme {
 }
 
 impl Scheme {
-    /// Returns the scheme; `None` for the native dialect.
+    /// Returns the scheme of a dialect; `None` for the native one.
     pub(super) fn of(dialect: Dialect) -> Option<Self> {
         match dialect {
             Dialect::Native => None,
@@ -45,7 +44,7 @@ impl Scheme {
         }
     }
 
-    /// Returns whether a release is one script that may be sent twice.
+    /// Returns whether a release is a single script that may be sent twice.
     pub(super) fn batches_releases(self) -> bool {
         match self {
             Self::SetnxExpire | Self::LuaSetnxExpire | Self::SetNxPx(ReleaseMethod::Script) => true,
@@ -62,7 +61,7 @@ pub(super) struct Dialects {
 }
 
 impl Dialects {
-    /// `connector` makes the connections for transactions, which one task uses at a time.
+    /// Creates the locks of all dialects. `connector` opens the connections for transactions.
     pub(super) fn new(
         client: Arc<RedisClient>,
         connector: Connector,
@@ -76,16 +75,16 @@ impl Dialects {
         }
     }
 
-    /// Makes one attempt. Other dialects have no queue.
+    /// Makes one attempt to acquire the lock. These dialects have no queue.
     pub(super) async fn acquire(
         &self,
         scheme: Scheme,
         acquisition: &mut Acquisition,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let time_limit = Deadline::after(Clock::System, limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.pool.for_current_runtime(limit).await?;
-        let left = time_limit.left();
+        let left = deadline.left();
         match scheme {
             Scheme::SetnxExpire => self.owners.setnx(acquisition, &connection, left).await,
             Scheme::LuaSetnxExpire => self.owners.script(acquisition, &connection, left).await,
@@ -97,22 +96,35 @@ impl Dialects {
         }
     }
 
-    /// Renews by the scheme of each lock, side by side. Returns one outcome for each, in order.
     pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
         let scheme = |renewal: &Renewal| Scheme::of(renewal.key.dialect());
-        let is_deadline = |renewal: &Renewal| scheme(renewal) == Some(Scheme::DeadlineGetset);
-        let is_transaction =
-            |renewal: &Renewal| scheme(renewal) == Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti));
-        let (deadlines, others) = split(renewals, is_deadline);
-        let (transactions, scripts) = split(&others, is_transaction);
-        let owner = |owner_id| self.owners.owner(owner_id);
-        let (deadlines, transactions, scripts) = tokio::join!(
-            self.deadlines.renew(&deadlines, limit),
-            self.watch_multi.renew(&transactions, owner, limit),
-            self.owners.renew(&scripts, limit)
+        let (mut owned, mut watched, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
+        for renewal in renewals {
+            let group = match scheme(renewal) {
+                Some(Scheme::DeadlineGetset) => &mut deadlines,
+                Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => &mut watched,
+                _ => &mut owned,
+            };
+            group.push(renewal.clone());
+        }
+        let (owned, watched, deadlines) = tokio::join!(
+            self.owners.renew(&owned, limit),
+            self.watch_multi
+                .renew(&watched, |owner_id| self.owners.owner(owner_id), limit),
+            self.deadlines.renew(&deadlines, limit)
         );
-        let others = merge(&others, is_transaction, transactions, scripts);
-        merge(renewals, is_deadline, deadlines, others)
+        let mut owned = owned.into_iter();
+        let mut watched = watched.into_iter();
+        let mut deadlines = deadlines.into_iter();
+        let outcome = |renewal| {
+            let next = match scheme(renewal) {
+                Some(Scheme::DeadlineGetset) => deadlines.next(),
+                Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => watched.next(),
+                _ => owned.next(),
+            };
+            next.unwrap_or(RenewOutcome::NotOwner)
+        };
+        renewals.iter().map(outcome).collect()
     }
 
     pub(super) async fn release(
@@ -124,9 +136,9 @@ impl Dialects {
         match scheme {
             Scheme::SetNxPx(ReleaseMethod::WatchMulti) => {
                 let owner = self.owners.owner(release_request.owner_id);
-                let nobody = self.owners.nobody();
+                let no_owner = self.owners.no_owner();
                 self.watch_multi
-                    .release(release_request, &owner, &nobody, limit)
+                    .release(release_request, &owner, &no_owner, limit)
                     .await
             }
             Scheme::DeadlineGetset => self.deadlines.release(release_request, limit).await,
@@ -137,11 +149,8 @@ impl Dialects {
             }
         }
     }
-}
-
-impl Dialects {
-    /// Sends releases in one pipeline if all of them [can be batched](Scheme::batches_releases), or
-    /// else one by one.
+    /// Releases in one pipeline where all schemes [allow it](Scheme::batches_releases), and
+    /// otherwise one by one.
     pub(super) async fn release_all(
         &self,
         release_requests: &[ReleaseRequest],
@@ -154,17 +163,18 @@ impl Dialects {
         if release_requests.iter().all(batches) {
             return self.owners.release_all(release_requests, limit).await;
         }
-        let mut answers = Vec::with_capacity(release_requests.len());
+        let mut outcomes = Vec::with_capacity(release_requests.len());
         for release_request in release_requests {
             let scheme = scheme(release_request).unwrap_or(Scheme::SetNxPx(ReleaseMethod::Script));
-            answers.push(self.release(scheme, release_request, limit).await);
+            outcomes.push(self.release(scheme, release_request, limit).await);
         }
-        answers
+        outcomes
     }
 }
 
-/// Checks that this machine's clock agrees with the server's clock. In this dialect each client compares
-/// the deadlines of other clients with its own clock, so a difference makes them wrong.
+/// Compares the server's clock with this machine's clock. In this dialect, clients compare deadlines
+/// with their own clocks. If the clocks differ, the deadlines that one client writes are wrong for
+/// another.
 pub(super) fn check_clocks(connection: &Connection) -> Result<(), LockError> {
     let difference = connection.clock_difference;
     if difference <= CLOCK_TOLERANCE {
@@ -173,7 +183,7 @@ pub(super) fn check_clocks(connection: &Connection) -> Result<(), LockError> {
     Err(LockError::backend(
         BackendErrorKind::ClocksDiffer,
         format!(
-            "the clocks of this machine and of the lock server differ by {difference:?}, and \
+            "the clocks of this machine and of the lock server differ by {difference:?}; \
              `Dialect::{}` tolerates {CLOCK_TOLERANCE:?}",
             Dialect::DeadlineGetset
         ),

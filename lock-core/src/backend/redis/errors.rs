@@ -1,4 +1,4 @@
-//! What a server's error means to somebody who wants a lock.
+//! Converts errors of the server and its client library to [`LockError`].
 
 use std::fmt::Display;
 
@@ -7,25 +7,25 @@ use redis::{ErrorKind, RedisError};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::wire::tidy;
 
-/// As much of a server's words as goes into an error or a log line.
-const SAID: usize = 300;
+/// The longest text of a server that an error or a log line contains.
+const MAX_ERROR_TEXT: usize = 300;
 
-/// What a server, or the way to it, said, tidied: it goes to errors and logs.
+/// The text of a server or connection error, sanitized for errors and logs.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Cause(String);
 
-/// The words of an error, without what could forge a log line.
+/// Returns the text of an error, without characters that could forge a log line.
 pub(super) fn error_text(error: &RedisError) -> String {
-    tidy(&error.to_string(), SAID)
+    tidy(&error.to_string(), MAX_ERROR_TEXT)
 }
 
-/// Sorts an error of the client or the server.
+/// Converts an error of the client library or the server.
 pub(super) fn lock_error(context: impl Into<String>, error: &RedisError) -> LockError {
     LockError::caused(kind_of(error), context, Cause(error_text(error)))
 }
 
-/// There is no connection, and why: an operator needs address and reason in one line.
+/// Returns the error for a failed connection, with address and reason in one line.
 pub(super) fn connect_error(address: &str, error: &RedisError) -> LockError {
     io_error(
         format!("cannot connect to the lock server at {address}"),
@@ -33,7 +33,7 @@ pub(super) fn connect_error(address: &str, error: &RedisError) -> LockError {
     )
 }
 
-/// The same of a connection that broke.
+/// Returns the error for a connection that broke, with the reason.
 pub(super) fn io_error(context: impl Display, error: &RedisError) -> LockError {
     let error_text = error_text(error);
     let reason = if error.is_io_error() {
@@ -45,7 +45,7 @@ pub(super) fn io_error(context: impl Display, error: &RedisError) -> LockError {
     LockError::backend(kind_of(error), text)
 }
 
-/// As `connection refused`, without the number that the system has for it.
+/// Returns the reason as in `connection refused`, without the operating system's error number.
 fn io_reason(error_text: &str) -> String {
     let text = error_text.split(" (os error").next().unwrap_or_default();
     let mut letters = text.chars();
@@ -53,7 +53,7 @@ fn io_reason(error_text: &str) -> String {
     first.chain(letters).collect()
 }
 
-/// The server did not answer in time.
+/// Returns the error for a server that did not reply in time.
 pub(super) fn timed_out(context: &str) -> LockError {
     LockError::backend(
         BackendErrorKind::TimedOut,
@@ -61,7 +61,7 @@ pub(super) fn timed_out(context: &str) -> LockError {
     )
 }
 
-/// Whether a server that says this is not to be asked again over the same connection.
+/// Returns whether the connection must not be used again after this error.
 pub(super) fn breaks_connection(error: &LockError) -> bool {
     matches!(
         error,
@@ -84,7 +84,7 @@ fn kind_of(error: &RedisError) -> BackendErrorKind {
         Some("NOAUTH" | "WRONGPASS") => BackendErrorKind::Authentication,
         Some("NOPERM") => BackendErrorKind::Permission,
         _ if error_text.contains("max number of clients") => BackendErrorKind::TooManyClients,
-        // Inside a script older servers say it without the code.
+        // Inside a script, older servers report this without the code.
         _ if error_text.contains("can't run this command") => BackendErrorKind::Permission,
         _ => match error.kind() {
             ErrorKind::AuthenticationFailed => BackendErrorKind::Authentication,
@@ -101,12 +101,12 @@ fn kind_of(error: &RedisError) -> BackendErrorKind {
     }
 }
 
-/// Whether the server forgot the script.
+/// Returns whether the server does not know the script.
 pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
-/// Whether a companion key has a type that it cannot have.
+/// Returns whether a companion key has an unexpected type.
 pub(super) fn is_wrong_type(error: &RedisError) -> bool {
     error.code() == Some("WRONGTYPE")
         || error

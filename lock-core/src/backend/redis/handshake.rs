@@ -1,4 +1,4 @@
-//! What a connection has to show before it is used: role, version, run id, clock, eviction policy.
+//! Checks a new connection: role, version, run id, clock and eviction policy.
 
 use super::connection::{Connector, since_epoch};
 use std::collections::hash_map::DefaultHasher;
@@ -18,7 +18,7 @@ use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
 use crate::protocol::wire::{MAX_LABEL, tidy};
 
 impl Connector {
-    /// One pipeline: is it a primary, which life of which server, what time is it, and the scripts.
+    /// Reads role, server information and time, and loads the scripts, all in one pipeline.
     pub(super) async fn handshake(
         &self,
         handle: &mut MultiplexedConnection,
@@ -45,24 +45,24 @@ impl Connector {
         let mut replies = replies.into_iter().map(Value::extract_error);
         let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
         let (role, info, time) = (next(), next(), next());
-        // A sentinel tells its role, and not the time.
-        let role = role.map_err(|error| self.role_is_not_told(&error));
+        // A Sentinel replies to ROLE, but not to TIME.
+        let role = role.map_err(|error| self.role_error(&error));
         if let Ok(role) = &role {
             self.check_role(role)?;
         }
-        // A server that cannot say the time cannot serve at all now; its reason is the error.
+        // A server that rejects TIME cannot serve any command now; its reason becomes the error.
         let server_us = time
             .and_then(|time| Ok(redis::from_redis_value(time)?))
             .map(|(seconds, micros): (u64, u64)| micros_of(seconds, micros))
             .map_err(|error| {
-                let text = format!("the lock server at {} refuses commands", self.address);
+                let text = format!("the lock server at {} rejects commands", self.address);
                 lock_error(text, &error)
             })?;
         if let Err(Some(error)) = role {
             return Err(error);
         }
         if info.is_err() {
-            // Every user may greet, and the answer has the mode too.
+            // Every user may run HELLO, and its reply also contains the mode.
             let greeting = handle.send_packed_command(&redis::cmd("HELLO")).await;
             let mode = greeting.ok().and_then(|greeting| text_of(greeting, "mode"));
             if mode.as_deref() == Some("cluster") {
@@ -71,13 +71,13 @@ impl Connector {
         }
         let run_id = self.run_id(info)?;
         if let Some(Err(error)) = replies.find(Result::is_err) {
-            // Then each is sent with its text once.
+            // Each script is then sent with its text once.
             let error = error_text(&error);
             self.counters
                 .trace(|| warn!(error, "the lock server does not load scripts"));
         }
         let wall = Duration::from_micros(server_us);
-        // The server told its time at some moment in between.
+        // The server read its clock at some moment between the two.
         let difference = wall_before
             .saturating_sub(wall)
             .max(wall.saturating_sub(wall_after));
@@ -95,7 +95,7 @@ impl Connector {
                 Some(Value::BulkString(role)) => role.as_slice(),
                 _ => b"",
             },
-            // Not a server that knows roles.
+            // The server does not know roles.
             _ => return Ok(()),
         };
         let address = &self.address;
@@ -113,21 +113,24 @@ impl Connector {
         }
     }
 
-    /// Why the role is not known; `None` where one can do without it.
-    fn role_is_not_told(&self, error: &RedisError) -> Option<LockError> {
+    /// Returns the error for an unknown role; `None` if the role is not needed.
+    fn role_error(&self, error: &RedisError) -> Option<LockError> {
         if error.code() == Some("NOPERM") {
             let address = &self.address;
             self.counters.trace(|| {
-                warn!(%address, "the user may not run ROLE: a replica is not told from a primary");
+                warn!(%address, "the user may not run ROLE: a replica cannot be recognized");
             });
             return None;
         }
-        let text = format!("the lock server at {} does not tell its role", self.address);
+        let text = format!(
+            "cannot read the role of the lock server at {}",
+            self.address
+        );
         Some(lock_error(text, error))
     }
 
-    /// A number for the life of the server: its run id. To a server that does not tell nobody
-    /// listens for grants, since they may be another server's.
+    /// Returns a number for the run id. Without a run id, waiters accept no notifications: they may
+    /// come from another server process.
     fn run_id(&self, info: Result<Value, RedisError>) -> Result<u64, LockError> {
         let info: Result<String, RedisError> =
             info.and_then(|info| Ok(redis::from_redis_value(info)?));
@@ -138,7 +141,7 @@ impl Connector {
                 self.counters.trace(|| {
                     warn!(
                         error,
-                        "the user may not run INFO: waiters ask instead of being told"
+                        "the user may not run INFO: waiters poll instead of receiving notifications"
                     );
                 });
                 return Ok(UNKNOWN_RUN_ID);
@@ -173,7 +176,7 @@ impl Connector {
         )
     }
 
-    /// A server that makes room by deleting keys deletes locks.
+    /// Warns if the server may evict keys, and so locks, when its memory is full.
     fn check_eviction(&self, limit: Option<&str>, policy: Option<&str>) {
         let (Some(limit), Some(policy)) = (limit, policy) else {
             return;
@@ -205,7 +208,7 @@ impl Connector {
     }
 }
 
-/// The text of a field of a map.
+/// Returns the text of a field of a map.
 fn text_of(map: Value, field: &str) -> Option<String> {
     let Value::Map(fields) = map else {
         return None;

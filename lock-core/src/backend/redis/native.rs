@@ -1,11 +1,11 @@
-//! Native locks on one primary: the arguments of the scripts, and the meaning of their replies.
+//! Native locks on one primary.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::client::{LATE_TRIES, NotAfter, RedisClient, clock_runs_away, server_error};
+use super::client::{Call, LATE_TRIES, NotAfter, RedisClient, clock_keeps_jumping, server_error};
 use super::connection::Connection;
 use super::reply::{self, ScriptReply};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
@@ -14,15 +14,15 @@ use crate::backend::{
     RenewOutcome, Renewal,
 };
 use crate::config::ManagerConfig;
-use crate::error::{LockError, foreign_key};
+use crate::error::LockError;
+use crate::error::foreign_key;
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use crate::protocol::key::LockKey;
-use crate::protocol::lock_state::{AcquireReply, RawHolder, RenewReply, Verdict};
+use crate::protocol::lock_state::{self, AcquireReply, RawHolder, Verdict};
 use crate::protocol::poll_schedule::{self, HolderExpiry};
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::{Mode, NATIVE};
 
-/// How far the seed of a counter lies ahead of the server's time: on one primary it does not.
+/// How far the seed of a counter is ahead of the server's time: zero on a single primary.
 const LEAD: u64 = 0;
 /// The kind of the lock: exclusive.
 const KIND: &str = "";
@@ -48,31 +48,30 @@ impl NativeLocks {
         acquisition: &mut Acquisition,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let time_limit = Deadline::after(Clock::System, limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.pool.for_current_runtime(limit).await?;
-        let waits = acquisition.waits_until.is_some();
-        // The manager subscribes when its first waiter has to wait. An acquire of a free lock costs
-        // no subscription.
-        let is_first_waiter = self.client.subscription.is_idle() && acquisition.entry().is_none();
-        if waits && is_first_waiter {
-            let outcome = self
-                .send_until_in_time(acquisition, &connection, None, time_limit)
-                .await?;
-            if !matches!(outcome, AcquireOutcome::Busy { .. }) {
+        let mode = self.mode(acquisition, &connection, deadline.left()).await;
+        for _ in 0..LATE_TRIES {
+            if let Some(outcome) = self
+                .acquire_once(acquisition, &connection, mode, deadline.left())
+                .await?
+            {
                 return Ok(outcome);
             }
         }
-        let mode = if waits {
-            Some(self.mode(&connection, time_limit.left()).await)
-        } else {
-            None
-        };
-        self.send_until_in_time(acquisition, &connection, mode, time_limit)
-            .await
+        Err(clock_keeps_jumping())
     }
 
-    /// Returns how a waiter learns that the lock is free.
-    async fn mode(&self, connection: &Connection, limit: Duration) -> Mode {
+    /// Returns whether the waiter will receive notifications or poll.
+    async fn mode(
+        &self,
+        acquisition: &Acquisition,
+        connection: &Connection,
+        limit: Duration,
+    ) -> Mode {
+        if acquisition.waits_until.is_none() {
+            return Mode::Polling;
+        }
         let run_id = connection.first.run_id;
         if self.client.subscription.is_up_for(run_id, limit / 2).await {
             Mode::Subscribed
@@ -81,32 +80,12 @@ impl NativeLocks {
         }
     }
 
-    /// Sends the acquire until the server does not refuse it as late. Without a mode it enters no
-    /// queue.
-    async fn send_until_in_time(
-        &self,
-        acquisition: &mut Acquisition,
-        connection: &Connection,
-        mode: Option<Mode>,
-        time_limit: Deadline,
-    ) -> Result<AcquireOutcome, LockError> {
-        for _ in 0..LATE_TRIES {
-            let outcome = self
-                .acquire_once(acquisition, connection, mode, time_limit.left())
-                .await?;
-            if let Some(outcome) = outcome {
-                return Ok(outcome);
-            }
-        }
-        Err(clock_runs_away())
-    }
-
-    /// Returns `None` when the command was late.
+    /// Sends one acquire. Returns `None` if it arrived late.
     async fn acquire_once(
         &self,
         acquisition: &mut Acquisition,
         connection: &Connection,
-        mode: Option<Mode>,
+        mode: Mode,
         limit: Duration,
     ) -> Result<Option<AcquireOutcome>, LockError> {
         let ttl = acquisition.lease_config.ttl;
@@ -115,16 +94,14 @@ impl NativeLocks {
             server_ms,
             not_after_ms: not_after,
         } = self.client.not_after(connection, now);
-        if let Some(mode) = mode {
-            acquisition.update_entry(EntryParams {
-                mode,
-                channel: &self.client.subscription.channel,
-                lease: poll_schedule::handover_lease(mode, ttl),
-                now,
-                server_ms,
-                command_timeout: self.client.command_timeout,
-            });
-        }
+        acquisition.update_entry(EntryParams {
+            mode,
+            channel: &self.client.subscription.channel,
+            lease: poll_schedule::handover_lease(mode, ttl),
+            now,
+            server_ms,
+            command_timeout: self.client.command_timeout,
+        });
         let command = acquisition.sending(connection.origin, not_after);
         let sent = Clock::System.now();
         let reply = {
@@ -162,26 +139,28 @@ impl NativeLocks {
         let reply = reply::acquire(reply)?;
         self.client
             .record_server_time(connection, sent, reply.server_us);
-        let poll = (mode == Some(Mode::Polling)).then(|| poll_schedule::poll_interval(ttl));
+        let poll = (mode == Mode::Polling).then(|| poll_schedule::poll_interval(ttl));
         acquire_outcome(acquisition, reply, sent, poll)
     }
 
     pub(super) async fn release(
         &self,
-        request: &ReleaseRequest,
+        release_request: &ReleaseRequest,
         limit: Duration,
     ) -> Result<ReleaseOutcome, LockError> {
-        let time_limit = Deadline::after(Clock::System, limit);
-        let connection = self.client.connection_for(request, limit).await?;
+        let deadline = Deadline::after(Clock::System, limit);
+        let connection = self.client.connection_for(release_request, limit).await?;
         let sent = Clock::System.now();
-        let write_args = |cmd: &mut Cmd| self.write_release(cmd, request, &connection, sent);
-        let (keys, left) = (request.key.all(), time_limit.left());
+        let write_args =
+            |command: &mut Cmd| self.write_release(command, release_request, &connection, sent);
+        let (keys, left) = (release_request.key.all(), deadline.left());
         let reply = self
             .client
             .run(&connection, &RELEASE, &keys, write_args, left)
             .await?;
-        let reply = reply.map_err(|error| server_error(&connection, &request.key, &error))?;
-        let ScriptReply { value, server_us } = release_outcome(reply)?;
+        let reply =
+            reply.map_err(|error| server_error(&connection, &release_request.key, &error))?;
+        let ScriptReply { value, server_us } = released(reply)?;
         self.client.record_server_time(&connection, sent, server_us);
         Ok(value)
     }
@@ -189,34 +168,63 @@ impl NativeLocks {
     /// Sends many releases in one pipeline.
     pub(super) async fn release_all(
         &self,
-        requests: &[ReleaseRequest],
+        release_requests: &[ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        let keys = |key| LockKey::all(key).to_vec();
-        let write_args = |cmd: &mut Cmd, request: &_, connection: &_, now| {
-            self.write_release(cmd, request, connection, now);
+        if release_requests.is_empty() {
+            return Vec::new();
+        }
+        let deadline = Deadline::after(Clock::System, limit);
+        let connection = match self.client.pool.for_current_runtime(limit).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                return release_requests
+                    .iter()
+                    .map(|_| Err(error.clone()))
+                    .collect();
+            }
         };
+        let now = Clock::System.now();
+        let calls: Vec<_> = release_requests
+            .iter()
+            .map(|release_request| Call {
+                key: &release_request.key,
+                keys: release_request.key.all().to_vec(),
+            })
+            .collect();
+        let write_args = |at: usize, command: &mut Cmd| {
+            self.write_release(command, &release_requests[at], &connection, now);
+        };
+        let read = |_, _, reply| released(reply);
         self.client
-            .release_each(&RELEASE, requests, keys, write_args, release_outcome, limit)
+            .run_each(
+                &connection,
+                &RELEASE,
+                &calls,
+                write_args,
+                read,
+                deadline.left(),
+            )
             .await
     }
 
     fn write_release(
         &self,
-        cmd: &mut Cmd,
-        request: &ReleaseRequest,
+        command: &mut Cmd,
+        release_request: &ReleaseRequest,
         connection: &Connection,
         now: Moment,
     ) {
-        cmd.arg(request.owner_id.to_string())
+        command
+            .arg(release_request.owner_id.to_string())
             .arg(connection.floor_us())
             .arg(self.grace_ms)
-            .arg(request.min_hold_ms(now))
+            .arg(release_request.min_hold_ms(now))
             .arg(LEAD)
             .arg(&*self.label)
             .arg(KIND);
-        for entry in &request.entries {
-            cmd.arg(entry.to_string());
+        for entry in &release_request.entries {
+            command.arg(entry.to_string());
         }
     }
 
@@ -227,7 +235,7 @@ impl NativeLocks {
         };
         let read = |_: &Renewal, _, sent, reply| {
             let ScriptReply { value, server_us } = reply::renew(reply)?;
-            let value = renew_outcome(value, sent);
+            let value = renewed(value, sent);
             Ok(ScriptReply { value, server_us })
         };
         self.client
@@ -236,7 +244,7 @@ impl NativeLocks {
     }
 }
 
-fn release_outcome(reply: Value) -> Result<ScriptReply<ReleaseOutcome>, LockError> {
+fn released(reply: Value) -> Result<ScriptReply<ReleaseOutcome>, LockError> {
     let ScriptReply { value, server_us } = reply::release(reply)?;
     let value = ReleaseOutcome {
         was_owner: value.verdict != Verdict::NotOwner,
@@ -246,9 +254,9 @@ fn release_outcome(reply: Value) -> Result<ScriptReply<ReleaseOutcome>, LockErro
     Ok(ScriptReply { value, server_us })
 }
 
-fn renew_outcome(reply: RenewReply, sent: Moment) -> RenewOutcome {
+fn renewed(reply: lock_state::RenewReply, sent: Moment) -> RenewOutcome {
     match reply {
-        RenewReply::Held {
+        lock_state::RenewReply::Held {
             token,
             remaining_ms,
         } => RenewOutcome::Held {
@@ -256,11 +264,11 @@ fn renew_outcome(reply: RenewReply, sent: Moment) -> RenewOutcome {
             sent,
             remaining: Duration::from_millis(remaining_ms),
         },
-        RenewReply::NotOwner => RenewOutcome::NotOwner,
+        lock_state::RenewReply::NotOwner => RenewOutcome::NotOwner,
     }
 }
 
-/// Returns what a reply means for the acquisition; `None` when the command was late.
+/// Returns the outcome of a reply, and updates the acquisition. Returns `None` for a late command.
 fn acquire_outcome(
     acquisition: &mut Acquisition,
     reply: ScriptReply<AcquireReply>,
@@ -268,7 +276,6 @@ fn acquire_outcome(
     poll: Option<Duration>,
 ) -> Result<Option<AcquireOutcome>, LockError> {
     let received = Clock::System.now();
-    let server_ms = reply.server_ms();
     Ok(Some(match reply.value {
         AcquireReply::Late => return Ok(None),
         AcquireReply::Held {
@@ -280,7 +287,7 @@ fn acquire_outcome(
             remaining: Duration::from_millis(remaining_ms),
         },
         AcquireReply::Queued { rank, holder } => {
-            acquisition.queued(server_ms);
+            acquisition.queued(ServerMs::from_micros(reply.server_us));
             AcquireOutcome::Queued {
                 rank,
                 holder_expiry: holder_expiry(&holder, received),
@@ -315,7 +322,7 @@ fn holder_expiry(holder: &RawHolder, received: Moment) -> HolderExpiry {
 }
 
 fn observed_holder(holder: &RawHolder) -> Option<ObservedHolder> {
-    ObservedHolder::by(
+    ObservedHolder::from_value(
         &holder.value,
         holder.remaining_ms.map(Duration::from_millis),
     )

@@ -1,12 +1,12 @@
-//! One connection for each runtime that asks for locks.
+//! One connection for each runtime that uses locks.
 //!
-//! A connection's driver is a task of the runtime that made it and dies with it, so runtimes
-//! never share one. A seat is given up when its runtime ends.
+//! The driver of a connection is a task of the runtime that opened it, and ends with that runtime.
+//! So runtimes never share a connection, and the pool forgets a runtime when it ends.
 //!
-//! Connecting is a task of its own, one at a time for each runtime: whoever waits for it may give
-//! up, and it goes on for the next one. All who wait share what comes of it. After a failure, and
-//! after a connection that broke at once, it is tried again after a pause that doubles, as long as
-//! somebody waits.
+//! A separate task connects, one at a time for each runtime. A caller may stop waiting for it; the
+//! task continues for the next caller. All waiting callers share its outcome. After a failure, and
+//! after a connection that broke at once, the task tries again as long as a caller waits. The
+//! pause before each try doubles.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,10 +24,10 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::stats::Counters;
 use crate::sync::{Mutex, Process, assert_no_mutex_held};
 
-/// A connection that lived for so long was a good one.
+/// A connection that lived this long resets the backoff.
 const STEADY: Duration = Duration::from_secs(1);
 
-/// The seats of all runtimes.
+/// The connections of all runtimes.
 pub(super) struct Pool {
     pub(super) connector: Arc<Connector>,
     runtimes: Arc<Mutex<HashMap<Id, Arc<RuntimeConnection>>>>,
@@ -35,37 +35,37 @@ pub(super) struct Pool {
     process: Process,
 }
 
-/// What the dials of all runtimes came to.
+/// The latest results of connecting, over all runtimes.
 #[derive(Default)]
 struct LastSeen {
-    /// The life of the server that was seen last; connections to an earlier one are dropped.
+    /// The latest run id of the server. Connections to an earlier server process are dropped.
     run_id: AtomicU64,
-    /// The last dial failed.
+    /// The latest attempt to connect failed.
     is_down: AtomicBool,
 }
 
 struct RuntimeConnection {
     state: Mutex<DialState>,
-    /// There is a connection, or an error that waiting does not cure.
+    /// Wakes callers when there is a connection, or an error that waiting does not cure.
     outcome_known: Notify,
     process: Process,
-    /// Dropped with the seat: ends the task that waits for the end of the runtime.
+    /// Dropping it ends the task that waits for the end of the runtime.
     _open: oneshot::Sender<()>,
 }
 
 struct DialState {
     current: Option<Arc<Connection>>,
-    /// Whether a task of the runtime connects.
+    /// A task of the runtime is connecting.
     is_dialing: bool,
-    /// That task ended before it was done: its runtime shuts down.
+    /// That task was dropped before it finished: its runtime is shutting down.
     was_dropped: bool,
-    /// How many wait for it.
+    /// The number of callers that wait for a connection.
     waiting: usize,
-    /// When the last connection was made that has not been replaced.
+    /// When the current connection was made; `None` once a replacement has been started.
     connected_at: Option<Moment>,
-    /// What came of connecting last, where nothing did.
+    /// The error of the latest attempt to connect, if it failed.
     failure: Option<LockError>,
-    /// Before this it is not tried again.
+    /// The earliest time of the next attempt.
     again_at: Moment,
     backoff: Backoff,
 }
@@ -80,11 +80,11 @@ impl Pool {
         }
     }
 
-    /// The connection of the calling runtime, made where there is none that works. Waits for that
-    /// at most for the limit; what went wrong last is the error then.
+    /// Returns the connection of the calling runtime, and opens one if none works. Waits at most
+    /// `limit`; after that it returns the latest error.
     ///
     /// # Cancel safety
-    /// Connecting goes on for others who wait.
+    /// Connecting continues for other callers.
     pub(super) async fn for_current_runtime(
         &self,
         limit: Duration,
@@ -93,10 +93,10 @@ impl Pool {
         if let Some(connection) = self.usable(&runtime) {
             return Ok(connection);
         }
-        let waiting = WaitingCaller::at(&runtime);
+        let waiting_caller = WaitingCaller::at(&runtime);
         let connected = async {
             loop {
-                // Before the look, so that nothing is missed in between.
+                // Created before the check, so that no notification is missed in between.
                 let outcome_known = runtime.outcome_known.notified();
                 if let Some(connection) = self.usable(&runtime) {
                     return Ok(connection);
@@ -105,8 +105,7 @@ impl Pool {
                     return Err(error);
                 }
                 self.dial(&runtime);
-                // A runtime that shuts down drops the task that connects in the very call that
-                // spawns it.
+                // While a runtime shuts down, `spawn` drops the task before it returns.
                 if runtime.state.lock().was_dropped {
                     return Err(LockError::NoRuntime);
                 }
@@ -114,27 +113,27 @@ impl Pool {
             }
         };
         let outcome = tokio::time::timeout(limit, connected).await;
-        drop(waiting);
+        drop(waiting_caller);
         if matches!(outcome, Ok(Err(LockError::NoRuntime))) {
-            // This task has to leave its poll, so that it is dropped too. Not under a timer, which
-            // panics there.
+            // Ends the poll, so that the runtime can drop this task too. A timer cannot do it: timers
+            // panic during shutdown.
             tokio::task::yield_now().await;
         }
         outcome.unwrap_or_else(|_elapsed| Err(self.last_failure(&runtime)))
     }
 
-    /// Whether the last dial failed, of whatever runtime.
+    /// Returns whether the latest attempt to connect failed, in any runtime.
     pub(super) fn seems_down(&self) -> bool {
         self.last_seen.is_down.load(Ordering::Relaxed)
     }
 
-    /// Whether the calling runtime has a connection that works.
+    /// Returns whether the calling runtime has a connection that works.
     pub(super) fn is_connected(&self) -> bool {
         let runtime = self.for_runtime();
         runtime.is_ok_and(|runtime| self.usable(&runtime).is_some())
     }
 
-    /// Makes the first connection of a manager, and says at once what is wrong.
+    /// Opens the first connection of a manager, and returns an error at once.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -151,7 +150,7 @@ impl Pool {
         Ok(connection)
     }
 
-    /// That very connection, where it still works.
+    /// Returns the connection with this origin, if it still works.
     pub(super) fn by_origin(&self, origin: Origin) -> Option<Arc<Connection>> {
         let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
         runtimes
@@ -160,7 +159,7 @@ impl Pool {
             .find(|connection| connection.origin == origin && !connection.is_broken())
     }
 
-    /// A connection of any kind met this life of the server.
+    /// Records the run id that a new connection of any kind has seen.
     pub(super) fn saw_run_id(&self, run_id: u64) {
         self.last_seen.run_id.store(run_id, Ordering::Relaxed);
     }
@@ -177,7 +176,7 @@ impl Pool {
         known.unwrap_or_else(|| self.connector.no_answer())
     }
 
-    /// Has a task of the runtime connect, unless one does.
+    /// Starts the task that connects, unless it is running.
     fn dial(&self, runtime: &Arc<RuntimeConnection>) {
         let mut replaced = None;
         {
@@ -195,7 +194,7 @@ impl Pool {
             state.was_dropped = false;
             if let Some(at) = state.connected_at.take() {
                 let is_steady = now.since(at) >= STEADY;
-                // The server may accept connections, and refuse each command.
+                // The server may accept connections and reject each command.
                 if is_steady || has_answered {
                     state.backoff.reset();
                 }
@@ -252,7 +251,7 @@ impl Pool {
             runtime: handle.id(),
             process: self.process,
         };
-        // A runtime that shuts down drops the task in this call, and the seat with it.
+        // While a runtime shuts down, `spawn` drops the task at once, and the connection with it.
         assert_no_mutex_held();
         handle.spawn(async move {
             let _leave = leave;
@@ -267,7 +266,7 @@ impl RuntimeConnection {
         self.state.lock().current.clone()
     }
 
-    /// An error that asking again does not cure, as long as it is fresh.
+    /// Returns an error that another attempt does not cure, while it is recent.
     fn lasting_failure(&self) -> Option<LockError> {
         let now = Clock::System.now();
         let state = self.state.lock();
@@ -277,7 +276,7 @@ impl RuntimeConnection {
     }
 }
 
-/// Somebody waits for a connection.
+/// Counts one caller that waits for a connection.
 struct WaitingCaller<'a> {
     runtime: &'a RuntimeConnection,
 }
@@ -297,12 +296,12 @@ impl Drop for WaitingCaller<'_> {
     }
 }
 
-/// The task that connects. Ends with a connection, with an error that asking again does not cure,
-/// or when nobody waits any more.
+/// The task that connects. It ends with a connection, with an error that another attempt does not
+/// cure, or when no caller waits any more.
 struct Dialing {
     runtime: Arc<RuntimeConnection>,
     counters: Arc<Counters>,
-    /// Another task may connect by now.
+    /// Finished: another task may be connecting by now.
     is_over: bool,
 }
 
@@ -356,7 +355,7 @@ impl Dialing {
             state.again_at = now.plus(state.backoff.pause());
             let replaced = state.failure.replace(error);
             let is_last = lasts || state.waiting == 0;
-            // In one step with the look at those who wait: the next to come begins anew.
+            // Under the same lock as the count of waiting callers: the next caller starts a new task.
             state.is_dialing = !is_last;
             (is_last, replaced)
         };
@@ -366,7 +365,7 @@ impl Dialing {
 }
 
 impl Drop for Dialing {
-    /// Also when its runtime ends in the middle of it, or it panicked.
+    /// Also runs when the runtime ends meanwhile, or when the task panicked.
     fn drop(&mut self) {
         if !self.runtime.process.is_current() {
             return;
@@ -381,7 +380,7 @@ impl Drop for Dialing {
     }
 }
 
-/// Held by a task of the runtime: dropped with it.
+/// Forgets a runtime. A task of that runtime owns it, so it is dropped with the runtime.
 struct ForgetRuntime {
     runtimes: Weak<Mutex<HashMap<Id, Arc<RuntimeConnection>>>>,
     runtime: Id,
@@ -394,7 +393,7 @@ impl Drop for ForgetRuntime {
             && self.process.is_current()
         {
             let runtime = runtimes.lock().remove(&self.runtime);
-            // Outside of the lock: its connection's driver may go with it.
+            // After the mutex is released: this may drop the driver of the connection.
             drop(runtime);
         }
     }

@@ -1,7 +1,7 @@
-//! The push connection: one private channel for each manager, used for nothing else.
+//! The subscription to the manager's private channel, on a connection of its own.
 //!
-//! In RESP3 the confirmation of a subscription can hit any command on its connection, so
-//! subscriptions and lock commands never share one.
+//! In RESP3, the confirmation of a subscription can be mistaken for the reply to any command on the
+//! connection. So subscriptions and lock commands never share one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +20,17 @@ use crate::protocol::clock::Clock;
 use crate::protocol::clock_sync::grant_deadline;
 use crate::protocol::wire::WireNotification;
 
-/// A connection that is cut in silence is found out after at most this and the command timeout.
+/// A connection that breaks silently is detected after at most this and the command timeout.
 const HEARTBEAT: Duration = Duration::from_secs(3);
-/// A missing right is granted by people, and they take longer.
+/// The pause after a missing permission. People grant permissions, and that takes longer.
 const AFTER_REFUSAL: Duration = Duration::from_secs(10);
 
-/// Subscribes, listens until the line breaks, and does so again, for ever.
+/// Subscribes and receives notifications. Subscribes again whenever the connection breaks.
 pub(super) async fn listen(client: Arc<RedisClient>) {
     if client.subscription.state() == SubscriptionState::Idle {
         client.subscription.wanted_by_waiter().await;
     } else {
-        // It was listened before, and that ended by a panic.
+        // An earlier call ended by a panic.
         set_state(&client, SubscriptionState::Down);
     }
     let mut backoff = Backoff::new(Jitter::from_os());
@@ -44,7 +44,7 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
                 set_state(&client, SubscriptionState::Up(connection.first.run_id));
                 wait_until_broken(&client, &connection, &broken).await;
                 client.counters.trace(|| {
-                    debug!("the push connection broke; waiters ask by themselves until it is back");
+                    debug!("the subscription was lost; waiters poll until it is restored");
                 });
                 Duration::ZERO
             }
@@ -52,13 +52,13 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
                 if !std::mem::replace(&mut warned, true) {
                     client
                         .counters
-                        .trace(|| warn!(%error, "no pushes: waiters ask by themselves"));
+                        .trace(|| warn!(%error, "cannot receive notifications; waiters poll"));
                 }
-                let server_error = matches!(
+                let is_forbidden = matches!(
                     &error,
                     LockError::Backend(error) if error.kind() == BackendErrorKind::Permission
                 );
-                if server_error {
+                if is_forbidden {
                     AFTER_REFUSAL
                 } else {
                     backoff.pause()
@@ -70,8 +70,9 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
     }
 }
 
-/// After each change all waiters look: a push may have been lost, or has another way now. Not
-/// after the first: who waits for it has not asked yet, or polls.
+/// Sets the state. After each change all waiters poll: a notification may have been lost, or may
+/// now arrive in another way. After the first change no poll is needed: waiters that wait for it
+/// have not sent an acquire yet, or they poll.
 fn set_state(client: &RedisClient, state: SubscriptionState) {
     let mut before = state;
     client
@@ -100,12 +101,17 @@ async fn subscribe(client: &Arc<RedisClient>) -> Result<(Connection, Arc<Notify>
     let confirmed = handle.subscribe(&client.subscription.channel);
     match tokio::time::timeout(timeout, confirmed).await {
         Ok(Ok(())) => Ok((connection, broken)),
-        Ok(Err(error)) => Err(lock_error("cannot subscribe to our channel", &error)),
-        Err(_elapsed) => Err(super::errors::timed_out("cannot subscribe to our channel")),
+        Ok(Err(error)) => Err(lock_error(
+            "cannot subscribe to the manager's channel",
+            &error,
+        )),
+        Err(_elapsed) => Err(super::errors::timed_out(
+            "cannot subscribe to the manager's channel",
+        )),
     }
 }
 
-/// Until the connection breaks, or does not answer any more.
+/// Waits until the connection breaks or stops replying.
 async fn wait_until_broken(client: &RedisClient, connection: &Connection, broken: &Notify) {
     loop {
         let quiet = tokio::time::timeout(HEARTBEAT, broken.notified()).await;
@@ -132,10 +138,10 @@ fn receive(client: &RedisClient, message: &PushInfo) {
         .ok()
         .and_then(WireNotification::parse)
     else {
-        // Anybody who may publish there can send anything: worth a line, and no attention.
+        // Any client with the permission to publish can send anything. One log line is enough.
         client
             .counters
-            .trace(|| debug!("an unknown message on our private channel"));
+            .trace(|| debug!("unknown message on the manager's private channel"));
         return;
     };
     let SubscriptionState::Up(run_id) = client.subscription.state() else {
@@ -168,9 +174,9 @@ fn receive(client: &RedisClient, message: &PushInfo) {
         }
     };
     if !is_awaited {
-        // Its attempt has ended, and with it went the command that takes everything back.
+        // The acquisition has ended, and its cancel releases whatever was granted.
         client
             .counters
-            .trace(|| debug!(%notification, "a push for one who does not wait any more"));
+            .trace(|| debug!(%notification, "notification for a waiter that has ended"));
     }
 }

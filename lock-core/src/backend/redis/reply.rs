@@ -1,4 +1,4 @@
-//! Reads the scripts' answers.
+//! Reads the replies of the scripts.
 
 use redis::{FromRedisValue, Value};
 
@@ -7,7 +7,7 @@ use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewReply, Verdict};
 
-/// An answer, and the server's time in microseconds when it was given.
+/// The value of a reply, and the server's time in microseconds when the script ran.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ScriptReply<T> {
     pub(crate) value: T,
@@ -79,18 +79,18 @@ pub(crate) fn renew(reply: Value) -> Result<ScriptReply<RenewReply>, LockError> 
     Ok(ScriptReply { value, server_us })
 }
 
-/// The answer to TIME, in microseconds.
+/// Reads the reply to TIME, in microseconds.
 pub(crate) fn server_time(reply: Value) -> Result<u64, LockError> {
     let (seconds, micros): (u64, u64) = redis::from_redis_value(reply).map_err(|_| unexpected())?;
     Ok(micros_of(seconds, micros))
 }
 
-/// What TIME tells, in one number.
+/// Combines the two numbers of TIME.
 pub(crate) fn micros_of(seconds: u64, micros: u64) -> u64 {
     seconds.saturating_mul(1_000_000).saturating_add(micros)
 }
 
-/// Whether a lock of another dialect was ours.
+/// Reads whether the caller owned a lock of another dialect.
 pub(crate) fn was_owner(reply: Value) -> Result<ScriptReply<bool>, LockError> {
     let mut parts = Parts::of(reply)?;
     let value = match parts.text()?.as_str() {
@@ -102,7 +102,7 @@ pub(crate) fn was_owner(reply: Value) -> Result<ScriptReply<bool>, LockError> {
     Ok(ScriptReply { value, server_us })
 }
 
-/// The answer of a script that takes a lock in another dialect.
+/// The reply of a script that acquires a lock in another dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DialectReply {
     Late,
@@ -134,7 +134,7 @@ pub(crate) fn dialect_acquire(reply: Value) -> Result<ScriptReply<DialectReply>,
 pub(crate) fn unexpected() -> LockError {
     LockError::backend(
         BackendErrorKind::Unsupported,
-        "the server gave an answer that none of our scripts gives",
+        "the server sent a reply that no script of this library returns",
     )
 }
 
@@ -153,13 +153,13 @@ impl Parts {
         T::from_redis_value(part).map_err(|_| unexpected())
     }
 
-    /// What is left, if anything is.
+    /// Returns the next element, if there is one.
     fn rest(&mut self) -> Option<Value> {
         self.0.next()
     }
 
     fn text(&mut self) -> Result<String, LockError> {
-        // What a foreign client wrote need not be text.
+        // A foreign client may write a value that is not text.
         let bytes: Vec<u8> = self.next()?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read() {
+    fn acquire_replies_are_read() {
         let held = acquire(Value::Array(vec![
             text("held"),
             Value::Int(7),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_may_have_more_to_do() {
+    fn release_reply_may_say_more() {
         let reply = |words: &[&str]| {
             let mut parts = vec![text(words[0]), Value::Int(7)];
             parts.extend(words[1..].iter().map(|word| text(word)));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_no_text_are_shown_all_the_same() {
+    fn value_that_is_not_text_is_shown() {
         let reply = Value::Array(vec![
             Value::BulkString(b"busy".to_vec()),
             Value::Int(7),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn other_answers_are_errors_and_not_guesses() {
+    fn unexpected_replies_are_errors() {
         for odd in [
             Value::Nil,
             Value::Int(1),

@@ -6,16 +6,16 @@ use redis::Cmd;
 
 use crate::protocol::dialect::{Dialect, ReleaseMethod};
 
-/// Stands in the sources where the shared part belongs.
+/// Marks the place of the shared function in a script's source.
 const INCLUDE: &str = "-- include grant_next.lua\n";
 const GRANT_NEXT: &str = include_str!("scripts/grant_next.lua");
 
-/// What a command without waiters has beside the script and the keys, and then some: one that
-/// grows while it is written costs more than one that is a little too large.
+/// The capacity for the arguments of a command without queue entries, beside script and keys. It is
+/// generous: a buffer that grows costs more than one that is a little too large.
 const ARGS: usize = 16;
 const ARGS_LEN: usize = 192;
 
-/// A script, with its hash.
+/// A script with its hash.
 pub(crate) struct Script {
     source: String,
     hash: String,
@@ -32,12 +32,12 @@ impl Script {
         &self.source
     }
 
-    /// By its hash, as the server knows it from the connection's first pipeline.
+    /// Returns the command that runs the script by its hash. The handshake has loaded the script.
     pub(crate) fn by_hash(&self, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
         Self::command("EVALSHA", &self.hash, keys, write_args)
     }
 
-    /// With its text, for a server that forgot it.
+    /// Returns the command that runs the script by its text, for a server that does not know it.
     pub(crate) fn by_text(&self, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
         Self::command("EVAL", &self.source, keys, write_args)
     }
@@ -58,7 +58,7 @@ pub(crate) static RELEASE: LazyLock<Script> =
 pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 
-// Those of the other dialects.
+// Scripts of the other dialects.
 pub(crate) static SETNX_EXPIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/setnx_expire.lua")));
 pub(crate) static OWNER_RENEW: LazyLock<Script> =
@@ -74,7 +74,8 @@ pub(crate) static DEADLINE_RENEW: LazyLock<Script> =
 pub(crate) static DEADLINE_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_release.lua")));
 
-/// Those that locks of a dialect need. Others are sent with their text once.
+/// Returns the scripts that the handshake loads for a dialect. Other scripts are sent with their
+/// text once.
 pub(crate) fn of(dialect: Dialect) -> Vec<&'static Script> {
     match dialect {
         Dialect::Native => vec![&ACQUIRE, &RELEASE, &RENEW],
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_those_that_do_without_scripts_load_none() {
+    fn only_dialects_without_scripts_load_none() {
         for dialect in Dialect::ALL {
             let needs_none = dialect.capabilities().without_scripts;
             assert_eq!(of(*dialect).is_empty(), needs_none, "{dialect}");
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shared_part_stands_in_both_scripts_that_name_it() {
+    fn scripts_include_the_shared_function() {
         for script in [&ACQUIRE, &RELEASE] {
             assert!(script.source().contains("local function grant_next("));
             assert!(!script.source().contains(INCLUDE));

@@ -1,11 +1,11 @@
-//! The dialect in which the value of the key is the time at which the lock ends.
+//! The dialect in which the value of the key is the time at which the lease ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::acquire_by_script;
-use super::found::where_a_deadline_belongs;
+use super::found::expect_deadline;
 use crate::backend::redis::client::{NotAfter, RedisClient, server_error};
 use crate::backend::redis::connection::Connection;
 use crate::backend::redis::errors::timed_out;
@@ -21,8 +21,8 @@ use crate::protocol::owner_id::OwnerId;
 use crate::protocol::ttl::whole_millis;
 use crate::sync::Mutex;
 
-/// A key goes by itself this long after its deadline, and nobody of ours takes it over before: its
-/// holder's clock may be behind.
+/// The time between the deadline and the expiry of the key. Until the key expires, no client of this
+/// library takes the lock over: the clock of its holder may be behind.
 fn spare_ms() -> u64 {
     whole_millis(CLOCK_TOLERANCE)
 }
@@ -42,15 +42,15 @@ impl Deadlines {
         }
     }
 
-    /// The end of a lease that begins when the server's clock shows that.
+    /// Returns the deadline of a lease that begins at this server time.
     fn end_of(server_ms: ServerMs, ttl: Duration) -> u64 {
         server_ms.plus(whole_millis(ttl)).plus(1).as_u64()
     }
 
-    /// `SETNX key deadline`, or `GETSET` where the deadline has passed.
+    /// Acquires by `SETNX key deadline`, or by `GETSET` if the deadline has passed.
     ///
-    /// A copy without an answer is left to end by itself: its deadline may be another's too, and
-    /// to take that for ours would make two holders.
+    /// A copy without a reply is not cancelled; its deadline passes by itself. Another holder may
+    /// have written the same deadline, and to treat it as one's own would make two holders.
     pub(super) async fn acquire(
         &self,
         acquisition: &mut Acquisition,
@@ -88,7 +88,7 @@ impl Deadlines {
             }
             Err(found) => {
                 acquisition.out();
-                where_a_deadline_belongs(
+                expect_deadline(
                     &acquisition.key,
                     &found,
                     outcome.server_ms,
@@ -98,19 +98,19 @@ impl Deadlines {
         }
     }
 
-    /// One after another: each has to know what the one before wrote, and two on two connections
-    /// may arrive in any order.
+    /// Renews one batch after another. Each batch has to know the deadlines that the previous one
+    /// wrote, and two batches on two connections may arrive in any order.
     pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
         if renewals.is_empty() {
             return Vec::new();
         }
         let time_limit = Deadline::after(Clock::System, limit);
         let Ok(_turn) = tokio::time::timeout(limit, self.renewing.lock()).await else {
-            return RenewOutcome::all_failed(renewals, &timed_out("other renewals are under way"));
+            return RenewOutcome::all_failed(renewals, &timed_out("other renewals are running"));
         };
         let args = |renewal: &Renewal, server_ms| {
             let deadline = Self::end_of(server_ms, renewal.ttl);
-            // Noted before it is sent: the answer may get lost, and then either stands there.
+            // Recorded before it is sent: if the reply is lost, the key may hold either deadline.
             let known = self.written.lock().may_hold(renewal.owner_id, deadline);
             let args = [deadline, spare_ms()].into_iter().chain(known);
             args.map(|arg| arg.to_string()).collect()
@@ -121,9 +121,9 @@ impl Deadlines {
             if value {
                 self.written.lock().extended(renewal.owner_id, deadline);
             }
-            // The server's clock may have moved on further than ours since it told the time.
+            // The server's clock may be ahead of the last clock sync.
             let left = Duration::from_millis(deadline.saturating_sub(server_us / 1000));
-            let value = RenewOutcome::if_ours(value, renewal, sent).for_at_most(left);
+            let value = RenewOutcome::if_owner(value, renewal, sent).for_at_most(left);
             Ok(ScriptReply { value, server_us })
         };
         self.client
@@ -138,14 +138,14 @@ impl Deadlines {
     ) -> Result<ReleaseOutcome, LockError> {
         let time_limit = Deadline::after(Clock::System, limit);
         let connection = self.client.connection_for(release_request, limit).await?;
-        // The server may have closed a connection that nobody used: to be found out by something
-        // that may be sent again.
-        let left = time_limit.left();
-        let alive = connection.call(&redis::cmd("TIME"), left).await?;
+        // The server may have closed an idle connection. A command that may be sent again finds out.
+        let alive = connection
+            .call(&redis::cmd("TIME"), time_limit.left())
+            .await?;
         alive.map_err(|error| server_error(&connection, &release_request.key, &error))?;
         let now = Clock::System.now();
-        // Sent once: when the first copy has freed the lock, the deadline that stands there may be
-        // the next holder's, and read the same.
+        // Sent once: after the first copy has released the lock, the next holder may have written
+        // the same deadline.
         let known = self.written.lock().release(release_request.owner_id)?;
         let args = [release_request.min_hold_ms(now), spare_ms()]
             .into_iter()
@@ -171,27 +171,27 @@ impl Deadlines {
     }
 }
 
-/// The deadlines that were written, by acquisition: the value of the key tells nobody's name, so
-/// that whose it is has to be known here.
+/// The deadlines that were written, by owner id. The value of the key does not name its holder, so
+/// this record decides whether a lock belongs to an owner id.
 #[derive(Debug, Default)]
 struct WrittenDeadlines {
     locks: HashMap<OwnerId, Lock>,
-    /// How many there were when those that are over were last looked for.
+    /// The number of locks after the last sweep.
     swept: usize,
 }
 
-/// Fewer are not worth a look.
+/// Below this number of locks, a sweep is not worth its cost.
 const SWEEP_FROM: usize = 64;
 
 #[derive(Debug)]
 struct Lock {
-    /// The one that the server confirmed, then those of renewals that had no answer.
+    /// The deadline that the server confirmed, then those of unconfirmed renewals.
     deadlines: Vec<u64>,
     release_is_sent: bool,
 }
 
 impl WrittenDeadlines {
-    /// The server said that this one stands there.
+    /// Records the deadline that the server has confirmed.
     fn holds(&mut self, owner_id: OwnerId, deadline: u64) {
         let lock = Lock {
             deadlines: vec![deadline],
@@ -200,11 +200,11 @@ impl WrittenDeadlines {
         self.locks.insert(owner_id, lock);
     }
 
-    /// This one is about to be written in the place of one of those that are returned. They are
-    /// few: a renewal without an answer adds one, and the next with one leaves one.
+    /// Records a deadline that is about to be written, and returns those that it may replace. They
+    /// are few: an unconfirmed renewal adds one, and the next confirmed one leaves one.
     fn may_hold(&mut self, owner_id: OwnerId, deadline: u64) -> Vec<u64> {
         let lock = self.locks.get_mut(&owner_id);
-        // What a release that is on its way does not know of must not be written any more.
+        // A renewal must not write a deadline that the release on its way does not know.
         let Some(lock) = lock.filter(|lock| !lock.release_is_sent) else {
             return Vec::new();
         };
@@ -215,7 +215,8 @@ impl WrittenDeadlines {
         before
     }
 
-    /// A renewal wrote this one: those before it have gone, those after it may come.
+    /// Records a renewal that wrote this deadline. Earlier deadlines are replaced; later ones may
+    /// still arrive.
     fn extended(&mut self, owner_id: OwnerId, deadline: u64) {
         if let Some(lock) = self.locks.get_mut(&owner_id)
             && let Some(position) = lock.deadlines.iter().position(|known| *known == deadline)
@@ -224,7 +225,8 @@ impl WrittenDeadlines {
         }
     }
 
-    /// A release is about to be sent; what may stand there. None where nothing was ever held.
+    /// Records that a release is about to be sent. Returns the deadlines that the key may hold; none
+    /// if the owner id never held the lock.
     fn release(&mut self, owner_id: OwnerId) -> Result<Vec<u64>, LockError> {
         let Some(lock) = self.locks.get_mut(&owner_id) else {
             return Ok(Vec::new());
@@ -232,13 +234,13 @@ impl WrittenDeadlines {
         if std::mem::replace(&mut lock.release_is_sent, true) {
             return Err(LockError::backend(
                 BackendErrorKind::ReleaseUnconfirmed,
-                "the release got no answer",
+                "the release got no reply",
             ));
         }
         Ok(lock.deadlines.clone())
     }
 
-    /// The server did nothing: it may be sent again.
+    /// Records that the server rejected the release without executing it, so it may be sent again.
     fn release_was_refused(&mut self, owner_id: OwnerId) {
         if let Some(lock) = self.locks.get_mut(&owner_id) {
             lock.release_is_sent = false;
@@ -249,8 +251,8 @@ impl WrittenDeadlines {
         self.locks.remove(&owner_id);
     }
 
-    /// Forgets those that were given up without a release, and are over: whenever there are twice
-    /// as many as the last time, so that many locks cost no more than few.
+    /// Forgets locks that were never released and have expired. It runs when their number has
+    /// doubled since the last sweep, so that many locks cost no more per lock than few.
     fn sweep(&mut self, server_ms: u64) {
         if self.locks.len() < SWEEP_FROM.max(self.swept * 2) {
             return;
@@ -268,14 +270,17 @@ mod tests {
     const ONE: OwnerId = OwnerId::nil();
 
     #[test]
-    fn a_renewal_without_an_answer_leaves_two_that_may_stand_there() {
+    fn unconfirmed_renewal_leaves_two_possible_deadlines() {
         let mut written = WrittenDeadlines::default();
         assert!(written.may_hold(ONE, 5).is_empty());
-        assert!(written.release(ONE).unwrap().is_empty(), "never held");
+        assert!(
+            written.release(ONE).unwrap().is_empty(),
+            "it was never held"
+        );
         written.holds(ONE, 10);
         assert_eq!(written.may_hold(ONE, 20), [10]);
         assert_eq!(written.may_hold(ONE, 30), [10, 20]);
-        // The answers come in any order.
+        // Replies may arrive in any order.
         written.extended(ONE, 20);
         assert_eq!(written.may_hold(ONE, 40), [20, 30]);
         written.extended(ONE, 40);
@@ -286,17 +291,20 @@ mod tests {
     }
 
     #[test]
-    fn a_release_is_sent_once() {
+    fn release_is_sent_once() {
         let mut written = WrittenDeadlines::default();
         written.holds(ONE, 10);
         assert_eq!(written.release(ONE).unwrap(), [10]);
-        assert!(written.may_hold(ONE, 20).is_empty(), "no renewal follows");
+        assert!(
+            written.may_hold(ONE, 20).is_empty(),
+            "no renewal follows a release"
+        );
         let error = written.release(ONE).unwrap_err();
         assert!(error.to_string().contains("ends with its ttl"), "{error}");
     }
 
     #[test]
-    fn what_is_over_is_forgotten() {
+    fn expired_locks_are_forgotten() {
         let mut written = WrittenDeadlines::default();
         let lasting = OwnerId::random();
         written.holds(lasting, 1_000_000);
@@ -306,7 +314,7 @@ mod tests {
         }
         assert!(written.locks.len() <= SWEEP_FROM, "{}", written.locks.len());
         assert_eq!(written.release(lasting).unwrap(), [1_000_000]);
-        // As long as they last they are known, however many.
+        // Locks that have not expired stay known, however many there are.
         for _ in 0..10_000 {
             written.sweep(10_000);
             written.holds(OwnerId::random(), 20_000);
@@ -315,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_a_millisecond_after_the_ttl() {
+    fn deadline_is_one_millisecond_after_the_ttl() {
         assert_eq!(
             Deadlines::end_of(ServerMs::new(1_000), Duration::from_secs(2)),
             3_001

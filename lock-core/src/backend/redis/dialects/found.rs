@@ -1,4 +1,4 @@
-//! What stands in the key of a lock that somebody else may have, and what follows from it.
+//! Interprets the value of a key that another holder may have locked.
 
 use std::time::Duration;
 
@@ -11,34 +11,34 @@ use crate::protocol::key::LockKey;
 use crate::protocol::lock_state::RawHolder;
 use crate::protocol::poll_schedule::HolderExpiry;
 
-/// What a look at the key found.
+/// The state of the key that an acquire found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FoundValue {
-    /// No key: it was free a moment later.
+    /// There is no key: the holder released it a moment ago.
     Nothing,
     Value {
         text: String,
         /// `None` for a key without expiry.
         remaining: Option<Duration>,
     },
-    /// A key of another type than a string.
+    /// The key has another type than a string.
     Type(String),
 }
 
 impl FoundValue {
-    pub(super) fn by_script(holder: RawHolder) -> Self {
+    pub(super) fn from_script(holder: RawHolder) -> Self {
         Self::Value {
             remaining: holder.remaining_ms.map(Duration::from_millis),
             text: holder.value,
         }
     }
 
-    /// Whether that very owner stands there.
+    /// Returns whether the value is exactly this owner.
     pub(super) fn is_by(&self, owner: &str) -> bool {
         matches!(self, Self::Value { text, .. } if text == owner)
     }
 
-    /// Until the key goes; `None` where it does not, or where there is none.
+    /// Returns the time until the key expires; `None` without an expiry or without a key.
     pub(super) fn remaining(&self) -> Option<Duration> {
         match self {
             Self::Value { remaining, .. } => *remaining,
@@ -47,15 +47,15 @@ impl FoundValue {
     }
 }
 
-/// What it means to one who expects an owner there.
-pub(super) fn where_an_owner_belongs(
+/// Returns the outcome of an acquire that expects an owner in the key.
+pub(super) fn expect_owner(
     key: &LockKey,
     found: &FoundValue,
     server_ms: ServerMs,
     now: Moment,
 ) -> Result<AcquireOutcome, LockError> {
     if let FoundValue::Value { text, remaining } = found {
-        // An owner may be a time: the one at which it asked, which has passed.
+        // An owner may look like a deadline: a client may use its send time, which has passed.
         let is_ahead = text
             .parse::<u64>()
             .is_ok_and(|ends| ends > server_ms.as_u64());
@@ -66,47 +66,49 @@ pub(super) fn where_an_owner_belongs(
     held_by_another(key, found, now)
 }
 
-/// What it means to one who expects a deadline there. Native locks and those of this library have
-/// an expiry that is to be respected; an owner of other clients is not told from rubbish.
-pub(super) fn where_a_deadline_belongs(
+/// Returns the outcome of an acquire that expects a deadline in the key. A native lock, or another
+/// lock of this library, has an expiry and is respected. An owner of another library cannot be
+/// distinguished from an arbitrary value.
+pub(super) fn expect_deadline(
     key: &LockKey,
     found: &FoundValue,
     server_ms: ServerMs,
     now: Moment,
 ) -> Result<AcquireOutcome, LockError> {
-    let mut asked = held_by_another(key, found, now)?;
+    let mut outcome = held_by_another(key, found, now)?;
     let FoundValue::Value { text, remaining } = found else {
-        return Ok(asked);
+        return Ok(outcome);
     };
-    if is_a_deadline_with(text, *remaining, server_ms) {
+    if is_deadline_value(text, *remaining, server_ms) {
         if let AcquireOutcome::Busy {
             holder_expiry: HolderExpiry::Polled { ends },
             ..
-        } = &mut asked
+        } = &mut outcome
         {
-            // Taken over only then: its holder's clock may be behind.
+            // The lock is taken over only then: the clock of its holder may be behind.
             *ends = ends.plus(CLOCK_TOLERANCE);
         }
-        return Ok(asked);
+        return Ok(outcome);
     }
-    let seen = ObservedHolder::by(text, *remaining);
-    let ours = seen.is_some_and(|seen| seen.owner_id.is_some());
-    if !ours || remaining.is_none() {
+    let holder = ObservedHolder::from_value(text, *remaining);
+    let is_of_this_library = holder.is_some_and(|holder| holder.owner_id.is_some());
+    if !is_of_this_library || remaining.is_none() {
         return Err(foreign_key::owner(
             key,
             &crate::protocol::wire::tidy_label(text),
         ));
     }
-    Ok(asked)
+    Ok(outcome)
 }
 
-/// An owner may be a time as well: then its key outlives that time by more than deadlines do.
-fn is_a_deadline_with(text: &str, remaining: Option<Duration>, server_ms: ServerMs) -> bool {
-    let is_over = text
+/// Returns whether the value is a deadline. An owner may look like one; but its key then outlives
+/// that time by more than the key of a deadline does.
+fn is_deadline_value(text: &str, remaining: Option<Duration>, server_ms: ServerMs) -> bool {
+    let has_passed = text
         .parse::<u64>()
         .is_ok_and(|ends| ends < server_ms.as_u64());
-    let goes_with_it = remaining.is_none_or(|remaining| remaining <= CLOCK_TOLERANCE);
-    foreign_key::is_deadline(text) && (!is_over || goes_with_it)
+    let expires_with_it = remaining.is_none_or(|remaining| remaining <= CLOCK_TOLERANCE);
+    foreign_key::is_deadline(text) && (!has_passed || expires_with_it)
 }
 
 fn held_by_another(
@@ -122,7 +124,7 @@ fn held_by_another(
                 remaining.map_or(HolderExpiry::NoExpiry, |remaining| HolderExpiry::Polled {
                     ends: now.plus(remaining),
                 });
-            (holder_expiry, ObservedHolder::by(text, *remaining))
+            (holder_expiry, ObservedHolder::from_value(text, *remaining))
         }
     };
     Ok(AcquireOutcome::Busy {
@@ -138,7 +140,7 @@ mod tests {
     use crate::protocol::key::LockName;
 
     const SERVER_MS: ServerMs = ServerMs::new(1_763_700_000_000);
-    const OURS: &str = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 web-1";
+    const PLAIN: &str = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 web-1";
     const NATIVE: &str = "lk1:6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 12 99 web-1";
 
     fn value(text: &str, remaining_ms: Option<u64>) -> FoundValue {
@@ -156,17 +158,17 @@ mod tests {
     fn owners(found: &FoundValue) -> Result<AcquireOutcome, LockError> {
         let release = ReleaseMethod::Script;
         let key = key(Dialect::SetNxPx { release });
-        where_an_owner_belongs(&key, found, SERVER_MS, Moment::from_millis(0))
+        expect_owner(&key, found, SERVER_MS, Moment::from_millis(0))
     }
 
     fn deadlines(found: &FoundValue) -> Result<AcquireOutcome, LockError> {
         let key = key(Dialect::DeadlineGetset);
-        where_a_deadline_belongs(&key, found, SERVER_MS, Moment::from_millis(0))
+        expect_deadline(&key, found, SERVER_MS, Moment::from_millis(0))
     }
 
-    fn is_waited_for(asked: &Result<AcquireOutcome, LockError>) -> bool {
+    fn is_waited_for(outcome: &Result<AcquireOutcome, LockError>) -> bool {
         matches!(
-            asked,
+            outcome,
             Ok(AcquireOutcome::Busy {
                 holder_expiry: HolderExpiry::Polled { .. },
                 ..
@@ -175,33 +177,33 @@ mod tests {
     }
 
     #[test]
-    fn owners_wait_for_whoever_has_an_expiry() {
-        for text in [OURS, NATIVE, "me", "1763699999999", "17", ""] {
+    fn owner_dialects_wait_for_any_value_with_an_expiry() {
+        for text in [PLAIN, NATIVE, "me", "1763699999999", "17", ""] {
             assert!(is_waited_for(&owners(&value(text, Some(5)))), "{text}");
         }
         assert!(is_waited_for(&owners(&FoundValue::Nothing)));
     }
 
     #[test]
-    fn an_owner_without_expiry_is_about_to_get_one() {
-        let asked = owners(&value("me", None)).unwrap();
+    fn owner_without_expiry_is_about_to_get_one() {
+        let outcome = owners(&value("me", None)).unwrap();
         let AcquireOutcome::Busy {
             holder_expiry,
             holder,
-        } = asked
+        } = outcome
         else {
-            panic!("{asked:?}");
+            panic!("{outcome:?}");
         };
         assert_eq!(holder_expiry, HolderExpiry::NoExpiry);
         assert_eq!(&*holder.unwrap().label, "me");
     }
 
     #[test]
-    fn a_deadline_is_no_owner() {
+    fn deadline_is_no_owner() {
         for (text, remaining) in [
             ("1763700000001", Some(5)),
             ("1763700000001", None),
-            // Long past: its holder died, and nobody else may take it over.
+            // Passed long ago: its holder died, and no other client may take the lock over.
             ("1563700000000", None),
         ] {
             let error = owners(&value(text, remaining)).unwrap_err();
@@ -210,12 +212,12 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_wait_for_deadlines_and_for_locks_of_this_library() {
+    fn deadline_dialect_waits_for_deadlines_and_locks_of_this_library() {
         for (text, remaining) in [
             ("1763700000001", Some(1)),
-            // It may be taken over in a moment.
+            // The lock can be taken over in a moment.
             ("1763699999950", Some(50)),
-            (OURS, Some(5)),
+            (PLAIN, Some(5)),
             (NATIVE, Some(5)),
         ] {
             assert!(is_waited_for(&deadlines(&value(text, remaining))), "{text}");
@@ -223,11 +225,11 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_no_deadline() {
+    fn owner_is_no_deadline() {
         for (text, remaining) in [
             ("me", Some(5)),
             ("me", None),
-            (OURS, None),
+            (PLAIN, None),
             ("17", Some(5)),
             ("", None),
             ("1763699999950", Some(5_000)),
@@ -238,23 +240,23 @@ mod tests {
     }
 
     #[test]
-    fn other_types_are_nobody_s_lock() {
-        for asked in [owners, deadlines] {
-            let error = asked(&FoundValue::Type("hash".into())).unwrap_err();
+    fn key_of_another_type_is_an_error() {
+        for acquire in [owners, deadlines] {
+            let error = acquire(&FoundValue::Type("hash".into())).unwrap_err();
             assert!(error.to_string().contains("Redisson"), "{error}");
         }
     }
 
     #[test]
-    fn the_holder_is_named_as_it_calls_itself() {
+    fn holder_is_named_by_its_label() {
         for (text, label, known) in [
-            (OURS, "web-1", true),
+            (PLAIN, "web-1", true),
             (NATIVE, "web-1", true),
             ("4e2a", "4e2a", false),
         ] {
-            let asked = owners(&value(text, Some(5))).unwrap();
-            let AcquireOutcome::Busy { holder, .. } = asked else {
-                panic!("{asked:?}");
+            let outcome = owners(&value(text, Some(5))).unwrap();
+            let AcquireOutcome::Busy { holder, .. } = outcome else {
+                panic!("{outcome:?}");
             };
             let holder = holder.unwrap();
             assert_eq!(&*holder.label, label);

@@ -7,8 +7,8 @@ use redis::{Cmd, Pipeline, RedisError, Value};
 use tracing::warn;
 
 use super::acquire::acquire_by_script;
-use super::found::{FoundValue, where_an_owner_belongs};
-use crate::backend::redis::client::{NotAfter, RedisClient, server_error};
+use super::found::{FoundValue, expect_owner};
+use crate::backend::redis::client::{Call, NotAfter, RedisClient, server_error};
 use crate::backend::redis::connection::Connection;
 use crate::backend::redis::errors::is_wrong_type;
 use crate::backend::redis::reply::{self, ScriptReply, server_time, unexpected};
@@ -18,13 +18,12 @@ use crate::backend::{
 };
 use crate::error::LockError;
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use crate::protocol::key::LockKey;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::PlainOwner;
 
-/// As much of a value as is looked at: more than any owner of ours has.
+/// The bytes of a value that are read: more than any owner of this library has.
 const VALUE_LIMIT: usize = 200;
 
 pub(super) struct Owners {
@@ -32,11 +31,11 @@ pub(super) struct Owners {
     label: Arc<str>,
 }
 
-/// The answer to a command that takes the lock when the key is free.
+/// The reply to a command that sets the key if it is free.
 struct Inspection {
     is_set: bool,
     found: FoundValue,
-    /// The beginning of the value, which need not be text.
+    /// The beginning of the value, which may not be text.
     bytes: Vec<u8>,
     sent: Moment,
     server_ms: ServerMs,
@@ -47,18 +46,18 @@ impl Owners {
         Self { client, label }
     }
 
-    /// The value that this acquisition writes, and no other one.
+    /// Returns the value that only this acquisition writes.
     pub(super) fn owner(&self, owner_id: OwnerId) -> String {
         let label = self.label.to_string();
         PlainOwner { owner_id, label }.to_string()
     }
 
-    /// What stands in a key that stays locked after its release.
-    pub(super) fn nobody(&self) -> String {
+    /// Returns the value of a key that stays locked after its release.
+    pub(super) fn no_owner(&self) -> String {
         self.owner(OwnerId::nil())
     }
 
-    /// `SET key owner NX PX ttl`.
+    /// Acquires by `SET key owner NX PX ttl`.
     pub(super) async fn set_nx_px(
         &self,
         acquisition: &mut Acquisition,
@@ -67,16 +66,16 @@ impl Owners {
     ) -> Result<AcquireOutcome, LockError> {
         let owner = self.owner(acquisition.owner_id);
         let ttl = acquisition.lease_config.ttl;
-        let mut take = redis::cmd("SET");
-        take.arg(acquisition.key.as_str())
+        let mut set = redis::cmd("SET");
+        set.arg(acquisition.key.as_str())
             .arg(&owner)
             .arg("NX")
             .arg("PX")
             .arg(ttl.as_millis());
         let inspected = self
-            .set_or_inspect(acquisition, connection, take, limit)
+            .set_or_inspect(acquisition, connection, set, limit)
             .await?;
-        // An earlier copy may have done it, and its answer be lost.
+        // An earlier copy may have set the key, and its reply may be lost.
         let remaining = if inspected.is_set {
             Some(ttl.as_duration())
         } else {
@@ -95,25 +94,26 @@ impl Owners {
         }
     }
 
-    /// `SETNX key owner`, then the expiry. By a script that compares: the holder may have been
-    /// stopped in between, for longer than the expiry that somebody else gave to its key.
+    /// Acquires by `SETNX key owner`, then sets the expiry. The script for the expiry compares the
+    /// owner: this process may have stopped in between, for longer than an expiry that another
+    /// client gave to the key.
     pub(super) async fn setnx(
         &self,
         acquisition: &mut Acquisition,
         connection: &Connection,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let time_limit = Deadline::after(Clock::System, limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let owner = self.owner(acquisition.owner_id);
         let ttl = acquisition.lease_config.ttl;
         let ttl_ms = ttl.as_millis();
-        let mut take = redis::cmd("SETNX");
-        take.arg(acquisition.key.as_str()).arg(&owner);
+        let mut setnx = redis::cmd("SETNX");
+        setnx.arg(acquisition.key.as_str()).arg(&owner);
         let inspected = self
-            .set_or_inspect(acquisition, connection, take, limit)
+            .set_or_inspect(acquisition, connection, setnx, limit)
             .await?;
         let key = acquisition.key.clone();
-        let left = time_limit.left();
+        let left = deadline.left();
         if inspected.is_set || inspected.found.is_by(&owner) {
             let args = [owner, ttl_ms.to_string()];
             let script = &OWNER_RENEW;
@@ -125,10 +125,10 @@ impl Owners {
                 Ok(expires) => expires,
                 Err(error) => {
                     if error.is_refused_for_good() {
-                        // Nor can it be released: it is at least not to stay for ever.
+                        // Such a lock cannot be released either, and must at least expire.
                         let mut expire = redis::cmd("PEXPIRE");
                         expire.arg(key.as_str()).arg(ttl_ms).arg("NX");
-                        let left = time_limit.left();
+                        let left = deadline.left();
                         let _set_or_not = connection.call(&expire, left).await;
                     }
                     return Err(error);
@@ -143,13 +143,13 @@ impl Owners {
             }
             return busy(acquisition, &FoundValue::Nothing, expires.server_ms());
         }
-        let asked = busy(acquisition, &inspected.found, inspected.server_ms)?;
+        let outcome = busy(acquisition, &inspected.found, inspected.server_ms)?;
         let AcquireOutcome::Busy {
             holder_expiry: HolderExpiry::NoExpiry,
             holder,
-        } = &asked
+        } = &outcome
         else {
-            return Ok(asked);
+            return Ok(outcome);
         };
         let args = [inspected.bytes, ttl_ms.to_string().into_bytes()];
         let script = &OWNER_REPAIR;
@@ -159,7 +159,7 @@ impl Owners {
             .await?;
         if repaired.value {
             self.client.counters.trace(|| {
-                warn!(%key, "a lock without an expiry was given one: its holder died, or is slow");
+                warn!(%key, "gave an expiry to a lock without one: its holder died, or is slow");
             });
         }
         Ok(AcquireOutcome::Busy {
@@ -170,7 +170,7 @@ impl Owners {
         })
     }
 
-    /// `SETNX` and `EXPIRE` in one script.
+    /// Acquires by `SETNX` and `EXPIRE` in one script.
     pub(super) async fn script(
         &self,
         acquisition: &mut Acquisition,
@@ -199,18 +199,18 @@ impl Owners {
         }
     }
 
-    /// One pipeline: the command that takes, and what stands there if it did not.
+    /// Sends the command that sets the key, and reads the key's value, in one pipeline.
     async fn set_or_inspect(
         &self,
         acquisition: &mut Acquisition,
         connection: &Connection,
-        take: Cmd,
+        set: Cmd,
         limit: Duration,
     ) -> Result<Inspection, LockError> {
-        let time_limit = Deadline::after(Clock::System, limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let key = acquisition.key.clone();
         let mut pipeline = Pipeline::with_capacity(4);
-        pipeline.add_command(take);
+        pipeline.add_command(set);
         pipeline.cmd("PTTL").arg(key.as_str());
         pipeline
             .cmd("GETRANGE")
@@ -220,16 +220,16 @@ impl Owners {
         pipeline.cmd("TIME");
         pipeline.ignore_errors();
         let sent = Clock::System.now();
-        // Such a command knows no time after which it must do nothing. What a late copy of it
-        // takes is found by the releases that go on until then, or ends with its ttl.
+        // Such a command has no time limit on the server. If a late copy acquires the lock, the
+        // releases that are repeated until then remove it, or it expires after its ttl.
         let not_after = self.client.not_after(connection, sent).not_after_ms;
         let copy = acquisition.sending(connection.origin, not_after);
-        let replies = connection.call_all(&pipeline, time_limit.left()).await?;
+        let replies = connection.call_all(&pipeline, deadline.left()).await?;
         acquisition.answered(&copy);
         let server_error = |error: RedisError| server_error(connection, &key, &error);
-        let [took, pttl, value, time]: [Result<Value, RedisError>; 4] =
+        let [set, pttl, value, time]: [Result<Value, RedisError>; 4] =
             replies.try_into().map_err(|_| unexpected())?;
-        let is_set = match took.map_err(server_error)? {
+        let is_set = match set.map_err(server_error)? {
             Value::Okay | Value::Int(1) => true,
             Value::Nil | Value::Int(0) => false,
             _ => return Err(unexpected()),
@@ -250,11 +250,11 @@ impl Owners {
             Err(error) if is_wrong_type(&error) => {
                 let mut kind = redis::cmd("TYPE");
                 kind.arg(key.as_str());
-                let left = time_limit.left();
+                let left = deadline.left();
                 let kind = connection.call(&kind, left).await?.map_err(server_error)?;
                 let kind: String = read(kind)?;
                 match kind.as_str() {
-                    // Another one than a moment ago.
+                    // Another holder has set or deleted the key meanwhile.
                     "none" | "string" => FoundValue::Nothing,
                     _ => FoundValue::Type(kind),
                 }
@@ -277,7 +277,7 @@ impl Owners {
         };
         let read = |renewal: &Renewal, _, sent, reply| {
             let ScriptReply { value, server_us } = reply::was_owner(reply)?;
-            let value = RenewOutcome::if_ours(value, renewal, sent);
+            let value = RenewOutcome::if_owner(value, renewal, sent);
             Ok(ScriptReply { value, server_us })
         };
         self.client
@@ -290,11 +290,11 @@ impl Owners {
         release_request: &ReleaseRequest,
         limit: Duration,
     ) -> Result<ReleaseOutcome, LockError> {
-        let time_limit = Deadline::after(Clock::System, limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.connection_for(release_request, limit).await?;
         let now = Clock::System.now();
         let args = self.release_args(release_request, now);
-        let (script, key, left) = (&OWNER_RELEASE, &release_request.key, time_limit.left());
+        let (script, key, left) = (&OWNER_RELEASE, &release_request.key, deadline.left());
         let (_, reply) = self
             .client
             .call_script(&connection, script, key, &args, reply::was_owner, left)
@@ -308,37 +308,62 @@ impl Owners {
     /// Sends many releases in one pipeline.
     pub(super) async fn release_all(
         &self,
-        requests: &[ReleaseRequest],
+        release_requests: &[ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        let write_args = |command: &mut Cmd, request: &ReleaseRequest, _: &_, now| {
-            command.arg(&self.release_args(request, now));
+        if release_requests.is_empty() {
+            return Vec::new();
+        }
+        let deadline = Deadline::after(Clock::System, limit);
+        let connection = match self.client.pool.for_current_runtime(limit).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                return release_requests
+                    .iter()
+                    .map(|_| Err(error.clone()))
+                    .collect();
+            }
         };
-        let read = |reply| {
+        let now = Clock::System.now();
+        let calls: Vec<_> = release_requests
+            .iter()
+            .map(|release_request| Call {
+                key: &release_request.key,
+                keys: vec![release_request.key.as_str()],
+            })
+            .collect();
+        let write_args = |at: usize, command: &mut Cmd| {
+            command.arg(&self.release_args(&release_requests[at], now));
+        };
+        let read = |_, _, reply| {
             let ScriptReply { value, server_us } = reply::was_owner(reply)?;
             let value = ReleaseOutcome::without_waiters(value, ServerMs::from_micros(server_us));
             Ok(ScriptReply { value, server_us })
         };
-        let keys = |key| vec![LockKey::as_str(key)];
+        let left = deadline.left();
         self.client
-            .release_each(&OWNER_RELEASE, requests, keys, write_args, read, limit)
+            .run_each(&connection, &OWNER_RELEASE, &calls, write_args, read, left)
             .await
     }
 
     fn release_args(&self, release_request: &ReleaseRequest, now: Moment) -> [String; 3] {
-        let keep = release_request.min_hold_ms(now).to_string();
-        [self.owner(release_request.owner_id), keep, self.nobody()]
+        let min_hold = release_request.min_hold_ms(now).to_string();
+        [
+            self.owner(release_request.owner_id),
+            min_hold,
+            self.no_owner(),
+        ]
     }
 }
 
-/// Somebody else has it, or something is wrong with what stands there.
+/// Returns the outcome for a key that another holder has, or the error for a foreign value.
 fn busy(
     acquisition: &mut Acquisition,
     found: &FoundValue,
     server_ms: ServerMs,
 ) -> Result<AcquireOutcome, LockError> {
     acquisition.out();
-    where_an_owner_belongs(&acquisition.key, found, server_ms, Clock::System.now())
+    expect_owner(&acquisition.key, found, server_ms, Clock::System.now())
 }
 
 fn read<T: redis::FromRedisValue>(value: Value) -> Result<T, LockError> {

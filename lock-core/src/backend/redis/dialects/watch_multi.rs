@@ -1,6 +1,6 @@
-//! Release and renewal where scripts are denied: an optimistic transaction.
+//! Releases and renews by an optimistic transaction, where scripts are denied.
 //!
-//! `WATCH` belongs to a connection, so each of these has one to itself while it runs.
+//! `WATCH` belongs to a connection, so a transaction has its connection to itself while it runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +25,9 @@ pub(super) struct WatchMulti {
     pool: Pool,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 struct Changed {
-    /// Whether the key was still the owner's.
+    /// The key still had this owner.
     was_owner: bool,
     /// When the change was sent.
     sent: Moment,
@@ -42,49 +42,53 @@ impl WatchMulti {
         }
     }
 
-    /// One after another: the transactions of a connection cannot overlap.
+    /// Renews one lease after another: transactions on one connection cannot overlap.
     pub(super) async fn renew(
         &self,
         renewals: &[Renewal],
         owner: impl Fn(OwnerId) -> String,
         limit: Duration,
     ) -> Vec<RenewOutcome> {
-        let time_limit = Deadline::after(Clock::System, limit);
-        let mut answers = Vec::with_capacity(renewals.len());
+        let deadline = Deadline::after(Clock::System, limit);
+        let mut outcomes = Vec::with_capacity(renewals.len());
         for renewal in renewals {
             let ttl = whole_millis(renewal.ttl);
             let key = renewal.key.as_str();
             let change = [redis::cmd("PEXPIRE").arg(key).arg(ttl).clone()];
-            let left = time_limit.left();
+            let left = deadline.left();
             let owner = owner(renewal.owner_id);
             let changed = self.change(&renewal.key, &owner, &change, left).await;
-            answers.push(match changed {
-                Ok(changed) => RenewOutcome::if_ours(changed.was_owner, renewal, changed.sent),
+            outcomes.push(match changed {
+                Ok(changed) => RenewOutcome::if_owner(changed.was_owner, renewal, changed.sent),
                 Err(error) => RenewOutcome::Failed(error),
             });
         }
-        answers
+        outcomes
     }
 
     pub(super) async fn release(
         &self,
         release_request: &ReleaseRequest,
         owner: &str,
-        nobody: &str,
+        no_owner: &str,
         limit: Duration,
     ) -> Result<ReleaseOutcome, LockError> {
         let key = release_request.key.as_str();
         let change = match release_request.min_hold_ms(Clock::System.now()) {
             0 => vec![redis::cmd("DEL").arg(key).clone()],
-            keep => vec![
-                // Owned by nobody: a renewal that was overtaken must not lengthen it.
+            min_hold => vec![
+                // Without an owner: a renewal that this release has overtaken must not extend the lease.
                 redis::cmd("SET")
                     .arg(key)
-                    .arg(nobody)
+                    .arg(no_owner)
                     .arg("KEEPTTL")
                     .clone(),
-                // Never longer than it would have been.
-                redis::cmd("PEXPIRE").arg(key).arg(keep).arg("LT").clone(),
+                // `LT`: never longer than the lease was.
+                redis::cmd("PEXPIRE")
+                    .arg(key)
+                    .arg(min_hold)
+                    .arg("LT")
+                    .clone(),
             ],
         };
         let changed = self
@@ -96,8 +100,8 @@ impl WatchMulti {
         ))
     }
 
-    /// Does something to the key if it is still the owner's. Done again when another client
-    /// touched the key in between, which need not have taken it away.
+    /// Changes the key if it still has this owner. Tries again when another client touched the key
+    /// in between: the owner may still be the same.
     async fn change(
         &self,
         key: &LockKey,
@@ -105,17 +109,16 @@ impl WatchMulti {
         change: &[Cmd],
         limit: Duration,
     ) -> Result<Changed, LockError> {
-        let time_limit = Deadline::after(Clock::System, limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let connection = self.pool.for_current_runtime(limit).await?;
         loop {
-            let left = time_limit.left();
-            // Given back between two tries: a key that is touched all the time holds up no other.
-            let _turn = tokio::time::timeout(left, connection.turn.lock())
+            // Unlocked between two tries, so that a busy key does not block the transactions of others.
+            let _turn = tokio::time::timeout(deadline.left(), connection.turn.lock())
                 .await
-                .map_err(|_| timed_out("other transactions are under way"))?;
-            let left = time_limit.left();
+                .map_err(|_| timed_out("other transactions are running"))?;
+            let left = deadline.left();
             if left.is_zero() {
-                return Err(timed_out("the key is changed all the time"));
+                return Err(timed_out("other clients keep changing the key"));
             }
             if let Some(changed) = self
                 .try_change(&connection, key, owner, change, left)
@@ -124,12 +127,12 @@ impl WatchMulti {
                 return Ok(changed);
             }
             self.client.counters.trace(|| {
-                debug!(%key, "the key was touched in between; the transaction is done again");
+                debug!(%key, "another client touched the key; the transaction is repeated");
             });
         }
     }
 
-    /// `None` when the key was touched in between.
+    /// Tries the transaction once. Returns `None` if another client touched the key in between.
     async fn try_change(
         &self,
         connection: &Connection,
@@ -138,40 +141,41 @@ impl WatchMulti {
         change: &[Cmd],
         limit: Duration,
     ) -> Result<Option<Changed>, LockError> {
-        let time_limit = Deadline::after(Clock::System, limit);
+        let deadline = Deadline::after(Clock::System, limit);
         let server_error = |error: RedisError| server_error(connection, key, &error);
-        let mut look = Pipeline::with_capacity(2);
-        look.cmd("WATCH").arg(key.as_str());
-        // More than the owner has: what begins with it is somebody else's.
-        look.cmd("GETRANGE")
+        let mut inspect = Pipeline::with_capacity(2);
+        inspect.cmd("WATCH").arg(key.as_str());
+        // One byte more than the owner has: a longer value belongs to another holder.
+        inspect
+            .cmd("GETRANGE")
             .arg(key.as_str())
             .arg(0)
             .arg(owner.len());
-        let [watching, value] = call(connection, &mut look, limit).await?;
+        let [watching, value] = call(connection, &mut inspect, limit).await?;
         watching.map_err(server_error)?;
         let was_owner = match value {
             Ok(value) => value == Value::BulkString(owner.as_bytes().to_vec()),
             Err(error) if is_wrong_type(&error) => false,
             Err(error) => return Err(server_error(error)),
         };
-        let mut act = Pipeline::with_capacity(5);
-        act.cmd("MULTI");
+        let mut transaction = Pipeline::with_capacity(5);
+        transaction.cmd("MULTI");
         if was_owner {
             for command in change {
-                act.add_command(command.clone());
+                transaction.add_command(command.clone());
             }
         } else {
-            // Something has to stand between the two, and nothing is to be done.
-            act.cmd("TIME");
+            // The transaction needs a command, and there is nothing to change.
+            transaction.cmd("TIME");
         }
-        act.cmd("EXEC").cmd("TIME");
+        transaction.cmd("EXEC").cmd("TIME");
         let sent = Clock::System.now();
-        act.ignore_errors();
-        let mut replies = connection.call_all(&act, time_limit.left()).await?;
+        transaction.ignore_errors();
+        let mut replies = connection.call_all(&transaction, deadline.left()).await?;
         let time = replies.pop().ok_or_else(unexpected)?;
         let executed = replies.pop().ok_or_else(unexpected)?;
         for queued in replies {
-            // Refused as it was queued: that says more than the refusal of the whole.
+            // The error of a queued command is more precise than the error of EXEC.
             queued.map_err(server_error)?;
         }
         let executed = executed.map_err(server_error)?;
@@ -182,7 +186,7 @@ impl WatchMulti {
             sent,
             server_ms: ServerMs::from_micros(server_us),
         };
-        // Touched in between: that matters only to one who was to change it.
+        // A touched key only matters if the transaction was to change it.
         Ok((!was_owner || executed != Value::Nil).then_some(changed))
     }
 }

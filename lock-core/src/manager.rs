@@ -4,9 +4,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::{self, Handle};
-use tokio::sync::watch;
-
 use crate::backend::NotificationSink;
 use crate::backend::memory::MemoryBackend;
 use crate::backend::url::{self, UrlScheme};
@@ -23,12 +20,12 @@ use crate::runtime::inner::ManagerInner;
 use crate::runtime::inner::check_runtime;
 use crate::runtime::notifications::Notifications;
 use crate::stats::{Counters, LockStats};
-use crate::sync::{Mutex, Process, assert_no_mutex_held};
 
-/// The environment variable with the URL of the default manager.
-const URL_VARIABLE: &str = "DISTRIBUTED_LOCK_URL";
-/// The detail of connection errors whose URL comes from the variable.
-const FROM_VARIABLE: &str = "the URL is that of the environment variable DISTRIBUTED_LOCK_URL";
+mod default;
+
+#[cfg(feature = "macros")]
+use self::default::FROM_VARIABLE;
+use self::default::{GLOBAL, SCOPE, by_url};
 
 /// Connects to a lock server and makes requests for locks.
 ///
@@ -342,123 +339,4 @@ impl LockManagerBuilder {
             )),
         }
     }
-}
-
-static GLOBAL: Mutex<Option<LockManager>> = Mutex::new(None);
-static BY_URL: Mutex<ByUrl> = Mutex::new(ByUrl {
-    connected: None,
-    connecting: Vec::new(),
-});
-
-/// The state of the manager for the URL in `DISTRIBUTED_LOCK_URL`.
-struct ByUrl {
-    connected: Option<LockManager>,
-    /// The runtimes on which a task connects. A caller waits only for the task of its own runtime,
-    /// because another runtime may not be running.
-    connecting: Vec<(runtime::Id, Connecting)>,
-}
-
-/// The outcome of connecting. The channel closes without an outcome when the runtime ends first.
-type Connecting = watch::Receiver<Option<Result<LockManager, LockError>>>;
-
-impl ByUrl {
-    fn position(&self, runtime: runtime::Id) -> Option<usize> {
-        let mut connecting = self.connecting.iter();
-        connecting.position(|(known, _)| *known == runtime)
-    }
-}
-
-/// Returns the manager for the URL in `DISTRIBUTED_LOCK_URL`. On each runtime one task connects,
-/// and callers that come meanwhile share its outcome. A call after a failure connects again.
-async fn by_url() -> Result<LockManager, LockError> {
-    let runtime = Handle::try_current().map_err(|_| LockError::NoRuntime)?;
-    let mut is_first = true;
-    loop {
-        let (sender, receiver) = watch::channel(None);
-        let (mut receiver, sender) = {
-            let mut known = BY_URL.lock();
-            if let Some(manager) = &known.connected {
-                return Ok(manager.clone());
-            }
-            if let Some(at) = known.position(runtime.id()) {
-                (known.connecting[at].1.clone(), None)
-            } else {
-                known.connecting.push((runtime.id(), receiver.clone()));
-                (receiver, Some(sender))
-            }
-        };
-        let is_ours = sender.is_some();
-        if let Some(sender) = sender {
-            let connecting = ConnectingByUrl {
-                runtime: runtime.id(),
-                sender,
-                process: Process::current(),
-            };
-            assert_no_mutex_held();
-            runtime.spawn(connecting.run());
-        }
-        if let Ok(outcome) = receiver.wait_for(Option::is_some).await
-            && let Some(outcome) = outcome.clone()
-        {
-            return outcome;
-        }
-        // A runtime that shuts down drops a spawned task at once. Leaving the poll lets the runtime
-        // drop this task too. It does not drop a caller of `Handle::block_on`.
-        tokio::task::yield_now().await;
-        if is_ours && !std::mem::take(&mut is_first) {
-            return Err(LockError::NoRuntime);
-        }
-    }
-}
-
-/// The task that connects.
-struct ConnectingByUrl {
-    runtime: runtime::Id,
-    sender: watch::Sender<Option<Result<LockManager, LockError>>>,
-    process: Process,
-}
-
-impl ConnectingByUrl {
-    async fn run(self) {
-        let connect = async {
-            let url = std::env::var(URL_VARIABLE).map_err(|_| LockError::NotConfigured)?;
-            let connected = LockManager::connect(&url).await;
-            connected.map_err(|error| error.with_detail(FROM_VARIABLE))
-        };
-        let outcome = connect.await.map(|manager| {
-            // Another runtime may have been faster. All runtimes share one manager.
-            let mut known = BY_URL.lock();
-            known
-                .connected
-                .get_or_insert_with(|| manager.clone())
-                .clone()
-        });
-        self.leave();
-        self.sender.send_replace(Some(outcome));
-    }
-
-    /// Removes this task, so that a later call connects again unless there is a manager.
-    fn leave(&self) {
-        let left = {
-            let mut known = BY_URL.lock();
-            let at = known.position(self.runtime);
-            at.map(|at| known.connecting.swap_remove(at))
-        };
-        drop(left);
-    }
-}
-
-impl Drop for ConnectingByUrl {
-    /// Removes a task whose runtime ended before it had an outcome. Not in a forked child, where
-    /// another thread may have held the mutex at the fork and nothing unlocks it.
-    fn drop(&mut self) {
-        let is_done = self.sender.borrow().is_some();
-        if !is_done && self.process.is_current() {
-            self.leave();
-        }
-    }
-}
-
-tokio::task_local! {
-    static SCOPE: LockManager;
 }

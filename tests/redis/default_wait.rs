@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager};
+use test_support::RedisServer;
 use test_support::fixtures::{NAME, SOON, ms};
-use test_support::{RedisServer, eventually};
 
 #[tokio::test]
 async fn acquire_and_run_wait_for_the_default_wait_of_the_manager() {
@@ -71,22 +71,4 @@ async fn try_acquire_never_waits() {
         }
         assert!(begun.elapsed() < Duration::from_secs(1));
     }
-}
-
-/// The subscription needs a second connection, which only waiters need.
-#[tokio::test]
-async fn acquire_of_a_free_lock_does_not_subscribe() {
-    let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url()).await.unwrap();
-    let channels = || server.cli(&["PUBSUB", "CHANNELS", "*"]).array().len();
-    for _ in 0..3 {
-        let held = locks.lock(NAME).acquire().await.unwrap();
-        held.release().await.unwrap();
-    }
-    assert_eq!(channels(), 0);
-    let held = locks.lock(NAME).acquire().await.unwrap();
-    let waiter = tokio::spawn(locks.lock(NAME).acquire());
-    eventually(SOON, || channels() == 1);
-    held.release().await.unwrap();
-    waiter.await.unwrap().unwrap().release().await.unwrap();
 }

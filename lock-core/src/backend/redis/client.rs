@@ -12,7 +12,7 @@ use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
 use crate::backend::NotificationSink;
-use crate::backend::{ReleaseRequest, RenewOutcome, Renewal};
+use crate::backend::{ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal};
 use crate::error::foreign_key;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
@@ -309,6 +309,40 @@ impl RedisClient {
             }));
         }
         results
+    }
+
+    /// Runs a release script for each request, all in one pipeline. Returns one outcome for each, in
+    /// order. `write_args` gets the connection and the time of sending.
+    pub(super) async fn release_each<'a>(
+        &self,
+        script: &Script,
+        requests: &'a [ReleaseRequest],
+        keys: impl Fn(&'a LockKey) -> Vec<&'a str>,
+        write_args: impl Fn(&mut Cmd, &ReleaseRequest, &Connection, Moment),
+        read: impl Fn(Value) -> Result<ScriptReply<ReleaseOutcome>, LockError>,
+        limit: Duration,
+    ) -> Vec<Result<ReleaseOutcome, LockError>> {
+        if requests.is_empty() {
+            return Vec::new();
+        }
+        let deadline = Deadline::after(Clock::System, limit);
+        let connection = match self.pool.for_current_runtime(limit).await {
+            Ok(connection) => connection,
+            Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let now = Clock::System.now();
+        let call = |request: &'a ReleaseRequest| Call {
+            key: &request.key,
+            keys: keys(&request.key),
+        };
+        let calls: Vec<_> = requests.iter().map(call).collect();
+        let write_args = |at: usize, command: &mut Cmd| {
+            write_args(command, &requests[at], &connection, now);
+        };
+        let read = |_, _, reply| read(reply);
+        let left = deadline.left();
+        self.run_each(&connection, script, &calls, write_args, read, left)
+            .await
     }
 
     /// Returns the latest server time at which a command that is sent now may take effect, and the

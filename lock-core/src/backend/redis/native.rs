@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::client::{Call, LATE_TRIES, NotAfter, RedisClient, clock_keeps_jumping, server_error};
+use super::client::{LATE_TRIES, NotAfter, RedisClient, clock_keeps_jumping, server_error};
 use super::connection::Connection;
 use super::reply::{self, ScriptReply};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
@@ -17,6 +17,7 @@ use crate::config::ManagerConfig;
 use crate::error::LockError;
 use crate::error::foreign_key;
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use crate::protocol::key::LockKey;
 use crate::protocol::lock_state::{self, AcquireReply, RawHolder, Verdict};
 use crate::protocol::poll_schedule::{self, HolderExpiry};
 use crate::protocol::ttl::whole_millis;
@@ -168,43 +169,15 @@ impl NativeLocks {
     /// Sends many releases in one pipeline.
     pub(super) async fn release_all(
         &self,
-        release_requests: &[ReleaseRequest],
+        requests: &[ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        if release_requests.is_empty() {
-            return Vec::new();
-        }
-        let deadline = Deadline::after(Clock::System, limit);
-        let connection = match self.client.pool.for_current_runtime(limit).await {
-            Ok(connection) => connection,
-            Err(error) => {
-                return release_requests
-                    .iter()
-                    .map(|_| Err(error.clone()))
-                    .collect();
-            }
+        let keys = |key| LockKey::all(key).to_vec();
+        let write_args = |command: &mut Cmd, request: &_, connection: &_, now| {
+            self.write_release(command, request, connection, now);
         };
-        let now = Clock::System.now();
-        let calls: Vec<_> = release_requests
-            .iter()
-            .map(|release_request| Call {
-                key: &release_request.key,
-                keys: release_request.key.all().to_vec(),
-            })
-            .collect();
-        let write_args = |at: usize, command: &mut Cmd| {
-            self.write_release(command, &release_requests[at], &connection, now);
-        };
-        let read = |_, _, reply| released(reply);
         self.client
-            .run_each(
-                &connection,
-                &RELEASE,
-                &calls,
-                write_args,
-                read,
-                deadline.left(),
-            )
+            .release_each(&RELEASE, requests, keys, write_args, released, limit)
             .await
     }
 

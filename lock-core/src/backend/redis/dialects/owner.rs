@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::acquire::acquire_by_script;
 use super::found::{FoundValue, expect_owner};
-use crate::backend::redis::client::{Call, NotAfter, RedisClient, server_error};
+use crate::backend::redis::client::{NotAfter, RedisClient, server_error};
 use crate::backend::redis::connection::Connection;
 use crate::backend::redis::errors::is_wrong_type;
 use crate::backend::redis::reply::{self, ScriptReply, server_time, unexpected};
@@ -18,6 +18,7 @@ use crate::backend::{
 };
 use crate::error::LockError;
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use crate::protocol::key::LockKey;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
 use crate::protocol::ttl::whole_millis;
@@ -223,9 +224,9 @@ impl Owners {
         // Such a command has no time limit on the server. If a late copy acquires the lock, the
         // releases that are repeated until then remove it, or it expires after its ttl.
         let not_after = self.client.not_after(connection, sent).not_after_ms;
-        let copy = acquisition.sending(connection.origin, not_after);
+        let sent_command = acquisition.sending(connection.origin, not_after);
         let replies = connection.call_all(&pipeline, deadline.left()).await?;
-        acquisition.answered(&copy);
+        acquisition.answered(&sent_command);
         let server_error = |error: RedisError| server_error(connection, &key, &error);
         let [set, pttl, value, time]: [Result<Value, RedisError>; 4] =
             replies.try_into().map_err(|_| unexpected())?;
@@ -308,41 +309,20 @@ impl Owners {
     /// Sends many releases in one pipeline.
     pub(super) async fn release_all(
         &self,
-        release_requests: &[ReleaseRequest],
+        requests: &[ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        if release_requests.is_empty() {
-            return Vec::new();
-        }
-        let deadline = Deadline::after(Clock::System, limit);
-        let connection = match self.client.pool.for_current_runtime(limit).await {
-            Ok(connection) => connection,
-            Err(error) => {
-                return release_requests
-                    .iter()
-                    .map(|_| Err(error.clone()))
-                    .collect();
-            }
+        let write_args = |command: &mut Cmd, request: &ReleaseRequest, _: &_, now| {
+            command.arg(&self.release_args(request, now));
         };
-        let now = Clock::System.now();
-        let calls: Vec<_> = release_requests
-            .iter()
-            .map(|release_request| Call {
-                key: &release_request.key,
-                keys: vec![release_request.key.as_str()],
-            })
-            .collect();
-        let write_args = |at: usize, command: &mut Cmd| {
-            command.arg(&self.release_args(&release_requests[at], now));
-        };
-        let read = |_, _, reply| {
+        let read = |reply| {
             let ScriptReply { value, server_us } = reply::was_owner(reply)?;
             let value = ReleaseOutcome::without_waiters(value, ServerMs::from_micros(server_us));
             Ok(ScriptReply { value, server_us })
         };
-        let left = deadline.left();
+        let keys = |key| vec![LockKey::as_str(key)];
         self.client
-            .run_each(&connection, &OWNER_RELEASE, &calls, write_args, read, left)
+            .release_each(&OWNER_RELEASE, requests, keys, write_args, read, limit)
             .await
     }
 

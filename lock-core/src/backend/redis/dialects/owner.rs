@@ -224,9 +224,9 @@ impl Owners {
         // Such a command has no time limit on the server. If a late copy acquires the lock, the
         // releases that are repeated until then remove it, or it expires after its ttl.
         let not_after = self.client.not_after(connection, sent).not_after_ms;
-        let sent_command = acquisition.sending(connection.origin, not_after);
+        let in_flight = acquisition.sending(connection.origin, not_after);
         let replies = connection.call_all(&pipeline, deadline.left()).await?;
-        acquisition.answered(&sent_command);
+        acquisition.answered(&in_flight);
         let server_error = |error: RedisError| server_error(connection, &key, &error);
         let [set, pttl, value, time]: [Result<Value, RedisError>; 4] =
             replies.try_into().map_err(|_| unexpected())?;

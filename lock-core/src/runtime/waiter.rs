@@ -23,15 +23,15 @@ use tracing::{debug, warn};
 
 mod confirm;
 
-/// How much longer than its wait a waiter may stay to hear that it left the queue. When that
-/// is not enough the keeper goes on.
+/// How much longer than its wait a waiter may take to get its cancel confirmed. After that, the
+/// background worker continues the cancel.
 const CANCEL_TIMEOUT: Duration = Duration::from_millis(150);
-/// The first look may take so long, also where the wait is shorter.
+/// The least time limit of the first attempt, even if the wait is shorter.
 const FIRST_POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
 fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
     inner.check_process()?;
-    // A server's backend looks for its runtime by itself.
+    // The backend of a server checks for a runtime itself.
     if inner.backend.holds_without_renewal() {
         check_runtime()?;
     }
@@ -41,10 +41,10 @@ fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Asks once, without standing in the queue. `spent` is what has passed of the command timeout.
+/// Makes one attempt without a queue entry. `spent` has already passed of the command timeout.
 ///
 /// # Cancel safety
-/// Dropped at any await, whatever was granted is taken back.
+/// Dropping the future at any await cancels the attempt, so a lock that was granted is released.
 pub(crate) async fn try_acquire(
     inner: &Arc<ManagerInner>,
     key: LockKey,
@@ -67,13 +67,13 @@ pub(crate) async fn try_acquire(
     let mut no_expiry = NoExpiry::default();
     let mut resent = false;
     loop {
-        // A key without expiry is looked at for a while, also where a command may not take long.
+        // A key without expiry is polled for a while, even if a command has less time.
         let latest = no_expiry.latest(until.max(started.plus(NO_EXPIRY_LIMIT)));
         let latest = latest.unwrap_or(until);
         let limit = timeout.min(latest.since(clock.now()));
         match pending.send(limit).await {
-            // The server may have closed a connection that nobody used, and the first command
-            // finds it out. To ask again under the same owner id is to ask once.
+            // The server may have closed an idle connection, and the first command finds out. The
+            // second copy has the same owner id, so both together are one attempt.
             Err(error) if error.is_unreachable() && !resent && clock.now() < until => {
                 resent = true;
             }
@@ -100,7 +100,7 @@ pub(crate) async fn try_acquire(
                 },
             ) => {
                 let now = clock.now();
-                if !no_expiry.see(holder_expiry, holder.as_ref(), now) {
+                if !no_expiry.observe(holder_expiry, holder.as_ref(), now) {
                     return Err(LockError::Contended {
                         key: pending.acquisition.key.text(),
                         holder: inner.holder(holder, None),
@@ -116,31 +116,32 @@ pub(crate) async fn try_acquire(
     }
 }
 
-/// There was no end of dead waiters. The lock is not held, and so not contended.
+/// Returns the error for a queue of dead waiters without end: the lock is not held, so not
+/// contended.
 fn too_many_dead_waiters() -> LockError {
     LockError::backend(
         BackendErrorKind::TimedOut,
-        "the queue of the lock holds very many dead waiters, which are still being removed",
+        "the queue of the lock has very many dead waiters; the server is still removing them",
     )
 }
 
-/// A reply that came after the lease it tells of is no lock.
+/// Rejects a lock whose reply came after the end of its lease.
 fn check_still_valid(acquired: Acquired) -> Result<Acquired, LockError> {
     if acquired.held.is_lost() {
         drop(acquired);
         return Err(LockError::backend(
             BackendErrorKind::TimedOut,
-            "the server's answer came after the lease that it granted",
+            "the server's reply came after the end of the lease that it granted",
         ));
     }
     Ok(acquired)
 }
 
-/// Waits for the lock for at most `wait`, of which `spent` has passed.
+/// Waits for the lock for at most `wait`, of which `spent` has already passed.
 ///
 /// # Cancel safety
-/// Dropped at any await, the place in the queue is given up, and a lock that was granted
-/// meanwhile goes to the next.
+/// Dropping the future at any await gives up the place in the queue. If the lock was granted
+/// meanwhile, the next waiter gets it.
 pub(crate) async fn acquire(
     inner: &Arc<ManagerInner>,
     key: LockKey,
@@ -187,20 +188,20 @@ struct Waiter {
     deadline: Moment,
     poll_schedule: PollSchedule,
     backoff: Backoff,
-    /// The holder at the last look, and how many were before us, where there is a queue.
+    /// The holder at the last poll, and the number of waiters ahead if there is a queue.
     observed: Option<(Option<ObservedHolder>, Option<u64>)>,
-    /// Why the last look got no answer, and when.
+    /// The error of the last poll without a reply, and when it occurred.
     last_error: Option<(LockError, Moment)>,
-    /// There is no connection to look over.
+    /// There is no connection for polls.
     is_disconnected: bool,
     no_expiry: NoExpiry,
     has_sent: bool,
-    /// A grant may have been published that never came to a guard: whoever listened knows the owner
-    /// id by now, and could write the next one.
+    /// A grant may have been published that no guard received. Clients that subscribed to the
+    /// channel may know the owner id by now, and could forge the next grant.
     is_owner_id_exposed: bool,
 }
 
-/// A lock that the server has confirmed, not yet taken from the waiter.
+/// A confirmed lease that has not become a held lock yet.
 struct ConfirmedLease {
     token: Option<FencingToken>,
     lease: Lease,
@@ -223,14 +224,13 @@ impl Waiter {
         self.pending.inner.clock()
     }
 
-    /// The end of the wait, or a little more to find out whether a key gets its expiry.
+    /// Returns the end of the wait, extended if a key may still get its expiry.
     fn ends_at(&self) -> Moment {
         let latest = self.no_expiry.latest(self.deadline.plus(NO_EXPIRY_LIMIT));
         latest.map_or(self.deadline, |latest| self.deadline.max(latest))
     }
 
-    /// The longest that one command may take now. However short the wait is, the server is asked
-    /// once.
+    /// Returns the longest time for the next command. Even the shortest wait allows one attempt.
     fn limit(&self) -> Duration {
         let mut left = self.ends_at().since(self.clock().now());
         if !self.has_sent {
@@ -239,18 +239,18 @@ impl Waiter {
         self.pending.inner.config.command_timeout.min(left)
     }
 
-    /// Asks the server.
+    /// Sends the acquire. Returns the lease if the server granted the lock.
     async fn poll_server(&mut self) -> Result<Option<ConfirmedLease>, LockError> {
         loop {
             let limit = self.limit();
             if limit.is_zero() {
                 return Ok(None);
             }
-            let asked = self.pending.send(limit).await;
+            let outcome = self.pending.send(limit).await;
             let now = self.clock().now();
             self.has_sent = true;
             self.poll_schedule.asked(now);
-            match asked {
+            match outcome {
                 Ok(AcquireOutcome::Held {
                     token,
                     sent,
@@ -268,7 +268,7 @@ impl Waiter {
                 }) => {
                     self.on_reply(now, None, holder_expiry, holder, None)?;
                 }
-                // Nobody holds it, and a hundred dead are out of the way.
+                // The lock is free, and the server has removed a hundred dead waiters.
                 Ok(AcquireOutcome::More) => {
                     self.last_error = None;
                     self.observed = None;
@@ -277,7 +277,7 @@ impl Waiter {
                 Err(error) if error.is_retryable() => {
                     self.pending.inner.counters.trace(|| {
                         let key = &self.pending.acquisition.key;
-                        debug!(%key, %error, "waiting: no answer, asked again");
+                        debug!(%key, %error, "the attempt failed; the waiter tries again");
                     });
                     if let Some(acquired) = self.probe_by_renewal(&error).await {
                         return Ok(Some(acquired));
@@ -293,21 +293,21 @@ impl Waiter {
         }
     }
 
-    /// A look that the end of the wait cut short blames nobody, where an earlier one knew more:
-    /// who holds the lock, or what ails the server. Nor does silence say more than what the server
-    /// said a moment ago.
+    /// Records the error of a poll, unless an earlier result is more informative. The end of the
+    /// wait may cut a poll short; then the holder, or the server's error, of an earlier poll says
+    /// more. A timeout also says less than an error that the server sent a moment ago.
     fn record_error(&mut self, error: LockError, limit: Duration) {
         let (now, timeout) = (
             self.clock().now(),
             self.pending.inner.config.command_timeout,
         );
-        let knows_more = self.observed.is_some() || self.last_error.is_some();
+        let has_result = self.observed.is_some() || self.last_error.is_some();
         let known = self.last_error.as_ref();
-        let knows_why = known.is_some_and(|(known, at)| {
+        let has_recent_cause = known.is_some_and(|(known, at)| {
             !known.is_timed_out() && now.since(*at) < timeout.saturating_mul(2)
         });
-        let says_less = limit < timeout && knows_more || knows_why;
-        if !(error.is_timed_out() && says_less) {
+        let is_less_informative = limit < timeout && has_result || has_recent_cause;
+        if !(error.is_timed_out() && is_less_informative) {
             self.last_error = Some((error, now));
         }
     }
@@ -322,7 +322,7 @@ impl Waiter {
     ) -> Result<(), LockError> {
         self.last_error = None;
         self.backoff.reset();
-        if self.no_expiry.see(holder_expiry, holder.as_ref(), now)
+        if self.no_expiry.observe(holder_expiry, holder.as_ref(), now)
             && self.no_expiry.left(now).is_zero()
         {
             return Err(self.no_expiry.error(&self.pending.acquisition.key));
@@ -347,7 +347,7 @@ impl Waiter {
         Ok(())
     }
 
-    /// Sleeps until there is the lock, something to look at, or no more time.
+    /// Sleeps until the lock is acquired, the next poll is due, or the wait ends.
     async fn wait_for_notification(&mut self) -> Result<WaitEvent, LockError> {
         loop {
             let Some(slot) = self.pending.slot.clone() else {
@@ -356,14 +356,14 @@ impl Waiter {
             let clock = self.clock();
             let ends_at = self.ends_at();
             let inner = Arc::clone(&self.pending.inner);
-            let look_at = self.poll_schedule.next().min(ends_at);
+            let poll_at = self.poll_schedule.next().min(ends_at);
             let is_disconnected = self.is_disconnected;
-            // Without a connection there is nothing to look at before it is back.
+            // Without a connection, a poll is impossible.
             let pause = async {
                 if is_disconnected {
                     return inner.backend.wait_connected(ends_at).await;
                 }
-                tokio::time::sleep(look_at.since(clock.now())).await;
+                tokio::time::sleep(poll_at.since(clock.now())).await;
                 Ok(())
             };
             let notification = tokio::select! {
@@ -398,7 +398,7 @@ impl Waiter {
                     self.poll_schedule.is_first(clock.now(), observed);
                 }
                 Some(Notification::Poll) => {
-                    // A grant may have been missed, and its lease have ended.
+                    // A grant may have been missed, and its lease may have ended.
                     self.is_owner_id_exposed = true;
                     if !self.is_disconnected {
                         return Ok(WaitEvent::Poll);
@@ -416,7 +416,8 @@ impl Waiter {
         }
     }
 
-    /// The wait is over. A lock that is granted at this very moment goes to the next.
+    /// Cancels the acquire at the end of the wait. If the lock is granted meanwhile, the next
+    /// waiter gets it.
     async fn give_up(mut self) -> LockError {
         if let Some(error) = self.no_expiry.take_error(&self.pending.acquisition.key) {
             return error;
@@ -434,7 +435,7 @@ impl Waiter {
             {
                 Ok(released) => self.pending.acquisition.cancel_confirmed(&released),
                 Err(error) => self.pending.inner.counters.trace(|| {
-                    debug!(key = %release_request.key, %error, "the keeper will leave the queue");
+                    debug!(key = %release_request.key, %error, "the background worker continues the cancel");
                 }),
             }
         }

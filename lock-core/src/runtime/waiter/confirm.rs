@@ -1,4 +1,4 @@
-//! What makes a grant a lock: the reply, the notification, or a renewal that confirms it.
+//! Turns a grant into a lease: by a reply, by a notification, or by a renewal that confirms it.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lease::Lease;
 
 impl Waiter {
-    /// A server without memory refuses to be asked, but renews: it tells whether the lock was
-    /// handed to us while nothing could be pushed.
+    /// Renews after an out-of-memory error. Such a server rejects an acquire, but it renews. The
+    /// renewal shows whether the lock was granted while the server could publish no notification.
     pub(super) async fn probe_by_renewal(&mut self, error: &LockError) -> Option<ConfirmedLease> {
         let LockError::Backend(error) = error else {
             return None;
@@ -23,8 +23,8 @@ impl Waiter {
         {
             return None;
         }
-        let answer = self.renew().await?;
-        self.renewed(&answer)
+        let outcome = self.renew().await?;
+        self.renewed(&outcome)
     }
 
     pub(super) async fn renew(&self) -> Option<RenewOutcome> {
@@ -35,17 +35,17 @@ impl Waiter {
             ttl: acquisition.lease_config.ttl.as_duration(),
             lease_config: acquisition.lease_config,
         }];
-        let answers = self
+        let outcomes = self
             .pending
             .inner
             .backend
             .renew(&renewal, self.limit())
             .await;
-        answers.into_iter().next()
+        outcomes.into_iter().next()
     }
 
-    pub(super) fn renewed(&mut self, answer: &RenewOutcome) -> Option<ConfirmedLease> {
-        match *answer {
+    pub(super) fn renewed(&mut self, outcome: &RenewOutcome) -> Option<ConfirmedLease> {
+        match *outcome {
             RenewOutcome::Held {
                 token,
                 sent,
@@ -55,7 +55,7 @@ impl Waiter {
         }
     }
 
-    /// A lock by a reply. One that came too late is let go.
+    /// Returns the lease of a reply. Cancels a lock whose reply came too late.
     pub(super) fn confirmed(
         &mut self,
         token: Option<FencingToken>,
@@ -76,15 +76,15 @@ impl Waiter {
         }
         self.pending.inner.counters.trace(|| {
             let key = &self.pending.acquisition.key;
-            debug!(%key, "a grant came too late and is let go");
+            debug!(%key, "the grant came after the end of its lease and is cancelled");
         });
         self.pending.restart_with_new_owner_id();
         self.poll_schedule.at_once(self.clock().now());
         None
     }
 
-    /// A lock by a push. Where it cannot be said for how long, or somebody else may have written
-    /// it, a renewal tells; one that is over is let go.
+    /// Returns the lease of a grant notification. A renewal confirms it if its end is unknown, if
+    /// too little of it is left, or if another client may have forged the notification.
     pub(super) async fn accept_grant(&mut self, grant: Grant) -> Option<ConfirmedLease> {
         if self.pending.is_held_without_renewal() {
             let lease = Lease::endless(self.pending.acquisition.lease_config, grant.received);
@@ -105,8 +105,8 @@ impl Waiter {
         }
     }
 
-    /// Whether the server would have written that. Anybody who may publish on our channel, and
-    /// knows the owner id, can write anything.
+    /// Returns whether the server could have sent this grant. Any client that may publish on the
+    /// manager's channel and knows the owner id can forge one.
     pub(super) fn is_plausible(&self, grant: &Grant) -> bool {
         let acquisition = &self.pending.acquisition;
         let longest = acquisition.longest_handover();
@@ -122,17 +122,17 @@ impl Waiter {
         if !is_plausible {
             let key = &acquisition.key;
             self.pending.inner.counters.trace(|| {
-                warn!(%key, "a grant that the server would not have written is confirmed first");
+                warn!(%key, "the grant is implausible; a renewal confirms it first");
             });
         }
         is_plausible
     }
 
-    /// A renewal tells whether it is ours. Where that has no answer, asking again will tell. The
-    /// place in the queue stays: there need not have been a grant at all.
+    /// Confirms a grant by a renewal. Without a reply, the next poll finds out. The queue entry
+    /// stays, since there may not have been a grant.
     pub(super) async fn confirm(&mut self) -> Option<ConfirmedLease> {
-        let answer = self.renew().await;
-        let confirmed = answer.and_then(|answer| self.renewed(&answer));
+        let outcome = self.renew().await;
+        let confirmed = outcome.and_then(|outcome| self.renewed(&outcome));
         if confirmed.is_none() {
             self.is_owner_id_exposed = true;
             self.poll_schedule.at_once(self.clock().now());

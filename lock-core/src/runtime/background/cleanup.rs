@@ -1,10 +1,9 @@
 //! Sends releases and cancels in the background: of dropped guards and futures, and of acquires
 //! without a reply.
 //!
-//! Releases of acquires with a reply go out in batches, a few at a time, so that a burst of them
-//! delays neither the thread nor the server's renewals. A cancel whose acquire may still arrive
-//! goes out alone, first on the connection of that acquire: on another connection it could overtake
-//! it.
+//! Releases of acquires with a reply go out in batches, a few at a time. So a burst of them delays
+//! renewals neither on the thread nor on the server. A cancel whose acquire may still arrive goes
+//! out alone, first on the connection of that acquire. On another connection it could overtake it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -27,8 +27,8 @@ impl WorkerContext {
         self.backend.clock().now()
     }
 
-    /// Runs a task on the worker's runtime. A panic is counted; the drop of the task's values
-    /// returns its unfinished work.
+    /// Runs a task on the worker's runtime, and counts its panic. The drop of the task puts
+    /// unfinished work back.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let counters = Arc::clone(&self.counters);
         assert_no_mutex_held();

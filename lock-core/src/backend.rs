@@ -173,7 +173,8 @@ pub(crate) struct ObservedHolder {
 }
 
 impl ObservedHolder {
-    /// Reads the holder from the key's value. Returns `None` for an empty value: no holder writes one.
+    /// Reads the holder from the key's value. Returns `None` for an empty value: no holder writes
+    /// one.
     #[cfg(feature = "redis")]
     pub(crate) fn from_value(value: &str, remaining: Option<Duration>) -> Option<Self> {
         if value.is_empty() {

@@ -1,5 +1,5 @@
-//! What lives with a manager: acquiring, waiting, held locks and the background worker. Knows no
-//! public guard.
+//! The internals of a manager: acquiring, waiting, held locks and the background worker. It does
+//! not know the public guard.
 
 pub(crate) mod acquired;
 pub(crate) mod background;

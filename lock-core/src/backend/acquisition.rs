@@ -264,8 +264,8 @@ pub(crate) struct ReleaseRequest {
 }
 
 impl ReleaseRequest {
-    /// Returns whether the outcome leaves nothing to do: no sent copy of the acquire can take effect
-    /// any more, and no dead waiters are left in the queue.
+    /// Returns whether the outcome leaves nothing to do: no sent copy of the acquire can take
+    /// effect any more, and no dead waiters are left in the queue.
     pub(crate) fn is_finished_by(&self, outcome: &ReleaseOutcome) -> bool {
         let is_confirmed = self
             .unconfirmed_until_ms

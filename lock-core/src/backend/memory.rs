@@ -118,22 +118,22 @@ impl MemoryBackend {
             now_us: micros(now),
             has_subscriber: &|_| true,
         };
-        let (answer, notifications) = {
+        let (reply, notifications) = {
             let mut state = self.state.lock();
             let floor_us = state.last_token.max(at.now_us).saturating_add(1);
-            let (answer, notifications, counted) = state.run(key, |lock_state| {
-                let (answer, notifications) = run(lock_state, &at, floor_us);
+            let (reply, notifications, counted) = state.run(key, |lock_state| {
+                let (reply, notifications) = run(lock_state, &at, floor_us);
                 let counted = lock_state.counter.take().map_or(0, |counter| counter.value);
-                (answer, notifications, counted)
+                (reply, notifications, counted)
             });
             state.last_token = state.last_token.max(counted);
             state.sweep(ServerMs::from_micros(at.now_us));
-            (answer, notifications)
+            (reply, notifications)
         };
         for notification in notifications {
             self.deliver(&notification, now);
         }
-        answer
+        reply
     }
 
     fn deliver(&self, notification: &WireNotification, now: Moment) {
@@ -189,12 +189,12 @@ impl MemoryBackend {
             };
             lock_state.acquire(&command, at)
         };
-        let mut answer = self.command(&key, now, command);
-        while answer == AcquireReply::More {
-            answer = self.command(&key, now, command);
+        let mut reply = self.command(&key, now, command);
+        while reply == AcquireReply::More {
+            reply = self.command(&key, now, command);
         }
         acquisition.answered(&sending);
-        Ok(match answer {
+        Ok(match reply {
             AcquireReply::Held {
                 token,
                 remaining_ms,
@@ -259,13 +259,13 @@ impl MemoryBackend {
         let now = Clock::Tokio.now();
         let lease = lease_of(renewal.lease_config);
         let ttl_ms = crate::protocol::ttl::whole_millis(lease);
-        let answer = self.command(&renewal.key.text(), now, |lock_state, at, _| {
+        let reply = self.command(&renewal.key.text(), now, |lock_state, at, _| {
             (
                 lock_state.renew(renewal.owner_id, ttl_ms, at.now_ms()),
                 Vec::new(),
             )
         });
-        match answer {
+        match reply {
             lock_state::RenewReply::Held { token, .. } => RenewOutcome::Held {
                 token: Some(token),
                 sent: now,

@@ -33,20 +33,20 @@ impl Acquired {
         }
     }
 
-    /// Keeps the key locked for at least that long from now on, also after an earlier release.
+    /// Keeps the key locked for at least this long from now on, even if the release comes earlier.
     pub(crate) fn set_min_hold(&mut self, min_hold: Duration) {
         if let Some(request) = &mut self.release_request {
             request.min_hold_until = Some(self.held.clock.now().plus(min_hold));
         }
     }
 
-    /// Enters the scope of the body: while the result lives, an acquire of this lock on this task
-    /// fails at once.
+    /// Enters the scope of the body. While the returned scope lives, an acquire of this lock on
+    /// this task fails at once.
     pub(crate) fn enter(&self) -> reentrancy::BodyScope {
         reentrancy::enter(self.inner.manager_id(), self.held.key.text())
     }
 
-    /// Sends the release and waits for its outcome, which goes to
+    /// Sends the release and returns its outcome. The caller passes the outcome to
     /// [`finish_release`](Self::finish_release).
     ///
     /// # Cancel safety
@@ -69,8 +69,8 @@ impl Acquired {
         }
     }
 
-    /// Records the outcome of a release. The drop has nothing left to do, unless a sent copy of the
-    /// acquire may still take effect or dead waiters are left in the queue.
+    /// Records the outcome of a release. After that the drop does nothing, unless a sent copy of
+    /// the acquire may still take effect or dead waiters are left in the queue.
     pub(crate) fn finish_release(&mut self, outcome: &ReleaseOutcome) {
         self.release_request
             .take_if(|request| request.is_finished_by(outcome));

@@ -1,13 +1,13 @@
-//! The keeper: one thread for each manager that renews, releases what was dropped, settles
-//! what had no answer, and listens for pushes.
+//! The background worker: one thread for each manager. It renews leases, sends the releases and
+//! cancels of dropped guards and futures, and receives notifications.
 //!
-//! It has its own runtime, and so its own connections: a blocked executor cannot stop
-//! renewals, and a guard that is dropped while its runtime shuts down is still released. It
-//! lives while a handle, a job or a lease lives.
+//! The thread has its own runtime, and so its own connections. A blocked executor cannot stop
+//! renewals, and a guard that is dropped while its runtime shuts down is still released. The thread
+//! lives until the last handle is dropped and all its work is done.
 //!
-//! Renewals come first: what is cleaned up goes out in few and small portions between them. A panic
-//! on the thread, of a tracing subscriber say, ends nothing: it is counted, and what was under way
-//! is done again.
+//! Renewals come first: cleanup goes out between them, in few and small batches. A panic on the
+//! thread, such as one in a tracing subscriber, does not stop the work: the worker counts it, and
+//! repeats what was in progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,21 +33,22 @@ use context::WorkerContext;
 use renewal::renew_due;
 use schedule::Schedule;
 
-/// Leases in one pipeline: enough to make the round trip cheap, few enough not to hold up
-/// what comes behind it.
+/// The leases in one pipeline: enough to make the round trip cheap, few enough not to delay the
+/// commands behind it.
 const BATCH: usize = 128;
-/// Timers stand still while the machine is suspended; a look this often finds out.
+/// Timers stand still while the machine is suspended; a wakeup this often notices the suspension.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
-/// A failed renewal is repeated after a tenth of what is left, within these bounds.
+/// A failed renewal is repeated after a tenth of the remaining lease, within these bounds.
 const RETRY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(1);
-/// Before the thread goes on after a panic: what panicked may do so again.
+/// The pause of the thread after a panic, because the cause may repeat at once.
 const AFTER_PANIC: Duration = Duration::from_millis(20);
 
-/// The way to the keeper. The thread ends when the last handle is gone and its work is done.
+/// The handle of the background worker. The thread ends when the last handle is dropped and its
+/// work is done.
 pub(crate) struct BackgroundWorker {
     state: Arc<WorkerState>,
-    /// Where the thread is. A child has none to be told anything.
+    /// The process of the thread. A forked child has no such thread.
     process: Process,
 }
 
@@ -68,7 +69,7 @@ impl BackgroundWorker {
         let failed = |error: std::io::Error| {
             LockError::caused(
                 BackendErrorKind::BackgroundWorker,
-                "cannot start the keeper thread",
+                "cannot start the background thread",
                 error,
             )
         };
@@ -91,7 +92,7 @@ impl BackgroundWorker {
         });
         let work = Arc::clone(&state);
         std::thread::Builder::new()
-            .name("lock-keeper".into())
+            .name("lock-background".into())
             .spawn(move || run(&runtime, &work))
             .map_err(failed)?;
         Ok(Self {
@@ -100,7 +101,7 @@ impl BackgroundWorker {
         })
     }
 
-    /// Renews the lease and watches over its end, until it is released or lost.
+    /// Renews the lease and watches its end, until it is released or lost.
     pub(crate) fn track(&self, held: &Arc<HeldLock>) {
         let Some(due) = held.next_deadline() else {
             return;
@@ -120,8 +121,8 @@ impl BackgroundWorker {
         self.state.cleanup.put(job);
     }
 
-    /// Waits until no release or settlement is open, at most for the limit. How many are left, with
-    /// those that were given up while their leases last.
+    /// Waits at most `limit` until no release or cancel is open. Returns how many are left; this
+    /// includes releases that were given up while their leases last.
     pub(crate) async fn drain(&self, limit: Duration) -> usize {
         let cleanup = &self.state.cleanup;
         let open = match tokio::time::timeout(limit, cleanup.drained()).await {
@@ -142,7 +143,7 @@ impl Drop for BackgroundWorker {
     }
 }
 
-/// The thread. Goes on after a panic, with all that is scheduled and queued.
+/// Runs the thread. Continues after a panic, with everything that is scheduled and queued.
 fn run(runtime: &tokio::runtime::Runtime, state: &Arc<WorkerState>) {
     loop {
         match catch(|| runtime.block_on(run_worker(state))) {
@@ -156,7 +157,7 @@ fn run(runtime: &tokio::runtime::Runtime, state: &Arc<WorkerState>) {
     }
 }
 
-/// Ends with the thread's work, also when that panics.
+/// Aborts the listener when the thread's work ends or panics.
 struct ListenTask(tokio::task::JoinHandle<()>);
 
 impl Drop for ListenTask {

@@ -1,4 +1,4 @@
-//! A held lock, as its guard, its watchers and the keeper see it.
+//! A held lock, shared by its guard, its watchers and the background worker.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct HeldLock {
     counters: Arc<Counters>,
     process: Process,
     state: Mutex<HeldState>,
-    /// Where it stands in the keeper's schedule, as nanoseconds; zero when it does not.
+    /// Its time in the background worker's schedule, in nanoseconds; zero if it is not scheduled.
     pub(crate) scheduled: AtomicU64,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct HeldLock {
 struct HeldState {
     lease: Lease,
     loss_is_counted: bool,
-    /// The tasks that wait for the loss. A map, since one lock may have thousands of them.
+    /// The wakers of tasks that wait for the loss. A map, since one lock may have thousands.
     listeners: HashMap<u64, Waker>,
     next_listener: u64,
 }
@@ -87,7 +87,7 @@ impl HeldLock {
         self.state.lock().lease.is_released()
     }
 
-    /// When the lease ends by itself, as known now.
+    /// Returns when the lease ends without another renewal.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         self.state.lock().lease.deadline()
     }
@@ -114,14 +114,14 @@ impl HeldLock {
         }
     }
 
-    /// What a renewal said. A failed one is repeated at `again_at`.
+    /// Applies the outcome of a renewal. A failed renewal is repeated at `again_at`.
     pub(crate) fn apply_renewal(
         &self,
-        answer: RenewOutcome,
+        outcome: RenewOutcome,
         again_at: Moment,
     ) -> Result<(), LockError> {
         let now = self.clock.now();
-        match answer {
+        match outcome {
             RenewOutcome::Held {
                 sent, remaining, ..
             } => {
@@ -136,9 +136,9 @@ impl HeldLock {
                 let is_released = self.is_released();
                 self.counters.trace(|| {
                     if is_released {
-                        debug!(key = %self.key, "renewed after its release");
+                        debug!(key = %self.key, "a renewal arrived after the release");
                     } else {
-                        warn!(key = %self.key, "lock lost: the server says that it is not ours");
+                        warn!(key = %self.key, "lock lost: the server reports a different owner or none");
                     }
                 });
                 Err(self.lost_error())
@@ -154,12 +154,12 @@ impl HeldLock {
         }
     }
 
-    /// The holder gives it up. False when that was done before.
+    /// Releases the lease. Returns false if it was released before.
     pub(crate) fn release(&self) -> bool {
         self.change(Lease::release)
     }
 
-    /// Ready once the lock is lost, and never after it was released.
+    /// Returns ready once the lock is lost. Never returns ready after a release.
     pub(crate) fn poll_lost(&self, cx: &Context<'_>, listener: &mut Option<u64>) -> Poll<()> {
         let now = self.clock.now();
         {
@@ -172,12 +172,12 @@ impl HeldLock {
                 return Poll::Pending;
             }
         }
-        // To clone a waker and to drop one is to run the code of whoever made it.
+        // Cloning or dropping a waker runs foreign code, so both happen outside of the mutex.
         let mut waker = Some(cx.waker().clone());
         let replaced;
         {
             let mut state = self.state.lock();
-            // It may have been lost in between, and the wake-up with it.
+            // The lock may have been lost in between, after the listeners were woken.
             if state.lease.is_lost(now) {
                 return Poll::Ready(());
             }
@@ -213,12 +213,12 @@ impl HeldLock {
         self.scheduled.store(nanos, Ordering::Relaxed);
     }
 
-    /// Changes the lease, and wakes the listeners if that lost it.
+    /// Changes the lease, and wakes the listeners if the change lost the lock.
     fn change<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
         let now = self.clock.now();
         let (result, woken) = {
             let mut state = self.state.lock();
-            // A release hides that the lease had ended before.
+            // A release hides that the lease had ended before it.
             let was_lost = state.lease.is_lost(now);
             let result = change(&mut state.lease);
             let is_lost = state.lease.is_lost(now);

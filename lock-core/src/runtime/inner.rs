@@ -1,4 +1,4 @@
-//! What a manager, its requests and its guards share.
+//! The state that a manager shares with its requests and guards.
 
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -17,19 +17,19 @@ use crate::runtime::notifications::Notifications;
 use crate::stats::Counters;
 use crate::sync::Process;
 
-/// Shared by all clones of a manager, and kept by each guard and waiter.
+/// Shared by all clones of a manager, its guards and its waiters.
 pub(crate) struct ManagerInner {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notifications: Arc<Notifications>,
     pub(crate) config: ManagerConfig,
     pub(crate) counters: Arc<Counters>,
-    /// Absent where the backend keeps leases by itself.
+    /// `None` if the backend holds locks without renewals.
     worker: Option<BackgroundWorker>,
     process: Process,
 }
 
 impl ManagerInner {
-    /// For a backend that keeps leases by itself.
+    /// Creates the state for a backend that holds locks without renewals.
     pub(crate) fn without_worker(
         backend: Arc<dyn Backend>,
         notifications: Arc<Notifications>,
@@ -69,7 +69,7 @@ impl ManagerInner {
         self.backend.clock()
     }
 
-    /// A child has neither the keeper thread nor connections of its own.
+    /// Returns an error in a forked child, which has neither the background thread nor connections.
     pub(crate) fn check_process(&self) -> Result<(), LockError> {
         if self.process.is_current() {
             Ok(())
@@ -82,7 +82,7 @@ impl ManagerInner {
         self.process
     }
 
-    /// Where a server has to be asked, it takes a runtime to do so.
+    /// Checks for a runtime if the backend needs one to reach its server.
     fn check_runtime(&self) -> Result<(), LockError> {
         match &self.worker {
             Some(_) => check_runtime(),
@@ -90,7 +90,7 @@ impl ManagerInner {
         }
     }
 
-    /// Dialects are spoken to servers.
+    /// Checks whether the backend supports the dialect: most dialects need a server.
     pub(crate) fn check_dialect(&self, dialect: Dialect) -> Result<(), InvalidDialectReason> {
         let has_server = !self.backend.holds_without_renewal();
         if dialect.capabilities().in_memory || has_server {
@@ -100,12 +100,12 @@ impl ManagerInner {
         }
     }
 
-    /// Which manager this is, for as long as it lives.
+    /// Returns a number that identifies the manager for as long as it lives.
     pub(crate) fn manager_id(self: &Arc<Self>) -> usize {
         Arc::as_ptr(self).addr()
     }
 
-    /// Whether nobody but a timer of the caller would see a lease end.
+    /// Returns whether a caller that waits for a loss needs its own timer for the end of the lease.
     pub(crate) fn needs_expiry_timer(&self) -> bool {
         self.worker.is_none()
     }
@@ -116,8 +116,8 @@ impl ManagerInner {
         }
     }
 
-    /// No renewal from now on, and no loss either. Not in a child: the keeper may have held the
-    /// mutex of its schedule in the moment of the fork, and nobody unlocks it there.
+    /// Stops renewals and loss notifications. Must not run in a forked child: the background thread
+    /// may have held the schedule's mutex at the fork, and no thread unlocks it in the child.
     pub(crate) fn untrack(&self, held: &HeldLock) {
         held.release();
         if let Some(worker) = &self.worker {
@@ -133,15 +133,15 @@ impl ManagerInner {
         }
         let limit = self.config.command_timeout.min(held.remaining());
         let renewal = [held.renewal()];
-        let answer = self.backend.renew(&renewal, limit).await.pop();
-        let answer = answer.unwrap_or(RenewOutcome::NotOwner);
-        let said = held.apply_renewal(answer, self.clock().now());
+        let outcome = self.backend.renew(&renewal, limit).await.pop();
+        let outcome = outcome.unwrap_or(RenewOutcome::NotOwner);
+        let result = held.apply_renewal(outcome, self.clock().now());
         self.track(held);
-        said
+        result
     }
 
     /// Releases on the caller's runtime, and sends the release again within the command timeout.
-    /// Not for a forked child.
+    /// Must not run in a forked child.
     pub(crate) async fn release(
         &self,
         request: &ReleaseRequest,
@@ -162,7 +162,7 @@ impl ManagerInner {
                 }
                 Err(error) if error.is_retryable() && !deadline.has_passed() => {
                     resent = true;
-                    // A later copy had less time: its timeout says nothing new.
+                    // A later copy had less time, so its timeout adds nothing.
                     if !(error.is_timed_out() && first_error.is_some()) {
                         first_error = Some(error);
                     }
@@ -174,8 +174,8 @@ impl ManagerInner {
         }
     }
 
-    /// Ends a owner id in the background. Callable from anywhere, also while a runtime ends, but for a
-    /// child: it is the parent's lock.
+    /// Releases in the background. Callable from anywhere, even while a runtime shuts down. Must
+    /// not run in a forked child: the lock belongs to the parent.
     pub(crate) fn release_in_background(&self, release_request: ReleaseRequest) {
         if let Some(worker) = &self.worker {
             let give_up_at = self.give_up_at(&release_request);
@@ -184,7 +184,8 @@ impl ManagerInner {
                 give_up_at,
             });
         } else {
-            // Without a keeper the backend is in this process, and done at the first poll.
+            // Without a background worker, the backend is in this process and finishes in the first
+            // poll.
             let mut cx = Context::from_waker(Waker::noop());
             let mut release = self.backend.release(&release_request, Duration::ZERO);
             let _done = release.as_mut().poll(&mut cx);
@@ -193,7 +194,8 @@ impl ManagerInner {
         }
     }
 
-    /// When whatever was sent until now has had its effect, and that effect has ended.
+    /// Returns when every command that was sent until now has taken effect, and its lease has
+    /// ended.
     fn give_up_at(&self, release_request: &ReleaseRequest) -> Moment {
         let longest = self.config.command_timeout.saturating_mul(2);
         self.clock()
@@ -202,8 +204,8 @@ impl ManagerInner {
             .plus(release_request.ttl.as_duration())
     }
 
-    /// Waits until nothing is to be released any more, at most for the shutdown timeout. How much
-    /// is left.
+    /// Waits at most the shutdown timeout until no release or cancel is open. Returns how many are
+    /// left.
     pub(crate) async fn drain(&self) -> usize {
         match &self.worker {
             Some(worker) => worker.drain(self.config.shutdown_timeout).await,
@@ -211,24 +213,24 @@ impl ManagerInner {
         }
     }
 
-    /// What an error says of the holder that was seen.
+    /// Returns the holder for an error, with its queue position.
     pub(crate) fn holder(
         &self,
-        seen: Option<crate::backend::ObservedHolder>,
+        observed: Option<crate::backend::ObservedHolder>,
         position: Option<u64>,
     ) -> Option<Holder> {
-        seen.map(|seen| Holder {
-            this_process: seen
+        observed.map(|observed| Holder {
+            this_process: observed
                 .owner_id
                 .is_some_and(|owner_id| self.notifications.is_registered(owner_id)),
-            label: seen.label,
-            remaining: seen.remaining,
+            label: observed.label,
+            remaining: observed.remaining,
             position: position.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
         })
     }
 }
 
-/// Waiting takes the timers of a tokio runtime, and asking a server its sockets.
+/// Checks for a tokio runtime: waiting needs its timers, and a server connection its sockets.
 pub(crate) fn check_runtime() -> Result<(), LockError> {
     match Handle::try_current() {
         Ok(_) => Ok(()),
@@ -236,5 +238,5 @@ pub(crate) fn check_runtime() -> Result<(), LockError> {
     }
 }
 
-/// A moment for a connection to come back.
+/// The pause before a release is sent again, so that a connection can be restored.
 const RESEND_PAUSE: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! Distinguishes a lock that is about to get its expiry from a key that is no lock.
+//! Distinguishes a lock that is about to get its expiry from a key that is not a lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,19 +9,19 @@ use crate::protocol::clock::Moment;
 use crate::protocol::key::LockKey;
 use crate::protocol::poll_schedule::{HolderExpiry, NO_EXPIRY_GRACE};
 
-/// How much longer than its wait a call may take to find out that a key without expiry gets none.
+/// How much longer than its wait a call may take to find out whether a key gets an expiry.
 pub(crate) const NO_EXPIRY_LIMIT: Duration = Duration::from_millis(230);
 
-/// Tells a lock that is about to get its expiry from a key that is no lock.
+/// Distinguishes a lock that is about to get its expiry from a key that is not a lock.
 #[derive(Debug, Default)]
 pub(crate) struct NoExpiry {
-    /// Since when, and what stands there.
+    /// When the key was first seen without an expiry, and its latest value.
     since: Option<(Moment, Arc<str>)>,
 }
 
 impl NoExpiry {
-    /// Whether what was seen has no expiry.
-    pub(crate) fn see(
+    /// Records an observation. Returns whether the key has no expiry.
+    pub(crate) fn observe(
         &mut self,
         holder_expiry: HolderExpiry,
         holder: Option<&ObservedHolder>,
@@ -37,13 +37,13 @@ impl NoExpiry {
         true
     }
 
-    /// How much longer the key may be without one.
+    /// Returns how much longer the key may stay without an expiry.
     pub(crate) fn left(&self, now: Moment) -> Duration {
         let since = self.since.as_ref().map_or(now, |(since, _)| *since);
         NO_EXPIRY_GRACE.saturating_sub(now.since(since))
     }
 
-    /// Until when it is looked at, by a call that has to end by `limit`; `None` where the key has an
+    /// Returns until when a call that has to end by `limit` polls the key; `None` if the key has an
     /// expiry.
     pub(crate) fn latest(&self, limit: Moment) -> Option<Moment> {
         let (since, _) = self.since.as_ref()?;
@@ -55,12 +55,12 @@ impl NoExpiry {
         foreign_key::no_expiry(key, value)
     }
 
-    /// The error, where the key had no expiry when it was seen last.
+    /// Returns the error if the key had no expiry at the last poll.
     pub(crate) fn take_error(&self, key: &LockKey) -> Option<LockError> {
         self.since.is_some().then(|| self.error(key))
     }
 
-    /// A look that got no answer in the little time that was left says nothing new.
+    /// Replaces the timeout of a poll that had too little time by the error for the missing expiry.
     pub(crate) fn instead_of(&self, error: LockError, key: &LockKey) -> LockError {
         let known = self.take_error(key).filter(|_| error.is_timed_out());
         known.unwrap_or(error)

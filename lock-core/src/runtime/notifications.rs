@@ -1,4 +1,4 @@
-//! The owner ids that this manager has given out, and what it tells those who wait.
+//! The registered owner ids of a manager, and the delivery of notifications to its waiters.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::protocol::poll_schedule::{LocalPosition, ObservedExpiry};
 use crate::stats::Counters;
 use crate::sync::Mutex;
 
-/// Where one waiter is told.
+/// The mailbox of one waiter.
 #[derive(Debug, Default)]
 pub(crate) struct WaiterSlot {
     pending: Mutex<PendingNotifications>,
@@ -32,7 +32,7 @@ impl PendingNotifications {
     fn put(&mut self, notification: Notification) {
         match notification {
             Notification::Grant(grant) => {
-                // Two cannot both be true: only the server can tell which is.
+                // Two grants cannot both be valid, and only the server knows which one is.
                 let is_only = self.grant.is_none();
                 self.grant = Some(Grant {
                     until: grant.until.filter(|_| is_only),
@@ -60,10 +60,10 @@ impl PendingNotifications {
 }
 
 impl WaiterSlot {
-    /// The next signal, the most important first.
+    /// Returns the next notification, the most important first.
     ///
     /// # Cancel safety
-    /// Nothing is lost: a signal is taken in the poll that returns it.
+    /// Dropping the future loses nothing: the poll that returns a notification also removes it.
     pub(crate) async fn next(&self) -> Notification {
         loop {
             if let Some(notification) = self.pending.lock().take() {
@@ -79,7 +79,8 @@ impl WaiterSlot {
     }
 }
 
-/// All owner ids that this manager has given out and not taken back, and its waiters by key.
+/// All owner ids of this manager that are held, waiting or not yet cancelled; and its waiters by
+/// key.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
     state: Mutex<Registered>,
@@ -88,13 +89,13 @@ pub(crate) struct Notifications {
 
 #[derive(Debug, Default)]
 struct Registered {
-    /// In the order of the ids, so that those that begin alike stand together.
+    /// Ordered by id, so that ids with the same beginning are adjacent.
     slots: BTreeMap<OwnerId, Option<Arc<WaiterSlot>>>,
     queues: HashMap<Arc<str>, LocalQueue>,
     next_place: u64,
 }
 
-/// The waiters of this manager on one key, in the order in which they were put into the queue.
+/// The waiters of this manager on one key, in the order in which the server queued them.
 #[derive(Debug, Default)]
 struct LocalQueue {
     waiters: BTreeMap<u64, Arc<WaiterSlot>>,
@@ -102,7 +103,7 @@ struct LocalQueue {
     last_token: Option<FencingToken>,
 }
 
-/// The place of a waiter among those of its manager on one key.
+/// The place of a waiter in its manager's [`LocalQueue`] of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePlace(u64);
 
@@ -134,7 +135,7 @@ impl Notifications {
         }
     }
 
-    /// For one who waits: before the first command that names the owner id is sent.
+    /// Registers a waiter. Has to run before the first command with the owner id is sent.
     pub(crate) fn register_waiter(&self, owner_id: OwnerId) -> Arc<WaiterSlot> {
         let slot = Arc::new(WaiterSlot::default());
         let registered = Some(Arc::clone(&slot));
@@ -142,7 +143,7 @@ impl Notifications {
         slot
     }
 
-    /// For one who holds or only tries: nothing is pushed to it.
+    /// Registers a holder or a single attempt, which get no notifications.
     pub(crate) fn register(&self, owner_id: OwnerId) {
         self.state.lock().slots.insert(owner_id, None);
     }
@@ -156,8 +157,8 @@ impl Notifications {
         self.state.lock().slots.contains_key(&owner_id)
     }
 
-    /// The server put that waiter into the queue of `key`: behind those of this manager that it
-    /// put there before.
+    /// Records that the server queued this waiter on `key`, behind the earlier ones of this
+    /// manager.
     pub(crate) fn enter_queue(&self, key: &Arc<str>, slot: &Arc<WaiterSlot>) -> QueuePlace {
         let mut state = self.state.lock();
         state.next_place += 1;
@@ -171,7 +172,7 @@ impl Notifications {
         QueuePlace(place)
     }
 
-    /// What a waiter saw of the holder. Says where it stands.
+    /// Records what a waiter observed of the holder. Returns the waiter's local position.
     pub(crate) fn observe(
         &self,
         key: &str,
@@ -187,18 +188,18 @@ impl Notifications {
         queue.local_position(place)
     }
 
-    /// What the waiters of this manager saw last of the holder of `key`.
+    /// Returns the latest observation of the holder of `key`, over all waiters of this manager.
     pub(crate) fn last_observed(&self, key: &str) -> Option<ObservedExpiry> {
         self.state.lock().queues.get(key)?.last_observed
     }
 
-    /// The greatest token that the waiters of this manager saw for `key`.
+    /// Returns the greatest token that the waiters of this manager have observed for `key`.
     pub(crate) fn last_token(&self, key: &str) -> Option<FencingToken> {
         self.state.lock().queues.get(key)?.last_token
     }
 
-    /// That waiter waits no longer. Where it got the lock, `sighting` and `token` are its own.
-    /// Whoever is the foremost now is told.
+    /// Removes a waiter that waits no longer, and notifies the waiter that is first now. If the
+    /// waiter acquired the lock, `observed_expiry` and `token` are its own.
     pub(crate) fn leave_queue(
         &self,
         key: &str,
@@ -206,22 +207,22 @@ impl Notifications {
         observed_expiry: Option<ObservedExpiry>,
         token: Option<FencingToken>,
     ) {
-        let (left, next) = {
+        let (removed, next) = {
             let mut state = self.state.lock();
             let Some(queue) = state.queues.get_mut(key) else {
                 return;
             };
             queue.observe(observed_expiry, token);
             let was_first = queue.local_position(place) == LocalPosition::First;
-            let left = queue.waiters.remove(&place.0);
+            let removed = queue.waiters.remove(&place.0);
             let next = queue.waiters.first_key_value();
             let next = next.filter(|_| was_first).map(|(_, slot)| Arc::clone(slot));
             if queue.waiters.is_empty() {
                 state.queues.remove(key);
             }
-            (left, next)
+            (removed, next)
         };
-        drop(left);
+        drop(removed);
         if let Some(next) = next {
             next.deliver(Notification::First, &self.counters);
         }
@@ -240,8 +241,8 @@ impl NotificationSink for Notifications {
     fn notify_by_short_id(&self, short: ShortId, notification: Notification) -> bool {
         let slots: Vec<_> = {
             let state = self.state.lock();
-            let alike = state.slots.range(short.owner_ids());
-            alike.filter_map(|(_, slot)| slot.clone()).collect()
+            let matching = state.slots.range(short.owner_ids());
+            matching.filter_map(|(_, slot)| slot.clone()).collect()
         };
         for slot in &slots {
             slot.deliver(notification, &self.counters);
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_grant_goes_before_everything_else() {
+    async fn grant_is_delivered_before_other_notifications() {
         let notifications = Notifications::default();
         let owner_id = OwnerId::random();
         let slot = notifications.register_waiter(owner_id);
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_that_came_first_is_not_missed() {
+    async fn notification_before_the_wait_is_not_missed() {
         let notifications = Notifications::default();
         let owner_id = OwnerId::random();
         let slot = notifications.register_waiter(owner_id);
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_grants_at_once_are_confirmed_by_a_renewal() {
+    async fn two_grants_at_once_need_a_confirmation() {
         let notifications = Notifications::default();
         let owner_id = OwnerId::random();
         let slot = notifications.register_waiter(owner_id);
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_head_is_found_by_its_first_digits() {
+    async fn head_notification_finds_the_waiter_by_short_id() {
         let notifications = Notifications::default();
         let owner_ids = [1, 1, 2].map(|first: u128| {
             let random = OwnerId::random().to_string();
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_next_is_told_that_it_is_the_foremost() {
+    async fn next_waiter_is_notified_when_it_becomes_first() {
         let notifications = Notifications::default();
         let key: Arc<str> = "k".into();
         let slots = [(); 3].map(|()| notifications.register_waiter(OwnerId::random()));
@@ -360,14 +361,14 @@ mod tests {
         assert_eq!(
             notifications.last_observed(&key),
             Some(observed_expiry(7)),
-            "the youngest"
+            "the latest observation"
         );
         assert_eq!(notifications.last_token(&key), token(7));
         notifications.leave_queue(&key, places[1], None, None);
         assert_eq!(
             slots[2].pending.lock().take(),
             None,
-            "another is the foremost"
+            "another waiter is first"
         );
         notifications.leave_queue(&key, places[0], Some(observed_expiry(9)), token(9));
         assert_eq!(slots[2].next().await, Notification::First);
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_for_a_owner_id_that_does_not_wait() {
+    fn owner_id_that_does_not_wait_gets_no_notification() {
         let notifications = Notifications::default();
         let owner_id = OwnerId::random();
         assert!(!notifications.notify(owner_id, Notification::Grant(grant())));

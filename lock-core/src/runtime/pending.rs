@@ -17,18 +17,18 @@ use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::notifications::{QueuePlace, WaiterSlot};
 
-/// An attempt that is taken back when it is dropped, at whatever await.
+/// An acquisition that is cancelled when it is dropped, at any await.
 pub(crate) struct PendingAcquire {
     pub(crate) inner: Arc<ManagerInner>,
     pub(crate) acquisition: Acquisition,
     pub(crate) slot: Option<Arc<WaiterSlot>>,
-    /// Among the waiters of this manager, once it stands in the queue.
+    /// Its place in the local queue, once the server has queued it.
     place: Option<QueuePlace>,
 }
 
 impl PendingAcquire {
     pub(crate) fn new(inner: Arc<ManagerInner>, acquisition: Acquisition) -> Self {
-        // Registered before anything is sent: a push may be faster than the reply.
+        // Registered before anything is sent: a notification may overtake the reply.
         let slot = if acquisition.waits_until.is_some() {
             Some(inner.notifications.register_waiter(acquisition.owner_id))
         } else {
@@ -62,7 +62,7 @@ impl PendingAcquire {
 
     pub(crate) fn into_acquired(mut self, token: Option<FencingToken>, lease: Lease) -> Acquired {
         let mut release_request = self.release_request();
-        // The guard's own release needs no order: the acquire was answered.
+        // Any connection will do: the acquire got its reply, so the release cannot overtake it.
         release_request.origin = None;
         if self.place.is_some() {
             let at = self.inner.clock().now();
@@ -90,8 +90,8 @@ impl PendingAcquire {
         acquired
     }
 
-    /// The server put it into the queue, and told who holds the lock. Says where it stands among
-    /// the waiters of this manager.
+    /// Records that the server queued the waiter and named the holder. Returns the waiter's
+    /// position among the waiters of this manager.
     pub(crate) fn enter_queue(
         &mut self,
         observed_expiry: Option<ObservedExpiry>,
@@ -108,7 +108,7 @@ impl PendingAcquire {
         notifications.observe(&key, place, observed_expiry, token)
     }
 
-    /// The next waiter of this manager is the foremost now, if this one was.
+    /// Leaves the local queue. The next waiter of this manager becomes the first, if this one was.
     pub(crate) fn leave_queue(
         &mut self,
         observed_expiry: Option<ObservedExpiry>,
@@ -136,7 +136,7 @@ impl PendingAcquire {
             && self.acquisition.lease_config.renew != Renew::Never
     }
 
-    /// Goes on under a new owner id. What the old one may still have is taken back.
+    /// Continues under a new owner id. The drop of the old acquisition cancels it.
     pub(crate) fn restart_with_new_owner_id(&mut self) {
         *self = Self::new(
             Arc::clone(&self.inner),
@@ -147,7 +147,7 @@ impl PendingAcquire {
 
 impl Drop for PendingAcquire {
     fn drop(&mut self) {
-        // A child has a copy, and must not touch the locks of its parent.
+        // A forked child has a copy, and must not touch the locks of its parent.
         if self.acquisition.is_owned_by_guard() || self.inner.check_process().is_err() {
             return;
         }

@@ -1,10 +1,9 @@
-//! Notices a task that asks for a lock that it holds further up.
+//! Detects a task that acquires a lock that it already holds.
 //!
-//! The body of `run` and of the attribute is polled inside a scope that names its lock. A
-//! request for the same lock inside that scope, on the same task, would wait for itself. The
-//! scope is left at each return of the poll, so what other tasks ask for meanwhile, or other
-//! branches of a `join!` around the body, is not concerned. Reentrancy by thread would be
-//! wrong here: one thread polls many tasks.
+//! The body of `run` and of the attribute is polled inside a scope that names its lock. An acquire
+//! of the same lock inside that scope, on the same task, would wait for itself. Each return of the
+//! poll leaves the scope, so it does not affect other tasks, or other branches of a `join!` around
+//! the body. Reentrancy by thread would be wrong here: one thread polls many tasks.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -12,12 +11,12 @@ use std::sync::Arc;
 
 use tokio::task::Id;
 
-/// One lock whose body is being polled on this thread.
+/// A lock whose body this thread is polling.
 struct Frame {
-    /// Which manager: names of different servers are different locks.
+    /// The manager, since the same name on two servers is two locks.
     manager_id: usize,
     key: Arc<str>,
-    /// A poll may itself run other tasks, by `block_on`.
+    /// The task, since a poll may run other tasks by `block_on`.
     task: Option<Id>,
 }
 
@@ -25,8 +24,8 @@ thread_local! {
     static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The scope of one poll of a body. Left when it is dropped, also by a panic. It belongs to its
-/// thread, so it cannot be sent to another one.
+/// The scope of one poll of a body. Dropping it leaves the scope, even in a panic. It belongs to
+/// its thread, so it is not `Send`.
 pub(crate) struct BodyScope(PhantomData<*const ()>);
 
 impl Drop for BodyScope {
@@ -35,7 +34,7 @@ impl Drop for BodyScope {
     }
 }
 
-/// Enters the scope of a lock, for one poll of its body.
+/// Enters the scope of a lock for one poll of its body.
 pub(crate) fn enter(manager_id: usize, key: Arc<str>) -> BodyScope {
     let task = tokio::task::try_id();
     FRAMES.with_borrow_mut(|frames| {
@@ -48,10 +47,10 @@ pub(crate) fn enter(manager_id: usize, key: Arc<str>) -> BodyScope {
     BodyScope(PhantomData)
 }
 
-/// Whether the calling task holds that lock further up.
+/// Returns whether the calling task is inside the body of this lock.
 pub(crate) fn is_entered(manager_id: usize, key: &str) -> bool {
     FRAMES.with_borrow(|frames| {
-        // Mostly there are none, and then nothing is asked of the runtime.
+        // The task id is read last: usually there are no frames at all.
         frames.iter().any(|frame| {
             frame.manager_id == manager_id
                 && &*frame.key == key
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scope_is_left_also_by_a_panic() {
+    fn panic_leaves_the_scope() {
         let key: Arc<str> = "a".into();
         let entered = enter(1, Arc::clone(&key));
         assert!(is_entered(1, "a"));
@@ -82,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_task_that_runs_within_the_poll_is_not_inside() {
+    async fn other_task_within_the_poll_is_not_in_the_scope() {
         let entered = enter(1, "a".into());
         let other = std::thread::scope(|scope| scope.spawn(|| is_entered(1, "a")).join());
         assert!(!other.unwrap());

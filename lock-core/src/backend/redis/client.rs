@@ -198,8 +198,8 @@ impl RedisClient {
         Ok((sent, reply))
     }
 
-    /// Runs a script for each lease, all in one pipeline. `args` and `read` get the latest time that
-    /// the server's clock can show now; `read` also gets the time of sending.
+    /// Runs a script for each lease, all in one pipeline. `args` and `read` get the latest time
+    /// that the server's clock can show now; `read` also gets the time of sending.
     pub(super) async fn renew_each(
         &self,
         script: &Script,
@@ -269,7 +269,8 @@ impl RedisClient {
             Ok(replies) => replies,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
-        // Calls of scripts that the server does not know are sent again, with a new time of sending.
+        // Calls of scripts that the server does not know are sent again, with a new time of
+        // sending.
         let unknown: Vec<usize> = replies
             .iter()
             .enumerate()

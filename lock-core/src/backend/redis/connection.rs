@@ -46,7 +46,8 @@ pub(super) struct Connection {
     /// The server's time and run id when the connection began. The time is also the lowest
     /// fencing token that a grant over this connection may have.
     pub(super) first: ClockSync,
-    /// The least difference between this machine's clock and the server's when the connection began.
+    /// The least difference between this machine's clock and the server's when the connection
+    /// began.
     pub(super) clock_difference: Duration,
     /// Serializes commands that belong together, such as a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,

@@ -172,9 +172,9 @@ impl Dialects {
     }
 }
 
-/// Compares the server's clock with this machine's clock. In this dialect, clients compare deadlines
-/// with their own clocks. If the clocks differ, the deadlines that one client writes are wrong for
-/// another.
+/// Compares the server's clock with this machine's clock. In this dialect, clients compare
+/// deadlines with their own clocks. If the clocks differ, the deadlines that one client writes are
+/// wrong for another.
 pub(super) fn check_clocks(connection: &Connection) -> Result<(), LockError> {
     let difference = connection.clock_difference;
     if difference <= CLOCK_TOLERANCE {

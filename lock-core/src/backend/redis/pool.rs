@@ -115,8 +115,8 @@ impl Pool {
         let outcome = tokio::time::timeout(limit, connected).await;
         drop(waiting_caller);
         if matches!(outcome, Ok(Err(LockError::NoRuntime))) {
-            // Ends the poll, so that the runtime can drop this task too. A timer cannot do it: timers
-            // panic during shutdown.
+            // Ends the poll, so that the runtime can drop this task too. A timer cannot do it:
+            // timers panic during shutdown.
             tokio::task::yield_now().await;
         }
         outcome.unwrap_or_else(|_elapsed| Err(self.last_failure(&runtime)))
@@ -355,7 +355,8 @@ impl Dialing {
             state.again_at = now.plus(state.backoff.pause());
             let replaced = state.failure.replace(error);
             let is_last = lasts || state.waiting == 0;
-            // Under the same lock as the count of waiting callers: the next caller starts a new task.
+            // Under the same lock as the count of waiting callers: the next caller starts a new
+            // task.
             state.is_dialing = !is_last;
             (is_last, replaced)
         };

@@ -1,8 +1,9 @@
-//! Releases and cancels in the background: of what was dropped, and of what had no answer.
+//! Sends releases and cancels in the background: of dropped guards and futures, and of acquires
+//! without a reply.
 //!
-//! Releases of answered guards go out in batches, a few at a time, so that a burst of them keeps
-//! neither the thread nor the server from renewals. A cancel whose acquire may still be on its way
-//! goes by itself, first on that acquire's connection: elsewhere it could overtake it.
+//! Releases of acquires with a reply go out in batches, a few at a time. So a burst of them delays
+//! renewals neither on the thread nor on the server. A cancel whose acquire may still arrive goes
+//! out alone, first on the connection of that acquire. On another connection it could overtake it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,25 +24,25 @@ mod queue;
 
 use self::queue::{CleanupQueue, CleanupTask, JobState, Lane};
 
-/// After the worker panicked over it.
+/// The pause before a task is repeated after a panic.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
-/// A owner id to be ended, and how long that is worth trying.
+/// A release or cancel, and how long it is worth trying.
 #[derive(Debug)]
 pub(crate) struct CleanupJob {
     pub(crate) release_request: ReleaseRequest,
-    /// By then everything that the owner id ever had is over by itself.
+    /// By then, every lease and entry of the owner id has expired.
     pub(crate) give_up_at: Moment,
 }
 
-/// All that is to be released or cancelled.
+/// All open releases and cancels.
 pub(super) struct Cleanup {
     context: Arc<WorkerContext>,
     queue: Mutex<CleanupQueue>,
-    /// Jobs that are queued or under way.
+    /// The number of jobs that are queued or in flight.
     open: AtomicUsize,
     drained: Notify,
-    /// When the leases end whose releases the server forbade.
+    /// The ends of the leases whose releases the server has forbidden.
     given_up: Mutex<Vec<Moment>>,
 }
 
@@ -60,7 +61,7 @@ impl Cleanup {
         self.open.load(Ordering::Acquire)
     }
 
-    /// How many releases were forbidden whose leases may still last.
+    /// Returns the number of forbidden releases whose leases may still last.
     pub(super) fn given_up(&self) -> usize {
         let now = self.context.now();
         let mut given_up = self.given_up.lock();
@@ -71,7 +72,7 @@ impl Cleanup {
     fn give_up(&self, task: &CleanupTask) {
         let now = self.context.now();
         let mut given_up = self.given_up.lock();
-        // Not at each one, so that many cost no more than each by itself.
+        // Only when the vector is full, so that the cost per lock does not grow with their number.
         if given_up.len() == given_up.capacity() {
             given_up.retain(|ends| now < *ends);
         }
@@ -101,7 +102,7 @@ impl Cleanup {
         self.context.wake.notify_one();
     }
 
-    /// Waits until nothing is open.
+    /// Waits until no job is open.
     pub(super) async fn drained(&self) {
         loop {
             let drained = self.drained.notified();
@@ -112,12 +113,12 @@ impl Cleanup {
         }
     }
 
-    /// When there is something to do, if nothing happens before.
+    /// Returns when the queue needs the thread again without a notification.
     pub(super) fn next_at(&self) -> Option<Moment> {
         self.queue.lock().next_at()
     }
 
-    /// Sends what may go out now.
+    /// Sends everything that may go out now.
     pub(super) fn dispatch(self: &Arc<Self>, now: Moment) {
         let due = self.queue.lock().take_due(now);
         for task in due {
@@ -161,7 +162,7 @@ impl Cleanup {
         self.queue.lock().defer(at, task);
     }
 
-    /// Nothing more is to be done about it.
+    /// Forgets a finished task.
     fn finish(&self, task: &CleanupTask) {
         self.context
             .notifications
@@ -171,7 +172,7 @@ impl Cleanup {
         }
     }
 
-    /// One less is waited for.
+    /// Counts one job less that `shutdown` waits for.
     fn job_done(&self) {
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.context
@@ -182,7 +183,7 @@ impl Cleanup {
     }
 }
 
-/// Tasks that were taken from the queue. Those without an outcome go back, whatever happens.
+/// Tasks that were taken from the queue. The drop puts those without an outcome back.
 struct InFlight {
     cleanup: Arc<Cleanup>,
     lane: Lane,
@@ -255,7 +256,7 @@ async fn run(mut in_flight: InFlight) {
         all_failed &= !apply_outcome(&cleanup, task, outcome);
     }
     let now = context.now();
-    let over = {
+    let expired = {
         let mut queue = cleanup.queue.lock();
         if all_failed {
             if in_flight.lane == Lane::Batch {
@@ -269,19 +270,20 @@ async fn run(mut in_flight: InFlight) {
             Vec::new()
         }
     };
-    if !over.is_empty() {
-        let count = over.len();
+    if !expired.is_empty() {
+        let count = expired.len();
         context
             .counters
-            .trace(|| warn!(count, "releases given up: the leases end by themselves"));
+            .trace(|| warn!(count, "gave up releases; the leases expire by themselves"));
     }
-    for task in over {
+    for task in expired {
         cleanup.finish(&task);
     }
 }
 
-/// Whether a release would be told the same again. A companion of another type is met after the
-/// key was deleted, and a right is granted by people, who take longer than a lease.
+/// Returns whether another attempt would fail in the same way. A companion key of another type is
+/// only found after the key was deleted. A missing permission is granted by people, who take longer
+/// than a lease lasts.
 fn is_permanent(error: &LockError) -> bool {
     match error {
         LockError::ForeignKey { .. } => true,
@@ -293,12 +295,12 @@ fn is_forbidden(error: &LockError) -> bool {
     matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::Permission)
 }
 
-/// Whether a release is not sent any more, whatever may come.
+/// Returns whether the release must not be sent again.
 fn is_release_unconfirmed(error: &LockError) -> bool {
     matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::ReleaseUnconfirmed)
 }
 
-/// What follows from an answer, or from none. Whether there was one.
+/// Applies the outcome of a task. Returns false if the attempt failed for a temporary reason.
 fn apply_outcome(
     cleanup: &Cleanup,
     mut task: CleanupTask,
@@ -307,14 +309,15 @@ fn apply_outcome(
     let context = &cleanup.context;
     let now = context.now();
     let key = task.release_request.key.clone();
-    let is_over = now >= task.state.give_up_at;
-    // Once behind the command on its own connection, then on the worker's, which lives.
+    let has_expired = now >= task.state.give_up_at;
+    // The first copy goes behind the acquire on its connection; later ones use the worker's own
+    // connection, which still works.
     task.release_request.origin = None;
     let error = match outcome {
         Ok(released) => {
             let unconfirmed = task.release_request.unconfirmed_until_ms;
             let unconfirmed = unconfirmed.filter(|until| released.server_ms <= *until);
-            if let Some(until) = unconfirmed.filter(|_| !is_over) {
+            if let Some(until) = unconfirmed.filter(|_| !has_expired) {
                 let pause = until.since(released.server_ms).saturating_add(1);
                 let again_at = now.plus(Duration::from_millis(pause));
                 let again_at = again_at.min(task.state.give_up_at);
@@ -324,7 +327,7 @@ fn apply_outcome(
             } else {
                 if unconfirmed.is_some() {
                     context.counters.trace(|| {
-                        warn!(%key, "cancel given up: the server's clock was set back");
+                        warn!(%key, "gave up a cancel: the server's clock was set back");
                     });
                 }
                 cleanup.finish(&task);
@@ -335,25 +338,25 @@ fn apply_outcome(
     };
     let is_refused = is_release_unconfirmed(&error)
         || is_permanent(&error) && task.release_request.unconfirmed_until_ms.is_none();
-    if is_refused || is_over && !task.may_never_expire() {
+    if is_refused || has_expired && !task.may_never_expire() {
         context
             .counters
-            .trace(|| warn!(%key, %error, "release given up: the lease ends by itself"));
+            .trace(|| warn!(%key, %error, "gave up a release; the lease expires by itself"));
         if task.state.was_held && is_forbidden(&error) {
             cleanup.give_up(&task);
         }
         cleanup.finish(&task);
         return is_refused;
     }
-    if is_over && std::mem::take(&mut task.state.blocks_shutdown) {
+    if has_expired && std::mem::take(&mut task.state.blocks_shutdown) {
         context
             .counters
-            .trace(|| warn!(%key, %error, "release goes on: the key may have no expiry"));
+            .trace(|| warn!(%key, %error, "still retrying a release: the key may have no expiry"));
         cleanup.job_done();
     }
     context
         .counters
-        .trace(|| debug!(%key, %error, "release failed; it is repeated"));
+        .trace(|| debug!(%key, %error, "release failed; it will be repeated"));
     task.state.tries = task.state.tries.saturating_add(1);
     let again_at = now.plus(Backoff::after(task.state.tries));
     cleanup.defer(again_at, task);

@@ -1,4 +1,4 @@
-//! What all tasks of the keeper share.
+//! The context that all tasks of the background worker share.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::runtime::notifications::Notifications;
 use crate::stats::Counters;
 use crate::sync::{assert_no_mutex_held, caught};
 
-/// What all tasks of the keeper share.
+/// The context that all tasks of the background worker share.
 pub(super) struct WorkerContext {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) notifications: Arc<Notifications>,
     pub(super) counters: Arc<Counters>,
     pub(super) command_timeout: Duration,
-    /// There is something to do.
+    /// Wakes the thread when there is work.
     pub(super) wake: Notify,
 }
 
@@ -27,8 +27,8 @@ impl WorkerContext {
         self.backend.clock().now()
     }
 
-    /// Runs a task on the keeper's runtime. Its panic is counted; what it had taken it gives back
-    /// as it is dropped.
+    /// Runs a task on the worker's runtime, and counts its panic. The drop of the task puts
+    /// unfinished work back.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let counters = Arc::clone(&self.counters);
         assert_no_mutex_held();

@@ -11,8 +11,8 @@ use crate::protocol::clock::Moment;
 use crate::protocol::lease::LeaseAction;
 use crate::runtime::held_lock::HeldLock;
 
-/// Leases that were taken out of the schedule. Whatever happens to their renewal, those that it
-/// came to nothing for go back.
+/// Leases that were taken out of the schedule. The drop puts those without an outcome back,
+/// whatever happens to their renewal.
 struct DueLeases {
     state: Arc<WorkerState>,
     locks: Vec<Arc<HeldLock>>,
@@ -27,7 +27,7 @@ impl Drop for DueLeases {
     }
 }
 
-/// Asks each lease what it wants, and renews those that want it, many in one pipeline.
+/// Performs the next action of each lease. Renewals go out together, many in one pipeline.
 pub(super) fn renew_due(state: &Arc<WorkerState>, due: Vec<Arc<HeldLock>>, now: Moment) {
     let mut due = DueLeases {
         state: Arc::clone(state),
@@ -60,8 +60,8 @@ pub(super) fn renew_due(state: &Arc<WorkerState>, due: Vec<Arc<HeldLock>>, now: 
     }
 }
 
-/// Puts leases together whose renewals may take about the same time: one that is nearly over would
-/// else take the time from all others of its batch.
+/// Groups leases whose renewals may take about the same time. Otherwise a lease that ends soon
+/// would limit the time of its whole batch.
 pub(super) fn batches(
     mut leases: Vec<(Duration, Arc<HeldLock>)>,
     command_timeout: Duration,
@@ -73,7 +73,7 @@ pub(super) fn batches(
     let mut batches: Vec<(Duration, Vec<Arc<HeldLock>>)> = Vec::new();
     let mut goes_alone = false;
     for (left, held) in leases {
-        // Transactions come one after another: nobody is to wait for their answers.
+        // Transactions run one after another: no other lease is to wait for their replies.
         let is_alone = held.key.dialect().capabilities().without_scripts;
         match batches.last_mut() {
             Some((limit, batch))
@@ -95,25 +95,25 @@ async fn renew(mut leases: DueLeases, limit: Duration) {
     let state = Arc::clone(&leases.state);
     let renewals: Vec<_> = leases.locks.iter().map(|held| held.renewal()).collect();
     let renewing = state.context.backend.renew(&renewals, limit);
-    // The end of each lease is watched meanwhile: an answer may never come.
+    // The end of each lease stays scheduled: the reply may never come.
     for held in &leases.locks {
         if let Some(deadline) = held.deadline() {
             state.schedule.lock().put(deadline, held);
         }
     }
-    let mut answers = renewing.await;
-    // From the back, so that what is done leaves `taken` and what is not stays there.
-    while let (Some(held), Some(answer)) = (leases.locks.last(), answers.pop()) {
-        apply_outcome(&state, held, answer);
+    let mut outcomes = renewing.await;
+    // From the back, so that a panic leaves exactly the leases without an outcome in `leases`.
+    while let (Some(held), Some(outcome)) = (leases.locks.last(), outcomes.pop()) {
+        apply_outcome(&state, held, outcome);
         leases.locks.pop();
     }
     state.context.wake.notify_one();
 }
 
-fn apply_outcome(state: &WorkerState, held: &Arc<HeldLock>, answer: RenewOutcome) {
+fn apply_outcome(state: &WorkerState, held: &Arc<HeldLock>, outcome: RenewOutcome) {
     let pause = (held.remaining() / 10).clamp(*RETRY.start(), *RETRY.end());
     let again_at = state.context.now().plus(pause);
-    if held.apply_renewal(answer, again_at).is_ok() {
+    if held.apply_renewal(outcome, again_at).is_ok() {
         state
             .context
             .counters

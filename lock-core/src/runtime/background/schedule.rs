@@ -1,4 +1,4 @@
-//! When the background worker has to look at each lease.
+//! The times at which the background worker has to act on each lease.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::runtime::held_lock::HeldLock;
 #[derive(Default)]
 pub(super) struct Schedule {
     due: BTreeMap<(Moment, OwnerId), Arc<HeldLock>>,
-    /// When the keeper will look by itself.
+    /// When the worker wakes without a notification.
     next_wakeup: Option<Moment>,
-    /// Something was put here since the last look.
+    /// A lock was scheduled since the last wakeup was planned.
     dirty: bool,
 }
 
 impl Schedule {
-    /// Whether the keeper has to be woken for it.
+    /// Schedules a lock. Returns whether the worker has to be woken for it.
     pub(super) fn put(&mut self, due: Moment, held: &Arc<HeldLock>) -> bool {
-        // Never the last one: the caller has another.
+        // This never drops the last reference: the caller has another one.
         self.remove(held);
-        // A guard may be released between two steps of the keeper: then it stays out.
+        // A guard may be released between two steps of the worker; then it stays unscheduled.
         if held.is_released() {
             return false;
         }
@@ -33,7 +33,8 @@ impl Schedule {
         self.next_wakeup.is_none_or(|next_wakeup| due < next_wakeup)
     }
 
-    /// The caller drops what was here, and with it the wakers of those who wait for its loss.
+    /// Removes a lock. The caller drops the result outside of the mutex, since that may drop
+    /// wakers.
     pub(super) fn remove(&mut self, held: &HeldLock) -> Option<Arc<HeldLock>> {
         let at = held.scheduled_at()?;
         held.set_scheduled(None);
@@ -54,8 +55,8 @@ impl Schedule {
 
     pub(super) fn plan_wakeup(&mut self, now: Moment, cleanup: Option<Moment>) -> Option<Duration> {
         let first = self.due.first_key_value().map(|((at, _), _)| *at);
-        // Not at rest as soon as nothing is held: where short sections follow each other, each
-        // would wake the keeper, which costs as much as a command.
+        // The worker does not rest as soon as no lock is held. With many short critical sections,
+        // each one would have to wake it, which costs as much as a command.
         let expected = std::mem::take(&mut self.dirty).then_some(LONGEST_SLEEP);
         let pauses = [first, cleanup].into_iter().flatten();
         let pause = pauses

@@ -13,17 +13,17 @@ use crate::protocol::owner_id::OwnerId;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
 
-/// Panics at the first of each kind of call, and then does what it is asked for.
+/// A backend that panics at the first call of each kind, and works after that.
 #[derive(Default)]
 struct Panicking {
-    /// On the thread itself, and not in one of its tasks.
+    /// Calls on the thread itself, outside of its tasks.
     steps: AtomicUsize,
     renewals: AtomicUsize,
     releases: AtomicUsize,
     listens: AtomicUsize,
-    /// How many each batch of releases held.
+    /// The number of releases in each batch.
     batches: Mutex<Vec<usize>>,
-    /// Releases that go by themselves: how many are under way, and how many were at most.
+    /// Single releases in flight: the current and the greatest number.
     alone: AtomicUsize,
     most_alone: AtomicUsize,
 }
@@ -38,7 +38,7 @@ fn released() -> ReleaseOutcome {
 
 impl Backend for Panicking {
     fn clock(&self) -> Clock {
-        if std::thread::current().name() == Some("lock-keeper") {
+        if std::thread::current().name() == Some("lock-background") {
             let before = self.steps.fetch_add(1, Ordering::AcqRel);
             assert!(before > 0, "the first step of the thread panics");
         }
@@ -47,10 +47,10 @@ impl Backend for Panicking {
 
     fn acquire<'a>(
         &'a self,
-        _attempt: &'a mut Acquisition,
+        _acquisition: &'a mut Acquisition,
         _limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
-        unreachable!("nobody acquires here")
+        unreachable!("this test never acquires")
     }
 
     fn renew<'a>(&'a self, renewals: &'a [Renewal], _: Duration) -> Boxed<'a, Vec<RenewOutcome>> {
@@ -68,7 +68,7 @@ impl Backend for Panicking {
 
     fn release<'a>(
         &'a self,
-        _ending: &'a ReleaseRequest,
+        _release_request: &'a ReleaseRequest,
         _limit: Duration,
     ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
         Box::pin(async move {
@@ -178,10 +178,10 @@ fn start(backend: &Arc<Panicking>) -> (BackgroundWorker, Arc<Counters>) {
 }
 
 #[tokio::test]
-async fn what_panics_is_done_again() {
+async fn panicked_work_is_repeated() {
     let backend = Arc::new(Panicking::default());
     let (worker, counters) = start(&backend);
-    // Long, since a panic takes its time to be printed.
+    // A long ttl, since printing a panic takes time.
     let held = held(10_000);
     worker.track(&held);
     for origin in [None, Some(7), None] {
@@ -190,14 +190,14 @@ async fn what_panics_is_done_again() {
     assert_eq!(
         worker.drain(SOON).await,
         0,
-        "each job stayed counted, and is done"
+        "each job stays counted until it is done"
     );
     let started = Clock::System.now();
-    let again = |calls: &AtomicUsize| calls.load(Ordering::Acquire) >= 3;
-    while !again(&backend.renewals) || backend.listens.load(Ordering::Acquire) < 2 {
+    let is_repeated = |calls: &AtomicUsize| calls.load(Ordering::Acquire) >= 3;
+    while !is_repeated(&backend.renewals) || backend.listens.load(Ordering::Acquire) < 2 {
         assert!(
             Clock::System.now().since(started) < SOON,
-            "it is not done again"
+            "panicked work is not repeated"
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -206,7 +206,7 @@ async fn what_panics_is_done_again() {
 }
 
 #[tokio::test]
-async fn a_burst_goes_out_in_bounded_batches() {
+async fn burst_of_releases_goes_out_in_bounded_batches() {
     const BURST: usize = 5_000;
     let backend = Arc::new(Panicking::default());
     backend.releases.store(1, Ordering::Release);
@@ -220,10 +220,10 @@ async fn a_burst_goes_out_in_bounded_batches() {
     assert!(batches.iter().all(|count| *count <= 128), "{batches:?}");
 }
 
-/// Transactions come one after another on their connection, and a renewal comes after all that
-/// were sent before.
+/// Transactions run one after another on their connection, so a renewal waits for all that were
+/// sent before it.
 #[tokio::test]
-async fn a_burst_of_transactions_stands_before_no_renewal() {
+async fn burst_of_transactions_does_not_delay_renewals() {
     const BURST: usize = 1_000;
     let backend = Arc::new(Panicking::default());
     backend.releases.store(1, Ordering::Release);
@@ -240,7 +240,7 @@ async fn a_burst_of_transactions_stands_before_no_renewal() {
 }
 
 #[test]
-fn a_lease_that_is_nearly_over_takes_no_time_from_others() {
+fn lease_that_ends_soon_does_not_limit_other_renewals() {
     let ms = Duration::from_millis;
     let timeout = ms(1_000);
     let lefts = [1, 20_000, 30, 40, 2, 20_001, 900, 1_001];

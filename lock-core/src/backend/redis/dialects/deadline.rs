@@ -21,8 +21,8 @@ use crate::protocol::owner_id::OwnerId;
 use crate::protocol::ttl::whole_millis;
 use crate::sync::Mutex;
 
-/// The time between the deadline and the expiry of the key. Until the key expires, no client of this
-/// library takes the lock over: the clock of its holder may be behind.
+/// The time between the deadline and the expiry of the key. Until the key expires, no client of
+/// this library takes the lock over: the clock of its holder may be behind.
 fn spare_ms() -> u64 {
     whole_millis(CLOCK_TOLERANCE)
 }
@@ -138,7 +138,8 @@ impl Deadlines {
     ) -> Result<ReleaseOutcome, LockError> {
         let time_limit = Deadline::after(Clock::System, limit);
         let connection = self.client.connection_for(release_request, limit).await?;
-        // The server may have closed an idle connection. A command that may be sent again finds out.
+        // The server may have closed an idle connection. A command that may be sent again finds
+        // out.
         let alive = connection
             .call(&redis::cmd("TIME"), time_limit.left())
             .await?;
@@ -225,8 +226,8 @@ impl WrittenDeadlines {
         }
     }
 
-    /// Records that a release is about to be sent. Returns the deadlines that the key may hold; none
-    /// if the owner id never held the lock.
+    /// Records that a release is about to be sent. Returns the deadlines that the key may hold;
+    /// none if the owner id never held the lock.
     fn release(&mut self, owner_id: OwnerId) -> Result<Vec<u64>, LockError> {
         let Some(lock) = self.locks.get_mut(&owner_id) else {
             return Ok(Vec::new());

@@ -14,7 +14,7 @@ use crate::protocol::poll_schedule::HolderExpiry;
 /// The state of the key that an acquire found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FoundValue {
-    /// There is no key: the holder released it a moment ago.
+    /// The key has disappeared since the failed attempt.
     Nothing,
     Value {
         text: String,

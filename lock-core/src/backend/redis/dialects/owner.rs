@@ -205,13 +205,13 @@ impl Owners {
         &self,
         acquisition: &mut Acquisition,
         connection: &Connection,
-        set: Cmd,
+        set_command: Cmd,
         limit: Duration,
     ) -> Result<Inspection, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let key = acquisition.key.clone();
         let mut pipeline = Pipeline::with_capacity(4);
-        pipeline.add_command(set);
+        pipeline.add_command(set_command);
         pipeline.cmd("PTTL").arg(key.as_str());
         pipeline
             .cmd("GETRANGE")
@@ -228,9 +228,9 @@ impl Owners {
         let replies = connection.call_all(&pipeline, deadline.left()).await?;
         acquisition.answered(&in_flight);
         let server_error = |error: RedisError| server_error(connection, &key, &error);
-        let [set, pttl, value, time]: [Result<Value, RedisError>; 4] =
+        let [set_reply, pttl, value, time]: [Result<Value, RedisError>; 4] =
             replies.try_into().map_err(|_| unexpected())?;
-        let is_set = match set.map_err(server_error)? {
+        let is_set = match set_reply.map_err(server_error)? {
             Value::Okay | Value::Int(1) => true,
             Value::Nil | Value::Int(0) => false,
             _ => return Err(unexpected()),

@@ -77,7 +77,8 @@ impl WatchMulti {
         let change = match release_request.min_hold_ms(Clock::System.now()) {
             0 => vec![redis::cmd("DEL").arg(key).clone()],
             min_hold => vec![
-                // Without an owner: a renewal that this release has overtaken must not extend the lease.
+                // Without an owner: a renewal that this release has overtaken must not extend the
+                // lease.
                 redis::cmd("SET")
                     .arg(key)
                     .arg(no_owner)
@@ -112,7 +113,8 @@ impl WatchMulti {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.pool.for_current_runtime(limit).await?;
         loop {
-            // Unlocked between two tries, so that a busy key does not block the transactions of others.
+            // Unlocked between two tries, so that a busy key does not block the transactions of
+            // others.
             let _turn = tokio::time::timeout(deadline.left(), connection.turn.lock())
                 .await
                 .map_err(|_| timed_out("other transactions are running"))?;

@@ -1,4 +1,4 @@
-//! The releases and cancels that are to be sent, by the way in which they are sent.
+//! The open releases and cancels, by the way in which they are sent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,25 +7,25 @@ use crate::backend::ReleaseRequest;
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::Moment;
 
-/// Releases in one pipeline: enough to make the round trip cheap, few enough for the server to turn
-/// to others in between.
+/// The releases in one pipeline: enough to make the round trip cheap, few enough for the server to
+/// serve other clients in between.
 const BATCH: usize = 128;
-/// Batches on their way. Two would keep a near server busy; a far one takes longer to answer.
+/// Batches in flight. Two would keep a near server busy; a distant one takes longer to reply.
 const MAX_BATCHES: usize = 4;
-/// What goes by itself, and is on its way.
+/// Single tasks in flight.
 const MAX_SINGLES: usize = 128;
-/// Transactions on their way. They come one after another on their connection, and so do the
-/// renewals of their dialect: more of them would only stand before a renewal.
+/// Transactions in flight. They run one after another on their connection, and so do the renewals
+/// of their dialect. More of them would only delay a renewal.
 const MAX_SEQUENTIAL: usize = 2;
 
-/// What a job is known by besides what it sends.
+/// The state of a job, besides its request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobState {
     pub(super) give_up_at: Moment,
     pub(super) tries: u32,
-    /// Whether `shutdown` waits for it.
+    /// `shutdown` waits for the job.
     pub(super) blocks_shutdown: bool,
-    /// The lock was held: it is the release of a guard, and no cancel.
+    /// The job releases the lock of a guard; it is not a cancel.
     pub(super) was_held: bool,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct CleanupTask {
 }
 
 impl CleanupTask {
-    /// The expiry may be what the server did not hear of: then nothing ends by itself.
+    /// Returns whether the lock may have no expiry: the command that sets it may have been lost.
     pub(super) fn may_never_expire(&self) -> bool {
         !self
             .release_request
@@ -56,17 +56,17 @@ pub(super) struct CleanupQueue {
     pub(super) batches_in_flight: usize,
     pub(super) singles_in_flight: usize,
     pub(super) sequential_in_flight: usize,
-    /// After a batch that failed as a whole no other one goes out before this.
+    /// After a whole batch failed, no other one goes out before this time.
     pub(super) resume_at: Option<Moment>,
     pub(super) backoff: Backoff,
-    /// When those that are over were last looked for.
+    /// When expired tasks were last searched for.
     pub(super) checked_expiry_at: Moment,
 }
 
-/// Looking through all of them takes time where there are many.
+/// The least interval between searches, because a search through many tasks takes time.
 const CHECK_EXPIRY_EVERY: Duration = Duration::from_millis(500);
 
-/// How tasks go out.
+/// How a task is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Batch,
@@ -126,7 +126,7 @@ impl CleanupQueue {
         batch
     }
 
-    /// What goes by itself, and how.
+    /// Takes a task that is sent alone, with its lane.
     pub(super) fn take_single(&mut self) -> Option<(Lane, CleanupTask)> {
         if self.sequential_in_flight < MAX_SEQUENTIAL
             && let Some(task) = self.sequential.pop_front()
@@ -142,10 +142,10 @@ impl CleanupQueue {
         Some((Lane::Single, task))
     }
 
-    /// When there is something to do, if nothing happens before.
+    /// Returns when the queue needs the thread again without a notification.
     pub(super) fn next_at(&self) -> Option<Moment> {
         let deferred = self.deferred.first_key_value().map(|((at, _), _)| *at);
-        // While all are under way, the end of one of them wakes the thread.
+        // While all batches are in flight, the end of one of them wakes the thread.
         let can_resume = !self.batched.is_empty() && self.batches_in_flight < MAX_BATCHES;
         let resumed = self.resume_at.filter(|_| can_resume);
         match (deferred, resumed) {
@@ -154,30 +154,32 @@ impl CleanupQueue {
         }
     }
 
-    /// The server cannot be asked. Whatever is over by itself is not tried any more.
+    /// Takes tasks that need no release any more, because their leases have expired. Used while the
+    /// server is unreachable.
     pub(super) fn take_expired(&mut self, now: Moment) -> Vec<CleanupTask> {
         if now.since(self.checked_expiry_at) < CHECK_EXPIRY_EVERY {
             return Vec::new();
         }
         self.checked_expiry_at = now;
-        let is_over = |task: &CleanupTask| now >= task.state.give_up_at && !task.may_never_expire();
-        let mut over = Vec::new();
+        let has_expired =
+            |task: &CleanupTask| now >= task.state.give_up_at && !task.may_never_expire();
+        let mut expired = Vec::new();
         for queue in [&mut self.batched, &mut self.singles, &mut self.sequential] {
-            // Mostly there are none, and then nothing is moved.
-            if !queue.iter().any(is_over) {
+            // Usually there are none, and then nothing is moved.
+            if !queue.iter().any(has_expired) {
                 continue;
             }
-            let (ended, rest) = std::mem::take(queue).into_iter().partition(is_over);
+            let (ended, rest) = std::mem::take(queue).into_iter().partition(has_expired);
             *queue = rest;
-            over.extend::<VecDeque<_>>(ended);
+            expired.extend::<VecDeque<_>>(ended);
         }
         let ended: Vec<_> = self
             .deferred
             .iter()
-            .filter(|(_, task)| is_over(task))
+            .filter(|(_, task)| has_expired(task))
             .map(|(at, _)| *at)
             .collect();
-        over.extend(ended.iter().filter_map(|at| self.deferred.remove(at)));
-        over
+        expired.extend(ended.iter().filter_map(|at| self.deferred.remove(at)));
+        expired
     }
 }

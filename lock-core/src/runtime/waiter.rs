@@ -225,7 +225,7 @@ impl Waiter {
     ) -> Result<(), LockError> {
         self.last_error = None;
         self.backoff.reset();
-        if self.no_expiry.see(holder_expiry, holder.as_ref(), now)
+        if self.no_expiry.observe(holder_expiry, holder.as_ref(), now)
             && self.no_expiry.left(now).is_zero()
         {
             return Err(self.no_expiry.error(&self.pending.acquisition.key));

@@ -74,7 +74,7 @@ pub(crate) async fn try_acquire(
                 },
             ) => {
                 let now = clock.now();
-                if !no_expiry.see(holder_expiry, holder.as_ref(), now) {
+                if !no_expiry.observe(holder_expiry, holder.as_ref(), now) {
                     return Err(LockError::Contended {
                         key: pending.acquisition.key.text(),
                         holder: inner.holder(holder, None),

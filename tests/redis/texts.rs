@@ -102,7 +102,7 @@ async fn broken_connection_is_reported_with_address_and_reason() {
     proxy.refuse();
     proxy.cut_all();
     let error = held.renew().await.unwrap_err().to_string();
-    let begin = format!("cannot ask the lock server at {} (", proxy.address());
+    let begin = format!("cannot reach the lock server at {} (", proxy.address());
     assert!(error.starts_with(&begin), "{error}");
     assert!(!error.contains("os error"), "{error}");
     proxy.forward();

@@ -118,6 +118,11 @@ mod tests {
              service died between SETNX and EXPIRE, `Dialect::SetnxExpire` sets the missing \
              expiry; otherwise remove the key, or use another name or prefix"
         );
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn error_of_an_owner_where_a_deadline_is_expected_shows_it() {
         let in_deadlines = key().in_dialect(Dialect::DeadlineGetset);
         assert_eq!(
             owner(&in_deadlines, "me").to_string(),

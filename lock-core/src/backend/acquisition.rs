@@ -184,6 +184,14 @@ impl Acquisition {
         }
     }
 
+    /// Records that the reply to the first command granted the lock: then the server has not queued the
+    /// entry, or has removed it. The release does not have to remove it again.
+    pub(crate) fn granted_by_first_command(&mut self) {
+        if self.unconfirmed_until_ms.is_none() {
+            self.entries.clear();
+        }
+    }
+
     /// Records the reply to this copy: it can take effect no more.
     pub(crate) fn answered(&mut self, command: &SentCommand) {
         self.unconfirmed_until_ms = command.before;

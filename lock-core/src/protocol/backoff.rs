@@ -12,7 +12,6 @@ impl Jitter {
         Self(Uuid::new_v4().as_u64_pair().0)
     }
 
-    #[cfg(test)]
     pub(crate) fn seeded(seed: u64) -> Self {
         Self(seed)
     }

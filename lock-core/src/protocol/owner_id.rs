@@ -26,6 +26,12 @@ impl OwnerId {
         Self(Uuid::from_u128(number))
     }
 
+    /// Returns random bits, which need no call of the operating system.
+    pub(crate) fn random_bits(self) -> u64 {
+        let (high, low) = self.0.as_u64_pair();
+        high ^ low
+    }
+
     /// The short form, for messages that other clients may read.
     pub(crate) fn short(self) -> ShortId {
         let [a, b, c, d, ..] = self.0.into_bytes();

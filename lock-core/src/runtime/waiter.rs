@@ -60,12 +60,13 @@ pub(crate) async fn acquire(
     }
     let label = Arc::clone(&inner.config.label);
     let acquisition = Acquisition::new(key, lease_config, label, Some(deadline));
+    let mut jitter = Jitter::seeded(acquisition.owner_id.random_bits());
     let mut waiter = Waiter {
         pending: PendingAcquire::new(Arc::clone(inner), acquisition),
         started,
         deadline,
-        poll_schedule: PollSchedule::new(started, inner.config.retry_interval, Jitter::from_os()),
-        backoff: Backoff::new(Jitter::from_os()),
+        backoff: Backoff::new(jitter.fork()),
+        poll_schedule: PollSchedule::new(started, inner.config.retry_interval, jitter),
         observed: None,
         last_error: None,
         is_disconnected: false,
@@ -151,14 +152,19 @@ impl Waiter {
             }
             let outcome = self.pending.send(limit).await;
             let now = self.clock().now();
-            self.has_sent = true;
+            let is_first_command = !std::mem::replace(&mut self.has_sent, true);
             self.poll_schedule.asked(now);
             match outcome {
                 Ok(AcquireOutcome::Held {
                     token,
                     sent,
                     remaining,
-                }) => return Ok(self.confirmed(token, sent, remaining)),
+                }) => {
+                    if is_first_command {
+                        self.pending.acquisition.granted_by_first_command();
+                    }
+                    return Ok(self.confirmed(token, sent, remaining));
+                }
                 Ok(AcquireOutcome::Queued {
                     rank,
                     holder_expiry,

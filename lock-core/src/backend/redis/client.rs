@@ -73,13 +73,13 @@ impl Subscription {
         if run_id == UNKNOWN_RUN_ID {
             return false;
         }
-        let mut state = self.state.subscribe();
-        if *state.borrow() == SubscriptionState::Idle {
+        if self.state() == SubscriptionState::Idle {
+            let mut state = self.state.subscribe();
             self.wanted.notify_one();
             let first = state.wait_for(|state| *state != SubscriptionState::Idle);
             let _subscribed_or_timed_out = tokio::time::timeout(limit, first).await;
         }
-        *self.state.borrow() == SubscriptionState::Up(run_id)
+        self.state() == SubscriptionState::Up(run_id)
     }
 }
 

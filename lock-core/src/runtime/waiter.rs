@@ -152,7 +152,7 @@ impl Waiter {
             let outcome = self.pending.send(limit).await;
             let now = self.clock().now();
             self.has_sent = true;
-            self.poll_schedule.asked(now);
+            self.poll_schedule.end_poll(now);
             match outcome {
                 Ok(AcquireOutcome::Held {
                     token,
@@ -245,7 +245,7 @@ impl Waiter {
             None => LocalPosition::First,
         };
         self.poll_schedule
-            .seen(now, rank.unwrap_or(0), holder_expiry, poll, local_position);
+            .on_reply(now, rank.unwrap_or(0), holder_expiry, poll, local_position);
         self.observed = Some((holder, rank));
         Ok(())
     }

@@ -19,7 +19,7 @@ pub const WATCH_MULTI: Dialect = Dialect::SetNxPx {
     release: ReleaseMethod::WatchMulti,
 };
 
-/// Connects a manager with the default settings to a server.
+/// Connects a manager to a server. Its requests try once, unless they set a `wait`.
 pub async fn connect(server: &RedisServer) -> LockManager {
     connect_to(&server.url()).await
 }
@@ -38,7 +38,7 @@ pub async fn connect_to(url: &str) -> LockManager {
         .unwrap()
 }
 
-/// Connects a manager with the default settings to the server that `DISTRIBUTED_LOCK_URL` names.
+/// Connects a manager to the server that `DISTRIBUTED_LOCK_URL` names, as [`connect`] does.
 pub async fn connect_to_env() -> LockManager {
     connect_to(
         &std::env::var("DISTRIBUTED_LOCK_URL").expect("DISTRIBUTED_LOCK_URL names the server"),

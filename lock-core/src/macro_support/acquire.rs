@@ -27,8 +27,8 @@ pub struct AcquireFuture(pub(super) BoxFuture<Result<LockGuard, LockError>>);
 /// Acquires the lock of an annotated function.
 pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -> AcquireFuture {
     AcquireFuture(Box::pin(async move {
-        if let Some(fault) = name.invalid_reason() {
-            return Err(LockError::invalid_name(&name, fault));
+        if let Some(reason) = name.invalid_reason() {
+            return Err(LockError::invalid_name(&name, reason));
         }
         let (manager, spent) = match manager {
             Some(manager) => (manager, Duration::ZERO),

@@ -43,7 +43,7 @@ pub fn name_from_template(parts: &[NamePart<'_>]) -> LockName {
                 if name.0.len() >= LONGER_THAN_ANY_NAME {
                     break;
                 }
-                let fault = if written.is_err() {
+                let reason = if written.is_err() {
                     InvalidNameReason::BrokenValue
                 } else if name.0.len() == before {
                     // Otherwise all calls with an empty value would share one lock by mistake.
@@ -53,7 +53,7 @@ pub fn name_from_template(parts: &[NamePart<'_>]) -> LockName {
                 };
                 name.0.truncate(before);
                 name.0.push_str("{}");
-                return LockName::invalid(name.0, fault);
+                return LockName::invalid(name.0, reason);
             }
         }
     }
@@ -285,14 +285,14 @@ mod tests {
             Some(InvalidNameReason::Empty)
         );
         let empty = || LockName::invalid("{}", InvalidNameReason::EmptyValue);
-        let fault = Some(InvalidNameReason::EmptyValue);
+        let reason = Some(InvalidNameReason::EmptyValue);
         assert_eq!(
             name_with_hash_tag(empty(), "b".into()).invalid_reason(),
-            fault
+            reason
         );
         assert_eq!(
             name_with_hash_tag("a".into(), empty()).invalid_reason(),
-            fault
+            reason
         );
     }
 

@@ -35,6 +35,7 @@ pub enum Dialect {
 
 /// How [`Dialect::SetNxPx`] checks the owner when it releases and renews a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ReleaseMethod {
     /// A script compares the owner and deletes the key.
     #[default]
@@ -211,6 +212,7 @@ pub enum InvalidDialectReason {
     WholeSeconds,
     /// The ttl is shorter than the dialect supports.
     #[error("it needs a ttl of at least {shortest:?}")]
+    #[non_exhaustive]
     TooShort {
         /// The shortest ttl of the dialect.
         shortest: Duration,

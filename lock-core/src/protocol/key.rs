@@ -18,7 +18,8 @@ const COMPANIONS: [&str; 4] = [":q", ":f", ":g", ":h"];
 ///
 /// A name may hold one `{tag}` and no other brace. The tag is a hash tag: a Redis Cluster puts all
 /// keys with the same tag into one slot. A name with a tag may not end with `:q`, `:f`, `:g` or `:h`,
-/// which are the endings of a lock's companion keys. Conversions from strings do not check a name;
+/// which are the endings of a lock's companion keys. With an empty prefix, a name may not consist of
+/// a tag only. Conversions from strings do not check a name;
 /// [`LockName::new`] and acquiring the lock do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName {
@@ -138,6 +139,13 @@ pub enum InvalidNameReason {
          companion keys; choose another ending"
     )]
     Companion,
+    /// The name is one tag without other text, and the manager's prefix is empty. Its companion keys
+    /// would be those of the name without the braces.
+    #[error(
+        "with an empty prefix, a name may not consist of a hash tag only; remove the braces, which \
+         changes the key but not its slot"
+    )]
+    OnlyTag,
     /// The manager's prefix holds a brace.
     #[error("the manager's prefix may not hold a brace; put the hash tag into the name")]
     PrefixBrace,
@@ -171,6 +179,9 @@ impl LockKey {
         }
         let tagged = name.check()?;
         let name = name.as_str();
+        if prefix.is_empty() && tagged && name.starts_with('{') && name.ends_with('}') {
+            return Err(InvalidNameReason::OnlyTag);
+        }
         // Concatenated once for all commands: formatting the keys was a tenth of a command's cost.
         let (open, close) = if tagged { ("", "") } else { ("{", "}") };
         let companion = |end| [open, prefix, name, close, end].concat();
@@ -276,6 +287,14 @@ mod tests {
             LockKey::new("{", &LockName::from("a}:q")),
             Err(InvalidNameReason::PrefixBrace)
         );
+        // Without a prefix, `a` and `{a}` would share the queue `{a}:q`.
+        let without_prefix = |name: &str| LockKey::new("", &LockName::from(name));
+        assert_eq!(without_prefix("{a}"), Err(InvalidNameReason::OnlyTag));
+        assert_eq!(without_prefix("a").unwrap().queue(), "{a}:q");
+        for name in ["{a}b", "b{a}"] {
+            assert!(without_prefix(name).is_ok(), "{name}");
+        }
+        assert!(key("{a}").is_ok());
     }
 
     #[test]

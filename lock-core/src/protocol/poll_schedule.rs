@@ -168,7 +168,7 @@ impl PollSchedule {
     }
 
     /// Records the reply to a poll. `poll` is set for waiters that get no notifications.
-    pub(crate) fn seen(
+    pub(crate) fn on_reply(
         &mut self,
         now: Moment,
         rank: u64,
@@ -176,7 +176,7 @@ impl PollSchedule {
         poll: Option<Duration>,
         local_position: LocalPosition,
     ) {
-        self.asked(now);
+        self.end_poll(now);
         self.polled_at = now;
         self.rank = rank;
         self.holder_expiry = holder_expiry;
@@ -186,7 +186,7 @@ impl PollSchedule {
     }
 
     /// Records the end of a poll, with or without a reply.
-    pub(crate) fn asked(&mut self, now: Moment) {
+    pub(crate) fn end_poll(&mut self, now: Moment) {
         if std::mem::take(&mut self.next_is_for_head) {
             self.next_head = now.plus(HEAD_INTERVAL);
         }

@@ -153,7 +153,7 @@ impl Waiter {
             let outcome = self.pending.send(limit).await;
             let now = self.clock().now();
             let is_first_command = !std::mem::replace(&mut self.has_sent, true);
-            self.poll_schedule.asked(now);
+            self.poll_schedule.end_poll(now);
             match outcome {
                 Ok(AcquireOutcome::Held {
                     token,
@@ -251,7 +251,7 @@ impl Waiter {
             None => LocalPosition::First,
         };
         self.poll_schedule
-            .seen(now, rank.unwrap_or(0), holder_expiry, poll, local_position);
+            .on_reply(now, rank.unwrap_or(0), holder_expiry, poll, local_position);
         self.observed = Some((holder, rank));
         Ok(())
     }

@@ -20,13 +20,13 @@ const BEHIND: LocalPosition = LocalPosition::Behind;
 #[test]
 fn first_waiter_polls_when_the_holder_s_lease_ends() {
     let mut poll_schedule = poll_schedule();
-    poll_schedule.seen(at(100), 0, native(400), None, FIRST);
+    poll_schedule.on_reply(at(100), 0, native(400), None, FIRST);
     assert_eq!(poll_schedule.next(), at(402));
-    poll_schedule.seen(at(100), 3, native(400), None, FIRST);
+    poll_schedule.on_reply(at(100), 3, native(400), None, FIRST);
     assert_eq!(poll_schedule.next(), at(432));
     // Whatever its rank: all entries ahead of it may be dead.
     for rank in [24, 25, 300, 1_000_000] {
-        poll_schedule.seen(at(100), rank, native(400), None, FIRST);
+        poll_schedule.on_reply(at(100), rank, native(400), None, FIRST);
         assert!(
             poll_schedule.next() >= at(402) && poll_schedule.next() <= at(650),
             "{rank}"
@@ -37,22 +37,22 @@ fn first_waiter_polls_when_the_holder_s_lease_ends() {
 #[test]
 fn waiters_behind_leave_the_poll_at_expiry_to_the_first_one() {
     let mut poll_schedule = poll_schedule();
-    poll_schedule.seen(at(0), 1, native(100), None, BEHIND);
+    poll_schedule.on_reply(at(0), 1, native(100), None, BEHIND);
     assert!(poll_schedule.next() > at(700) && poll_schedule.next() <= at(1_000));
-    poll_schedule.seen(at(0), 20, native(100), None, BEHIND);
+    poll_schedule.on_reply(at(0), 20, native(100), None, BEHIND);
     assert!(poll_schedule.next() > at(1_400) && poll_schedule.next() <= at(2_000));
 }
 
 #[test]
 fn no_waiter_pauses_for_longer_than_the_cap() {
     let mut poll_schedule = poll_schedule();
-    poll_schedule.seen(at(100), 0, native(60_000), None, FIRST);
+    poll_schedule.on_reply(at(100), 0, native(60_000), None, FIRST);
     assert!(poll_schedule.next() > at(850) && poll_schedule.next() <= at(1_100));
-    poll_schedule.seen(at(100), 30, native(60_000), None, FIRST);
+    poll_schedule.on_reply(at(100), 30, native(60_000), None, FIRST);
     assert!(poll_schedule.next() > at(2_300) && poll_schedule.next() <= at(3_100));
     for (local_position, longest) in [(FIRST, 5_000), (BEHIND, 30_000)] {
         for rank in [1_000, 3_000, 100_000, u64::MAX] {
-            poll_schedule.seen(at(100), rank, native(86_000_000), None, local_position);
+            poll_schedule.on_reply(at(100), rank, native(86_000_000), None, local_position);
             let next = poll_schedule.next().since(at(100));
             let longest = Duration::from_millis(longest);
             assert!(next <= longest && next > longest * 3 / 4, "{rank} {next:?}");
@@ -79,7 +79,7 @@ fn waiter_of_any_rank_stays_in_the_queue() {
                     let left = deadline.since(now);
                     expires_at = now.plus(entry_lifetime(mode, left, ttl, Duration::from_secs(1)));
                 }
-                poll_schedule.seen(now, rank, native(4 * hours), None, local_position);
+                poll_schedule.on_reply(now, rank, native(4 * hours), None, local_position);
                 now = poll_schedule.next();
                 polls += 1;
             }
@@ -92,11 +92,11 @@ fn waiter_of_any_rank_stays_in_the_queue() {
 fn first_waiter_behind_a_foreign_holder_polls() {
     let mut poll_schedule = poll_schedule();
     let holder_expiry = HolderExpiry::Foreign { ends: at(10_000) };
-    poll_schedule.seen(at(0), 0, holder_expiry, None, FIRST);
+    poll_schedule.on_reply(at(0), 0, holder_expiry, None, FIRST);
     assert!(poll_schedule.next() <= at(100) && poll_schedule.next() > at(74));
-    poll_schedule.seen(at(0), 1, holder_expiry, None, BEHIND);
+    poll_schedule.on_reply(at(0), 1, holder_expiry, None, BEHIND);
     assert!(poll_schedule.next() > at(700));
-    poll_schedule.seen(
+    poll_schedule.on_reply(
         at(0),
         50,
         HolderExpiry::Foreign { ends: at(300) },
@@ -111,7 +111,7 @@ fn polls(mut poll_schedule: PollSchedule, count: usize) -> Vec<Moment> {
     let mut now = at(0);
     let mut moments = Vec::new();
     for _ in 0..count {
-        poll_schedule.seen(
+        poll_schedule.on_reply(
             now,
             0,
             HolderExpiry::Polled { ends: at(600_000) },
@@ -128,7 +128,7 @@ fn polls(mut poll_schedule: PollSchedule, count: usize) -> Vec<Moment> {
 fn waiter_behind_a_newer_version_s_waiter_does_not_poll_in_a_hot_loop() {
     let mut poll_schedule = poll_schedule();
     let free = HolderExpiry::Foreign { ends: at(1_000) };
-    poll_schedule.seen(at(1_000), 1, free, None, FIRST);
+    poll_schedule.on_reply(at(1_000), 1, free, None, FIRST);
     assert!(poll_schedule.next() > at(1_700) && poll_schedule.next() <= at(2_000));
 }
 
@@ -171,7 +171,7 @@ fn two_polling_waiters_do_not_stay_in_step() {
 fn polling_waiter_polls_soon_after_the_holder_s_lease_ends() {
     let mut poll_schedule = poll_schedule();
     for _ in 0..10 {
-        poll_schedule.seen(at(0), 0, HolderExpiry::Polled { ends: at(7) }, None, FIRST);
+        poll_schedule.on_reply(at(0), 0, HolderExpiry::Polled { ends: at(7) }, None, FIRST);
         assert!(poll_schedule.next() >= at(9) && poll_schedule.next() <= at(29));
     }
 }
@@ -179,7 +179,7 @@ fn polling_waiter_polls_soon_after_the_holder_s_lease_ends() {
 #[test]
 fn key_without_expiry_is_polled_soon() {
     let mut poll_schedule = poll_schedule();
-    poll_schedule.seen(at(0), 4, HolderExpiry::NoExpiry, None, BEHIND);
+    poll_schedule.on_reply(at(0), 4, HolderExpiry::NoExpiry, None, BEHIND);
     assert_eq!(poll_schedule.next(), at(50));
 }
 
@@ -187,7 +187,7 @@ fn key_without_expiry_is_polled_soon() {
 fn waiter_without_notifications_polls_three_times_within_a_handover_lease() {
     let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
     let mut poll_schedule = poll_schedule();
-    poll_schedule.seen(at(0), 12, native(60_000), Some(poll_interval(ttl)), BEHIND);
+    poll_schedule.on_reply(at(0), 12, native(60_000), Some(poll_interval(ttl)), BEHIND);
     assert!(poll_schedule.next() <= at(500) && poll_schedule.next() > at(375));
     assert_eq!(
         handover_lease(Mode::Polling, ttl),
@@ -212,12 +212,12 @@ fn waiter_without_notifications_polls_three_times_within_a_handover_lease() {
 #[test]
 fn head_notification_brings_the_poll_forward() {
     let mut poll_schedule = poll_schedule();
-    poll_schedule.seen(at(0), 30, native(60_000), None, BEHIND);
+    poll_schedule.on_reply(at(0), 30, native(60_000), None, BEHIND);
     assert!(poll_schedule.next() > at(2_000));
     poll_schedule.is_head(at(100), at(300));
     assert_eq!(poll_schedule.next(), at(302));
     // The holder may have renewed: then the reply says when its lease ends.
-    poll_schedule.seen(at(302), 0, native(60_000), None, FIRST);
+    poll_schedule.on_reply(at(302), 0, native(60_000), None, FIRST);
     poll_schedule.is_head(at(400), at(90_000));
     assert!(poll_schedule.next() <= at(1_302));
     poll_schedule.at_once(at(7));
@@ -228,7 +228,7 @@ fn head_notification_brings_the_poll_forward() {
 fn head_notifications_cause_one_poll_in_50_ms_and_delay_none() {
     let mut poll_schedule = poll_schedule();
     let mut now = at(0);
-    poll_schedule.seen(now, 5, native(60_000), None, BEHIND);
+    poll_schedule.on_reply(now, 5, native(60_000), None, BEHIND);
     let mut polls = Vec::new();
     while now < at(1_000) {
         // Whatever the notifications say.
@@ -240,7 +240,7 @@ fn head_notifications_cause_one_poll_in_50_ms_and_delay_none() {
         poll_schedule.is_head(now, ends);
         if now >= poll_schedule.next() {
             polls.push(now);
-            poll_schedule.seen(now, 5, native(60_000), None, BEHIND);
+            poll_schedule.on_reply(now, 5, native(60_000), None, BEHIND);
         }
         now = now.plus(Duration::from_micros(500));
     }
@@ -255,13 +255,13 @@ fn head_notifications_cause_one_poll_in_50_ms_and_delay_none() {
         poll_schedule.is_head(at(ms), at(ms));
         if at(ms) >= poll_schedule.next() {
             polls += 1;
-            poll_schedule.asked(at(ms));
+            poll_schedule.end_poll(at(ms));
             poll_schedule.at_once(at(ms + 500));
         }
     }
     assert!(polls <= 21, "{polls}");
 
-    poll_schedule.seen(at(2_000), 0, native(2_500), None, FIRST);
+    poll_schedule.on_reply(at(2_000), 0, native(2_500), None, FIRST);
     for ms in (2_000..2_500).step_by(10) {
         poll_schedule.is_head(at(ms), at(86_000_000));
     }
@@ -275,7 +275,7 @@ fn head_notifications_cause_one_poll_in_50_ms_and_delay_none() {
 #[test]
 fn next_first_waiter_uses_what_the_previous_one_saw() {
     let mut poll_schedule = poll_schedule();
-    poll_schedule.seen(at(0), 7, native(100), None, BEHIND);
+    poll_schedule.on_reply(at(0), 7, native(100), None, BEHIND);
     let seen = ObservedExpiry {
         at: at(400),
         holder_expires_at: at(2_400),
@@ -284,14 +284,14 @@ fn next_first_waiter_uses_what_the_previous_one_saw() {
     // By its rank it would have polled after 1 s. From now on 5 s is the longest pause.
     assert!(poll_schedule.next() > at(700) && poll_schedule.next() <= at(1_000));
 
-    poll_schedule.seen(at(0), 999, native(100), None, BEHIND);
+    poll_schedule.on_reply(at(0), 999, native(100), None, BEHIND);
     poll_schedule.is_first(at(9_000), None);
     assert_eq!(
         poll_schedule.next().max(at(350)),
         at(350),
         "its holder's lease has ended by now"
     );
-    poll_schedule.seen(at(0), 999, native(100), None, BEHIND);
+    poll_schedule.on_reply(at(0), 999, native(100), None, BEHIND);
     let seen = ObservedExpiry {
         at: at(9_000),
         holder_expires_at: at(11_000),
@@ -299,7 +299,7 @@ fn next_first_waiter_uses_what_the_previous_one_saw() {
     poll_schedule.is_first(at(9_000), Some(seen));
     assert!(poll_schedule.next() >= at(11_002) && poll_schedule.next() <= at(11_250));
     // A younger observation of its own counts instead.
-    poll_schedule.seen(at(9_500), 3, native(9_600), None, FIRST);
+    poll_schedule.on_reply(at(9_500), 3, native(9_600), None, FIRST);
     poll_schedule.is_first(at(9_500), Some(seen));
     assert_eq!(poll_schedule.next(), at(9_632));
 }
@@ -307,7 +307,7 @@ fn next_first_waiter_uses_what_the_previous_one_saw() {
 #[test]
 fn expiry_in_the_past_causes_no_hot_loop() {
     let mut poll_schedule = poll_schedule();
-    poll_schedule.seen(at(500), 0, native(100), None, FIRST);
+    poll_schedule.on_reply(at(500), 0, native(100), None, FIRST);
     assert_eq!(poll_schedule.next(), at(502));
 }
 

@@ -122,7 +122,7 @@ impl Turn<'_> {
             Reply::Queued { rank, remaining_ms } => {
                 let ends = now.plus(Duration::from_millis(*remaining_ms));
                 let mut poll_schedule = PollSchedule::new(now, RETRY_INTERVAL, Jitter::seeded(0));
-                poll_schedule.seen(
+                poll_schedule.on_reply(
                     now,
                     *rank,
                     HolderExpiry::Native { ends },

@@ -9,15 +9,15 @@ use crate::protocol::key::{InvalidNameReason, MAX_PREFIX};
 use crate::protocol::ttl::{DEFAULT_TTL, Ttl};
 use crate::protocol::wire::{tidy, tidy_label};
 
-/// What a release does when clients of other libraries may wait for the same key.
+/// Says what a release does when clients of other libraries may wait for the same key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Handover {
     /// Gives the lock to the next waiter of this library in the same step as the release.
     #[default]
     Immediate,
-    /// Leaves the key free for 20 ms first, so that clients of other libraries, which poll for a free
-    /// key, get the lock too. Each release then delays the waiters of this library by 20 ms.
+    /// Leaves the key free for 20 ms first. So clients of other libraries, which poll for a free
+    /// key, get the lock too. Each release delays the waiters of this library by these 20 ms.
     YieldToOthers,
 }
 

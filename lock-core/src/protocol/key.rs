@@ -17,9 +17,9 @@ const COMPANIONS: [&str; 4] = [":q", ":f", ":g", ":h"];
 /// The name of a lock: 1 to 1,024 bytes of text.
 ///
 /// A name may hold one `{tag}` and no other brace. The tag is a hash tag: a Redis Cluster puts all
-/// keys with the same tag into one slot. A name with a tag may not end with `:q`, `:f`, `:g` or `:h`,
-/// which are the endings of a lock's companion keys. Conversions from strings do not check a name;
-/// [`LockName::new`] and acquiring the lock do.
+/// keys with the same tag into one slot. A name with a tag may not end with `:q`, `:f`, `:g` or
+/// `:h`. These are the endings of a lock's companion keys. Conversions from strings do not check a
+/// name. [`LockName::new`] checks it, and so does each acquire.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName {
     text: Arc<str>,

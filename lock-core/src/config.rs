@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use crate::error::LockError;
 use crate::protocol::dialect::Dialect;
-use crate::protocol::key::{InvalidNameReason, MAX_PREFIX};
+use crate::protocol::key::MAX_PREFIX;
 use crate::protocol::ttl::{DEFAULT_TTL, Ttl};
 use crate::protocol::wire::{tidy, tidy_label};
 
-/// What a release does when clients of other libraries may wait for the same key.
+/// Says what a release does when clients of other libraries may wait for the same key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Handover {
     /// Gives the lock to the next waiter of this library in the same step as the release.
     #[default]
     Immediate,
-    /// Leaves the key free for 20 ms first, so that clients of other libraries, which poll for a free
-    /// key, get the lock too. Each release then delays the waiters of this library by 20 ms.
+    /// Leaves the key free for 20 ms first. So clients of other libraries, which poll for a free
+    /// key, get the lock too. Each release delays the waiters of this library by these 20 ms.
     YieldToOthers,
 }
 
@@ -84,15 +84,18 @@ impl ManagerConfig {
     }
 
     fn check_prefix(&self) -> Result<(), LockError> {
-        let reason = if self.prefix.contains(['{', '}']) {
-            InvalidNameReason::PrefixBrace
+        let advice = if self.prefix.contains(['{', '}']) {
+            "use no braces; put the hash tag into the name"
         } else if self.prefix.len() > MAX_PREFIX {
-            InvalidNameReason::PrefixTooLong
+            "use at most 64 bytes; put the rest into the names"
         } else {
             return Ok(());
         };
-        let name = tidy(&self.prefix, 40).into();
-        Err(LockError::InvalidName { name, reason })
+        Err(LockError::InvalidSetting {
+            setting: "prefix",
+            value: tidy(&self.prefix, 40).into(),
+            advice,
+        })
     }
 
     /// How long a released key with waiters stays free for clients of other libraries.
@@ -111,7 +114,7 @@ fn at_least(setting: &'static str, value: Duration, min: Duration) -> Result<(),
     let advice = "use at least 1 ms";
     Err(LockError::InvalidSetting {
         setting,
-        value,
+        value: format!("{value:?}").into(),
         advice,
     })
 }
@@ -147,7 +150,7 @@ mod tests {
     fn each_invalid_setting_is_refused() {
         type Change = fn(&mut ManagerConfig);
         let cases: [(Change, &str); 7] = [
-            (|c| c.prefix = "a{b".into(), "brace"),
+            (|c| c.prefix = "a{b".into(), "`prefix`"),
             (|c| c.prefix = "p".repeat(65).into(), "64 bytes"),
             (|c| c.default_ttl = Duration::from_millis(99), "100 ms"),
             (|c| c.default_ttl = Duration::from_secs(86_401), "24 h"),

@@ -21,7 +21,7 @@ pub use self::backend::{BackendError, BackendErrorKind};
 /// - The call was refused: all other variants.
 ///
 /// Only the first group means that another caller does the work. After each of these errors the
-/// caller does not have the lock and must not continue as if it had.
+/// caller does not have the lock, and must not do the work.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -76,8 +76,9 @@ pub enum LockError {
         /// The lock's key.
         key: Arc<str>,
     },
-    /// The key holds a value that is not a lock with an expiry, or a lock in a dialect that cannot
-    /// share a key with the dialect of the request. The key is not changed and never taken over.
+    /// The key holds a value that is not a lock with an expiry. Or it holds a lock in a dialect
+    /// that cannot share a key with the dialect of the request. The library neither changes nor
+    /// takes over the key.
     #[error("key `{}` holds {found}, and cannot be locked; {advice}", escaped(key))]
     #[non_exhaustive]
     ForeignKey {
@@ -114,13 +115,13 @@ pub enum LockError {
         ttl: Duration,
     },
     /// A setting of the manager is out of range.
-    #[error("invalid `{setting}` {value:?}: {advice}")]
+    #[error("invalid setting `{setting}` (`{value}`): {advice}")]
     #[non_exhaustive]
     InvalidSetting {
         /// The name of the builder's method.
         setting: &'static str,
         /// The value that was set.
-        value: Duration,
+        value: Arc<str>,
         /// What to set instead.
         advice: &'static str,
     },
@@ -194,9 +195,9 @@ impl LockError {
         matches!(self, Self::Lost { .. })
     }
 
-    /// Returns whether the same call may succeed a moment later. This is so when the client could not
-    /// reach the server, when the server did not reply in time, or when it refused for a temporary
-    /// reason, such as a failover.
+    /// Returns whether the same call may succeed a moment later. This is so when the client could
+    /// not reach the server, or the server did not reply in time. It is also so when the server
+    /// refused for a temporary reason, such as a failover.
     ///
     /// A lock that another holder has is [contended](Self::is_contended), not retryable. Set a longer
     /// `wait` instead of calling in a loop.
@@ -315,8 +316,8 @@ impl Holder {
         &self.label
     }
 
-    /// Returns how long the holder's lease lasted when this client saw it. The holder may renew the
-    /// lease. Returns `None` for a key without an expiry.
+    /// Returns the remaining time of the holder's lease when this client last saw it. The holder
+    /// may renew the lease. Returns `None` for a key without an expiry.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
@@ -329,7 +330,7 @@ impl Holder {
         self.position
     }
 
-    /// Returns whether the holder is a guard of the same manager, in this process.
+    /// Returns whether the holder is a guard of the same manager.
     #[must_use]
     pub fn is_this_process(&self) -> bool {
         self.this_process

@@ -22,13 +22,13 @@ pub use self::lost::Lost;
 /// A held lock. The background worker renews the lock while the guard exists, and dropping the guard
 /// releases it.
 ///
-/// [`release`](Self::release) waits until the server confirms the release, and returns an error when
-/// the lock was lost before. Dropping the guard releases the lock in the background. If the process
-/// ends before the server receives that release, the lock expires with its ttl.
+/// [`release`](Self::release) waits until the server confirms the release, and returns an error if
+/// the lock was lost before the release. Dropping the guard releases the lock in the background. If
+/// the process ends before the server receives that release, the lock expires with its ttl.
 ///
-/// A guard knows whether the lock is certainly held now, and [`lost`](Self::lost) completes when it
-/// is lost. A guard cannot stop a paused process from writing late. To refuse a late write, a
-/// resource has to check the [fencing token](Self::fencing_token).
+/// [`is_lost`](Self::is_lost) returns whether the lock is lost, and [`lost`](Self::lost) completes
+/// when it is lost. A guard cannot stop a paused process from writing late. To refuse a late write,
+/// a resource has to check the [fencing token](Self::fencing_token).
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct LockGuard {
     acquired: Acquired,
@@ -54,18 +54,18 @@ impl LockGuard {
         self.held().token
     }
 
-    /// Returns how long the lock is certainly held from now on without a renewal. Returns zero when the
-    /// lock is lost.
+    /// Returns how long the lock is certainly held from now on, without a further renewal. Returns
+    /// zero when the lock is lost.
     ///
-    /// In memory, a lock that is renewed and has no [`max_hold`](crate::LockRequest::max_hold) is held
-    /// as long as the guard exists. For such a lock this is the ttl.
+    /// In memory, a lock that is renewed and has no [`max_hold`](crate::LockRequest::max_hold) is
+    /// held as long as the guard exists. For such a lock this method returns the ttl.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.held().remaining()
     }
 
-    /// Returns whether the lock is no longer certainly held: the server refused a renewal, or the lease
-    /// ended.
+    /// Returns whether the lock is no longer certainly held. This is so when the lease ended, or
+    /// when the reply to a renewal said that the key is free or has another owner.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.held().is_lost()
@@ -74,8 +74,8 @@ impl LockGuard {
     /// Returns a future that completes when the lock is lost. It never completes after a release.
     ///
     /// # Panics
-    /// In memory, polling the future outside of a tokio runtime panics if the lock has a `max_hold` or
-    /// is not renewed. There a tokio timer detects the end of the lease.
+    /// For a lock in memory that has a `max_hold` or is not renewed, polling the future panics
+    /// outside of a tokio runtime. A tokio timer detects the end of such a lease.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect on the lock. A later future reports the same loss.
@@ -86,7 +86,7 @@ impl LockGuard {
         )
     }
 
-    /// Returns a handle that shows the state of this lock, and that cannot release it.
+    /// Returns a handle that shows the state of this lock and cannot release it.
     #[must_use]
     pub fn watch(&self) -> LockWatch {
         LockWatch {
@@ -99,7 +99,8 @@ impl LockGuard {
     ///
     /// # Errors
     /// - [`LockError::Lost`] when the lock is no longer held.
-    /// - [`LockError::Backend`] when the server did not reply: the lock is held until its lease ends.
+    /// - [`LockError::Backend`] when the server did not confirm the renewal. The lock is held until
+    ///   its lease ends.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     /// - [`LockError::Forked`] in a forked child.
     ///
@@ -114,9 +115,12 @@ impl LockGuard {
     ///
     /// # Errors
     /// - [`LockError::Lost`] when the lock was lost before the release.
-    /// - [`LockError::Backend`] when the server did not reply: the release continues in the background.
-    /// - [`LockError::NoRuntime`] outside of a tokio runtime: the release continues in the background.
-    /// - [`LockError::Forked`] in a forked child: the lock is not released.
+    /// - [`LockError::Backend`] when the server did not confirm the release. The release continues
+    ///   in the background.
+    /// - [`LockError::NoRuntime`] outside of a tokio runtime. The release continues in the
+    ///   background.
+    /// - [`LockError::Forked`] in a forked child. The lock is not released, because it belongs to
+    ///   the parent.
     ///
     /// # Cancel safety
     /// Dropping the future releases the lock in the background.
@@ -167,8 +171,8 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// Shows the state of a held lock to tasks that work under the lock and must not release it. Made by
-/// [`LockGuard::watch`].
+/// Shows the state of a held lock, for tasks that work under the lock and must not release it. Made
+/// by [`LockGuard::watch`].
 #[derive(Clone)]
 pub struct LockWatch {
     held: Arc<HeldLock>,

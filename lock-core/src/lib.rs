@@ -43,13 +43,13 @@ pub use sync::held_mutexes;
 #[doc(inline)]
 pub use lock_macros::distributed_lock;
 
-/// Builds a [`LockName`] from a template and expressions, for names that the template of the
-/// attribute cannot express, and for [`LockManager::lock`].
+/// Builds a [`LockName`] from a template and expressions. Use it for [`LockManager::lock`], and for
+/// names that the template of the attribute cannot express.
 ///
-/// `{}` inserts the next expression. `{variable}` and `{variable.field.0}` insert a value that is in
-/// scope. All values are percent-encoded, as in [`distributed_lock`](macro@distributed_lock), so
-/// that two different lists of values never give the same name. When a value is empty, each acquire
-/// of the name fails with [`LockError::InvalidName`].
+/// `{}` inserts the next expression. `{variable}` and `{variable.field.0}` insert a value that is
+/// in scope. All values are percent-encoded, as in [`distributed_lock`](macro@distributed_lock), so
+/// two different lists of values never give the same name. When a value is empty, each acquire of
+/// the name fails with [`LockError::InvalidName`].
 ///
 /// ```
 /// # use lock_core::{LockError, LockManager, distributed_lock, lock_name};

@@ -40,8 +40,8 @@ impl LockManager {
     /// Connects to a server with default settings: see [`LockManagerBuilder::connect`].
     ///
     /// # Errors
-    /// [`LockError::Backend`] when the URL is invalid, when the server does not reply in time, or when
-    /// the server refuses the connection.
+    /// [`LockError::Backend`] when the URL is invalid, or when the server does not reply in time or
+    /// refuses the connection.
     ///
     /// # Cancel safety
     /// Dropping the future leaves no connection and no task behind.
@@ -49,9 +49,10 @@ impl LockManager {
         Self::builder().connect(url).await
     }
 
-    /// Makes a manager whose locks live within this process, on tokio's clock and without a server.
+    /// Makes a manager whose locks exist only in this process. It needs no server, and its leases
+    /// end on tokio's clock.
     ///
-    /// Use it in tests, and in programs of which only one process runs.
+    /// Use it in tests, and in programs that run as one process only.
     #[must_use]
     pub fn in_memory() -> Self {
         Self::builder().in_memory()
@@ -60,11 +61,11 @@ impl LockManager {
     /// Returns the manager that the attribute uses.
     ///
     /// This is the manager of the innermost [`scope`](Self::scope), or else the manager that
-    /// [`install_global`](Self::install_global) installed. Without either, this method connects to the
-    /// URL in the environment variable `DISTRIBUTED_LOCK_URL`, and later calls return the same manager.
+    /// [`install_global`](Self::install_global) installed. Without both, this method connects to
+    /// the URL in the environment variable `DISTRIBUTED_LOCK_URL`. Later calls return that manager.
     ///
-    /// Concurrent calls wait for the same connection attempt and get the same error when it fails. The
-    /// attempt takes at most the command timeout, which is 1 s.
+    /// Concurrent calls on one runtime wait for the same connection attempt, and get the same error
+    /// when it fails. The attempt takes at most the command timeout, which is 1 s.
     ///
     /// # Errors
     /// - [`LockError::NotConfigured`] when there is no manager and the variable is not set.
@@ -121,7 +122,7 @@ impl LockManager {
     /// Use it to keep parallel tests apart. A task that the future spawns is outside the scope.
     ///
     /// # Cancel safety
-    /// Dropping this future drops the inner future, with that future's own cancel safety.
+    /// Dropping this future drops the inner future. The cancel safety is that of the inner future.
     pub async fn scope<F: Future>(&self, future: F) -> F::Output {
         SCOPE.scope(self.clone(), future).await
     }
@@ -135,10 +136,11 @@ impl LockManager {
 
     /// Waits until the locks of all dropped guards and futures are released.
     ///
-    /// Waits at most for the manager's [`shutdown_timeout`](LockManagerBuilder::shutdown_timeout). Call
-    /// it before the process ends, and after the guards are dropped: it does not release the lock of a
-    /// guard that still exists. When a guard is dropped while the process ends, its key may stay locked
-    /// for the ttl. A manager in memory has no background releases, so the method returns at once.
+    /// Waits at most for the manager's [`shutdown_timeout`](LockManagerBuilder::shutdown_timeout).
+    /// Call this method before the process ends, and after the guards are dropped: it does not
+    /// release the lock of a guard that still exists. When a guard is dropped while the process
+    /// ends, its key may stay locked for the ttl. A manager in memory has no background releases,
+    /// so the method returns at once.
     ///
     /// # Errors
     /// [`ShutdownIncomplete`] when releases are still open at the end of the timeout, for example
@@ -175,8 +177,8 @@ pub struct LockManagerBuilder {
 }
 
 impl LockManagerBuilder {
-    /// Sets the text before every name, in the keys and in the channels of waiters. It has at most 64
-    /// bytes and no braces. Defaults to `lock:`.
+    /// Sets the text before every name, in the keys and in the channels of waiters. The prefix has
+    /// at most 64 bytes and no braces. Defaults to `lock:`.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.config.prefix = prefix.into();
         self
@@ -206,9 +208,9 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the label of this manager as a holder: other clients see it on the server and in their
-    /// errors. It is cut to 96 bytes, and control characters are removed. Defaults to the host name and
-    /// the process id.
+    /// Sets the label of this manager. Other clients see it as the name of the holder, on the
+    /// server and in errors. The label is cut to 96 bytes, and control characters are removed.
+    /// Defaults to the host name and the process id.
     pub fn label(mut self, label: &str) -> Self {
         self.config.label = tidy_label(label).into();
         self
@@ -220,8 +222,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the dialect of requests that set no dialect. A dialect is the way in which a lock is written
-    /// on the server; use it to share keys with services in other languages. Defaults to
+    /// Sets the dialect of requests that set no dialect. A dialect is the format of a lock on the
+    /// server. Use a dialect to share keys with services in other languages. Defaults to
     /// [`Dialect::Native`].
     pub fn dialect(mut self, dialect: Dialect) -> Self {
         self.config.dialect = dialect;
@@ -230,10 +232,11 @@ impl LockManagerBuilder {
 
     /// Sets the longest interval between polls of a waiter that gets no notification.
     ///
-    /// These waiters are the first native waiter behind another client's lock, and all waiters in other
-    /// dialects. In other dialects the interval begins at an eighth of this value, and doubles up to it.
-    /// Jitter shortens each interval by up to a quarter. A shorter interval gets the lock more often
-    /// when other clients poll often. At least 1 ms. Defaults to 50 ms.
+    /// These waiters are the first native waiter behind another client's lock, and all waiters in
+    /// other dialects. In other dialects the interval begins at an eighth of this value, and
+    /// doubles up to it. Jitter shortens each interval by up to a quarter. With a shorter interval,
+    /// waiters get the lock more often when other clients poll often. At least 1 ms. Defaults to 50
+    /// ms.
     pub fn retry_interval(mut self, longest: Duration) -> Self {
         self.config.retry_interval = longest;
         self
@@ -245,10 +248,10 @@ impl LockManagerBuilder {
     /// Percent-encode the characters `%`, `/`, `#`, `?` and `@` in the user and the password.
     ///
     /// # Errors
-    /// - [`LockError::Backend`] when the URL is invalid, when the server does not reply within the
-    ///   command timeout, or when the server refuses the connection.
-    /// - [`LockError::Backend`] when the server is older than Redis 7.0, a replica, a Sentinel or a node
-    ///   of a cluster, or when its clock differs too much for the dialect.
+    /// - [`LockError::Backend`] when the URL is invalid, or when the server does not reply within
+    ///   the command timeout or refuses the connection.
+    /// - [`LockError::Backend`] when the server is older than Redis 7.0, or is a replica, a
+    ///   Sentinel or a node of a cluster. Also when its clock differs too much for the dialect.
     /// - [`LockError::InvalidTtl`] when the default ttl is out of range.
     /// - [`LockError::InvalidDialect`] when the default ttl does not fit the dialect.
     /// - [`LockError::InvalidName`] when the prefix is too long or has a brace.
@@ -290,8 +293,8 @@ impl LockManagerBuilder {
 
     /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].
     ///
-    /// In memory only an invalid setting can fail. Settings in tests are usually literals, so this
-    /// method panics. [`try_in_memory`](Self::try_in_memory) returns the error instead.
+    /// Only an invalid setting makes this method fail. Settings in tests are usually literals, so
+    /// this method panics. [`try_in_memory`](Self::try_in_memory) returns the error instead.
     ///
     /// # Panics
     /// Panics when a setting is invalid, with the text of the error.

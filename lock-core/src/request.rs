@@ -16,8 +16,8 @@ use crate::runtime::inner::ManagerInner;
 use crate::runtime::waiter;
 
 impl LockName {
-    /// Makes a name and checks it. The conversions from strings do not check; then acquiring the
-    /// lock checks the name.
+    /// Makes a name and checks it. The conversions from strings do not check the name. After such a
+    /// conversion, acquiring the lock checks it.
     ///
     /// A name has 1 to 1,024 bytes. Braces form at most one non-empty hash tag, as in
     /// `{user1}:cart`. A name with a hash tag does not end with `:q`, `:f`, `:g` or `:h`.
@@ -84,9 +84,9 @@ impl LockRequest {
         self
     }
 
-    /// Sets how the lock is written on the server. All services that share a key have to use the
-    /// same dialect, with one exception: the native dialect, and the dialects that write an owner and
-    /// an expiry, respect each other's locks. Defaults to the manager's
+    /// Sets the format of the lock on the server. All services that share a key have to use the
+    /// same dialect. There is one exception: the native dialect, and the dialects that write an
+    /// owner and an expiry, respect each other's locks. Defaults to the manager's
     /// [`dialect`](crate::LockManagerBuilder::dialect).
     pub fn dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = dialect;
@@ -108,26 +108,28 @@ impl LockRequest {
         self
     }
 
-    /// Sets the longest time for which the lock is held. At its end the lock is lost, whatever the
-    /// renewals did. Use it against bodies that hang and guards that are never dropped. It has to be
-    /// longer than the ttl, and cannot be combined with [`Renew::Never`]. Defaults to no limit.
+    /// Sets the longest time for which the lock is held. At the end of this time the lock is lost,
+    /// even if it was renewed. Use this setting against bodies that hang and guards that are never
+    /// dropped. The time has to be longer than the ttl, and cannot be combined with
+    /// [`Renew::Never`]. Defaults to no limit.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// Sets the shortest time for which the key stays locked, also after an earlier release.
+    /// Sets the shortest time for which the key stays locked, even when the release comes earlier.
+    /// The time starts when the lock is acquired.
     ///
     /// Use it for jobs that many machines start at about the same time and that one machine has to
-    /// run. The release does not wait for the end of this time, and the holder cannot acquire the
-    /// lock again before it. It has to be shorter than the ttl. Defaults to zero.
+    /// run. The release does not wait for the end of this time. The holder cannot acquire the lock
+    /// again before the end. The time has to be shorter than the ttl. Defaults to zero.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(min_hold);
         self
     }
 
-    /// Acquires the lock. While another holder has it, waits at most as long as [`wait`](Self::wait)
-    /// says.
+    /// Acquires the lock. While another holder has the lock, this call waits, at most for the time
+    /// of [`wait`](Self::wait).
     ///
     /// # Errors
     /// - [`LockError::Timeout`] when another holder had the lock for the whole wait.
@@ -136,15 +138,16 @@ impl LockRequest {
     ///   the end of the wait; otherwise it returns the error at once.
     /// - [`LockError::WouldDeadlock`] inside a body of [`run`](Self::run) or of the attribute that
     ///   holds the same lock.
-    /// - [`LockError::ForeignKey`] when the key holds a value that is not a lock.
+    /// - [`LockError::ForeignKey`] when the key holds a value that is not a lock, or a lock that
+    ///   this dialect cannot share.
     /// - [`LockError::InvalidName`], [`LockError::InvalidTtl`] and the other `Invalid..` errors when
     ///   the request is invalid.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     /// - [`LockError::Forked`] in a forked child.
     ///
     /// The call returns within the wait plus 250 ms. With a wait of zero it returns within the
-    /// command timeout, or within 250 ms if that is longer: a call polls a key without expiry for
-    /// about 200 ms.
+    /// command timeout, or within 250 ms if the command timeout is shorter. The reason for 250 ms:
+    /// a call polls a key without an expiry for about 200 ms.
     ///
     /// # Panics
     /// Panics when tokio's timers panic: on a runtime without its time driver, and in
@@ -152,14 +155,15 @@ impl LockRequest {
     /// call.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the queue. If the server has granted the lock meanwhile, the
-    /// background worker releases it.
+    /// When the future is dropped, the background worker removes the caller from the queue. If the
+    /// server has granted the lock meanwhile, the worker releases it.
     pub async fn acquire(self) -> Result<LockGuard, LockError> {
         let wait = self.wait;
         self.acquire_within(wait).await
     }
 
-    /// Makes one attempt to acquire the lock, and never waits, whatever [`wait`](Self::wait) says.
+    /// Makes one attempt to acquire the lock. Never waits for another holder, and ignores
+    /// [`wait`](Self::wait).
     ///
     /// Returns `None` when another holder has the lock. Also returns `None` inside a body of
     /// [`run`](Self::run) or of the attribute that holds the same lock.
@@ -195,18 +199,18 @@ impl LockRequest {
 
     /// Acquires the lock as [`acquire`](Self::acquire) does, runs `body`, and releases the lock.
     ///
-    /// Returns the body's result unchanged, also when the release fails. A failed release is traced,
-    /// and counted in [`LockStats`](crate::LockStats).
+    /// Returns the body's result unchanged, even when the release fails. The library traces a
+    /// failed release and counts it in [`LockStats`](crate::LockStats).
     ///
     /// Write the body as `async |held| { .. }`: a plain closure that returns a future cannot borrow
     /// the guard.
     ///
     /// # Errors
-    /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock was lost. Then
-    /// the body was dropped at its next await.
+    /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock is lost
+    /// while the body runs. In that case the library drops the body at its next await.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the body and releases the lock.
+    /// Dropping the future drops the body and releases the lock in the background.
     pub async fn run<T>(self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, LockError> {
         let guard = self.acquire().await?;
         guard::run(guard, body).await

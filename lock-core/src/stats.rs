@@ -16,15 +16,16 @@ use crate::sync::{catch, panic_message};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockStats {
-    /// Locks that were lost while they were held: the server refused a renewal, or no renewal
-    /// succeeded in time.
+    /// Locks that were lost while they were held. Either a renewal found the key free or with
+    /// another owner, or the lease ended before a renewal succeeded.
     pub lost: u64,
-    /// Renewals that got no reply. Each is repeated until the lease ends.
+    /// Renewals that failed: the server did not reply, or replied with an error. The background
+    /// worker repeats each of them until the lease ends.
     pub renewals_failed: u64,
     /// Releases that failed after the body of a lock had completed. The body's result was kept.
     pub releases_failed: u64,
-    /// Panics of a tracing subscriber, of a waker, or of the background worker. They were caught, so
-    /// that locks are still renewed and released. Each is traced as an error.
+    /// Panics of a tracing subscriber, of a waker, or of the background worker. The library catches
+    /// each of them, traces it as an error, and continues to renew and release locks.
     pub panics: u64,
 }
 

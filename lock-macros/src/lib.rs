@@ -7,7 +7,7 @@
 //! 3. `expand` writes the function.
 //!
 //! The steps collect their errors in `errors`, so that one compilation reports all of them. After
-//! an error the function is written without a lock. `lock_name!` takes the same steps.
+//! an error, `expand` writes the function without a lock. `lock_name!` takes the same steps.
 
 mod check;
 mod crate_path;
@@ -48,8 +48,8 @@ use crate::parse::function::{FnItem, Function};
 /// | `wait` | how long to wait while another holder has the lock: `"5s"`, or `dynamic(expression)`; `"0s"` tries once | the manager's `default_wait`, 5 s; with `on_contended = skip`, one attempt |
 /// | `renew` | `auto`, `never`, or the interval of renewal: `"10s"` | `auto`: a third of `ttl` |
 /// | `max_hold` | the longest time for which the lock is held and renewed | no limit |
-/// | `min_hold` | the shortest time for which the lock stays locked, also after the body | none |
-/// | `on_contended` | what to return when another holder keeps the lock: `error`, `skip`, or `\|e\| ..` | `error` |
+/// | `min_hold` | the shortest time for which the key stays locked, even when the body ends earlier | none |
+/// | `on_contended` | what to return when another holder has the lock: `error`, `skip`, or `\|e\| ..` | `error` |
 /// | `on_error` | what to return for any other error: `\|e\| ..`, or an expression that gives such a closure | `From<LockError>` |
 /// | `on_lost` | what happens to the body when the lock is lost: `cancel` it at its next await, or `continue` it | `cancel` |
 /// | `release` | `confirm` waits for the server's reply, `background` does not | `confirm` |
@@ -74,13 +74,13 @@ use crate::parse::function::{FnItem, Function};
 /// # Errors
 ///
 /// When the lock is not acquired, or is lost while the body runs, the function returns the
-/// `LockError`. Its return type is `Result<_, E>` where `E: From<LockError>`, or `on_error` makes
-/// the return value.
+/// `LockError`. The return type of the function is `Result<_, E>` where `E: From<LockError>`. With
+/// `on_error`, a closure makes the return value instead, and any return type is possible.
 ///
 /// # Cancel safety
 ///
 /// Dropping the future drops the body and releases the lock in the background. When the lock is
-/// lost, the body is dropped at its next `.await`.
+/// lost, the library drops the body at its next `.await`, unless `on_lost` is `continue`.
 #[proc_macro_attribute]
 pub fn distributed_lock(
     args: proc_macro::TokenStream,

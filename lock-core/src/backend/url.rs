@@ -29,7 +29,8 @@ pub(crate) fn scheme(url: &str) -> Result<UrlScheme, LockError> {
     };
     let scheme = scheme.to_ascii_lowercase();
     match scheme.as_str() {
-        "memory" => Ok(UrlScheme::Memory),
+        "memory" if rest.is_empty() => Ok(UrlScheme::Memory),
+        "memory" => Err(invalid("locks in memory have no host, path or options")),
         "redis" | "unix" | "redis+unix" => redis(&scheme, rest),
         _ => Err(unknown(&scheme)),
     }

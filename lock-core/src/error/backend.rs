@@ -34,8 +34,8 @@ pub enum BackendErrorKind {
     Permission,
     /// The server accepts no more clients (maxclients).
     TooManyClients,
-    /// The server is too old, a Sentinel or a node of a cluster, or its reply is not a reply of
-    /// Redis.
+    /// The server is too old, or is a Sentinel or a node of a cluster, or does not reply as Redis
+    /// does.
     Unsupported,
     /// The clocks of this machine and of the server differ by more than the
     /// [dialect](crate::Dialect) allows.

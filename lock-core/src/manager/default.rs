@@ -1,11 +1,13 @@
 //! The managers that the attribute uses without `manager = ..`: the scoped one, the global one, and the
 //! one of the environment variable.
 
+use std::env::VarError;
+
 use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 
 use super::LockManager;
-use crate::error::LockError;
+use crate::error::{BackendErrorKind, LockError};
 use crate::sync::{Mutex, Process, assert_no_mutex_held};
 
 /// The environment variable with the URL of the default manager.
@@ -91,7 +93,13 @@ struct ConnectingByUrl {
 impl ConnectingByUrl {
     async fn run(self) {
         let connect = async {
-            let url = std::env::var(URL_VARIABLE).map_err(|_| LockError::NotConfigured)?;
+            let url = std::env::var(URL_VARIABLE).map_err(|error| match error {
+                VarError::NotPresent => LockError::NotConfigured,
+                VarError::NotUnicode(_) => {
+                    LockError::backend(BackendErrorKind::InvalidUrl, "the lock URL is not UTF-8")
+                        .with_detail(FROM_VARIABLE)
+                }
+            })?;
             let connected = LockManager::connect(&url).await;
             connected.map_err(|error| error.with_detail(FROM_VARIABLE))
         };

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// How a lock is written on the server: in this library's own way, or in a way that other libraries
+/// The format of a lock on the server: this library's own format, or a format that other libraries
 /// and services use. Clients that use the same dialect exclude each other on one key.
 ///
 /// [`LockManagerBuilder::dialect`](crate::LockManagerBuilder::dialect) sets the dialect of a manager,
@@ -37,10 +37,11 @@ pub enum Dialect {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReleaseMethod {
-    /// A script compares the owner and deletes the key.
+    /// A script compares the owner, and then deletes the key or sets its expiry.
     #[default]
     Script,
-    /// `WATCH`, `GET`, `MULTI`, `DEL`, `EXEC` on a separate connection, for servers that deny scripts.
+    /// `WATCH`, `GETRANGE`, `MULTI`, `DEL` or `PEXPIRE`, and `EXEC`, on a separate connection. Use
+    /// it for servers that deny scripts.
     WatchMulti,
 }
 

@@ -6,10 +6,10 @@ use std::str::FromStr;
 /// A number that grows with every grant of a lock. A resource uses it to refuse late writes.
 ///
 /// A client can pause between its check of the lock and its write, and a lock service cannot see
-/// that. A resource can detect the late write: it remembers the highest token that it has seen, and
-/// refuses every lower token. Present the token on the first *read* too. M. Kleppmann describes this
-/// in "How to do distributed locking" (2016), and M. Burrows before in "The Chubby lock service"
-/// (2006), as sequencers.
+/// the pause. A resource can detect the late write: it remembers the highest token that it has
+/// seen, and refuses every lower token. Send the token with the first *read* too. M. Kleppmann
+/// describes fencing tokens in "How to do distributed locking" (2016). M. Burrows describes them as
+/// sequencers in "The Chubby lock service" (2006).
 ///
 /// Tokens are ordered. They print and parse as decimal numbers. Compare only tokens of the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

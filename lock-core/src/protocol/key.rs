@@ -17,10 +17,10 @@ const COMPANIONS: [&str; 4] = [":q", ":f", ":g", ":h"];
 /// The name of a lock: 1 to 1,024 bytes of text.
 ///
 /// A name may hold one `{tag}` and no other brace. The tag is a hash tag: a Redis Cluster puts all
-/// keys with the same tag into one slot. A name with a tag may not end with `:q`, `:f`, `:g` or `:h`,
-/// which are the endings of a lock's companion keys. With an empty prefix, a name may not consist of
-/// a tag only. Conversions from strings do not check a name;
-/// [`LockName::new`] and acquiring the lock do.
+/// keys with the same tag into one slot. A name with a tag may not end with `:q`, `:f`, `:g` or
+/// `:h`. These are the endings of a lock's companion keys. With an empty prefix, a name may not be
+/// only a tag. Conversions from strings do not check a name. [`LockName::new`] checks it, and so does
+/// each acquire.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName {
     text: Arc<str>,
@@ -146,12 +146,6 @@ pub enum InvalidNameReason {
          changes the key but not its slot"
     )]
     OnlyTag,
-    /// The manager's prefix holds a brace.
-    #[error("the manager's prefix may not hold a brace; put the hash tag into the name")]
-    PrefixBrace,
-    /// The manager's prefix is longer than 64 bytes.
-    #[error("the manager's prefix is longer than 64 bytes; use a shorter prefix and longer names")]
-    PrefixTooLong,
 }
 
 /// The keys of one lock, all in one slot, and the dialect of the lock. Cheap to clone.
@@ -170,13 +164,9 @@ struct Keys {
 }
 
 impl LockKey {
+    /// The prefix is that of a checked configuration: without braces, and of at most [`MAX_PREFIX`]
+    /// bytes.
     pub(crate) fn new(prefix: &str, name: &LockName) -> Result<Self, InvalidNameReason> {
-        if prefix.contains(['{', '}']) {
-            return Err(InvalidNameReason::PrefixBrace);
-        }
-        if prefix.len() > MAX_PREFIX {
-            return Err(InvalidNameReason::PrefixTooLong);
-        }
         let tagged = name.check()?;
         let name = name.as_str();
         if prefix.is_empty() && tagged && name.starts_with('{') && name.ends_with('}') {
@@ -283,10 +273,6 @@ mod tests {
         assert_eq!(key("{a}:g"), Err(InvalidNameReason::Companion));
         assert_eq!(key("{a}:h"), Err(InvalidNameReason::Companion));
         assert!(key("a:q").is_ok());
-        assert_eq!(
-            LockKey::new("{", &LockName::from("a}:q")),
-            Err(InvalidNameReason::PrefixBrace)
-        );
         // Without a prefix, `a` and `{a}` would share the queue `{a}:q`.
         let without_prefix = |name: &str| LockKey::new("", &LockName::from(name));
         assert_eq!(without_prefix("{a}"), Err(InvalidNameReason::OnlyTag));
@@ -307,14 +293,6 @@ mod tests {
         for good in ["{a}", "x{a}", "{a}x", "x{a:b c}y"] {
             assert!(key(good).is_ok(), "{good}");
         }
-    }
-
-    #[test]
-    fn a_prefix_has_at_most_64_bytes() {
-        let name = LockName::from("a");
-        assert!(LockKey::new(&"x".repeat(64), &name).is_ok());
-        let long = LockKey::new(&"é".repeat(33), &name);
-        assert_eq!(long, Err(InvalidNameReason::PrefixTooLong));
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub enum Renew {
     Auto,
     /// Never renews: the lock is lost after its ttl.
     Never,
-    /// Renews at this interval: at least 10 ms, at most half of the ttl.
+    /// Renews at this interval, from 10 ms to half of the ttl.
     Every(Duration),
 }
 

@@ -28,7 +28,7 @@ use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 
 use crate::protocol::ttl::Ttl;
 use rules::{Budget, Mutation, Rules, Sight, Sights};
-use state::{Client, ModelState, Part, Phase};
+use state::{Client, ClientPhase, ModelState, Part};
 use step::Action;
 use turn::Turn;
 
@@ -92,7 +92,7 @@ impl Model for Protocol {
             all.push(Property::always(AT_REST, |m: &Self, s: &ModelState| {
                 let mut next = Vec::new();
                 step::actions(&m.rules, s, &mut next);
-                let rests = |c: &Part<Client>| c.is_at_rest() || c.phase == Phase::Idle;
+                let rests = |c: &Part<Client>| c.is_at_rest() || c.phase == ClientPhase::Idle;
                 !next.is_empty() || (s.clients.iter().all(rests) && s.owner().is_none())
             }));
         }

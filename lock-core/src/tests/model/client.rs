@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use super::network::{Lane, Request};
+use super::network::{MessageLane, Request};
 use super::rules::Sight;
-use super::state::{Acquiring, Holding, ModelGrant, ModelSlot, PendingRelease, Phase, Sent};
+use super::state::{Acquiring, ClientPhase, Holding, ModelGrant, ModelSlot, PendingRelease, Sent};
 use super::turn::{Turn, channel};
 use crate::backend::{Acquisition, EntryParams};
 use crate::config::RETRY_INTERVAL;
@@ -30,7 +30,7 @@ impl Turn<'_> {
         let waits_until = waits.then(|| now.plus(self.rules.wait));
         let acquisition = self.rules.acquisition(owner_id, waits_until);
         let client = self.client(id);
-        client.phase = Phase::Acquiring(Acquiring {
+        client.phase = ClientPhase::Acquiring(Acquiring {
             acquisition,
             sent: None,
             was_repeated: false,
@@ -46,7 +46,7 @@ impl Turn<'_> {
         let (handover_lease, timeout) = (self.rules.handover_lease, self.rules.command_timeout);
         let client = self.client(id);
         let (clock_sync, floor_us) = (client.clock_sync(), client.floor_us);
-        let Phase::Acquiring(acquiring) = &mut client.phase else {
+        let ClientPhase::Acquiring(acquiring) = &mut client.phase else {
             return;
         };
         let server_ms = clock_sync.server_ms_at(now);
@@ -76,7 +76,7 @@ impl Turn<'_> {
             earlier: acquisition.earlier(),
         };
         let owner_id = acquisition.owner_id;
-        self.send(id, Lane::Acquire, owner_id, request);
+        self.send(id, MessageLane::Acquire, owner_id, request);
     }
 
     pub(super) fn no_reply(&mut self, id: usize) {
@@ -96,7 +96,7 @@ impl Turn<'_> {
         let waits = acquiring.acquisition.waits_until.is_some();
         let repeats = !waits && now < sent.until && !acquiring.was_repeated;
         acquiring.was_repeated |= repeats;
-        self.stop_awaiting(id, Lane::Acquire, owner_id);
+        self.stop_awaiting(id, MessageLane::Acquire, owner_id);
         if repeats {
             self.poll(id);
             if let Some(acquiring) = self.acquiring(id)
@@ -130,7 +130,7 @@ impl Turn<'_> {
             return;
         };
         let acquisition = acquiring.acquisition.clone();
-        self.stop_awaiting(id, Lane::Acquire, acquisition.owner_id);
+        self.stop_awaiting(id, MessageLane::Acquire, acquisition.owner_id);
         self.finish(id);
         self.abandon(id, acquisition, false, None);
     }
@@ -138,7 +138,7 @@ impl Turn<'_> {
     fn finish(&mut self, id: usize) {
         let client = self.client(id);
         client.latest = None;
-        client.phase = Phase::Done;
+        client.phase = ClientPhase::Done;
     }
 
     fn abandon(
@@ -213,7 +213,7 @@ impl Turn<'_> {
             copy: None,
         });
         let owner_id = acquiring.acquisition.owner_id;
-        self.send(id, Lane::Acquire, owner_id, Request::Renew);
+        self.send(id, MessageLane::Acquire, owner_id, Request::Renew);
     }
 
     pub(super) fn hold(&mut self, id: usize, token: FencingToken, lease: Lease) {
@@ -227,7 +227,7 @@ impl Turn<'_> {
             self.state.disorder.guards |= token.as_u64() <= self.state.last_guard_token;
             self.state.last_guard_token = token.as_u64();
         }
-        self.client(id).phase = Phase::Holding(Holding {
+        self.client(id).phase = ClientPhase::Holding(Holding {
             acquisition,
             lease,
             since: now,
@@ -240,33 +240,33 @@ impl Turn<'_> {
     pub(super) fn renew(&mut self, id: usize) {
         let (now, timeout) = (self.state.now(id), self.rules.command_timeout);
         self.state.left.renewals -= 1;
-        let Phase::Holding(holding) = &mut self.client(id).phase else {
+        let ClientPhase::Holding(holding) = &mut self.client(id).phase else {
             return;
         };
         if let LeaseAction::Renew { before } = holding.lease.next_action(now) {
             let limit = timeout.min(before.since(now));
             holding.renewing = Some((now, now.plus(limit)));
             let owner_id = holding.acquisition.owner_id;
-            self.send(id, Lane::Renew, owner_id, Request::Renew);
+            self.send(id, MessageLane::Renew, owner_id, Request::Renew);
         }
     }
 
     pub(super) fn no_reply_to_renewal(&mut self, id: usize) {
         let now = self.state.now(id);
         self.state.left.silences -= 1;
-        let Phase::Holding(holding) = &mut self.client(id).phase else {
+        let ClientPhase::Holding(holding) = &mut self.client(id).phase else {
             return;
         };
         holding.renewing = None;
         holding.lease.unanswered(now.plus(PAUSE));
         let owner_id = holding.acquisition.owner_id;
-        self.stop_awaiting(id, Lane::Renew, owner_id);
+        self.stop_awaiting(id, MessageLane::Renew, owner_id);
     }
 
     /// Drops the guard: its holder has finished, or the lock is lost.
     pub(super) fn release(&mut self, id: usize) {
         let (now, sights, min_hold) = (self.state.now(id), self.sights, self.rules.min_hold);
-        let Phase::Holding(holding) = &mut self.client(id).phase else {
+        let ClientPhase::Holding(holding) = &mut self.client(id).phase else {
             return;
         };
         if holding.lease.next_action(now) == LeaseAction::Done {
@@ -275,7 +275,7 @@ impl Turn<'_> {
         holding.lease.release();
         let min_hold_until = min_hold.map(|shortest| holding.since.plus(shortest));
         let acquisition = holding.acquisition.clone();
-        self.stop_awaiting(id, Lane::Renew, acquisition.owner_id);
+        self.stop_awaiting(id, MessageLane::Renew, acquisition.owner_id);
         self.finish(id);
         self.abandon(id, acquisition, true, min_hold_until);
     }
@@ -297,7 +297,7 @@ impl Turn<'_> {
             entries,
         };
         let owner_id = pending_release.acquisition.owner_id;
-        self.send(id, Lane::Release, owner_id, request);
+        self.send(id, MessageLane::Release, owner_id, request);
     }
 
     pub(super) fn no_reply_to_cancel(&mut self, id: usize, at: usize) {
@@ -307,6 +307,6 @@ impl Turn<'_> {
         pending_release.sent = None;
         pending_release.again_at = now.plus(PAUSE);
         let owner_id = pending_release.acquisition.owner_id;
-        self.stop_awaiting(id, Lane::Release, owner_id);
+        self.stop_awaiting(id, MessageLane::Release, owner_id);
     }
 }

@@ -46,7 +46,7 @@ pub(super) enum Reply {
 
 /// The purpose of a command and its reply. A client has at most one of each at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Lane {
+pub(super) enum MessageLane {
     /// The caller acquires, polls or confirms a grant.
     Acquire,
     /// The background worker renews.
@@ -110,7 +110,7 @@ pub(super) fn fingerprint(value: &impl Hash) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Message {
     pub(super) client: usize,
-    pub(super) lane: Lane,
+    pub(super) lane: MessageLane,
     pub(super) owner_id: OwnerId,
     pub(super) body: Body,
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::network::{Delivered, Reply};
 use super::rules::{Mutation, Sight};
-use super::state::{ModelGrant, Phase};
+use super::state::{ClientPhase, ModelGrant};
 use super::turn::Turn;
 use crate::backend::{Acquisition, ReleaseOutcome};
 use crate::config::RETRY_INTERVAL;
@@ -21,7 +21,7 @@ impl Turn<'_> {
         let from_receipt = self.rules.is(Mutation::DeadlineFromReceipt);
         let client = self.client(id);
         let (latest, run_id) = (client.latest, client.first.run_id);
-        let Phase::Acquiring(acquiring) = &mut client.phase else {
+        let ClientPhase::Acquiring(acquiring) = &mut client.phase else {
             return;
         };
         if acquiring.acquisition.owner_id != owner_id {
@@ -59,7 +59,7 @@ impl Turn<'_> {
         let is_younger = client
             .latest
             .is_none_or(|known| known.run_id != run_id || known.sent < sent);
-        if is_younger && client.phase != Phase::Done {
+        if is_younger && client.phase != ClientPhase::Done {
             client.latest = Some(ClockSync {
                 sent,
                 server_us,
@@ -152,7 +152,7 @@ impl Turn<'_> {
 
     pub(super) fn apply_renewal(&mut self, id: usize, reply: &Reply, server_us: u64) {
         let (now, sights) = (self.state.now(id), self.sights);
-        let Phase::Holding(holding) = &mut self.client(id).phase else {
+        let ClientPhase::Holding(holding) = &mut self.client(id).phase else {
             return;
         };
         let Some((sent, _)) = holding.renewing.take() else {

@@ -1,8 +1,8 @@
 //! The server: the production lock state, its clock, and its channels.
 
-use super::network::{Body, Delivered, Lane, Message, Reply, Request};
+use super::network::{Body, Delivered, Message, MessageLane, Reply, Request};
 use super::rules::{Mutation, Sight};
-use super::state::{Client, Part, PendingRelease, Phase, client_of};
+use super::state::{Client, ClientPhase, Part, PendingRelease, client_of};
 use super::turn::{Turn, channel};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
@@ -46,7 +46,7 @@ impl Turn<'_> {
                 let client = client_of(owner_id);
                 self.state.network.send(Message {
                     client,
-                    lane: Lane::Acquire,
+                    lane: MessageLane::Acquire,
                     owner_id,
                     body: Body::WireNotification(Delivered::from(&notification)),
                 });
@@ -102,7 +102,7 @@ impl Turn<'_> {
             // Where liveness counts, the connection of a crashed machine stays open, and its channel
             // keeps a subscriber.
             clients.any(|(id, client)| {
-                name == channel(id) && (self.rules.prompt || client.phase != Phase::Crashed)
+                name == channel(id) && (self.rules.prompt || client.phase != ClientPhase::Crashed)
             })
         };
         let env = Env {

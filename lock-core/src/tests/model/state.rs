@@ -121,7 +121,7 @@ pub(super) struct Holding {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Phase {
+pub(super) enum ClientPhase {
     Idle,
     Acquiring(Acquiring),
     Holding(Holding),
@@ -142,7 +142,7 @@ pub(super) struct PendingRelease {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client {
-    pub(super) phase: Phase,
+    pub(super) phase: ClientPhase,
     pub(super) pending_releases: Vec<PendingRelease>,
     pub(super) owner_ids: u8,
     /// The server's time and run id at the start of the connection.
@@ -161,21 +161,22 @@ impl Client {
 
     pub(super) fn acquiring(&self) -> Option<&Acquiring> {
         match &self.phase {
-            Phase::Acquiring(acquiring) => Some(acquiring),
+            ClientPhase::Acquiring(acquiring) => Some(acquiring),
             _ => None,
         }
     }
 
     pub(super) fn holding(&self) -> Option<&Holding> {
         match &self.phase {
-            Phase::Holding(holding) => Some(holding),
+            ClientPhase::Holding(holding) => Some(holding),
             _ => None,
         }
     }
 
     /// Whether nothing can happen to the client any more.
     pub(super) fn is_at_rest(&self) -> bool {
-        matches!(self.phase, Phase::Done | Phase::Crashed) && self.pending_releases.is_empty()
+        matches!(self.phase, ClientPhase::Done | ClientPhase::Crashed)
+            && self.pending_releases.is_empty()
     }
 }
 
@@ -233,7 +234,7 @@ impl ModelState {
         for id in 0..rules.clients {
             let first = state.clock_sync(id);
             state.clients.push(Part::new(Client {
-                phase: Phase::Idle,
+                phase: ClientPhase::Idle,
                 pending_releases: Vec::new(),
                 owner_ids: 0,
                 first,

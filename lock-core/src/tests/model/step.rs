@@ -1,9 +1,9 @@
 //! The possible next events: actions of clients, of the network, and failures.
 
 use super::client::PAUSE;
-use super::network::{Body, Lane, Message, Reply, Request};
+use super::network::{Body, Message, MessageLane, Reply, Request};
 use super::rules::{Mutation, Rules, Sight};
-use super::state::{Client, ModelState, Part, Phase, TICK_US};
+use super::state::{Client, ClientPhase, ModelState, Part, TICK_US};
 use super::turn::Turn;
 use crate::protocol::lease::LeaseAction;
 use crate::protocol::lock_state::LockState;
@@ -75,7 +75,7 @@ pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Actio
     let all_idle = state
         .clients
         .iter()
-        .all(|client| client.phase == Phase::Idle);
+        .all(|client| client.phase == ClientPhase::Idle);
     let changes = any_active && !all_idle || rules.prompt && state.owner().is_some();
     if changes && state.ticks < rules.horizon && !(rules.prompt && is_urgent) {
         actions.push(Action::Tick);
@@ -97,7 +97,7 @@ fn may_stay(rules: &Rules, state: &ModelState, action: Action) -> bool {
 fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Vec<Action>) {
     let (now, client) = (state.now(id), &state.clients[id]);
     match &client.phase {
-        Phase::Idle if state.ticks <= rules.begin_by => {
+        ClientPhase::Idle if state.ticks <= rules.begin_by => {
             if rules.may_try & (1 << id) != 0 {
                 actions.push(Action::Try(id));
             }
@@ -105,7 +105,7 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
                 actions.push(Action::Wait(id));
             }
         }
-        Phase::Acquiring(acquiring) => {
+        ClientPhase::Acquiring(acquiring) => {
             let sent = acquiring.sent.as_ref();
             if sent.is_some_and(|sent| now >= sent.until || !rules.prompt)
                 && state.left.silences > 0
@@ -116,7 +116,7 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
                 actions.push(Action::Quit(id));
             }
         }
-        Phase::Holding(holding) => {
+        ClientPhase::Holding(holding) => {
             actions.push(Action::Release(id));
             let next_action = holding.lease.clone().next_action(now);
             match holding.renewing {
@@ -131,7 +131,7 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
                 _ => {}
             }
         }
-        Phase::Idle | Phase::Done | Phase::Crashed => {}
+        ClientPhase::Idle | ClientPhase::Done | ClientPhase::Crashed => {}
     }
     for (at, pending_release) in client.pending_releases.iter().enumerate() {
         match pending_release.sent {
@@ -141,7 +141,7 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
             _ => {}
         }
     }
-    let began = !matches!(client.phase, Phase::Idle) && !client.is_at_rest();
+    let began = !matches!(client.phase, ClientPhase::Idle) && !client.is_at_rest();
     if state.left.crashes > 0 && began {
         actions.push(Action::Crash(id));
     }
@@ -313,7 +313,7 @@ impl Turn<'_> {
     fn crash(&mut self, id: usize) {
         self.state.left.crashes -= 1;
         let client = self.client(id);
-        client.phase = Phase::Crashed;
+        client.phase = ClientPhase::Crashed;
         client.pending_releases.clear();
         let of_it = |message: &Message| message.client == id;
         self.state.network.forget_replies(of_it);
@@ -347,10 +347,10 @@ impl Turn<'_> {
                     pending_release.again_at = now.plus(PAUSE);
                 }
             }
-            if let Phase::Acquiring(acquiring) = &mut client.phase {
+            if let ClientPhase::Acquiring(acquiring) = &mut client.phase {
                 acquiring.slot.poll = acquiring.acquisition.waits_until.is_some();
             }
-            if let Phase::Holding(holding) = &mut client.phase
+            if let ClientPhase::Holding(holding) = &mut client.phase
                 && holding.renewing.take().is_some()
             {
                 holding.lease.unanswered(now.plus(PAUSE));
@@ -375,7 +375,7 @@ impl Turn<'_> {
             Body::Request { request, awaited } => {
                 let reply = self.serve(owner_id, &request);
                 let server_us = self.state.server_us();
-                if awaited && lane == Lane::Release && !self.rules.prompt {
+                if awaited && lane == MessageLane::Release && !self.rules.prompt {
                     // Skips the reply's way back: a later reply would only cancel later, which is
                     // safer.
                     self.apply_cancel(id, owner_id, server_us);
@@ -393,12 +393,12 @@ impl Turn<'_> {
                 self.wake(id);
             }
             Body::Reply { reply, server_us } => match lane {
-                Lane::Acquire => {
+                MessageLane::Acquire => {
                     self.on_reply(id, &reply, server_us);
                     self.wake(id);
                 }
-                Lane::Renew => self.apply_renewal(id, &reply, server_us),
-                Lane::Release => self.apply_cancel(id, owner_id, server_us),
+                MessageLane::Renew => self.apply_renewal(id, &reply, server_us),
+                MessageLane::Release => self.apply_cancel(id, owner_id, server_us),
             },
         }
     }

@@ -1,8 +1,8 @@
 //! One step from a state to the next, and the operations that all kinds of steps share.
 
-use super::network::{Body, Lane, Message, Request};
+use super::network::{Body, Message, MessageLane, Request};
 use super::rules::{Rules, Sights};
-use super::state::{Acquiring, Client, ModelState, Phase};
+use super::state::{Acquiring, Client, ClientPhase, ModelState};
 use crate::protocol::owner_id::OwnerId;
 
 /// A state and the step that is applied to it.
@@ -21,7 +21,7 @@ impl Turn<'_> {
         // Checked before the change, because a part that is only read stays shared.
         self.state.clients[id].acquiring()?;
         match &mut self.client(id).phase {
-            Phase::Acquiring(acquiring) => Some(acquiring),
+            ClientPhase::Acquiring(acquiring) => Some(acquiring),
             _ => None,
         }
     }
@@ -39,7 +39,7 @@ impl Turn<'_> {
         });
     }
 
-    pub(super) fn stop_awaiting(&mut self, id: usize, lane: Lane, owner_id: OwnerId) {
+    pub(super) fn stop_awaiting(&mut self, id: usize, lane: MessageLane, owner_id: OwnerId) {
         self.state.network.forget_replies(|message| {
             message.client == id
                 && message.lane == lane
@@ -48,7 +48,13 @@ impl Turn<'_> {
         });
     }
 
-    pub(super) fn send(&mut self, client: usize, lane: Lane, owner_id: OwnerId, request: Request) {
+    pub(super) fn send(
+        &mut self,
+        client: usize,
+        lane: MessageLane,
+        owner_id: OwnerId,
+        request: Request,
+    ) {
         self.state.network.send(Message {
             client,
             lane,

@@ -1,8 +1,10 @@
 //! Measures the cost of an uncontended lock: `cargo bench -p benches --bench overhead`
 //!
-//! - `pair_ratio`: acquire and release through a guard, divided by the two commands that every lock
+//! - `pair_ratio`: one attempt and release through a guard, divided by the two commands that every lock
 //!   needs: SET NX PX, and a script that compares and deletes. Both use the same kind of connection of
 //!   the same client.
+//! - `waiting_pair_ratio`: the same with an `acquire` that would wait. Its command carries the entry for
+//!   the queue.
 //! - `attribute_ratio`: an annotated function with an empty body, divided by acquire and release.
 //!
 //! The two sides of a ratio alternate in short blocks, so that other work on the machine affects both.
@@ -29,6 +31,8 @@ const WARM_UP: usize = 20;
 
 const KEY: &str = "bench";
 const TTL: Duration = Duration::from_secs(30);
+/// The default of a manager.
+const WAIT: Duration = Duration::from_secs(5);
 
 fn main() {
     pin_to_one_core();
@@ -46,30 +50,33 @@ async fn measure(server: &RedisServer) {
         .await
         .expect("the server is up");
 
-    let mut pair = Series::default();
-    for round in 0..WARM_UP + ROUNDS {
-        let [raw_time, guard_time] = if round % 2 == 0 {
-            let first = raw_block(&mut raw).await;
-            [first, guard_block(&locks).await]
-        } else {
-            let first = guard_block(&locks).await;
-            [raw_block(&mut raw).await, first]
-        };
-        pair.add(round, raw_time, guard_time);
+    let [mut pair, mut waiting_pair] = [Series::default(), Series::default()];
+    for (wait, series) in [(Duration::ZERO, &mut pair), (WAIT, &mut waiting_pair)] {
+        for round in 0..WARM_UP + ROUNDS {
+            let [raw_time, guard_time] = if round % 2 == 0 {
+                let first = raw_block(&mut raw).await;
+                [first, guard_block(&locks, wait).await]
+            } else {
+                let first = guard_block(&locks, wait).await;
+                [raw_block(&mut raw).await, first]
+            };
+            series.add(round, raw_time, guard_time);
+        }
     }
     let mut attribute = Series::default();
     for round in 0..WARM_UP + ROUNDS {
         let [guard_time, attribute_time] = if round % 2 == 0 {
-            let first = guard_block(&locks).await;
+            let first = guard_block(&locks, WAIT).await;
             [first, attribute_block(&locks).await]
         } else {
             let first = attribute_block(&locks).await;
-            [guard_block(&locks).await, first]
+            [guard_block(&locks, WAIT).await, first]
         };
         attribute.add(round, guard_time, attribute_time);
     }
 
     report_ratio("overhead.pair_ratio", pair.ratio(), 1.15);
+    report_ratio("overhead.waiting_pair_ratio", waiting_pair.ratio(), 1.15);
     report_ratio("overhead.attribute_ratio", attribute.ratio(), 1.05);
     report("overhead.raw_pair", pair.base(), "us");
     report("overhead.guard_pair", pair.compared(), "us");
@@ -171,11 +178,11 @@ async fn raw_block(raw: &mut Raw) -> Duration {
     started.elapsed()
 }
 
-async fn guard_block(locks: &LockManager) -> Duration {
+async fn guard_block(locks: &LockManager, wait: Duration) -> Duration {
     let started = Instant::now();
     for _ in 0..BLOCK {
-        let guard = locks.lock(black_box(KEY)).ttl(TTL).acquire().await;
-        let guard = guard.expect("the lock is free");
+        let request = locks.lock(black_box(KEY)).ttl(TTL).wait(wait);
+        let guard = request.acquire().await.expect("the lock is free");
         guard.release().await.expect("the lock was held");
     }
     started.elapsed()

@@ -24,7 +24,7 @@ async fn spawned(a: Tracked, b: String) -> Result<usize, LockError> {
     lock_core::distributed_lock(name = "auto_traits:borrowing")
 )]
 async fn borrowing<'a>(a: &'a mut Vec<u8>, b: &Mutex<u8>) -> Result<&'a [u8], LockError> {
-    let number = *b.lock().map_err(|_| LockError::Lost { .. })?;
+    let number = *b.lock().map_err(|_| LockError::NotConfigured)?;
     pause().await;
     a.push(number);
     Ok(a)

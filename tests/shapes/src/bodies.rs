@@ -126,7 +126,7 @@ async fn tail_block() -> Result<usize, LockError> {
 )]
 async fn tail_question() -> Result<usize, LockError> {
     let local = Tracked("local");
-    Ok(temporary("tail").option().ok_or(LockError::Lost { .. })? + local.length())
+    Ok(temporary("tail").option().ok_or(LockError::NotConfigured)? + local.length())
 }
 
 #[cfg_attr(
@@ -165,7 +165,7 @@ async fn unit_tail(a: Tracked) {
 async fn only_match(a: Option<u8>) -> Result<u8, LockError> {
     match a {
         Some(a) if a > 1 => Ok(a),
-        Some(_) => Err(LockError::Lost { .. }),
+        Some(_) => Err(LockError::NotConfigured),
         None => Ok(0),
     }
 }
@@ -349,7 +349,7 @@ async fn attributed() -> Result<u8, LockError> {
     #[allow(unused_variables)]
     let unused = 1;
     #[cfg(any())]
-    return Err(LockError::Lost { .. });
+    return Err(LockError::NotConfigured);
     #[cfg(all())]
     Ok(1)
 }

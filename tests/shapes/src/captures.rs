@@ -174,8 +174,8 @@ async fn in_own_format(a: Tracked, b: Tracked) -> Result<String, LockError> {
 async fn in_write(a: Tracked, b: Tracked) -> Result<String, LockError> {
     use std::fmt::Write;
     let mut text = String::new();
-    write!(text, "{a}").map_err(|_| LockError::Lost { .. })?;
-    writeln!(text, "{}", b).map_err(|_| LockError::Lost { .. })?;
+    write!(text, "{a}").map_err(|_| LockError::NotConfigured)?;
+    writeln!(text, "{}", b).map_err(|_| LockError::NotConfigured)?;
     Ok(text)
 }
 
@@ -253,7 +253,7 @@ async fn never_awaited(a: Tracked, b: Tracked) -> Result<usize, LockError> {
 )]
 async fn spawned(a: Tracked, b: Tracked) -> Result<usize, LockError> {
     let task = tokio::spawn(async move { a.length() });
-    let length = task.await.map_err(|_| LockError::Lost { .. })?;
+    let length = task.await.map_err(|_| LockError::NotConfigured)?;
     Ok(length + b.length())
 }
 

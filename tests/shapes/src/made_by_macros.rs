@@ -81,7 +81,7 @@ with_expression!(
     "made_by_macros:match_expression",
     match 1 + 1 {
         2 => Ok(2),
-        _ => Err(LockError::Lost { .. }),
+        _ => Err(LockError::NotConfigured),
     }
 );
 

@@ -82,7 +82,7 @@ async fn boxed_error(text: &str) -> Result<u8, Box<dyn std::error::Error + Send 
 )]
 async fn failed(a: Tracked) -> Result<bool, LockError> {
     let _local = Tracked("local");
-    Err(LockError::Lost { .. })?;
+    Err(LockError::NotConfigured)?;
     Ok(a.0.len() == 1)
 }
 
@@ -183,7 +183,7 @@ async fn never_panics(_a: Tracked) -> ! {
 )]
 async fn never_inside() -> Result<std::convert::Infallible, LockError> {
     park().await;
-    Err(LockError::Lost { .. })
+    Err(LockError::NotConfigured)
 }
 
 macro_rules! returning {

@@ -37,7 +37,7 @@ async fn above(a: Tracked, b: Tracked) -> Result<usize, LockError> {
 #[instrument(err)]
 async fn err_below(a: Tracked, fail: bool) -> Result<usize, LockError> {
     if fail {
-        return Err(LockError::Lost { .. });
+        return Err(LockError::NotConfigured);
     }
     Ok(a.length())
 }
@@ -49,7 +49,7 @@ async fn err_below(a: Tracked, fail: bool) -> Result<usize, LockError> {
 )]
 async fn err_above(a: Tracked, fail: bool) -> Result<usize, LockError> {
     if fail {
-        return Err(LockError::Lost { .. });
+        return Err(LockError::NotConfigured);
     }
     Ok(a.length())
 }

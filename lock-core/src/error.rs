@@ -4,6 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::protocol::acquisition::{Failure, FailureClass};
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
 use crate::protocol::key::{InvalidNameReason, LockName};
 use crate::protocol::wire::escaped;
@@ -203,7 +204,7 @@ impl LockError {
     /// `wait` instead of calling in a loop.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Backend(error) if error.kind().is_transient())
+        matches!(self, Self::Backend(error) if error.kind().class().is_transient())
     }
 
     /// Returns the key of the lock, if the error is about one lock.
@@ -281,21 +282,15 @@ impl LockError {
                 | Kind::Permission
         )
     }
+}
 
-    /// Whether the server refuses until an operator changes the user's rights.
-    #[cfg(feature = "redis")]
-    pub(crate) fn is_refused_for_good(&self) -> bool {
-        matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::Permission)
-    }
-
-    /// Whether there is no connection, or the connection broke.
-    pub(crate) fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::Unreachable)
-    }
-
-    /// Whether no reply came in time.
-    pub(crate) fn is_timed_out(&self) -> bool {
-        matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::TimedOut)
+impl Failure for LockError {
+    fn class(&self) -> FailureClass {
+        match self {
+            Self::Backend(error) => error.kind().class(),
+            Self::ForeignKey { .. } => FailureClass::ForeignKey,
+            _ => FailureClass::Fatal,
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::backend::ReleaseOutcome;
 use crate::error::LockError;
+use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::fencing_token::FencingToken;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;

@@ -1,13 +1,17 @@
 //! The protocol, as pure functions of an event and a time: no IO, no async, no public errors.
 
+pub(crate) mod acquisition;
 pub(crate) mod backoff;
+pub(crate) mod cleanup;
 pub(crate) mod clock;
 pub(crate) mod clock_sync;
 pub(crate) mod dialect;
 pub(crate) mod fencing_token;
 pub(crate) mod key;
 pub(crate) mod lease;
+pub(crate) mod local_queue;
 pub(crate) mod lock_state;
+pub(crate) mod mailbox;
 pub(crate) mod owner_id;
 pub(crate) mod poll_schedule;
 pub(crate) mod renew;

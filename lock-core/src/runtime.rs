@@ -5,7 +5,6 @@ pub(crate) mod acquired;
 pub(crate) mod background;
 pub(crate) mod held_lock;
 pub(crate) mod inner;
-pub(crate) mod no_expiry;
 pub(crate) mod notifications;
 pub(crate) mod pending;
 pub(crate) mod reentrancy;

@@ -5,3 +5,4 @@ mod lock_state;
 mod model;
 #[cfg(feature = "redis")]
 mod script_equivalence;
+mod virtual_client;

@@ -9,20 +9,20 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{
-    AcquireOutcome, Acquisition, Backend, Boxed, EntryParams, ObservedHolder, ReleaseOutcome,
-    ReleaseRequest, RenewOutcome, Renewal,
-};
-use crate::backend::{Grant, Notification, NotificationSink};
+use super::{Backend, Boxed, NotificationSink, Renewal};
 use crate::error::LockError;
-use crate::error::foreign_key;
+use crate::protocol::acquisition::{
+    AcquireOutcome, RenewOutcome, ReplyTimes, SendContext, SentAcquires,
+};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Moment, ServerMs};
+use crate::protocol::clock_sync::NotAfter;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::LeaseConfig;
-use crate::protocol::lock_state::{self, AcquireReply, Env, LockState, RawHolder, Verdict};
-use crate::protocol::poll_schedule::HolderExpiry;
+use crate::protocol::lock_state::{self, AcquireReply, Env, LockState, Verdict};
+use crate::protocol::mailbox::{Grant, Notification};
 use crate::protocol::renew::Renew;
-use crate::protocol::wire::{Mode, OwnerValue, WireNotification};
+use crate::protocol::wire::{Mode, WireNotification};
 use crate::sync::Mutex;
 
 /// The lease of a lock that lives as long as its guard.
@@ -162,28 +162,32 @@ impl MemoryBackend {
         }
     }
 
-    fn acquire_now(&self, acquisition: &mut Acquisition) -> Result<AcquireOutcome, LockError> {
+    fn acquire_now(&self, sent: &mut SentAcquires) -> AcquireOutcome {
         let now = Clock::Tokio.now();
-        let lease = lease_of(acquisition.lease_config);
-        acquisition.update_entry(EntryParams {
+        let lease = lease_of(sent.lease_config);
+        let copy = sent.on_send(SendContext {
+            origin: 0,
             mode: Mode::Subscribed,
             channel: CHANNEL,
             lease,
             now,
-            server_ms: server_ms(now),
+            // No network delays a command.
+            not_after: NotAfter {
+                server_ms: server_ms(now),
+                not_after_ms: ServerMs::LAST,
+            },
             command_timeout: Duration::ZERO,
         });
-        let sending = acquisition.sending(0, ServerMs::LAST);
-        let key = acquisition.key.text();
-        let earlier = acquisition.earlier();
+        let key = sent.key.text();
+        let earlier = sent.earlier();
         let command = |lock_state: &mut LockState, at: &Env<'_>, floor_us| {
             let command = lock_state::AcquireCommand {
-                owner_id: acquisition.owner_id,
+                owner_id: sent.owner_id,
                 ttl_ms: crate::protocol::ttl::whole_millis(lease),
                 floor_us,
                 not_after_ms: ServerMs::LAST,
-                label: &acquisition.label,
-                entry: acquisition.entry(),
+                label: &sent.label,
+                entry: sent.entry(),
                 lead_us: 0,
                 earlier: &earlier,
             };
@@ -193,39 +197,12 @@ impl MemoryBackend {
         while reply == AcquireReply::More {
             reply = self.command(&key, now, command);
         }
-        acquisition.answered(&sending);
-        Ok(match reply {
-            AcquireReply::Held {
-                token,
-                remaining_ms,
-            } => AcquireOutcome::Held {
-                token: Some(token),
-                sent: now,
-                remaining: Duration::from_millis(remaining_ms),
-            },
-            AcquireReply::Queued { rank, holder } => AcquireOutcome::Queued {
-                rank,
-                holder_expiry: holder_expiry(&holder, now),
-                holder: observed_holder(&holder),
-                poll: None,
-            },
-            AcquireReply::Busy { holder } => {
-                acquisition.out();
-                AcquireOutcome::Busy {
-                    holder_expiry: holder_expiry(&holder, now),
-                    holder: observed_holder(&holder),
-                }
-            }
-            // Only a server has keys of other types, and only a network delays commands.
-            AcquireReply::Foreign { found } => {
-                acquisition.out();
-                return Err(foreign_key::of_type(&acquisition.key, &found));
-            }
-            AcquireReply::Late | AcquireReply::More => AcquireOutcome::Busy {
-                holder_expiry: HolderExpiry::Native { ends: now },
-                holder: None,
-            },
-        })
+        let times = ReplyTimes {
+            sent: now,
+            received: now,
+            server_us: micros(now),
+        };
+        without_endless(sent.on_reply(&copy, reply, times))
     }
 
     fn release_now(&self, release_request: &ReleaseRequest) -> ReleaseOutcome {
@@ -283,21 +260,21 @@ impl Backend for MemoryBackend {
 
     fn acquire<'a>(
         &'a self,
-        acquisition: &'a mut Acquisition,
+        sent: &'a mut SentAcquires,
         _limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
-        Box::pin(async move { self.acquire_now(acquisition) })
+        Box::pin(async move { Ok(self.acquire_now(sent)) })
     }
 
     fn renew<'a>(
         &'a self,
         renewals: &'a [Renewal],
         _limit: Duration,
-    ) -> Boxed<'a, Vec<RenewOutcome>> {
+    ) -> Boxed<'a, Vec<Result<RenewOutcome, LockError>>> {
         Box::pin(async move {
             renewals
                 .iter()
-                .map(|renewal| self.renew_now(renewal))
+                .map(|renewal| Ok(self.renew_now(renewal)))
                 .collect()
         })
     }
@@ -316,7 +293,7 @@ impl Backend for MemoryBackend {
 
     fn release_all<'a>(
         &'a self,
-        release_requests: &'a [ReleaseRequest],
+        release_requests: &'a [&'a ReleaseRequest],
         _limit: Duration,
     ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
         let released = release_requests
@@ -361,26 +338,15 @@ fn server_ms(now: Moment) -> ServerMs {
     ServerMs::from_micros(micros(now))
 }
 
-fn holder_expiry(holder: &RawHolder, now: Moment) -> HolderExpiry {
-    let left = Duration::from_millis(holder.remaining_ms.unwrap_or(0));
-    let ends = now.plus(left);
-    if holder.value.is_empty() {
-        HolderExpiry::Foreign { ends }
-    } else {
-        HolderExpiry::Native { ends }
+/// Removes the remaining time of a lock that lives as long as its guard: it is not meaningful.
+fn without_endless(mut outcome: AcquireOutcome) -> AcquireOutcome {
+    if let AcquireOutcome::Queued { holder, .. } | AcquireOutcome::Busy { holder, .. } =
+        &mut outcome
+        && let Some(holder) = holder
+    {
+        holder.remaining = holder.remaining.filter(|left| *left < ENDLESS / 2);
     }
-}
-
-fn observed_holder(holder: &RawHolder) -> Option<ObservedHolder> {
-    let value = OwnerValue::parse(&holder.value)?;
-    let remaining = holder.remaining_ms.map(Duration::from_millis);
-    Some(ObservedHolder {
-        owner_id: Some(value.owner_id),
-        token: Some(value.token),
-        label: value.label.into(),
-        // The lease of a lock that lives as long as its guard is not a meaningful duration.
-        remaining: remaining.filter(|left| *left < ENDLESS / 2),
-    })
+    outcome
 }
 
 #[cfg(test)]

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{
-    AcquireOutcome, Acquisition, Backend, Boxed, NotificationSink, ReleaseOutcome, ReleaseRequest,
-    RenewOutcome, Renewal,
-};
+use super::{Backend, Boxed, NotificationSink, Renewal};
 use crate::config::ManagerConfig;
 use crate::error::LockError;
+use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::key::LockKey;
 use crate::stats::Counters;
@@ -65,7 +64,11 @@ pub(crate) async fn connect(
 }
 
 impl RedisBackend {
-    async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
+    async fn renew(
+        &self,
+        renewals: &[Renewal],
+        limit: Duration,
+    ) -> Vec<Result<RenewOutcome, LockError>> {
         let is_native = |renewal: &Renewal| scheme(&renewal.key).is_none();
         if renewals.iter().all(is_native) {
             return self.native.renew(renewals, limit).await;
@@ -81,10 +84,10 @@ impl RedisBackend {
 
     async fn release_all(
         &self,
-        release_requests: &[ReleaseRequest],
+        release_requests: &[&ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        let is_native = |release_request: &ReleaseRequest| scheme(&release_request.key).is_none();
+        let is_native = |release_request: &&ReleaseRequest| scheme(&release_request.key).is_none();
         if release_requests.iter().all(is_native) {
             return self.native.release_all(release_requests, limit).await;
         }
@@ -126,12 +129,12 @@ impl Backend for RedisBackend {
 
     fn acquire<'a>(
         &'a self,
-        acquisition: &'a mut Acquisition,
+        sent: &'a mut SentAcquires,
         limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
-        match scheme(&acquisition.key) {
-            None => Box::pin(self.native.acquire(acquisition, limit)),
-            Some(scheme) => Box::pin(self.dialects.acquire(scheme, acquisition, limit)),
+        match scheme(&sent.key) {
+            None => Box::pin(self.native.acquire(sent, limit)),
+            Some(scheme) => Box::pin(self.dialects.acquire(scheme, sent, limit)),
         }
     }
 
@@ -139,7 +142,7 @@ impl Backend for RedisBackend {
         &'a self,
         renewals: &'a [Renewal],
         limit: Duration,
-    ) -> Boxed<'a, Vec<RenewOutcome>> {
+    ) -> Boxed<'a, Vec<Result<RenewOutcome, LockError>>> {
         Box::pin(self.renew(renewals, limit))
     }
 
@@ -160,7 +163,7 @@ impl Backend for RedisBackend {
 
     fn release_all<'a>(
         &'a self,
-        release_requests: &'a [ReleaseRequest],
+        release_requests: &'a [&'a ReleaseRequest],
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
         Box::pin(self.release_all(release_requests, limit))

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::protocol::acquisition::FailureClass;
+
 /// Why a server, or the connection to it, failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -50,19 +52,26 @@ pub enum BackendErrorKind {
 }
 
 impl BackendErrorKind {
-    pub(super) fn is_transient(self) -> bool {
-        matches!(
-            self,
-            Self::Unreachable
-                | Self::TimedOut
-                | Self::Loading
-                | Self::ScriptBusy
-                | Self::OutOfMemory
-                | Self::Misconfigured
-                | Self::NoReplicas
-                | Self::NotPrimary
-                | Self::TooManyClients
-        )
+    pub(super) fn class(self) -> FailureClass {
+        match self {
+            Self::Unreachable => FailureClass::Unreachable,
+            Self::TimedOut => FailureClass::TimedOut,
+            Self::OutOfMemory => FailureClass::OutOfMemory,
+            Self::Loading
+            | Self::ScriptBusy
+            | Self::Misconfigured
+            | Self::NoReplicas
+            | Self::NotPrimary
+            | Self::TooManyClients => FailureClass::Retry,
+            Self::Permission => FailureClass::Forbidden,
+            Self::ReleaseUnconfirmed => FailureClass::MustNotRepeat,
+            Self::InvalidUrl
+            | Self::Authentication
+            | Self::Unsupported
+            | Self::ClocksDiffer
+            | Self::BackgroundWorker
+            | Self::Other => FailureClass::Fatal,
+        }
     }
 
     fn advice(self) -> &'static str {

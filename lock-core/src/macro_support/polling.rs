@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 
 use super::acquire::{AcquireFuture, BoxFuture};
-use crate::backend::ReleaseOutcome;
 use crate::error::LockError;
 use crate::guard::{self, LockGuard, Lost};
+use crate::protocol::cleanup::ReleaseOutcome;
 use crate::runtime::reentrancy::BodyScope;
 
 /// The place of the guard of one call. The body may borrow the guard, so the place outlives the

@@ -5,20 +5,33 @@ use uuid::Uuid;
 
 /// A small generator of jitter (splitmix64, G. Steele et al. 2014). Never used for owner ids.
 #[derive(Clone, Debug)]
-pub(crate) struct Jitter(u64);
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
+pub(crate) struct Jitter(
+    /// The state of the generator; `None` for the one that always returns zero.
+    Option<u64>,
+);
 
 impl Jitter {
     pub(crate) fn from_os() -> Self {
-        Self(Uuid::new_v4().as_u64_pair().0)
+        Self::seeded(Uuid::new_v4().as_u64_pair().0)
     }
 
     pub(crate) fn seeded(seed: u64) -> Self {
-        Self(seed)
+        Self(Some(seed))
+    }
+
+    /// A generator without randomness. The model has no states that differ only in their jitter.
+    #[cfg(test)]
+    pub(crate) fn zero() -> Self {
+        Self(None)
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        let Some(state) = &mut self.0 else {
+            return 0;
+        };
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = *state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
@@ -26,7 +39,8 @@ impl Jitter {
 
     /// Makes another generator with other numbers than this one.
     pub(crate) fn fork(&mut self) -> Self {
-        Self(self.next())
+        let has_state = self.0.is_some();
+        Self(has_state.then(|| self.next()))
     }
 
     /// A random duration shorter than `span`.
@@ -43,6 +57,7 @@ impl Jitter {
 
 /// Pauses between attempts. They double up to a longest pause, with jitter.
 #[derive(Clone, Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
 pub(crate) struct Backoff {
     first: Duration,
     next: Duration,

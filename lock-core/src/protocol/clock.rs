@@ -125,10 +125,6 @@ impl Deadline {
     pub(crate) fn left(self) -> Duration {
         self.at.since(self.clock.now())
     }
-
-    pub(crate) fn has_passed(self) -> bool {
-        self.left().is_zero()
-    }
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

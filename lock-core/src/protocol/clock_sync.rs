@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::protocol::clock::{Moment, ServerMs};
 use crate::protocol::lease::{DRIFT_DIVISOR, ROUNDING};
+use crate::protocol::ttl::whole_millis;
 
 /// An older clock sync says too little about the server's clock now.
 const MAX_SYNC_AGE: Duration = Duration::from_secs(60);
@@ -26,6 +27,53 @@ impl ClockSync {
     pub(crate) fn server_ms_at(&self, now: Moment) -> ServerMs {
         let elapsed = u64::try_from(now.since(self.sent).as_millis()).unwrap_or(u64::MAX);
         ServerMs::from_micros(self.server_us).plus(elapsed).plus(1)
+    }
+
+    /// The time limit of a command that is sent now.
+    pub(crate) fn not_after(&self, now: Moment, command_timeout: Duration) -> NotAfter {
+        let server_ms = self.server_ms_at(now);
+        NotAfter {
+            server_ms,
+            not_after_ms: server_ms.plus(whole_millis(command_timeout)),
+        }
+    }
+}
+
+/// The time limit of a command, in server time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NotAfter {
+    /// The latest time that the server's clock can show when the command is sent.
+    pub(crate) server_ms: ServerMs,
+    /// The latest server time at which the command may take effect.
+    pub(crate) not_after_ms: ServerMs,
+}
+
+/// What a client knows of its server's clock: the clock sync of the youngest reply.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
+pub(crate) struct ServerClock(Option<ClockSync>);
+
+impl ServerClock {
+    /// Records the server time of a reply, unless a younger one is known.
+    pub(crate) fn record(&mut self, clock_sync: ClockSync) {
+        let is_younger = self
+            .0
+            .is_none_or(|known| known.run_id != clock_sync.run_id || known.sent < clock_sync.sent);
+        if is_younger {
+            self.0 = Some(clock_sync);
+        }
+    }
+
+    pub(crate) fn youngest(&self) -> Option<ClockSync> {
+        self.0
+    }
+
+    /// Returns the youngest clock sync with the server process of a connection, which began with
+    /// `first`.
+    pub(crate) fn for_connection(&self, first: ClockSync) -> ClockSync {
+        self.0
+            .filter(|clock_sync| clock_sync.run_id == first.run_id)
+            .unwrap_or(first)
     }
 }
 

@@ -21,6 +21,10 @@ pub(crate) const HANDOVER_LEASE: Duration = Duration::from_secs(2);
 /// `PEXPIRE` with zero deletes the key.
 const MIN_RENEWED: Duration = Duration::from_millis(1);
 
+/// A failed renewal is repeated after a tenth of the remaining lease, within these bounds.
+pub(crate) const RETRY: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_secs(1);
+
 /// The longest lease that is counted. Near the limit, sums saturate, and a share of a longer lease
 /// would be more than the sum had added.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -53,12 +57,6 @@ pub(crate) struct LeaseConfig {
 }
 
 impl LeaseConfig {
-    /// The ttl of the next renewal: at most the rest of the longest hold.
-    pub(crate) fn renewed_ttl(&self, left: Option<Duration>) -> Duration {
-        let ttl = self.ttl.as_duration();
-        left.map_or(ttl, |left| ttl.min(left.max(MIN_RENEWED)))
-    }
-
     fn interval(&self) -> Option<Duration> {
         match self.renew {
             Renew::Auto => Some(self.ttl.as_duration() / 3),
@@ -101,6 +99,16 @@ pub(crate) enum LeaseAction {
     WaitUntil(Moment),
     /// Do nothing more: the lease is lost, released or endless.
     Done,
+}
+
+impl LeaseAction {
+    /// Returns the time limit of a renewal that is sent now; `None` if no renewal is due.
+    pub(crate) fn renewal_limit(self, now: Moment, command_timeout: Duration) -> Option<Duration> {
+        match self {
+            Self::Renew { before } => Some(command_timeout.min(before.since(now))),
+            Self::WaitUntil(_) | Self::Done => None,
+        }
+    }
 }
 
 impl Lease {
@@ -156,9 +164,11 @@ impl Lease {
         self.config
     }
 
-    /// The rest of the longest hold.
-    pub(crate) fn left_to_hold(&self, now: Moment) -> Option<Duration> {
-        self.ends_at.map(|ends_at| ends_at.since(now))
+    /// The ttl of the next renewal: at most the rest of the longest hold.
+    pub(crate) fn renewed_ttl(&self, now: Moment) -> Duration {
+        let ttl = self.config.ttl.as_duration();
+        self.ends_at
+            .map_or(ttl, |ends_at| ttl.min(ends_at.since(now).max(MIN_RENEWED)))
     }
 
     pub(crate) fn deadline(&self) -> Option<Moment> {
@@ -237,10 +247,11 @@ impl Lease {
     }
 
     /// Records a renewal that got no reply, or a reply that says nothing about the lock.
-    pub(crate) fn unanswered(&mut self, again_at: Moment) {
+    pub(crate) fn unanswered(&mut self, now: Moment) {
         if matches!(self.phase, Phase::Valid | Phase::Unconfirmed) {
             self.phase = Phase::Unconfirmed;
-            self.renew_at = Some(again_at);
+            let pause = (self.remaining(now) / 10).clamp(*RETRY.start(), *RETRY.end());
+            self.renew_at = Some(now.plus(pause));
         }
     }
 

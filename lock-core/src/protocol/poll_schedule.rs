@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::Moment;
+use crate::protocol::local_queue::{LocalPosition, ObservedExpiry};
 use crate::protocol::ttl::Ttl;
 use crate::protocol::wire::Mode;
 
@@ -91,6 +92,7 @@ pub(crate) fn needs_extension(
 
 /// When the holder's lease ends, and how the holder releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum HolderExpiry {
     /// A native lock, which expires at this moment.
     Native { ends: Moment },
@@ -112,23 +114,9 @@ impl HolderExpiry {
     }
 }
 
-/// The place of a waiter among its manager's waiters for the same key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LocalPosition {
-    /// No other waiter of the manager is ahead of it, so it polls at the holder's expiry.
-    First,
-    Behind,
-}
-
-/// The end of the holder's lease, as a waiter of the manager saw it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ObservedExpiry {
-    pub(crate) at: Moment,
-    pub(crate) holder_expires_at: Moment,
-}
-
 /// When a waiter polls next.
 #[derive(Clone, Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
 pub(crate) struct PollSchedule {
     rank: u64,
     holder_expiry: HolderExpiry,

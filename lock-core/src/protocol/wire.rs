@@ -145,6 +145,7 @@ impl fmt::Display for QueueEntry {
 
 /// A notification to a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum WireNotification {
     /// `g owner-id token server_us lease_ms`: the waiter has the lock for the lease, counted from this
     /// server time.

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{ReleaseOutcome, ReleaseRequest};
 use crate::error::LockError;
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, Validity};
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::reentrancy;
@@ -63,9 +63,14 @@ impl Acquired {
             };
             // A forked child has a copy, and must not release the lock of its parent.
             inner.check_process()?;
-            let was_valid = !held.is_lost();
+            let validity = if held.is_lost() {
+                Validity::Lost
+            } else {
+                Validity::Valid
+            };
             inner.untrack(&held);
-            inner.release(&request, was_valid).await
+            let limit = inner.config.command_timeout;
+            inner.release(request, validity, limit).await
         }
     }
 

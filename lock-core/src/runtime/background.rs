@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::backend::Backend;
 use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::cleanup::ReleaseRequest;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
 use crate::stats::Counters;
@@ -27,8 +28,7 @@ mod context;
 mod renewal;
 mod schedule;
 
-use cleanup::Cleanup;
-pub(crate) use cleanup::CleanupJob;
+use cleanup::CleanupRunner;
 use context::WorkerContext;
 use renewal::renew_due;
 use schedule::Schedule;
@@ -38,9 +38,6 @@ use schedule::Schedule;
 const BATCH: usize = 128;
 /// Timers stand still while the machine is suspended; a wakeup this often notices the suspension.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
-/// A failed renewal is repeated after a tenth of the remaining lease, within these bounds.
-const RETRY: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(10)..=Duration::from_secs(1);
 /// The pause of the thread after a panic, because the cause may repeat at once.
 const AFTER_PANIC: Duration = Duration::from_millis(20);
 
@@ -55,7 +52,7 @@ pub(crate) struct BackgroundWorker {
 struct WorkerState {
     context: Arc<WorkerContext>,
     schedule: Mutex<Schedule>,
-    cleanup: Arc<Cleanup>,
+    cleanup: Arc<CleanupRunner>,
     closing: AtomicBool,
 }
 
@@ -85,7 +82,7 @@ impl BackgroundWorker {
             wake: Notify::new(),
         });
         let state = Arc::new(WorkerState {
-            cleanup: Arc::new(Cleanup::new(Arc::clone(&context))),
+            cleanup: Arc::new(CleanupRunner::new(Arc::clone(&context))),
             context,
             schedule: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -117,8 +114,9 @@ impl BackgroundWorker {
         drop(removed);
     }
 
-    pub(crate) fn submit(&self, job: CleanupJob) {
-        self.state.cleanup.put(job);
+    /// Releases or cancels in the background.
+    pub(crate) fn submit(&self, release_request: ReleaseRequest) {
+        self.state.cleanup.put(release_request);
     }
 
     /// Waits at most `limit` until no release or cancel is open. Returns how many are left; this

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::backend::{RenewOutcome, Renewal};
+use crate::backend::Renewal;
 use crate::error::LockError;
+use crate::protocol::acquisition::RenewOutcome;
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
@@ -106,32 +107,28 @@ impl HeldLock {
         Renewal {
             key: self.key.clone(),
             owner_id: self.owner_id,
-            ttl: state
-                .lease
-                .lease_config()
-                .renewed_ttl(state.lease.left_to_hold(now)),
+            ttl: state.lease.renewed_ttl(now),
             lease_config: state.lease.lease_config(),
         }
     }
 
-    /// Applies the outcome of a renewal. A failed renewal is repeated at `again_at`.
+    /// Applies the result of a renewal. A failed renewal is repeated until the lease ends.
     pub(crate) fn apply_renewal(
         &self,
-        outcome: RenewOutcome,
-        again_at: Moment,
+        result: Result<RenewOutcome, LockError>,
     ) -> Result<(), LockError> {
         let now = self.clock.now();
-        match outcome {
-            RenewOutcome::Held {
+        match result {
+            Ok(RenewOutcome::Held {
                 sent, remaining, ..
-            } => {
+            }) => {
                 self.change(|lease| lease.renewed(sent, remaining, now));
                 if self.is_lost() {
                     return Err(self.lost_error());
                 }
                 Ok(())
             }
-            RenewOutcome::NotOwner => {
+            Ok(RenewOutcome::NotOwner) => {
                 self.change(Lease::refused);
                 let is_released = self.is_released();
                 self.counters.trace(|| {
@@ -143,9 +140,9 @@ impl HeldLock {
                 });
                 Err(self.lost_error())
             }
-            RenewOutcome::Failed(error) => {
+            Err(error) => {
                 self.counters.renewal_failed();
-                self.change(|lease| lease.unanswered(again_at));
+                self.change(|lease| lease.unanswered(now));
                 self.counters.trace(|| {
                     warn!(key = %self.key, %error, "renewal failed; it is repeated until the lease ends");
                 });

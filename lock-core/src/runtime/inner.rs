@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::backend::{Backend, ReleaseOutcome, ReleaseRequest, RenewOutcome};
+use crate::backend::Backend;
 use crate::config::ManagerConfig;
 use crate::error::{Holder, LockError};
-use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::acquisition::{ObservedHolder, RenewOutcome};
+use crate::protocol::cleanup::{
+    AwaitedRelease, AwaitedStep, Cleanup, ReleaseOutcome, ReleaseRequest, Validity,
+};
+use crate::protocol::clock::Clock;
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
-use crate::runtime::background::{BackgroundWorker, CleanupJob};
+use crate::runtime::background::BackgroundWorker;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
 use crate::stats::Counters;
@@ -133,56 +137,51 @@ impl ManagerInner {
         }
         let limit = self.config.command_timeout.min(held.remaining());
         let renewal = [held.renewal()];
-        let outcome = self.backend.renew(&renewal, limit).await.pop();
-        let outcome = outcome.unwrap_or(RenewOutcome::NotOwner);
-        let result = held.apply_renewal(outcome, self.clock().now());
+        let result = self.backend.renew(&renewal, limit).await.pop();
+        let result = held.apply_renewal(result.unwrap_or(Ok(RenewOutcome::NotOwner)));
         self.track(held);
         result
     }
 
-    /// Releases on the caller's runtime, and sends the release again within the command timeout.
-    /// Must not run in a forked child.
+    /// Releases on the caller's runtime, within `limit`. Must not run in a forked child.
     pub(crate) async fn release(
         &self,
-        request: &ReleaseRequest,
-        was_valid: bool,
+        request: ReleaseRequest,
+        validity: Validity,
+        limit: Duration,
     ) -> Result<ReleaseOutcome, LockError> {
-        let deadline = Deadline::after(self.clock(), self.config.command_timeout);
-        let mut resent = false;
-        let mut first_error = None;
-        loop {
-            match self.backend.release(request, deadline.left()).await {
-                Ok(mut outcome) => {
-                    // The first copy may have released the lock, and its reply may be lost.
-                    outcome.was_owner |= resent && was_valid;
-                    if request.is_finished_by(&outcome) {
-                        self.notifications.remove(request.owner_id);
+        let now = self.clock().now();
+        let cleanup = Cleanup::new(request, now, self.config.command_timeout);
+        let mut release = AwaitedRelease::new(cleanup, now.plus(limit), validity);
+        let mut step = release.on_start(now);
+        let result = loop {
+            step = match step {
+                AwaitedStep::Send { limit } => {
+                    let result = self.backend.release(release.request(), limit).await;
+                    let now = self.clock().now();
+                    match result {
+                        Ok(outcome) => release.on_reply(outcome, now),
+                        Err(error) => release.on_failure(error, now),
                     }
-                    return Ok(outcome);
                 }
-                Err(error) if error.is_retryable() && !deadline.has_passed() => {
-                    resent = true;
-                    // A later copy had less time, so its timeout adds nothing.
-                    if !(error.is_timed_out() && first_error.is_some()) {
-                        first_error = Some(error);
-                    }
-                    tokio::time::sleep(RESEND_PAUSE.min(deadline.left())).await;
+                AwaitedStep::WaitUntil(at) => {
+                    tokio::time::sleep(at.since(self.clock().now())).await;
+                    release.on_timeout(self.clock().now())
                 }
-                Err(error) if error.is_timed_out() => return Err(first_error.unwrap_or(error)),
-                Err(error) => return Err(error),
-            }
+                AwaitedStep::Done(result) => break result,
+            };
+        };
+        if release.is_finished() {
+            self.notifications.remove(release.request().owner_id);
         }
+        result
     }
 
     /// Releases in the background. Callable from anywhere, even while a runtime shuts down. Must
     /// not run in a forked child: the lock belongs to the parent.
     pub(crate) fn release_in_background(&self, release_request: ReleaseRequest) {
         if let Some(worker) = &self.worker {
-            let give_up_at = self.give_up_at(&release_request);
-            worker.submit(CleanupJob {
-                release_request,
-                give_up_at,
-            });
+            worker.submit(release_request);
         } else {
             // Without a background worker, the backend is in this process and finishes in the first
             // poll.
@@ -192,16 +191,6 @@ impl ManagerInner {
             drop(release);
             self.notifications.remove(release_request.owner_id);
         }
-    }
-
-    /// Returns when every command that was sent until now has taken effect, and its lease has
-    /// ended.
-    fn give_up_at(&self, release_request: &ReleaseRequest) -> Moment {
-        let longest = self.config.command_timeout.saturating_mul(2);
-        self.clock()
-            .now()
-            .plus(longest)
-            .plus(release_request.ttl.as_duration())
     }
 
     /// Waits at most the shutdown timeout until no release or cancel is open. Returns how many are
@@ -216,7 +205,7 @@ impl ManagerInner {
     /// Returns the holder for an error, with its queue position.
     pub(crate) fn holder(
         &self,
-        observed: Option<crate::backend::ObservedHolder>,
+        observed: Option<ObservedHolder>,
         position: Option<u64>,
     ) -> Option<Holder> {
         observed.map(|observed| Holder {
@@ -237,6 +226,3 @@ pub(crate) fn check_runtime() -> Result<(), LockError> {
         Err(_) => Err(LockError::NoRuntime),
     }
 }
-
-/// The pause before a release is sent again, so that a connection can be restored.
-const RESEND_PAUSE: Duration = Duration::from_millis(20);

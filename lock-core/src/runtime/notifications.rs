@@ -5,58 +5,19 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::backend::{Grant, Notification, NotificationSink};
-use crate::protocol::clock::Moment;
+use crate::backend::NotificationSink;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::local_queue::{LocalPosition, LocalQueue, ObservedExpiry, Peers, QueuePlace};
+use crate::protocol::mailbox::{Mailbox, Notification};
 use crate::protocol::owner_id::{OwnerId, ShortId};
-use crate::protocol::poll_schedule::{LocalPosition, ObservedExpiry};
 use crate::stats::Counters;
 use crate::sync::Mutex;
 
 /// The mailbox of one waiter.
 #[derive(Debug, Default)]
 pub(crate) struct WaiterSlot {
-    pending: Mutex<PendingNotifications>,
+    mailbox: Mutex<Mailbox>,
     notify: Notify,
-}
-
-#[derive(Debug, Default)]
-struct PendingNotifications {
-    grant: Option<Grant>,
-    head: Option<Moment>,
-    first: bool,
-    poll: bool,
-}
-
-impl PendingNotifications {
-    fn put(&mut self, notification: Notification) {
-        match notification {
-            Notification::Grant(grant) => {
-                // Two grants cannot both be valid, and only the server knows which one is.
-                let is_only = self.grant.is_none();
-                self.grant = Some(Grant {
-                    until: grant.until.filter(|_| is_only),
-                    ..grant
-                });
-            }
-            Notification::Head { holder_expires_at } => self.head = Some(holder_expires_at),
-            Notification::First => self.first = true,
-            Notification::Poll => self.poll = true,
-        }
-    }
-
-    fn take(&mut self) -> Option<Notification> {
-        if let Some(grant) = self.grant.take() {
-            return Some(Notification::Grant(grant));
-        }
-        if std::mem::take(&mut self.poll) {
-            return Some(Notification::Poll);
-        }
-        if let Some(holder_expires_at) = self.head.take() {
-            return Some(Notification::Head { holder_expires_at });
-        }
-        std::mem::take(&mut self.first).then_some(Notification::First)
-    }
 }
 
 impl WaiterSlot {
@@ -66,7 +27,7 @@ impl WaiterSlot {
     /// Dropping the future loses nothing: the poll that returns a notification also removes it.
     pub(crate) async fn next(&self) -> Notification {
         loop {
-            if let Some(notification) = self.pending.lock().take() {
+            if let Some(notification) = self.mailbox.lock().take() {
                 return notification;
             }
             self.notify.notified().await;
@@ -74,7 +35,7 @@ impl WaiterSlot {
     }
 
     fn deliver(&self, notification: Notification, counters: &Counters) {
-        self.pending.lock().put(notification);
+        self.mailbox.lock().put(notification);
         counters.waking(|| self.notify.notify_one());
     }
 }
@@ -91,40 +52,7 @@ pub(crate) struct Notifications {
 struct Registered {
     /// Ordered by id, so that ids with the same beginning are adjacent.
     slots: BTreeMap<OwnerId, Option<Arc<WaiterSlot>>>,
-    queues: HashMap<Arc<str>, LocalQueue>,
-    next_place: u64,
-}
-
-/// The waiters of this manager on one key, in the order in which the server queued them.
-#[derive(Debug, Default)]
-struct LocalQueue {
-    waiters: BTreeMap<u64, Arc<WaiterSlot>>,
-    last_observed: Option<ObservedExpiry>,
-    last_token: Option<FencingToken>,
-}
-
-/// The place of a waiter in its manager's [`LocalQueue`] of one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueuePlace(u64);
-
-impl LocalQueue {
-    fn local_position(&self, place: QueuePlace) -> LocalPosition {
-        match self.waiters.first_key_value() {
-            Some((first, _)) if *first == place.0 => LocalPosition::First,
-            _ => LocalPosition::Behind,
-        }
-    }
-
-    fn observe(&mut self, observed_expiry: Option<ObservedExpiry>, token: Option<FencingToken>) {
-        if let Some(observed_expiry) = observed_expiry
-            && self
-                .last_observed
-                .is_none_or(|known| known.at <= observed_expiry.at)
-        {
-            self.last_observed = Some(observed_expiry);
-        }
-        self.last_token = self.last_token.max(token);
-    }
+    queues: HashMap<Arc<str>, LocalQueue<Arc<WaiterSlot>>>,
 }
 
 impl Notifications {
@@ -135,17 +63,22 @@ impl Notifications {
         }
     }
 
-    /// Registers a waiter. Has to run before the first command with the owner id is sent.
-    pub(crate) fn register_waiter(&self, owner_id: OwnerId) -> Arc<WaiterSlot> {
-        let slot = Arc::new(WaiterSlot::default());
-        let registered = Some(Arc::clone(&slot));
-        self.state.lock().slots.insert(owner_id, registered);
-        slot
-    }
-
-    /// Registers a holder or a single attempt, which get no notifications.
-    pub(crate) fn register(&self, owner_id: OwnerId) {
-        self.state.lock().slots.insert(owner_id, None);
+    /// Registers an acquisition. Has to run before the first command with the owner id is sent. Only
+    /// a waiter gets notifications.
+    pub(crate) fn register_acquire(
+        self: &Arc<Self>,
+        owner_id: OwnerId,
+        key: Arc<str>,
+        is_waiter: bool,
+    ) -> LocalPeers {
+        let slot = is_waiter.then(Arc::<WaiterSlot>::default);
+        self.state.lock().slots.insert(owner_id, slot.clone());
+        LocalPeers {
+            notifications: Arc::clone(self),
+            key,
+            slot,
+            place: None,
+        }
     }
 
     pub(crate) fn remove(&self, owner_id: OwnerId) {
@@ -156,76 +89,73 @@ impl Notifications {
     pub(crate) fn is_registered(&self, owner_id: OwnerId) -> bool {
         self.state.lock().slots.contains_key(&owner_id)
     }
+}
 
-    /// Records that the server queued this waiter on `key`, behind the earlier ones of this
-    /// manager.
-    pub(crate) fn enter_queue(&self, key: &Arc<str>, slot: &Arc<WaiterSlot>) -> QueuePlace {
-        let mut state = self.state.lock();
-        state.next_place += 1;
-        let place = state.next_place;
-        if !state.queues.contains_key(key) {
-            state.queues.insert(Arc::clone(key), LocalQueue::default());
-        }
-        if let Some(queue) = state.queues.get_mut(key) {
-            queue.waiters.insert(place, Arc::clone(slot));
-        }
-        QueuePlace(place)
-    }
+/// A waiter's connection to the other waiters of its manager on the same key.
+#[derive(Debug)]
+pub(crate) struct LocalPeers {
+    notifications: Arc<Notifications>,
+    key: Arc<str>,
+    /// `None` for a single attempt.
+    pub(crate) slot: Option<Arc<WaiterSlot>>,
+    place: Option<QueuePlace>,
+}
 
-    /// Records what a waiter observed of the holder. Returns the waiter's local position.
-    pub(crate) fn observe(
-        &self,
-        key: &str,
-        place: QueuePlace,
+impl Peers for LocalPeers {
+    fn enter(
+        &mut self,
         observed_expiry: Option<ObservedExpiry>,
         token: Option<FencingToken>,
     ) -> LocalPosition {
-        let mut state = self.state.lock();
-        let Some(queue) = state.queues.get_mut(key) else {
+        let Some(slot) = &self.slot else {
+            return LocalPosition::First;
+        };
+        let mut state = self.notifications.state.lock();
+        if !state.queues.contains_key(&self.key) {
+            let queue = LocalQueue::default();
+            state.queues.insert(Arc::clone(&self.key), queue);
+        }
+        let Some(queue) = state.queues.get_mut(&self.key) else {
             return LocalPosition::Behind;
         };
+        let place = self
+            .place
+            .get_or_insert_with(|| queue.enter(Arc::clone(slot)));
         queue.observe(observed_expiry, token);
-        queue.local_position(place)
+        queue.local_position(*place)
     }
 
-    /// Returns the latest observation of the holder of `key`, over all waiters of this manager.
-    pub(crate) fn last_observed(&self, key: &str) -> Option<ObservedExpiry> {
-        self.state.lock().queues.get(key)?.last_observed
-    }
-
-    /// Returns the greatest token that the waiters of this manager have observed for `key`.
-    pub(crate) fn last_token(&self, key: &str) -> Option<FencingToken> {
-        self.state.lock().queues.get(key)?.last_token
-    }
-
-    /// Removes a waiter that waits no longer, and notifies the waiter that is first now. If the
-    /// waiter acquired the lock, `observed_expiry` and `token` are its own.
-    pub(crate) fn leave_queue(
-        &self,
-        key: &str,
-        place: QueuePlace,
-        observed_expiry: Option<ObservedExpiry>,
-        token: Option<FencingToken>,
-    ) {
+    fn leave(&mut self, observed_expiry: Option<ObservedExpiry>, token: Option<FencingToken>) {
+        let Some(place) = self.place.take() else {
+            return;
+        };
         let (removed, next) = {
-            let mut state = self.state.lock();
-            let Some(queue) = state.queues.get_mut(key) else {
+            let mut state = self.notifications.state.lock();
+            let Some(queue) = state.queues.get_mut(&self.key) else {
                 return;
             };
             queue.observe(observed_expiry, token);
-            let was_first = queue.local_position(place) == LocalPosition::First;
-            let removed = queue.waiters.remove(&place.0);
-            let next = queue.waiters.first_key_value();
-            let next = next.filter(|_| was_first).map(|(_, slot)| Arc::clone(slot));
-            if queue.waiters.is_empty() {
-                state.queues.remove(key);
+            let (removed, next) = queue.leave(place);
+            let next = next.map(Arc::clone);
+            if queue.is_empty() {
+                state.queues.remove(&self.key);
             }
             (removed, next)
         };
         drop(removed);
         if let Some(next) = next {
-            next.deliver(Notification::First, &self.counters);
+            next.deliver(Notification::First, &self.notifications.counters);
         }
+    }
+
+    fn last_observed(&self) -> Option<ObservedExpiry> {
+        let state = self.notifications.state.lock();
+        state.queues.get(&self.key)?.last_observed()
+    }
+
+    fn last_token(&self) -> Option<FencingToken> {
+        let state = self.notifications.state.lock();
+        state.queues.get(&self.key)?.last_token()
     }
 }
 
@@ -270,6 +200,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::protocol::clock::Moment;
+    use crate::protocol::mailbox::Grant;
+
+    fn waiter(notifications: &Arc<Notifications>, owner_id: OwnerId) -> LocalPeers {
+        notifications.register_acquire(owner_id, "k".into(), true)
+    }
+
+    fn slot(notifications: &Arc<Notifications>, owner_id: OwnerId) -> Arc<WaiterSlot> {
+        waiter(notifications, owner_id).slot.unwrap()
+    }
 
     fn grant() -> Grant {
         Grant {
@@ -282,9 +222,9 @@ mod tests {
 
     #[tokio::test]
     async fn grant_is_delivered_before_other_notifications() {
-        let notifications = Notifications::default();
+        let notifications = Arc::<Notifications>::default();
         let owner_id = OwnerId::random();
-        let slot = notifications.register_waiter(owner_id);
+        let slot = slot(&notifications, owner_id);
         let holder_expires_at = Moment::from_millis(5);
         assert!(notifications.notify(owner_id, Notification::Head { holder_expires_at }));
         notifications.poll_all();
@@ -296,9 +236,9 @@ mod tests {
 
     #[tokio::test]
     async fn notification_before_the_wait_is_not_missed() {
-        let notifications = Notifications::default();
+        let notifications = Arc::<Notifications>::default();
         let owner_id = OwnerId::random();
-        let slot = notifications.register_waiter(owner_id);
+        let slot = slot(&notifications, owner_id);
         let waiting = tokio::spawn(async move { slot.next().await });
         tokio::task::yield_now().await;
         assert!(notifications.notify(owner_id, Notification::Grant(grant())));
@@ -307,9 +247,9 @@ mod tests {
 
     #[tokio::test]
     async fn two_grants_at_once_need_a_confirmation() {
-        let notifications = Notifications::default();
+        let notifications = Arc::<Notifications>::default();
         let owner_id = OwnerId::random();
-        let slot = notifications.register_waiter(owner_id);
+        let slot = slot(&notifications, owner_id);
         let dated = Grant {
             until: Some(Moment::from_millis(2)),
             ..grant()
@@ -323,12 +263,12 @@ mod tests {
 
     #[tokio::test]
     async fn head_notification_finds_the_waiter_by_short_id() {
-        let notifications = Notifications::default();
+        let notifications = Arc::<Notifications>::default();
         let owner_ids = [1, 1, 2].map(|first: u128| {
             let random = OwnerId::random().to_string();
             OwnerId::parse(&format!("{first:08x}{}", &random[8..])).unwrap()
         });
-        let slots = owner_ids.map(|owner_id| notifications.register_waiter(owner_id));
+        let slots = owner_ids.map(|owner_id| slot(&notifications, owner_id));
         let holder_expires_at = Moment::from_millis(5);
         assert!(notifications.notify_by_short_id(
             owner_ids[0].short(),
@@ -337,53 +277,46 @@ mod tests {
         for slot in &slots[..2] {
             assert_eq!(slot.next().await, Notification::Head { holder_expires_at });
         }
-        assert_eq!(slots[2].pending.lock().take(), None);
+        assert_eq!(slots[2].mailbox.lock().take(), None);
         notifications.remove(owner_ids[2]);
         assert!(!notifications.notify_by_short_id(owner_ids[2].short(), Notification::Poll));
     }
 
     #[tokio::test]
     async fn next_waiter_is_notified_when_it_becomes_first() {
-        let notifications = Notifications::default();
-        let key: Arc<str> = "k".into();
-        let slots = [(); 3].map(|()| notifications.register_waiter(OwnerId::random()));
-        let places = [0, 1, 2].map(|at: usize| notifications.enter_queue(&key, &slots[at]));
+        let notifications = Arc::<Notifications>::default();
+        let mut peers = [(); 3].map(|()| waiter(&notifications, OwnerId::random()));
+        let third = peers[2].slot.clone().unwrap();
         let observed_expiry = |ms| ObservedExpiry {
             at: Moment::from_millis(ms),
             holder_expires_at: Moment::from_millis(ms + 100),
         };
         let token = |number| Some(FencingToken::new(number));
-        let observe = |at: usize, ms| {
-            notifications.observe(&key, places[at], Some(observed_expiry(ms)), token(ms))
-        };
-        assert_eq!(observe(0, 7), LocalPosition::First);
-        assert_eq!(observe(1, 5), LocalPosition::Behind);
-        assert_eq!(
-            notifications.last_observed(&key),
-            Some(observed_expiry(7)),
-            "the latest observation"
-        );
-        assert_eq!(notifications.last_token(&key), token(7));
-        notifications.leave_queue(&key, places[1], None, None);
-        assert_eq!(
-            slots[2].pending.lock().take(),
-            None,
-            "another waiter is first"
-        );
-        notifications.leave_queue(&key, places[0], Some(observed_expiry(9)), token(9));
-        assert_eq!(slots[2].next().await, Notification::First);
-        assert_eq!(notifications.last_observed(&key), Some(observed_expiry(9)));
-        assert_eq!(observe(2, 10), LocalPosition::First);
-        notifications.leave_queue(&key, places[2], None, None);
+        let mut enter = |at: usize, ms| peers[at].enter(Some(observed_expiry(ms)), token(ms));
+        assert_eq!(enter(0, 7), LocalPosition::First);
+        assert_eq!(enter(1, 5), LocalPosition::Behind);
+        assert_eq!(enter(2, 6), LocalPosition::Behind);
+        let latest = peers[1].last_observed();
+        assert_eq!(latest, Some(observed_expiry(7)), "the latest observation");
+        assert_eq!(peers[1].last_token(), token(7));
+        peers[1].leave(None, None);
+        assert_eq!(third.mailbox.lock().take(), None, "another waiter is first");
+        peers[0].leave(Some(observed_expiry(9)), token(9));
+        assert_eq!(third.next().await, Notification::First);
+        assert_eq!(peers[2].last_observed(), Some(observed_expiry(9)));
+        let position = peers[2].enter(Some(observed_expiry(10)), token(10));
+        assert_eq!(position, LocalPosition::First);
+        peers[2].leave(None, None);
         assert!(notifications.state.lock().queues.is_empty());
     }
 
     #[test]
     fn owner_id_that_does_not_wait_gets_no_notification() {
-        let notifications = Notifications::default();
+        let notifications = Arc::<Notifications>::default();
         let owner_id = OwnerId::random();
         assert!(!notifications.notify(owner_id, Notification::Grant(grant())));
-        notifications.register(owner_id);
+        let peers = notifications.register_acquire(owner_id, "k".into(), false);
+        assert!(peers.slot.is_none());
         assert!(
             notifications.is_registered(owner_id)
                 && !notifications.notify(owner_id, Notification::Grant(grant()))

@@ -1,82 +1,119 @@
-//! An acquire that is cancelled when it is dropped.
+//! An acquisition in progress, which is cancelled when it is dropped.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tracing::debug;
+use tracing::{debug, warn};
 
-use crate::backend::{AcquireOutcome, Acquisition, ReleaseRequest};
-use crate::error::LockError;
-use crate::protocol::clock::Moment;
+use crate::error::{BackendErrorKind, Holder, LockError, foreign_key};
+use crate::protocol::acquisition::{
+    AcquireConfig, AcquireFailure, AcquireResult, Acquisition, Action, DropAction, Patience,
+};
+use crate::protocol::backoff::Jitter;
+use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::key::LockKey;
 use crate::protocol::lease::Lease;
-use crate::protocol::poll_schedule::{LocalPosition, ObservedExpiry};
-use crate::protocol::renew::Renew;
+use crate::protocol::owner_id::OwnerId;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
-use crate::runtime::notifications::{QueuePlace, WaiterSlot};
+use crate::runtime::notifications::LocalPeers;
 
 /// An acquisition that is cancelled when it is dropped, at any await.
 pub(crate) struct PendingAcquire {
     pub(crate) inner: Arc<ManagerInner>,
-    pub(crate) acquisition: Acquisition,
-    pub(crate) slot: Option<Arc<WaiterSlot>>,
-    /// Its place in the local queue, once the server has queued it.
-    place: Option<QueuePlace>,
+    pub(crate) acquisition: Acquisition<LockError>,
+    pub(crate) peers: LocalPeers,
 }
 
 impl PendingAcquire {
-    pub(crate) fn new(inner: Arc<ManagerInner>, acquisition: Acquisition) -> Self {
+    pub(crate) fn new(inner: &Arc<ManagerInner>, config: AcquireConfig) -> Self {
+        let owner_id = OwnerId::random();
+        let is_waiter = matches!(config.patience, Patience::Wait { .. });
         // Registered before anything is sent: a notification may overtake the reply.
-        let slot = if acquisition.waits_until.is_some() {
-            Some(inner.notifications.register_waiter(acquisition.owner_id))
-        } else {
-            inner.notifications.register(acquisition.owner_id);
-            None
-        };
+        let peers = inner
+            .notifications
+            .register_acquire(owner_id, config.key.text(), is_waiter);
+        let jitter = Jitter::seeded(owner_id.random_bits());
         Self {
-            inner,
-            acquisition,
-            slot,
-            place: None,
+            inner: Arc::clone(inner),
+            acquisition: Acquisition::new(config, owner_id, jitter),
+            peers,
         }
     }
 
-    pub(crate) fn release_request(&self) -> ReleaseRequest {
-        ReleaseRequest {
-            key: self.acquisition.key.clone(),
-            owner_id: self.acquisition.owner_id,
-            ttl: self.acquisition.lease_config.ttl,
-            entries: self.acquisition.entries(),
-            origin: self.acquisition.origin,
-            unconfirmed_until_ms: self.acquisition.unconfirmed_until_ms(),
-            min_hold_until: None,
+    pub(crate) fn key(&self) -> &LockKey {
+        &self.acquisition.sent().key
+    }
+
+    /// Continues under a new owner id, and cancels the old one.
+    pub(crate) fn start_over(&mut self) -> Action<LockError> {
+        self.inner.counters.trace(|| {
+            debug!(key = %self.key(), "a grant arrived after its lease; the lock is released");
+        });
+        self.end();
+        let owner_id = OwnerId::random();
+        let is_waiter = self.peers.slot.is_some();
+        self.peers =
+            self.inner
+                .notifications
+                .register_acquire(owner_id, self.key().text(), is_waiter);
+        self.acquisition
+            .on_start_over(owner_id, self.inner.clock().now())
+    }
+
+    /// Ends the use of the owner id.
+    fn end(&mut self) {
+        let owner_id = self.acquisition.sent().owner_id;
+        match self.acquisition.on_drop(&mut self.peers) {
+            DropAction::LeaveToGuard => {}
+            DropAction::Forget => self.inner.notifications.remove(owner_id),
+            DropAction::Cancel(request) => self.inner.release_in_background(request),
         }
     }
 
-    pub(crate) async fn send(&mut self, limit: Duration) -> Result<AcquireOutcome, LockError> {
-        let inner = Arc::clone(&self.inner);
-        inner.backend.acquire(&mut self.acquisition, limit).await
+    /// Returns the guard's part of the lock, or the error for the caller.
+    pub(crate) fn finish(self, result: AcquireResult<LockError>) -> Result<Acquired, LockError> {
+        match result {
+            AcquireResult::Acquired {
+                token,
+                lease,
+                release_request,
+            } => Ok(self.acquired(token, lease, release_request)),
+            AcquireResult::Contended { holder } => Err(LockError::Contended {
+                key: self.key().text(),
+                holder: self.inner.holder(holder, None),
+            }),
+            AcquireResult::TimedOut {
+                waited,
+                holder,
+                rank,
+            } => {
+                let holder = self.inner.holder(holder, rank);
+                if holder.as_ref().is_some_and(Holder::is_this_process) {
+                    self.inner.counters.trace(|| {
+                        warn!(key = %self.key(), "gave up waiting for a lock that this process holds");
+                    });
+                }
+                Err(LockError::Timeout {
+                    key: self.key().text(),
+                    waited,
+                    holder,
+                })
+            }
+            AcquireResult::Failed(failure) => Err(error(self.key(), failure)),
+        }
     }
 
-    pub(crate) fn into_acquired(mut self, token: Option<FencingToken>, lease: Lease) -> Acquired {
-        let mut release_request = self.release_request();
-        // Any connection will do: the acquire got its reply, so the release cannot overtake it.
-        release_request.origin = None;
-        if self.place.is_some() {
-            let at = self.inner.clock().now();
-            let ends = lease.deadline();
-            let observed_expiry = ends.map(|holder_expires_at| ObservedExpiry {
-                at,
-                holder_expires_at,
-            });
-            self.leave_queue(observed_expiry, token);
-        }
-        self.acquisition.hand_to_guard();
+    fn acquired(
+        &self,
+        token: Option<FencingToken>,
+        lease: Lease,
+        release_request: ReleaseRequest,
+    ) -> Acquired {
         let held = Arc::new(HeldLock::new(
-            self.acquisition.key.clone(),
-            self.acquisition.owner_id,
+            self.key().clone(),
+            release_request.owner_id,
             token,
             self.inner.clock(),
             lease,
@@ -89,73 +126,33 @@ impl PendingAcquire {
         });
         acquired
     }
+}
 
-    /// Records that the server queued the waiter and named the holder. Returns the waiter's
-    /// position among the waiters of this manager.
-    pub(crate) fn enter_queue(
-        &mut self,
-        observed_expiry: Option<ObservedExpiry>,
-        token: Option<FencingToken>,
-    ) -> LocalPosition {
-        let Some(slot) = &self.slot else {
-            return LocalPosition::First;
-        };
-        let key = self.acquisition.key.text();
-        let notifications = &self.inner.notifications;
-        let place = *self
-            .place
-            .get_or_insert_with(|| notifications.enter_queue(&key, slot));
-        notifications.observe(&key, place, observed_expiry, token)
-    }
-
-    /// Leaves the local queue. The next waiter of this manager becomes the first, if this one was.
-    pub(crate) fn leave_queue(
-        &mut self,
-        observed_expiry: Option<ObservedExpiry>,
-        token: Option<FencingToken>,
-    ) {
-        if let Some(place) = self.place.take() {
-            let key = self.acquisition.key.as_str();
-            self.inner
-                .notifications
-                .leave_queue(key, place, observed_expiry, token);
-        }
-    }
-
-    pub(crate) fn lease(&self, sent: Moment, remaining: Duration) -> Lease {
-        let lease_config = self.acquisition.lease_config;
-        if self.is_held_without_renewal() {
-            Lease::endless(lease_config, self.inner.clock().now())
-        } else {
-            Lease::confirmed(lease_config, sent, remaining)
-        }
-    }
-
-    pub(crate) fn is_held_without_renewal(&self) -> bool {
-        self.inner.backend.holds_without_renewal()
-            && self.acquisition.lease_config.renew != Renew::Never
-    }
-
-    /// Continues under a new owner id. The drop of the old acquisition cancels it.
-    pub(crate) fn restart_with_new_owner_id(&mut self) {
-        *self = Self::new(
-            Arc::clone(&self.inner),
-            self.acquisition.with_new_owner_id(),
-        );
+fn error(key: &LockKey, failure: AcquireFailure<LockError>) -> LockError {
+    match failure {
+        AcquireFailure::Backend(error) => error,
+        AcquireFailure::NoExpiry { value } => foreign_key::no_expiry(key, &value),
+        AcquireFailure::ForeignType { found } => foreign_key::of_type(key, &found),
+        AcquireFailure::DeadWaiters => LockError::backend(
+            BackendErrorKind::TimedOut,
+            "the queue of the lock holds very many dead waiters, which are still being removed",
+        ),
+        AcquireFailure::LateGrant => LockError::backend(
+            BackendErrorKind::TimedOut,
+            "the server's reply came after the end of the lease that it granted",
+        ),
+        AcquireFailure::ClockJumps => LockError::backend(
+            BackendErrorKind::Other,
+            "the lock server rejects each command as late: its clock keeps jumping forward",
+        ),
     }
 }
 
 impl Drop for PendingAcquire {
     fn drop(&mut self) {
         // A forked child has a copy, and must not touch the locks of its parent.
-        if self.acquisition.is_owned_by_guard() || self.inner.check_process().is_err() {
-            return;
-        }
-        self.leave_queue(None, None);
-        if self.acquisition.is_open() {
-            self.inner.release_in_background(self.release_request());
-        } else {
-            self.inner.notifications.remove(self.acquisition.owner_id);
+        if self.inner.check_process().is_ok() {
+            self.end();
         }
     }
 }

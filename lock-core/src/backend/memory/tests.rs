@@ -48,12 +48,11 @@ fn key(number: usize) -> LockKey {
 }
 
 fn acquire(memory: &MemoryBackend, key: &LockKey, renew: Renew) -> OwnerId {
-    let mut acquisition = Acquisition::new(key.clone(), lease_config(renew), "".into(), None);
-    assert!(matches!(
-        memory.acquire_now(&mut acquisition),
-        Ok(AcquireOutcome::Held { .. })
-    ));
-    acquisition.owner_id
+    let owner_id = OwnerId::random();
+    let mut sent = SentAcquires::new(owner_id, key.clone(), lease_config(renew), "".into(), None);
+    let outcome = memory.acquire_now(&mut sent);
+    assert!(matches!(outcome, AcquireOutcome::Held { .. }));
+    owner_id
 }
 
 fn size(memory: &MemoryBackend) -> (usize, usize, usize) {

@@ -11,17 +11,17 @@ use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, lock_er
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
-use crate::backend::NotificationSink;
-use crate::backend::{ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal};
+use crate::backend::{NotificationSink, Renewal};
+use crate::error::LockError;
 use crate::error::foreign_key;
-use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::acquisition::RenewOutcome;
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
+use crate::protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
 use crate::protocol::key::LockKey;
 use crate::stats::Counters;
 
 use crate::config::ManagerConfig;
-use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire;
 use crate::sync::Mutex;
 
@@ -90,7 +90,7 @@ pub(super) struct RedisClient {
     pub(super) notifications: Arc<dyn NotificationSink>,
     pub(super) counters: Arc<Counters>,
     pub(super) command_timeout: Duration,
-    clock_sync: Mutex<Option<ClockSync>>,
+    server_clock: Mutex<ServerClock>,
 }
 
 impl RedisClient {
@@ -106,33 +106,22 @@ impl RedisClient {
             notifications,
             counters,
             command_timeout: config.command_timeout,
-            clock_sync: Mutex::default(),
+            server_clock: Mutex::default(),
         }
     }
 
+    /// Returns the clock sync of the youngest reply.
     pub(super) fn clock_sync(&self) -> Option<ClockSync> {
-        *self.clock_sync.lock()
+        self.server_clock.lock().youngest()
     }
 
-    /// Records the server time of a reply, unless a newer one is known.
+    /// Records the server time of a reply.
     pub(super) fn record_server_time(&self, connection: &Connection, sent: Moment, server_us: u64) {
-        let mut clock_sync = self.clock_sync.lock();
-        let run_id = connection.first.run_id;
-        let older = clock_sync.is_none_or(|known| known.run_id != run_id || known.sent < sent);
-        if older {
-            *clock_sync = Some(ClockSync {
-                sent,
-                server_us,
-                run_id,
-            });
-        }
-    }
-
-    /// Returns the newest clock sync with the server process of this connection.
-    pub(super) fn clock_sync_for(&self, connection: &Connection) -> ClockSync {
-        self.clock_sync()
-            .filter(|clock_sync| clock_sync.run_id == connection.first.run_id)
-            .unwrap_or(connection.first)
+        self.server_clock.lock().record(ClockSync {
+            sent,
+            server_us,
+            run_id: connection.first.run_id,
+        });
     }
 
     /// Returns the connection for a release. A cancel uses the connection of its acquire, so that
@@ -207,17 +196,17 @@ impl RedisClient {
         args: impl Fn(&Renewal, ServerMs) -> Vec<String>,
         read: impl Fn(&Renewal, ServerMs, Moment, Value) -> Result<ScriptReply<RenewOutcome>, LockError>,
         limit: Duration,
-    ) -> Vec<RenewOutcome> {
+    ) -> Vec<Result<RenewOutcome, LockError>> {
         if renewals.is_empty() {
             return Vec::new();
         }
         let deadline = Deadline::after(Clock::System, limit);
         let connection = match self.pool.for_current_runtime(limit).await {
             Ok(connection) => connection,
-            Err(error) => return RenewOutcome::all_failed(renewals, &error),
+            Err(error) => return renewals.iter().map(|_| Err(error.clone())).collect(),
         };
         let now = Clock::System.now();
-        let server_ms = self.clock_sync_for(&connection).server_ms_at(now);
+        let server_ms = self.not_after(&connection, now).server_ms;
         let all_args: Vec<_> = renewals
             .iter()
             .map(|renewal| args(renewal, server_ms))
@@ -233,20 +222,9 @@ impl RedisClient {
             command.arg(&all_args[at][..]);
         };
         let read = |at: usize, sent, reply| read(&renewals[at], server_ms, sent, reply);
-        let outcomes = self
-            .run_each(
-                &connection,
-                script,
-                &calls,
-                write_args,
-                read,
-                deadline.left(),
-            )
-            .await;
-        outcomes
-            .into_iter()
-            .map(|outcome| outcome.unwrap_or_else(RenewOutcome::Failed))
-            .collect()
+        let left = deadline.left();
+        self.run_each(&connection, script, &calls, write_args, read, left)
+            .await
     }
 
     /// Runs a script for each call, all in one pipeline. Returns one result for each, in order.
@@ -317,7 +295,7 @@ impl RedisClient {
     pub(super) async fn release_each<'a>(
         &self,
         script: &Script,
-        requests: &'a [ReleaseRequest],
+        requests: &'a [&'a ReleaseRequest],
         keys: impl Fn(&'a LockKey) -> Vec<&'a str>,
         write_args: impl Fn(&mut Cmd, &ReleaseRequest, &Connection, Moment),
         read: impl Fn(Value) -> Result<ScriptReply<ReleaseOutcome>, LockError>,
@@ -332,13 +310,13 @@ impl RedisClient {
             Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
         };
         let now = Clock::System.now();
-        let call = |request: &'a ReleaseRequest| Call {
+        let call = |request: &&'a ReleaseRequest| Call {
             key: &request.key,
             keys: keys(&request.key),
         };
         let calls: Vec<_> = requests.iter().map(call).collect();
         let write_args = |at: usize, command: &mut Cmd| {
-            write_args(command, &requests[at], &connection, now);
+            write_args(command, requests[at], &connection, now);
         };
         let read = |_, _, reply| read(reply);
         let left = deadline.left();
@@ -346,14 +324,10 @@ impl RedisClient {
             .await
     }
 
-    /// Returns the latest server time at which a command that is sent now may take effect, and the
-    /// latest time that the server's clock can show now.
+    /// Returns the time limit of a command that is sent now.
     pub(super) fn not_after(&self, connection: &Connection, now: Moment) -> NotAfter {
-        let server_ms = self.clock_sync_for(connection).server_ms_at(now);
-        NotAfter {
-            server_ms,
-            not_after_ms: server_ms.plus(whole_millis(self.command_timeout)),
-        }
+        let clock_sync = self.server_clock.lock().for_connection(connection.first);
+        clock_sync.not_after(now, self.command_timeout)
     }
 }
 
@@ -371,25 +345,6 @@ fn pipeline(of: impl Iterator<Item = usize>, command: impl Fn(usize) -> Cmd) -> 
     }
     pipeline.ignore_errors();
     pipeline
-}
-
-/// The time limit of a command, in server time.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NotAfter {
-    pub(super) server_ms: ServerMs,
-    pub(super) not_after_ms: ServerMs,
-}
-
-/// How often a command is sent that the server rejects as late. The rejection carries the server's
-/// time, so the next copy is in time unless the clock jumps forward again.
-pub(super) const LATE_TRIES: usize = 3;
-
-/// Returns the error for a server that rejected [`LATE_TRIES`] copies.
-pub(super) fn clock_keeps_jumping() -> LockError {
-    LockError::backend(
-        BackendErrorKind::Other,
-        "the lock server rejects each command as late: its clock keeps jumping forward",
-    )
 }
 
 /// Converts an error of the server, and marks the connection broken if it cannot be used any more.

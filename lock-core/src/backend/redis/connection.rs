@@ -15,8 +15,8 @@ use tokio::time::error::Elapsed;
 
 use super::errors::{connect_error, error_text, io_error, timed_out};
 use super::scripts::Script;
-use crate::backend::Origin;
 use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::acquisition::Origin;
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::clock_sync::ClockSync;
 use crate::stats::Counters;

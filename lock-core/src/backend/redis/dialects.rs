@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::client::RedisClient;
 use super::connection::{Connection, Connector};
-use crate::backend::{
-    AcquireOutcome, Acquisition, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
-};
+use crate::backend::Renewal;
 use crate::config::ManagerConfig;
 use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline};
 use crate::protocol::dialect::{CLOCK_TOLERANCE, Dialect, ReleaseMethod};
 
@@ -79,24 +79,28 @@ impl Dialects {
     pub(super) async fn acquire(
         &self,
         scheme: Scheme,
-        acquisition: &mut Acquisition,
+        sent: &mut SentAcquires,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.pool.for_current_runtime(limit).await?;
         let left = deadline.left();
         match scheme {
-            Scheme::SetnxExpire => self.owners.setnx(acquisition, &connection, left).await,
-            Scheme::LuaSetnxExpire => self.owners.script(acquisition, &connection, left).await,
-            Scheme::SetNxPx(_) => self.owners.set_nx_px(acquisition, &connection, left).await,
+            Scheme::SetnxExpire => self.owners.setnx(sent, &connection, left).await,
+            Scheme::LuaSetnxExpire => self.owners.script(sent, &connection, left).await,
+            Scheme::SetNxPx(_) => self.owners.set_nx_px(sent, &connection, left).await,
             Scheme::DeadlineGetset => {
                 check_clocks(&connection)?;
-                self.deadlines.acquire(acquisition, &connection, left).await
+                self.deadlines.acquire(sent, &connection, left).await
             }
         }
     }
 
-    pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
+    pub(super) async fn renew(
+        &self,
+        renewals: &[Renewal],
+        limit: Duration,
+    ) -> Vec<Result<RenewOutcome, LockError>> {
         let scheme = |renewal: &Renewal| Scheme::of(renewal.key.dialect());
         let (mut owned, mut watched, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
         for renewal in renewals {
@@ -122,7 +126,7 @@ impl Dialects {
                 Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => watched.next(),
                 _ => owned.next(),
             };
-            next.unwrap_or(RenewOutcome::NotOwner)
+            next.unwrap_or(Ok(RenewOutcome::NotOwner))
         };
         renewals.iter().map(outcome).collect()
     }
@@ -153,11 +157,11 @@ impl Dialects {
     /// otherwise one by one.
     pub(super) async fn release_all(
         &self,
-        release_requests: &[ReleaseRequest],
+        release_requests: &[&ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
         let scheme = |release_request: &ReleaseRequest| Scheme::of(release_request.key.dialect());
-        let batches = |release_request: &ReleaseRequest| {
+        let batches = |release_request: &&ReleaseRequest| {
             scheme(release_request).is_some_and(Scheme::batches_releases)
         };
         if release_requests.iter().all(batches) {

@@ -17,8 +17,8 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 
 use super::connection::{Connection, Connector};
-use crate::backend::Origin;
 use crate::error::LockError;
+use crate::protocol::acquisition::Origin;
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::{Clock, Moment};
 use crate::stats::Counters;

@@ -13,11 +13,10 @@ use tracing::{debug, warn};
 use super::client::{RedisClient, SubscriptionState};
 use super::connection::Connection;
 use super::errors::lock_error;
-use crate::backend::{Grant, Notification};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::Clock;
-use crate::protocol::clock_sync::grant_deadline;
+use crate::protocol::mailbox::Notification;
 use crate::protocol::wire::WireNotification;
 
 /// A connection that breaks silently is detected after at most this and the command timeout.
@@ -147,31 +146,11 @@ fn receive(client: &RedisClient, message: &PushInfo) {
     let SubscriptionState::Up(run_id) = client.subscription.state() else {
         return;
     };
+    let read = Notification::from_wire(&notification, client.clock_sync(), run_id, received);
+    let notifications = &client.notifications;
     let is_awaited = match notification {
-        WireNotification::Grant {
-            owner_id,
-            token,
-            server_us,
-            lease_ms,
-        } => {
-            let lease = Duration::from_millis(lease_ms);
-            let clock_sync = client.clock_sync();
-            let grant = Grant {
-                token,
-                received,
-                lease,
-                until: grant_deadline(clock_sync, run_id, server_us, lease, received),
-            };
-            client
-                .notifications
-                .notify(owner_id, Notification::Grant(grant))
-        }
-        WireNotification::Head { to, holder_ms, .. } => {
-            let holder_expires_at = received.plus(Duration::from_millis(holder_ms));
-            client
-                .notifications
-                .notify_by_short_id(to, Notification::Head { holder_expires_at })
-        }
+        WireNotification::Grant { owner_id, .. } => notifications.notify(owner_id, read),
+        WireNotification::Head { to, .. } => notifications.notify_by_short_id(to, read),
     };
     if !is_awaited {
         // The acquisition has ended, and its cancel releases whatever was granted.

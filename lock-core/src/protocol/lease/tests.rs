@@ -82,19 +82,25 @@ fn handover_lease_is_extended_to_the_ttl_whatever_renew_says() {
 #[test]
 fn renewal_without_a_reply_is_repeated_until_the_deadline() {
     let mut lease = fresh();
-    lease.unanswered(at(11_100));
+    // The pause is a tenth of what is left, at most a second.
+    lease.unanswered(at(11_050));
     assert!(lease.is_valid(at(11_050)));
     assert_eq!(
         lease.next_action(at(11_050)),
-        LeaseAction::WaitUntil(at(11_100))
+        LeaseAction::WaitUntil(at(12_050))
     );
     assert_eq!(
-        lease.next_action(at(11_100)),
+        lease.next_action(at(12_050)),
         LeaseAction::Renew { before: at(30_698) }
     );
-    lease.unanswered(at(99_000));
+    lease.unanswered(at(30_598));
     assert_eq!(
-        lease.next_action(at(11_200)),
+        lease.next_action(at(30_598)),
+        LeaseAction::WaitUntil(at(30_608))
+    );
+    lease.unanswered(at(30_690));
+    assert_eq!(
+        lease.next_action(at(30_690)),
         LeaseAction::WaitUntil(at(30_698))
     );
     assert_eq!(lease.next_action(at(30_698)), LeaseAction::Done);
@@ -183,9 +189,10 @@ fn renewal_never_goes_beyond_the_longest_hold() {
     assert_eq!(lease.deadline(), Some(at(1_888)));
     lease.renewed(at(1_800), secs(1), at(1_801));
     assert_eq!(lease.deadline(), Some(at(2_500)));
-    let left = lease.left_to_hold(at(1_800));
-    assert_eq!(lease_config.renewed_ttl(left), Duration::from_millis(700));
-    assert_eq!(lease_config.renewed_ttl(Some(Duration::ZERO)), MIN_RENEWED);
+    let ms = Duration::from_millis;
+    assert_eq!(lease.renewed_ttl(at(1_000)), ms(1_000));
+    assert_eq!(lease.renewed_ttl(at(1_800)), ms(700));
+    assert_eq!(lease.renewed_ttl(at(2_500)), MIN_RENEWED);
     assert!(lease.is_lost(at(2_500)));
 
     let endless = Lease::endless(lease_config, at(100));

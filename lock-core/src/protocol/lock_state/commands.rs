@@ -35,6 +35,7 @@ pub(crate) struct ReleaseCommand<'a> {
 
 /// The holder of the key, as a reply describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) struct RawHolder {
     /// `None` means a key without an expiry.
     pub(crate) remaining_ms: Option<u64>,
@@ -44,6 +45,7 @@ pub(crate) struct RawHolder {
 
 /// The reply to an acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum AcquireReply {
     Late,
     Held {
@@ -66,6 +68,7 @@ pub(crate) enum AcquireReply {
 
 /// The reply to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) struct ReleaseReply {
     pub(crate) verdict: Verdict,
     /// The key is free, and all entries that the call scanned were dead: repeat the release, so that
@@ -75,6 +78,7 @@ pub(crate) struct ReleaseReply {
 
 /// The outcome of a release for the caller's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum Verdict {
     Free,
     HandedOver,
@@ -83,6 +87,7 @@ pub(crate) enum Verdict {
 
 /// The reply to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum RenewReply {
     Held {
         token: FencingToken,

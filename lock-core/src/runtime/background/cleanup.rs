@@ -14,29 +14,23 @@ use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use super::context::WorkerContext;
-use crate::backend::{ReleaseOutcome, ReleaseRequest};
-use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::backoff::Backoff;
+use crate::error::LockError;
+use crate::protocol::acquisition::Failure;
+use crate::protocol::cleanup::{
+    Cleanup, CleanupStep, GiveUpReason, ReleaseOutcome, ReleaseRequest, ShutdownWaits,
+};
 use crate::protocol::clock::Moment;
 use crate::sync::Mutex;
 
 mod queue;
 
-use self::queue::{CleanupQueue, CleanupTask, JobState, Lane};
+use self::queue::{CleanupQueue, Lane, Progress};
 
 /// The pause before a task is repeated after a panic.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
-/// A release or cancel, and how long it is worth trying.
-#[derive(Debug)]
-pub(crate) struct CleanupJob {
-    pub(crate) release_request: ReleaseRequest,
-    /// By then, every lease and entry of the owner id has expired.
-    pub(crate) give_up_at: Moment,
-}
-
 /// All open releases and cancels.
-pub(super) struct Cleanup {
+pub(super) struct CleanupRunner {
     context: Arc<WorkerContext>,
     queue: Mutex<CleanupQueue>,
     /// The number of jobs that are queued or in flight.
@@ -46,7 +40,7 @@ pub(super) struct Cleanup {
     given_up: Mutex<Vec<Moment>>,
 }
 
-impl Cleanup {
+impl CleanupRunner {
     pub(super) fn new(context: Arc<WorkerContext>) -> Self {
         Self {
             queue: Mutex::new(CleanupQueue::new(context.now())),
@@ -69,36 +63,22 @@ impl Cleanup {
         given_up.len()
     }
 
-    fn give_up(&self, task: &CleanupTask) {
+    fn count_forbidden(&self, task: &Cleanup) {
         let now = self.context.now();
         let mut given_up = self.given_up.lock();
         // Only when the vector is full, so that the cost per lock does not grow with their number.
         if given_up.len() == given_up.capacity() {
             given_up.retain(|ends| now < *ends);
         }
-        given_up.push(task.state.give_up_at);
+        given_up.push(task.give_up_at());
     }
 
-    pub(super) fn put(&self, job: CleanupJob) {
+    pub(super) fn put(&self, request: ReleaseRequest) {
         self.open.fetch_add(1, Ordering::AcqRel);
-        let CleanupJob {
-            release_request,
-            give_up_at,
-        } = job;
-        let lane = self.lane(&release_request);
-        let state = JobState {
-            give_up_at,
-            tries: 0,
-            blocks_shutdown: true,
-            was_held: release_request.origin.is_none(),
-        };
-        self.queue.lock().put(
-            CleanupTask {
-                release_request,
-                state,
-            },
-            lane,
-        );
+        let lane = self.lane(&request);
+        let now = self.context.now();
+        let task = Cleanup::new(request, now, self.context.command_timeout);
+        self.queue.lock().put(task, lane);
         self.context.wake.notify_one();
     }
 
@@ -122,7 +102,7 @@ impl Cleanup {
     pub(super) fn dispatch(self: &Arc<Self>, now: Moment) {
         let due = self.queue.lock().take_due(now);
         for task in due {
-            let lane = self.lane(&task.release_request);
+            let lane = self.lane(task.request());
             self.queue.lock().put(task, lane);
         }
         loop {
@@ -141,7 +121,7 @@ impl Cleanup {
         }
     }
 
-    fn send(self: &Arc<Self>, lane: Lane, tasks: Vec<CleanupTask>) {
+    fn send(self: &Arc<Self>, lane: Lane, tasks: Vec<Cleanup>) {
         let in_flight = InFlight::new(self, lane, tasks);
         self.context.spawn(run(in_flight));
     }
@@ -158,16 +138,14 @@ impl Cleanup {
         }
     }
 
-    fn defer(&self, at: Moment, task: CleanupTask) {
+    fn defer(&self, at: Moment, task: Cleanup) {
         self.queue.lock().defer(at, task);
     }
 
     /// Forgets a finished task.
-    fn finish(&self, task: &CleanupTask) {
-        self.context
-            .notifications
-            .remove(task.release_request.owner_id);
-        if task.state.blocks_shutdown {
+    fn finish(&self, task: &Cleanup) {
+        self.context.notifications.remove(task.request().owner_id);
+        if task.shutdown_waits() == ShutdownWaits::Yes {
             self.job_done();
         }
     }
@@ -185,91 +163,66 @@ impl Cleanup {
 
 /// Tasks that were taken from the queue. The drop puts those without an outcome back.
 struct InFlight {
-    cleanup: Arc<Cleanup>,
+    runner: Arc<CleanupRunner>,
     lane: Lane,
-    release_requests: VecDeque<ReleaseRequest>,
-    state: VecDeque<JobState>,
+    tasks: VecDeque<Cleanup>,
 }
 
 impl InFlight {
-    fn new(cleanup: &Arc<Cleanup>, lane: Lane, tasks: Vec<CleanupTask>) -> Self {
-        let (release_requests, state) = tasks
-            .into_iter()
-            .map(|task| (task.release_request, task.state))
-            .unzip();
-        Self {
-            cleanup: Arc::clone(cleanup),
-            lane,
-            release_requests,
-            state,
+    fn new(runner: &Arc<CleanupRunner>, lane: Lane, tasks: Vec<Cleanup>) -> Self {
+        let mut tasks = VecDeque::from(tasks);
+        for task in &mut tasks {
+            task.on_send();
         }
-    }
-
-    fn pop(&mut self) -> Option<CleanupTask> {
-        let release_request = self.release_requests.pop_front()?;
-        let state = self.state.pop_front()?;
-        Some(CleanupTask {
-            release_request,
-            state,
-        })
+        Self {
+            runner: Arc::clone(runner),
+            lane,
+            tasks,
+        }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let left: Vec<_> = std::iter::from_fn(|| self.pop()).collect();
-        let again_at = self.cleanup.context.now().plus(AFTER_PANIC);
+        let again_at = self.runner.context.now().plus(AFTER_PANIC);
         {
-            let mut queue = self.cleanup.queue.lock();
+            let mut queue = self.runner.queue.lock();
             match self.lane {
                 Lane::Batch => queue.batches_in_flight -= 1,
                 Lane::Single => queue.singles_in_flight -= 1,
                 Lane::Sequential => queue.sequential_in_flight -= 1,
             }
-            for task in left {
+            for mut task in self.tasks.drain(..) {
+                task.on_panic(again_at);
                 queue.defer(again_at, task);
             }
         }
-        self.cleanup.context.wake.notify_one();
+        self.runner.context.wake.notify_one();
     }
 }
 
 async fn run(mut in_flight: InFlight) {
-    let cleanup = Arc::clone(&in_flight.cleanup);
-    let context = &cleanup.context;
+    let runner = Arc::clone(&in_flight.runner);
+    let context = &runner.context;
     let limit = context.command_timeout;
-    let outcomes = match in_flight.lane {
-        Lane::Batch => {
-            let release_requests = in_flight.release_requests.make_contiguous();
-            context.backend.release_all(release_requests, limit).await
+    let results = {
+        let requests: Vec<_> = in_flight.tasks.iter().map(Cleanup::request).collect();
+        match (in_flight.lane, &requests[..]) {
+            (Lane::Single | Lane::Sequential, [request]) => {
+                vec![context.backend.release(request, limit).await]
+            }
+            _ => context.backend.release_all(&requests, limit).await,
         }
-        Lane::Single | Lane::Sequential => match in_flight.release_requests.front() {
-            Some(release_request) => vec![context.backend.release(release_request, limit).await],
-            None => Vec::new(),
-        },
     };
-    let mut all_failed = true;
-    for outcome in outcomes {
-        let Some(task) = in_flight.pop() else {
+    let mut progress = Progress::None;
+    for result in results {
+        let Some(task) = in_flight.tasks.pop_front() else {
             break;
         };
-        all_failed &= !apply_outcome(&cleanup, task, outcome);
+        progress = progress.max(apply_result(&runner, task, result));
     }
     let now = context.now();
-    let expired = {
-        let mut queue = cleanup.queue.lock();
-        if all_failed {
-            if in_flight.lane == Lane::Batch {
-                let pause = queue.backoff.pause();
-                queue.resume_at = Some(now.plus(pause));
-            }
-            queue.take_expired(now)
-        } else {
-            queue.backoff.reset();
-            queue.resume_at = None;
-            Vec::new()
-        }
-    };
+    let expired = runner.queue.lock().end_send(in_flight.lane, progress, now);
     if !expired.is_empty() {
         let count = expired.len();
         context
@@ -277,88 +230,68 @@ async fn run(mut in_flight: InFlight) {
             .trace(|| warn!(count, "gave up releases; the leases expire by themselves"));
     }
     for task in expired {
-        cleanup.finish(&task);
+        runner.finish(&task);
     }
 }
 
-/// Returns whether another attempt would fail in the same way. A companion key of another type is
-/// only found after the key was deleted. A missing permission is granted by people, who take longer
-/// than a lease lasts.
-fn is_permanent(error: &LockError) -> bool {
-    match error {
-        LockError::ForeignKey { .. } => true,
-        error => is_forbidden(error),
-    }
-}
-
-fn is_forbidden(error: &LockError) -> bool {
-    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::Permission)
-}
-
-/// Returns whether the release must not be sent again.
-fn is_release_unconfirmed(error: &LockError) -> bool {
-    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::ReleaseUnconfirmed)
-}
-
-/// Applies the outcome of a task. Returns false if the attempt failed for a temporary reason.
-fn apply_outcome(
-    cleanup: &Cleanup,
-    mut task: CleanupTask,
-    outcome: Result<ReleaseOutcome, LockError>,
-) -> bool {
-    let context = &cleanup.context;
-    let now = context.now();
-    let key = task.release_request.key.clone();
-    let has_expired = now >= task.state.give_up_at;
-    // The first copy goes behind the acquire on its connection; later ones use the worker's own
-    // connection, which still works.
-    task.release_request.origin = None;
-    let error = match outcome {
-        Ok(released) => {
-            let unconfirmed = task.release_request.unconfirmed_until_ms;
-            let unconfirmed = unconfirmed.filter(|until| released.server_ms <= *until);
-            if let Some(until) = unconfirmed.filter(|_| !has_expired) {
-                let pause = until.since(released.server_ms).saturating_add(1);
-                let again_at = now.plus(Duration::from_millis(pause));
-                let again_at = again_at.min(task.state.give_up_at);
-                cleanup.defer(again_at, task);
-            } else if released.more {
-                cleanup.defer(now, task);
-            } else {
-                if unconfirmed.is_some() {
-                    context.counters.trace(|| {
-                        warn!(%key, "gave up a cancel: the server's clock was set back");
-                    });
-                }
-                cleanup.finish(&task);
-            }
-            return true;
+/// Applies the result of a task.
+fn apply_result(
+    runner: &CleanupRunner,
+    mut task: Cleanup,
+    result: Result<ReleaseOutcome, LockError>,
+) -> Progress {
+    let counters = &runner.context.counters;
+    let now = runner.context.now();
+    let key = task.request().key.clone();
+    let waited_before = task.shutdown_waits();
+    let error = match result {
+        Ok(outcome) => {
+            task.on_reply(&outcome, now);
+            None
         }
-        Err(error) => error,
+        Err(error) => {
+            task.on_failure(error.class(), now);
+            Some(error)
+        }
     };
-    let is_refused = is_release_unconfirmed(&error)
-        || is_permanent(&error) && task.release_request.unconfirmed_until_ms.is_none();
-    if is_refused || has_expired && !task.may_never_expire() {
-        context
-            .counters
-            .trace(|| warn!(%key, %error, "gave up a release; the lease expires by itself"));
-        if task.state.was_held && is_forbidden(&error) {
-            cleanup.give_up(&task);
+    let error = error.as_ref().map(tracing::field::display);
+    let progress = match (task.next_step(now), &error) {
+        (CleanupStep::GaveUp(GiveUpReason::Expired) | CleanupStep::WaitUntil(_), Some(_)) => {
+            Progress::None
         }
-        cleanup.finish(&task);
-        return is_refused;
+        _ => Progress::Some,
+    };
+    match task.next_step(now) {
+        CleanupStep::Finished => runner.finish(&task),
+        CleanupStep::GaveUp(reason) => {
+            counters.trace(|| {
+                if reason == GiveUpReason::ClockSetBack {
+                    warn!(%key, "gave up a cancel: the server's clock was set back");
+                } else {
+                    warn!(%key, error, "gave up a release; the lease expires by itself");
+                }
+            });
+            if reason == GiveUpReason::Forbidden {
+                runner.count_forbidden(&task);
+            }
+            runner.finish(&task);
+        }
+        step @ (CleanupStep::Send | CleanupStep::AwaitReply | CleanupStep::WaitUntil(_)) => {
+            if let Some(error) = &error {
+                counters.trace(|| debug!(%key, error, "release failed; it will be repeated"));
+            }
+            if task.shutdown_waits() != waited_before {
+                counters.trace(|| {
+                    warn!(%key, error, "still retrying a release: the key may have no expiry");
+                });
+                runner.job_done();
+            }
+            let at = match step {
+                CleanupStep::WaitUntil(at) => at,
+                _ => now,
+            };
+            runner.defer(at, task);
+        }
     }
-    if has_expired && std::mem::take(&mut task.state.blocks_shutdown) {
-        context
-            .counters
-            .trace(|| warn!(%key, %error, "still retrying a release: the key may have no expiry"));
-        cleanup.job_done();
-    }
-    context
-        .counters
-        .trace(|| debug!(%key, %error, "release failed; it will be repeated"));
-    task.state.tries = task.state.tries.saturating_add(1);
-    let again_at = now.plus(Backoff::after(task.state.tries));
-    cleanup.defer(again_at, task);
-    false
+    progress
 }

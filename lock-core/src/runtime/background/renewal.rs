@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 
-use super::{BATCH, RETRY, WorkerState};
-use crate::backend::RenewOutcome;
+use super::{BATCH, WorkerState};
+use crate::error::LockError;
+use crate::protocol::acquisition::RenewOutcome;
 use crate::protocol::clock::Moment;
 use crate::protocol::lease::LeaseAction;
+use crate::protocol::lease::RETRY;
 use crate::runtime::held_lock::HeldLock;
 
 /// Leases that were taken out of the schedule. The drop puts those without an outcome back,
@@ -39,8 +41,12 @@ pub(super) fn renew_due(state: &Arc<WorkerState>, due: Vec<Arc<HeldLock>>, now: 
         let Some(held) = due.locks.pop() else {
             break;
         };
+        if let Some(limit) = next_action.renewal_limit(now, state.context.command_timeout) {
+            renewed.push((limit, held));
+            continue;
+        }
         match next_action {
-            LeaseAction::Renew { before } => renewed.push((before.since(now), held)),
+            LeaseAction::Renew { .. } => {}
             LeaseAction::WaitUntil(at) => {
                 state.schedule.lock().put(at, &held);
             }
@@ -51,7 +57,7 @@ pub(super) fn renew_due(state: &Arc<WorkerState>, due: Vec<Arc<HeldLock>>, now: 
                 .trace(|| warn!(key = %held.key, "lock lost: its lease ended")),
         }
     }
-    for (limit, locks) in batches(renewed, state.context.command_timeout) {
+    for (limit, locks) in batches(renewed) {
         let leases = DueLeases {
             state: Arc::clone(state),
             locks,
@@ -60,19 +66,15 @@ pub(super) fn renew_due(state: &Arc<WorkerState>, due: Vec<Arc<HeldLock>>, now: 
     }
 }
 
-/// Groups leases whose renewals may take about the same time. Otherwise a lease that ends soon
+/// Groups leases whose renewals have about the same time limit. Otherwise a lease that ends soon
 /// would limit the time of its whole batch.
 pub(super) fn batches(
     mut leases: Vec<(Duration, Arc<HeldLock>)>,
-    command_timeout: Duration,
 ) -> Vec<(Duration, Vec<Arc<HeldLock>>)> {
-    for (left, _) in &mut leases {
-        *left = command_timeout.min(*left);
-    }
-    leases.sort_by_key(|(left, _)| *left);
+    leases.sort_by_key(|(limit, _)| *limit);
     let mut batches: Vec<(Duration, Vec<Arc<HeldLock>>)> = Vec::new();
     let mut goes_alone = false;
-    for (left, held) in leases {
+    for (most, held) in leases {
         // Transactions run one after another: no other lease is to wait for their replies.
         let is_alone = held.key.dialect().capabilities().without_scripts;
         match batches.last_mut() {
@@ -80,11 +82,11 @@ pub(super) fn batches(
                 if !is_alone
                     && !goes_alone
                     && batch.len() < BATCH
-                    && left <= limit.saturating_mul(2) =>
+                    && most <= limit.saturating_mul(2) =>
             {
                 batch.push(held);
             }
-            _ => batches.push((left, vec![held])),
+            _ => batches.push((most, vec![held])),
         }
         goes_alone = is_alone;
     }
@@ -101,19 +103,21 @@ async fn renew(mut leases: DueLeases, limit: Duration) {
             state.schedule.lock().put(deadline, held);
         }
     }
-    let mut outcomes = renewing.await;
-    // From the back, so that a panic leaves exactly the leases without an outcome in `leases`.
-    while let (Some(held), Some(outcome)) = (leases.locks.last(), outcomes.pop()) {
-        apply_outcome(&state, held, outcome);
+    let mut results = renewing.await;
+    // From the back, so that a panic leaves exactly the leases without a result in `leases`.
+    while let (Some(held), Some(result)) = (leases.locks.last(), results.pop()) {
+        apply_result(&state, held, result);
         leases.locks.pop();
     }
     state.context.wake.notify_one();
 }
 
-fn apply_outcome(state: &WorkerState, held: &Arc<HeldLock>, outcome: RenewOutcome) {
-    let pause = (held.remaining() / 10).clamp(*RETRY.start(), *RETRY.end());
-    let again_at = state.context.now().plus(pause);
-    if held.apply_renewal(outcome, again_at).is_ok() {
+fn apply_result(
+    state: &WorkerState,
+    held: &Arc<HeldLock>,
+    result: Result<RenewOutcome, LockError>,
+) {
+    if held.apply_renewal(result).is_ok() {
         state
             .context
             .counters

@@ -2,9 +2,9 @@ use std::sync::atomic::AtomicUsize;
 
 use super::renewal::batches;
 use super::*;
-use crate::backend::{
-    AcquireOutcome, Acquisition, Boxed, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
-};
+use crate::backend::{Boxed, Renewal};
+use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Moment, ServerMs};
 use crate::protocol::dialect::{Dialect, ReleaseMethod};
 use crate::protocol::key::{LockKey, LockName};
@@ -47,20 +47,26 @@ impl Backend for Panicking {
 
     fn acquire<'a>(
         &'a self,
-        _acquisition: &'a mut Acquisition,
+        _sent: &'a mut SentAcquires,
         _limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
         unreachable!("this test never acquires")
     }
 
-    fn renew<'a>(&'a self, renewals: &'a [Renewal], _: Duration) -> Boxed<'a, Vec<RenewOutcome>> {
+    fn renew<'a>(
+        &'a self,
+        renewals: &'a [Renewal],
+        _: Duration,
+    ) -> Boxed<'a, Vec<Result<RenewOutcome, LockError>>> {
         Box::pin(async move {
             let before = self.renewals.fetch_add(1, Ordering::AcqRel);
             assert!(before > 0, "the first renewal panics");
-            let held = |renewal: &Renewal| RenewOutcome::Held {
-                token: None,
-                sent: Clock::System.now(),
-                remaining: renewal.ttl,
+            let held = |renewal: &Renewal| {
+                Ok(RenewOutcome::Held {
+                    token: None,
+                    sent: Clock::System.now(),
+                    remaining: renewal.ttl,
+                })
             };
             renewals.iter().map(held).collect()
         })
@@ -88,7 +94,7 @@ impl Backend for Panicking {
 
     fn release_all<'a>(
         &'a self,
-        release_requests: &'a [ReleaseRequest],
+        release_requests: &'a [&'a ReleaseRequest],
         _limit: Duration,
     ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
         Box::pin(async move {
@@ -152,18 +158,15 @@ fn held(ttl_ms: u64) -> Arc<HeldLock> {
     ))
 }
 
-fn job(origin: Option<u64>) -> CleanupJob {
-    CleanupJob {
-        release_request: ReleaseRequest {
-            key: key(),
-            owner_id: OwnerId::random(),
-            ttl: ttl(60_000),
-            entries: Vec::new(),
-            origin,
-            unconfirmed_until_ms: None,
-            min_hold_until: None,
-        },
-        give_up_at: Clock::System.now().plus(Duration::from_secs(60)),
+fn request(origin: Option<u64>) -> ReleaseRequest {
+    ReleaseRequest {
+        key: key(),
+        owner_id: OwnerId::random(),
+        ttl: ttl(60_000),
+        entries: Vec::new(),
+        origin,
+        unconfirmed_until_ms: None,
+        min_hold_until: None,
     }
 }
 
@@ -185,7 +188,7 @@ async fn panicked_work_is_repeated() {
     let held = held(10_000);
     worker.track(&held);
     for origin in [None, Some(7), None] {
-        worker.submit(job(origin));
+        worker.submit(request(origin));
     }
     assert_eq!(
         worker.drain(SOON).await,
@@ -212,7 +215,7 @@ async fn burst_of_releases_goes_out_in_bounded_batches() {
     backend.releases.store(1, Ordering::Release);
     let (worker, _) = start(&backend);
     for _ in 0..BURST {
-        worker.submit(job(None));
+        worker.submit(request(None));
     }
     assert_eq!(worker.drain(SOON).await, 0);
     let batches = std::mem::take(&mut *backend.batches.lock());
@@ -230,9 +233,9 @@ async fn burst_of_transactions_does_not_delay_renewals() {
     let (worker, _) = start(&backend);
     let release = ReleaseMethod::WatchMulti;
     for _ in 0..BURST {
-        let mut job = job(None);
-        job.release_request.key = key().in_dialect(Dialect::SetNxPx { release });
-        worker.submit(job);
+        let mut request = request(None);
+        request.key = key().in_dialect(Dialect::SetNxPx { release });
+        worker.submit(request);
     }
     assert_eq!(worker.drain(SOON).await, 0);
     assert_eq!(backend.releases.load(Ordering::Acquire), BURST + 1);
@@ -244,15 +247,17 @@ fn lease_that_ends_soon_does_not_limit_other_renewals() {
     let ms = Duration::from_millis;
     let timeout = ms(1_000);
     let lefts = [1, 20_000, 30, 40, 2, 20_001, 900, 1_001];
-    let leases = lefts.map(|left| (ms(left), held(1_000))).to_vec();
-    let batches = batches(leases, timeout);
+    let leases = lefts
+        .map(|left| (timeout.min(ms(left)), held(1_000)))
+        .to_vec();
+    let batches = batches(leases);
     let shapes: Vec<_> = batches
         .iter()
         .map(|(limit, locks)| (limit.as_millis(), locks.len()))
         .collect();
     assert_eq!(shapes, [(1, 2), (30, 2), (900, 4)]);
     let many = (0..300).map(|_| (timeout, held(1_000))).collect();
-    let sizes: Vec<_> = super::renewal::batches(many, timeout)
+    let sizes: Vec<_> = super::renewal::batches(many)
         .iter()
         .map(|(_, locks)| locks.len())
         .collect();

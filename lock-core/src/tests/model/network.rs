@@ -4,56 +4,9 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::protocol::clock::ServerMs;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::lock_state::AcquireReply;
 use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::{QueueEntry, WireNotification};
-
-/// A command on its way to the server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Request {
-    Acquire {
-        floor_us: u64,
-        not_after_ms: ServerMs,
-        entry: Option<QueueEntry>,
-        earlier: Vec<QueueEntry>,
-    },
-    Renew,
-    Release {
-        floor_us: u64,
-        min_hold_ms: u64,
-        entries: Vec<QueueEntry>,
-    },
-}
-
-/// A reply on its way, with the fields that a client uses.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Reply {
-    Late,
-    Held {
-        token: FencingToken,
-        remaining_ms: u64,
-    },
-    Queued {
-        rank: u64,
-        remaining_ms: u64,
-    },
-    Busy,
-    NotOwner,
-    Released,
-}
-
-/// The purpose of a command and its reply. A client has at most one of each at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum MessageLane {
-    /// The caller acquires, polls or confirms a grant.
-    Acquire,
-    /// The background worker renews.
-    Renew,
-    /// The background worker releases or cancels.
-    Release,
-}
+use crate::protocol::wire::WireNotification;
+use crate::tests::virtual_client::{Lane, Reply, Request};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Body {
@@ -66,38 +19,7 @@ pub(super) enum Body {
         reply: Reply,
         server_us: u64,
     },
-    WireNotification(Delivered),
-}
-
-/// A notification, with the fields of [`WireNotification`] that a client uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Delivered {
-    Grant {
-        token: FencingToken,
-        server_us: u64,
-        lease_ms: u64,
-    },
-    Head {
-        holder_ms: u64,
-    },
-}
-
-impl From<&WireNotification> for Delivered {
-    fn from(notification: &WireNotification) -> Self {
-        match *notification {
-            WireNotification::Grant {
-                token,
-                server_us,
-                lease_ms,
-                ..
-            } => Self::Grant {
-                token,
-                server_us,
-                lease_ms,
-            },
-            WireNotification::Head { holder_ms, .. } => Self::Head { holder_ms },
-        }
-    }
+    Published(WireNotification),
 }
 
 pub(super) fn fingerprint(value: &impl Hash) -> u64 {
@@ -110,7 +32,7 @@ pub(super) fn fingerprint(value: &impl Hash) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Message {
     pub(super) client: usize,
-    pub(super) lane: MessageLane,
+    pub(super) lane: Lane,
     pub(super) owner_id: OwnerId,
     pub(super) body: Body,
 }
@@ -180,28 +102,6 @@ impl Network {
                 *awaited = false;
                 self.send(message);
             }
-        }
-    }
-}
-
-impl From<AcquireReply> for Reply {
-    fn from(reply: AcquireReply) -> Self {
-        match reply {
-            AcquireReply::Late => Self::Late,
-            AcquireReply::Held {
-                token,
-                remaining_ms,
-            } => Self::Held {
-                token,
-                remaining_ms,
-            },
-            AcquireReply::Queued { rank, holder } => Self::Queued {
-                rank,
-                remaining_ms: holder.remaining_ms.unwrap_or(0),
-            },
-            AcquireReply::Busy { .. } => Self::Busy,
-            AcquireReply::More => panic!("the model has too few clients for this"),
-            AcquireReply::Foreign { found } => panic!("no client of the model writes a {found}"),
         }
     }
 }

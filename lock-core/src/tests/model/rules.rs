@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::backend::Acquisition;
+use crate::config::RETRY_INTERVAL;
+use crate::protocol::acquisition::{AcquireConfig, LeaseKind, Patience};
 use crate::protocol::clock::Moment;
 use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::lease::LeaseConfig;
-use crate::protocol::owner_id::OwnerId;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
 
@@ -64,6 +64,51 @@ pub(super) struct Budget {
     pub(super) setbacks: u8,
 }
 
+/// A fault that the budget limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FaultKind {
+    Duplicate,
+    Loss,
+    Silence,
+    Crash,
+    Quit,
+    Restore,
+    Jump,
+    Setback,
+}
+
+impl Budget {
+    fn of(&mut self, fault: FaultKind) -> &mut u8 {
+        match fault {
+            FaultKind::Duplicate => &mut self.duplicates,
+            FaultKind::Loss => &mut self.losses,
+            FaultKind::Silence => &mut self.silences,
+            FaultKind::Crash => &mut self.crashes,
+            FaultKind::Quit => &mut self.quits,
+            FaultKind::Restore => &mut self.restores,
+            FaultKind::Jump => &mut self.jumps,
+            FaultKind::Setback => &mut self.setbacks,
+        }
+    }
+
+    pub(super) fn has(mut self, fault: FaultKind) -> bool {
+        *self.of(fault) > 0
+    }
+
+    pub(super) fn spend(&mut self, fault: FaultKind) {
+        *self.of(fault) -= 1;
+    }
+
+    /// Removes what is left of all faults.
+    pub(super) fn end_faults(&mut self) {
+        *self = Self {
+            renewals: self.renewals,
+            snapshots: self.snapshots,
+            ..Self::default()
+        };
+    }
+}
+
 /// What one run of the model explores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
@@ -86,6 +131,8 @@ pub(super) struct Rules {
     /// promises about how long something takes.
     pub(super) prompt: bool,
     pub(super) budget: Budget,
+    /// How many faults of any kind may happen in one run.
+    pub(super) most_faults: u8,
     pub(super) mutation: Option<Mutation>,
 }
 
@@ -94,26 +141,33 @@ impl Rules {
         self.mutation == Some(mutation)
     }
 
-    fn lease_config(&self) -> LeaseConfig {
-        LeaseConfig {
-            ttl: self.ttl,
-            renew: Renew::Auto,
-            max_hold: None,
-            margin: Duration::ZERO,
-        }
-    }
-
-    pub(super) fn acquisition(
-        &self,
-        owner_id: OwnerId,
-        waits_until: Option<Moment>,
-    ) -> Acquisition {
+    /// The settings of an acquisition that begins now.
+    pub(super) fn acquire_config(&self, waits: bool, now: Moment) -> AcquireConfig {
         let name = LockName::from("k");
-        let key = LockKey::new("", &name).expect("a valid key");
-        let mut acquisition =
-            Acquisition::new(key, self.lease_config(), Arc::from(""), waits_until);
-        acquisition.owner_id = owner_id;
-        acquisition
+        AcquireConfig {
+            key: LockKey::new("", &name).expect("a valid key"),
+            lease_config: LeaseConfig {
+                ttl: self.ttl,
+                renew: Renew::Auto,
+                max_hold: None,
+                margin: Duration::ZERO,
+            },
+            label: Arc::from(""),
+            patience: if waits {
+                Patience::Wait {
+                    started: now,
+                    deadline: now.plus(self.wait),
+                }
+            } else {
+                Patience::OneAttempt {
+                    started: now,
+                    until: now.plus(self.command_timeout),
+                }
+            },
+            lease_kind: LeaseKind::Renewed,
+            command_timeout: self.command_timeout,
+            retry_interval: RETRY_INTERVAL,
+        }
     }
 }
 

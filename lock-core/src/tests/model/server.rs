@@ -1,16 +1,15 @@
 //! The server: the production lock state, its clock, and its channels.
 
-use super::network::{Body, Delivered, Message, MessageLane, Reply, Request};
+use super::network::{Body, Message};
 use super::rules::{Mutation, Sight};
-use super::state::{Client, ClientPhase, Part, PendingRelease, client_of};
-use super::turn::{Turn, channel};
+use super::state::{Part, channel, client_of};
+use super::turn::Turn;
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::lock_state::{
-    self, AcquireCommand, Env, Expiring, KeyValue, LockState, ReleaseCommand,
-};
+use crate::protocol::lock_state::{AcquireReply, Env, Expiring, KeyValue, LockState, RenewReply};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{OwnerValue, WireNotification};
+use crate::tests::virtual_client::{Caller, Lane, Reply, Request};
 
 impl Turn<'_> {
     /// Executes a command on the server.
@@ -32,23 +31,21 @@ impl Turn<'_> {
         }
         for notification in notifications {
             // Only a notification that a client awaits needs to be on its way.
-            let owner_id_of = |client: &Part<Client>| {
-                client
-                    .acquiring()
-                    .map(|acquiring| acquiring.acquisition.owner_id)
-            };
-            let mut awaiting = self.state.clients.iter().filter_map(owner_id_of);
-            let awaited = awaiting.find(|owner_id| match notification {
+            let mut acquiring = self.clients().filter_map(|client| {
+                client.caller.acquiring()?;
+                client.caller.owner_id()
+            });
+            let awaited = acquiring.find(|owner_id| match notification {
                 WireNotification::Grant { owner_id: to, .. } => to == *owner_id,
                 WireNotification::Head { to, .. } => to == owner_id.short(),
             });
+            drop(acquiring);
             if let Some(owner_id) = awaited {
-                let client = client_of(owner_id);
                 self.state.network.send(Message {
-                    client,
-                    lane: MessageLane::Acquire,
+                    client: client_of(owner_id),
+                    lane: Lane::Acquire,
                     owner_id,
-                    body: Body::WireNotification(Delivered::from(&notification)),
+                    body: Body::Published(notification),
                 });
             }
         }
@@ -64,25 +61,26 @@ impl Turn<'_> {
         reply: &Reply,
     ) {
         let was_owner = before.is_some_and(|(owner, _)| owner == owner_id);
-        match request {
-            Request::Acquire { .. } if *reply == Reply::Late => {
+        match (request, reply) {
+            (Request::Acquire { .. }, Reply::Acquire(AcquireReply::Late)) => {
                 self.sights.saw(Sight::LateAcquireRefused);
             }
-            Request::Acquire { .. } if self.state.is_final(owner_id) => {
+            (Request::Acquire { .. }, _) if self.state.is_final(owner_id) => {
                 self.sights.saw(Sight::CancelledCameBack);
             }
-            Request::Acquire { .. } if was_owner && before == after => {
+            (Request::Acquire { .. }, _) if was_owner && before == after => {
                 self.sights.saw(Sight::LostReplyRepeated);
             }
-            Request::Renew if *reply == Reply::NotOwner => {
+            (Request::Renew { .. }, Reply::Renew(RenewReply::NotOwner)) => {
                 self.sights.saw(Sight::RenewalRefused);
             }
-            Request::Release { .. } if was_owner => {
-                let pending_releases = &self.state.clients[client_of(owner_id)].pending_releases;
-                let cancels = |pending_release: &PendingRelease| {
-                    pending_release.acquisition.owner_id == owner_id && !pending_release.was_held
-                };
-                if pending_releases.iter().any(cancels) {
+            (Request::Release { .. }, _) if was_owner => {
+                let manager = &self.state.clients[client_of(owner_id)].manager;
+                let cancels = manager.cleanups.iter().any(|running| {
+                    let request = running.cleanup.request();
+                    request.owner_id == owner_id && request.origin.is_some()
+                });
+                if cancels {
                     self.sights.saw(Sight::CancelMetAGrant);
                 }
             }
@@ -96,88 +94,49 @@ impl Turn<'_> {
         owner_id: OwnerId,
         request: &Request,
     ) -> (Reply, Vec<WireNotification>) {
-        let now_us = self.state.server_us();
         let has_subscriber = |name: &str| {
-            let mut clients = self.state.clients.iter().enumerate();
+            let mut clients = self.clients().enumerate();
             // Where liveness counts, the connection of a crashed machine stays open, and its channel
             // keeps a subscriber.
             clients.any(|(id, client)| {
-                name == channel(id) && (self.rules.prompt || client.phase != ClientPhase::Crashed)
+                name == channel(id) && (self.rules.prompt || client.caller != Caller::Crashed)
             })
         };
         let env = Env {
-            now_us,
+            now_us: self.state.server_us(),
             has_subscriber: &has_subscriber,
         };
-        let floor = |floor_us: u64| {
-            if self.rules.is(Mutation::BareCounter) {
-                0
-            } else {
-                floor_us
-            }
-        };
-        match request {
+        let mut request = request.clone();
+        match &mut request {
             Request::Acquire {
                 floor_us,
                 not_after_ms,
-                entry,
-                earlier,
+                ..
             } => {
-                let command = AcquireCommand {
-                    owner_id,
-                    ttl_ms: self.rules.ttl.as_millis(),
-                    floor_us: floor(*floor_us),
-                    not_after_ms: if self.rules.is(Mutation::NoNotAfter) {
-                        ServerMs::LAST
-                    } else {
-                        *not_after_ms
-                    },
-                    label: "",
-                    entry: entry.as_ref(),
-                    lead_us: 0,
-                    earlier,
-                };
-                let (reply, notifications) = lock_state.acquire(&command, &env);
-                (Reply::from(reply), notifications)
-            }
-            Request::Renew => {
-                let ttl_ms = self.rules.ttl.as_millis();
-                let renewed = lock_state.renew(owner_id, ttl_ms, env.now_ms());
-                let reply = match renewed {
-                    lock_state::RenewReply::Held {
-                        token,
-                        remaining_ms,
-                    } => Reply::Held {
-                        token,
-                        remaining_ms,
-                    },
-                    lock_state::RenewReply::NotOwner => Reply::NotOwner,
-                };
-                if reply == Reply::NotOwner && self.rules.is(Mutation::RenewalRecreates) {
-                    recreate(lock_state, owner_id, env.now_ms().plus(ttl_ms));
+                if self.rules.is(Mutation::BareCounter) {
+                    *floor_us = 0;
                 }
-                (reply, Vec::new())
+                if self.rules.is(Mutation::NoNotAfter) {
+                    *not_after_ms = ServerMs::LAST;
+                }
             }
-            Request::Release {
-                floor_us,
-                min_hold_ms,
-                entries,
-            } => {
+            Request::Release { floor_us, .. } => {
+                if self.rules.is(Mutation::BareCounter) {
+                    *floor_us = 0;
+                }
                 if self.rules.is(Mutation::PlainDelete) {
                     lock_state.key = None;
                 }
-                let command = ReleaseCommand {
-                    owner_id,
-                    floor_us: floor(*floor_us),
-                    grace_ms: 0,
-                    min_hold_ms: *min_hold_ms,
-                    lead_us: 0,
-                    entries,
-                };
-                let (_, notifications) = lock_state.release(&command, &env);
-                (Reply::Released, notifications)
             }
+            Request::Renew { .. } => {}
         }
+        let (reply, notifications) = request.execute(lock_state, owner_id, &env);
+        if reply == Reply::Renew(RenewReply::NotOwner) && self.rules.is(Mutation::RenewalRecreates)
+        {
+            let ttl_ms = self.rules.ttl.as_millis();
+            recreate(lock_state, owner_id, env.now_ms().plus(ttl_ms));
+        }
+        (reply, notifications)
     }
 }
 

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use super::network::{Network, fingerprint};
 use super::rules::{Budget, Rules};
-use crate::backend::{Acquisition, SentCommand};
+use crate::protocol::acquisition::Connectivity;
 use crate::protocol::clock::{Moment, ServerMs};
-use crate::protocol::clock_sync::ClockSync;
+use crate::protocol::clock_sync::{ClockSync, ServerClock};
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::lease::Lease;
+use crate::protocol::local_queue::{LocalPosition, ObservedExpiry, Peers};
 use crate::protocol::lock_state::{KeyValue, LockState};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::QueueEntry;
+use crate::tests::virtual_client::{Caller, Manager};
 
 /// Not a whole number of milliseconds, so that rounding has an effect. Consider a ttl one millisecond
 /// shorter than some number of ticks. On the server it ends at the last of these ticks. A holder with
@@ -50,6 +51,10 @@ impl<T: Clone + Hash> Part<T> {
         Arc::make_mut(&mut self.value)
     }
 
+    pub(super) fn is_changed(&self) -> bool {
+        self.fingerprint.is_none()
+    }
+
     pub(super) fn seal(&mut self) {
         if self.fingerprint.is_none() {
             self.fingerprint = Some(fingerprint(&*self.value));
@@ -74,109 +79,63 @@ impl<T> Hash for Part<T> {
     }
 }
 
-/// The notifications that the client has received and not yet handled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct ModelSlot {
-    pub(super) grant: Option<ModelGrant>,
-    pub(super) poll: bool,
-    pub(super) head: Option<Moment>,
+/// The other waiters of a manager with a single caller: none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct LonePeers {
+    last_token: Option<FencingToken>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ModelGrant {
-    pub(super) token: FencingToken,
-    pub(super) received: Moment,
-    pub(super) lease: Duration,
-    pub(super) until: Option<Moment>,
+impl Peers for LonePeers {
+    fn enter(
+        &mut self,
+        _observed_expiry: Option<ObservedExpiry>,
+        token: Option<FencingToken>,
+    ) -> LocalPosition {
+        self.last_token = self.last_token.max(token);
+        LocalPosition::First
+    }
+
+    fn leave(&mut self, _observed_expiry: Option<ObservedExpiry>, _token: Option<FencingToken>) {
+        self.last_token = None;
+    }
+
+    fn last_observed(&self) -> Option<ObservedExpiry> {
+        None
+    }
+
+    fn last_token(&self) -> Option<FencingToken> {
+        self.last_token
+    }
 }
 
-/// A command whose reply is awaited.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Sent {
-    pub(super) at: Moment,
-    pub(super) until: Moment,
-    /// The bookkeeping of an acquire. A renewal that confirms a grant has none.
-    pub(super) copy: Option<SentCommand>,
-}
-
-/// One call of `acquire`, while it runs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Acquiring {
-    pub(super) acquisition: Acquisition,
-    pub(super) sent: Option<Sent>,
-    /// Whether a single attempt was repeated, which happens once when the connection was closed.
-    pub(super) was_repeated: bool,
-    pub(super) slot: ModelSlot,
-    pub(super) polled_at: Moment,
-    pub(super) next_poll: Moment,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Holding {
-    pub(super) acquisition: Acquisition,
-    pub(super) lease: Lease,
-    pub(super) since: Moment,
-    /// When the renewal on its way was sent, and until when its reply is awaited.
-    pub(super) renewing: Option<(Moment, Moment)>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum ClientPhase {
-    Idle,
-    Acquiring(Acquiring),
-    Holding(Holding),
-    Done,
-    Crashed,
-}
-
-/// A release or a cancel that is not final yet.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct PendingRelease {
-    pub(super) acquisition: Acquisition,
-    pub(super) was_held: bool,
-    pub(super) min_hold_until: Option<Moment>,
-    /// Until when the reply to the cancel is awaited.
-    pub(super) sent: Option<Moment>,
-    pub(super) again_at: Moment,
-}
-
+/// A process with one caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client {
-    pub(super) phase: ClientPhase,
-    pub(super) pending_releases: Vec<PendingRelease>,
+    pub(super) manager: Manager,
+    pub(super) caller: Caller,
+    pub(super) peers: LonePeers,
     pub(super) owner_ids: u8,
-    /// The server's time and run id at the start of the connection.
-    pub(super) first: ClockSync,
-    pub(super) floor_us: u64,
-    /// The clock sync of the youngest reply.
-    pub(super) latest: Option<ClockSync>,
 }
 
 impl Client {
-    pub(super) fn clock_sync(&self) -> ClockSync {
-        self.latest
-            .filter(|latest| latest.run_id == self.first.run_id)
-            .unwrap_or(self.first)
-    }
-
-    pub(super) fn acquiring(&self) -> Option<&Acquiring> {
-        match &self.phase {
-            ClientPhase::Acquiring(acquiring) => Some(acquiring),
-            _ => None,
-        }
-    }
-
-    pub(super) fn holding(&self) -> Option<&Holding> {
-        match &self.phase {
-            ClientPhase::Holding(holding) => Some(holding),
-            _ => None,
-        }
-    }
-
     /// Whether nothing can happen to the client any more.
     pub(super) fn is_at_rest(&self) -> bool {
-        matches!(self.phase, ClientPhase::Done | ClientPhase::Crashed)
-            && self.pending_releases.is_empty()
+        matches!(self.caller, Caller::Done | Caller::Crashed) && self.manager.cleanups.is_empty()
+    }
+
+    /// Whether its caller waits in the queue, or is about to.
+    pub(super) fn waits(&self) -> bool {
+        let acquiring = self.caller.acquiring();
+        acquiring.is_some_and(|acquiring| acquiring.acquisition.sent().waits_until.is_some())
+    }
+
+    /// Unifies states that differ only in what errors would report, or in what no later step reads.
+    fn forget_reports(&mut self) {
+        match &mut self.caller {
+            Caller::Acquiring(acquiring) => acquiring.acquisition.forget_reports(),
+            Caller::Done | Caller::Crashed => self.manager.server_clock = ServerClock::default(),
+            Caller::Idle | Caller::Holding(_) => {}
+        }
     }
 }
 
@@ -198,6 +157,8 @@ pub(super) struct ModelState {
     pub(super) network: Network,
     pub(super) clients: Vec<Part<Client>>,
     pub(super) left: Budget,
+    /// How many faults have happened.
+    pub(super) faults: u8,
     /// The owner ids that were cancelled for good, as bits.
     pub(super) finals: u32,
     pub(super) last_token: u64,
@@ -223,6 +184,7 @@ impl ModelState {
             network: Network::default(),
             clients: Vec::new(),
             left: rules.budget,
+            faults: 0,
             finals: 0,
             last_token: 0,
             last_guard_token: 0,
@@ -234,12 +196,19 @@ impl ModelState {
         for id in 0..rules.clients {
             let first = state.clock_sync(id);
             state.clients.push(Part::new(Client {
-                phase: ClientPhase::Idle,
-                pending_releases: Vec::new(),
+                manager: Manager {
+                    channel: channel(id),
+                    first,
+                    server_clock: ServerClock::default(),
+                    floor_us: first.server_us,
+                    connectivity: Connectivity::Up,
+                    command_timeout: rules.command_timeout,
+                    handover_lease: rules.handover_lease,
+                    cleanups: Vec::new(),
+                },
+                caller: Caller::Idle,
+                peers: LonePeers::default(),
                 owner_ids: 0,
-                first,
-                floor_us: first.server_us,
-                latest: None,
             }));
         }
         state
@@ -248,6 +217,9 @@ impl ModelState {
     pub(super) fn seal(&mut self) {
         self.lock_state.seal();
         for client in &mut self.clients {
+            if client.is_changed() {
+                client.change().forget_reports();
+            }
             client.seal();
         }
     }
@@ -300,6 +272,7 @@ impl ModelState {
     pub(super) fn holders(&self) -> usize {
         let believes = |(id, client): (usize, &Part<Client>)| {
             client
+                .caller
                 .holding()
                 .is_some_and(|holding| holding.lease.is_valid(self.now(id)))
         };
@@ -310,22 +283,14 @@ impl ModelState {
             .count()
     }
 
-    /// Whether no client waits longer than its wait by more than a tick.
+    /// Whether no client waits longer than its wait by more than is promised.
     pub(super) fn waits_end_in_time(&self) -> bool {
-        let tick = Duration::from_micros(TICK_US);
+        const LATE: Duration = Duration::from_millis(250);
         self.clients.iter().enumerate().all(|(id, client)| {
-            let end = client
-                .acquiring()
-                .and_then(|acquiring| acquiring.acquisition.waits_until);
-            end.is_none_or(|end| self.now(id) < end.plus(tick))
+            let acquiring = client.caller.acquiring();
+            let end = acquiring.and_then(|acquiring| acquiring.acquisition.sent().waits_until);
+            end.is_none_or(|end| self.now(id) < end.plus(LATE))
         })
-    }
-
-    pub(super) fn new_owner_id(&mut self, id: usize) -> OwnerId {
-        let used = &mut self.clients[id].change().owner_ids;
-        let owner_id = owner_id_of(id, usize::from(*used));
-        *used += 1;
-        owner_id
     }
 
     pub(super) fn mark_final(&mut self, owner_id: OwnerId) {
@@ -337,9 +302,17 @@ impl ModelState {
     }
 }
 
-fn owner_id_of(id: usize, used: usize) -> OwnerId {
-    assert!(used < OWNER_IDS, "a client used up its owner ids");
-    numbered(id * OWNER_IDS + used)
+/// Returns the next owner id of a client.
+pub(super) fn next_owner_id(id: usize, used: &mut u8) -> OwnerId {
+    let number = usize::from(*used);
+    assert!(number < OWNER_IDS, "a client used up its owner ids");
+    *used += 1;
+    numbered(id * OWNER_IDS + number)
+}
+
+/// The notification channel of a client.
+pub(super) fn channel(id: usize) -> String {
+    format!("c{id}")
 }
 
 /// The ids differ in their first digits, which a head-of-queue notification carries.

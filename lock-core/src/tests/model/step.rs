@@ -1,12 +1,19 @@
 //! The possible next events: actions of clients, of the network, and failures.
 
-use super::client::PAUSE;
-use super::network::{Body, Message, MessageLane, Reply, Request};
-use super::rules::{Mutation, Rules, Sight};
-use super::state::{Client, ClientPhase, ModelState, Part, TICK_US};
+use std::time::Duration;
+
+use super::network::{Body, Message};
+use super::rules::{FaultKind, Mutation, Rules, Sight};
+use super::state::ModelState;
 use super::turn::Turn;
-use crate::protocol::lease::LeaseAction;
-use crate::protocol::lock_state::LockState;
+use crate::protocol::acquisition::FailureClass;
+use crate::protocol::backoff::Jitter;
+use crate::protocol::lease::{LeaseAction, deadline};
+use crate::protocol::lock_state::{AcquireReply, RenewReply};
+use crate::protocol::mailbox::Notification;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::wire::WireNotification;
+use crate::tests::virtual_client::{Awaited, Caller, Lane, Reply, Request};
 
 /// Far beyond every margin.
 const JUMP_TICKS: i64 = 2;
@@ -49,10 +56,10 @@ pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Actio
     }
     let is_urgent = !actions.iter().all(|action| may_stay(rules, state, *action));
     for (at, message) in state.network.iter().enumerate() {
-        if state.left.losses > 0 {
+        if state.left.has(FaultKind::Loss) {
             actions.push(Action::Lose(at));
         }
-        if state.left.duplicates > 0 && message.is_awaited_request() {
+        if state.left.has(FaultKind::Duplicate) && message.is_awaited_request() {
             actions.push(Action::Duplicate(at));
         }
     }
@@ -61,13 +68,13 @@ pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Actio
         actions.push(Action::Snapshot);
     }
     if any_active && state.ticks < rules.horizon {
-        if state.left.restores > 0 && state.snapshot.is_some() {
+        if state.left.has(FaultKind::Restore) && state.snapshot.is_some() {
             actions.push(Action::Restore);
         }
-        if state.left.jumps > 0 {
+        if state.left.has(FaultKind::Jump) {
             actions.push(Action::JumpForward);
         }
-        if state.left.setbacks > 0 {
+        if state.left.has(FaultKind::Setback) {
             actions.push(Action::SetBack);
         }
     }
@@ -75,7 +82,7 @@ pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Actio
     let all_idle = state
         .clients
         .iter()
-        .all(|client| client.phase == ClientPhase::Idle);
+        .all(|client| client.caller == Caller::Idle);
     let changes = any_active && !all_idle || rules.prompt && state.owner().is_some();
     if changes && state.ticks < rules.horizon && !(rules.prompt && is_urgent) {
         actions.push(Action::Tick);
@@ -87,7 +94,10 @@ fn may_stay(rules: &Rules, state: &ModelState, action: Action) -> bool {
     match action {
         Action::Try(_) | Action::Wait(_) | Action::Quit(_) | Action::Crash(_) => true,
         Action::Release(id) => {
-            let since = state.clients[id].holding().map(|holding| holding.since);
+            let since = state.clients[id]
+                .caller
+                .holding()
+                .map(|holding| holding.since);
             since.is_some_and(|since| state.now(id).since(since) < rules.ttl.as_duration())
         }
         _ => false,
@@ -96,8 +106,8 @@ fn may_stay(rules: &Rules, state: &ModelState, action: Action) -> bool {
 
 fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Vec<Action>) {
     let (now, client) = (state.now(id), &state.clients[id]);
-    match &client.phase {
-        ClientPhase::Idle if state.ticks <= rules.begin_by => {
+    match &client.caller {
+        Caller::Idle if state.ticks <= rules.begin_by => {
             if rules.may_try & (1 << id) != 0 {
                 actions.push(Action::Try(id));
             }
@@ -105,22 +115,23 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
                 actions.push(Action::Wait(id));
             }
         }
-        ClientPhase::Acquiring(acquiring) => {
-            let sent = acquiring.sent.as_ref();
-            if sent.is_some_and(|sent| now >= sent.until || !rules.prompt)
-                && state.left.silences > 0
-            {
+        Caller::Acquiring(acquiring) => {
+            let awaited = &acquiring.awaited;
+            let may_lapse = now >= awaited.until() || !rules.prompt;
+            if awaited.is_reply() && may_lapse && state.left.has(FaultKind::Silence) {
                 actions.push(Action::NoReply(id));
             }
-            if state.left.quits > 0 {
+            if state.left.has(FaultKind::Quit) {
                 actions.push(Action::Quit(id));
             }
         }
-        ClientPhase::Holding(holding) => {
+        Caller::Holding(holding) => {
             actions.push(Action::Release(id));
             let next_action = holding.lease.clone().next_action(now);
             match holding.renewing {
-                Some((_, until)) if state.left.silences > 0 && (now >= until || !rules.prompt) => {
+                Some((_, until))
+                    if state.left.has(FaultKind::Silence) && (now >= until || !rules.prompt) =>
+                {
                     actions.push(Action::NoReplyToRenewal(id));
                 }
                 None if state.left.renewals > 0
@@ -131,18 +142,15 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
                 _ => {}
             }
         }
-        ClientPhase::Idle | ClientPhase::Done | ClientPhase::Crashed => {}
+        Caller::Idle | Caller::Done | Caller::Crashed => {}
     }
-    for (at, pending_release) in client.pending_releases.iter().enumerate() {
-        match pending_release.sent {
-            Some(until) if now >= until && state.left.silences > 0 => {
-                actions.push(Action::NoReplyToCancel(id, at));
-            }
-            _ => {}
+    for (at, running) in client.manager.cleanups.iter().enumerate() {
+        if running.until.is_some_and(|until| now >= until) && state.left.has(FaultKind::Silence) {
+            actions.push(Action::NoReplyToCancel(id, at));
         }
     }
-    let began = !matches!(client.phase, ClientPhase::Idle) && !client.is_at_rest();
-    if state.left.crashes > 0 && began {
+    let began = !matches!(client.caller, Caller::Idle) && !client.is_at_rest();
+    if state.left.has(FaultKind::Crash) && began {
         actions.push(Action::Crash(id));
     }
 }
@@ -153,25 +161,33 @@ impl Turn<'_> {
             Action::Try(id) => self.begin(id, false),
             Action::Wait(id) => self.begin(id, true),
             Action::NoReply(id) => {
-                self.state.left.silences -= 1;
+                self.spend(FaultKind::Silence);
                 self.no_reply(id);
-                self.wake(id);
             }
             Action::Quit(id) => {
-                self.state.left.quits -= 1;
-                self.give_up(id);
+                self.spend(FaultKind::Quit);
+                self.step(id, |step| step.drop_future());
             }
-            Action::Renew(id) => self.renew(id),
-            Action::NoReplyToRenewal(id) => self.no_reply_to_renewal(id),
+            Action::Renew(id) => {
+                self.state.left.renewals -= 1;
+                self.step(id, |step| step.renew());
+            }
+            Action::NoReplyToRenewal(id) => {
+                self.spend(FaultKind::Silence);
+                self.step(id, |step| step.on_no_renewal_reply());
+            }
             Action::Release(id) => self.release(id),
-            Action::NoReplyToCancel(id, at) => self.no_reply_to_cancel(id, at),
+            Action::NoReplyToCancel(id, at) => {
+                self.spend(FaultKind::Silence);
+                self.no_reply_to_cancel(id, at);
+            }
             Action::Crash(id) => self.crash(id),
             Action::Deliver(at) => {
                 let message = self.state.network.take(at);
                 self.deliver(message);
             }
             Action::Duplicate(at) => {
-                self.state.left.duplicates -= 1;
+                self.spend(FaultKind::Duplicate);
                 let message = self.state.network.take(at);
                 if let Body::Request { request, .. } = &message.body {
                     self.state.may_come_back |= matches!(request, Request::Acquire { .. });
@@ -187,7 +203,7 @@ impl Turn<'_> {
                 self.deliver(message);
             }
             Action::Lose(at) => {
-                self.state.left.losses -= 1;
+                self.spend(FaultKind::Loss);
                 self.state.network.take(at);
             }
             Action::Snapshot => {
@@ -196,12 +212,12 @@ impl Turn<'_> {
             }
             Action::Restore => self.restore(),
             Action::JumpForward => {
-                self.state.left.jumps -= 1;
+                self.spend(FaultKind::Jump);
                 self.state.beyond_promise = true;
                 self.move_clock(JUMP_TICKS);
             }
             Action::SetBack => {
-                self.state.left.setbacks -= 1;
+                self.spend(FaultKind::Setback);
                 self.state.may_come_back = true;
                 self.move_clock(-JUMP_TICKS);
             }
@@ -215,152 +231,44 @@ impl Turn<'_> {
         self.state
     }
 
-    // Time and failures.
-
-    /// Runs the timers of the clients as soon as they are due. A late client is the same as a client
-    /// whose commands take longer to arrive, which the model explores.
-    fn run_timers(&mut self) {
-        for id in 0..self.state.clients.len() {
-            let now = self.state.now(id);
-            if let Some(acquiring) = self
-                .acquiring(id)
-                .filter(|acquiring| acquiring.sent.is_none())
-            {
-                if acquiring
-                    .acquisition
-                    .waits_until
-                    .is_some_and(|end| now >= end)
-                {
-                    self.give_up(id);
-                } else if now >= acquiring.next_poll {
-                    self.poll(id);
-                }
-            }
-            let holding = self.state.clients[id].holding();
-            if holding.is_some_and(|holding| holding.lease.is_lost(now)) {
-                self.release(id);
-            }
-            for at in 0..self.state.clients[id].pending_releases.len() {
-                let pending_release = &self.state.clients[id].pending_releases[at];
-                if pending_release.sent.is_none() && now >= pending_release.again_at {
-                    self.cancel(id, at);
-                }
-            }
+    pub(super) fn spend(&mut self, fault: FaultKind) {
+        let state = &mut self.state;
+        state.left.spend(fault);
+        state.faults += 1;
+        if state.faults == self.rules.most_faults {
+            state.left.end_faults();
         }
     }
 
-    fn tick(&mut self) {
-        let before = self.state.owner();
-        self.state.ticks += 1;
-        self.expire();
-        if let (Some((owner_id, _)), None) = (before, self.state.owner()) {
-            let holds = |client: &Part<Client>| {
-                let holding = client.holding();
-                holding.is_some_and(|holding| holding.acquisition.owner_id == owner_id)
-            };
-            if !self.state.clients.iter().any(holds) {
-                self.sights.saw(Sight::HandoverLeaseExpired);
-            }
-        }
-        self.forget_late_copies();
-        let waits = |client: &Part<Client>| {
-            let acquiring = client.acquiring();
-            acquiring.is_some_and(|acquiring| acquiring.acquisition.waits_until.is_some())
-        };
-        let is_waste = self.state.owner().is_none() && self.state.clients.iter().any(waits);
-        if self.rules.prompt {
-            self.state.free_ticks = if is_waste {
-                self.state.free_ticks + 1
-            } else {
-                0
-            };
-        }
+    fn begin(&mut self, id: usize, waits: bool) {
+        let config = self.rules.acquire_config(waits, self.state.now(id));
+        self.step(id, |step| step.start(config, Jitter::zero()));
     }
 
-    fn move_clock(&mut self, ticks: i64) {
-        let tick_us = i64::try_from(TICK_US).expect("a tick is short");
-        self.state.moved_us += ticks * tick_us;
-        self.expire();
+    /// The connection breaks before the end of the command's time, or the time ends.
+    fn no_reply(&mut self, id: usize) {
+        let now = self.state.now(id);
+        let acquiring = self.state.clients[id].caller.acquiring();
+        let until = acquiring.map_or(now, |acquiring| acquiring.awaited.until());
+        let class = class_of_silence(now >= until);
+        self.step(id, |step| step.on_no_reply(class));
     }
 
-    /// Forgets copies of an acquire that no client awaits and that the server refuses as late. The
-    /// server refuses them for ever unless its clock is set back.
-    fn forget_late_copies(&mut self) {
-        if self.rules.budget.setbacks > 0 {
-            return;
-        }
-        let mut network = std::mem::take(&mut self.state.network);
-        network.keep(|message| {
-            let Body::Request {
-                request: request @ Request::Acquire { .. },
-                awaited: false,
-            } = &message.body
-            else {
-                return true;
-            };
-            let mut lock_state = LockState::clone(&self.state.lock_state);
-            let (reply, _) = self.execute(&mut lock_state, message.owner_id, request);
-            let is_late = reply == Reply::Late && lock_state == *self.state.lock_state;
-            if is_late {
-                self.sights.saw(Sight::LateAcquireRefused);
-            }
-            !is_late
+    fn no_reply_to_cancel(&mut self, id: usize, at: usize) {
+        let cleanups = &self.state.clients[id].manager.cleanups;
+        let owner_id = cleanups[at].cleanup.request().owner_id;
+        self.step(id, |step| {
+            let class = FailureClass::TimedOut;
+            let (manager, effects) = (&mut *step.manager, &mut *step.effects);
+            manager.on_no_release_reply(owner_id, class, step.now, effects);
         });
-        self.state.network = network;
     }
 
-    /// Kills a process. Its connections close, and the commands that it sent still arrive.
-    fn crash(&mut self, id: usize) {
-        self.state.left.crashes -= 1;
-        let client = self.client(id);
-        client.phase = ClientPhase::Crashed;
-        client.pending_releases.clear();
-        let of_it = |message: &Message| message.client == id;
-        self.state.network.forget_replies(of_it);
-    }
-
-    /// Restarts the server. All connections end, with all messages on them. The restart takes a while.
-    fn restore(&mut self) {
-        self.state.left.restores -= 1;
-        self.state.may_come_back = true;
-        self.state.beyond_promise = true;
-        self.state.ticks += 1;
-        self.state.life += 1;
-        self.state.network.clear();
-        if let Some(lock_state) = self.state.snapshot.take() {
-            self.state.lock_state = lock_state;
-        }
-        self.expire();
-        for id in 0..self.state.clients.len() {
-            let (now, first) = (self.state.now(id), self.state.clock_sync(id));
-            let keep_floor = self.rules.is(Mutation::FloorKept);
-            let client = self.client(id);
-            if client.is_at_rest() {
-                continue;
-            }
-            client.first = first;
-            if !keep_floor {
-                client.floor_us = first.server_us;
-            }
-            for pending_release in &mut client.pending_releases {
-                if pending_release.sent.take().is_some() {
-                    pending_release.again_at = now.plus(PAUSE);
-                }
-            }
-            if let ClientPhase::Acquiring(acquiring) = &mut client.phase {
-                acquiring.slot.poll = acquiring.acquisition.waits_until.is_some();
-            }
-            if let ClientPhase::Holding(holding) = &mut client.phase
-                && holding.renewing.take().is_some()
-            {
-                holding.lease.unanswered(now.plus(PAUSE));
-            }
-            if self
-                .acquiring(id)
-                .is_some_and(|acquiring| acquiring.sent.is_some())
-            {
-                self.no_reply(id);
-            }
+    pub(super) fn release(&mut self, id: usize) {
+        let min_hold = self.rules.min_hold;
+        let has_ended = self.step(id, |step| step.release(min_hold));
+        if has_ended {
+            self.sights.saw(Sight::LostAtTheDeadline);
         }
     }
 
@@ -375,10 +283,10 @@ impl Turn<'_> {
             Body::Request { request, awaited } => {
                 let reply = self.serve(owner_id, &request);
                 let server_us = self.state.server_us();
-                if awaited && lane == MessageLane::Release && !self.rules.prompt {
+                if awaited && lane == Lane::Release && !self.rules.prompt {
                     // Skips the reply's way back: a later reply would only cancel later, which is
                     // safer.
-                    self.apply_cancel(id, owner_id, server_us);
+                    self.reply(id, lane, owner_id, reply, server_us);
                 } else if awaited {
                     self.state.network.send(Message {
                         client: id,
@@ -388,18 +296,80 @@ impl Turn<'_> {
                     });
                 }
             }
-            Body::WireNotification(delivered) => {
-                self.notified(id, owner_id, delivered);
-                self.wake(id);
-            }
-            Body::Reply { reply, server_us } => match lane {
-                MessageLane::Acquire => {
-                    self.on_reply(id, &reply, server_us);
-                    self.wake(id);
-                }
-                MessageLane::Renew => self.apply_renewal(id, &reply, server_us),
-                MessageLane::Release => self.apply_cancel(id, owner_id, server_us),
-            },
+            Body::Published(message) => self.notify(id, owner_id, &message),
+            Body::Reply { reply, server_us } => self.reply(id, lane, owner_id, reply, server_us),
         }
     }
+
+    fn notify(&mut self, id: usize, owner_id: OwnerId, message: &WireNotification) {
+        let from_receipt = self.rules.is(Mutation::DeadlineFromReceipt);
+        let received = self.state.now(id);
+        let client = &self.state.clients[id];
+        if client.caller.acquiring().is_none() || client.caller.owner_id() != Some(owner_id) {
+            return;
+        }
+        let clock_sync = client.manager.server_clock.youngest();
+        let run_id = client.manager.first.run_id;
+        let mut read = Notification::from_wire(message, clock_sync, run_id, received);
+        if let Notification::Grant(grant) = &mut read {
+            if from_receipt {
+                grant.until = Some(deadline(received, grant.lease));
+            }
+        }
+        let is_grant = matches!(read, Notification::Grant(_));
+        self.step(id, |step| step.on_notification(read));
+        if is_grant && self.state.clients[id].caller.holding().is_some() {
+            self.sights.saw(Sight::HandedOverByNotification);
+        }
+    }
+
+    fn reply(&mut self, id: usize, lane: Lane, owner_id: OwnerId, mut reply: Reply, mut us: u64) {
+        let now = self.state.now(id);
+        let rules = self.rules;
+        if let (
+            Reply::Acquire(AcquireReply::Held { remaining_ms, .. })
+            | Reply::Renew(RenewReply::Held { remaining_ms, .. }),
+            true,
+        ) = (&mut reply, rules.is(Mutation::NoMargin))
+        {
+            *remaining_ms = without_margin(*remaining_ms);
+        }
+        if lane == Lane::Release && rules.is(Mutation::CancelFinalAtOnce) {
+            us = u64::MAX;
+        }
+        self.step(id, |step| {
+            if let Caller::Acquiring(acquiring) = &mut *step.caller
+                && rules.is(Mutation::DeadlineFromReply)
+                && let Awaited::Acquire { sent, .. } | Awaited::Renewal { sent, .. } =
+                    &mut acquiring.awaited
+            {
+                *sent = now;
+            }
+            let is_callers = step.caller.owner_id() == Some(owner_id);
+            match lane {
+                Lane::Acquire => step.on_reply(reply, us),
+                Lane::Renew => step.on_renewal_reply(&reply, us),
+                Lane::Release if is_callers => step.on_reply(reply, us),
+                Lane::Release => {
+                    let (manager, effects) = (&mut *step.manager, &mut *step.effects);
+                    manager.on_release_reply(owner_id, &reply, us, step.now, effects);
+                }
+            }
+        });
+    }
+}
+
+fn class_of_silence(has_timed_out: bool) -> FailureClass {
+    if has_timed_out {
+        FailureClass::TimedOut
+    } else {
+        FailureClass::Unreachable
+    }
+}
+
+/// Returns a remaining time from which the client subtracts its margin in vain.
+fn without_margin(remaining_ms: u64) -> u64 {
+    let margin = Duration::from_millis(2);
+    let whole = Duration::from_millis(remaining_ms) + margin;
+    u64::try_from((whole * 100 / 99).as_millis()).expect("a short time") + 1
 }

@@ -1,9 +1,10 @@
 //! One step from a state to the next, and the operations that all kinds of steps share.
 
-use super::network::{Body, Message, MessageLane, Request};
-use super::rules::{Rules, Sights};
-use super::state::{Acquiring, Client, ClientPhase, ModelState};
+use super::network::{Body, Message};
+use super::rules::{Mutation, Rules, Sight, Sights};
+use super::state::{Client, ModelState, Part};
 use crate::protocol::owner_id::OwnerId;
+use crate::tests::virtual_client::{Awaited, Caller, Effect, Lane, Step};
 
 /// A state and the step that is applied to it.
 pub(super) struct Turn<'a> {
@@ -17,57 +18,101 @@ impl Turn<'_> {
         self.state.clients[id].change()
     }
 
-    pub(super) fn acquiring(&mut self, id: usize) -> Option<&mut Acquiring> {
-        // Checked before the change, because a part that is only read stays shared.
-        self.state.clients[id].acquiring()?;
-        match &mut self.client(id).phase {
-            ClientPhase::Acquiring(acquiring) => Some(acquiring),
-            _ => None,
-        }
-    }
-
     pub(super) fn expire(&mut self) {
         let now_ms = self.state.server_ms();
         self.state.lock_state.change().expire(now_ms);
     }
 
-    /// Removes the notifications to an owner id that no client awaits any more.
-    pub(super) fn forget_notifications(&mut self, owner_id: OwnerId) {
-        let network = &mut self.state.network;
-        network.keep(|message| {
-            message.owner_id != owner_id || !matches!(message.body, Body::WireNotification(_))
+    /// Runs one step of a client, and does to the world what the step asks for.
+    pub(super) fn step<T>(
+        &mut self,
+        id: usize,
+        step: impl FnOnce(&mut Step<'_, super::state::LonePeers>) -> T,
+    ) -> T {
+        let now = self.state.now(id);
+        let notifications_only = self.rules.is(Mutation::NotificationsOnly);
+        let mut effects = Vec::new();
+        let client = self.state.clients[id].change();
+        let Client {
+            manager,
+            caller,
+            peers,
+            owner_ids,
+        } = client;
+        let mut next_owner_id = || super::state::next_owner_id(id, owner_ids);
+        let result = step(&mut Step {
+            now,
+            caller,
+            manager,
+            peers,
+            effects: &mut effects,
+            next_owner_id: &mut next_owner_id,
         });
+        if let Caller::Acquiring(acquiring) = &mut client.caller
+            && let Awaited::Notification { until } = &mut acquiring.awaited
+            && notifications_only
+            && let Some(end) = acquiring.acquisition.sent().waits_until
+        {
+            *until = end;
+        }
+        for effect in effects {
+            self.perform(id, effect);
+        }
+        result
     }
 
-    pub(super) fn stop_awaiting(&mut self, id: usize, lane: MessageLane, owner_id: OwnerId) {
+    pub(super) fn perform(&mut self, id: usize, effect: Effect) {
+        match effect {
+            Effect::Send {
+                lane,
+                owner_id,
+                request,
+            } => self.state.network.send(Message {
+                client: id,
+                lane,
+                owner_id,
+                body: Body::Request {
+                    request,
+                    awaited: true,
+                },
+            }),
+            Effect::StopAwaiting { lane, owner_id } => self.stop_awaiting(id, lane, owner_id),
+            Effect::StopListening { owner_id } => self.state.network.keep(|message| {
+                message.owner_id != owner_id || !matches!(message.body, Body::Published(_))
+            }),
+            Effect::Acquired { token } => {
+                if !self.state.beyond_promise {
+                    let token = token.as_u64();
+                    self.state.disorder.guards |= token <= self.state.last_guard_token;
+                    self.state.last_guard_token = token;
+                }
+            }
+            Effect::NotAcquired(_) => {}
+            Effect::StartedOver => self.sights.saw(Sight::GrantWasGivenUp),
+            Effect::Confirms => self.sights.saw(Sight::GrantNeededARenewal),
+            Effect::Extended => self.sights.saw(Sight::HandoverLeaseExtended),
+            Effect::CancelRepeated => self.sights.saw(Sight::CancelHadToWait),
+            Effect::CleanedUp { owner_id } => self.state.mark_final(owner_id),
+        }
+    }
+
+    fn stop_awaiting(&mut self, id: usize, lane: Lane, owner_id: OwnerId) {
         self.state.network.forget_replies(|message| {
             message.client == id
                 && message.lane == lane
                 && message.owner_id == owner_id
-                && !matches!(message.body, Body::WireNotification(_))
+                && !matches!(message.body, Body::Published(_))
         });
     }
 
-    pub(super) fn send(
-        &mut self,
-        client: usize,
-        lane: MessageLane,
-        owner_id: OwnerId,
-        request: Request,
-    ) {
-        self.state.network.send(Message {
-            client,
-            lane,
-            owner_id,
-            body: Body::Request {
-                request,
-                awaited: true,
-            },
+    /// Runs the background worker's cleanups that are due.
+    pub(super) fn run_cleanups(&mut self, id: usize) {
+        self.step(id, |step| {
+            step.manager.run_cleanups(step.now, step.effects);
         });
     }
-}
 
-/// The notification channel of a client.
-pub(super) fn channel(id: usize) -> String {
-    format!("c{id}")
+    pub(super) fn clients(&self) -> impl Iterator<Item = &Part<Client>> {
+        self.state.clients.iter()
+    }
 }

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::found::FoundValue;
-use crate::backend::Acquisition;
-use crate::backend::redis::client::{LATE_TRIES, NotAfter, RedisClient, clock_keeps_jumping};
+use crate::backend::redis::client::RedisClient;
 use crate::backend::redis::connection::Connection;
 use crate::backend::redis::reply::{self, DialectReply};
 use crate::backend::redis::scripts::Script;
 use crate::error::LockError;
-use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use crate::protocol::acquisition::SentAcquires;
+use crate::protocol::clock::{Clock, Moment, ServerMs};
+use crate::protocol::clock_sync::NotAfter;
 
 /// The result of an acquire script.
 pub(super) struct ScriptAcquire {
@@ -21,45 +22,36 @@ pub(super) struct ScriptAcquire {
     pub(super) server_ms: ServerMs,
 }
 
-/// Sends the script until a copy arrives in time.
+/// Sends the script once. Returns `None` if the copy arrived late.
 pub(super) async fn acquire_by_script(
     client: &RedisClient,
-    acquisition: &mut Acquisition,
+    sent: &mut SentAcquires,
     connection: &Connection,
     script: &Script,
     args: impl Fn(NotAfter) -> Vec<String>,
     limit: Duration,
-) -> Result<ScriptAcquire, LockError> {
-    let deadline = Deadline::after(Clock::System, limit);
-    let key = acquisition.key.clone();
-    for _ in 0..LATE_TRIES {
-        let now = Clock::System.now();
-        let timing = client.not_after(connection, now);
-        let command = acquisition.sending(connection.origin, timing.not_after_ms);
-        let (sent, reply) = client
-            .call_script(
-                connection,
-                script,
-                &key,
-                &args(timing),
-                reply::dialect_acquire,
-                deadline.left(),
-            )
-            .await?;
-        acquisition.answered(&command);
-        let server_ms = reply.server_ms();
-        let result = match reply.value {
-            DialectReply::Late => continue,
-            DialectReply::Held { remaining_ms } => Ok(Duration::from_millis(remaining_ms)),
-            DialectReply::Busy { holder } => Err(FoundValue::from_script(holder)),
-            DialectReply::Foreign { found } => Err(FoundValue::Type(found)),
-        };
-        return Ok(ScriptAcquire {
-            result,
-            sent,
-            timing,
-            server_ms,
-        });
-    }
-    Err(clock_keeps_jumping())
+) -> Result<Option<ScriptAcquire>, LockError> {
+    let key = sent.key.clone();
+    let now = Clock::System.now();
+    let timing = client.not_after(connection, now);
+    let copy = sent.on_send_without_entry(connection.origin, timing.not_after_ms);
+    let args = args(timing);
+    let read = reply::dialect_acquire;
+    let (sent_at, reply) = client
+        .call_script(connection, script, &key, &args, read, limit)
+        .await?;
+    sent.on_any_reply(&copy);
+    let server_ms = reply.server_ms();
+    let result = match reply.value {
+        DialectReply::Late => return Ok(None),
+        DialectReply::Held { remaining_ms } => Ok(Duration::from_millis(remaining_ms)),
+        DialectReply::Busy { holder } => Err(FoundValue::from_script(holder)),
+        DialectReply::Foreign { found } => Err(FoundValue::Type(found)),
+    };
+    Ok(Some(ScriptAcquire {
+        result,
+        sent: sent_at,
+        timing,
+        server_ms,
+    }))
 }

@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use super::acquire::acquire_by_script;
 use super::found::expect_deadline;
-use crate::backend::redis::client::{NotAfter, RedisClient, server_error};
+use crate::backend::Renewal;
+use crate::backend::redis::client::{RedisClient, server_error};
 use crate::backend::redis::connection::Connection;
 use crate::backend::redis::errors::timed_out;
 use crate::backend::redis::reply::{self, ScriptReply};
 use crate::backend::redis::scripts::{DEADLINE_ACQUIRE, DEADLINE_RELEASE, DEADLINE_RENEW};
-use crate::backend::{
-    AcquireOutcome, Acquisition, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
-};
 use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline, ServerMs};
+use crate::protocol::clock_sync::NotAfter;
 use crate::protocol::dialect::CLOCK_TOLERANCE;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::ttl::whole_millis;
@@ -53,11 +54,11 @@ impl Deadlines {
     /// have written the same deadline, and to treat it as one's own would make two holders.
     pub(super) async fn acquire(
         &self,
-        acquisition: &mut Acquisition,
+        sent: &mut SentAcquires,
         connection: &Connection,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let ttl = acquisition.lease_config.ttl.as_duration();
+        let ttl = sent.lease_config.ttl.as_duration();
         let args = |timing: NotAfter| {
             let deadline = Self::end_of(timing.server_ms, ttl);
             [deadline, spare_ms(), timing.not_after_ms.as_u64()]
@@ -65,21 +66,17 @@ impl Deadlines {
                 .to_vec()
         };
         let client = &self.client;
-        let outcome = acquire_by_script(
-            client,
-            acquisition,
-            connection,
-            &DEADLINE_ACQUIRE,
-            args,
-            limit,
-        )
-        .await?;
+        let outcome =
+            acquire_by_script(client, sent, connection, &DEADLINE_ACQUIRE, args, limit).await?;
+        let Some(outcome) = outcome else {
+            return Ok(AcquireOutcome::Late);
+        };
         match outcome.result {
             Ok(remaining) => {
                 let deadline = Self::end_of(outcome.timing.server_ms, ttl);
                 let mut written = self.written.lock();
                 written.sweep(outcome.server_ms.as_u64());
-                written.holds(acquisition.owner_id, deadline);
+                written.holds(sent.owner_id, deadline);
                 Ok(AcquireOutcome::Held {
                     token: None,
                     sent: outcome.sent,
@@ -87,26 +84,26 @@ impl Deadlines {
                 })
             }
             Err(found) => {
-                acquisition.out();
-                expect_deadline(
-                    &acquisition.key,
-                    &found,
-                    outcome.server_ms,
-                    Clock::System.now(),
-                )
+                sent.on_busy();
+                expect_deadline(&sent.key, &found, outcome.server_ms, Clock::System.now())
             }
         }
     }
 
     /// Renews one batch after another. Each batch has to know the deadlines that the previous one
     /// wrote, and two batches on two connections may arrive in any order.
-    pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
+    pub(super) async fn renew(
+        &self,
+        renewals: &[Renewal],
+        limit: Duration,
+    ) -> Vec<Result<RenewOutcome, LockError>> {
         if renewals.is_empty() {
             return Vec::new();
         }
         let time_limit = Deadline::after(Clock::System, limit);
         let Ok(_turn) = tokio::time::timeout(limit, self.renewing.lock()).await else {
-            return RenewOutcome::all_failed(renewals, &timed_out("other renewals are running"));
+            let error = timed_out("other renewals are running");
+            return renewals.iter().map(|_| Err(error.clone())).collect();
         };
         let args = |renewal: &Renewal, server_ms| {
             let deadline = Self::end_of(server_ms, renewal.ttl);
@@ -123,7 +120,7 @@ impl Deadlines {
             }
             // The server's clock may be ahead of the last clock sync.
             let left = Duration::from_millis(deadline.saturating_sub(server_us / 1000));
-            let value = RenewOutcome::if_owner(value, renewal, sent).for_at_most(left);
+            let value = RenewOutcome::if_owner(value, renewal.ttl, sent).for_at_most(left);
             Ok(ScriptReply { value, server_us })
         };
         self.client

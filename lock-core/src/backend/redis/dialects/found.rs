@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::backend::{AcquireOutcome, ObservedHolder};
 use crate::error::LockError;
 use crate::error::foreign_key;
+use crate::protocol::acquisition::{AcquireOutcome, ObservedHolder};
 use crate::protocol::clock::{Moment, ServerMs};
 use crate::protocol::dialect::CLOCK_TOLERANCE;
 use crate::protocol::key::LockKey;

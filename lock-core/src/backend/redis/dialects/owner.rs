@@ -8,16 +8,19 @@ use tracing::warn;
 
 use super::acquire::acquire_by_script;
 use super::found::{FoundValue, expect_owner};
-use crate::backend::redis::client::{NotAfter, RedisClient, server_error};
+use crate::backend::Renewal;
+use crate::backend::redis::client::{RedisClient, server_error};
 use crate::backend::redis::connection::Connection;
 use crate::backend::redis::errors::is_wrong_type;
 use crate::backend::redis::reply::{self, ScriptReply, server_time, unexpected};
 use crate::backend::redis::scripts::{OWNER_RELEASE, OWNER_RENEW, OWNER_REPAIR, SETNX_EXPIRE};
-use crate::backend::{
-    AcquireOutcome, Acquisition, ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal,
-};
 use crate::error::LockError;
+use crate::protocol::acquisition::{
+    AcquireOutcome, Failure, FailureClass, RenewOutcome, SentAcquires,
+};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use crate::protocol::clock_sync::NotAfter;
 use crate::protocol::key::LockKey;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
@@ -61,20 +64,21 @@ impl Owners {
     /// Acquires by `SET key owner NX PX ttl`.
     pub(super) async fn set_nx_px(
         &self,
-        acquisition: &mut Acquisition,
+        sent: &mut SentAcquires,
         connection: &Connection,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let owner = self.owner(acquisition.owner_id);
-        let ttl = acquisition.lease_config.ttl;
-        let mut set = redis::cmd("SET");
-        set.arg(acquisition.key.as_str())
+        let owner = self.owner(sent.owner_id);
+        let ttl = sent.lease_config.ttl;
+        let mut command = redis::cmd("SET");
+        command
+            .arg(sent.key.as_str())
             .arg(&owner)
             .arg("NX")
             .arg("PX")
             .arg(ttl.as_millis());
         let inspected = self
-            .set_or_inspect(acquisition, connection, set, limit)
+            .set_or_inspect(sent, connection, command, limit)
             .await?;
         // An earlier copy may have set the key, and its reply may be lost.
         let remaining = if inspected.is_set {
@@ -91,7 +95,7 @@ impl Owners {
                 sent: inspected.sent,
                 remaining: remaining.min(ttl.as_duration()),
             }),
-            None => busy(acquisition, &inspected.found, inspected.server_ms),
+            None => busy(sent, &inspected.found, inspected.server_ms),
         }
     }
 
@@ -100,20 +104,18 @@ impl Owners {
     /// client gave to the key.
     pub(super) async fn setnx(
         &self,
-        acquisition: &mut Acquisition,
+        sent: &mut SentAcquires,
         connection: &Connection,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
-        let owner = self.owner(acquisition.owner_id);
-        let ttl = acquisition.lease_config.ttl;
+        let owner = self.owner(sent.owner_id);
+        let ttl = sent.lease_config.ttl;
         let ttl_ms = ttl.as_millis();
         let mut setnx = redis::cmd("SETNX");
-        setnx.arg(acquisition.key.as_str()).arg(&owner);
-        let inspected = self
-            .set_or_inspect(acquisition, connection, setnx, limit)
-            .await?;
-        let key = acquisition.key.clone();
+        setnx.arg(sent.key.as_str()).arg(&owner);
+        let inspected = self.set_or_inspect(sent, connection, setnx, limit).await?;
+        let key = sent.key.clone();
         let left = deadline.left();
         if inspected.is_set || inspected.found.is_by(&owner) {
             let args = [owner, ttl_ms.to_string()];
@@ -122,10 +124,10 @@ impl Owners {
                 .client
                 .call_script(connection, script, &key, &args, reply::was_owner, left)
                 .await;
-            let (sent, expires) = match expires {
+            let (sent_at, expires) = match expires {
                 Ok(expires) => expires,
                 Err(error) => {
-                    if error.is_refused_for_good() {
+                    if error.class() == FailureClass::Forbidden {
                         // Such a lock cannot be released either, and must at least expire.
                         let mut expire = redis::cmd("PEXPIRE");
                         expire.arg(key.as_str()).arg(ttl_ms).arg("NX");
@@ -138,13 +140,13 @@ impl Owners {
             if expires.value {
                 return Ok(AcquireOutcome::Held {
                     token: None,
-                    sent,
+                    sent: sent_at,
                     remaining: ttl.as_duration(),
                 });
             }
-            return busy(acquisition, &FoundValue::Nothing, expires.server_ms());
+            return busy(sent, &FoundValue::Nothing, expires.server_ms());
         }
-        let outcome = busy(acquisition, &inspected.found, inspected.server_ms)?;
+        let outcome = busy(sent, &inspected.found, inspected.server_ms)?;
         let AcquireOutcome::Busy {
             holder_expiry: HolderExpiry::NoExpiry,
             holder,
@@ -154,7 +156,7 @@ impl Owners {
         };
         let args = [inspected.bytes, ttl_ms.to_string().into_bytes()];
         let script = &OWNER_REPAIR;
-        let (sent, repaired) = self
+        let (sent_at, repaired) = self
             .client
             .call_script(connection, script, &key, &args, reply::was_owner, left)
             .await?;
@@ -165,7 +167,7 @@ impl Owners {
         }
         Ok(AcquireOutcome::Busy {
             holder_expiry: HolderExpiry::Polled {
-                ends: sent.plus(ttl.as_duration()),
+                ends: sent_at.plus(ttl.as_duration()),
             },
             holder: holder.clone(),
         })
@@ -174,12 +176,12 @@ impl Owners {
     /// Acquires by `SETNX` and `EXPIRE` in one script.
     pub(super) async fn script(
         &self,
-        acquisition: &mut Acquisition,
+        sent: &mut SentAcquires,
         connection: &Connection,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let owner = self.owner(acquisition.owner_id);
-        let seconds = acquisition.lease_config.ttl.as_duration().as_secs();
+        let owner = self.owner(sent.owner_id);
+        let seconds = sent.lease_config.ttl.as_duration().as_secs();
         let args = |timing: NotAfter| {
             vec![
                 owner.clone(),
@@ -189,27 +191,30 @@ impl Owners {
         };
         let client = &self.client;
         let outcome =
-            acquire_by_script(client, acquisition, connection, &SETNX_EXPIRE, args, limit).await?;
+            acquire_by_script(client, sent, connection, &SETNX_EXPIRE, args, limit).await?;
+        let Some(outcome) = outcome else {
+            return Ok(AcquireOutcome::Late);
+        };
         match outcome.result {
             Ok(remaining) => Ok(AcquireOutcome::Held {
                 token: None,
                 sent: outcome.sent,
                 remaining,
             }),
-            Err(found) => busy(acquisition, &found, outcome.server_ms),
+            Err(found) => busy(sent, &found, outcome.server_ms),
         }
     }
 
     /// Sends the command that sets the key, and reads the key's value, in one pipeline.
     async fn set_or_inspect(
         &self,
-        acquisition: &mut Acquisition,
+        sent: &mut SentAcquires,
         connection: &Connection,
         set_command: Cmd,
         limit: Duration,
     ) -> Result<Inspection, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
-        let key = acquisition.key.clone();
+        let key = sent.key.clone();
         let mut pipeline = Pipeline::with_capacity(4);
         pipeline.add_command(set_command);
         pipeline.cmd("PTTL").arg(key.as_str());
@@ -220,13 +225,13 @@ impl Owners {
             .arg(VALUE_LIMIT - 1);
         pipeline.cmd("TIME");
         pipeline.ignore_errors();
-        let sent = Clock::System.now();
+        let sent_at = Clock::System.now();
         // Such a command has no time limit on the server. If a late copy acquires the lock, the
         // releases that are repeated until then remove it, or it expires after its ttl.
-        let not_after = self.client.not_after(connection, sent).not_after_ms;
-        let in_flight = acquisition.sending(connection.origin, not_after);
+        let not_after = self.client.not_after(connection, sent_at).not_after_ms;
+        let in_flight = sent.on_send_without_entry(connection.origin, not_after);
         let replies = connection.call_all(&pipeline, deadline.left()).await?;
-        acquisition.answered(&in_flight);
+        sent.on_any_reply(&in_flight);
         let server_error = |error: RedisError| server_error(connection, &key, &error);
         let [set_reply, pttl, value, time]: [Result<Value, RedisError>; 4] =
             replies.try_into().map_err(|_| unexpected())?;
@@ -236,7 +241,8 @@ impl Owners {
             _ => return Err(unexpected()),
         };
         let server_us = server_time(time.map_err(server_error)?)?;
-        self.client.record_server_time(connection, sent, server_us);
+        self.client
+            .record_server_time(connection, sent_at, server_us);
         let pttl: i64 = read(pttl.map_err(server_error)?)?;
         let mut bytes = Vec::new();
         let found = match value {
@@ -266,19 +272,23 @@ impl Owners {
             is_set,
             found,
             bytes,
-            sent,
+            sent: sent_at,
             server_ms: ServerMs::from_micros(server_us),
         })
     }
 
-    pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> Vec<RenewOutcome> {
+    pub(super) async fn renew(
+        &self,
+        renewals: &[Renewal],
+        limit: Duration,
+    ) -> Vec<Result<RenewOutcome, LockError>> {
         let args = |renewal: &Renewal, _| {
             let ttl = whole_millis(renewal.ttl);
             vec![self.owner(renewal.owner_id), ttl.to_string()]
         };
         let read = |renewal: &Renewal, _, sent, reply| {
             let ScriptReply { value, server_us } = reply::was_owner(reply)?;
-            let value = RenewOutcome::if_owner(value, renewal, sent);
+            let value = RenewOutcome::if_owner(value, renewal.ttl, sent);
             Ok(ScriptReply { value, server_us })
         };
         self.client
@@ -309,7 +319,7 @@ impl Owners {
     /// Sends many releases in one pipeline.
     pub(super) async fn release_all(
         &self,
-        requests: &[ReleaseRequest],
+        requests: &[&ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
         let write_args = |command: &mut Cmd, request: &ReleaseRequest, _: &_, now| {
@@ -338,12 +348,12 @@ impl Owners {
 
 /// Returns the outcome for a key that another holder has, or the error for a foreign value.
 fn busy(
-    acquisition: &mut Acquisition,
+    sent: &mut SentAcquires,
     found: &FoundValue,
     server_ms: ServerMs,
 ) -> Result<AcquireOutcome, LockError> {
-    acquisition.out();
-    expect_owner(&acquisition.key, found, server_ms, Clock::System.now())
+    sent.on_busy();
+    expect_owner(&sent.key, found, server_ms, Clock::System.now())
 }
 
 fn read<T: redis::FromRedisValue>(value: Value) -> Result<T, LockError> {

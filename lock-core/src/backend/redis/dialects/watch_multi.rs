@@ -8,13 +8,15 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tracing::debug;
 
+use crate::backend::Renewal;
 use crate::backend::redis::client::{RedisClient, server_error};
 use crate::backend::redis::connection::{Connection, Connector};
 use crate::backend::redis::errors::{is_wrong_type, timed_out};
 use crate::backend::redis::pool::Pool;
 use crate::backend::redis::reply::{server_time, unexpected};
-use crate::backend::{ReleaseOutcome, ReleaseRequest, RenewOutcome, Renewal};
 use crate::error::LockError;
+use crate::protocol::acquisition::RenewOutcome;
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::key::LockKey;
 use crate::protocol::owner_id::OwnerId;
@@ -48,7 +50,7 @@ impl WatchMulti {
         renewals: &[Renewal],
         owner: impl Fn(OwnerId) -> String,
         limit: Duration,
-    ) -> Vec<RenewOutcome> {
+    ) -> Vec<Result<RenewOutcome, LockError>> {
         let deadline = Deadline::after(Clock::System, limit);
         let mut outcomes = Vec::with_capacity(renewals.len());
         for renewal in renewals {
@@ -58,10 +60,9 @@ impl WatchMulti {
             let left = deadline.left();
             let owner = owner(renewal.owner_id);
             let changed = self.change(&renewal.key, &owner, &change, left).await;
-            outcomes.push(match changed {
-                Ok(changed) => RenewOutcome::if_owner(changed.was_owner, renewal, changed.sent),
-                Err(error) => RenewOutcome::Failed(error),
-            });
+            outcomes.push(changed.map(|changed| {
+                RenewOutcome::if_owner(changed.was_owner, renewal.ttl, changed.sent)
+            }));
         }
         outcomes
     }

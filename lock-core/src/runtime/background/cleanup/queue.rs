@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::backend::ReleaseRequest;
 use crate::protocol::backoff::{Backoff, Jitter};
+use crate::protocol::cleanup::Cleanup;
 use crate::protocol::clock::Moment;
 
 /// The releases in one pipeline: enough to make the round trip cheap, few enough for the server to
@@ -18,40 +18,11 @@ const MAX_SINGLES: usize = 128;
 /// of their dialect. More of them would only delay a renewal.
 const MAX_SEQUENTIAL: usize = 2;
 
-/// The state of a job, besides its request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct JobState {
-    pub(super) give_up_at: Moment,
-    pub(super) tries: u32,
-    /// `shutdown` waits for the job.
-    pub(super) blocks_shutdown: bool,
-    /// The job releases the lock of a guard; it is not a cancel.
-    pub(super) was_held: bool,
-}
-
-#[derive(Debug)]
-pub(super) struct CleanupTask {
-    pub(super) release_request: ReleaseRequest,
-    pub(super) state: JobState,
-}
-
-impl CleanupTask {
-    /// Returns whether the lock may have no expiry: the command that sets it may have been lost.
-    pub(super) fn may_never_expire(&self) -> bool {
-        !self
-            .release_request
-            .key
-            .dialect()
-            .capabilities()
-            .atomic_expiry
-    }
-}
-
 pub(super) struct CleanupQueue {
-    pub(super) batched: VecDeque<CleanupTask>,
-    pub(super) singles: VecDeque<CleanupTask>,
-    pub(super) sequential: VecDeque<CleanupTask>,
-    pub(super) deferred: BTreeMap<(Moment, u64), CleanupTask>,
+    pub(super) batched: VecDeque<Cleanup>,
+    pub(super) singles: VecDeque<Cleanup>,
+    pub(super) sequential: VecDeque<Cleanup>,
+    pub(super) deferred: BTreeMap<(Moment, u64), Cleanup>,
     pub(super) next_number: u64,
     pub(super) batches_in_flight: usize,
     pub(super) singles_in_flight: usize,
@@ -75,6 +46,13 @@ pub(super) enum Lane {
     Sequential,
 }
 
+/// Whether any task of a send got a result that is not a temporary failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Progress {
+    None,
+    Some,
+}
+
 impl CleanupQueue {
     pub(super) fn new(now: Moment) -> Self {
         Self {
@@ -92,7 +70,7 @@ impl CleanupQueue {
         }
     }
 
-    pub(super) fn put(&mut self, task: CleanupTask, lane: Lane) {
+    pub(super) fn put(&mut self, task: Cleanup, lane: Lane) {
         match lane {
             Lane::Batch => self.batched.push_back(task),
             Lane::Single => self.singles.push_back(task),
@@ -100,12 +78,12 @@ impl CleanupQueue {
         }
     }
 
-    pub(super) fn defer(&mut self, at: Moment, task: CleanupTask) {
+    pub(super) fn defer(&mut self, at: Moment, task: Cleanup) {
         self.next_number += 1;
         self.deferred.insert((at, self.next_number), task);
     }
 
-    pub(super) fn take_due(&mut self, now: Moment) -> Vec<CleanupTask> {
+    pub(super) fn take_due(&mut self, now: Moment) -> Vec<Cleanup> {
         let mut due = Vec::new();
         while let Some(first) = self.deferred.first_entry()
             && first.key().0 <= now
@@ -115,7 +93,7 @@ impl CleanupQueue {
         due
     }
 
-    pub(super) fn take_batch(&mut self, now: Moment) -> Vec<CleanupTask> {
+    pub(super) fn take_batch(&mut self, now: Moment) -> Vec<Cleanup> {
         let is_paused = self.resume_at.is_some_and(|at| now < at);
         if is_paused || self.batches_in_flight == MAX_BATCHES {
             return Vec::new();
@@ -127,7 +105,7 @@ impl CleanupQueue {
     }
 
     /// Takes a task that is sent alone, with its lane.
-    pub(super) fn take_single(&mut self) -> Option<(Lane, CleanupTask)> {
+    pub(super) fn take_single(&mut self) -> Option<(Lane, Cleanup)> {
         if self.sequential_in_flight < MAX_SEQUENTIAL
             && let Some(task) = self.sequential.pop_front()
         {
@@ -154,15 +132,28 @@ impl CleanupQueue {
         }
     }
 
+    /// Records the end of a send. Returns tasks that need no release any more.
+    pub(super) fn end_send(&mut self, lane: Lane, progress: Progress, now: Moment) -> Vec<Cleanup> {
+        if progress == Progress::Some {
+            self.backoff.reset();
+            self.resume_at = None;
+            return Vec::new();
+        }
+        if lane == Lane::Batch {
+            let pause = self.backoff.pause();
+            self.resume_at = Some(now.plus(pause));
+        }
+        self.take_expired(now)
+    }
+
     /// Takes tasks that need no release any more, because their leases have expired. Used while the
     /// server is unreachable.
-    pub(super) fn take_expired(&mut self, now: Moment) -> Vec<CleanupTask> {
+    fn take_expired(&mut self, now: Moment) -> Vec<Cleanup> {
         if now.since(self.checked_expiry_at) < CHECK_EXPIRY_EVERY {
             return Vec::new();
         }
         self.checked_expiry_at = now;
-        let has_expired =
-            |task: &CleanupTask| now >= task.state.give_up_at && !task.may_never_expire();
+        let has_expired = |task: &Cleanup| task.has_expired(now);
         let mut expired = Vec::new();
         for queue in [&mut self.batched, &mut self.singles, &mut self.sequential] {
             // Usually there are none, and then nothing is moved.

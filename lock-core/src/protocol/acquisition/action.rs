@@ -1,0 +1,153 @@
+//! What an acquisition is asked for, what it asks its driver to do, and how it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::outcome::ObservedHolder;
+use crate::protocol::cleanup::ReleaseRequest;
+use crate::protocol::clock::Moment;
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::key::LockKey;
+use crate::protocol::lease::{Lease, LeaseConfig};
+
+/// How long an acquisition may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// One attempt without a queue entry.
+    OneAttempt { started: Moment, until: Moment },
+    /// Wait until `deadline`. The caller began to wait at `started`.
+    Wait { started: Moment, deadline: Moment },
+}
+
+/// Whether a lock needs renewals to stay held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(crate) enum LeaseKind {
+    /// The lease ends unless it is renewed.
+    Renewed,
+    /// The backend holds a renewed lock for as long as its guard.
+    Endless,
+}
+
+/// The settings of one acquisition.
+#[derive(Clone, Debug)]
+pub(crate) struct AcquireConfig {
+    pub(crate) key: LockKey,
+    pub(crate) lease_config: LeaseConfig,
+    pub(crate) label: Arc<str>,
+    pub(crate) patience: Patience,
+    pub(crate) lease_kind: LeaseKind,
+    pub(crate) command_timeout: Duration,
+    /// The longest interval between polls when a release sends no notification.
+    pub(crate) retry_interval: Duration,
+}
+
+/// What the driver does next. It reports the result by the event that the action names.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one action exists at a time, and a box would cost an allocation for each acquire"
+)]
+pub(crate) enum Action<E> {
+    /// Send an acquire with a reply within `limit`: [`on_reply`](super::Acquisition::on_reply) or
+    /// [`on_no_reply`](super::Acquisition::on_no_reply).
+    Acquire {
+        limit: Duration,
+    },
+    /// Renew to find out whether this owner id has the lock:
+    /// [`on_renew_reply`](super::Acquisition::on_renew_reply).
+    Renew {
+        limit: Duration,
+        reason: RenewReason,
+    },
+    /// Leave the queue: [`on_cancel_reply`](super::Acquisition::on_cancel_reply).
+    Cancel {
+        limit: Duration,
+    },
+    /// Wait for a notification ([`on_notification`](super::Acquisition::on_notification)) or for this
+    /// moment ([`on_timeout`](super::Acquisition::on_timeout)). A notification comes first.
+    Wait {
+        until: Moment,
+    },
+    /// Wait for a notification, or at most until this moment for a connection:
+    /// [`on_reconnect`](super::Acquisition::on_reconnect).
+    Reconnect {
+        until: Moment,
+    },
+    /// A grant arrived after its lease. Call [`on_drop`](super::Acquisition::on_drop), then
+    /// [`on_start_over`](super::Acquisition::on_start_over) with a new owner id.
+    StartOver,
+    Done(AcquireResult<E>),
+}
+
+/// Why a waiter renews before it has a guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(crate) enum RenewReason {
+    /// A server without memory refuses an acquire, and executes a renewal.
+    OutOfMemory,
+    /// The end of the granted lease is uncertain or near, or a client may have forged the grant.
+    Uncertain,
+    /// The server cannot have written the grant.
+    Implausible,
+}
+
+/// How an acquisition ended.
+#[derive(Debug)]
+pub(crate) enum AcquireResult<E> {
+    Acquired {
+        token: Option<FencingToken>,
+        lease: Lease,
+        /// What the guard has to release.
+        release_request: ReleaseRequest,
+    },
+    /// Another holder has the lock, and the acquisition makes one attempt.
+    Contended {
+        holder: Option<ObservedHolder>,
+    },
+    TimedOut {
+        waited: Duration,
+        holder: Option<ObservedHolder>,
+        rank: Option<u64>,
+    },
+    Failed(AcquireFailure<E>),
+}
+
+/// Why an acquisition failed.
+#[derive(Debug)]
+pub(crate) enum AcquireFailure<E> {
+    Backend(E),
+    /// The key holds this value without an expiry.
+    NoExpiry {
+        value: Arc<str>,
+    },
+    /// The key holds a value of this type.
+    ForeignType {
+        found: String,
+    },
+    /// The queue has very many dead waiters. The lock is not held, so it is not contended.
+    DeadWaiters,
+    /// The reply came after the end of the lease that it granted.
+    LateGrant,
+    /// The server rejects each command as late.
+    ClockJumps,
+}
+
+/// What remains to be done when an acquisition ends or is dropped.
+#[derive(Debug)]
+pub(crate) enum DropAction {
+    /// The guard releases the lock.
+    LeaveToGuard,
+    /// Nothing is left on the server.
+    Forget,
+    /// The server may have the lock or an entry.
+    Cancel(ReleaseRequest),
+}
+
+/// Whether the driver has a connection to poll over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(crate) enum Connectivity {
+    Up,
+    Down,
+}

@@ -1,0 +1,63 @@
+//! One attempt to acquire a lock.
+
+use std::time::Duration;
+
+use super::no_expiry::{NO_EXPIRY_LIMIT, NoExpiry};
+use crate::protocol::clock::Moment;
+
+/// One attempt. It ends at the first reply, unless the key has no expiry.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
+pub(super) struct Attempt {
+    started: Moment,
+    until: Moment,
+    resend: Resend,
+    next_poll: Moment,
+}
+
+/// Whether the command may be sent again when its connection breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+enum Resend {
+    Allowed,
+    Used,
+}
+
+impl Attempt {
+    pub(super) fn new(started: Moment, until: Moment) -> Self {
+        Self {
+            started,
+            until,
+            resend: Resend::Allowed,
+            next_poll: started,
+        }
+    }
+
+    pub(super) fn has_ended(&self, now: Moment) -> bool {
+        now >= self.until
+    }
+
+    /// Returns the time that is left for a command. A key without an expiry is polled for a while,
+    /// also when the command timeout is shorter.
+    pub(super) fn left(&self, no_expiry: &NoExpiry, now: Moment) -> Duration {
+        let longest = self.until.max(self.started.plus(NO_EXPIRY_LIMIT));
+        let until = no_expiry.latest(longest).unwrap_or(self.until);
+        until.since(now)
+    }
+
+    /// Returns whether the command is sent again after its connection broke. The server may have
+    /// closed an idle connection, which the first command finds out. A second command with the same
+    /// owner id is the same attempt.
+    pub(super) fn may_resend(&mut self, now: Moment) -> bool {
+        let before = std::mem::replace(&mut self.resend, Resend::Used);
+        before == Resend::Allowed && !self.has_ended(now)
+    }
+
+    pub(super) fn poll_again_at(&mut self, at: Moment) {
+        self.next_poll = at;
+    }
+
+    pub(super) fn next_poll(&self) -> Moment {
+        self.next_poll
+    }
+}

@@ -1,0 +1,161 @@
+//! What a backend reports to an acquisition, and the classes of its failures.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::protocol::clock::Moment;
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::lock_state::RenewReply;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::poll_schedule::HolderExpiry;
+use crate::protocol::wire::{OwnerValue, PlainOwner, tidy_label};
+
+/// The class of a failure: what the state machines do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(crate) enum FailureClass {
+    /// There is no connection, or it broke. The server may have executed the command.
+    Unreachable,
+    /// No reply came in time. The server may have executed the command.
+    TimedOut,
+    /// The server refused the command for lack of memory. It still executes renewals.
+    OutOfMemory,
+    /// The server refused the command for another temporary reason.
+    Retry,
+    /// The server refuses until the user's rights change.
+    Forbidden,
+    /// The key, or one that belongs to it, holds something else.
+    ForeignKey,
+    /// The command must not be sent again.
+    MustNotRepeat,
+    /// Another attempt would fail in the same way.
+    Fatal,
+}
+
+impl FailureClass {
+    /// Returns whether the same command may succeed a moment later.
+    pub(crate) fn is_transient(self) -> bool {
+        match self {
+            Self::Unreachable | Self::TimedOut | Self::OutOfMemory | Self::Retry => true,
+            Self::Forbidden | Self::ForeignKey | Self::MustNotRepeat | Self::Fatal => false,
+        }
+    }
+}
+
+/// A failure of a backend. The state machines keep it for the caller and know only its class.
+pub(crate) trait Failure {
+    fn class(&self) -> FailureClass;
+}
+
+/// The outcome of an acquire.
+#[derive(Clone, Debug)]
+pub(crate) enum AcquireOutcome {
+    Held {
+        /// `None` in dialects without fencing tokens.
+        token: Option<FencingToken>,
+        sent: Moment,
+        remaining: Duration,
+    },
+    Queued {
+        rank: u64,
+        holder_expiry: HolderExpiry,
+        holder: Option<ObservedHolder>,
+        /// The interval between polls of a waiter that gets no notifications.
+        poll: Option<Duration>,
+    },
+    Busy {
+        holder_expiry: HolderExpiry,
+        holder: Option<ObservedHolder>,
+    },
+    /// The lock is free, but more dead waiters are ahead in the queue than the server removes in
+    /// one call. The caller sends the acquire again at once.
+    More,
+    /// The command reached the server after its time limit, and had no effect.
+    Late,
+    /// The key holds a value of another type.
+    Foreign { found: String },
+}
+
+/// The outcome of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RenewOutcome {
+    Held {
+        token: Option<FencingToken>,
+        sent: Moment,
+        remaining: Duration,
+    },
+    NotOwner,
+}
+
+impl RenewOutcome {
+    /// Returns the outcome of the reply to a renewal that was sent at `sent`.
+    pub(crate) fn from_reply(reply: RenewReply, sent: Moment) -> Self {
+        match reply {
+            RenewReply::Held {
+                token,
+                remaining_ms,
+            } => Self::Held {
+                token: Some(token),
+                sent,
+                remaining: Duration::from_millis(remaining_ms),
+            },
+            RenewReply::NotOwner => Self::NotOwner,
+        }
+    }
+
+    /// Returns the outcome of a renewal to `ttl` that compared the owner.
+    pub(crate) fn if_owner(was_owner: bool, ttl: Duration, sent: Moment) -> Self {
+        if !was_owner {
+            return Self::NotOwner;
+        }
+        Self::Held {
+            token: None,
+            sent,
+            remaining: ttl,
+        }
+    }
+
+    /// Limits the remaining time of a held lock to `left`.
+    pub(crate) fn for_at_most(mut self, left: Duration) -> Self {
+        if let Self::Held { remaining, .. } = &mut self {
+            *remaining = left.min(*remaining);
+        }
+        self
+    }
+}
+
+/// The holder of a lock, read from the key's value in any dialect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(crate) struct ObservedHolder {
+    /// `None` for a holder of another library.
+    pub(crate) owner_id: Option<OwnerId>,
+    /// `None` if the holder has no token, or it is unknown.
+    pub(crate) token: Option<FencingToken>,
+    /// Sanitized, because errors and logs contain it.
+    pub(crate) label: Arc<str>,
+    pub(crate) remaining: Option<Duration>,
+}
+
+impl ObservedHolder {
+    /// Reads the holder from the key's value. Returns `None` for an empty value: no holder writes
+    /// one.
+    pub(crate) fn from_value(value: &str, remaining: Option<Duration>) -> Option<Self> {
+        if value.is_empty() {
+            return None;
+        }
+        let (owner_id, token, label) = if let Some(owner) = OwnerValue::parse(value) {
+            (Some(owner.owner_id), Some(owner.token), owner.label)
+        } else if let Some(owner) = PlainOwner::parse(value) {
+            (Some(owner.owner_id), None, owner.label)
+        } else {
+            (None, None, value.to_owned())
+        };
+        Some(Self {
+            owner_id,
+            token,
+            label: tidy_label(&label).into(),
+            remaining,
+        })
+    }
+}

@@ -1,0 +1,235 @@
+//! What an acquisition does with replies and failures.
+
+use std::time::Duration;
+
+use super::{
+    AcquireFailure, AcquireInFlight, AcquireOutcome, AcquirePhase, AcquireResult, Acquisition,
+    Action, CommandInFlight, CommandOrder, Connectivity, Exposure, Failure, FailureClass,
+    ObservedHolder, RenewOutcome, RenewReason, Strategy,
+};
+use crate::protocol::cleanup::ReleaseOutcome;
+use crate::protocol::clock::Moment;
+use crate::protocol::local_queue::Peers;
+use crate::protocol::poll_schedule::HolderExpiry;
+
+/// How often a command is sent that the server rejects as late. The rejection carries the server's
+/// time, so the next copy is in time unless the clock jumps forward again.
+const LATE_TRIES: u8 = 3;
+
+/// A busy lock, as a reply describes it.
+#[derive(Debug)]
+pub(super) struct Busy {
+    pub(super) rank: Option<u64>,
+    pub(super) holder_expiry: HolderExpiry,
+    pub(super) holder: Option<ObservedHolder>,
+    pub(super) poll: Option<Duration>,
+}
+
+impl<E: Failure> Acquisition<E> {
+    /// Handles the outcome of an acquire.
+    pub(crate) fn on_reply(
+        &mut self,
+        outcome: AcquireOutcome,
+        now: Moment,
+        peers: &mut impl Peers,
+    ) -> Action<E> {
+        let AcquirePhase::InFlight(CommandInFlight::Acquire(command)) =
+            std::mem::replace(&mut self.phase, AcquirePhase::Queued)
+        else {
+            return self.wait();
+        };
+        if let AcquireOutcome::Late = outcome {
+            return self.on_late(command, now);
+        }
+        if let Strategy::Wait(waiting) = &mut self.strategy {
+            waiting.on_poll_end(now);
+        }
+        match outcome {
+            AcquireOutcome::Held {
+                token,
+                sent,
+                remaining,
+            } => {
+                if command.order == CommandOrder::First {
+                    self.sent.on_first_grant();
+                }
+                self.confirmed(token, sent, remaining, now, peers)
+            }
+            AcquireOutcome::Queued {
+                rank,
+                holder_expiry,
+                holder,
+                poll,
+            } => {
+                let busy = Busy {
+                    rank: Some(rank),
+                    holder_expiry,
+                    holder,
+                    poll,
+                };
+                self.on_busy(busy, now, peers)
+            }
+            AcquireOutcome::Busy {
+                holder_expiry,
+                holder,
+            } => {
+                let busy = Busy {
+                    rank: None,
+                    holder_expiry,
+                    holder,
+                    poll: None,
+                };
+                self.on_busy(busy, now, peers)
+            }
+            AcquireOutcome::More => self.on_more(now),
+            AcquireOutcome::Foreign { found } => self.fail(AcquireFailure::ForeignType { found }),
+            AcquireOutcome::Late => self.wait(),
+        }
+    }
+
+    fn on_late(&mut self, command: AcquireInFlight, now: Moment) -> Action<E> {
+        let late_copies = command.late_copies + 1;
+        if late_copies == LATE_TRIES {
+            return self.fail(AcquireFailure::ClockJumps);
+        }
+        self.phase = AcquirePhase::InFlight(CommandInFlight::Acquire(AcquireInFlight {
+            late_copies,
+            ..command
+        }));
+        Action::Acquire {
+            limit: command.until.since(now),
+        }
+    }
+
+    /// Handles a busy lock.
+    fn on_busy(&mut self, busy: Busy, now: Moment, peers: &mut impl Peers) -> Action<E> {
+        let has_no_expiry = self
+            .no_expiry
+            .observe(busy.holder_expiry, busy.holder.as_ref(), now);
+        if has_no_expiry
+            && self.no_expiry.left(now).is_zero()
+            && let Some(value) = self.no_expiry.value()
+        {
+            return self.fail(AcquireFailure::NoExpiry { value });
+        }
+        match &mut self.strategy {
+            Strategy::OneAttempt(attempt) if has_no_expiry => {
+                attempt.poll_again_at(self.no_expiry.next_poll(now));
+                self.wait()
+            }
+            Strategy::OneAttempt(_) => self.done(AcquireResult::Contended {
+                holder: busy.holder,
+            }),
+            Strategy::Wait(waiting) => {
+                waiting.on_busy(busy, now, peers);
+                self.wait()
+            }
+        }
+    }
+
+    fn on_more(&mut self, now: Moment) -> Action<E> {
+        match &mut self.strategy {
+            Strategy::OneAttempt(attempt) if attempt.has_ended(now) => {
+                self.fail(AcquireFailure::DeadWaiters)
+            }
+            Strategy::OneAttempt(_) => self.send(now),
+            Strategy::Wait(waiting) => {
+                waiting.on_more();
+                self.send(now)
+            }
+        }
+    }
+
+    /// Handles a failed acquire. `connectivity` tells whether the driver has a connection now.
+    pub(crate) fn on_no_reply(
+        &mut self,
+        failure: E,
+        connectivity: Connectivity,
+        now: Moment,
+    ) -> Action<E> {
+        let AcquirePhase::InFlight(CommandInFlight::Acquire(command)) =
+            std::mem::replace(&mut self.phase, AcquirePhase::Queued)
+        else {
+            return self.wait();
+        };
+        let class = failure.class();
+        match &mut self.strategy {
+            Strategy::OneAttempt(attempt) => {
+                if class == FailureClass::Unreachable && attempt.may_resend(now) {
+                    return self.send(now);
+                }
+                // A poll of a key without an expiry may have had too little time.
+                let value = self.no_expiry.value();
+                match value.filter(|_| class == FailureClass::TimedOut) {
+                    Some(value) => self.fail(AcquireFailure::NoExpiry { value }),
+                    None => self.fail(AcquireFailure::Backend(failure)),
+                }
+            }
+            Strategy::Wait(_) if !class.is_transient() => {
+                self.fail(AcquireFailure::Backend(failure))
+            }
+            Strategy::Wait(waiting) => {
+                waiting.on_poll_end(now);
+                let limit = command.limit;
+                if class == FailureClass::OutOfMemory && self.sent.entry().is_some() {
+                    self.phase = AcquirePhase::InFlight(CommandInFlight::Probe {
+                        refusal: failure,
+                        limit,
+                    });
+                    return Action::Renew {
+                        limit: self.limit(now),
+                        reason: RenewReason::OutOfMemory,
+                    };
+                }
+                waiting.on_failed_poll(failure, limit, self.command_timeout, connectivity, now);
+                self.wait()
+            }
+        }
+    }
+
+    /// Handles the outcome of a renewal that probes or confirms; `None` without a reply.
+    pub(crate) fn on_renew_reply(
+        &mut self,
+        outcome: Option<RenewOutcome>,
+        connectivity: Connectivity,
+        now: Moment,
+        peers: &mut impl Peers,
+    ) -> Action<E> {
+        let AcquirePhase::InFlight(in_flight) =
+            std::mem::replace(&mut self.phase, AcquirePhase::Queued)
+        else {
+            return self.wait();
+        };
+        if let CommandInFlight::Probe { refusal, limit } = in_flight {
+            if let Strategy::Wait(waiting) = &mut self.strategy {
+                waiting.on_failed_poll(refusal, limit, self.command_timeout, connectivity, now);
+            }
+        } else {
+            // The grant may be forged, so the queue entry stays, and the next poll finds it out.
+            self.exposure = Exposure::Exposed;
+            if let Strategy::Wait(waiting) = &mut self.strategy {
+                waiting.poll_at_once(now);
+            }
+        }
+        match outcome {
+            Some(RenewOutcome::Held {
+                token,
+                sent,
+                remaining,
+            }) => self.confirmed(token, sent, remaining, now, peers),
+            Some(RenewOutcome::NotOwner) | None => self.wait(),
+        }
+    }
+
+    /// Handles the result of a cancel; `None` without a reply.
+    pub(crate) fn on_cancel_reply(
+        &mut self,
+        outcome: Option<&ReleaseOutcome>,
+        now: Moment,
+    ) -> Action<E> {
+        if let Some(outcome) = outcome {
+            self.sent.on_cancelled(outcome);
+        }
+        self.time_out(now)
+    }
+}

@@ -1,0 +1,365 @@
+//! What was sent to the server under one owner id, and what may remain there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::outcome::{AcquireOutcome, FailureClass, ObservedHolder};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use crate::protocol::clock::{Moment, ServerMs};
+use crate::protocol::clock_sync::NotAfter;
+use crate::protocol::key::LockKey;
+use crate::protocol::lease::LeaseConfig;
+use crate::protocol::lock_state::{AcquireReply, RawHolder};
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::poll_schedule::{self, HolderExpiry};
+use crate::protocol::ttl::whole_millis;
+use crate::protocol::wire::{Mode, NATIVE, QueueEntry};
+
+/// The connection that last sent the acquire of an owner id, in the backend's own numbering.
+pub(crate) type Origin = u64;
+
+/// The acquires of one owner id that were sent, and what they may have left on the server.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
+pub(crate) struct SentAcquires {
+    pub(crate) key: LockKey,
+    pub(crate) owner_id: OwnerId,
+    pub(crate) lease_config: LeaseConfig,
+    pub(crate) label: Arc<str>,
+    /// The end of the wait; `None` for a single attempt.
+    pub(crate) waits_until: Option<Moment>,
+    /// All entries that may be in the queue, the newest last.
+    entries: Vec<SentEntry>,
+    expires_at: Option<Moment>,
+    presence: Presence,
+    origin: Option<Origin>,
+}
+
+/// What the server may have of the owner id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+enum Presence {
+    /// Neither the lock nor an entry.
+    Absent,
+    /// The lock or an entry. All commands were answered.
+    Possible,
+    /// Any of them, now or later: a copy may take effect until this server time.
+    Unconfirmed { until_ms: ServerMs },
+}
+
+impl Presence {
+    fn unconfirmed_until_ms(self) -> Option<ServerMs> {
+        match self {
+            Self::Unconfirmed { until_ms } => Some(until_ms),
+            Self::Absent | Self::Possible => None,
+        }
+    }
+}
+
+/// An entry that may be in the queue.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
+struct SentEntry {
+    entry: QueueEntry,
+    /// The latest server time at which a sent command may add the entry.
+    not_after_ms: ServerMs,
+}
+
+/// The `not_after_ms` of an entry that no command has carried.
+const NEVER_SENT: ServerMs = ServerMs::new(0);
+
+/// How and when an acquire with a queue entry is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendContext<'a> {
+    pub(crate) origin: Origin,
+    pub(crate) mode: Mode,
+    pub(crate) channel: &'a str,
+    /// The lease that a handover to the entry sets.
+    pub(crate) lease: Duration,
+    pub(crate) now: Moment,
+    pub(crate) not_after: NotAfter,
+    pub(crate) command_timeout: Duration,
+}
+
+/// One sent copy of an acquire, with the state before it.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
+pub(crate) struct SentCopy {
+    unconfirmed_before: Option<ServerMs>,
+    /// The `not_after_ms` of its entry before it was sent.
+    entry_not_after_ms_before: ServerMs,
+}
+
+/// When a copy was sent, when its reply arrived, and the server time in the reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplyTimes {
+    pub(crate) sent: Moment,
+    pub(crate) received: Moment,
+    pub(crate) server_us: u64,
+}
+
+impl SentAcquires {
+    pub(crate) fn new(
+        owner_id: OwnerId,
+        key: LockKey,
+        lease_config: LeaseConfig,
+        label: Arc<str>,
+        waits_until: Option<Moment>,
+    ) -> Self {
+        Self {
+            key,
+            owner_id,
+            lease_config,
+            label,
+            waits_until,
+            entries: Vec::new(),
+            expires_at: None,
+            presence: Presence::Absent,
+            origin: None,
+        }
+    }
+
+    /// Returns the same acquisition under a new owner id. The old one must not be used again.
+    pub(crate) fn with_owner_id(&self, owner_id: OwnerId) -> Self {
+        Self::new(
+            owner_id,
+            self.key.clone(),
+            self.lease_config,
+            Arc::clone(&self.label),
+            self.waits_until,
+        )
+    }
+
+    /// Records that a copy is about to be sent, with the entry that [`entry`](Self::entry) then
+    /// returns if the acquisition waits. Has to run before anything is sent.
+    pub(crate) fn on_send(&mut self, context: SendContext<'_>) -> SentCopy {
+        self.update_entry(context);
+        self.on_send_without_entry(context.origin, context.not_after.not_after_ms)
+    }
+
+    /// As [`on_send`](Self::on_send), in a dialect without a queue.
+    pub(crate) fn on_send_without_entry(
+        &mut self,
+        origin: Origin,
+        not_after_ms: ServerMs,
+    ) -> SentCopy {
+        let unconfirmed_before = self.presence.unconfirmed_until_ms();
+        let until_ms = unconfirmed_before.map_or(not_after_ms, |before| before.max(not_after_ms));
+        self.presence = Presence::Unconfirmed { until_ms };
+        let mut entry_not_after_ms_before = NEVER_SENT;
+        if let Some(last) = self.entries.last_mut() {
+            entry_not_after_ms_before = last.not_after_ms;
+            last.not_after_ms = last.not_after_ms.max(not_after_ms);
+        }
+        self.origin = Some(origin);
+        SentCopy {
+            unconfirmed_before,
+            entry_not_after_ms_before,
+        }
+    }
+
+    /// Makes the last entry the one to send, if the acquisition waits. Keeps the current entry, or
+    /// adds a new one when the mode or channel has changed or the entry expires soon.
+    fn update_entry(&mut self, context: SendContext<'_>) {
+        let Some(deadline) = self.waits_until else {
+            return;
+        };
+        let SendContext { mode, now, .. } = context;
+        if let (Some(last), Some(expires_at)) = (self.entry(), self.expires_at)
+            && last.mode == mode
+            && last.channel == context.channel
+            && !poll_schedule::needs_extension(mode, now, expires_at, deadline)
+        {
+            return;
+        }
+        let left = deadline.since(now);
+        let entry_lifetime = poll_schedule::entry_lifetime(
+            mode,
+            left,
+            self.lease_config.ttl,
+            context.command_timeout,
+        );
+        self.expires_at = Some(now.plus(entry_lifetime));
+        let server_ms = context.not_after.server_ms;
+        let entry = QueueEntry {
+            owner_id: self.owner_id,
+            mode,
+            kind: String::new(),
+            lease_ms: whole_millis(context.lease),
+            expires_at_ms: server_ms.plus(whole_millis(entry_lifetime)),
+            channel: context.channel.to_owned(),
+            label: self.label.to_string(),
+        };
+        // The server's clock may have been set back, so the new entry can equal an earlier one.
+        let same = self.entries.iter().position(|known| known.entry == entry);
+        let sent_entry = same.map(|at| self.entries.remove(at));
+        self.entries.push(sent_entry.unwrap_or(SentEntry {
+            entry,
+            not_after_ms: NEVER_SENT,
+        }));
+    }
+
+    /// Records the reply to a native acquire, and returns what it means.
+    pub(crate) fn on_reply(
+        &mut self,
+        copy: &SentCopy,
+        reply: AcquireReply,
+        times: ReplyTimes,
+    ) -> AcquireOutcome {
+        self.on_any_reply(copy);
+        match reply {
+            AcquireReply::Late => AcquireOutcome::Late,
+            AcquireReply::More => AcquireOutcome::More,
+            AcquireReply::Foreign { found } => AcquireOutcome::Foreign { found },
+            AcquireReply::Held {
+                token,
+                remaining_ms,
+            } => AcquireOutcome::Held {
+                token: Some(token),
+                sent: times.sent,
+                remaining: Duration::from_millis(remaining_ms),
+            },
+            AcquireReply::Queued { rank, holder } => {
+                self.forget_earlier_entries(ServerMs::from_micros(times.server_us));
+                let is_polling = self
+                    .entry()
+                    .is_some_and(|entry| entry.mode == Mode::Polling);
+                AcquireOutcome::Queued {
+                    rank,
+                    holder_expiry: holder_expiry(&holder, times.received),
+                    holder: observed_holder(&holder),
+                    poll: is_polling.then(|| poll_schedule::poll_interval(self.lease_config.ttl)),
+                }
+            }
+            AcquireReply::Busy { holder } => {
+                self.on_busy();
+                AcquireOutcome::Busy {
+                    holder_expiry: holder_expiry(&holder, times.received),
+                    holder: observed_holder(&holder),
+                }
+            }
+        }
+    }
+
+    /// Records any reply to this copy: it can take effect no more.
+    pub(crate) fn on_any_reply(&mut self, copy: &SentCopy) {
+        self.presence = match copy.unconfirmed_before {
+            Some(until_ms) => Presence::Unconfirmed { until_ms },
+            None => Presence::Possible,
+        };
+    }
+
+    /// Records an error that the server returned for this copy. After a temporary refusal, the
+    /// copy was not executed: an entry that no other copy carried is not in the queue.
+    pub(crate) fn on_error_reply(&mut self, copy: &SentCopy, class: FailureClass) {
+        self.on_any_reply(copy);
+        if !class.is_transient() {
+            return;
+        }
+        if let Some(last) = self.entries.last_mut() {
+            last.not_after_ms = copy.entry_not_after_ms_before;
+        }
+        if self
+            .entries
+            .pop_if(|last| last.not_after_ms == NEVER_SENT)
+            .is_some()
+        {
+            self.expires_at = None;
+        }
+    }
+
+    /// Records the reply that the owner id has neither the lock nor an entry.
+    pub(crate) fn on_busy(&mut self) {
+        if self.presence == Presence::Possible {
+            self.presence = Presence::Absent;
+        }
+    }
+
+    /// Records that the reply to the first command granted the lock: then the server has not queued
+    /// the entry, or has removed it. The release does not have to remove it again.
+    pub(super) fn on_first_grant(&mut self) {
+        if self.presence.unconfirmed_until_ms().is_none() {
+            self.entries.clear();
+        }
+    }
+
+    /// Records a confirmed cancel.
+    pub(super) fn on_cancelled(&mut self, outcome: &ReleaseOutcome) {
+        if self.release_request().is_finished_by(outcome) {
+            self.presence = Presence::Absent;
+        }
+    }
+
+    /// Forgets earlier entries: the server has removed them from the queue at this time. An entry
+    /// stays known while a command that carries it can still arrive in time.
+    fn forget_earlier_entries(&mut self, server_ms: ServerMs) {
+        let last = self.entries.pop();
+        self.entries
+            .retain(|sent_entry| server_ms <= sent_entry.not_after_ms);
+        self.entries.extend(last);
+    }
+
+    /// Returns the entry that the next copy carries.
+    pub(crate) fn entry(&self) -> Option<&QueueEntry> {
+        self.entries.last().map(|sent_entry| &sent_entry.entry)
+    }
+
+    /// Returns the entries that may have been in the queue before the last one.
+    pub(crate) fn earlier(&self) -> Vec<QueueEntry> {
+        let earlier = self.entries.split_last().map_or(&[][..], |(_, all)| all);
+        earlier
+            .iter()
+            .map(|sent_entry| sent_entry.entry.clone())
+            .collect()
+    }
+
+    /// Returns the longest lease that a handover to one of the entries sets.
+    pub(super) fn longest_handover(&self) -> Duration {
+        let leases = self
+            .entries
+            .iter()
+            .map(|sent_entry| sent_entry.entry.lease_ms);
+        Duration::from_millis(leases.max().unwrap_or(0))
+    }
+
+    /// Returns whether the server may have the lock or an entry of the owner id, now or later.
+    pub(crate) fn may_be_present(&self) -> bool {
+        self.presence != Presence::Absent
+    }
+
+    /// Returns what a release or a cancel has to undo.
+    pub(crate) fn release_request(&self) -> ReleaseRequest {
+        let entries = self.entries.iter();
+        ReleaseRequest {
+            key: self.key.clone(),
+            owner_id: self.owner_id,
+            ttl: self.lease_config.ttl,
+            entries: entries.map(|sent_entry| sent_entry.entry.clone()).collect(),
+            origin: self.origin,
+            unconfirmed_until_ms: self.presence.unconfirmed_until_ms(),
+            min_hold_until: None,
+        }
+    }
+}
+
+fn holder_expiry(holder: &RawHolder, received: Moment) -> HolderExpiry {
+    let Some(remaining_ms) = holder.remaining_ms else {
+        return HolderExpiry::NoExpiry;
+    };
+    let ends = received.plus(Duration::from_millis(remaining_ms));
+    if holder.value.starts_with(NATIVE) {
+        HolderExpiry::Native { ends }
+    } else {
+        HolderExpiry::Foreign { ends }
+    }
+}
+
+fn observed_holder(holder: &RawHolder) -> Option<ObservedHolder> {
+    ObservedHolder::from_value(
+        &holder.value,
+        holder.remaining_ms.map(Duration::from_millis),
+    )
+}
+
+#[cfg(test)]
+mod tests;

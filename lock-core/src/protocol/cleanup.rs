@@ -1,0 +1,378 @@
+//! A release or a cancel, until nothing of its owner id is left on the server.
+//!
+//! All releases take this path: of a guard that its caller releases, of a guard or a future that was
+//! dropped, and of a waiter at the end of its wait. A caller that waits for the reply sends the first
+//! copies. The background worker sends the others.
+
+use std::time::Duration;
+
+use crate::protocol::acquisition::{Failure, FailureClass, Origin};
+use crate::protocol::backoff::Backoff;
+use crate::protocol::clock::{Moment, ServerMs};
+use crate::protocol::key::LockKey;
+use crate::protocol::lock_state::{ReleaseReply, Verdict};
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::ttl::{Ttl, whole_millis};
+use crate::protocol::wire::QueueEntry;
+
+/// A request to release the lock of an owner id and to remove its entries.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
+pub(crate) struct ReleaseRequest {
+    pub(crate) key: LockKey,
+    pub(crate) owner_id: OwnerId,
+    pub(crate) ttl: Ttl,
+    pub(crate) entries: Vec<QueueEntry>,
+    /// The connection that a cancel has to follow; `None` if any connection will do.
+    pub(crate) origin: Option<Origin>,
+    /// Only a reply with a later server time confirms the release.
+    pub(crate) unconfirmed_until_ms: Option<ServerMs>,
+    /// The key stays locked until this moment.
+    pub(crate) min_hold_until: Option<Moment>,
+}
+
+/// The outcome of one release command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReleaseOutcome {
+    pub(crate) was_owner: bool,
+    pub(crate) server_ms: ServerMs,
+    /// The queue has more dead waiters than one call removes. The caller sends the release again.
+    pub(crate) more: bool,
+}
+
+impl ReleaseOutcome {
+    /// Returns the outcome for a lock that was released before; nothing was sent.
+    pub(crate) const fn already_released() -> Self {
+        Self {
+            was_owner: true,
+            server_ms: ServerMs::LAST,
+            more: false,
+        }
+    }
+
+    /// Returns the outcome of a reply with this server time.
+    pub(crate) fn from_reply(reply: ReleaseReply, server_us: u64) -> Self {
+        Self {
+            was_owner: reply.verdict != Verdict::NotOwner,
+            server_ms: ServerMs::from_micros(server_us),
+            more: reply.more,
+        }
+    }
+
+    /// Returns the outcome for a dialect without a queue.
+    pub(crate) fn without_waiters(was_owner: bool, server_ms: ServerMs) -> Self {
+        Self {
+            was_owner,
+            server_ms,
+            more: false,
+        }
+    }
+}
+
+/// What a release command left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remainder {
+    Nothing,
+    /// A copy of the acquire may take effect until this server time.
+    Unconfirmed {
+        until_ms: ServerMs,
+    },
+    DeadWaiters,
+}
+
+impl ReleaseRequest {
+    fn remainder(&self, outcome: &ReleaseOutcome) -> Remainder {
+        match self.unconfirmed_until_ms {
+            Some(until_ms) if outcome.server_ms <= until_ms => Remainder::Unconfirmed { until_ms },
+            _ if outcome.more => Remainder::DeadWaiters,
+            _ => Remainder::Nothing,
+        }
+    }
+
+    /// Returns whether the outcome leaves nothing to do: no sent copy of the acquire can take
+    /// effect any more, and no dead waiters are left in the queue.
+    pub(crate) fn is_finished_by(&self, outcome: &ReleaseOutcome) -> bool {
+        self.remainder(outcome) == Remainder::Nothing
+    }
+
+    /// Returns for how long the key stays locked, if the release is sent now.
+    pub(crate) fn min_hold_ms(&self, now: Moment) -> u64 {
+        self.min_hold_until
+            .map_or(0, |until| whole_millis(until.since(now)))
+    }
+
+    /// Returns whether the lock may have no expiry: the command that sets it may have been lost.
+    fn may_never_expire(&self) -> bool {
+        !self.key.dialect().capabilities().atomic_expiry
+    }
+}
+
+/// Why a cleanup stopped before the server confirmed it. The lease expires by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(crate) enum GiveUpReason {
+    /// Every lease and entry of the owner id has expired.
+    Expired,
+    /// The server's clock was set back, so no reply confirms the cancel.
+    ClockSetBack,
+    /// The server refuses to release the lock of a guard until the user's rights change.
+    Forbidden,
+    /// Another attempt would fail in the same way.
+    Refused,
+}
+
+/// The next step of a cleanup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CleanupStep {
+    /// Send the request.
+    Send,
+    WaitUntil(Moment),
+    /// Wait for the reply to the request.
+    AwaitReply,
+    Finished,
+    GaveUp(GiveUpReason),
+}
+
+/// Whether a shutdown of the manager waits for a cleanup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(crate) enum ShutdownWaits {
+    Yes,
+    /// The lease has ended, and only a key without an expiry may be left.
+    No,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+enum CleanupState {
+    Due(Moment),
+    InFlight,
+    Finished,
+    GaveUp(GiveUpReason),
+}
+
+/// A release or a cancel, and how long it is worth trying.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
+pub(crate) struct Cleanup {
+    request: ReleaseRequest,
+    state: CleanupState,
+    /// By then, every lease and entry of the owner id has expired.
+    give_up_at: Moment,
+    tries: u32,
+    shutdown_waits: ShutdownWaits,
+    subject: CleanupSubject,
+}
+
+/// What a cleanup ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+enum CleanupSubject {
+    /// The lock of a guard.
+    Guard,
+    /// An acquire that made no guard.
+    Acquire,
+}
+
+impl Cleanup {
+    pub(crate) fn new(request: ReleaseRequest, now: Moment, command_timeout: Duration) -> Self {
+        // Every command that was sent until now has taken effect, and its lease has ended.
+        let longest = command_timeout
+            .saturating_mul(2)
+            .saturating_add(request.ttl.as_duration());
+        Self {
+            give_up_at: now.plus(longest),
+            subject: match request.origin {
+                None => CleanupSubject::Guard,
+                Some(_) => CleanupSubject::Acquire,
+            },
+            request,
+            state: CleanupState::Due(now),
+            tries: 0,
+            shutdown_waits: ShutdownWaits::Yes,
+        }
+    }
+
+    pub(crate) fn request(&self) -> &ReleaseRequest {
+        &self.request
+    }
+
+    pub(crate) fn shutdown_waits(&self) -> ShutdownWaits {
+        self.shutdown_waits
+    }
+
+    pub(crate) fn next_step(&self, now: Moment) -> CleanupStep {
+        match self.state {
+            CleanupState::Due(at) if at <= now => CleanupStep::Send,
+            CleanupState::Due(at) => CleanupStep::WaitUntil(at),
+            CleanupState::InFlight => CleanupStep::AwaitReply,
+            CleanupState::Finished => CleanupStep::Finished,
+            CleanupState::GaveUp(reason) => CleanupStep::GaveUp(reason),
+        }
+    }
+
+    /// Records that the request is about to be sent.
+    pub(crate) fn on_send(&mut self) {
+        self.state = CleanupState::InFlight;
+    }
+
+    pub(crate) fn on_reply(&mut self, outcome: &ReleaseOutcome, now: Moment) {
+        self.on_sent_once();
+        let has_expired = now >= self.give_up_at;
+        self.state = match self.request.remainder(outcome) {
+            Remainder::Unconfirmed { .. } if has_expired => {
+                CleanupState::GaveUp(GiveUpReason::ClockSetBack)
+            }
+            Remainder::Unconfirmed { until_ms } => {
+                let pause = until_ms.since(outcome.server_ms).saturating_add(1);
+                let at = now.plus(Duration::from_millis(pause));
+                CleanupState::Due(at.min(self.give_up_at))
+            }
+            Remainder::DeadWaiters => CleanupState::Due(now),
+            Remainder::Nothing => CleanupState::Finished,
+        };
+    }
+
+    pub(crate) fn on_failure(&mut self, class: FailureClass, now: Moment) {
+        self.on_sent_once();
+        let has_expired = now >= self.give_up_at;
+        let may_come_later = self.request.unconfirmed_until_ms.is_some();
+        self.state = match class {
+            FailureClass::MustNotRepeat => CleanupState::GaveUp(GiveUpReason::Refused),
+            // A companion key of another type is only found after the key was deleted.
+            FailureClass::ForeignKey if !may_come_later => {
+                CleanupState::GaveUp(GiveUpReason::Refused)
+            }
+            // People grant a permission, and they take longer than a lease lasts.
+            FailureClass::Forbidden if !may_come_later => {
+                CleanupState::GaveUp(match self.subject {
+                    CleanupSubject::Guard => GiveUpReason::Forbidden,
+                    CleanupSubject::Acquire => GiveUpReason::Refused,
+                })
+            }
+            _ if has_expired && !self.request.may_never_expire() => {
+                CleanupState::GaveUp(GiveUpReason::Expired)
+            }
+            _ => {
+                if has_expired {
+                    self.shutdown_waits = ShutdownWaits::No;
+                }
+                self.tries = self.tries.saturating_add(1);
+                CleanupState::Due(now.plus(Backoff::after(self.tries)))
+            }
+        };
+    }
+
+    /// Records that the outcome of a command is lost, because the code that waited for it panicked.
+    pub(crate) fn on_panic(&mut self, again_at: Moment) {
+        self.on_sent_once();
+        self.state = CleanupState::Due(again_at);
+    }
+
+    /// The first copy goes behind the acquire on its connection. Later ones use the worker's own
+    /// connection, which still works.
+    fn on_sent_once(&mut self) {
+        self.request.origin = None;
+    }
+
+    /// Returns whether it needs no release any more, because every lease has expired.
+    pub(crate) fn has_expired(&self, now: Moment) -> bool {
+        now >= self.give_up_at && !self.request.may_never_expire()
+    }
+
+    pub(crate) fn give_up_at(&self) -> Moment {
+        self.give_up_at
+    }
+}
+
+/// The caller's part of a release: until the first reply, or until its time ends.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
+pub(crate) struct AwaitedRelease<E> {
+    cleanup: Cleanup,
+    deadline: Moment,
+    /// Whether the lock was valid when the release began.
+    validity: Validity,
+    known_failure: Option<E>,
+}
+
+/// Whether a lock was valid when its release began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(crate) enum Validity {
+    Valid,
+    Lost,
+}
+
+/// The next step of a caller that waits for a release.
+#[derive(Debug)]
+pub(crate) enum AwaitedStep<E> {
+    /// Send the request, with a reply within this time.
+    Send {
+        limit: Duration,
+    },
+    WaitUntil(Moment),
+    Done(Result<ReleaseOutcome, E>),
+}
+
+impl<E: Failure> AwaitedRelease<E> {
+    pub(crate) fn new(cleanup: Cleanup, deadline: Moment, validity: Validity) -> Self {
+        Self {
+            cleanup,
+            deadline,
+            validity,
+            known_failure: None,
+        }
+    }
+
+    pub(crate) fn request(&self) -> &ReleaseRequest {
+        &self.cleanup.request
+    }
+
+    /// Returns whether nothing is left to do.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.cleanup.state == CleanupState::Finished
+    }
+
+    /// Sends the first copy.
+    pub(crate) fn on_start(&mut self, now: Moment) -> AwaitedStep<E> {
+        self.cleanup.on_send();
+        AwaitedStep::Send {
+            limit: self.deadline.since(now),
+        }
+    }
+
+    pub(crate) fn on_reply(&mut self, mut outcome: ReleaseOutcome, now: Moment) -> AwaitedStep<E> {
+        self.cleanup.on_reply(&outcome, now);
+        // The first copy may have released the lock, and its reply may be lost.
+        let was_sent_before = self.known_failure.is_some();
+        outcome.was_owner |= was_sent_before && self.validity == Validity::Valid;
+        AwaitedStep::Done(Ok(outcome))
+    }
+
+    pub(crate) fn on_failure(&mut self, failure: E, now: Moment) -> AwaitedStep<E> {
+        let class = failure.class();
+        self.cleanup.on_failure(class, now);
+        // A later copy had less time, so its timeout says less than an earlier failure.
+        let failure = match self.known_failure.take() {
+            Some(known) if class == FailureClass::TimedOut => known,
+            _ => failure,
+        };
+        if !class.is_transient() || now >= self.deadline {
+            return AwaitedStep::Done(Err(failure));
+        }
+        self.known_failure = Some(failure);
+        match self.cleanup.next_step(now) {
+            CleanupStep::WaitUntil(at) => AwaitedStep::WaitUntil(at.min(self.deadline)),
+            _ => self.on_timeout(now),
+        }
+    }
+
+    /// Sends another copy.
+    pub(crate) fn on_timeout(&mut self, now: Moment) -> AwaitedStep<E> {
+        self.on_start(now)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! The waiters of one manager on one key. Only the first of them polls at the holder's expiry.
+
+use std::collections::BTreeMap;
+
+use crate::protocol::clock::Moment;
+use crate::protocol::fencing_token::FencingToken;
+
+/// The place of a waiter among its manager's waiters for the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(crate) enum LocalPosition {
+    /// No other waiter of the manager is ahead of it, so it polls at the holder's expiry.
+    First,
+    Behind,
+}
+
+/// The end of the holder's lease, as a waiter of the manager saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(crate) struct ObservedExpiry {
+    pub(crate) at: Moment,
+    pub(crate) holder_expires_at: Moment,
+}
+
+/// What a waiter tells the other waiters of its manager on the same key, and learns from them.
+pub(crate) trait Peers {
+    /// Records that the server queued this waiter, behind the earlier ones of its manager, and what
+    /// its reply said of the holder. Returns the waiter's position among them.
+    fn enter(
+        &mut self,
+        observed_expiry: Option<ObservedExpiry>,
+        token: Option<FencingToken>,
+    ) -> LocalPosition;
+
+    /// Leaves the local queue, if the waiter is in it. A waiter that acquired the lock passes the
+    /// end of its own lease and its token. The next waiter becomes the first, if this one was.
+    fn leave(&mut self, observed_expiry: Option<ObservedExpiry>, token: Option<FencingToken>);
+
+    /// Returns the latest observation of the holder.
+    fn last_observed(&self) -> Option<ObservedExpiry>;
+
+    /// Returns the greatest token that any of them has observed.
+    fn last_token(&self) -> Option<FencingToken>;
+}
+
+/// The waiters of one manager on one key, in the order in which the server queued them.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalQueue<W> {
+    waiters: BTreeMap<u64, W>,
+    next_place: u64,
+    last_observed: Option<ObservedExpiry>,
+    last_token: Option<FencingToken>,
+}
+
+/// The place of a waiter in a [`LocalQueue`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueuePlace(u64);
+
+impl<W> Default for LocalQueue<W> {
+    fn default() -> Self {
+        Self {
+            waiters: BTreeMap::new(),
+            next_place: 0,
+            last_observed: None,
+            last_token: None,
+        }
+    }
+}
+
+impl<W> LocalQueue<W> {
+    pub(crate) fn enter(&mut self, waiter: W) -> QueuePlace {
+        self.next_place += 1;
+        self.waiters.insert(self.next_place, waiter);
+        QueuePlace(self.next_place)
+    }
+
+    /// Records what a waiter observed of the holder.
+    pub(crate) fn observe(
+        &mut self,
+        observed_expiry: Option<ObservedExpiry>,
+        token: Option<FencingToken>,
+    ) {
+        if let Some(observed_expiry) = observed_expiry
+            && self
+                .last_observed
+                .is_none_or(|known| known.at <= observed_expiry.at)
+        {
+            self.last_observed = Some(observed_expiry);
+        }
+        self.last_token = self.last_token.max(token);
+    }
+
+    pub(crate) fn local_position(&self, place: QueuePlace) -> LocalPosition {
+        match self.waiters.first_key_value() {
+            Some((first, _)) if *first == place.0 => LocalPosition::First,
+            _ => LocalPosition::Behind,
+        }
+    }
+
+    /// Removes a waiter. Returns it, for the caller to drop, and the waiter that is first now if the
+    /// removed one was.
+    pub(crate) fn leave(&mut self, place: QueuePlace) -> (Option<W>, Option<&W>) {
+        let was_first = self.local_position(place) == LocalPosition::First;
+        let removed = self.waiters.remove(&place.0);
+        let next = self.waiters.first_key_value();
+        (
+            removed,
+            next.filter(|_| was_first).map(|(_, waiter)| waiter),
+        )
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    pub(crate) fn last_observed(&self) -> Option<ObservedExpiry> {
+        self.last_observed
+    }
+
+    pub(crate) fn last_token(&self) -> Option<FencingToken> {
+        self.last_token
+    }
+}

@@ -1,0 +1,97 @@
+//! A virtual caller that holds the lock, and the renewals of its background worker.
+
+use std::time::Duration;
+
+use super::{Caller, Effect, Lane, Reply, Request, Step};
+use crate::protocol::acquisition::RenewOutcome;
+use crate::protocol::lease::LeaseAction;
+use crate::protocol::local_queue::Peers;
+
+impl<P: Peers> Step<'_, P> {
+    /// Sends the renewal if it is due. Returns whether it was sent.
+    pub(in crate::tests) fn renew(&mut self) -> bool {
+        let now = self.now;
+        let timeout = self.manager.command_timeout;
+        let Caller::Holding(holding) = &mut *self.caller else {
+            return false;
+        };
+        let action = holding.lease.next_action(now);
+        let Some(limit) = action.renewal_limit(now, timeout) else {
+            return false;
+        };
+        holding.renewing = Some((now, now.plus(limit)));
+        let owner_id = holding.request.owner_id;
+        let ttl = holding.lease.renewed_ttl(now);
+        let request = Request::Renew {
+            ttl_ms: crate::protocol::ttl::whole_millis(ttl),
+        };
+        self.effects.push(Effect::Send {
+            lane: Lane::Renew,
+            owner_id,
+            request,
+        });
+        true
+    }
+
+    /// Handles the reply to a renewal.
+    pub(in crate::tests) fn on_renewal_reply(&mut self, reply: &Reply, server_us: u64) {
+        let now = self.now;
+        let Caller::Holding(holding) = &mut *self.caller else {
+            return;
+        };
+        let Some((sent, _)) = holding.renewing.take() else {
+            return;
+        };
+        let Reply::Renew(reply) = *reply else {
+            panic!("the reply to a renewal: {reply:?}");
+        };
+        match RenewOutcome::from_reply(reply, sent) {
+            RenewOutcome::Held {
+                sent, remaining, ..
+            } => {
+                let before = holding.lease.deadline();
+                holding.lease.renewed(sent, remaining, now);
+                if holding.lease.deadline() > before {
+                    self.effects.push(Effect::Extended);
+                }
+            }
+            RenewOutcome::NotOwner => holding.lease.refused(),
+        }
+        self.manager.record(sent, server_us);
+    }
+
+    /// Handles a renewal that got no reply.
+    pub(in crate::tests) fn on_no_renewal_reply(&mut self) {
+        let Caller::Holding(holding) = &mut *self.caller else {
+            return;
+        };
+        if holding.renewing.take().is_some() {
+            holding.lease.unanswered(self.now);
+            let owner_id = holding.request.owner_id;
+            self.effects.push(Effect::StopAwaiting {
+                lane: Lane::Renew,
+                owner_id,
+            });
+        }
+    }
+
+    /// Drops the guard. Returns whether its lease had ended before.
+    pub(in crate::tests) fn release(&mut self, min_hold: Option<Duration>) -> bool {
+        let now = self.now;
+        let Caller::Holding(holding) = &mut *self.caller else {
+            return false;
+        };
+        let has_ended = holding.lease.next_action(now) == LeaseAction::Done;
+        holding.lease.release();
+        let mut request = holding.request.clone();
+        request.min_hold_until = min_hold.map(|shortest| holding.since.plus(shortest));
+        self.effects.push(Effect::StopAwaiting {
+            lane: Lane::Renew,
+            owner_id: request.owner_id,
+        });
+        self.manager.submit(request, now);
+        *self.caller = Caller::Done;
+        self.manager.run_cleanups(now, self.effects);
+        has_ended
+    }
+}

@@ -1,0 +1,118 @@
+//! The commands of a virtual client, and the server that executes them on the production lock state.
+
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use crate::protocol::clock::{Moment, ServerMs};
+use crate::protocol::lock_state::{
+    AcquireCommand, AcquireReply, Env, LockState, ReleaseCommand, ReleaseReply, RenewReply,
+};
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::wire::{QueueEntry, WireNotification};
+
+/// The purpose of a command and its reply. A caller has at most one of each at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(in crate::tests) enum Lane {
+    /// The caller acquires, polls or confirms a grant.
+    Acquire,
+    /// The background worker renews.
+    Renew,
+    /// A release or a cancel.
+    Release,
+}
+
+/// A command on its way to the server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::tests) enum Request {
+    Acquire {
+        ttl_ms: u64,
+        floor_us: u64,
+        not_after_ms: ServerMs,
+        entry: Option<QueueEntry>,
+        earlier: Vec<QueueEntry>,
+    },
+    Renew {
+        ttl_ms: u64,
+    },
+    Release {
+        floor_us: u64,
+        min_hold_ms: u64,
+        entries: Vec<QueueEntry>,
+    },
+}
+
+/// A reply on its way to the client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::tests) enum Reply {
+    Acquire(AcquireReply),
+    Renew(RenewReply),
+    Release(ReleaseReply),
+}
+
+impl Request {
+    pub(super) fn release(request: &ReleaseRequest, floor_us: u64, now: Moment) -> Self {
+        Self::Release {
+            floor_us,
+            min_hold_ms: request.min_hold_ms(now),
+            entries: request.entries.clone(),
+        }
+    }
+
+    /// Executes the command of an owner id.
+    pub(in crate::tests) fn execute(
+        &self,
+        lock_state: &mut LockState,
+        owner_id: OwnerId,
+        env: &Env<'_>,
+    ) -> (Reply, Vec<WireNotification>) {
+        match self {
+            Self::Acquire {
+                ttl_ms,
+                floor_us,
+                not_after_ms,
+                entry,
+                earlier,
+            } => {
+                let command = AcquireCommand {
+                    owner_id,
+                    ttl_ms: *ttl_ms,
+                    floor_us: *floor_us,
+                    not_after_ms: *not_after_ms,
+                    label: "",
+                    entry: entry.as_ref(),
+                    lead_us: 0,
+                    earlier,
+                };
+                let (reply, notifications) = lock_state.acquire(&command, env);
+                (Reply::Acquire(reply), notifications)
+            }
+            Self::Renew { ttl_ms } => {
+                let reply = lock_state.renew(owner_id, *ttl_ms, env.now_ms());
+                (Reply::Renew(reply), Vec::new())
+            }
+            Self::Release {
+                floor_us,
+                min_hold_ms,
+                entries,
+            } => {
+                let command = ReleaseCommand {
+                    owner_id,
+                    floor_us: *floor_us,
+                    grace_ms: 0,
+                    min_hold_ms: *min_hold_ms,
+                    lead_us: 0,
+                    entries,
+                };
+                let (reply, notifications) = lock_state.release(&command, env);
+                (Reply::Release(reply), notifications)
+            }
+        }
+    }
+}
+
+impl Reply {
+    pub(super) fn as_released(&self, server_us: u64) -> ReleaseOutcome {
+        match self {
+            Self::Release(reply) => ReleaseOutcome::from_reply(*reply, server_us),
+            Self::Acquire(_) | Self::Renew(_) => panic!("the reply to a release: {self:?}"),
+        }
+    }
+}

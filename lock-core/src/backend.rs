@@ -16,6 +16,8 @@ use crate::protocol::poll_schedule::HolderExpiry;
 use crate::protocol::wire::{OwnerValue, PlainOwner, tidy_label};
 
 mod acquisition;
+#[cfg(feature = "testing")]
+pub(crate) mod faulty;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;

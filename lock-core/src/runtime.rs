@@ -9,4 +9,6 @@ pub(crate) mod no_expiry;
 pub(crate) mod notifications;
 pub(crate) mod pending;
 pub(crate) mod reentrancy;
+#[cfg(feature = "testing")]
+pub(crate) mod tracked;
 pub(crate) mod waiter;

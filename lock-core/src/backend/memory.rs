@@ -162,7 +162,10 @@ impl MemoryBackend {
         }
     }
 
-    fn acquire_now(&self, acquisition: &mut Acquisition) -> Result<AcquireOutcome, LockError> {
+    pub(crate) fn acquire_now(
+        &self,
+        acquisition: &mut Acquisition,
+    ) -> Result<AcquireOutcome, LockError> {
         let now = Clock::Tokio.now();
         let lease = lease_of(acquisition.lease_config);
         acquisition.update_entry(EntryParams {
@@ -228,7 +231,7 @@ impl MemoryBackend {
         })
     }
 
-    fn release_now(&self, release_request: &ReleaseRequest) -> ReleaseOutcome {
+    pub(crate) fn release_now(&self, release_request: &ReleaseRequest) -> ReleaseOutcome {
         let now = Clock::Tokio.now();
         let grace_ms = crate::protocol::ttl::whole_millis(self.grace);
         let key = release_request.key.text();

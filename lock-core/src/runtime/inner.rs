@@ -25,6 +25,8 @@ pub(crate) struct ManagerInner {
     pub(crate) counters: Arc<Counters>,
     /// `None` if the backend holds locks without renewals.
     worker: Option<BackgroundWorker>,
+    #[cfg(feature = "testing")]
+    pub(crate) tracked: crate::runtime::tracked::TrackedLocks,
     process: Process,
 }
 
@@ -42,6 +44,8 @@ impl ManagerInner {
             config,
             counters,
             worker: None,
+            #[cfg(feature = "testing")]
+            tracked: crate::runtime::tracked::TrackedLocks::default(),
             process: Process::current(),
         }
     }
@@ -113,6 +117,9 @@ impl ManagerInner {
     pub(crate) fn track(&self, held: &Arc<HeldLock>) {
         if let Some(worker) = &self.worker {
             worker.track(held);
+        } else {
+            #[cfg(feature = "testing")]
+            self.tracked.add(held);
         }
     }
 
@@ -122,6 +129,9 @@ impl ManagerInner {
         held.release();
         if let Some(worker) = &self.worker {
             worker.untrack(held);
+        } else {
+            #[cfg(feature = "testing")]
+            self.tracked.remove(held.owner_id);
         }
     }
 

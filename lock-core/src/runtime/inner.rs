@@ -129,9 +129,6 @@ impl ManagerInner {
         held.release();
         if let Some(worker) = &self.worker {
             worker.untrack(held);
-        } else {
-            #[cfg(feature = "testing")]
-            self.tracked.remove(held.owner_id);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::protocol::owner_id::OwnerId;
 use crate::runtime::held_lock::HeldLock;
 use crate::sync::Mutex;
 
-/// The locks that guards hold.
+/// The locks that guards hold, and some that they have dropped.
 #[derive(Default)]
 pub(crate) struct TrackedLocks {
     held: Mutex<HashMap<OwnerId, Weak<HeldLock>>>,
@@ -16,11 +16,11 @@ pub(crate) struct TrackedLocks {
 impl TrackedLocks {
     pub(crate) fn add(&self, held: &Arc<HeldLock>) {
         let mut all = self.held.lock();
+        // Before the map grows, so that the search costs little per lock.
+        if all.len() == all.capacity() {
+            all.retain(|_, held| held.strong_count() > 0);
+        }
         all.insert(held.owner_id, Arc::downgrade(held));
-    }
-
-    pub(crate) fn remove(&self, owner_id: OwnerId) {
-        self.held.lock().remove(&owner_id);
     }
 
     /// Returns the locks that are neither lost nor released.

@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Dialect, LockError, LockManager, LockName, LockRequest, Renew, testing};
+use lock_core::{
+    Dialect, LockError, LockGuard, LockManager, LockName, LockRequest, Renew, testing,
+};
 
-use crate::event::{Call, Nanos};
+use crate::event::{Call, Kind, Nanos};
 use crate::history::History;
 use crate::record::{AcquisitionRecord, Sink};
+use crate::recorder::guard::ReleaseRecord;
+use crate::recorder::loss::LeaseRecord;
 
 mod guard;
 mod loss;
@@ -212,7 +216,7 @@ impl RecorderBuilder {
 ///
 /// The setters are those of [`LockRequest`].
 #[derive(Clone, Debug)]
-#[must_use = "nothing is sent before `acquire` or `try_acquire`"]
+#[must_use = "nothing is sent before `acquire`, `try_acquire` or `run`"]
 pub struct RecordedRequest {
     recorder: Recorder,
     request: LockRequest,
@@ -264,14 +268,7 @@ impl RecordedRequest {
     /// # Cancel safety
     /// As [`LockRequest::acquire`]. The record shows an acquire that was dropped.
     pub async fn acquire(self) -> Result<RecordedGuard, LockError> {
-        let parts = testing::request_parts(&self.request);
-        let limit = if parts.wait.is_zero() {
-            parts.command_timeout
-        } else {
-            parts.wait
-        };
-        let record = self.recorder.begin(parts.key);
-        record.invoked(limit);
+        let record = self.begin();
         let pending = record.pending(Call::Acquire);
         let acquired = self.request.acquire().await;
         pending.finish();
@@ -282,6 +279,59 @@ impl RecordedRequest {
                 Err(error)
             }
         }
+    }
+
+    /// Acquires the lock, runs `body`, releases the lock, and records it, as [`LockRequest::run`].
+    ///
+    /// The body gets the guard, and the record for accesses to a
+    /// [`FencedRegister`](crate::FencedRegister).
+    ///
+    /// # Errors
+    /// As [`LockRequest::run`].
+    ///
+    /// # Cancel safety
+    /// As [`LockRequest::run`]. The record shows a body that was dropped.
+    pub async fn run<T>(
+        self,
+        body: impl AsyncFnOnce(&LockGuard, &AcquisitionRecord) -> T,
+    ) -> Result<T, LockError> {
+        let record = self.begin();
+        let pending = record.pending(Call::Acquire);
+        let mut is_granted = false;
+        let outcome = self.request.run(async |guard| {
+            pending.finish();
+            is_granted = true;
+            let watch = guard.watch();
+            record.granted(&watch);
+            let _lease = LeaseRecord::start(&record, &watch);
+            // Records the release when the library drops this future.
+            let mut release = ReleaseRecord::new(record.clone(), watch);
+            let output = body(guard, &record).await;
+            release.begin();
+            output
+        });
+        let outcome = outcome.await;
+        pending.finish();
+        match &outcome {
+            // The library does not return the outcome of the release.
+            Ok(_) => record.step(Call::Release, Kind::Info),
+            Err(error) if !is_granted => record.failed(Call::Acquire, error),
+            Err(_) => {}
+        }
+        outcome
+    }
+
+    /// Begins the record of the acquire.
+    fn begin(&self) -> AcquisitionRecord {
+        let parts = testing::request_parts(&self.request);
+        let limit = if parts.wait.is_zero() {
+            parts.command_timeout
+        } else {
+            parts.wait
+        };
+        let record = self.recorder.begin(parts.key);
+        record.invoked(limit);
+        record
     }
 
     /// Makes one attempt to acquire the lock and records it, as [`LockRequest::try_acquire`].

@@ -79,6 +79,48 @@ async fn dropped_futures_are_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bodies_are_recorded_also_when_they_are_dropped() {
+    let (locks, faults) = in_memory_with_faults(LockManager::builder());
+    let recorder = Recorder::new(locks);
+    let register = FencedRegister::new(&recorder);
+    let run = recorder.lock("a").run(async |held, record| {
+        assert!(!held.is_lost());
+        let value = register.read(record)?;
+        register.write(record, value + 1)
+    });
+    run.await.unwrap().unwrap();
+    let lost = recorder.lock("a").run(async |_, _| {
+        faults.lose_all();
+        sleep(SECOND).await;
+    });
+    assert!(lost.await.unwrap_err().is_lost());
+    let dropped = recorder.lock("a").run(async |_, _| sleep(2 * SECOND).await);
+    assert!(timeout(SECOND, dropped).await.is_err());
+    let other = faults.hold("a").unwrap();
+    let busy = recorder.lock("a").wait(SECOND).run(async |_, _| ()).await;
+    assert!(busy.unwrap_err().is_contended());
+    drop(other);
+    let history = recorder.history();
+    let acquired = [(Call::Acquire, Kind::Invoke), (Call::Acquire, Kind::Ok)];
+    let dropped = [
+        (Call::Release, Kind::Invoke),
+        (Call::Release, Kind::Dropped),
+    ];
+    let expected = [
+        &acquired[..],
+        &[(Call::Release, Kind::Invoke), (Call::Release, Kind::Info)],
+        &acquired,
+        &[(Call::Lost, Kind::Ok)],
+        &dropped,
+        &acquired,
+        &dropped,
+        &[(Call::Acquire, Kind::Invoke), (Call::Acquire, Kind::Fail)],
+    ];
+    assert_eq!(steps(&history), expected.concat());
+    Checker::new().check(&history).assert_ok();
+}
+
+#[tokio::test(start_paused = true)]
 async fn loss_is_recorded_at_its_time() {
     let (locks, faults) = in_memory_with_faults(LockManager::builder());
     let recorder = Recorder::new(locks);

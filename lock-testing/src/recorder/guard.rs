@@ -26,11 +26,7 @@ impl RecordedGuard {
         record.granted(&watch);
         let lease = LeaseRecord::start(&record, &watch);
         Self {
-            release: ReleaseRecord {
-                record,
-                watch,
-                has_begun: false,
-            },
+            release: ReleaseRecord::new(record, watch),
             guard,
             _lease: lease,
         }
@@ -106,15 +102,23 @@ impl std::fmt::Debug for RecordedGuard {
     }
 }
 
-/// Records the release of a guard that is dropped.
-struct ReleaseRecord {
+/// Records the release of a guard or a body that is dropped.
+pub(super) struct ReleaseRecord {
     record: AcquisitionRecord,
     watch: LockWatch,
     has_begun: bool,
 }
 
 impl ReleaseRecord {
-    fn begin(&mut self) {
+    pub(super) fn new(record: AcquisitionRecord, watch: LockWatch) -> Self {
+        Self {
+            record,
+            watch,
+            has_begun: false,
+        }
+    }
+
+    pub(super) fn begin(&mut self) {
         self.has_begun = true;
         self.record.lease(&self.watch);
         self.record.step(Call::Release, Kind::Invoke);

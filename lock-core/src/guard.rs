@@ -224,6 +224,13 @@ impl fmt::Debug for LockWatch {
     }
 }
 
+#[cfg(feature = "testing")]
+impl LockWatch {
+    pub(crate) fn held(&self) -> &HeldLock {
+        &self.held
+    }
+}
+
 /// Runs `body` to its end, or drops it when the lock is lost.
 pub(crate) async fn run<T>(
     mut guard: LockGuard,

@@ -18,6 +18,9 @@ mod request;
 mod runtime;
 mod stats;
 mod sync;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::NotificationSink;
 use crate::backend::memory::MemoryBackend;
 use crate::backend::url::{self, UrlScheme};
+use crate::backend::{Backend, NotificationSink};
 use crate::config::{Handover, ManagerConfig};
 #[cfg(feature = "macros")]
 use crate::error::BackendErrorKind;
@@ -125,6 +125,11 @@ impl LockManager {
     /// Dropping this future drops the inner future. The cancel safety is that of the inner future.
     pub async fn scope<F: Future>(&self, future: F) -> F::Output {
         SCOPE.scope(self.clone(), future).await
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn inner(&self) -> &Arc<ManagerInner> {
+        &self.inner
     }
 
     /// Returns counters of events that a caller may not have seen, such as lost locks and failed
@@ -319,27 +324,30 @@ impl LockManagerBuilder {
     /// - [`LockError::InvalidDialect`] for each dialect except the native one: memory supports only the
     ///   native dialect.
     pub fn try_in_memory(self) -> Result<LockManager, LockError> {
+        let (manager, _) = self.try_in_memory_on(|memory| memory)?;
+        Ok(manager)
+    }
+
+    /// As [`try_in_memory`](Self::try_in_memory), on a backend that wraps the memory.
+    pub(crate) fn try_in_memory_on<B: Backend>(
+        self,
+        wrap: impl FnOnce(MemoryBackend) -> B,
+    ) -> Result<(LockManager, Arc<B>), LockError> {
         self.config.check()?;
         let dialect = self.config.dialect;
         if !dialect.capabilities().in_memory {
             let reason = InvalidDialectReason::NoServer;
             return Err(LockError::InvalidDialect { dialect, reason });
         }
-        Ok(self.build_in_memory())
-    }
-
-    fn build_in_memory(self) -> LockManager {
         let counters = Arc::new(Counters::default());
         let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
         let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
-        let backend = MemoryBackend::new(sink, self.config.grace());
-        LockManager {
-            inner: Arc::new(ManagerInner::without_worker(
-                Arc::new(backend),
-                notifications,
-                counters,
-                self.config,
-            )),
-        }
+        let backend = Arc::new(wrap(MemoryBackend::new(sink, self.config.grace())));
+        let erased = Arc::<B>::clone(&backend);
+        let inner = ManagerInner::without_worker(erased, notifications, counters, self.config);
+        let manager = LockManager {
+            inner: Arc::new(inner),
+        };
+        Ok((manager, backend))
     }
 }

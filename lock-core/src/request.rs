@@ -216,6 +216,12 @@ impl LockRequest {
         guard::run(guard, body).await
     }
 
+    /// Returns the manager, the name and the wait of the request.
+    #[cfg(feature = "testing")]
+    pub(crate) fn parts(&self) -> (&Arc<ManagerInner>, &LockName, Duration) {
+        (&self.inner, &self.name, self.wait)
+    }
+
     fn checked(&self) -> Result<(LockKey, LeaseConfig), LockError> {
         let key = LockKey::new(&self.inner.config.prefix, &self.name)
             .map_err(|reason| LockError::invalid_name(&self.name, reason))?;

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use test_support::Helper;
 
+mod check_my_redis;
 mod fenced;
 mod gallery;
 mod nightly_job;

@@ -162,7 +162,7 @@ impl MemoryBackend {
         }
     }
 
-    fn acquire_now(&self, sent: &mut SentAcquires) -> AcquireOutcome {
+    pub(crate) fn acquire_now(&self, sent: &mut SentAcquires) -> AcquireOutcome {
         let now = Clock::Tokio.now();
         let lease = lease_of(sent.lease_config);
         let copy = sent.on_send(SendContext {
@@ -205,7 +205,7 @@ impl MemoryBackend {
         without_endless(sent.on_reply(&copy, reply, times))
     }
 
-    fn release_now(&self, release_request: &ReleaseRequest) -> ReleaseOutcome {
+    pub(crate) fn release_now(&self, release_request: &ReleaseRequest) -> ReleaseOutcome {
         let now = Clock::Tokio.now();
         let grace_ms = crate::protocol::ttl::whole_millis(self.grace);
         let key = release_request.key.text();

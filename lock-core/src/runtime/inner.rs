@@ -29,6 +29,8 @@ pub(crate) struct ManagerInner {
     pub(crate) counters: Arc<Counters>,
     /// `None` if the backend holds locks without renewals.
     worker: Option<BackgroundWorker>,
+    #[cfg(feature = "testing")]
+    pub(crate) tracked: crate::runtime::tracked::TrackedLocks,
     process: Process,
 }
 
@@ -46,6 +48,8 @@ impl ManagerInner {
             config,
             counters,
             worker: None,
+            #[cfg(feature = "testing")]
+            tracked: crate::runtime::tracked::TrackedLocks::default(),
             process: Process::current(),
         }
     }
@@ -117,6 +121,9 @@ impl ManagerInner {
     pub(crate) fn track(&self, held: &Arc<HeldLock>) {
         if let Some(worker) = &self.worker {
             worker.track(held);
+        } else {
+            #[cfg(feature = "testing")]
+            self.tracked.add(held);
         }
     }
 

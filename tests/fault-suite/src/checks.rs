@@ -1,25 +1,19 @@
-//! The eight checks: pure functions from a record to its violations.
+//! The eight checks: pure functions from a record to its violations. `lock-testing` does what every
+//! user can check. Here are the checks that need the faults or the samples of the server.
 
-mod exclusion;
 mod losses;
-mod registers;
 mod waits;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exclusion::{disordered_tokens, unexpected_tokens};
 use lock_core::Capabilities;
-use losses::unreported_losses;
-use registers::stale_accepts;
-use waits::{idle_waiters, long_waits, survivors};
+use lock_testing::{Checker, FencingTokens, HeldLock, Nanos, ViolationKind, nanos};
+use losses::losses_without_a_cause;
+use waits::{hung_processes, idle_waiters, survivors};
 
-use crate::event::{Nanos, nanos};
-use crate::history::{Assumption, Fault, HeldLock, History, LONGEST_TTL};
+use crate::history::{Assumption, Fault, History, LONGEST_TTL};
 use crate::late::Writers;
-use exclusion::overlaps;
-
-pub use registers::{Register, lost_updates};
 
 /// The time that a waiter needs to reconnect after a fault: one command timeout and one backoff.
 const RECOVERY: Duration = Duration::from_millis(1_500);
@@ -83,22 +77,6 @@ impl Check {
             Self::Survivor => "no key outlives its ttl",
         }
     }
-
-    fn run(self, history: &History, holds: &[HeldLock]) -> Vec<Violation> {
-        let has_tokens = history.dialect.capabilities().fencing_token;
-        match self {
-            Self::Exclusion => overlaps(history, holds),
-            Self::Tokens if has_tokens => disordered_tokens(history, holds),
-            Self::Tokens => unexpected_tokens(holds),
-            Self::Stale => stale_accepts(&history.accesses),
-            Self::Counter if has_tokens => lost_updates(&history.accesses, Register::Fenced),
-            Self::Counter => Writers::of(history, holds).lost_updates(),
-            Self::Loss => unreported_losses(history, holds),
-            Self::Idle => idle_waiters(history, holds),
-            Self::Wait => long_waits(history),
-            Self::Survivor => survivors(history),
-        }
-    }
 }
 
 /// A violation of a checked property.
@@ -119,13 +97,13 @@ pub struct Violation {
 }
 
 impl Violation {
-    pub(super) fn new(check: Check, key: &str, from: Nanos, to: Nanos, text: String) -> Self {
+    pub(super) fn new(check: Check, key: &str, from: Nanos, to: Nanos, text: &str) -> Self {
         Self {
             check,
             key: key.to_owned(),
             from,
             to,
-            text,
+            text: format!("lock `{key}`: {text}"),
             assumption: Assumption::Inside,
         }
     }
@@ -136,13 +114,66 @@ impl Violation {
         }
         self
     }
+
+    /// Finds out whether the guarantees cover what `lock-testing` found.
+    fn of(found: &lock_testing::Violation, faults: &[Fault]) -> Self {
+        let (check, is_outside) = match &found.kind {
+            ViolationKind::Overlap { first, second } => (
+                Check::Exclusion,
+                is_outside(faults, first.granted, second.granted),
+            ),
+            ViolationKind::TokenBehindHolder { earlier, later } => (
+                Check::Tokens,
+                is_outside(faults, later.requested, earlier.granted),
+            ),
+            ViolationKind::StaleAccess { .. } => (Check::Stale, false),
+            ViolationKind::LostUpdate { .. } => (Check::Counter, false),
+            ViolationKind::LateLoss { .. } | ViolationKind::ValidAfterLoss { .. } => {
+                (Check::Loss, false)
+            }
+            ViolationKind::LongWait { .. } => (Check::Wait, false),
+            _ => (Check::Tokens, false),
+        };
+        let violation = Self {
+            check,
+            key: found.key.to_string(),
+            from: found.from,
+            to: found.to,
+            text: found.to_string(),
+            assumption: Assumption::Inside,
+        };
+        violation.excused_by(is_outside)
+    }
 }
 
 /// Runs all eight checks on a sorted record.
 pub fn check(history: &History) -> Vec<Violation> {
     let holds = history.held_locks();
-    let found = Check::ALL.iter().map(|check| check.run(history, &holds));
-    found.flatten().collect()
+    let able = history.dialect.capabilities();
+    let checker = Checker::new().tolerance(LATE);
+    let checker = if able.fencing_token {
+        checker
+    } else {
+        // Without tokens, nothing refuses a late write: see `late`.
+        checker
+            .fencing_tokens(FencingTokens::Absent)
+            .without(lock_testing::Check::StaleAccesses)
+            .without(lock_testing::Check::LostUpdates)
+    };
+    let report = checker.check(history);
+    let found = report.violations().iter();
+    let mut found: Vec<_> = found
+        .map(|found| Violation::of(found, &history.faults))
+        .collect();
+    if !able.fencing_token {
+        found.extend(Writers::of(history, &holds).lost_updates());
+    }
+    found.extend(losses_without_a_cause(history, &holds));
+    found.extend(idle_waiters(history, &holds));
+    found.extend(hung_processes(history));
+    found.extend(survivors(history));
+    found.sort_by_key(|violation| violation.check);
+    found
 }
 
 /// Returns whether the server may have lost, just before `moment`, a lock held since `held`.

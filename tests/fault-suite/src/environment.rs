@@ -10,12 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lock_core::Dialect;
+use lock_testing::{Access, Line, Nanos};
 use test_support::{
     Connection, FrozenClock, Helper, Process, Proxy, Random, RedisServer, Reply, Scratch,
 };
 
-use crate::event::{Line, Nanos, now};
-use crate::history::{Access, History, LONGEST_TTL, SLOTS};
+use crate::clock::now;
+use crate::history::{History, LONGEST_TTL, SLOTS};
 use crate::leftovers::{ROUNDING, left_behind};
 use crate::load::Load;
 use crate::resource::Resource;
@@ -201,9 +202,9 @@ impl Environment {
         clock.run_ahead_by(before + by_ms * 1000);
     }
 
-    /// Returns the accesses that the resource has seen so far.
-    pub fn accesses(&self) -> Vec<Access> {
-        self.resource.accesses()
+    /// Returns the accesses that the unfenced counters have seen so far.
+    pub fn unfenced_accesses(&self) -> Vec<Access> {
+        self.resource.unfenced_accesses()
     }
 
     /// Opens a connection that bypasses the proxies. Returns `None` while the server is down or
@@ -218,7 +219,6 @@ impl Environment {
     pub fn finish(self, samples: Sampler, ended: Nanos) -> History {
         let mut history = History {
             dialect: self.dialect,
-            ended,
             ..History::default()
         };
         for client in self.clients.iter().map(locked) {
@@ -252,17 +252,15 @@ impl Environment {
         history.unexpiring = left.unexpiring;
         history.deaths.clone_from(&locked(&self.deaths));
         history.accesses = self.resource.accesses();
+        history.unfenced = self.resource.unfenced_accesses();
         for number in 0..self.next_worker.load(Ordering::Relaxed) * SLOTS {
             let text = fs::read_to_string(self.record(number)).unwrap_or_default();
-            for line in text.lines() {
-                match Line::parse(line) {
-                    Some(Line::Event(event)) => history.events.push(event),
-                    Some(Line::Stall(stall)) => history.stalls.push(stall),
-                    // A kill may leave a partial line.
-                    None => {}
-                }
+            // A kill may leave a partial line.
+            for line in text.lines().filter_map(Line::parse) {
+                history.add_line(line);
             }
         }
+        history.ended = Some(ended);
         history.sort();
         history
     }

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use lock_testing::{Access, AccessKind, HeldLock, Nanos, nanos};
+
 use crate::checks::{Check, LATE, Violation};
-use crate::event::{Nanos, nanos};
-use crate::history::{Access, AccessKind, Assumption, HeldLock, History};
+use crate::history::{Assumption, History};
 
 type Id = (u32, u64);
 
@@ -29,7 +30,7 @@ struct Written {
 impl<'a> Writers<'a> {
     /// Collects these held locks.
     pub fn of(history: &'a History, holds: &'a [HeldLock]) -> Self {
-        let id = |hold: &'a HeldLock| ((hold.worker, hold.number), hold);
+        let id = |hold: &'a HeldLock| ((hold.process, hold.acquisition), hold);
         Self {
             history,
             holds: holds.iter().map(id).collect(),
@@ -38,14 +39,14 @@ impl<'a> Writers<'a> {
 
     /// Returns whether the holder's lease had expired when the resource received the request.
     pub fn is_late(&self, access: &Access) -> bool {
-        let hold = self.holds.get(&(access.worker, access.hold));
+        let hold = self.holds.get(&(access.process, access.acquisition));
         hold.is_none_or(|hold| access.at > hold.end())
     }
 
     /// Returns whether the process did not run, or the write came within the time limit of a loss
     /// report.
     fn is_excused(&self, access: &Access) -> bool {
-        let Some(hold) = self.holds.get(&(access.worker, access.hold)) else {
+        let Some(hold) = self.holds.get(&(access.process, access.acquisition)) else {
             return false;
         };
         let end = hold.end();
@@ -54,7 +55,7 @@ impl<'a> Writers<'a> {
             && (access.at <= end + late
                 || self
                     .history
-                    .stalled(access.worker, end.saturating_sub(late), access.at))
+                    .stalled(access.process, end.saturating_sub(late), access.at))
     }
 
     /// Returns updates that wrote a value other than the number of updates so far.
@@ -67,8 +68,8 @@ impl<'a> Writers<'a> {
         let mut reads: BTreeMap<Id, Nanos> = BTreeMap::new();
         let mut writes: BTreeMap<&str, Vec<Written>> = BTreeMap::new();
         for access in &self.history.accesses {
-            let id = (access.worker, access.hold);
-            let AccessKind::Write { fenced, .. } = access.kind else {
+            let id = (access.process, access.acquisition);
+            let AccessKind::Write { value: written } = access.kind else {
                 reads.insert(id, access.at);
                 continue;
             };
@@ -83,18 +84,18 @@ impl<'a> Writers<'a> {
                 assumption,
             });
             let value = values.entry(&access.key).or_default();
-            if fenced != *value + 1 {
+            if written != *value + 1 {
                 let read = reads.get(&id).copied().unwrap_or(access.at);
                 let since_then = writes.iter().rev().take_while(|write| write.at >= read);
                 let excused = since_then
                     .map(|write| write.assumption)
                     .any(|assumption| assumption == Assumption::Outside);
-                let text = format!("w{} wrote {fenced} over {value}", access.worker);
-                let violation = Violation::new(Check::Counter, &access.key, read, access.at, text);
+                let text = format!("process {} wrote {written} over {value}", access.process);
+                let violation = Violation::new(Check::Counter, &access.key, read, access.at, &text);
                 found.push(violation.excused_by(excused));
             }
             // Continue from the written value, so that one lost update is one violation.
-            *value = fenced;
+            *value = written;
         }
         found
     }

@@ -1,11 +1,12 @@
 //! The fault suite: many clients, a server and a network that misbehave, and checks of the guarantees.
 //!
 //! It works like Jepsen (K. Kingsbury): processes record their requests and replies while a nemesis
-//! causes faults. Afterwards pure functions search the record for violations. The modules, from the
-//! bottom up:
+//! causes faults. Afterwards pure functions search the record for violations. The crate
+//! `lock-testing` has the recorder, the history and the checks that every user can run. The modules
+//! add what only this suite knows, from the bottom up:
 //!
-//! - [`event`]: the recorded events and their JSON lines;
-//! - [`history`]: the record of one round, merged into held locks and waits;
+//! - [`clock`]: the clock of all records;
+//! - [`history`]: the record of one round, with the faults and the samples of the server;
 //! - [`dialects`]: the dialects that clients use;
 //! - [`checks`]: the eight checks, and [`late`]: the rules for dialects without tokens;
 //! - [`resource`]: the protected resource outside of Redis, fenced and unfenced;
@@ -19,9 +20,9 @@
 //! while a process is stopped.
 
 pub mod checks;
+pub mod clock;
 pub mod dialects;
 pub mod environment;
-pub mod event;
 pub mod history;
 pub mod late;
 pub mod leftovers;

@@ -5,11 +5,11 @@ use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use lock_core::Dialect;
+use lock_testing::{Access, AccessKind, Call, Kind, Nanos, Operation, lost_updates};
 
-use crate::checks::{self, Check, Register, Violation};
+use crate::checks::{self, Check, Violation};
 use crate::dialects;
-use crate::event::{Call, Kind, Nanos};
-use crate::history::{Access, AccessKind, Assumption, History, Operation};
+use crate::history::{Assumption, History};
 use crate::late::Writers;
 use crate::sampler::orphaned;
 
@@ -107,14 +107,15 @@ impl Report {
         self.add_faults(history, &operations);
         for access in &history.accesses {
             match access.kind {
-                AccessKind::Read => {}
                 AccessKind::Write { .. } => self.accepted += 1,
-                AccessKind::StaleRead => self.stale_reads += 1,
-                AccessKind::StaleWrite { .. } => self.stale_writes += 1,
+                AccessKind::RefusedRead => self.stale_reads += 1,
+                AccessKind::RefusedWrite => self.stale_writes += 1,
+                _ => {}
             }
         }
-        let lost = checks::lost_updates(&history.accesses, Register::Unfenced);
-        self.unfenced_lost += lost.len();
+        // A lost update of an unfenced counter is no fault of the lock: the lock promises nothing
+        // to a resource that does not check tokens. It shows that the faults were hard enough.
+        self.unfenced_lost += lost_updates(&history.unfenced).len();
         self.unexpiring += history.times_unexpiring();
         self.unexpiring_in_the_end += history.unexpiring.len();
         let holds = history.held_locks();
@@ -126,8 +127,8 @@ impl Report {
         for hold in &holds {
             let Some(lost) = hold.lost else { continue };
             self.losses += 1;
-            if !history.stalled(hold.worker, hold.ok, lost) {
-                self.notices.push(lost.saturating_sub(hold.until));
+            if !history.stalled(hold.process, hold.granted, lost) {
+                self.notices.push(lost.saturating_sub(hold.valid_until));
             }
         }
         self.orphaned += orphaned(history);
@@ -142,7 +143,7 @@ impl Report {
             match operation.kind {
                 Kind::Ok => outcomes.ok += 1,
                 Kind::Fail => outcomes.fail += 1,
-                Kind::Info | Kind::Invoke | Kind::Seen => outcomes.info += 1,
+                _ => outcomes.info += 1,
             }
             if let (Call::Acquire, Kind::Ok, Some(to)) =
                 (operation.call, operation.kind, operation.to)
@@ -160,9 +161,10 @@ impl Report {
     }
 
     fn add_faults(&mut self, history: &History, operations: &[Operation]) {
+        let ended = history.end();
         for fault in &history.faults {
             let overlapping = operations.iter().filter(|operation| {
-                operation.from < fault.to && operation.to.unwrap_or(history.ended) > fault.from
+                operation.from < fault.to && operation.to.unwrap_or(ended) > fault.from
             });
             let uses = self.faults.entry(fault.name.clone()).or_insert(Uses {
                 times: 0,
@@ -230,7 +232,7 @@ impl Display for Report {
             "operations", "ok", "fail", "info"
         )?;
         for call in Call::ALL {
-            let of = self.operations.get(&call).copied().unwrap_or_default();
+            let of = self.operations.get(call).copied().unwrap_or_default();
             let name = call.name();
             writeln!(f, "  {name:<18} {:>9} {:>9} {:>9}", of.ok, of.fail, of.info)?;
         }
@@ -345,10 +347,9 @@ impl Report {
             let Some(excerpt) = excerpt else { continue };
             writeln!(
                 f,
-                "\n  round {round} ({}): {}: `{}` {}\n{excerpt}",
+                "\n  round {round} ({}): {}: {}\n{excerpt}",
                 self.rounds[round - 1],
                 violation.check.title(able),
-                violation.key,
                 violation.text
             )?;
         }

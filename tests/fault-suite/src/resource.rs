@@ -11,10 +11,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use lock_testing::{Access, AccessKind};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
-use crate::event::now;
-use crate::history::{Access, AccessKind};
+use crate::clock::now;
 
 #[derive(Debug, Default)]
 struct Counters {
@@ -27,6 +27,7 @@ struct Counters {
 struct State {
     counters: BTreeMap<String, Counters>,
     accesses: Vec<Access>,
+    unfenced_accesses: Vec<Access>,
 }
 
 /// The resource. It serves as long as its process lives.
@@ -64,10 +65,16 @@ impl Resource {
         self.address
     }
 
-    /// Returns all accesses, in order.
+    /// Returns all accesses to the fenced counters, in order.
     pub fn accesses(&self) -> Vec<Access> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.accesses.clone()
+    }
+
+    /// Returns all accesses to the unfenced counters, in order.
+    pub fn unfenced_accesses(&self) -> Vec<Access> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.unfenced_accesses.clone()
     }
 }
 
@@ -110,33 +117,28 @@ fn answer(state: &Mutex<State>, line: &str) -> Option<String> {
     let counters = state.counters.entry(key.to_owned()).or_default();
     let is_stale = token < counters.highest;
     counters.highest = counters.highest.max(token);
-    let kind = if verb == "w" {
+    let (mut kind, mut unfenced_kind) = (AccessKind::Read, AccessKind::Read);
+    if verb == "w" {
         let (fenced, unfenced) = (number()?, number()?);
         counters.unfenced = unfenced;
+        unfenced_kind = AccessKind::Write { value: unfenced };
+        kind = AccessKind::Write { value: fenced };
         if is_stale {
-            AccessKind::StaleWrite { unfenced }
+            kind = AccessKind::RefusedWrite;
         } else {
             counters.fenced = fenced;
-            AccessKind::Write { fenced, unfenced }
         }
     } else if is_stale {
-        AccessKind::StaleRead
-    } else {
-        AccessKind::Read
-    };
+        kind = AccessKind::RefusedRead;
+    }
     let answer = if is_stale {
         format!("stale {}", counters.highest.unwrap_or_default())
     } else {
         format!("ok {} {}", counters.fenced, counters.unfenced)
     };
-    state.accesses.push(Access {
-        at: now(),
-        key: key.to_owned(),
-        worker,
-        hold,
-        token,
-        kind,
-    });
+    let access = |kind| Access::new(now(), key, worker, hold, token, kind);
+    state.accesses.push(access(kind));
+    state.unfenced_accesses.push(access(unfenced_kind));
     Some(answer)
 }
 
@@ -156,9 +158,9 @@ pub enum Answer {
 
 /// The held lock under which the resource is used.
 #[derive(Clone, Copy, Debug)]
-pub struct Pass {
+pub struct Pass<'a> {
     /// The lock.
-    pub key: &'static str,
+    pub key: &'a str,
     /// The number of the acquisition within this process.
     pub hold: u64,
     /// The fencing token, where the lock has one.
@@ -188,7 +190,7 @@ impl Client {
     /// # Errors
     ///
     /// Fails if the runner has ended.
-    pub async fn read(&mut self, pass: Pass) -> io::Result<Answer> {
+    pub async fn read(&mut self, pass: Pass<'_>) -> io::Result<Answer> {
         let line = format!("r {}\n", self.shown(pass));
         self.request(&line).await
     }
@@ -198,12 +200,17 @@ impl Client {
     /// # Errors
     ///
     /// Fails if the runner has ended.
-    pub async fn write(&mut self, pass: Pass, fenced: u64, unfenced: u64) -> io::Result<Answer> {
+    pub async fn write(
+        &mut self,
+        pass: Pass<'_>,
+        fenced: u64,
+        unfenced: u64,
+    ) -> io::Result<Answer> {
         let line = format!("w {} {fenced} {unfenced}\n", self.shown(pass));
         self.request(&line).await
     }
 
-    fn shown(&self, pass: Pass) -> String {
+    fn shown(&self, pass: Pass<'_>) -> String {
         let Pass { key, hold, token } = pass;
         let token = token.map_or_else(|| NO_TOKEN.to_owned(), |token| token.to_string());
         format!("{key} {token} {} {hold}", self.worker)

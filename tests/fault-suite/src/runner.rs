@@ -8,13 +8,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use lock_core::Dialect;
+use lock_testing::Line;
 
 use crate::dialects;
 use crate::environment::Environment;
 use crate::environment::ServerSetup;
 use crate::sampler::Sampler;
 
-use crate::event::now;
+use crate::clock::now;
 use crate::history::{Fault, History};
 use crate::nemesis::{self, Nemesis};
 use crate::report::Report;
@@ -195,14 +196,11 @@ fn keep(folder: &Path, number: usize, history: &History) {
     for fault in &history.faults {
         let _ = writeln!(text, "# {fault:?}");
     }
-    for stall in &history.stalls {
-        text += &stall.to_line();
-    }
-    for event in &history.events {
-        text += &event.to_line();
-    }
-    for access in &history.accesses {
-        let _ = writeln!(text, "# {access:?}");
+    let stalls = history.stalls.iter().copied().map(Line::Stall);
+    let events = history.events.iter().cloned().map(Line::Event);
+    let accesses = history.accesses.iter().cloned().map(Line::Access);
+    for line in stalls.chain(events).chain(accesses) {
+        text += &line.to_text();
     }
     for sample in &history.samples {
         let _ = writeln!(text, "# {sample:?}");

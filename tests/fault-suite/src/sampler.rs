@@ -7,14 +7,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lock_core::Dialect;
+use lock_testing::{HeldLock, Nanos, nanos};
 use test_support::{Connection, Reply};
 
 use crate::dialects;
 use crate::environment::ADMIN_PATIENCE;
 use crate::environment::Environment;
 
-use crate::event::{Nanos, nanos, now};
-use crate::history::{HeldLock, History, KeyState, Sample};
+use crate::clock::now;
+use crate::history::{History, KeyState, Sample};
 use crate::leftovers::PREFIX;
 use crate::worker::LONG_KEYS;
 use crate::worker::SHORT_KEYS;
@@ -134,9 +135,9 @@ pub fn orphaned(history: &History) -> Nanos {
         let holds_it = |hold: &&HeldLock| {
             // While a release is in flight the server may not have executed it yet.
             let released = hold.release_done.map(|(at, _)| at).or(hold.released);
-            let died = history.deaths.get(&hold.worker).copied();
+            let died = history.deaths.get(&hold.process).copied();
             // Without a token, any held lock of that time may be the matching one.
-            let over = token.is_none().then_some(hold.until);
+            let over = token.is_none().then_some(hold.valid_until);
             let end = released.into_iter().chain(died).chain(over).min();
             let has_begun = token.is_some() || hold.requested <= sample.to;
             has_begun && end.is_none_or(|end| sample.from <= end)

@@ -3,26 +3,24 @@
 
 mod config;
 mod record;
-mod stalls;
 mod task;
 
 use std::io::{self, BufRead as _, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 pub use config::WorkerConfig;
 use lock_core::LockManager;
+use lock_testing::Recorder;
 use serde_json::{Value, json};
-use stalls::{watch_process, watch_runtime};
 use task::Task;
 use test_support::Random;
 use tests::shut_down;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-use crate::event::Recorder;
 use crate::load::{self, Load};
 use crate::resource::Client;
 use crate::workload::Workload;
@@ -49,7 +47,6 @@ pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// `{"done":true}` when all locks are released.
 pub fn work(config: &WorkerConfig) {
     load::install_panicking_subscriber();
-    let recorder = Arc::new(Recorder::to(&config.record).expect("the runner created the folder"));
     let stop = Arc::new(Stop::default());
     let (sender, mut lines) = mpsc::unbounded_channel();
     {
@@ -61,23 +58,24 @@ pub fn work(config: &WorkerConfig) {
             stop.set();
         });
     }
-    watch_process(config.worker, &recorder);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .expect("the process may have two more threads");
     runtime.block_on(async {
-        tokio::spawn(watch_runtime(config.worker, Arc::clone(&recorder)));
         let Some(locks) = connect(config, &stop).await else {
             return;
         };
+        let recorder = Recorder::builder(locks.clone()).process(config.worker);
+        let recorder = recorder.only_file(&config.record).build();
+        let recorder = recorder.expect("the runner created the folder");
+        let _stalls = recorder.watch_stalls();
         say(&json!({ "ready": true }));
         let mut worker = Worker {
             config: config.clone(),
             locks,
-            recorder,
-            holds: Arc::default(),
+            recorder: recorder.clone(),
             stop,
             random: Random::new(config.seed),
         };
@@ -98,6 +96,7 @@ pub fn work(config: &WorkerConfig) {
             ended.expect("no task panics");
         }
         shut_down(&worker.locks).await;
+        recorder.finish().expect("the record can be written");
     });
     say(&json!({ "done": true }));
 }
@@ -152,8 +151,7 @@ async fn connect(config: &WorkerConfig, stop: &Stop) -> Option<LockManager> {
 pub(crate) struct Worker {
     pub(crate) config: WorkerConfig,
     pub(crate) locks: LockManager,
-    recorder: Arc<Recorder>,
-    holds: Arc<AtomicU64>,
+    recorder: Recorder,
     stop: Arc<Stop>,
     pub(crate) random: Random,
 }
@@ -164,8 +162,7 @@ impl Worker {
         Self {
             config: self.config.clone(),
             locks: self.locks.clone(),
-            recorder: Arc::clone(&self.recorder),
-            holds: Arc::clone(&self.holds),
+            recorder: self.recorder.clone(),
             stop: Arc::clone(&self.stop),
             random: self.random.fork(),
         }
@@ -174,13 +171,10 @@ impl Worker {
     pub(crate) fn task(&mut self, number: u32, workload: Workload) -> Task {
         Task {
             locks: self.locks.clone(),
-            worker: self.config.worker,
-            number,
             command_timeout: self.config.command_timeout,
             dialect: self.config.dialect,
             workload,
-            recorder: Arc::clone(&self.recorder),
-            holds: Arc::clone(&self.holds),
+            recorder: self.recorder.for_task(number),
             stop: Arc::clone(&self.stop),
             random: self.random.fork(),
             resource: Client::new(self.config.resource, self.config.worker),

@@ -1,13 +1,13 @@
-//! Waiters that sleep while the lock is free, waits that take too long, and keys that stay.
+//! Waiters that sleep while the lock is free, processes that hang, and keys that stay.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lock_core::Capabilities;
+use lock_testing::{Call, HeldLock, Nanos, nanos};
 
 use super::{Check, LATE, RECOVERY, Violation, by_key};
-use crate::event::{Call, Nanos, nanos};
-use crate::history::{HeldLock, History, KeyState, SAMPLE_GAP};
+use crate::history::{History, KeyState, SAMPLE_GAP, WAITS};
 use crate::worker::POLL_INTERVAL;
 
 /// The longest sleep of the first waiter in the queue.
@@ -26,8 +26,10 @@ fn free_times<'a>(history: &'a History, holds: &[HeldLock]) -> Vec<(&'a str, Nan
         let run = open.get(key).copied();
         let taken_between = |from: Nanos| {
             granted.get(key).is_some_and(|holds| {
-                let first = holds.partition_point(|hold| hold.ok < from);
-                holds.get(first).is_some_and(|hold| hold.ok <= sample.to)
+                let first = holds.partition_point(|hold| hold.granted < from);
+                holds
+                    .get(first)
+                    .is_some_and(|hold| hold.granted <= sample.to)
             })
         };
         match run {
@@ -73,23 +75,26 @@ fn allowed_idle(able: Capabilities, waiting: u32) -> Duration {
 
 pub(super) fn idle_waiters(history: &History, holds: &[HeldLock]) -> Vec<Violation> {
     let mut found = Vec::new();
+    let ended = history.end();
     let waits: Vec<_> = history
         .operations()
         .into_iter()
-        .filter(|operation| operation.call == Call::Acquire && operation.waits)
+        .filter(|operation| {
+            operation.call == Call::Acquire && operation.note.as_deref() == Some(WAITS)
+        })
         .collect();
     for (key, free_from, free_to) in free_times(history, holds) {
         let here: Vec<_> = waits
             .iter()
-            .filter(|wait| wait.key == key && wait.from < free_to)
-            .filter(|wait| wait.to.unwrap_or(history.ended) > free_from)
+            .filter(|wait| &*wait.key == key && wait.from < free_to)
+            .filter(|wait| wait.to.unwrap_or(ended) > free_from)
             .collect();
         let waiting = u32::try_from(here.len()).unwrap_or(u32::MAX);
         let allowed = nanos(allowed_idle(history.dialect.capabilities(), waiting));
         for wait in here {
             let mut from = free_from.max(wait.from);
-            let mut to = free_to.min(wait.to.unwrap_or(history.ended));
-            for fault in history.faults.iter().filter(|f| f.disturbs(wait.worker)) {
+            let mut to = free_to.min(wait.to.unwrap_or(ended));
+            for fault in history.faults.iter().filter(|f| f.disturbs(wait.process)) {
                 let over = fault.to + nanos(RECOVERY);
                 if fault.from <= from {
                     from = from.max(over);
@@ -97,13 +102,13 @@ pub(super) fn idle_waiters(history: &History, holds: &[HeldLock]) -> Vec<Violati
                     to = to.min(fault.from);
                 }
             }
-            if to > from && to - from > allowed && !history.stalled(wait.worker, from, to) {
+            if to > from && to - from > allowed && !history.stalled(wait.process, from, to) {
                 let text = format!(
-                    "w{} kept waiting for {} ms while the lock was free",
-                    wait.worker,
+                    "process {} kept waiting for {} ms while the lock was free",
+                    wait.process,
                     (to - from) / 1_000_000
                 );
-                found.push(Violation::new(Check::Idle, key, from, to, text));
+                found.push(Violation::new(Check::Idle, key, from, to, &text));
                 // One violation is enough for all waiters of this period.
                 break;
             }
@@ -112,40 +117,19 @@ pub(super) fn idle_waiters(history: &History, holds: &[HeldLock]) -> Vec<Violati
     found
 }
 
-pub(super) fn long_waits(history: &History) -> Vec<Violation> {
-    let mut found = Vec::new();
-    for worker in &history.hung {
-        let text = format!("w{worker} did not exit at the end of the round");
-        let ended = history.ended;
-        found.push(Violation::new(Check::Wait, "", ended, ended, text));
-    }
-    for operation in history.operations() {
-        let Some(within) = operation.within else {
-            continue;
-        };
-        if operation.call != Call::Acquire || operation.dropped {
-            continue;
-        }
-        let due = operation.from + within + nanos(LATE);
-        let to = operation.to.unwrap_or(history.ended);
-        if to > due && !history.stalled(operation.worker, operation.from, to) {
-            let text = format!(
-                "w{} waited {} ms with a limit of {} ms",
-                operation.worker,
-                (to - operation.from) / 1_000_000,
-                within / 1_000_000
-            );
-            let key = &operation.key;
-            found.push(Violation::new(Check::Wait, key, operation.from, to, text));
-        }
-    }
-    found
+pub(super) fn hung_processes(history: &History) -> Vec<Violation> {
+    let ended = history.end();
+    let found = history.hung.iter().map(|worker| {
+        let text = format!("process {worker} did not exit at the end of the round");
+        Violation::new(Check::Wait, "", ended, ended, &text)
+    });
+    found.collect()
 }
 
 pub(super) fn survivors(history: &History) -> Vec<Violation> {
-    let ended = history.ended;
+    let ended = history.end();
     let found = history.survivors.iter().map(|key| {
-        let text = format!("`{key}` still existed");
+        let text = "the key still existed";
         Violation::new(Check::Survivor, key, ended, ended, text)
     });
     found.collect()

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lock_core::Dialect;
+use lock_testing::nanos;
 use serde_json::{Value, json};
 
 use crate::dialects;
-use crate::event::nanos;
 use crate::workload::Workload;
 
 /// The configuration of one worker.

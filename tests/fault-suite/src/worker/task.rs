@@ -4,19 +4,18 @@ use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lock_core::{Dialect, LockError, LockGuard, LockManager, LockRequest, LockWatch, Lost};
+use lock_testing::{AcquisitionRecord as Log, Call, Kind, Recorder, nanos};
 use test_support::Random;
 use tokio::task::JoinHandle;
 
-use super::record::{Log, Pending};
+use super::record::PendingHold;
 use super::{LONG_KEYS, SHORT_KEYS, Stop, TTL};
 use crate::dialects;
-use crate::event::{Call, Kind, Recorder, nanos};
-use crate::history::{DROPPED, WAITS};
+use crate::history::WAITS;
 use crate::resource::{Answer, Client, Pass};
 use crate::workload::Workload;
 
@@ -33,13 +32,10 @@ enum End {
 
 pub(crate) struct Task {
     pub(super) locks: LockManager,
-    pub(super) worker: u32,
-    pub(super) number: u32,
     pub(super) command_timeout: Duration,
     pub(super) dialect: Dialect,
     pub(super) workload: Workload,
-    pub(super) recorder: Arc<Recorder>,
-    pub(super) holds: Arc<AtomicU64>,
+    pub(super) recorder: Recorder,
     pub(super) stop: Arc<Stop>,
     pub(super) random: Random,
     pub(super) resource: Client,
@@ -54,28 +50,17 @@ impl Task {
 
     /// Runs a caller that acquires the lock only for a moment.
     pub(crate) async fn call(mut self, key: &'static str) {
-        let mut log = self.log(key);
+        let log = self.recorder.begin(key);
         let request = self.locks.lock(key).ttl(TTL);
         let request = self.request(&log, request, 1_500);
         match request.acquire().await {
             Ok(guard) => {
-                log.held(&guard.watch());
+                log.granted(&guard.watch());
                 log.step(Call::Release, Kind::Invoke);
                 drop(guard);
-                log.noted(Call::Release, Kind::Info, DROPPED);
+                log.step(Call::Release, Kind::Dropped);
             }
             Err(error) => log.failed(Call::Acquire, &error),
-        }
-    }
-
-    fn log(&self, key: &'static str) -> Log {
-        Log {
-            recorder: Arc::clone(&self.recorder),
-            worker: self.worker,
-            task: self.number,
-            hold: self.holds.fetch_add(1, Ordering::Relaxed),
-            key,
-            until: 0,
         }
     }
 
@@ -94,9 +79,9 @@ impl Task {
             (request.wait(wait), wait)
         };
         let mut invoke = log.event(Call::Acquire, Kind::Invoke);
-        invoke.within = Some(nanos(within));
-        invoke.note = (!tries).then(|| WAITS.to_owned());
-        log.write(&invoke);
+        invoke.limit = Some(nanos(within));
+        invoke.note = (!tries).then(|| WAITS.into());
+        log.write(invoke);
         request
     }
 
@@ -108,7 +93,7 @@ impl Task {
             _ => &SHORT_KEYS,
         };
         let key = *self.random.pick(keys);
-        let mut log = self.log(key);
+        let log = self.recorder.begin(key);
         let ttl = if is_long && self.random.chance(50) {
             // Longer than the handover lease, so that the first renewal has to extend it.
             dialects::longest_ttl(self.dialect)
@@ -118,15 +103,15 @@ impl Task {
         let request = self.locks.lock(key).ttl(ttl);
         let request = self.request(&log, request, 3_000);
         match self.workload {
-            Workload::Cancel => self.cancelled(&mut log, request).await,
-            _ if self.random.chance(25) => self.by_run(&mut log, request).await,
-            _ => self.by_guard(&mut log, request).await,
+            Workload::Cancel => self.cancelled(&log, request).await,
+            _ if self.random.chance(25) => self.by_run(&log, request).await,
+            _ => self.by_guard(&log, request).await,
         }
     }
 
-    async fn by_guard(&mut self, log: &mut Log, request: LockRequest) {
+    async fn by_guard(&mut self, log: &Log, request: LockRequest) {
         let answer = {
-            let open = Pending::acquiring(log);
+            let open = log.pending(Call::Acquire);
             let answer = request.acquire().await;
             open.finish();
             answer
@@ -144,16 +129,16 @@ impl Task {
         tokio::time::sleep(pause).await;
     }
 
-    async fn hold(&mut self, log: &mut Log, guard: LockGuard) {
+    async fn hold(&mut self, log: &Log, guard: LockGuard) {
         let held = guard.watch();
-        log.held(&held);
+        log.granted(&held);
         let end = {
-            let open = Pending::holding(log, &held);
+            let open = PendingHold::new(log, &held);
             let end = self.section(log, &held, Some(&guard)).await;
             open.finish();
             end
         };
-        log.record_lease(&held);
+        log.lease(&held);
         log.step(Call::Release, Kind::Invoke);
         let how = if self.workload == Workload::Cancel {
             self.random.below(100)
@@ -164,12 +149,12 @@ impl Task {
             // A dropped guard is released in the background.
             0..20 => {
                 drop(guard);
-                log.noted(Call::Release, Kind::Info, DROPPED);
+                log.step(Call::Release, Kind::Dropped);
             }
             20..40 => match drop_somewhere(guard.release(), &mut self.random).await {
                 Some(Ok(())) => log.step(Call::Release, Kind::Ok),
                 Some(Err(error)) => log.failed(Call::Release, &error),
-                None => log.noted(Call::Release, Kind::Info, DROPPED),
+                None => log.step(Call::Release, Kind::Dropped),
             },
             _ => match guard.release().await {
                 Ok(()) => log.step(Call::Release, Kind::Ok),
@@ -181,19 +166,19 @@ impl Task {
         }
     }
 
-    async fn by_run(&mut self, log: &mut Log, request: LockRequest) {
+    async fn by_run(&mut self, log: &Log, request: LockRequest) {
         let mut began = false;
-        let acquiring = Pending::acquiring(log);
+        let acquiring = log.pending(Call::Acquire);
         let outcome = request
             .run(async |guard| {
                 acquiring.finish();
                 began = true;
                 let held = guard.watch();
-                log.held(&held);
-                let open = Pending::holding(log, &held);
+                log.granted(&held);
+                let open = PendingHold::new(log, &held);
                 let end = self.section(log, &held, None).await;
                 open.finish();
-                log.record_lease(&held);
+                log.lease(&held);
                 log.step(Call::Release, Kind::Invoke);
                 end
             })
@@ -201,18 +186,18 @@ impl Task {
         acquiring.finish();
         match outcome {
             // The result of the release is only traced.
-            Ok(_) => log.noted(Call::Release, Kind::Info, "by `run`"),
+            Ok(_) => log.step(Call::Release, Kind::Info),
             Err(LockError::Lost { .. }) if began => log.step(Call::Lost, Kind::Ok),
             Err(error) => self.refused(log, &error).await,
         }
     }
 
-    async fn cancelled(&mut self, log: &mut Log, request: LockRequest) {
+    async fn cancelled(&mut self, log: &Log, request: LockRequest) {
         if self.random.chance(30) {
             return self.by_guard(log, request).await;
         }
         let answer = {
-            let open = Pending::acquiring(log);
+            let open = log.pending(Call::Acquire);
             let answer = drop_somewhere(request.acquire(), &mut self.random).await;
             open.finish();
             answer
@@ -220,7 +205,7 @@ impl Task {
         match answer {
             Some(Ok(guard)) => self.hold(log, guard).await,
             Some(Err(error)) => self.refused(log, &error).await,
-            None => log.noted(Call::Acquire, Kind::Info, DROPPED),
+            None => log.step(Call::Acquire, Kind::Dropped),
         }
     }
 
@@ -233,11 +218,11 @@ impl Task {
             token.is_some() && (self.workload == Workload::Late || self.random.chance(25));
         let plan = self.plan();
         let pass = Pass {
-            key: log.key,
-            hold: log.hold,
+            key: log.key(),
+            hold: log.number(),
             token,
         };
-        let _looks = AbortOnDrop(tokio::spawn(record_renewals(log.copied(), held.clone())));
+        let _looks = AbortOnDrop(tokio::spawn(record_renewals(log.clone(), held.clone())));
         let mut work = pin!(steps_of(
             &mut self.resource,
             log,
@@ -252,7 +237,7 @@ impl Task {
             return End::Done;
         }
         // In a separate task, which only the notification of the loss wakes up.
-        let mut heard = AbortOnDrop(tokio::spawn(record_loss(log.copied(), held.lost())));
+        let mut heard = AbortOnDrop(tokio::spawn(record_loss(log.clone(), held.lost())));
         let is_lost = tokio::select! {
             biased;
             _ = &mut heard.0 => true,
@@ -325,10 +310,10 @@ async fn record_loss(log: Log, lost: Lost) {
     log.step(Call::Lost, Kind::Ok);
 }
 
-async fn record_renewals(mut log: Log, held: LockWatch) {
+async fn record_renewals(log: Log, held: LockWatch) {
     loop {
         tokio::time::sleep(RECORD_EVERY).await;
-        log.record_lease(&held);
+        log.lease(&held);
     }
 }
 
@@ -336,7 +321,7 @@ async fn steps_of(
     resource: &mut Client,
     log: &Log,
     plan: &Plan,
-    pass: Pass,
+    pass: Pass<'_>,
     guard: Option<&LockGuard>,
     stop: &Stop,
 ) {
@@ -367,7 +352,7 @@ async fn steps_of(
 /// Returns `false` if the resource refused the token.
 async fn update(
     resource: &mut Client,
-    pass: Pass,
+    pass: Pass<'_>,
     think: Duration,
     stop: &Stop,
 ) -> io::Result<bool> {

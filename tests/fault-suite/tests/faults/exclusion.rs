@@ -1,8 +1,8 @@
 //! Overlapping holders, fencing tokens, stale writes and lost updates.
 
-use fault_suite::checks::{Check, Register, lost_updates};
-use fault_suite::event::{Call, Kind};
-use fault_suite::history::{AccessKind, Assumption};
+use fault_suite::checks::Check;
+use fault_suite::history::Assumption;
+use lock_testing::{AccessKind, Call, Kind, lost_updates};
 
 use super::record::{Held, RecordBuilder, both, first, ms, second};
 
@@ -32,7 +32,7 @@ fn overlap_with_a_renewed_lease_is_found() {
         released: Some(1_600),
         ..first()
     });
-    record.step(900, 1, Call::Acquire, Kind::Seen).until = Some(ms(1_900));
+    record.step(900, 1, Call::Acquire, Kind::Seen).valid_until = Some(ms(1_900));
     record.hold(&Held {
         ok: 1_500,
         until: 2_400,
@@ -110,7 +110,7 @@ fn accepted_stale_write_is_found() {
     let mut record = RecordBuilder::new();
     record.write(10, 1);
     record.access(11, AccessKind::Read);
-    record.access(10, AccessKind::StaleWrite { unfenced: 2 });
+    record.access(10, AccessKind::RefusedWrite);
     record.write(11, 2);
     record.breaks_nothing();
 
@@ -131,18 +131,18 @@ fn lost_update_of_the_fenced_counter_is_found() {
     record.breaks_inside(Check::Counter);
 }
 
+/// The lock promises nothing to a resource that does not check tokens.
 #[test]
 fn lost_update_of_the_unfenced_counter_is_counted() {
     let mut record = RecordBuilder::new();
     record.write(10, 1);
     record.access(11, AccessKind::Read);
-    let it = AccessKind::Write {
-        fenced: 2,
-        unfenced: 2,
-    };
-    record.access(11, it);
-    record.access(10, AccessKind::StaleWrite { unfenced: 2 });
-    let lost = lost_updates(&record.history.accesses, Register::Unfenced);
-    assert_eq!(lost.len(), 1);
+    record.write(11, 2);
+    record.access(10, AccessKind::RefusedWrite);
+    // The unfenced counter accepted the late write.
+    let mut unfenced = record.history.accesses.clone();
+    unfenced[3].kind = AccessKind::Write { value: 2 };
+    assert_eq!(lost_updates(&unfenced).len(), 1);
+    record.history.unfenced = unfenced;
     record.breaks_nothing();
 }

@@ -1,8 +1,8 @@
 //! Losses of held locks.
 
 use fault_suite::checks::Check;
-use fault_suite::event::{Call, Kind};
 use fault_suite::history::Assumption;
+use lock_testing::{Call, Kind};
 
 use super::record::{Held, RecordBuilder, first, ms};
 
@@ -101,6 +101,6 @@ fn held_lock_after_its_loss_is_found() {
         lost: Some(300),
         ..first()
     });
-    record.step(350, 1, Call::Acquire, Kind::Seen).until = Some(ms(1_100));
+    record.step(350, 1, Call::Acquire, Kind::Seen).valid_until = Some(ms(1_100));
     record.breaks_inside(Check::Loss);
 }

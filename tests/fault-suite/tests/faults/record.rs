@@ -1,10 +1,8 @@
 //! Records written by hand.
 
 use fault_suite::checks::{Check, Violation, check};
-use fault_suite::event::{Call, Event, Kind, Nanos, Stall};
-use fault_suite::history::{
-    Access, AccessKind, Assumption, Fault, History, KeyState, Sample, WAITS,
-};
+use fault_suite::history::{Assumption, Fault, History, KeyState, Sample, WAITS};
+use lock_testing::{Access, AccessKind, Call, Event, Kind, Nanos, Stall};
 
 pub(super) const KEY: &str = "a";
 
@@ -33,24 +31,13 @@ pub(super) struct Held {
 impl RecordBuilder {
     pub(super) fn new() -> Self {
         let mut record = Self::default();
-        record.history.ended = ms(60_000);
+        record.history.ended = Some(ms(60_000));
         record
     }
 
     pub(super) fn step(&mut self, at: u64, worker: u32, call: Call, kind: Kind) -> &mut Event {
-        self.history.events.push(Event {
-            at: ms(at),
-            worker,
-            task: 0,
-            hold: self.holds,
-            call,
-            kind,
-            key: KEY.to_owned(),
-            token: None,
-            until: None,
-            within: None,
-            note: None,
-        });
+        let event = Event::new(ms(at), worker, self.holds, KEY, call, kind);
+        self.history.events.push(event);
         self.history.events.last_mut().unwrap()
     }
 
@@ -60,7 +47,7 @@ impl RecordBuilder {
         self.step(held.requested, worker, Call::Acquire, Kind::Invoke);
         let ok = self.step(held.ok, worker, Call::Acquire, Kind::Ok);
         ok.token = held.token;
-        ok.until = Some(ms(held.until));
+        ok.valid_until = Some(ms(held.until));
         if let Some(released) = held.released {
             self.step(released, worker, Call::Release, Kind::Invoke);
             self.step(released + 1, worker, Call::Release, Kind::Ok);
@@ -74,8 +61,8 @@ impl RecordBuilder {
     pub(super) fn wait(&mut self, worker: u32, from: u64, to: u64) -> &mut Event {
         self.holds += 1;
         let requested = self.step(from, worker, Call::Acquire, Kind::Invoke);
-        requested.within = Some(ms(1_000));
-        requested.note = Some(WAITS.to_owned());
+        requested.limit = Some(ms(1_000));
+        requested.note = Some(WAITS.into());
         self.step(to, worker, Call::Acquire, Kind::Fail)
     }
 
@@ -91,31 +78,18 @@ impl RecordBuilder {
     }
 
     pub(super) fn stall(&mut self, worker: u32, from: u64, to: u64) {
-        self.history.stalls.push(Stall {
-            worker,
-            from: ms(from),
-            to: ms(to),
-        });
+        let stall = Stall::new(worker, ms(from), ms(to));
+        self.history.stalls.push(stall);
     }
 
     pub(super) fn access(&mut self, token: u64, kind: AccessKind) {
         let at = ms(u64::try_from(self.history.accesses.len()).unwrap());
-        self.history.accesses.push(Access {
-            at,
-            key: KEY.to_owned(),
-            worker: 1,
-            hold: 1,
-            token: Some(token),
-            kind,
-        });
+        let access = Access::new(at, KEY, 1, 1, Some(token), kind);
+        self.history.accesses.push(access);
     }
 
     pub(super) fn write(&mut self, token: u64, value: u64) {
-        let it = AccessKind::Write {
-            fenced: value,
-            unfenced: value,
-        };
-        self.access(token, it);
+        self.access(token, AccessKind::Write { value });
     }
 
     /// Adds samples in which the key is free for the whole period.

@@ -4,15 +4,15 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fault_suite::checks::{Register, check, lost_updates};
+use fault_suite::checks::check;
+use fault_suite::clock::now;
 use fault_suite::environment::{Environment, ServerSetup};
-use fault_suite::event::now;
-use fault_suite::history::AccessKind;
 use fault_suite::runner::{self, Options};
 use fault_suite::sampler::Sampler;
 use fault_suite::workload::Workload;
 use fault_suite::{dialects, nemesis};
 use lock_core::Dialect;
+use lock_testing::{AccessKind, lost_updates};
 use test_support::Random;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_fault-worker");
@@ -32,7 +32,7 @@ fn paused_holder_overwrites_an_unfenced_resource() {
     let sampler = Sampler::start(&environment);
     let started = Instant::now();
     let mut slot = 0;
-    while lost_updates(&environment.accesses(), Register::Unfenced).is_empty() {
+    while lost_updates(&environment.unfenced_accesses()).is_empty() {
         assert!(
             started.elapsed() < Duration::from_secs(60),
             "no update was lost although holders were paused beyond their leases"
@@ -45,7 +45,7 @@ fn paused_holder_overwrites_an_unfenced_resource() {
     }
     let history = environment.finish(sampler, now());
     let refused = history.accesses.iter();
-    let refused = refused.filter(|access| matches!(access.kind, AccessKind::StaleWrite { .. }));
+    let refused = refused.filter(|access| access.kind == AccessKind::RefusedWrite);
     assert!(refused.count() > 0, "no write was refused");
     // The lock itself kept its guarantees.
     assert_eq!(check(&history), []);

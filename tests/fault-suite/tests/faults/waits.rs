@@ -1,19 +1,19 @@
 //! Waiters, and keys that stay.
 
 use fault_suite::checks::Check;
-use fault_suite::event::{Call, Kind, Line, Stall};
-use fault_suite::history::{Assumption, DROPPED};
+use fault_suite::history::Assumption;
+use lock_testing::{Call, Kind};
 
-use super::record::{Held, RecordBuilder, both, first, ms};
+use super::record::{Held, RecordBuilder, first, ms};
 
 #[test]
 fn idle_waiter_on_a_free_lock_is_found() {
     let waiting = |free: u64| {
         let mut record = RecordBuilder::new();
-        let requested = record.wait(3, 1_000, 6_000).hold;
+        let requested = record.wait(3, 1_000, 6_000).acquisition;
         let first = record.history.events.iter_mut();
-        for event in first.filter(|event| event.hold == requested) {
-            event.within = event.within.map(|_| ms(10_000));
+        for event in first.filter(|event| event.acquisition == requested) {
+            event.limit = event.limit.map(|_| ms(10_000));
         }
         record.free(1_500, 1_500 + free);
         record
@@ -54,8 +54,7 @@ fn too_long_wait_is_found() {
     // A dropped waiter did not wait.
     let mut dropped = RecordBuilder::new();
     let end = dropped.wait(3, 1_000, 3_000);
-    end.note = Some(DROPPED.to_owned());
-    end.kind = Kind::Info;
+    end.kind = Kind::Dropped;
     dropped.breaks_nothing();
     // A waiter without an end still waits.
     let mut hanging = waited(2_000);
@@ -88,25 +87,8 @@ fn unconfirmed_operation_counts_as_neither_done_nor_undone() {
     assert!(
         operations
             .iter()
-            .any(|o| o.worker == 2 && o.kind == Kind::Info)
+            .any(|o| o.process == 2 && o.kind == Kind::Info)
     );
     assert_eq!(record.history.held_locks().len(), 1);
     record.breaks_nothing();
-}
-
-#[test]
-fn record_is_parsed_without_its_partial_last_line() {
-    let mut record = both(|_, _| {});
-    record.step(700, 1, Call::Renew, Kind::Info).note = Some("no \"answer\"".to_owned());
-    for event in &record.history.events {
-        let line = event.to_line();
-        assert_eq!(Line::parse(&line), Some(Line::Event(event.clone())));
-        assert_eq!(Line::parse(&line[..line.len() - 3]), None);
-    }
-    let stall = Stall {
-        worker: 3,
-        from: 5,
-        to: 9,
-    };
-    assert_eq!(Line::parse(&stall.to_line()), Some(Line::Stall(stall)));
 }

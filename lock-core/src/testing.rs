@@ -1,0 +1,286 @@
+//! What the crate `lock-testing` needs of this library. Not an interface: use that crate.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::Backend;
+use crate::backend::faulty::FaultyBackend;
+use crate::error::{BackendErrorKind, LockError};
+use crate::guard::LockWatch;
+use crate::manager::{LockManager, LockManagerBuilder};
+use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use crate::protocol::cleanup::ReleaseRequest;
+use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::lease::LeaseConfig;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::renew::Renew;
+use crate::protocol::ttl::Ttl;
+use crate::request::LockRequest;
+use crate::runtime::inner::ManagerInner;
+
+pub use crate::backend::faulty::Command;
+
+/// The label of the holder that [`Faults::hold`] adds.
+const OTHER_HOLDER: &str = "another holder";
+
+/// The ttl of a lock whose lease does not end by itself.
+const ANY_TTL: Duration = Duration::from_secs(30);
+
+/// Makes a manager in memory, and the handle that makes it fail.
+///
+/// # Errors
+/// As [`LockManagerBuilder::try_in_memory`].
+pub fn in_memory_with_faults(
+    builder: LockManagerBuilder,
+) -> Result<(LockManager, Faults), LockError> {
+    let (manager, backend) = builder.try_in_memory_on(FaultyBackend::new)?;
+    let inner = Arc::clone(manager.inner());
+    Ok((manager, Faults { backend, inner }))
+}
+
+/// Returns the current moment on the clock by which the manager counts its leases, in nanoseconds.
+///
+/// For a manager in memory this is tokio's clock. For others it is the boot-time clock of the
+/// machine on Linux and Android, and a clock of this process elsewhere.
+#[must_use]
+pub fn now(manager: &LockManager) -> u64 {
+    manager.inner().clock().now().as_nanos()
+}
+
+/// Returns when the lease ends without another renewal, on the clock of [`now`]. Returns `None` for
+/// a lock that is held as long as its guard exists.
+#[must_use]
+pub fn lease_end(watch: &LockWatch) -> Option<u64> {
+    let end = watch.held().deadline();
+    end.map(crate::protocol::clock::Moment::as_nanos)
+}
+
+/// What a recorder has to know about a request.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RequestParts {
+    /// The key, including the manager's prefix.
+    pub key: Arc<str>,
+    /// How long an acquire waits at most.
+    pub wait: Duration,
+    /// How long one attempt takes at most.
+    pub command_timeout: Duration,
+}
+
+/// Returns what a recorder has to know about a request.
+#[must_use]
+pub fn request_parts(request: &LockRequest) -> RequestParts {
+    let (inner, name, wait) = request.parts();
+    let config = &inner.config;
+    let key = LockKey::new(&config.prefix, name).map(|key| key.text());
+    RequestParts {
+        // The acquire reports an invalid name.
+        key: key.unwrap_or_else(|_| format!("{}{}", config.prefix, name.as_str()).into()),
+        wait,
+        command_timeout: config.command_timeout,
+    }
+}
+
+/// Makes the locks of a manager in memory fail on command. Clones control the same manager.
+///
+/// Times are on tokio's clock, so that tests can pause it. A fault affects the commands that the
+/// manager sends after the call, and lasts until the opposite call.
+#[derive(Clone)]
+pub struct Faults {
+    backend: Arc<FaultyBackend>,
+    inner: Arc<ManagerInner>,
+}
+
+impl Faults {
+    /// Disconnects the manager from its backend. Each command fails with
+    /// [`BackendErrorKind::Unreachable`] until [`up`](Self::up).
+    ///
+    /// An acquire waits for a connection, at most for its wait. An acquire that does not wait fails
+    /// after the command timeout. Guards keep their locks: call [`lose_all`](Self::lose_all) for an
+    /// outage that is longer than the ttl.
+    pub fn down(&self) {
+        self.backend.down();
+    }
+
+    /// Connects the manager again. The locks of guards that were dropped meanwhile are released.
+    pub fn up(&self) {
+        self.backend.up();
+    }
+
+    /// Refuses all commands of this kind, until [`accept`](Self::accept).
+    ///
+    /// With a [temporary](LockError::is_retryable) kind, an acquire that waits tries again until
+    /// the end of its wait. With another kind it fails at once.
+    pub fn refuse(&self, command: Command, kind: BackendErrorKind) {
+        self.backend.refuse(command, kind);
+    }
+
+    /// Refuses the next command of this kind only. Several calls refuse as many commands, in order.
+    pub fn refuse_next(&self, command: Command, kind: BackendErrorKind) {
+        self.backend.refuse_next(command, kind);
+    }
+
+    /// Accepts commands of this kind again. The locks of guards whose background release was
+    /// refused are released.
+    pub fn accept(&self, command: Command) {
+        self.backend.accept(command);
+    }
+
+    /// Executes each command of this kind later by `delay`. Zero ends the fault.
+    ///
+    /// A delay that is longer than the command timeout makes the command fail with
+    /// [`BackendErrorKind::TimedOut`], and the backend does not execute it. The releases of dropped
+    /// guards are not delayed.
+    pub fn delay(&self, command: Command, delay: Duration) {
+        self.backend.delay(command, delay);
+    }
+
+    /// Loses the lock with this name, as when another client deletes its key. Returns whether a
+    /// guard held it.
+    ///
+    /// The holder learns of the loss at once: `lost()` completes, and a body of `run` or of the
+    /// attribute is dropped. Then the next waiter gets the lock.
+    pub fn lose(&self, name: impl Into<LockName>) -> bool {
+        let key = LockKey::new(&self.inner.config.prefix, &name.into());
+        key.is_ok_and(|key| self.lose_where(|held| held.as_str() == key.as_str()) > 0)
+    }
+
+    /// Loses all locks that guards of this manager hold. Returns how many there were.
+    #[expect(
+        clippy::must_use_candidate,
+        reason = "most tests know how many locks they hold"
+    )]
+    pub fn lose_all(&self) -> usize {
+        self.lose_where(|_| true)
+    }
+
+    fn lose_where(&self, is_chosen: impl Fn(&LockKey) -> bool) -> usize {
+        let mut held = self.inner.tracked.held();
+        held.retain(|held| is_chosen(&held.key));
+        for held in &held {
+            // The holder learns of the loss before another caller can get the lock.
+            let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner));
+            let ttl = held.renewal().lease_config.ttl;
+            self.release(held.key.clone(), held.owner_id, ttl);
+        }
+        held.len()
+    }
+
+    fn release(&self, key: LockKey, owner_id: OwnerId, ttl: Ttl) {
+        let request = ReleaseRequest {
+            key,
+            owner_id,
+            ttl,
+            entries: Vec::new(),
+            origin: None,
+            unconfirmed_until_ms: None,
+            min_hold_until: None,
+        };
+        self.backend.memory().release_now(&request);
+    }
+
+    /// Lets another holder have the lock, until the returned value is dropped. Meanwhile the lock is
+    /// contended for the manager.
+    ///
+    /// The errors of the manager show the label `another holder`. The other holder acquires also
+    /// while the backend is [`down`](Self::down) for the manager.
+    ///
+    /// # Errors
+    /// - [`LockError::Contended`] when a guard holds the lock now.
+    /// - [`LockError::InvalidName`] when the name is invalid.
+    pub fn hold(&self, name: impl Into<LockName>) -> Result<OtherHolder, LockError> {
+        self.hold_with(&name.into(), ANY_TTL, Renew::Auto)
+    }
+
+    /// As [`hold`](Self::hold), with a lease that ends after `ttl`, as that of a holder that died.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold), and [`LockError::InvalidTtl`] when the ttl is out of range.
+    pub fn hold_for(
+        &self,
+        name: impl Into<LockName>,
+        ttl: Duration,
+    ) -> Result<OtherHolder, LockError> {
+        self.hold_with(&name.into(), ttl, Renew::Never)
+    }
+
+    fn hold_with(
+        &self,
+        name: &LockName,
+        ttl: Duration,
+        renew: Renew,
+    ) -> Result<OtherHolder, LockError> {
+        let key = LockKey::new(&self.inner.config.prefix, name)
+            .map_err(|reason| LockError::invalid_name(name, reason))?;
+        let ttl = Ttl::new(ttl).ok_or(LockError::InvalidTtl { ttl })?;
+        let lease_config = LeaseConfig {
+            ttl,
+            renew,
+            max_hold: None,
+            margin: Duration::ZERO,
+        };
+        let owner_id = OwnerId::random();
+        let label = OTHER_HOLDER.into();
+        let mut sent = SentAcquires::new(owner_id, key.clone(), lease_config, label, None);
+        let holder = match self.backend.memory().acquire_now(&mut sent) {
+            AcquireOutcome::Held { .. } => {
+                return Ok(OtherHolder {
+                    faults: self.clone(),
+                    key,
+                    owner_id,
+                    ttl,
+                });
+            }
+            AcquireOutcome::Queued { holder, .. } | AcquireOutcome::Busy { holder, .. } => holder,
+            AcquireOutcome::More | AcquireOutcome::Late | AcquireOutcome::Foreign { .. } => None,
+        };
+        Err(LockError::Contended {
+            key: key.text(),
+            holder: self.inner.holder(holder, None),
+        })
+    }
+
+    /// Returns how many commands of this kind the manager has sent, with those that failed.
+    #[must_use]
+    pub fn calls(&self, command: Command) -> u64 {
+        self.backend.calls(command)
+    }
+
+    /// Returns whether the backend is [`down`](Self::down).
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.backend.seems_down()
+    }
+}
+
+impl std::fmt::Debug for Faults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Faults")
+            .field("is_down", &self.is_down())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Another holder of a lock. Made by [`Faults::hold`]. Dropping it releases the lock.
+#[must_use = "the other holder releases the lock as soon as this value is dropped"]
+pub struct OtherHolder {
+    faults: Faults,
+    key: LockKey,
+    owner_id: OwnerId,
+    ttl: Ttl,
+}
+
+impl Drop for OtherHolder {
+    fn drop(&mut self) {
+        self.faults
+            .release(self.key.clone(), self.owner_id, self.ttl);
+    }
+}
+
+impl std::fmt::Debug for OtherHolder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OtherHolder")
+            .field("key", &self.key.as_str())
+            .finish_non_exhaustive()
+    }
+}

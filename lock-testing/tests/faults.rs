@@ -1,0 +1,217 @@
+//! Faults on command, on tokio's paused clock.
+
+use std::time::Duration;
+
+use lock_core::{BackendErrorKind, LockError, LockManager};
+use lock_testing::{Command, Faults, in_memory_with_faults, try_in_memory_with_faults};
+use tokio::time::{Instant, sleep, timeout};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn locks() -> (LockManager, Faults) {
+    in_memory_with_faults(LockManager::builder())
+}
+
+fn kind(error: &LockError) -> Option<BackendErrorKind> {
+    match error {
+        LockError::Backend(error) => Some(error.kind()),
+        _ => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_lock_is_reported_everywhere_and_goes_to_the_next_waiter() {
+    let (locks, faults) = locks();
+    let guard = locks.lock("a").await.unwrap();
+    let other = locks.lock("b").await.unwrap();
+    let waiting = tokio::spawn(locks.lock("a").wait(SECOND).acquire());
+    let lost = tokio::spawn(guard.lost());
+    tokio::task::yield_now().await;
+    assert!(faults.lose("a"));
+    assert!(guard.is_lost() && guard.remaining().is_zero() && !other.is_lost());
+    lost.await.unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    assert!(next.fencing_token() > guard.fencing_token());
+    assert!(guard.renew().await.unwrap_err().is_lost());
+    assert!(guard.release().await.unwrap_err().is_lost());
+    // The release of the lost guard has not touched the next holder.
+    assert!(!next.is_lost());
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
+    assert_eq!(locks.stats().lost, 1);
+
+    assert!(!faults.lose("c") && !faults.lose(""));
+    assert_eq!(faults.lose_all(), 2);
+    assert_eq!(faults.lose_all(), 0);
+    assert!(next.is_lost() && other.is_lost());
+    assert!(locks.lock("b").try_acquire().await.unwrap().is_some());
+}
+
+#[lock_core::distributed_lock(name = "a", ttl = "1s")]
+async fn annotated(faults: &Faults) -> Result<(), LockError> {
+    faults.lose_all();
+    sleep(SECOND).await;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_of_a_lost_lock_is_dropped() {
+    let (locks, faults) = locks();
+    let run = locks.lock("a").run(async |_| {
+        faults.lose("a");
+        sleep(SECOND).await;
+    });
+    assert!(run.await.unwrap_err().is_lost());
+
+    let body = locks.scope(annotated(&faults));
+    assert!(body.await.unwrap_err().is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn released_lock_cannot_be_lost() {
+    let (locks, faults) = locks();
+    let watch = {
+        let guard = locks.lock("a").await.unwrap();
+        guard.watch()
+    };
+    assert!(!faults.lose("a"));
+    assert!(!watch.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn backend_that_is_down_fails_after_the_wait_and_works_again_when_it_is_up() {
+    let (locks, faults) = locks();
+    let held = locks.lock("held").await.unwrap();
+    faults.down();
+    assert!(faults.is_down());
+    let started = Instant::now();
+    let error = locks.lock("a").wait(3 * SECOND).await.unwrap_err();
+    assert_eq!(kind(&error), Some(BackendErrorKind::Unreachable));
+    assert!(error.is_retryable());
+    assert_eq!(started.elapsed(), 3 * SECOND);
+    let error = locks.lock("a").try_acquire().await.unwrap_err();
+    assert_eq!(kind(&error), Some(BackendErrorKind::Unreachable));
+    assert_eq!(started.elapsed(), 4 * SECOND);
+
+    let error = held.renew().await.unwrap_err();
+    assert_eq!(kind(&error), Some(BackendErrorKind::Unreachable));
+    assert!(!held.is_lost());
+    let error = held.release().await.unwrap_err();
+    assert_eq!(kind(&error), Some(BackendErrorKind::Unreachable));
+
+    let waiting = tokio::spawn(locks.lock("held").wait(3 * SECOND).acquire());
+    sleep(SECOND).await;
+    assert!(!waiting.is_finished());
+    faults.up();
+    // The guard that was dropped meanwhile is released now.
+    let _next = waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_in_the_queue_survives_an_outage() {
+    let (locks, faults) = locks();
+    let held = locks.lock("a").await.unwrap();
+    let waiting = tokio::spawn(locks.lock("a").wait(60 * SECOND).acquire());
+    sleep(SECOND).await;
+    faults.down();
+    drop(held);
+    sleep(10 * SECOND).await;
+    assert!(!waiting.is_finished());
+    faults.up();
+    let _next = waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn command_is_refused_with_the_kind_until_it_is_accepted() {
+    let (locks, faults) = locks();
+    let started = Instant::now();
+    faults.refuse(Command::Acquire, BackendErrorKind::Permission);
+    for _ in 0..2 {
+        let error = locks.lock("a").await.unwrap_err();
+        assert_eq!(kind(&error), Some(BackendErrorKind::Permission));
+    }
+    assert_eq!(
+        (started.elapsed(), faults.calls(Command::Acquire)),
+        (Duration::ZERO, 2)
+    );
+    faults.accept(Command::Acquire);
+    let guard = locks.lock("a").await.unwrap();
+
+    // An acquire that waits tries again after a temporary error.
+    faults.refuse_next(Command::Acquire, BackendErrorKind::Loading);
+    let _retried = locks.lock("b").await.unwrap();
+    faults.refuse_next(Command::Acquire, BackendErrorKind::Loading);
+    let error = locks.lock("c").try_acquire().await.unwrap_err();
+    assert_eq!(kind(&error), Some(BackendErrorKind::Loading));
+
+    faults.refuse_next(Command::Renew, BackendErrorKind::OutOfMemory);
+    assert!(guard.renew().await.is_err());
+    guard.renew().await.unwrap();
+    assert_eq!(locks.stats().renewals_failed, 1);
+
+    faults.refuse(Command::Release, BackendErrorKind::NotPrimary);
+    drop(guard);
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
+    faults.accept(Command::Release);
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_some());
+    assert!(faults.calls(Command::Release) > 0 && faults.calls(Command::Renew) == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn delay_takes_its_time_and_a_dropped_acquire_leaves_nothing_behind() {
+    let (locks, faults) = locks();
+    faults.delay(Command::Acquire, SECOND / 2);
+    let started = Instant::now();
+    let guard = locks.lock("a").await.unwrap();
+    assert_eq!(started.elapsed(), SECOND / 2);
+    guard.release().await.unwrap();
+
+    let dropped = timeout(SECOND / 4, locks.lock("a").acquire()).await;
+    assert!(dropped.is_err());
+    sleep(SECOND).await;
+    faults.delay(Command::Acquire, Duration::ZERO);
+    let guard = locks.lock("a").try_acquire().await.unwrap().unwrap();
+
+    // A reply later than the command timeout.
+    faults.delay(Command::Release, 2 * SECOND);
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(kind(&error), Some(BackendErrorKind::TimedOut));
+    // The release continued in the background.
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_holder_makes_the_lock_contended_until_it_is_dropped() {
+    let (locks, faults) = locks();
+    let other = faults.hold("a").unwrap();
+    let error = locks.lock("a").wait(SECOND).await.unwrap_err();
+    assert!(matches!(error, LockError::Timeout { .. }), "{error}");
+    let holder = error.holder().unwrap();
+    assert_eq!(holder.label(), "another holder");
+    assert!(!holder.is_this_process());
+    let waiting = tokio::spawn(locks.lock("a").wait(SECOND).acquire());
+    tokio::task::yield_now().await;
+    drop(other);
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(matches!(faults.hold("a"), Err(LockError::Contended { .. })));
+    assert!(matches!(
+        faults.hold(""),
+        Err(LockError::InvalidName { .. })
+    ));
+    guard.release().await.unwrap();
+
+    // As a holder that died: its lease ends after the ttl.
+    let dead = faults.hold_for("a", 3 * SECOND).unwrap();
+    let started = Instant::now();
+    let _next = locks.lock("a").wait(10 * SECOND).await.unwrap();
+    assert!(started.elapsed() >= 3 * SECOND, "{:?}", started.elapsed());
+    drop(dead);
+    let invalid = faults.hold_for("b", Duration::ZERO);
+    assert!(matches!(invalid, Err(LockError::InvalidTtl { .. })));
+}
+
+#[tokio::test]
+async fn invalid_setting_is_an_error() {
+    let builder = LockManager::builder().default_ttl(Duration::ZERO);
+    let made = try_in_memory_with_faults(builder);
+    assert!(matches!(made, Err(LockError::InvalidTtl { .. })));
+}

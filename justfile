@@ -17,6 +17,10 @@ fix:
     cargo clippy --workspace --all-targets --all-features --fix --allow-dirty --allow-staged
     cargo fmt --all
 
+# Explores the larger configurations of the model
+model:
+    ./scripts/model
+
 # Runs the fault suite
 faults *args:
     ./scripts/faults {{args}}

@@ -28,6 +28,7 @@ mod turn;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use stateright::{Checker, HasDiscoveries, Model, Path, Property};
@@ -174,7 +175,11 @@ fn is_detected(mutation: Mutation, by: &'static str, rules: Rules) {
     let (checker, _) = explore(&name, rules, &until);
     let path = checker.discovery(by);
     let path = path.unwrap_or_else(|| panic!("{name} is not detected: {by}"));
-    println!("  detected after {} steps: {by}", path.into_actions().len());
+    let steps = path.into_actions().len();
+    let _ = writeln!(
+        std::io::stderr(),
+        "model, {name}: detected after {steps} steps: {by}"
+    );
 }
 
 fn explore(name: &str, rules: Rules, until: &HasDiscoveries) -> (impl Checker<Protocol>, Sights) {
@@ -188,8 +193,10 @@ fn explore(name: &str, rules: Rules, until: &HasDiscoveries) -> (impl Checker<Pr
     // frontier small and finds a broken property soon.
     let checker = protocol.checker().threads(1).finish_when(until.clone());
     let checker = checker.spawn_dfs().join();
-    println!(
-        "{name}: {} unique states, {} steps, depth {}, {:.1} s",
+    // Not captured by the test harness, so that each run shows what it explored.
+    let _ = writeln!(
+        std::io::stderr(),
+        "model, {name}: {} states, {} steps, depth {}, {:.1} s",
         checker.unique_state_count(),
         checker.state_count(),
         checker.max_depth(),

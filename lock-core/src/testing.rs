@@ -9,7 +9,7 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::guard::LockWatch;
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::ReleaseRequest;
+use crate::protocol::cleanup::{ReleaseRequest, ReleaseSubject};
 use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::owner_id::OwnerId;
@@ -175,6 +175,7 @@ impl Faults {
             origin: None,
             unconfirmed_until_ms: None,
             min_hold_until: None,
+            subject: ReleaseSubject::Guard,
         };
         self.backend.memory().release_now(&request);
     }

@@ -55,7 +55,7 @@ pub(crate) struct Acquisition<E> {
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(PartialEq, Eq, Hash))]
 enum AcquirePhase<E> {
-    /// Nothing was sent under this owner id.
+    /// Nothing was sent yet.
     Idle,
     InFlight(CommandInFlight<E>),
     /// No command is in flight: it waits for a notification, a connection or a moment.
@@ -71,7 +71,9 @@ enum AcquirePhase<E> {
 enum CommandInFlight<E> {
     Acquire(AcquireInFlight),
     /// A renewal that confirms a grant.
-    Confirm,
+    Confirm {
+        limit: Duration,
+    },
     /// A renewal after the server refused the acquire for lack of memory.
     Probe {
         refusal: E,
@@ -94,7 +96,7 @@ struct AcquireInFlight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum CommandOrder {
-    /// No other command was sent under this owner id.
+    /// The acquisition has sent no other command.
     First,
     Later,
 }
@@ -191,6 +193,7 @@ impl<E: Failure> Acquisition<E> {
     /// Handles the moment of the last [`Action::Wait`], or an earlier one.
     pub(crate) fn on_timeout(&mut self, now: Moment) -> Action<E> {
         match &self.strategy {
+            Strategy::OneAttempt(attempt) if now < attempt.next_poll() => self.wait(),
             Strategy::OneAttempt(_) => self.send(now),
             Strategy::Wait(waiting) if now >= waiting.ends_at(&self.no_expiry) => self.give_up(now),
             Strategy::Wait(waiting) if waiting.is_poll_due(now) => self.send(now),
@@ -274,6 +277,10 @@ impl<E: Failure> Acquisition<E> {
     /// Waits for the next event. Even when the next poll is due, a notification comes first.
     fn wait(&mut self) -> Action<E> {
         self.phase = AcquirePhase::Queued;
+        self.next_wait()
+    }
+
+    fn next_wait(&self) -> Action<E> {
         match &self.strategy {
             Strategy::OneAttempt(attempt) => Action::Wait {
                 until: attempt.next_poll(),
@@ -298,14 +305,13 @@ impl<E: Failure> Acquisition<E> {
         self.time_out(now)
     }
 
+    /// Ends the wait.
     fn time_out(&mut self, now: Moment) -> Action<E> {
-        match &mut self.strategy {
-            Strategy::Wait(waiting) => {
-                let result = waiting.time_out(now);
-                self.done(result)
-            }
-            Strategy::OneAttempt(_) => self.done(AcquireResult::Contended { holder: None }),
-        }
+        let Strategy::Wait(waiting) = &mut self.strategy else {
+            return self.next_wait();
+        };
+        let result = waiting.time_out(now);
+        self.done(result)
     }
 
     fn fail(&mut self, failure: AcquireFailure<E>) -> Action<E> {
@@ -327,3 +333,6 @@ impl<E: Failure> Acquisition<E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! A release or a cancel, until nothing of its owner id is left on the server.
 //!
-//! All releases take this path: of a guard that its caller releases, of a guard or a future that was
-//! dropped, and of a waiter at the end of its wait. A caller that waits for the reply sends the first
+//! All releases take this path. Some end a guard that was released or dropped. Others cancel an
+//! acquisition that was dropped, or whose wait ended. A caller that waits for the reply sends the first
 //! copies. The background worker sends the others.
 
 use std::time::Duration;
@@ -29,6 +29,17 @@ pub(crate) struct ReleaseRequest {
     pub(crate) unconfirmed_until_ms: Option<ServerMs>,
     /// The key stays locked until this moment.
     pub(crate) min_hold_until: Option<Moment>,
+    pub(crate) subject: ReleaseSubject,
+}
+
+/// What a release ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(crate) enum ReleaseSubject {
+    /// The lock of a guard.
+    Guard,
+    /// An acquire that made no guard.
+    Acquire,
 }
 
 /// The outcome of one release command.
@@ -161,17 +172,6 @@ pub(crate) struct Cleanup {
     give_up_at: Moment,
     tries: u32,
     shutdown_waits: ShutdownWaits,
-    subject: CleanupSubject,
-}
-
-/// What a cleanup ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(test, derive(Hash))]
-enum CleanupSubject {
-    /// The lock of a guard.
-    Guard,
-    /// An acquire that made no guard.
-    Acquire,
 }
 
 impl Cleanup {
@@ -182,10 +182,6 @@ impl Cleanup {
             .saturating_add(request.ttl.as_duration());
         Self {
             give_up_at: now.plus(longest),
-            subject: match request.origin {
-                None => CleanupSubject::Guard,
-                Some(_) => CleanupSubject::Acquire,
-            },
             request,
             state: CleanupState::Due(now),
             tries: 0,
@@ -220,6 +216,8 @@ impl Cleanup {
         self.on_sent_once();
         let has_expired = now >= self.give_up_at;
         self.state = match self.request.remainder(outcome) {
+            // Living waiters may be behind the dead ones.
+            Remainder::Unconfirmed { .. } if has_expired && outcome.more => CleanupState::Due(now),
             Remainder::Unconfirmed { .. } if has_expired => {
                 CleanupState::GaveUp(GiveUpReason::ClockSetBack)
             }
@@ -245,9 +243,9 @@ impl Cleanup {
             }
             // People grant a permission, and they take longer than a lease lasts.
             FailureClass::Forbidden if !may_come_later => {
-                CleanupState::GaveUp(match self.subject {
-                    CleanupSubject::Guard => GiveUpReason::Forbidden,
-                    CleanupSubject::Acquire => GiveUpReason::Refused,
+                CleanupState::GaveUp(match self.request.subject {
+                    ReleaseSubject::Guard => GiveUpReason::Forbidden,
+                    ReleaseSubject::Acquire => GiveUpReason::Refused,
                 })
             }
             _ if has_expired && !self.request.may_never_expire() => {
@@ -263,9 +261,9 @@ impl Cleanup {
         };
     }
 
-    /// Records that the outcome of a command is lost, because the code that waited for it panicked.
+    /// Records that the outcome of a command is lost, because the code that waited for it panicked. It
+    /// may have panicked before it sent the command, so the next copy goes behind the acquire too.
     pub(crate) fn on_panic(&mut self, again_at: Moment) {
-        self.on_sent_once();
         self.state = CleanupState::Due(again_at);
     }
 
@@ -285,7 +283,8 @@ impl Cleanup {
     }
 }
 
-/// The caller's part of a release: until the first reply, or until its time ends.
+/// The caller's part of a release: until the first reply, or until its time ends. After a temporary
+/// failure it sends the release again, with the growing pauses of the cleanup.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(PartialEq, Eq, Hash))]
 pub(crate) struct AwaitedRelease<E> {
@@ -336,6 +335,10 @@ impl<E: Failure> AwaitedRelease<E> {
 
     /// Sends the first copy.
     pub(crate) fn on_start(&mut self, now: Moment) -> AwaitedStep<E> {
+        self.send(now)
+    }
+
+    fn send(&mut self, now: Moment) -> AwaitedStep<E> {
         self.cleanup.on_send();
         AwaitedStep::Send {
             limit: self.deadline.since(now),
@@ -364,13 +367,19 @@ impl<E: Failure> AwaitedRelease<E> {
         self.known_failure = Some(failure);
         match self.cleanup.next_step(now) {
             CleanupStep::WaitUntil(at) => AwaitedStep::WaitUntil(at.min(self.deadline)),
-            _ => self.on_timeout(now),
+            _ => self.send(now),
         }
     }
 
-    /// Sends another copy.
+    /// Handles the end of a pause. Sends another copy, if there is time for its reply.
     pub(crate) fn on_timeout(&mut self, now: Moment) -> AwaitedStep<E> {
-        self.on_start(now)
+        match self.known_failure.take() {
+            Some(failure) if now >= self.deadline => AwaitedStep::Done(Err(failure)),
+            known => {
+                self.known_failure = known;
+                self.send(now)
+            }
+        }
     }
 }
 

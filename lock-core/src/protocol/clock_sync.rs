@@ -179,4 +179,57 @@ mod tests {
             ServerMs::new(1_000_251)
         );
     }
+
+    #[test]
+    fn youngest_reply_counts_whatever_its_order_of_arrival() {
+        let mut clock = ServerClock::default();
+        assert_eq!(clock.youngest(), None);
+        let younger = ClockSync {
+            sent: at(6_000),
+            ..clock_sync()
+        };
+        clock.record(younger);
+        clock.record(clock_sync());
+        assert_eq!(clock.youngest(), Some(younger));
+        let same_time = ClockSync {
+            server_us: 7,
+            ..younger
+        };
+        clock.record(same_time);
+        assert_eq!(clock.youngest(), Some(younger));
+    }
+
+    #[test]
+    fn reply_of_another_server_process_replaces_all_earlier_ones() {
+        let mut clock = ServerClock::default();
+        clock.record(clock_sync());
+        let restarted = ClockSync {
+            sent: at(4_000),
+            run_id: 2,
+            ..clock_sync()
+        };
+        clock.record(restarted);
+        assert_eq!(clock.youngest(), Some(restarted));
+    }
+
+    #[test]
+    fn connection_uses_only_clock_syncs_of_its_own_server_process() {
+        let first = ClockSync {
+            sent: at(1_000),
+            ..clock_sync()
+        };
+        let mut clock = ServerClock::default();
+        assert_eq!(clock.for_connection(first), first);
+        clock.record(clock_sync());
+        assert_eq!(clock.for_connection(first), clock_sync());
+        let other = ClockSync { run_id: 2, ..first };
+        assert_eq!(clock.for_connection(other), other);
+    }
+
+    #[test]
+    fn command_may_act_for_the_command_timeout() {
+        let not_after = clock_sync().not_after(at(5_250), secs(1));
+        assert_eq!(not_after.server_ms, ServerMs::new(1_000_251));
+        assert_eq!(not_after.not_after_ms, ServerMs::new(1_001_251));
+    }
 }

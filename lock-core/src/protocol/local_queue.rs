@@ -121,3 +121,62 @@ impl<W> LocalQueue<W> {
         self.last_token
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observed(at: u64, holder_expires_at: u64) -> ObservedExpiry {
+        ObservedExpiry {
+            at: Moment::from_millis(at),
+            holder_expires_at: Moment::from_millis(holder_expires_at),
+        }
+    }
+
+    #[test]
+    fn waiter_that_entered_first_is_first_until_it_leaves() {
+        let mut queue = LocalQueue::default();
+        let places = ["a", "b", "c"].map(|name| queue.enter(name));
+        let positions = places.map(|place| queue.local_position(place));
+        let behind = LocalPosition::Behind;
+        assert_eq!(positions, [LocalPosition::First, behind, behind]);
+        assert_eq!(queue.leave(places[0]), (Some("a"), Some(&"b")));
+        assert_eq!(queue.local_position(places[1]), LocalPosition::First);
+        assert_eq!(queue.local_position(places[0]), behind);
+    }
+
+    #[test]
+    fn next_waiter_is_returned_only_when_the_first_one_leaves() {
+        let mut queue = LocalQueue::default();
+        let [first, second, third] = ["a", "b", "c"].map(|name| queue.enter(name));
+        assert_eq!(queue.leave(second), (Some("b"), None));
+        assert_eq!(queue.leave(second), (None, None));
+        assert_eq!(queue.leave(first), (Some("a"), Some(&"c")));
+        assert!(!queue.is_empty());
+        assert_eq!(queue.leave(third), (Some("c"), None));
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn latest_observation_of_the_holder_counts() {
+        let mut queue = LocalQueue::<()>::default();
+        assert_eq!(queue.last_observed(), None);
+        queue.observe(Some(observed(7, 100)), None);
+        queue.observe(Some(observed(5, 300)), None);
+        queue.observe(None, None);
+        assert_eq!(queue.last_observed(), Some(observed(7, 100)));
+        // At the same moment, the later call knows more.
+        queue.observe(Some(observed(7, 50)), None);
+        assert_eq!(queue.last_observed(), Some(observed(7, 50)));
+    }
+
+    #[test]
+    fn greatest_observed_token_counts() {
+        let mut queue = LocalQueue::<()>::default();
+        for number in [3, 9, 4] {
+            queue.observe(None, Some(FencingToken::new(number)));
+            queue.observe(None, None);
+        }
+        assert_eq!(queue.last_token(), Some(FencingToken::new(9)));
+    }
+}

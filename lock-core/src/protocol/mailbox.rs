@@ -103,3 +103,112 @@ impl Mailbox {
         std::mem::take(&mut self.first).then_some(Notification::First)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::owner_id::OwnerId;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_millis(ms)
+    }
+
+    /// A grant whose lease ends for certain.
+    fn grant(token: u64) -> Grant {
+        Grant {
+            token: FencingToken::new(token),
+            received: at(1),
+            lease: Duration::from_secs(2),
+            until: Some(at(1_900)),
+        }
+    }
+
+    fn head(ms: u64) -> Notification {
+        Notification::Head {
+            holder_expires_at: at(ms),
+        }
+    }
+
+    #[test]
+    fn most_important_notification_comes_first() {
+        let mut mailbox = Mailbox::default();
+        mailbox.put(Notification::First);
+        mailbox.put(head(5));
+        mailbox.put(Notification::Poll);
+        mailbox.put(Notification::Grant(grant(1)));
+        let taken: Vec<_> = std::iter::from_fn(|| mailbox.take()).collect();
+        let expected = [
+            Notification::Grant(grant(1)),
+            Notification::Poll,
+            head(5),
+            Notification::First,
+        ];
+        assert_eq!(taken, expected);
+    }
+
+    #[test]
+    fn mailbox_keeps_one_notification_of_each_kind_the_last() {
+        let mut mailbox = Mailbox::default();
+        for _ in 0..3 {
+            mailbox.put(Notification::First);
+            mailbox.put(Notification::Poll);
+        }
+        mailbox.put(head(5));
+        mailbox.put(head(9));
+        let taken: Vec<_> = std::iter::from_fn(|| mailbox.take()).collect();
+        assert_eq!(taken, [Notification::Poll, head(9), Notification::First]);
+    }
+
+    #[test]
+    fn second_grant_in_the_mailbox_has_no_certain_end() {
+        let mut mailbox = Mailbox::default();
+        mailbox.put(Notification::Grant(grant(1)));
+        mailbox.put(Notification::Grant(grant(2)));
+        let uncertain = Grant {
+            until: None,
+            ..grant(2)
+        };
+        assert_eq!(mailbox.take(), Some(Notification::Grant(uncertain)));
+        assert_eq!(mailbox.take(), None);
+        // The first one was read, so the next one is the only one.
+        mailbox.put(Notification::Grant(grant(3)));
+        assert_eq!(mailbox.take(), Some(Notification::Grant(grant(3))));
+    }
+
+    #[test]
+    fn message_is_read_with_the_clock_sync_of_its_server() {
+        let owner_id = OwnerId::from_number(1);
+        let message = WireNotification::Grant {
+            owner_id,
+            token: FencingToken::new(3),
+            server_us: 1_000_500_000,
+            lease_ms: 2_000,
+        };
+        let clock_sync = ClockSync {
+            sent: at(5_000),
+            server_us: 1_000_000_000,
+            run_id: 1,
+        };
+        let received = at(5_510);
+        let read = |run_id| Notification::from_wire(&message, Some(clock_sync), run_id, received);
+        let Notification::Grant(grant) = read(1) else {
+            panic!("a grant");
+        };
+        // Sent at 5500; 1 % of 2510 ms for the clocks, and 2 ms for rounding.
+        let margin = Duration::from_micros(25_100) + Duration::from_millis(2);
+        assert_eq!(grant.until, Some(at(7_500).minus(margin)));
+        assert_eq!(grant.received, received);
+        let Notification::Grant(uncertain) = read(2) else {
+            panic!("a grant");
+        };
+        assert_eq!(uncertain.until, None, "another server");
+
+        let message = WireNotification::Head {
+            to: owner_id.short(),
+            server_us: 1_000_500_000,
+            holder_ms: 90,
+        };
+        let read = Notification::from_wire(&message, None, 1, received);
+        assert_eq!(read, head(5_600));
+    }
+}

@@ -69,9 +69,12 @@ impl Notifications {
         self: &Arc<Self>,
         owner_id: OwnerId,
         key: Arc<str>,
-        is_waiter: bool,
+        registrant: Registrant,
     ) -> LocalPeers {
-        let slot = is_waiter.then(Arc::<WaiterSlot>::default);
+        let slot = match registrant {
+            Registrant::Waiter => Some(Arc::<WaiterSlot>::default()),
+            Registrant::Attempt => None,
+        };
         self.state.lock().slots.insert(owner_id, slot.clone());
         LocalPeers {
             notifications: Arc::clone(self),
@@ -89,6 +92,13 @@ impl Notifications {
     pub(crate) fn is_registered(&self, owner_id: OwnerId) -> bool {
         self.state.lock().slots.contains_key(&owner_id)
     }
+}
+
+/// Whether an acquisition gets notifications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Registrant {
+    Waiter,
+    Attempt,
 }
 
 /// A waiter's connection to the other waiters of its manager on the same key.
@@ -204,7 +214,7 @@ mod tests {
     use crate::protocol::mailbox::Grant;
 
     fn waiter(notifications: &Arc<Notifications>, owner_id: OwnerId) -> LocalPeers {
-        notifications.register_acquire(owner_id, "k".into(), true)
+        notifications.register_acquire(owner_id, "k".into(), Registrant::Waiter)
     }
 
     fn slot(notifications: &Arc<Notifications>, owner_id: OwnerId) -> Arc<WaiterSlot> {
@@ -315,7 +325,7 @@ mod tests {
         let notifications = Arc::<Notifications>::default();
         let owner_id = OwnerId::random();
         assert!(!notifications.notify(owner_id, Notification::Grant(grant())));
-        let peers = notifications.register_acquire(owner_id, "k".into(), false);
+        let peers = notifications.register_acquire(owner_id, "k".into(), Registrant::Attempt);
         assert!(peers.slot.is_none());
         assert!(
             notifications.is_registered(owner_id)

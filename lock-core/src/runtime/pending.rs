@@ -17,7 +17,7 @@ use crate::protocol::owner_id::OwnerId;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
-use crate::runtime::notifications::LocalPeers;
+use crate::runtime::notifications::{LocalPeers, Registrant};
 
 /// An acquisition that is cancelled when it is dropped, at any await.
 pub(crate) struct PendingAcquire {
@@ -29,11 +29,14 @@ pub(crate) struct PendingAcquire {
 impl PendingAcquire {
     pub(crate) fn new(inner: &Arc<ManagerInner>, config: AcquireConfig) -> Self {
         let owner_id = OwnerId::random();
-        let is_waiter = matches!(config.patience, Patience::Wait { .. });
+        let registrant = match config.patience {
+            Patience::Wait { .. } => Registrant::Waiter,
+            Patience::OneAttempt { .. } => Registrant::Attempt,
+        };
         // Registered before anything is sent: a notification may overtake the reply.
         let peers = inner
             .notifications
-            .register_acquire(owner_id, config.key.text(), is_waiter);
+            .register_acquire(owner_id, config.key.text(), registrant);
         let jitter = Jitter::seeded(owner_id.random_bits());
         Self {
             inner: Arc::clone(inner),
@@ -53,11 +56,12 @@ impl PendingAcquire {
         });
         self.end();
         let owner_id = OwnerId::random();
-        let is_waiter = self.peers.slot.is_some();
-        self.peers =
-            self.inner
-                .notifications
-                .register_acquire(owner_id, self.key().text(), is_waiter);
+        let key = self.key().text();
+        // Only a waiter starts over.
+        self.peers = self
+            .inner
+            .notifications
+            .register_acquire(owner_id, key, Registrant::Waiter);
         self.acquisition
             .on_start_over(owner_id, self.inner.clock().now())
     }

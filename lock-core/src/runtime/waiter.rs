@@ -9,12 +9,13 @@ use tracing::{debug, warn};
 use crate::backend::Renewal;
 use crate::error::LockError;
 use crate::protocol::acquisition::{
-    AcquireConfig, Action, Connectivity, LeaseKind, Patience, RenewReason,
+    AcquireConfig, Action, Connectivity, LeaseKind, Patience, RenewOutcome, RenewReason,
 };
 use crate::protocol::cleanup::Validity;
 use crate::protocol::clock::Moment;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::LeaseConfig;
+use crate::protocol::mailbox::Notification;
 use crate::protocol::renew::Renew;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::inner::{ManagerInner, check_runtime};
@@ -111,6 +112,12 @@ async fn drive(
 
 type NextAction = Action<LockError>;
 
+/// What ended the wait for a connection.
+enum Woken {
+    Notified(Notification),
+    Connected(Result<(), LockError>),
+}
+
 impl PendingAcquire {
     fn now(&self) -> Moment {
         self.inner.clock().now()
@@ -154,15 +161,15 @@ impl PendingAcquire {
             lease_config: sent.lease_config,
         }];
         let result = self.inner.backend.renew(&renewal, limit).await.pop();
-        if let Some(Err(error)) = &result {
+        let result = result.unwrap_or(Ok(RenewOutcome::NotOwner));
+        if let Err(error) = &result {
             self.inner.counters.trace(|| {
                 debug!(key = %self.key(), %error, "the renewal that confirms a grant failed");
             });
         }
-        let outcome = result.and_then(Result::ok);
         let (now, connectivity) = (self.now(), self.connectivity());
         self.acquisition
-            .on_renew_reply(outcome, connectivity, now, &mut self.peers)
+            .on_renew_reply(result, connectivity, now, &mut self.peers)
     }
 
     async fn cancel(&mut self, limit: Duration) -> NextAction {
@@ -201,21 +208,21 @@ impl PendingAcquire {
 
     async fn reconnect(&mut self, until: Moment) -> NextAction {
         let connected = self.inner.backend.wait_connected(until);
-        let event = match &self.peers.slot {
+        let woken = match &self.peers.slot {
             Some(slot) => tokio::select! {
                 biased;
-                notification = slot.next() => Ok(notification),
-                result = connected => Err(result),
+                notification = slot.next() => Woken::Notified(notification),
+                result = connected => Woken::Connected(result),
             },
-            None => Err(connected.await),
+            None => Woken::Connected(connected.await),
         };
         let now = self.now();
-        match event {
-            Ok(notification) => {
+        match woken {
+            Woken::Notified(notification) => {
                 self.acquisition
                     .on_notification(notification, now, &mut self.peers)
             }
-            Err(result) => self.acquisition.on_reconnect(result, now),
+            Woken::Connected(result) => self.acquisition.on_reconnect(result, now),
         }
     }
 }

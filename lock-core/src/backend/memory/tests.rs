@@ -1,5 +1,6 @@
 use super::*;
 use crate::manager::LockManager;
+use crate::protocol::cleanup::ReleaseSubject;
 use crate::protocol::key::LockName;
 use crate::protocol::owner_id::{OwnerId, ShortId};
 use crate::protocol::ttl::Ttl;
@@ -26,6 +27,7 @@ fn release_request(
         origin: None,
         unconfirmed_until_ms: None,
         min_hold_until,
+        subject: ReleaseSubject::Guard,
     }
 }
 

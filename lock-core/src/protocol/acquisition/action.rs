@@ -1,4 +1,4 @@
-//! What an acquisition is asked for, what it asks its driver to do, and how it ends.
+//! The settings of an acquisition, the actions of its driver, and its results.
 
 use std::sync::Arc;
 use std::time::Duration;

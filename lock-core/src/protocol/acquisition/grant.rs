@@ -6,6 +6,7 @@ use super::{
     AcquireFailure, AcquirePhase, AcquireResult, Acquisition, Action, CommandInFlight, Exposure,
     Failure, LeaseKind, RenewReason, Strategy,
 };
+use crate::protocol::cleanup::ReleaseSubject;
 use crate::protocol::clock::Moment;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lease::Lease;
@@ -50,9 +51,10 @@ impl<E: Failure> Acquisition<E> {
             let lease = Lease::handed_over(lease_config, grant.received, grant.lease, until);
             return self.take(token, lease, now, peers);
         }
-        self.phase = AcquirePhase::InFlight(CommandInFlight::Confirm);
+        let limit = self.limit(now);
+        self.phase = AcquirePhase::InFlight(CommandInFlight::Confirm { limit });
         Action::Renew {
-            limit: self.limit(now),
+            limit,
             reason: reason.unwrap_or(RenewReason::Uncertain),
         }
     }
@@ -105,6 +107,7 @@ impl<E: Failure> Acquisition<E> {
         let mut release_request = self.sent.release_request();
         // Any connection will do: the acquire got its reply, so the release cannot overtake it.
         release_request.origin = None;
+        release_request.subject = ReleaseSubject::Guard;
         Action::Done(AcquireResult::Acquired {
             token,
             lease,

@@ -33,18 +33,14 @@ impl<E: Failure> Acquisition<E> {
         now: Moment,
         peers: &mut impl Peers,
     ) -> Action<E> {
-        let AcquirePhase::InFlight(CommandInFlight::Acquire(command)) =
-            std::mem::replace(&mut self.phase, AcquirePhase::Queued)
-        else {
-            return self.wait();
+        let Some(command) = self.take_acquire() else {
+            return self.next_wait();
         };
-        if let AcquireOutcome::Late = outcome {
-            return self.on_late(command, now);
-        }
         if let Strategy::Wait(waiting) = &mut self.strategy {
             waiting.on_poll_end(now);
         }
         match outcome {
+            AcquireOutcome::Late => self.on_late(command, now),
             AcquireOutcome::Held {
                 token,
                 sent,
@@ -83,7 +79,33 @@ impl<E: Failure> Acquisition<E> {
             }
             AcquireOutcome::More => self.on_more(now),
             AcquireOutcome::Foreign { found } => self.fail(AcquireFailure::ForeignType { found }),
-            AcquireOutcome::Late => self.wait(),
+        }
+    }
+
+    /// Takes the acquire that is in flight. An event that belongs to no command changes nothing.
+    fn take_acquire(&mut self) -> Option<AcquireInFlight> {
+        let AcquirePhase::InFlight(CommandInFlight::Acquire(command)) = &self.phase else {
+            debug_assert!(false, "no acquire is in flight");
+            return None;
+        };
+        let command = *command;
+        self.phase = AcquirePhase::Queued;
+        Some(command)
+    }
+
+    /// Takes the renewal that is in flight.
+    fn take_renewal(&mut self) -> Option<CommandInFlight<E>> {
+        let is_renewal = matches!(
+            self.phase,
+            AcquirePhase::InFlight(CommandInFlight::Confirm { .. } | CommandInFlight::Probe { .. })
+        );
+        debug_assert!(is_renewal, "no renewal is in flight");
+        if !is_renewal {
+            return None;
+        }
+        match std::mem::replace(&mut self.phase, AcquirePhase::Queued) {
+            AcquirePhase::InFlight(command) => Some(command),
+            _ => None,
         }
     }
 
@@ -147,10 +169,8 @@ impl<E: Failure> Acquisition<E> {
         connectivity: Connectivity,
         now: Moment,
     ) -> Action<E> {
-        let AcquirePhase::InFlight(CommandInFlight::Acquire(command)) =
-            std::mem::replace(&mut self.phase, AcquirePhase::Queued)
-        else {
-            return self.wait();
+        let Some(command) = self.take_acquire() else {
+            return self.next_wait();
         };
         let class = failure.class();
         match &mut self.strategy {
@@ -187,37 +207,53 @@ impl<E: Failure> Acquisition<E> {
         }
     }
 
-    /// Handles the outcome of a renewal that probes or confirms; `None` without a reply.
+    /// Handles the result of a renewal that probes or confirms.
     pub(crate) fn on_renew_reply(
         &mut self,
-        outcome: Option<RenewOutcome>,
+        result: Result<RenewOutcome, E>,
         connectivity: Connectivity,
         now: Moment,
         peers: &mut impl Peers,
     ) -> Action<E> {
-        let AcquirePhase::InFlight(in_flight) =
-            std::mem::replace(&mut self.phase, AcquirePhase::Queued)
-        else {
-            return self.wait();
+        let Some(command) = self.take_renewal() else {
+            return self.next_wait();
         };
-        if let CommandInFlight::Probe { refusal, limit } = in_flight {
-            if let Strategy::Wait(waiting) = &mut self.strategy {
-                waiting.on_failed_poll(refusal, limit, self.command_timeout, connectivity, now);
-            }
-        } else {
-            // The grant may be forged, so the queue entry stays, and the next poll finds it out.
-            self.exposure = Exposure::Exposed;
-            if let Strategy::Wait(waiting) = &mut self.strategy {
-                waiting.poll_at_once(now);
+        let (outcome, failure) = match result {
+            Ok(outcome) => (Some(outcome), None),
+            Err(failure) => (None, Some(failure)),
+        };
+        let timeout = self.command_timeout;
+        let mut next = AfterRenewal::Poll;
+        if let Strategy::Wait(waiting) = &mut self.strategy {
+            match command {
+                CommandInFlight::Probe { refusal, limit } => {
+                    waiting.on_failed_poll(refusal, limit, timeout, connectivity, now);
+                    next = AfterRenewal::Wait;
+                }
+                CommandInFlight::Confirm { limit } => {
+                    // The grant may be forged, so the queue entry stays, and the next poll finds it
+                    // out.
+                    self.exposure = Exposure::Exposed;
+                    waiting.poll_at_once(now);
+                    if let Some(failure) = failure {
+                        waiting.record_failure(failure, limit, timeout, now);
+                    }
+                }
+                CommandInFlight::Acquire(_) | CommandInFlight::Cancel => {}
             }
         }
-        match outcome {
-            Some(RenewOutcome::Held {
-                token,
-                sent,
-                remaining,
-            }) => self.confirmed(token, sent, remaining, now, peers),
-            Some(RenewOutcome::NotOwner) | None => self.wait(),
+        if let Some(RenewOutcome::Held {
+            token,
+            sent,
+            remaining,
+        }) = outcome
+        {
+            return self.confirmed(token, sent, remaining, now, peers);
+        }
+        match next {
+            AfterRenewal::Wait => self.wait(),
+            // The next notification may be another forged grant, so the poll comes first.
+            AfterRenewal::Poll => self.on_timeout(now),
         }
     }
 
@@ -227,9 +263,21 @@ impl<E: Failure> Acquisition<E> {
         outcome: Option<&ReleaseOutcome>,
         now: Moment,
     ) -> Action<E> {
+        let is_cancelling = matches!(self.phase, AcquirePhase::InFlight(CommandInFlight::Cancel));
+        debug_assert!(is_cancelling, "no cancel is in flight");
+        if !is_cancelling {
+            return self.next_wait();
+        }
         if let Some(outcome) = outcome {
             self.sent.on_cancelled(outcome);
         }
         self.time_out(now)
     }
+}
+
+/// What follows a renewal that found no lock.
+#[derive(Clone, Copy, Debug)]
+enum AfterRenewal {
+    Wait,
+    Poll,
 }

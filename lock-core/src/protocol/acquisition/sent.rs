@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::outcome::{AcquireOutcome, FailureClass, ObservedHolder};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use crate::protocol::clock::{Moment, ServerMs};
 use crate::protocol::clock_sync::NotAfter;
 use crate::protocol::key::LockKey;
@@ -338,6 +338,7 @@ impl SentAcquires {
             origin: self.origin,
             unconfirmed_until_ms: self.presence.unconfirmed_until_ms(),
             min_hold_until: None,
+            subject: ReleaseSubject::Acquire,
         }
     }
 }

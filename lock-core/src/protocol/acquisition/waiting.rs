@@ -27,12 +27,17 @@ pub(super) struct Waiting<E> {
     last_failure: Option<(E, Moment)>,
 }
 
-/// The holder at the last poll, and the rank in the queue if there is one.
+/// What the last reply said.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(PartialEq, Eq, Hash))]
-struct Observed {
-    holder: Option<ObservedHolder>,
-    rank: Option<u64>,
+enum Observed {
+    /// The lock has a holder, and the waiter has a rank if there is a queue.
+    Busy {
+        holder: Option<ObservedHolder>,
+        rank: Option<u64>,
+    },
+    /// The lock is free, behind more dead waiters than one call removes.
+    DeadWaiters,
 }
 
 impl<E: Failure> Waiting<E> {
@@ -117,7 +122,7 @@ impl<E: Failure> Waiting<E> {
             busy.poll,
             local_position,
         );
-        self.observed = Some(Observed {
+        self.observed = Some(Observed::Busy {
             holder: busy.holder,
             rank: busy.rank,
         });
@@ -126,7 +131,7 @@ impl<E: Failure> Waiting<E> {
     /// Records that the lock is free, and that the server has removed a hundred dead waiters.
     pub(super) fn on_more(&mut self) {
         self.last_failure = None;
-        self.observed = None;
+        self.observed = Some(Observed::DeadWaiters);
     }
 
     /// Records a poll without a reply. `limit` was its time limit.
@@ -187,8 +192,13 @@ impl<E: Failure> Waiting<E> {
         if let Some((failure, _)) = self.last_failure.take() {
             return AcquireResult::Failed(AcquireFailure::Backend(failure));
         }
-        let observed = self.observed.take();
-        let (holder, rank) = observed.map_or((None, None), |known| (known.holder, known.rank));
+        let (holder, rank) = match self.observed.take() {
+            Some(Observed::DeadWaiters) => {
+                return AcquireResult::Failed(AcquireFailure::DeadWaiters);
+            }
+            Some(Observed::Busy { holder, rank }) => (holder, rank),
+            None => (None, None),
+        };
         AcquireResult::TimedOut {
             waited: now.since(self.started),
             holder,
@@ -199,9 +209,9 @@ impl<E: Failure> Waiting<E> {
     /// Forgets what only an error would report, for the model: it has no effect on the next step.
     #[cfg(test)]
     pub(super) fn forget_reports(&mut self) {
-        if let Some(observed) = &mut self.observed {
-            observed.holder = None;
-            observed.rank = None;
+        if let Some(Observed::Busy { holder, rank }) = &mut self.observed {
+            *holder = None;
+            *rank = None;
         }
         if let Some((_, at)) = &mut self.last_failure {
             *at = Moment::from_millis(0);

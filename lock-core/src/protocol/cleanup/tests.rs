@@ -17,6 +17,7 @@ fn request() -> ReleaseRequest {
         origin: None,
         unconfirmed_until_ms: None,
         min_hold_until: None,
+        subject: ReleaseSubject::Guard,
     }
 }
 
@@ -24,6 +25,7 @@ fn request() -> ReleaseRequest {
 fn unconfirmed() -> ReleaseRequest {
     ReleaseRequest {
         origin: Some(1),
+        subject: ReleaseSubject::Acquire,
         unconfirmed_until_ms: Some(ServerMs::new(100)),
         ..request()
     }
@@ -80,6 +82,25 @@ fn cancel_is_given_up_when_the_clock_was_set_back() {
     cleanup.on_reply(&outcome(50), at(2_000));
     let reason = GiveUpReason::ClockSetBack;
     assert_eq!(cleanup.next_step(at(2_000)), CleanupStep::GaveUp(reason));
+}
+
+#[test]
+fn dead_waiters_are_removed_also_when_the_clock_was_set_back() {
+    let mut cleanup = sent(unconfirmed());
+    let more = ReleaseOutcome {
+        more: true,
+        ..outcome(50)
+    };
+    cleanup.on_reply(&more, at(2_000));
+    assert_eq!(cleanup.next_step(at(2_000)), CleanupStep::Send);
+}
+
+#[test]
+fn cancel_whose_sender_panicked_still_follows_its_acquire() {
+    let mut cleanup = sent(unconfirmed());
+    cleanup.on_panic(at(100));
+    assert_eq!(cleanup.request().origin, Some(1));
+    assert_eq!(cleanup.next_step(at(99)), CleanupStep::WaitUntil(at(100)));
 }
 
 #[test]
@@ -146,7 +167,7 @@ fn refusal_ends_a_release_unless_an_acquire_may_still_arrive() {
     }
     // A shutdown counts only the locks of guards.
     let waiter = ReleaseRequest {
-        origin: Some(1),
+        subject: ReleaseSubject::Acquire,
         ..request()
     };
     let step = after(waiter, FailureClass::Forbidden);
@@ -202,6 +223,38 @@ fn timeout_of_a_later_copy_does_not_hide_an_earlier_failure() {
     let step = release.on_failure(timeout, at(500));
     assert!(matches!(step, AwaitedStep::Done(Err(failure)) if failure == cause));
     assert!(!release.is_finished(), "the background worker continues");
+}
+
+#[test]
+fn caller_sends_no_copy_without_time_for_its_reply() {
+    let mut release = awaited(Validity::Valid);
+    let cause = Failed(FailureClass::Unreachable);
+    let step = release.on_failure(cause, at(495));
+    assert!(matches!(step, AwaitedStep::WaitUntil(next) if next == at(500)));
+    let step = release.on_timeout(at(500));
+    assert!(matches!(step, AwaitedStep::Done(Err(failure)) if failure == cause));
+}
+
+#[test]
+fn waiter_that_leaves_sends_four_copies_at_most_within_its_time() {
+    let cleanup = Cleanup::new(unconfirmed(), at(0), TIMEOUT);
+    let mut cancel = AwaitedRelease::new(cleanup, at(150), Validity::Lost);
+    let mut step = cancel.on_start(at(0));
+    let (mut now, mut copies) = (at(0), 0);
+    loop {
+        step = match step {
+            AwaitedStep::Send { .. } => {
+                copies += 1;
+                cancel.on_failure(Failed(FailureClass::Unreachable), now)
+            }
+            AwaitedStep::WaitUntil(next) => {
+                now = next;
+                cancel.on_timeout(now)
+            }
+            AwaitedStep::Done(result) => break assert!(result.is_err()),
+        };
+    }
+    assert_eq!((copies, now), (4, at(150)));
 }
 
 #[test]

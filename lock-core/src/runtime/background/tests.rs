@@ -4,7 +4,7 @@ use super::renewal::batches;
 use super::*;
 use crate::backend::{Boxed, Renewal};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use crate::protocol::clock::{Clock, Moment, ServerMs};
 use crate::protocol::dialect::{Dialect, ReleaseMethod};
 use crate::protocol::key::{LockKey, LockName};
@@ -167,6 +167,7 @@ fn request(origin: Option<u64>) -> ReleaseRequest {
         origin,
         unconfirmed_until_ms: None,
         min_hold_until: None,
+        subject: ReleaseSubject::Guard,
     }
 }
 

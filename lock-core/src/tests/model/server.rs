@@ -4,6 +4,7 @@ use super::network::{Body, Message};
 use super::rules::{Mutation, Sight};
 use super::state::{Part, channel, client_of};
 use super::turn::Turn;
+use crate::protocol::cleanup::ReleaseSubject;
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lock_state::{AcquireReply, Env, Expiring, KeyValue, LockState, RenewReply};
@@ -78,7 +79,7 @@ impl Turn<'_> {
                 let manager = &self.state.clients[client_of(owner_id)].manager;
                 let cancels = manager.cleanups.iter().any(|running| {
                     let request = running.cleanup.request();
-                    request.owner_id == owner_id && request.origin.is_some()
+                    request.owner_id == owner_id && request.subject == ReleaseSubject::Acquire
                 });
                 if cancels {
                     self.sights.saw(Sight::CancelMetAGrant);

@@ -139,11 +139,13 @@ impl Client {
     }
 }
 
-/// Whether the token of a grant, or of a guard, was not greater than all earlier ones.
+/// Whether the token of a grant, or of a guard, was not greater than all earlier ones, and whether
+/// a guard began after the end of its lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Disorder {
     pub(super) grants: bool,
     pub(super) guards: bool,
+    pub(super) late_guards: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

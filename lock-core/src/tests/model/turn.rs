@@ -81,6 +81,10 @@ impl Turn<'_> {
                 message.owner_id != owner_id || !matches!(message.body, Body::Published(_))
             }),
             Effect::Acquired { token } => {
+                let now = self.state.now(id);
+                let holding = self.state.clients[id].caller.holding();
+                let is_late = holding.is_none_or(|holding| !holding.lease.is_valid(now));
+                self.state.disorder.late_guards |= is_late;
                 if !self.state.beyond_promise {
                     let token = token.as_u64();
                     self.state.disorder.guards |= token <= self.state.last_guard_token;

@@ -235,9 +235,9 @@ impl<P: Peers> Step<'_, P> {
             }
             (Awaited::Renewal { sent, .. }, Reply::Renew(reply)) => {
                 self.manager.record(sent, server_us);
-                let outcome = Some(RenewOutcome::from_reply(reply, sent));
+                let result = Ok(RenewOutcome::from_reply(reply, sent));
                 let connectivity = self.manager.connectivity;
-                acquisition.on_renew_reply(outcome, connectivity, now, self.peers)
+                acquisition.on_renew_reply(result, connectivity, now, self.peers)
             }
             (Awaited::Cancel { mut release, .. }, reply @ Reply::Release(_)) => {
                 let step = release.on_reply(reply.as_released(server_us), now);
@@ -269,7 +269,7 @@ impl<P: Peers> Step<'_, P> {
         let action = match awaited {
             Awaited::Acquire { .. } => Some(acquisition.on_no_reply(failure, connectivity, now)),
             Awaited::Renewal { .. } => {
-                Some(acquisition.on_renew_reply(None, connectivity, now, self.peers))
+                Some(acquisition.on_renew_reply(Err(failure), connectivity, now, self.peers))
             }
             Awaited::Cancel { mut release, .. } => {
                 lane = Lane::Release;

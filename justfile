@@ -25,6 +25,10 @@ model:
 faults *args:
     ./scripts/faults {{args}}
 
+# Simulates many clients and faults in virtual time
+simulate *args:
+    ./scripts/simulate {{args}}
+
 # Races lock clients in other languages
 interop *args:
     ./scripts/interop {{args}}

@@ -5,4 +5,5 @@ mod lock_state;
 mod model;
 #[cfg(feature = "redis")]
 mod script_equivalence;
+mod simulation;
 mod virtual_client;

@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use crate::protocol::acquisition::{Acquisition, Connectivity, Failure, FailureClass, SentCopy};
+use crate::protocol::acquisition::{
+    Acquisition, Connectivity, Failure, FailureClass, Origin, SentCopy,
+};
 use crate::protocol::cleanup::{AwaitedRelease, Cleanup, CleanupStep, ReleaseRequest};
 use crate::protocol::clock::Moment;
 use crate::protocol::clock_sync::{ClockSync, ServerClock};
@@ -14,6 +16,9 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lease::Lease;
 use crate::protocol::mailbox::Mailbox;
 use crate::protocol::owner_id::OwnerId;
+use crate::protocol::poll_schedule;
+use crate::protocol::ttl::Ttl;
+use crate::protocol::wire::Mode;
 
 mod acquiring;
 mod holding;
@@ -40,6 +45,10 @@ pub(super) struct Manager {
     pub(super) server_clock: ServerClock,
     pub(super) floor_us: u64,
     pub(super) connectivity: Connectivity,
+    /// The number of the connection.
+    pub(super) origin: Origin,
+    /// Whether waiters receive notifications.
+    pub(super) mode: Mode,
     pub(super) command_timeout: Duration,
     /// The lease that a handover sets.
     pub(super) handover_lease: Duration,
@@ -56,6 +65,10 @@ pub(super) struct RunningCleanup {
 
 /// One caller of `acquire`, and its guard.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most callers acquire, and a box would cost an allocation for each step"
+)]
 pub(super) enum Caller {
     Idle,
     Acquiring(Acquiring),
@@ -190,6 +203,14 @@ pub(super) struct Step<'a, P> {
 impl Manager {
     pub(super) fn clock_sync(&self) -> ClockSync {
         self.server_clock.for_connection(self.first)
+    }
+
+    /// The lease that a handover to a waiter with this ttl sets.
+    fn handover_lease(&self, ttl: Ttl) -> Duration {
+        match self.mode {
+            Mode::Subscribed => self.handover_lease.min(ttl.as_duration()),
+            Mode::Polling => poll_schedule::handover_lease(self.mode, ttl),
+        }
     }
 
     pub(super) fn record(&mut self, sent: Moment, server_us: u64) {

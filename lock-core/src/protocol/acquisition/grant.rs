@@ -49,7 +49,8 @@ impl<E: Failure> Acquisition<E> {
         let until = grant.until.filter(|_| reason.is_none());
         if let Some(until) = until.filter(|until| until.since(now) >= grant.lease / 2) {
             let lease = Lease::handed_over(lease_config, grant.received, grant.lease, until);
-            return self.take(token, lease, now, peers);
+            // The longest hold may have ended before the caller read the notification.
+            return self.take_if_valid(token, lease, now, peers);
         }
         let limit = self.limit(now);
         self.phase = AcquirePhase::InFlight(CommandInFlight::Confirm { limit });

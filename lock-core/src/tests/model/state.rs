@@ -14,7 +14,7 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::local_queue::{LocalPosition, ObservedExpiry, Peers};
 use crate::protocol::lock_state::{KeyValue, LockState};
 use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::QueueEntry;
+use crate::protocol::wire::{Mode, QueueEntry};
 use crate::tests::virtual_client::{Caller, Manager};
 
 /// Not a whole number of milliseconds, so that rounding has an effect. Consider a ttl one millisecond
@@ -204,6 +204,8 @@ impl ModelState {
                     server_clock: ServerClock::default(),
                     floor_us: first.server_us,
                     connectivity: Connectivity::Up,
+                    origin: 0,
+                    mode: Mode::Subscribed,
                     command_timeout: rules.command_timeout,
                     handover_lease: rules.handover_lease,
                     cleanups: Vec::new(),

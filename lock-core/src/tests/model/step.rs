@@ -311,10 +311,10 @@ impl Turn<'_> {
         let clock_sync = client.manager.server_clock.youngest();
         let run_id = client.manager.first.run_id;
         let mut read = Notification::from_wire(message, clock_sync, run_id, received);
-        if let Notification::Grant(grant) = &mut read {
-            if from_receipt {
-                grant.until = Some(deadline(received, grant.lease));
-            }
+        if let Notification::Grant(grant) = &mut read
+            && from_receipt
+        {
+            grant.until = Some(deadline(received, grant.lease));
         }
         let is_grant = matches!(read, Notification::Grant(_));
         self.step(id, |step| step.on_notification(read));

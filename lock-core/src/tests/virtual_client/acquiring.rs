@@ -14,7 +14,6 @@ use crate::protocol::cleanup::{AwaitedRelease, AwaitedStep, Cleanup, Validity};
 use crate::protocol::clock::Moment;
 use crate::protocol::local_queue::Peers;
 use crate::protocol::mailbox::{Mailbox, Notification};
-use crate::protocol::wire::Mode;
 
 impl<P: Peers> Step<'_, P> {
     /// Begins to acquire.
@@ -73,18 +72,16 @@ impl<P: Peers> Step<'_, P> {
                         break;
                     }
                 },
-                Action::Reconnect { until } => match acquiring.mailbox.take() {
-                    Some(notification) => {
-                        let peers = &mut *self.peers;
-                        acquiring
-                            .acquisition
-                            .on_notification(notification, now, peers)
-                    }
-                    None => {
+                Action::Reconnect { until } => {
+                    let Some(notification) = acquiring.mailbox.take() else {
                         acquiring.awaited = Awaited::Connection { until };
                         break;
-                    }
-                },
+                    };
+                    let peers = &mut *self.peers;
+                    acquiring
+                        .acquisition
+                        .on_notification(notification, now, peers)
+                }
                 Action::StartOver => {
                     self.effects.push(Effect::StartedOver);
                     self.end(&mut acquiring);
@@ -114,11 +111,12 @@ impl<P: Peers> Step<'_, P> {
         let timeout = self.manager.command_timeout;
         let not_after = self.manager.clock_sync().not_after(now, timeout);
         let sent = acquiring.acquisition.sent_mut();
+        let lease = self.manager.handover_lease(sent.lease_config.ttl);
         let copy = sent.on_send(SendContext {
-            origin: 0,
-            mode: Mode::Subscribed,
+            origin: self.manager.origin,
+            mode: self.manager.mode,
             channel: &self.manager.channel,
-            lease: self.manager.handover_lease,
+            lease,
             now,
             not_after,
             command_timeout: timeout,
@@ -141,6 +139,7 @@ impl<P: Peers> Step<'_, P> {
 
     /// Performs a step of the cancel at the end of a wait. Returns the next action once the cancel is
     /// done.
+    #[expect(clippy::needless_pass_by_value, reason = "a step is performed once")]
     fn perform_cancel(
         &mut self,
         acquiring: &mut Acquiring,
@@ -241,13 +240,11 @@ impl<P: Peers> Step<'_, P> {
             }
             (Awaited::Cancel { mut release, .. }, reply @ Reply::Release(_)) => {
                 let step = release.on_reply(reply.as_released(server_us), now);
-                match self.perform_cancel(&mut acquiring, release, step) {
-                    Some(action) => action,
-                    None => {
-                        *self.caller = Caller::Acquiring(acquiring);
-                        return;
-                    }
-                }
+                let Some(action) = self.perform_cancel(&mut acquiring, release, step) else {
+                    *self.caller = Caller::Acquiring(acquiring);
+                    return;
+                };
+                action
             }
             (awaited, reply) => panic!("{reply:?} is not awaited: {awaited:?}"),
         };
@@ -284,6 +281,16 @@ impl<P: Peers> Step<'_, P> {
             Some(action) => self.perform(acquiring, action),
             None => *self.caller = Caller::Acquiring(acquiring),
         }
+    }
+
+    /// Handles the error that the server returned for the last command of the acquisition.
+    pub(in crate::tests) fn on_error_reply(&mut self, class: FailureClass) {
+        if let Caller::Acquiring(acquiring) = &mut *self.caller
+            && let Awaited::Acquire { copy, .. } = &acquiring.awaited
+        {
+            acquiring.acquisition.sent_mut().on_error_reply(copy, class);
+        }
+        self.on_no_reply(class);
     }
 
     fn stop_awaiting(&mut self, lane: Lane, owner_id: crate::protocol::owner_id::OwnerId) {

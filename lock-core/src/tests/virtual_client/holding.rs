@@ -19,6 +19,30 @@ impl<P: Peers> Step<'_, P> {
         let Some(limit) = action.renewal_limit(now, timeout) else {
             return false;
         };
+        self.send_renewal(limit);
+        true
+    }
+
+    /// Renews at once, as the caller demands it. Returns whether it was sent.
+    pub(in crate::tests) fn renew_now(&mut self) -> bool {
+        let now = self.now;
+        let timeout = self.manager.command_timeout;
+        let Caller::Holding(holding) = &*self.caller else {
+            return false;
+        };
+        if holding.renewing.is_some() || !holding.lease.is_valid(now) {
+            return false;
+        }
+        let limit = timeout.min(holding.lease.remaining(now));
+        self.send_renewal(limit);
+        true
+    }
+
+    fn send_renewal(&mut self, limit: Duration) {
+        let now = self.now;
+        let Caller::Holding(holding) = &mut *self.caller else {
+            return;
+        };
         holding.renewing = Some((now, now.plus(limit)));
         let owner_id = holding.request.owner_id;
         let ttl = holding.lease.renewed_ttl(now);
@@ -30,7 +54,6 @@ impl<P: Peers> Step<'_, P> {
             owner_id,
             request,
         });
-        true
     }
 
     /// Handles the reply to a renewal.

@@ -48,7 +48,7 @@ pub(in crate::tests) enum Reply {
 }
 
 impl Request {
-    pub(super) fn release(request: &ReleaseRequest, floor_us: u64, now: Moment) -> Self {
+    pub(in crate::tests) fn release(request: &ReleaseRequest, floor_us: u64, now: Moment) -> Self {
         Self::Release {
             floor_us,
             min_hold_ms: request.min_hold_ms(now),
@@ -109,7 +109,7 @@ impl Request {
 }
 
 impl Reply {
-    pub(super) fn as_released(&self, server_us: u64) -> ReleaseOutcome {
+    pub(in crate::tests) fn as_released(&self, server_us: u64) -> ReleaseOutcome {
         match self {
             Self::Release(reply) => ReleaseOutcome::from_reply(*reply, server_us),
             Self::Acquire(_) | Self::Renew(_) => panic!("the reply to a release: {self:?}"),

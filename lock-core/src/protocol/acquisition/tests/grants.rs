@@ -36,6 +36,26 @@ fn grant_with_less_than_half_of_its_lease_is_renewed_first() {
     acquired(notify(bench.to(600), grant));
 }
 
+/// The builder refuses a `max_hold` as short as this; the machine does not rely on it.
+#[test]
+fn grant_whose_longest_hold_has_ended_starts_over() {
+    let mut bench = Bench::new(|config| AcquireConfig {
+        lease_config: LeaseConfig {
+            max_hold: Some(ms(100)),
+            ..config.lease_config
+        },
+        patience: Patience::Wait {
+            started: at(0),
+            deadline: at(WAIT),
+        },
+        ..config
+    });
+    bench.start();
+    bench.reply(queued(0, Some(2_000)));
+    starts_over(&notify(bench.to(200), grant(100, Some(1_000))));
+    bench.cancel_on_drop();
+}
+
 #[test]
 fn grant_with_an_uncertain_end_is_renewed_first() {
     let mut bench = Bench::queued();

@@ -44,6 +44,7 @@ const EXCLUSION: &str = "no two clients hold the lock at once, as far as this is
 const GRANTS: &str = "the tokens of grants grow, whatever is lost";
 const GUARDS: &str = "the tokens of guards grow, as far as exclusion is promised";
 const VALID: &str = "each guard begins with a lock that is valid";
+const CAUSE: &str = "before the end of its lease, a lock is lost only on the server";
 const FINAL: &str = "an acquisition that was cancelled for good does not come back";
 const ENDS: &str = "each wait ends in time";
 const SERVED: &str = "no lock stays free while a client waits";
@@ -84,6 +85,7 @@ impl Model for Protocol {
             Property::always(GRANTS, |_, s: &ModelState| !s.disorder.grants),
             Property::always(GUARDS, |_, s: &ModelState| !s.disorder.guards),
             Property::always(VALID, |_, s: &ModelState| !s.disorder.late_guards),
+            Property::always(CAUSE, |_, s: &ModelState| !s.disorder.early_losses),
             Property::always(FINAL, |_, s: &ModelState| {
                 let owner = s.owner().map(|(owner_id, _)| owner_id);
                 let mut known = s.queued().map(|entry| entry.owner_id).chain(owner);

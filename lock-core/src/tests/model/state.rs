@@ -139,13 +139,14 @@ impl Client {
     }
 }
 
-/// Whether the token of a grant, or of a guard, was not greater than all earlier ones, and whether
-/// a guard began after the end of its lease.
+/// Whether the token of a grant, or of a guard, was not greater than all earlier ones, whether a
+/// guard began after the end of its lease, and whether one lost a lock that the server still had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Disorder {
     pub(super) grants: bool,
     pub(super) guards: bool,
     pub(super) late_guards: bool,
+    pub(super) early_losses: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -26,7 +26,11 @@ impl Turn<'_> {
                 self.step(id, |step| step.on_pause_end());
             }
             let holding = self.state.clients[id].caller.holding();
-            if holding.is_some_and(|holding| holding.lease.is_lost(now)) {
+            if let Some(holding) = holding.filter(|holding| holding.lease.is_lost(now)) {
+                let is_early = holding.lease.deadline().is_none_or(|end| now < end);
+                let owner = self.state.owner().map(|(owner_id, _)| owner_id);
+                self.state.disorder.early_losses |=
+                    is_early && owner == Some(holding.request.owner_id);
                 self.release(id);
             }
             let next_cleanup = self.state.clients[id].manager.next_cleanup(now);

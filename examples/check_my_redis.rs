@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Break something meanwhile: restart the server, or stop this program with `SIGSTOP` for longer than
-//! the ttl of a second. For a load of several processes, start each with `--record FILE`. Then check
+//! the ttl of a second. The recorder notes for how long this program did not run. For a load of several processes, start each with `--record FILE`. Then check
 //! all files with `--check FILE,FILE`, which needs no server.
 
 use std::error::Error;
@@ -59,8 +59,6 @@ async fn load(span: Duration) -> Result<Report, Box<dyn Error>> {
         builder = builder.file(file);
     }
     let recorder = builder.build()?;
-    // A busy machine is late too. This is no fault of the lock.
-    let stalls = recorder.watch_stalls();
     let register = Arc::new(FencedRegister::new(&recorder));
     let until = Instant::now() + span;
     let mut tasks = JoinSet::new();
@@ -83,7 +81,6 @@ async fn load(span: Duration) -> Result<Report, Box<dyn Error>> {
     }
     tasks.join_all().await;
     locks.shutdown().await?;
-    drop(stalls);
     recorder.finish()?;
     Ok(Checker::new().check(&recorder.history()))
 }
@@ -95,12 +92,7 @@ async fn work(guard: RecordedGuard, register: &FencedRegister, turn: u32) {
     } else {
         TTL / 200
     };
-    let update = async {
-        let value = register.read(guard.record())?;
-        tokio::time::sleep(pause).await;
-        register.write(guard.record(), value + 1)
-    };
-    if let Err(stale) = update.await {
+    if let Err(stale) = register.increment(guard.record(), pause).await {
         // The lock was lost, and the holder has not stopped in time. The register has.
         eprintln!("{stale}");
     }

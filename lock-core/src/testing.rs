@@ -55,6 +55,12 @@ pub fn lease_end(watch: &LockWatch) -> Option<u64> {
     end.map(crate::protocol::clock::Moment::as_nanos)
 }
 
+/// Returns whether the locks are on a server. Then their clock is real.
+#[must_use]
+pub fn has_server(manager: &LockManager) -> bool {
+    !manager.inner().backend.holds_without_renewal()
+}
+
 /// What a recorder has to know about a request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

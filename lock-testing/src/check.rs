@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::event::{Nanos, nanos};
-use crate::history::{Excuses, HeldLock, History, Operation};
+use crate::history::{HeldLock, History, Operation, Stalls};
 
 mod exclusion;
 mod losses;
@@ -18,6 +18,7 @@ mod tokens;
 mod violation;
 mod waits;
 
+use report::Counts;
 pub use report::Report;
 pub use resource::{lost_updates, stale_accesses};
 pub use violation::{Violation, ViolationKind};
@@ -100,8 +101,7 @@ pub struct Checker {
     clock_error: Nanos,
 }
 
-/// How much later than promised a client may be notified. The threads of a busy machine wake up
-/// late.
+/// The default of [`Checker::tolerance`]. The threads of a busy machine wake up late.
 pub const DEFAULT_TOLERANCE: Duration = Duration::from_millis(250);
 
 impl Default for Checker {
@@ -127,16 +127,18 @@ impl Checker {
         self
     }
 
-    /// Sets how much later than its limit a wait may end, and how much later than the end of its
-    /// lease a loss may be reported. Defaults to 250 ms.
+    /// Sets how late the library may be. A wait may end later than its [limit](crate::Event::limit)
+    /// by this time. A loss may be reported later than the end of the lease by this time. The time
+    /// of a [stall](crate::Stall) is added. Defaults to 250 ms.
     pub fn tolerance(mut self, tolerance: Duration) -> Self {
         self.tolerance = nanos(tolerance);
         self
     }
 
-    /// Sets the largest difference between the clocks of the recorded machines. The checker does not
-    /// report overlaps that are shorter, and does not order events that are closer. Defaults to zero, which is
-    /// right for one machine.
+    /// Sets the largest difference between the clocks of the recorded machines.
+    ///
+    /// The checker does not report overlaps that are shorter. It does not order events that are
+    /// closer. Defaults to zero, which is right for one machine.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = nanos(error);
         self
@@ -154,7 +156,7 @@ impl Checker {
             history,
             held: history.held_locks(),
             operations: history.operations(),
-            excuses: Excuses::of(history),
+            stalls: Stalls::of(history),
             ended: history.end(),
             tokens: self.tokens,
             tolerance: self.tolerance,
@@ -164,7 +166,9 @@ impl Checker {
         for check in &self.checks {
             violations.extend(run.run(*check));
         }
-        Report::new(history, &self.checks, violations, run.held.len())
+        let waits = run.operations.iter().filter(|found| found.is_wait());
+        let counts = Counts::of(history, run.held.len(), waits.count());
+        Report::new(history, &self.checks, violations, counts)
     }
 }
 
@@ -174,7 +178,7 @@ struct Run<'a> {
     /// In the order of their grants.
     held: Vec<HeldLock>,
     operations: Vec<Operation>,
-    excuses: Excuses<'a>,
+    stalls: Stalls,
     ended: Nanos,
     tokens: FencingTokens,
     tolerance: Nanos,

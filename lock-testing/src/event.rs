@@ -14,8 +14,37 @@ pub fn nanos(span: Duration) -> Nanos {
     u64::try_from(span.as_nanos()).unwrap_or(Nanos::MAX)
 }
 
-/// The validity of a lock that is held as long as its guard exists.
-pub const ENDLESS: Nanos = Nanos::MAX;
+/// Until when a lock is valid, as its guard reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Validity {
+    /// Until the end of its lease.
+    Until(Nanos),
+    /// As long as its guard exists. Its lease does not end by itself.
+    Endless,
+}
+
+impl Validity {
+    /// Returns the end of the lease, if it ends by itself.
+    #[must_use]
+    pub fn lease_end(self) -> Option<Nanos> {
+        match self {
+            Self::Until(end) => Some(end),
+            Self::Endless => None,
+        }
+    }
+
+    /// Returns whether the lock is still valid just after this moment.
+    #[must_use]
+    pub fn is_after(self, moment: Nanos) -> bool {
+        self > Self::Until(moment)
+    }
+}
+
+impl From<Nanos> for Validity {
+    fn from(end: Nanos) -> Self {
+        Self::Until(end)
+    }
+}
 
 /// An operation of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,11 +58,12 @@ pub enum Call {
     Release,
     /// Changes the protected resource.
     Write,
-    /// Learns that a held lock is lost.
+    /// Notifies the holder that its lock is lost. The client does not call it, so its only event is
+    /// [`Kind::Ok`].
     Lost,
 }
 
-/// The stage of an operation.
+/// What an event reports: a stage of its operation, or the validity of its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -47,7 +77,8 @@ pub enum Kind {
     Info,
     /// Its future or its guard was dropped. As with [`Info`](Self::Info), its effect is not known.
     Dropped,
-    /// Not a stage: a note of the time until which a held lock is valid.
+    /// Reports until when a held lock is valid: see [`Event::valid_until`]. It neither begins nor
+    /// ends the operation.
     Seen,
 }
 
@@ -126,19 +157,18 @@ pub struct Event {
     pub acquisition: u64,
     /// The operation.
     pub call: Call,
-    /// The stage of the operation.
+    /// What the event reports about the operation.
     pub kind: Kind,
     /// The lock.
     pub key: Arc<str>,
     /// The fencing token of the held lock.
     pub token: Option<u64>,
-    /// The moment until which the held lock is valid, as its guard reports it. [`ENDLESS`] is a
-    /// lock that is held as long as its guard exists.
+    /// Until when the held lock is valid; `None` if the event does not report it.
     ///
     /// The latest validity of all events counts. There is one exception: the validity of a
     /// [`Call::Lost`] ends an earlier one.
-    pub valid_until: Option<Nanos>,
-    /// The limit of the operation's duration.
+    pub valid_until: Option<Validity>,
+    /// The longest duration that is promised for the operation.
     pub limit: Option<Nanos>,
     /// A note for people.
     pub note: Option<Arc<str>>,
@@ -176,11 +206,11 @@ impl Event {
         acquisition: u64,
         key: impl Into<Arc<str>>,
         token: Option<u64>,
-        valid_until: Nanos,
+        valid_until: impl Into<Validity>,
     ) -> Self {
         Self {
             token,
-            valid_until: Some(valid_until),
+            valid_until: Some(valid_until.into()),
             ..Self::new(at, process, acquisition, key, Call::Acquire, Kind::Ok)
         }
     }
@@ -201,11 +231,13 @@ impl Display for Event {
             token_text(self.token)
         )?;
         match self.valid_until {
-            Some(ENDLESS) => write!(f, ", valid until its release")?,
-            Some(until) if until >= self.at => {
+            Some(Validity::Endless) => write!(f, ", valid until its release")?,
+            Some(Validity::Until(until)) if until >= self.at => {
                 write!(f, ", valid for {} us", (until - self.at) / 1000)?;
             }
-            Some(until) => write!(f, ", expired {} us ago", (self.at - until) / 1000)?,
+            Some(Validity::Until(until)) => {
+                write!(f, ", expired {} us ago", (self.at - until) / 1000)?;
+            }
             None => {}
         }
         if let Some(limit) = self.limit {

@@ -12,7 +12,7 @@ mod held_lock;
 mod stalls;
 
 pub use held_lock::{HeldLock, Operation};
-pub(crate) use stalls::Excuses;
+pub(crate) use stalls::Stalls;
 
 /// What happened in a run. It is plain data: fill it by hand, with a [`Recorder`], or from files.
 ///
@@ -76,10 +76,15 @@ impl History {
     }
 
     /// Adds the history of other processes, whose times are on the same clock.
+    ///
+    /// The accesses of each of the two histories keep their order, even when their clock was set
+    /// back. Their times order them among each other.
     pub fn merge(&mut self, other: Self) {
         self.events.extend(other.events);
-        self.accesses.extend(other.accesses);
-        self.accesses.sort_by_key(|access| access.at);
+        let mut accesses = in_recorded_order(std::mem::take(&mut self.accesses));
+        accesses.extend(in_recorded_order(other.accesses));
+        accesses.sort_by_key(|(at, _)| *at);
+        self.accesses = accesses.into_iter().map(|(_, access)| access).collect();
         self.stalls.extend(other.stalls);
         self.deaths.extend(other.deaths);
         self.ended = self.ended.max(other.ended);
@@ -134,13 +139,35 @@ impl History {
             let invalid = |error: &dyn std::fmt::Display, kind| {
                 io::Error::new(kind, format!("{}: {error}", path.display()))
             };
-            let text = fs::read_to_string(path).map_err(|error| invalid(&error, error.kind()))?;
+            let text = read_text(path).map_err(|error| invalid(&error, error.kind()))?;
             let history = Self::from_lines(&text)
                 .map_err(|error| invalid(&error, io::ErrorKind::InvalidData))?;
             all.merge(history);
         }
         Ok(all)
     }
+}
+
+/// Reads a file, without the end of its last line if that is no text: a kill may cut a character.
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut bytes = fs::read(path)?;
+    if let Err(error) = std::str::from_utf8(&bytes) {
+        let valid = error.valid_up_to();
+        if !bytes[valid..].contains(&b'\n') {
+            bytes.truncate(valid);
+        }
+    }
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Returns each access with the latest time up to it, which never decreases.
+fn in_recorded_order(accesses: Vec<Access>) -> Vec<(Nanos, Access)> {
+    let mut latest = 0;
+    let with_latest = |access: Access| {
+        latest = access.at.max(latest);
+        (latest, access)
+    };
+    accesses.into_iter().map(with_latest).collect()
 }
 
 /// A line that is not a line of a history.
@@ -194,5 +221,29 @@ mod tests {
         history.merge(with(10));
         let times: Vec<Nanos> = history.accesses.iter().map(|access| access.at).collect();
         assert_eq!((times, history.end()), (vec![10, 20], 20));
+    }
+
+    #[test]
+    fn merge_keeps_the_order_of_a_source_whose_clock_was_set_back() {
+        use crate::event::AccessKind;
+        let with = |process: u32, times: &[Nanos]| {
+            let access = |at| Access::new(at, "k", process, 1, None, AccessKind::Read);
+            History {
+                accesses: times.iter().copied().map(access).collect(),
+                ..History::default()
+            }
+        };
+        let mut history = History::new();
+        history.merge(with(1, &[10, 30, 20, 40]));
+        history.merge(with(2, &[5, 35, 1]));
+        let order = |process| {
+            let accesses = history.accesses.iter();
+            let own = accesses.filter(move |access| access.process == process);
+            own.map(|access| access.at).collect::<Vec<Nanos>>()
+        };
+        assert_eq!(order(1), [10, 30, 20, 40]);
+        assert_eq!(order(2), [5, 35, 1]);
+        let times: Vec<Nanos> = history.accesses.iter().map(|access| access.at).collect();
+        assert_eq!(times, [5, 10, 30, 20, 35, 1, 40]);
     }
 }

@@ -14,7 +14,7 @@ pub use check::{
     Check, Checker, DEFAULT_TOLERANCE, FencingTokens, Report, Violation, ViolationKind,
     lost_updates, stale_accesses,
 };
-pub use event::{Access, AccessKind, Call, ENDLESS, Event, Kind, Nanos, Stall, nanos};
+pub use event::{Access, AccessKind, Call, Event, Kind, Nanos, Stall, Validity, nanos};
 #[doc(inline)]
 pub use faults::{Command, Faults, OtherHolder, in_memory_with_faults, try_in_memory_with_faults};
 pub use history::{HeldLock, History, InvalidLine, Operation};

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::event::{Access, AccessKind, Call, Event, Kind, Nanos, Stall};
+use crate::event::{Access, AccessKind, Call, Event, Kind, Nanos, Stall, Validity};
 
 /// One line of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,12 +59,12 @@ impl Line {
                 set("call", event.call.name().into());
                 set("kind", event.kind.name().into());
                 set("key", (&*event.key).into());
-                let numbers = [
-                    ("token", event.token),
-                    ("valid_until", event.valid_until),
-                    ("limit", event.limit),
-                ];
-                for (name, number) in numbers {
+                match event.valid_until {
+                    Some(Validity::Until(end)) => set("valid_until", end.into()),
+                    Some(Validity::Endless) => set("valid_until", ENDLESS.into()),
+                    None => None,
+                };
+                for (name, number) in [("token", event.token), ("limit", event.limit)] {
                     if let Some(number) = number {
                         set(name, number.into());
                     }
@@ -101,6 +101,9 @@ impl Line {
     }
 }
 
+/// The validity of a lock without an end.
+const ENDLESS: &str = "endless";
+
 const READ: &str = "read";
 const WRITE: &str = "write";
 const REFUSED_READ: &str = "refused-read";
@@ -113,6 +116,13 @@ fn access_name(kind: AccessKind) -> &'static str {
         AccessKind::RefusedRead => REFUSED_READ,
         AccessKind::RefusedWrite => REFUSED_WRITE,
     }
+}
+
+fn validity(value: &Value) -> Option<Validity> {
+    if value.as_str() == Some(ENDLESS) {
+        return Some(Validity::Endless);
+    }
+    value.as_u64().map(Validity::Until)
 }
 
 struct Fields<'a>(&'a Value);
@@ -140,7 +150,10 @@ impl Fields<'_> {
             kind: Kind::named(self.text("kind")?)?,
             key: self.text("key")?.into(),
             token: self.number("token"),
-            valid_until: self.number("valid_until"),
+            valid_until: match self.0.get("valid_until") {
+                Some(value) => Some(validity(value)?),
+                None => None,
+            },
             limit: self.number("limit"),
             note: self.text("note").map(Into::into),
         })
@@ -180,6 +193,7 @@ mod tests {
         let access = |kind| Line::Access(Access::new(5, "k", 1, 2, None, kind));
         let lines = [
             Line::Event(event),
+            Line::Event(Event::granted(5, 1, 2, "k", None, Validity::Endless)),
             Line::Event(Event::new(1, 2, 3, "k", Call::Lost, Kind::Dropped)),
             access(AccessKind::Read),
             access(AccessKind::Write { value: 4 }),

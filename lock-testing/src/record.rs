@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lock_core::{LockError, LockManager, LockWatch, testing};
 
-use crate::event::{Access, AccessKind, Call, ENDLESS, Event, Kind, Nanos, Stall, nanos};
+use crate::event::{Access, AccessKind, Call, Event, Kind, Nanos, Stall, Validity, nanos};
 use crate::history::History;
 use crate::lines::Line;
 use crate::recorder::RecordClock;
@@ -19,14 +19,54 @@ pub(crate) struct Sink {
     pub(crate) process: u32,
     clock: RecordClock,
     state: Mutex<SinkState>,
-    has_failed: AtomicBool,
+    losses: mpsc::Sender<NotedLoss>,
 }
 
-struct SinkState {
+pub(crate) struct SinkState {
     /// `None` if only the file keeps the events.
     history: Option<History>,
     file: Option<File>,
     error: Option<io::Error>,
+    has_failed: bool,
+    losses: mpsc::Receiver<NotedLoss>,
+}
+
+/// A loss that the library reported, and that is not recorded yet.
+struct NotedLoss {
+    event: Event,
+    grant: Arc<Mutex<Grant>>,
+}
+
+impl SinkState {
+    fn write(&mut self, line: Line) {
+        if let Some(file) = &mut self.file
+            // One system call for each line, so that a kill loses no written line.
+            && let Err(error) = file.write_all(line.to_text().as_bytes())
+            && !std::mem::replace(&mut self.has_failed, true)
+        {
+            self.error = Some(error);
+        }
+        if let Some(history) = &mut self.history {
+            history.add_line(line);
+        }
+    }
+
+    fn write_losses(&mut self) {
+        while let Ok(NotedLoss { event, grant }) = self.losses.try_recv() {
+            // A renewal after the last record may have moved the end of the lease.
+            let known = locked(&grant).valid_until;
+            if event.valid_until > known {
+                let mut seen = event.clone();
+                (seen.call, seen.kind) = (Call::Acquire, Kind::Seen);
+                self.write(Line::Event(seen));
+            }
+            self.write(Line::Event(event));
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One number for all recorders of this process, which may record under one process number.
@@ -40,6 +80,7 @@ impl Sink {
         history: Option<History>,
         file: Option<File>,
     ) -> Self {
+        let (sender, losses) = mpsc::channel();
         Self {
             locks,
             process,
@@ -48,13 +89,18 @@ impl Sink {
                 history,
                 file,
                 error: None,
+                has_failed: false,
+                losses,
             }),
-            has_failed: AtomicBool::new(false),
+            losses: sender,
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, SinkState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the state, after it has recorded all noted losses.
+    pub(crate) fn state(&self) -> MutexGuard<'_, SinkState> {
+        let mut state = locked(&self.state);
+        state.write_losses();
+        state
     }
 
     pub(crate) fn now(&self) -> Nanos {
@@ -73,27 +119,23 @@ impl Sink {
             RecordClock::Lease => lease_end,
             RecordClock::Wall => {
                 let now = testing::now(&self.locks);
-                (at + lease_end.saturating_sub(now)).saturating_sub(now.saturating_sub(lease_end))
+                at.saturating_add(lease_end.saturating_sub(now))
+                    .saturating_sub(now.saturating_sub(lease_end))
             }
         }
     }
 
     pub(crate) fn write(&self, line: Line) {
-        let mut state = self.state();
-        if let Some(file) = &mut state.file
-            // One system call for each line, so that a kill loses no written line.
-            && let Err(error) = file.write_all(line.to_text().as_bytes())
-            && !self.has_failed.swap(true, Ordering::Relaxed)
-        {
-            state.error = Some(error);
-        }
-        if let Some(history) = &mut state.history {
-            history.add_line(line);
-        }
+        self.state().write(line);
     }
 
-    /// Takes the time and writes the access under one mutex, so that the order of the accesses is
-    /// the order of their times.
+    /// Records all noted losses.
+    pub(crate) fn write_losses(&self) {
+        drop(self.state());
+    }
+
+    /// Records an access at this moment. The caller has a mutex of the resource, so that the record
+    /// has the order of the resource.
     pub(crate) fn write_access(&self, lock: &AcquisitionRecord, resource: u64, kind: AccessKind) {
         let mut access = Access::new(
             self.now(),
@@ -136,10 +178,27 @@ pub struct AcquisitionRecord {
     task: u32,
     number: u64,
     key: Arc<str>,
-    /// The token plus one; zero for none. All clones learn of it.
-    token: Arc<AtomicU64>,
+    /// All clones learn of it.
+    grant: Arc<Mutex<Grant>>,
+}
+
+/// What the record has about the grant.
+#[derive(Default)]
+struct Grant {
+    token: Option<u64>,
     /// The last recorded validity.
-    valid_until: Arc<AtomicU64>,
+    valid_until: Option<Validity>,
+}
+
+impl Grant {
+    /// Returns whether a renewal led to this validity.
+    fn was_renewed(&self, until: Validity) -> bool {
+        match self.valid_until {
+            Some(Validity::Until(known)) => until.is_after(known.saturating_add(nanos(SAME))),
+            Some(Validity::Endless) => false,
+            None => true,
+        }
+    }
 }
 
 /// A validity that moved by less than this was not renewed in between.
@@ -152,8 +211,7 @@ impl AcquisitionRecord {
             task,
             number: ACQUISITIONS.fetch_add(1, Ordering::Relaxed),
             key,
-            token: Arc::default(),
-            valid_until: Arc::default(),
+            grant: Arc::default(),
         }
     }
 
@@ -172,7 +230,7 @@ impl AcquisitionRecord {
     /// Returns the token of the grant, after [`granted`](Self::granted).
     #[must_use]
     pub fn token(&self) -> Option<u64> {
-        self.token.load(Ordering::Acquire).checked_sub(1)
+        locked(&self.grant).token
     }
 
     /// Makes an event of this acquisition at this moment, without recording it.
@@ -201,7 +259,8 @@ impl AcquisitionRecord {
         self.write(self.event(call, kind));
     }
 
-    /// Records the beginning of an acquire that takes at most `limit`.
+    /// Records the beginning of an acquire that is promised to end within `limit`. The
+    /// [guarantees](lock_core::guide::guarantees#waits-end) have the limits of the library.
     pub fn invoked(&self, limit: Duration) {
         let mut event = self.event(Call::Acquire, Kind::Invoke);
         event.limit = Some(nanos(limit));
@@ -210,12 +269,24 @@ impl AcquisitionRecord {
 
     /// Records that an operation returned an error.
     ///
-    /// After an error of the backend the effect of the operation is not known, because the library
-    /// resolves it in the background.
+    /// It is [`Kind::Fail`] only for an error after which the operation certainly had no effect. An
+    /// acquire that timed out may have got the lock, and the library then released it. The same
+    /// holds after an error of the backend.
     pub fn failed(&self, call: Call, error: &LockError) {
         let kind = match error {
-            LockError::Backend(_) => Kind::Info,
-            _ => Kind::Fail,
+            LockError::Contended { .. }
+            | LockError::WouldDeadlock { .. }
+            | LockError::ForeignKey { .. }
+            | LockError::InvalidDialect { .. }
+            | LockError::InvalidName { .. }
+            | LockError::InvalidTtl { .. }
+            | LockError::InvalidSetting { .. }
+            | LockError::InvalidRenewal { .. }
+            | LockError::InvalidMaxHold { .. }
+            | LockError::InvalidMinHold { .. }
+            | LockError::NotConfigured
+            | LockError::Forked => Kind::Fail,
+            _ => Kind::Info,
         };
         let mut event = self.event(call, kind);
         event.note = Some(error.to_string().into());
@@ -226,18 +297,19 @@ impl AcquisitionRecord {
     pub fn granted(&self, held: &LockWatch) {
         let mut event = self.event(Call::Acquire, Kind::Ok);
         event.token = held.fencing_token().map(u64::from);
-        let token = event.token.map_or(0, |token| token.saturating_add(1));
-        self.token.store(token, Ordering::Release);
-        let until = self.lease_end(held, event.at);
-        event.valid_until = Some(until);
-        self.valid_until.store(until, Ordering::Release);
+        event.valid_until = Some(self.lease_end(held, event.at));
+        *locked(&self.grant) = Grant {
+            token: event.token,
+            valid_until: event.valid_until,
+        };
         self.write(event);
     }
 
     /// Returns the end of the lease on the clock of the record.
-    fn lease_end(&self, held: &LockWatch, at: Nanos) -> Nanos {
-        let end = testing::lease_end(held);
-        end.map_or(ENDLESS, |end| self.sink.to_record_clock(end, at))
+    fn lease_end(&self, held: &LockWatch, at: Nanos) -> Validity {
+        testing::lease_end(held).map_or(Validity::Endless, |end| {
+            Validity::Until(self.sink.to_record_clock(end, at))
+        })
     }
 
     /// Records until when the lock is valid, if that has changed. Does nothing for a lock that is
@@ -245,9 +317,15 @@ impl AcquisitionRecord {
     pub fn lease(&self, held: &LockWatch) {
         let mut event = self.event(Call::Acquire, Kind::Seen);
         let until = self.lease_end(held, event.at);
-        let known = self.valid_until.load(Ordering::Acquire);
-        if held.is_held() && until > known.saturating_add(nanos(SAME)) {
-            self.valid_until.store(until, Ordering::Release);
+        let is_news = {
+            let mut grant = locked(&self.grant);
+            let is_news = held.is_held() && grant.was_renewed(until);
+            if is_news {
+                grant.valid_until = Some(until);
+            }
+            is_news
+        };
+        if is_news {
             event.valid_until = Some(until);
             self.write(event);
         }
@@ -255,19 +333,26 @@ impl AcquisitionRecord {
 
     /// Records that the holder learned of the loss of its lock.
     pub fn lost(&self, held: &LockWatch) {
+        self.note_loss(held);
+        self.sink.write_losses();
+    }
+
+    /// Takes the time of a loss, for the next record. It neither writes to the file nor waits for
+    /// the record, so that the library may call it.
+    pub(crate) fn note_loss(&self, held: &LockWatch) {
         let mut event = self.event(Call::Lost, Kind::Ok);
-        // A renewal after the last record may have moved the end of the lease. A lock that was lost
-        // before the end of its lease is valid no longer.
-        let until = self.lease_end(held, event.at).min(event.at);
-        let known = self.valid_until.load(Ordering::Acquire);
-        if until > known {
-            let mut seen = event.clone();
-            (seen.call, seen.kind) = (Call::Acquire, Kind::Seen);
-            seen.valid_until = Some(until);
-            self.write(seen);
-        }
-        event.valid_until = Some(until);
-        self.write(event);
+        // A lock that was lost before the end of its lease is valid no longer.
+        let until = self.lease_end(held, event.at);
+        event.valid_until = Some(until.min(Validity::Until(event.at)));
+        // The receiver lives as long as the sink.
+        let _sent = self.sink.losses.send(NotedLoss {
+            event,
+            grant: Arc::clone(&self.grant),
+        });
+    }
+
+    pub(crate) fn write_losses(&self) {
+        self.sink.write_losses();
     }
 
     /// Records the end of an operation whose future is dropped before

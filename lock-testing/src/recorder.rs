@@ -1,14 +1,17 @@
 //! A recorder around a manager.
 
 use std::fs::File;
-use std::io;
+use std::future::{Future, IntoFuture};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{
     Dialect, LockError, LockGuard, LockManager, LockName, LockRequest, Renew, testing,
 };
+use tokio::runtime::Handle;
 
 use crate::event::{Call, Kind, Nanos};
 use crate::history::History;
@@ -41,6 +44,9 @@ pub enum RecordClock {
 
 /// Records what happens to the locks of a [`LockManager`]. Clones write the same record.
 ///
+/// For a manager on a server it also records [stalls](Self::watch_stalls) of this process, when it
+/// is made in a tokio runtime. So a process that was stopped breaks no promise.
+///
 /// ```
 /// use std::time::Duration;
 ///
@@ -62,6 +68,8 @@ pub enum RecordClock {
 pub struct Recorder {
     pub(crate) sink: Arc<Sink>,
     task: u32,
+    /// Ends with the last clone.
+    _stalls: Option<Arc<StallWatch>>,
 }
 
 impl Recorder {
@@ -69,13 +77,7 @@ impl Recorder {
     /// process.
     #[must_use]
     pub fn new(locks: LockManager) -> Self {
-        let clock = RecordClock::default();
-        let history = Some(History::default());
-        let sink = Sink::new(locks, std::process::id(), clock, history, None);
-        Self {
-            sink: Arc::new(sink),
-            task: 0,
-        }
+        Self::builder(locks).build_with(None)
     }
 
     /// Returns a builder, to write a file or to change the default settings.
@@ -86,6 +88,7 @@ impl Recorder {
             clock: RecordClock::default(),
             keeps_history: true,
             file: None,
+            existing_file: ExistingFile::Replace,
         }
     }
 
@@ -99,8 +102,8 @@ impl Recorder {
     #[must_use]
     pub fn for_task(&self, task: u32) -> Self {
         Self {
-            sink: Arc::clone(&self.sink),
             task,
+            ..self.clone()
         }
     }
 
@@ -164,6 +167,33 @@ pub struct RecorderBuilder {
     clock: RecordClock,
     keeps_history: bool,
     file: Option<PathBuf>,
+    existing_file: ExistingFile,
+}
+
+/// What happens to a file that exists.
+#[derive(Clone, Copy, Debug)]
+enum ExistingFile {
+    Replace,
+    Append,
+}
+
+impl ExistingFile {
+    fn open(self, path: PathBuf) -> io::Result<File> {
+        match self {
+            Self::Replace => File::create(path),
+            Self::Append => {
+                let mut options = File::options();
+                let mut file = options.create(true).read(true).append(true).open(path)?;
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes)?;
+                let last_end = bytes.iter().rposition(|byte| *byte == b'\n');
+                bytes.truncate(last_end.map_or(0, |end| end + 1));
+                // A process that was killed may have left a partial line.
+                file.set_len(u64::try_from(bytes.len()).unwrap_or(u64::MAX))?;
+                Ok(file)
+            }
+        }
+    }
 }
 
 impl RecorderBuilder {
@@ -180,8 +210,8 @@ impl RecorderBuilder {
         self
     }
 
-    /// Writes the events to a file too, one JSON object in each line. The recorder appends to a
-    /// file that exists. Defaults to no file.
+    /// Writes the events to a file too, one JSON object in each line. Replaces a file that exists,
+    /// unless [`append`](Self::append) is set. Defaults to no file.
     pub fn file(mut self, path: impl AsRef<Path>) -> Self {
         self.file = Some(path.as_ref().to_owned());
         self
@@ -196,25 +226,49 @@ impl RecorderBuilder {
         }
     }
 
+    /// Appends to a file that exists, without its last line if a kill left it incomplete.
+    ///
+    /// Only records of one run may share a file. They need different numbers of the process and one
+    /// clock, so the machine must not restart in between. Defaults to a new file.
+    pub fn append(self) -> Self {
+        Self {
+            existing_file: ExistingFile::Append,
+            ..self
+        }
+    }
+
     /// Makes the recorder.
     ///
     /// # Errors
     /// The error of a file that cannot be opened.
-    pub fn build(self) -> io::Result<Recorder> {
-        let open = |path| File::options().create(true).append(true).open(path);
-        let file = self.file.map(open).transpose()?;
+    pub fn build(mut self) -> io::Result<Recorder> {
+        let existing = self.existing_file;
+        let file = self.file.take().map(|path| existing.open(path));
+        Ok(self.build_with(file.transpose()?))
+    }
+
+    fn build_with(self, file: Option<File>) -> Recorder {
+        let has_real_clock = testing::has_server(&self.locks);
         let history = self.keeps_history.then(History::default);
         let sink = Sink::new(self.locks, self.process, self.clock, history, file);
-        Ok(Recorder {
-            sink: Arc::new(sink),
+        let sink = Arc::new(sink);
+        let watches_stalls = has_real_clock && Handle::try_current().is_ok();
+        let stalls = watches_stalls.then(|| Arc::new(StallWatch::start(&sink)));
+        Recorder {
+            sink,
             task: 0,
-        })
+            _stalls: stalls,
+        }
     }
 }
 
+/// How much later than its wait an acquire ends at the latest, as the guarantees say. A single
+/// attempt ends within this time, or within the command timeout if that is longer.
+const PROMISED_END: Duration = Duration::from_millis(250);
+
 /// A request for a lock that is recorded. Made by [`Recorder::lock`].
 ///
-/// The setters are those of [`LockRequest`].
+/// The setters are those of [`LockRequest`]. Awaiting the request acquires the lock.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent before `acquire`, `try_acquire` or `run`"]
 pub struct RecordedRequest {
@@ -325,9 +379,9 @@ impl RecordedRequest {
     fn begin(&self) -> AcquisitionRecord {
         let parts = testing::request_parts(&self.request);
         let limit = if parts.wait.is_zero() {
-            parts.command_timeout
+            parts.command_timeout.max(PROMISED_END)
         } else {
-            parts.wait
+            parts.wait.saturating_add(PROMISED_END)
         };
         let record = self.recorder.begin(parts.key);
         record.invoked(limit);
@@ -347,5 +401,15 @@ impl RecordedRequest {
             Err(LockError::Contended { .. } | LockError::WouldDeadlock { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl IntoFuture for RecordedRequest {
+    type Output = Result<RecordedGuard, LockError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    /// As [`acquire`](RecordedRequest::acquire).
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
     }
 }

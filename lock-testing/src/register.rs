@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::event::AccessKind;
 use crate::record::AcquisitionRecord;
@@ -11,9 +12,13 @@ use crate::recorder::Recorder;
 /// A resource that locks protect: one number for each lock. It refuses accesses with a token that
 /// is lower than the highest token it has seen, and records every access.
 ///
-/// Read the number, and write it back plus one. Then [`Check::LostUpdates`] finds each update that
-/// another holder overwrote. It refuses reads too: otherwise the access of an old holder could come
-/// between the read and the write of the new one.
+/// [`increment`](Self::increment) reads the number and writes it back plus one. Then
+/// [`Check::LostUpdates`] finds each update that another holder overwrote. The register refuses
+/// reads too: otherwise the access of an old holder could come between the read and the write of the
+/// new one.
+///
+/// In a dialect without fencing tokens the register refuses nothing. Then a holder that lost its lock
+/// and works on causes a lost update.
 ///
 /// The register is in this process. Record the accesses to a resource outside of it with
 /// [`History::accesses`](crate::History::accesses).
@@ -21,6 +26,8 @@ use crate::recorder::Recorder;
 /// [`Check::LostUpdates`]: crate::Check::LostUpdates
 ///
 /// ```
+/// use std::time::Duration;
+///
 /// use lock_core::LockManager;
 /// use lock_testing::{Checker, FencedRegister, Recorder};
 ///
@@ -29,8 +36,7 @@ use crate::recorder::Recorder;
 /// let recorder = Recorder::new(LockManager::in_memory());
 /// let register = FencedRegister::new(&recorder);
 /// let guard = recorder.lock("orders").acquire().await?;
-/// let value = register.read(guard.record())?;
-/// register.write(guard.record(), value + 1)?;
+/// register.increment(guard.record(), Duration::from_millis(1)).await?;
 /// guard.release().await?;
 ///
 /// let report = Checker::new().check(&recorder.history());
@@ -73,6 +79,27 @@ impl FencedRegister {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Reads the number that this lock protects, pauses, and writes it back plus one. Returns the
+    /// new number, which is the number of increments.
+    ///
+    /// Another holder that uses the register during the pause shows that the lock failed.
+    ///
+    /// # Errors
+    /// [`StaleToken`] when a later holder has used the register.
+    ///
+    /// # Cancel safety
+    /// The number does not change when the future is dropped in the pause.
+    pub async fn increment(
+        &self,
+        lock: &AcquisitionRecord,
+        pause: Duration,
+    ) -> Result<u64, StaleToken> {
+        let value = self.read(lock)?.saturating_add(1);
+        tokio::time::sleep(pause).await;
+        self.write(lock, value)?;
+        Ok(value)
+    }
+
     /// Returns the number that this lock protects. It begins with 0.
     ///
     /// # Errors
@@ -82,6 +109,9 @@ impl FencedRegister {
     }
 
     /// Replaces the number that this lock protects.
+    ///
+    /// Write the number that [`read`](Self::read) returned, plus one.
+    /// [`Check::LostUpdates`](crate::Check::LostUpdates) takes any other number for a lost update.
     ///
     /// # Errors
     /// [`StaleToken`] when a later holder has used the register.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lock_core::{LockManager, Renew};
 use lock_testing::{
-    AccessKind, Call, Check, Checker, ENDLESS, Event, FencedRegister, History, Kind, RecordClock,
-    Recorder, in_memory_with_faults,
+    AccessKind, Call, Check, Checker, Event, FencedRegister, History, Kind, RecordClock, Recorder,
+    RecorderBuilder, Validity, in_memory_with_faults,
 };
 use tokio::task::JoinSet;
 use tokio::time::{advance, sleep, timeout};
@@ -25,7 +25,7 @@ async fn every_step_of_a_lock_is_recorded() {
     guard.renew().await.unwrap();
     assert!(recorder.lock("a").try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
-    drop(recorder.lock("a").acquire().await.unwrap());
+    drop(recorder.lock("a").await.unwrap());
     let history = recorder.history();
     let expected = [
         (Call::Acquire, Kind::Invoke),
@@ -48,8 +48,8 @@ async fn every_step_of_a_lock_is_recorded() {
             .iter()
             .all(|event| event.task == 4 && &*event.key == "lock:a")
     );
-    assert_eq!(history.events[0].limit, Some(1_000_000_000));
-    assert_eq!(history.events[1].valid_until, Some(ENDLESS));
+    assert_eq!(history.events[0].limit, Some(1_250_000_000));
+    assert_eq!(history.events[1].valid_until, Some(Validity::Endless));
     assert_eq!(history.held_locks().len(), 2);
     Checker::new().check(&history).assert_ok();
 }
@@ -85,10 +85,9 @@ async fn bodies_are_recorded_also_when_they_are_dropped() {
     let register = FencedRegister::new(&recorder);
     let run = recorder.lock("a").run(async |held, record| {
         assert!(!held.is_lost());
-        let value = register.read(record)?;
-        register.write(record, value + 1)
+        register.increment(record, SECOND).await
     });
-    run.await.unwrap().unwrap();
+    assert_eq!(run.await.unwrap(), Ok(1));
     let lost = recorder.lock("a").run(async |_, _| {
         faults.lose_all();
         sleep(SECOND).await;
@@ -114,7 +113,7 @@ async fn bodies_are_recorded_also_when_they_are_dropped() {
         &dropped,
         &acquired,
         &dropped,
-        &[(Call::Acquire, Kind::Invoke), (Call::Acquire, Kind::Fail)],
+        &[(Call::Acquire, Kind::Invoke), (Call::Acquire, Kind::Info)],
     ];
     assert_eq!(steps(&history), expected.concat());
     Checker::new().check(&history).assert_ok();
@@ -134,8 +133,10 @@ async fn loss_is_recorded_at_its_time() {
     next.release().await.unwrap();
     let history = recorder.history();
     let held = &history.held_locks()[0];
-    assert_eq!(held.lost, Some(held.end()));
-    assert_eq!(held.end() - held.granted, 100_000_000_000);
+    assert_eq!(held.lost, held.end().lease_end());
+    assert_eq!(held.lost.unwrap() - held.granted, 100_000_000_000);
+    // A jump of the paused clock is no stall.
+    assert_eq!(history.stalls, []);
     Checker::new().check(&history).assert_ok();
     // Without the loss, the second holder would overlap the first one.
     let mut without = history;
@@ -156,9 +157,10 @@ async fn end_of_a_lease_without_renewals_is_recorded_as_a_loss() {
     assert!(guard.is_lost());
     let history = recorder.history();
     let held = &history.held_locks()[0];
-    let valid = Duration::from_nanos(held.end() - held.granted);
+    let end = held.end().lease_end().unwrap();
+    let valid = Duration::from_nanos(end - held.granted);
     assert!(valid > 2 * SECOND && valid <= 3 * SECOND, "{valid:?}");
-    assert!(held.lost.unwrap() - held.end() < 10_000_000);
+    assert!(held.lost.unwrap() - end < 10_000_000);
     Checker::new().check(&history).assert_ok();
 }
 
@@ -246,9 +248,8 @@ async fn files_of_several_processes_are_merged() {
             tasks.spawn(async move {
                 for _ in 0..20 {
                     let guard = recorder.lock("a").acquire().await.unwrap();
-                    let value = register.read(guard.record()).unwrap();
-                    tokio::task::yield_now().await;
-                    register.write(guard.record(), value + 1).unwrap();
+                    let pause = Duration::from_micros(10);
+                    register.increment(guard.record(), pause).await.unwrap();
                     guard.release().await.unwrap();
                 }
             });
@@ -274,6 +275,77 @@ async fn files_of_several_processes_are_merged() {
     let report = Checker::new().check(&history);
     report.assert_ok();
     assert_eq!(report.accepted_writes(), 160);
+}
+
+async fn record_one_lock(builder: RecorderBuilder) -> Result<(), Box<dyn std::error::Error>> {
+    let recorder = builder.build()?;
+    recorder.lock("a").await?.release().await?;
+    Ok(recorder.finish()?)
+}
+
+#[tokio::test]
+async fn second_run_replaces_the_file_unless_it_appends() {
+    let folder = std::env::temp_dir().join(format!("lock-testing-runs-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("run.jsonl");
+    let locks = LockManager::in_memory();
+    let builder = |number| Recorder::builder(locks.clone()).process(number).file(&file);
+    for _ in 0..2 {
+        record_one_lock(builder(1)).await.unwrap();
+        let history = History::read_files([&file]).unwrap();
+        assert_eq!(history.held_locks().len(), 1);
+    }
+    // As a process that was killed while it wrote a key.
+    let mut text = std::fs::read(&file).unwrap();
+    text.extend_from_slice("{\"at\":1,\"key\":\"\u{e9}".as_bytes());
+    text.pop();
+    std::fs::write(&file, text).unwrap();
+    assert_eq!(History::read_files([&file]).unwrap().held_locks().len(), 1);
+    record_one_lock(builder(2).append()).await.unwrap();
+    let history = History::read_files([&file]).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(history.held_locks().len(), 2);
+    assert!(history.deaths.is_empty());
+    Checker::new().check(&history).assert_ok();
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_an_error_without_an_effect_is_recorded_as_such() {
+    let (locks, faults) = in_memory_with_faults(LockManager::builder());
+    let recorder = Recorder::new(locks);
+    let _other = faults.hold("a").unwrap();
+    let busy = recorder.lock("a").wait(Duration::ZERO).await;
+    assert!(busy.unwrap_err().is_contended());
+    let invalid = recorder.lock("b").ttl(Duration::ZERO).await;
+    assert!(invalid.is_err());
+    // Such a waiter may have got the lock just before it left the queue.
+    let late = recorder.lock("a").wait(SECOND).await;
+    assert!(late.unwrap_err().is_contended());
+    let held = recorder.lock("c").await.unwrap();
+    faults.lose("c");
+    assert!(held.release().await.unwrap_err().is_lost());
+    let history = recorder.history();
+    let operations = history.operations();
+    let kinds: Vec<Kind> = operations.iter().map(|operation| operation.kind).collect();
+    let expected = [Kind::Fail, Kind::Fail, Kind::Info, Kind::Ok, Kind::Info];
+    assert_eq!(kinds, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn recorded_limit_is_the_promise_of_the_guarantees() {
+    let builder = LockManager::builder().command_timeout(Duration::from_millis(100));
+    let recorder = Recorder::new(builder.in_memory());
+    let _guard = recorder.lock("a").try_acquire().await.unwrap().unwrap();
+    let long = recorder.lock("b").wait(Duration::MAX);
+    drop(long.acquire().await.unwrap());
+    let limits: Vec<_> = recorder
+        .history()
+        .operations()
+        .iter()
+        .filter(|operation| operation.call == Call::Acquire)
+        .map(|operation| operation.limit.unwrap())
+        .collect();
+    assert_eq!(limits, [250_000_000, u64::MAX]);
 }
 
 #[tokio::test]
@@ -304,7 +376,8 @@ async fn wall_clock_records_the_time_since_the_epoch() {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = lock_testing::nanos(since.unwrap());
     assert!(now - granted.at < 60_000_000_000);
-    let valid = Duration::from_nanos(granted.valid_until.unwrap() - granted.at);
+    let until = granted.valid_until.unwrap().lease_end().unwrap();
+    let valid = Duration::from_nanos(until - granted.at);
     assert!(valid > 9 * SECOND && valid <= 10 * SECOND, "{valid:?}");
     Checker::new().check(&history).assert_ok();
 }

@@ -10,9 +10,12 @@ impl Run<'_> {
             let mut last: Option<&HeldLock> = None;
             for held in all.into_iter().filter(|held| held.was_ever_valid()) {
                 if let Some(before) = last
-                    && held.granted.saturating_add(self.clock_error) < before.end()
+                    && before
+                        .end()
+                        .is_after(held.granted.saturating_add(self.clock_error))
                 {
-                    let to = before.end().min(held.end());
+                    let to = before.end().min(held.end()).lease_end();
+                    let to = to.unwrap_or(self.ended);
                     let kind = ViolationKind::Overlap {
                         first: before.clone(),
                         second: held.clone(),

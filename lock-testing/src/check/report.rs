@@ -24,10 +24,33 @@ pub struct Report {
     violations: Vec<Violation>,
     /// Of the first violations.
     excerpts: Vec<String>,
+    counts: Counts,
+}
+
+/// How much a history has to check.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts {
     held_locks: usize,
+    waits: usize,
     accesses: usize,
     refused: usize,
     accepted_writes: usize,
+}
+
+impl Counts {
+    pub(super) fn of(history: &History, held_locks: usize, waits: usize) -> Self {
+        let count = |is_counted: fn(&&Access) -> bool| {
+            let accesses = history.accesses.iter();
+            accesses.filter(is_counted).count()
+        };
+        Self {
+            held_locks,
+            waits,
+            accesses: history.accesses.len(),
+            refused: count(|access| !access.kind.is_accepted()),
+            accepted_writes: count(|access| matches!(access.kind, AccessKind::Write { .. })),
+        }
+    }
 }
 
 impl Report {
@@ -35,24 +58,17 @@ impl Report {
         history: &History,
         checks: &[Check],
         violations: Vec<Violation>,
-        held_locks: usize,
+        counts: Counts,
     ) -> Self {
         let shown = violations.iter().take(SHOWN_IN_FULL);
         let excerpts = shown
             .map(|found| history.excerpt(&found.key, found.from, found.to, LINES))
             .collect();
-        let count = |is_counted: fn(&&Access) -> bool| {
-            let accesses = history.accesses.iter();
-            accesses.filter(is_counted).count()
-        };
         Self {
             checks: checks.to_vec(),
             violations,
             excerpts,
-            held_locks,
-            accesses: history.accesses.len(),
-            refused: count(|access| !access.kind.is_accepted()),
-            accepted_writes: count(|access| matches!(access.kind, AccessKind::Write { .. })),
+            counts,
         }
     }
 
@@ -84,33 +100,47 @@ impl Report {
     /// Returns how many held locks were checked.
     #[must_use]
     pub fn held_locks(&self) -> usize {
-        self.held_locks
+        self.counts.held_locks
+    }
+
+    /// Returns whether the history has anything that this check concerns. The report of a check
+    /// without data is `no data`.
+    #[must_use]
+    pub fn has_data(&self, check: Check) -> bool {
+        let data = match check {
+            Check::Exclusion | Check::Tokens | Check::Losses => self.counts.held_locks,
+            Check::StaleAccesses => self.counts.accesses,
+            Check::LostUpdates => self.counts.accepted_writes,
+            Check::Waits => self.counts.waits,
+        };
+        data > 0
     }
 
     /// Returns how many writes the resources accepted.
     #[must_use]
     pub fn accepted_writes(&self) -> usize {
-        self.accepted_writes
+        self.counts.accepted_writes
     }
 
     /// Panics when a check found a violation, with the whole report.
     ///
     /// # Panics
-    /// Panics when there is a violation. Also panics when the history has no held lock: then nothing was checked.
+    /// Panics when there is a violation. Also panics when the history has no held lock: then nothing
+    /// was checked.
     #[track_caller]
     pub fn assert_ok(&self) {
-        assert!(self.is_ok() && self.held_locks > 0, "\n{self}");
+        assert!(self.is_ok() && self.held_locks() > 0, "\n{self}");
     }
 }
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self {
+        let Counts {
             held_locks,
             accesses,
             refused,
             ..
-        } = self;
+        } = self.counts;
         writeln!(
             f,
             "{held_locks} held locks, {accesses} accesses to resources ({refused} refused)"
@@ -118,11 +148,12 @@ impl Display for Report {
         for check in &self.checks {
             let title = check.title();
             match self.found_by(*check).count() {
+                0 if !self.has_data(*check) => writeln!(f, "no data  {title}")?,
                 0 => writeln!(f, "pass  {title}")?,
                 times => writeln!(f, "FAIL  {title}: {times} violations")?,
             }
         }
-        if self.held_locks == 0 {
+        if held_locks == 0 {
             writeln!(
                 f,
                 "nothing was checked: the history has no held lock; record an acquire first"

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::event::{Access, AccessKind, Call, ENDLESS, Event, Kind, Stall};
+use crate::event::{Access, AccessKind, Call, Event, Kind, Stall, Validity};
 
 const KEY: &str = "k";
 
@@ -162,7 +162,7 @@ fn overlap_with_a_renewed_lease_is_found() {
         (second.granted, second.until, second.released) = (1_500, 2_400, Some(2_000));
     });
     let mut seen = Event::new(ms(900), 1, 1, KEY, Call::Acquire, Kind::Seen);
-    seen.valid_until = Some(ms(1_900));
+    seen.valid_until = Some(ms(1_900).into());
     renewed.events.push(seen);
     finds(&renewed, Check::Exclusion);
 }
@@ -178,9 +178,9 @@ fn lock_without_an_end_is_valid_until_its_loss() {
             .events
             .iter_mut()
             .find(|event| event.token == Some(10));
-        grant.unwrap().valid_until = Some(ENDLESS);
+        grant.unwrap().valid_until = Some(Validity::Endless);
         let mut loss = Event::new(ms(lost), 1, 1, KEY, Call::Lost, Kind::Ok);
-        loss.valid_until = Some(ms(lost));
+        loss.valid_until = Some(ms(lost).into());
         history.events.push(loss);
         history
     };
@@ -339,12 +339,47 @@ fn stalled_process_is_excused_for_a_late_loss_and_a_long_wait() {
     accepts(&stalled(1, 900, 2_990));
     finds(&stalled(2, 900, 2_990), Check::Losses);
     finds(&stalled(1, 200, 700), Check::Losses);
+    // A stall excuses no more than its own time.
+    finds(&stalled(1, 950, 1_100), Check::Losses);
 
     let mut waits = history(&[SECOND]);
     waits.events[0].limit = Some(ms(10));
     finds(&waits, Check::Waits);
-    waits.stalls.push(Stall::new(2, ms(300), ms(390)));
+    waits.stalls.push(Stall::new(2, ms(300), ms(340)));
+    finds(&waits, Check::Waits);
+    waits.stalls.push(Stall::new(2, ms(340), ms(390)));
     accepts(&waits);
+}
+
+#[test]
+fn death_excuses_only_what_came_after_it() {
+    let mut wait = Event::new(ms(1_000), 3, 1, KEY, Call::Acquire, Kind::Invoke);
+    wait.limit = Some(ms(500));
+    let died = |at: u64| {
+        let mut history = both(|_, _| {});
+        history.events.push(wait.clone());
+        history.deaths.insert(3, ms(at));
+        history
+    };
+    accepts(&died(1_750));
+    finds(&died(1_751), Check::Waits);
+}
+
+#[test]
+fn check_without_data_does_not_pass() {
+    let mut history = both(|_, _| {});
+    let report = Checker::new().check(&history);
+    report.assert_ok();
+    for check in [Check::StaleAccesses, Check::LostUpdates, Check::Waits] {
+        assert!(!report.has_data(check));
+        let line = format!("no data  {}\n", check.title());
+        assert!(report.to_string().contains(&line), "{report}");
+    }
+    history.events[0].limit = Some(ms(1_000));
+    let access = Access::new(ms(150), KEY, 1, 1, Some(10), wrote(1));
+    history.accesses.push(access);
+    let report = Checker::new().check(&history).to_string();
+    assert_eq!(report.matches("pass  ").count(), Check::ALL.len());
 }
 
 #[test]
@@ -353,7 +388,7 @@ fn lock_that_is_valid_after_its_loss_is_found() {
     held.lost = Some(300);
     let mut history = history(&[held]);
     let mut seen = Event::new(ms(350), 1, 1, KEY, Call::Acquire, Kind::Seen);
-    seen.valid_until = Some(ms(1_100));
+    seen.valid_until = Some(ms(1_100).into());
     history.events.push(seen);
     finds(&history, Check::Losses);
 }

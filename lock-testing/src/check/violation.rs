@@ -200,7 +200,7 @@ impl Display for Violation {
             }
             ViolationKind::LateLoss { held } => match held.lost {
                 Some(lost) => {
-                    let late = micros(held.valid_until, lost);
+                    let late = micros(held.valid_until.lease_end().unwrap_or(lost), lost);
                     write!(
                         f,
                         "{held} was notified of its loss {late} us after the end of its lease"

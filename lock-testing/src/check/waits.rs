@@ -1,23 +1,20 @@
 //! Waits that take too long.
 
 use super::{Run, Violation, ViolationKind};
-use crate::event::{Call, Kind};
+use crate::event::Nanos;
+use crate::history::Operation;
 
 impl Run<'_> {
     pub(super) fn long_waits(&self) -> Vec<Violation> {
         let mut found = Vec::new();
-        for operation in &self.operations {
+        for operation in self.operations.iter().filter(|found| found.is_wait()) {
             let Some(limit) = operation.limit else {
                 continue;
             };
-            // A future that was dropped did not wait: its task did something else.
-            if operation.call != Call::Acquire || operation.kind == Kind::Dropped {
-                continue;
-            }
-            let allowed = limit.saturating_add(self.tolerance);
-            let due = operation.from.saturating_add(allowed);
-            let to = operation.to.unwrap_or(self.ended);
-            if to > due && !self.excuses.stalled(operation.process, operation.from, to) {
+            let to = self.end_of(operation);
+            let stalled = self.stalls.time(operation.process, operation.from, to);
+            let allowed = limit.saturating_add(self.tolerance).saturating_add(stalled);
+            if to > operation.from.saturating_add(allowed) {
                 let kind = ViolationKind::LongWait {
                     operation: operation.clone(),
                     limit,
@@ -26,5 +23,12 @@ impl Run<'_> {
             }
         }
         found
+    }
+
+    /// Returns when the operation, its process or the run ended.
+    fn end_of(&self, operation: &Operation) -> Nanos {
+        let death = self.history.deaths.get(&operation.process).copied();
+        let to = operation.to.unwrap_or(self.ended);
+        death.map_or(to, |death| to.min(death))
     }
 }

@@ -38,7 +38,7 @@ impl History {
         for stall in &self.stalls {
             if stall.from <= last && first <= stall.to {
                 let process = stall.process;
-                lines.push((stall.from, format!("process {process} stands still")));
+                lines.push((stall.from, format!("process {process} is stalled")));
                 lines.push((stall.to, format!("process {process} runs again")));
             }
         }

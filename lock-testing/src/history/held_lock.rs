@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use super::History;
-use crate::event::{Call, Event, Kind, Nanos};
+use crate::event::{Call, Event, Kind, Nanos, Validity};
 
 /// One granted acquisition, until its release.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub struct HeldLock {
     pub requested: Nanos,
     /// When the holder learned that it holds the lock.
     pub granted: Nanos,
-    /// The latest time until which the holder certainly believed that the lock was valid.
-    pub valid_until: Nanos,
+    /// Until when the holder certainly believed that the lock was valid.
+    pub valid_until: Validity,
     /// When the holder began to release it.
     pub released: Option<Nanos>,
     /// When and how the release ended.
@@ -38,15 +38,16 @@ pub struct HeldLock {
 impl HeldLock {
     /// Returns the end of the period in which the holder believed that the lock was valid.
     #[must_use]
-    pub fn end(&self) -> Nanos {
-        self.released
-            .map_or(self.valid_until, |released| released.min(self.valid_until))
+    pub fn end(&self) -> Validity {
+        self.released.map_or(self.valid_until, |released| {
+            self.valid_until.min(Validity::Until(released))
+        })
     }
 
     /// Returns whether the lock was still valid when its holder received it.
     #[must_use]
     pub fn was_ever_valid(&self) -> bool {
-        self.end() > self.granted
+        self.end().is_after(self.granted)
     }
 
     fn granted_by(event: &Event, requested: Option<Nanos>) -> Self {
@@ -57,7 +58,7 @@ impl HeldLock {
             token: event.token,
             requested: requested.unwrap_or(event.at),
             granted: event.at,
-            valid_until: event.valid_until.unwrap_or(event.at),
+            valid_until: event.valid_until.unwrap_or(Validity::Until(event.at)),
             released: None,
             release_done: None,
             lost: None,
@@ -76,7 +77,7 @@ impl HeldLock {
         if let Some(until) = event.valid_until {
             self.valid_until = self.valid_until.max(until);
             let was_lost = self.lost.is_some_and(|lost| lost < event.at);
-            self.valid_after_loss |= until > event.at && was_lost;
+            self.valid_after_loss |= until.is_after(event.at) && was_lost;
         }
         match (event.call, event.kind) {
             (Call::Release, Kind::Invoke) => self.released = Some(event.at),
@@ -125,6 +126,14 @@ pub struct Operation {
     pub limit: Option<Nanos>,
     /// The note of its beginning.
     pub note: Option<Arc<str>>,
+}
+
+impl Operation {
+    /// Returns whether it is an acquire with a limit. A future that was dropped did not wait: its
+    /// task did something else.
+    pub(crate) fn is_wait(&self) -> bool {
+        self.call == Call::Acquire && self.kind != Kind::Dropped && self.limit.is_some()
+    }
 }
 
 impl History {

@@ -5,33 +5,35 @@ use std::collections::HashMap;
 use super::History;
 use crate::event::Nanos;
 
-/// Finds out whether a process ran. The stalls of a process are merged and in order.
-pub(crate) struct Excuses<'a> {
-    history: &'a History,
-    stalls: HashMap<u32, Vec<(Nanos, Nanos)>>,
+/// Finds out for how long a process did not run.
+pub(crate) struct Stalls {
+    /// The stalls of each process, merged and in order.
+    processes: HashMap<u32, Vec<(Nanos, Nanos)>>,
 }
 
-impl<'a> Excuses<'a> {
-    pub(crate) fn of(history: &'a History) -> Self {
-        let mut stalls: HashMap<u32, Vec<(Nanos, Nanos)>> = HashMap::new();
+impl Stalls {
+    pub(crate) fn of(history: &History) -> Self {
+        let mut processes: HashMap<u32, Vec<(Nanos, Nanos)>> = HashMap::new();
         let mut all: Vec<_> = history.stalls.iter().collect();
         all.sort_by_key(|stall| stall.from);
         for stall in all {
-            let merged = stalls.entry(stall.process).or_default();
+            let merged = processes.entry(stall.process).or_default();
             match merged.last_mut() {
                 Some((_, to)) if stall.from <= *to => *to = stall.to.max(*to),
                 _ => merged.push((stall.from, stall.to)),
             }
         }
-        Self { history, stalls }
+        Self { processes }
     }
 
-    /// As [`History::stalled`].
-    pub(crate) fn stalled(&self, process: u32, from: Nanos, to: Nanos) -> bool {
-        let stalls = self.stalls.get(&process).map_or(&[][..], Vec::as_slice);
+    /// Returns for how much of the period the process was stalled: zero for an empty period.
+    pub(crate) fn time(&self, process: u32, from: Nanos, to: Nanos) -> Nanos {
+        let stalls = self.processes.get(&process).map_or(&[][..], Vec::as_slice);
         let first = stalls.partition_point(|(_, end)| *end <= from);
-        stalls.get(first).is_some_and(|(start, _)| *start < to)
-            || self.history.died_before(process, to)
+        let within = stalls[first..].iter().take_while(|(begin, _)| *begin < to);
+        within
+            .map(|(begin, end)| (*end).min(to).saturating_sub((*begin).max(from)))
+            .sum()
     }
 }
 
@@ -46,14 +48,16 @@ mod tests {
         for (process, from, to) in [(1, 5, 9), (1, 7, 12), (2, 0, 3), (1, 20, 21), (1, 8, 10)] {
             history.stalls.push(Stall::new(process, from, to));
         }
-        history.deaths.insert(2, 15);
-        let excuses = Excuses::of(&history);
+        let stalls = Stalls::of(&history);
         for process in 1..=3 {
             for from in 0..25 {
-                for to in from + 1..25 {
+                for to in 0..25 {
+                    let is_stalled = |at: &Nanos| history.stalled(process, *at, at + 1);
+                    let expected = (from..to).filter(is_stalled).count();
+                    let found = stalls.time(process, from, to);
                     assert_eq!(
-                        excuses.stalled(process, from, to),
-                        history.stalled(process, from, to),
+                        usize::try_from(found),
+                        Ok(expected),
                         "process {process} from {from} to {to}"
                     );
                 }

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::record::AcquisitionRecord;
 
-/// The shortest interval between two looks at a lease.
+/// The shortest interval between two reads of the end of a lease.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 /// Records renewals and the loss of one lock, until it is dropped.
@@ -59,19 +59,19 @@ struct LossRecord {
     waker: Arc<LossWaker>,
 }
 
-/// The waker that the library wakes when the lock is lost. It records the loss in that call. The
-/// task may run much later, when another caller already has the lock.
+/// The waker that the library wakes when the lock is lost. It takes the time in that call. The task,
+/// which writes the record, may run much later, when another caller already has the lock.
 struct LossWaker {
     record: AcquisitionRecord,
     watch: LockWatch,
-    is_recorded: AtomicBool,
+    is_noted: AtomicBool,
     task: Mutex<Option<Waker>>,
 }
 
 impl LossWaker {
-    fn record_loss(&self) {
-        if self.watch.is_lost() && !self.is_recorded.swap(true, Ordering::AcqRel) {
-            self.record.lost(&self.watch);
+    fn note_loss(&self) {
+        if self.watch.is_lost() && !self.is_noted.swap(true, Ordering::AcqRel) {
+            self.record.note_loss(&self.watch);
         }
     }
 
@@ -84,7 +84,7 @@ impl LossWaker {
 
 impl Wake for LossWaker {
     fn wake(self: Arc<Self>) {
-        self.record_loss();
+        self.note_loss();
         if let Some(task) = self.set_task(None) {
             task.wake();
         }
@@ -96,7 +96,7 @@ impl LossRecord {
         let waker = LossWaker {
             record: record.clone(),
             watch: watch.clone(),
-            is_recorded: AtomicBool::new(false),
+            is_noted: AtomicBool::new(false),
             task: Mutex::default(),
         };
         Self {
@@ -111,7 +111,8 @@ impl LossRecord {
         let waker = Waker::from(Arc::clone(&self.waker));
         let polled = Pin::new(&mut self.lost).poll(&mut Context::from_waker(&waker));
         if polled.is_ready() {
-            self.waker.record_loss();
+            self.waker.note_loss();
+            self.waker.record.write_losses();
         }
         polled
     }
@@ -122,5 +123,26 @@ impl Future for LossRecord {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_now(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::LockManager;
+
+    use crate::{Recorder, in_memory_with_faults};
+
+    #[tokio::test(start_paused = true)]
+    async fn library_does_not_wait_for_the_record_of_a_loss() {
+        let (locks, faults) = in_memory_with_faults(LockManager::builder());
+        let recorder = Recorder::new(locks);
+        let guard = recorder.lock("a").acquire().await.unwrap();
+        {
+            // As while another task writes to the file.
+            let _busy = recorder.sink.state();
+            assert!(faults.lose("a") && guard.is_lost());
+        }
+        // The task that writes the record has not run yet.
+        assert!(recorder.history().held_locks()[0].lost.is_some());
     }
 }

@@ -17,36 +17,45 @@ const LONGEST_DELAY: Duration = Duration::from_millis(80);
 
 impl Recorder {
     /// Records periods in which this process, or the calling runtime, does not run, until the
-    /// returned value is dropped. Such a period excuses a late report of a loss, and a long wait.
+    /// returned value is dropped. The checker allows a loss and a wait to be later by this time.
     ///
-    /// A thread and a task look at the clock every 20 ms. Use it with a real clock only: on a paused
+    /// A recorder of a manager on a server does so by itself. Call this method for a manager in
+    /// memory, or when no tokio runtime was there when the recorder was made.
+    ///
+    /// A thread and a task read the clock every 20 ms. Use it with a real clock only: on a paused
     /// clock the time of a test jumps, and each jump would be a stall.
     ///
     /// # Panics
     /// Panics outside of a tokio runtime.
     pub fn watch_stalls(&self) -> StallWatch {
+        StallWatch::start(&self.sink)
+    }
+}
+
+impl StallWatch {
+    pub(super) fn start(sink: &Arc<Sink>) -> Self {
         let is_stopped = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&is_stopped);
-        let sink = Arc::downgrade(&self.sink);
+        let watched = Arc::downgrade(sink);
         thread::spawn(move || {
             let mut last = None;
             while !stopped.load(Ordering::Relaxed) {
-                let Some(seen) = record_stall(&sink, last) else {
+                let Some(seen) = record_stall(&watched, last) else {
                     return;
                 };
                 last = Some(seen);
                 thread::sleep(CHECK_EVERY);
             }
         });
-        let sink = Arc::downgrade(&self.sink);
+        let watched = Arc::downgrade(sink);
         let task = tokio::spawn(async move {
             let mut last = None;
-            while let Some(seen) = record_stall(&sink, last) {
+            while let Some(seen) = record_stall(&watched, last) {
                 last = Some(seen);
                 tokio::time::sleep(CHECK_EVERY).await;
             }
         });
-        StallWatch { is_stopped, task }
+        Self { is_stopped, task }
     }
 }
 

@@ -150,6 +150,7 @@ impl Violation {
 pub fn check(history: &History) -> Vec<Violation> {
     let holds = history.held_locks();
     let able = history.dialect.capabilities();
+    // The workers record the wait itself as the limit, so the tolerance is all of what is promised.
     let checker = Checker::new().tolerance(LATE);
     let checker = if able.fencing_token {
         checker

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use lock_testing::{Access, AccessKind, HeldLock, Nanos, nanos};
+use lock_testing::{Access, AccessKind, HeldLock, Nanos, Validity, nanos};
 
 use crate::checks::{Check, LATE, Violation};
 use crate::history::{Assumption, History};
@@ -40,7 +40,7 @@ impl<'a> Writers<'a> {
     /// Returns whether the holder's lease had expired when the resource received the request.
     pub fn is_late(&self, access: &Access) -> bool {
         let hold = self.holds.get(&(access.process, access.acquisition));
-        hold.is_none_or(|hold| access.at > hold.end())
+        hold.is_none_or(|hold| Validity::from(access.at) > hold.end())
     }
 
     /// Returns whether the process did not run, or the write came within the time limit of a loss
@@ -49,7 +49,9 @@ impl<'a> Writers<'a> {
         let Some(hold) = self.holds.get(&(access.process, access.acquisition)) else {
             return false;
         };
-        let end = hold.end();
+        let Some(end) = hold.end().lease_end() else {
+            return false;
+        };
         let late = nanos(LATE);
         access.at > end
             && (access.at <= end + late

@@ -128,7 +128,8 @@ impl Report {
             let Some(lost) = hold.lost else { continue };
             self.losses += 1;
             if !history.stalled(hold.process, hold.granted, lost) {
-                self.notices.push(lost.saturating_sub(hold.valid_until));
+                let ended = hold.valid_until.lease_end().unwrap_or(lost);
+                self.notices.push(lost.saturating_sub(ended));
             }
         }
         self.orphaned += orphaned(history);

@@ -137,7 +137,8 @@ pub fn orphaned(history: &History) -> Nanos {
             let released = hold.release_done.map(|(at, _)| at).or(hold.released);
             let died = history.deaths.get(&hold.process).copied();
             // Without a token, any held lock of that time may be the matching one.
-            let over = token.is_none().then_some(hold.valid_until);
+            let lease_end = hold.valid_until.lease_end();
+            let over = lease_end.filter(|_| token.is_none());
             let end = released.into_iter().chain(died).chain(over).min();
             let has_begun = token.is_some() || hold.requested <= sample.to;
             has_begun && end.is_none_or(|end| sample.from <= end)

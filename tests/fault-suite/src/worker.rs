@@ -70,7 +70,6 @@ pub fn work(config: &WorkerConfig) {
         let recorder = Recorder::builder(locks.clone()).process(config.worker);
         let recorder = recorder.only_file(&config.record).build();
         let recorder = recorder.expect("the runner created the folder");
-        let _stalls = recorder.watch_stalls();
         say(&json!({ "ready": true }));
         let mut worker = Worker {
             config: config.clone(),

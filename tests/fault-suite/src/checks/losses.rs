@@ -12,7 +12,7 @@ pub(super) fn losses_without_a_cause(history: &History, holds: &[HeldLock]) -> V
             && has_no_cause(history, hold, lost)
         {
             let text = format!("{hold} was lost, but no fault was active");
-            let (key, from) = (&hold.key, hold.valid_until);
+            let (key, from) = (&hold.key, hold.valid_until.lease_end().unwrap_or(lost));
             found.push(Violation::new(Check::Loss, key, from, lost, &text));
         }
     }
@@ -22,10 +22,8 @@ pub(super) fn losses_without_a_cause(history: &History, holds: &[HeldLock]) -> V
 /// Returns whether a held lock was lost without a cause. The process ran, the server answered, and
 /// the active faults only caused load.
 fn has_no_cause(history: &History, hold: &HeldLock, lost: Nanos) -> bool {
-    let from = hold
-        .valid_until
-        .min(lost)
-        .saturating_sub(nanos(LONGEST_TTL));
+    let ended = hold.valid_until.lease_end().unwrap_or(lost);
+    let from = ended.min(lost).saturating_sub(nanos(LONGEST_TTL));
     let has_broken = |fault: &Fault| {
         let overlaps = fault.from <= lost && from <= fault.to + nanos(RECOVERY);
         overlaps && fault.disturbs(hold.process) && !fault.is_load

@@ -32,7 +32,7 @@ fn overlap_with_a_renewed_lease_is_found() {
         released: Some(1_600),
         ..first()
     });
-    record.step(900, 1, Call::Acquire, Kind::Seen).valid_until = Some(ms(1_900));
+    record.step(900, 1, Call::Acquire, Kind::Seen).valid_until = Some(ms(1_900).into());
     record.hold(&Held {
         ok: 1_500,
         until: 2_400,

@@ -92,6 +92,16 @@ fn late_loss_notification_of_a_stalled_process_is_excused() {
     });
     another.stall(2, 900, 2_990);
     another.breaks_inside(Check::Loss);
+
+    // A stall excuses no more than its own time.
+    let mut short = RecordBuilder::new();
+    short.hold(&Held {
+        released: None,
+        lost: Some(3_000),
+        ..first()
+    });
+    short.stall(1, 950, 1_100);
+    short.breaks_inside(Check::Loss);
 }
 
 #[test]
@@ -101,6 +111,6 @@ fn held_lock_after_its_loss_is_found() {
         lost: Some(300),
         ..first()
     });
-    record.step(350, 1, Call::Acquire, Kind::Seen).valid_until = Some(ms(1_100));
+    record.step(350, 1, Call::Acquire, Kind::Seen).valid_until = Some(ms(1_100).into());
     record.breaks_inside(Check::Loss);
 }

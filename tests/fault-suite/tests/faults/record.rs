@@ -47,7 +47,7 @@ impl RecordBuilder {
         self.step(held.requested, worker, Call::Acquire, Kind::Invoke);
         let ok = self.step(held.ok, worker, Call::Acquire, Kind::Ok);
         ok.token = held.token;
-        ok.valid_until = Some(ms(held.until));
+        ok.valid_until = Some(ms(held.until).into());
         if let Some(released) = held.released {
             self.step(released, worker, Call::Release, Kind::Invoke);
             self.step(released + 1, worker, Call::Release, Kind::Ok);

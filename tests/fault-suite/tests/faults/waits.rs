@@ -51,6 +51,9 @@ fn too_long_wait_is_found() {
     let mut stalled = waited(3_000);
     stalled.stall(3, 1_100, 1_900);
     stalled.breaks_nothing();
+    let mut short = waited(3_000);
+    short.stall(3, 1_100, 1_200);
+    short.breaks_inside(Check::Wait);
     // A dropped waiter did not wait.
     let mut dropped = RecordBuilder::new();
     let end = dropped.wait(3, 1_000, 3_000);

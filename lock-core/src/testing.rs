@@ -122,12 +122,32 @@ impl Faults {
     }
 
     /// Refuses the next command of this kind only. Several calls refuse as many commands, in order.
+    ///
+    /// The refusal of one command may have no visible effect, because the library itself sends
+    /// another one. It repeats a release after a temporary error, and an acquire that waits. It also
+    /// repeats an acquire that does not wait once, after a broken connection. To make such a call
+    /// fail, use [`refuse`](Self::refuse).
     pub fn refuse_next(&self, command: Command, kind: BackendErrorKind) {
         self.backend.refuse_next(command, kind);
     }
 
-    /// Accepts commands of this kind again. The locks of guards whose background release was
-    /// refused are released.
+    /// Executes all commands of this kind and loses their replies, until [`accept`](Self::accept).
+    ///
+    /// A command fails with [`BackendErrorKind::TimedOut`] at the end of its time. An acquire has
+    /// then got the lock, or is in the queue. The library releases what the acquire got, when the
+    /// call fails or its future is dropped.
+    pub fn lose_replies(&self, command: Command) {
+        self.backend.lose_replies(command);
+    }
+
+    /// Executes the next command of this kind and loses its reply. Several calls lose as many
+    /// replies. The library may send another command: see [`refuse_next`](Self::refuse_next).
+    pub fn lose_next_reply(&self, command: Command) {
+        self.backend.lose_next_reply(command);
+    }
+
+    /// Accepts commands of this kind again, and their replies arrive again. The locks of guards
+    /// whose background release was refused are released.
     pub fn accept(&self, command: Command) {
         self.backend.accept(command);
     }

@@ -180,6 +180,59 @@ async fn delay_takes_its_time_and_a_dropped_acquire_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn acquire_whose_reply_is_lost_leaves_nothing_behind() {
+    let (locks, faults) = locks();
+    let is_free = async || {
+        let guard = locks.lock("a").try_acquire().await;
+        guard.unwrap().is_some()
+    };
+    faults.lose_replies(Command::Acquire);
+    let started = Instant::now();
+    let error = locks.lock("a").try_acquire().await.unwrap_err();
+    assert_eq!(kind(&error), Some(BackendErrorKind::TimedOut));
+    assert_eq!(started.elapsed(), SECOND);
+    assert_eq!(
+        faults.calls(Command::Release),
+        1,
+        "the acquire had an effect"
+    );
+    faults.accept(Command::Acquire);
+    assert!(is_free().await);
+
+    // The future is dropped while it waits for the reply.
+    faults.lose_next_reply(Command::Acquire);
+    let dropped = timeout(SECOND / 4, locks.lock("a").acquire()).await;
+    assert!(dropped.is_err());
+    assert!(is_free().await);
+
+    // A waiter whose entry is in the queue.
+    let other = faults.hold("a").unwrap();
+    faults.lose_replies(Command::Acquire);
+    let late = locks.lock("a").wait(3 * SECOND).await;
+    assert!(late.is_err());
+    faults.accept(Command::Acquire);
+    drop(other);
+    assert!(is_free().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_whose_reply_is_lost_gets_the_lock_with_the_next_command() {
+    let (locks, faults) = locks();
+    faults.lose_next_reply(Command::Acquire);
+    let guard = locks.lock("a").wait(10 * SECOND).await.unwrap();
+    assert!(faults.calls(Command::Acquire) > 1);
+    faults.lose_next_reply(Command::Renew);
+    let error = guard.renew().await.unwrap_err();
+    assert_eq!(kind(&error), Some(BackendErrorKind::TimedOut));
+    assert!(!guard.is_lost());
+    guard.renew().await.unwrap();
+    faults.lose_replies(Command::Release);
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(kind(&error), Some(BackendErrorKind::TimedOut));
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn other_holder_makes_the_lock_contended_until_it_is_dropped() {
     let (locks, faults) = locks();
     let other = faults.hold("a").unwrap();

@@ -27,24 +27,47 @@ pub enum Command {
     Release,
 }
 
+/// What happens to a command.
+#[derive(Clone, Copy, Debug)]
+enum CommandFault {
+    /// It has no effect.
+    Refuse(BackendErrorKind),
+    /// The backend executes it, and no reply comes.
+    LoseReply,
+}
+
 /// The faults of one command.
 #[derive(Default)]
 struct CommandFaults {
-    /// Refuses every command.
-    refusal: Option<BackendErrorKind>,
-    /// Refuses the next commands, one each.
-    next_refusals: VecDeque<BackendErrorKind>,
+    /// The fault of every command.
+    every: Option<CommandFault>,
+    /// The faults of the next commands, one each.
+    next: VecDeque<CommandFault>,
     delay: Duration,
     calls: u64,
 }
+
+/// Whether the caller gets the reply to a command that the backend executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    Arrives,
+    IsLost,
+}
+
+/// The limit of the release of a dropped guard or future, for which no caller waits. The manager
+/// polls it only once: see `ManagerInner::release_in_background`. A caller that waits has time left.
+const NO_CALLER: Duration = Duration::ZERO;
 
 #[derive(Default)]
 struct FaultPlan {
     acquire: CommandFaults,
     renew: CommandFaults,
     release: CommandFaults,
-    /// The releases of dropped guards and futures that failed. They are repeated when the backend
-    /// accepts releases again, as the background worker does with a server.
+    /// The releases of dropped guards and futures that failed. They are sent again when the backend
+    /// accepts releases again.
+    ///
+    /// A `Cleanup` would give up when the lease has ended, or when the user has no permission. With
+    /// a server the lease then frees the lock. In memory a renewed lease does not end.
     unsent: Vec<ReleaseRequest>,
 }
 
@@ -89,19 +112,29 @@ impl FaultyBackend {
     }
 
     pub(crate) fn refuse(&self, command: Command, kind: BackendErrorKind) {
-        self.plan.lock().of(command).refusal = Some(kind);
+        self.plan.lock().of(command).every = Some(CommandFault::Refuse(kind));
     }
 
     pub(crate) fn refuse_next(&self, command: Command, kind: BackendErrorKind) {
-        self.plan.lock().of(command).next_refusals.push_back(kind);
+        let mut plan = self.plan.lock();
+        plan.of(command).next.push_back(CommandFault::Refuse(kind));
+    }
+
+    pub(crate) fn lose_replies(&self, command: Command) {
+        self.plan.lock().of(command).every = Some(CommandFault::LoseReply);
+    }
+
+    pub(crate) fn lose_next_reply(&self, command: Command) {
+        let mut plan = self.plan.lock();
+        plan.of(command).next.push_back(CommandFault::LoseReply);
     }
 
     pub(crate) fn accept(&self, command: Command) {
         {
             let mut plan = self.plan.lock();
             let faults = plan.of(command);
-            faults.refusal = None;
-            faults.next_refusals.clear();
+            faults.every = None;
+            faults.next.clear();
         }
         self.send_unsent();
     }
@@ -126,8 +159,8 @@ impl FaultyBackend {
     }
 
     /// Waits for the delay of the command, and returns its error if the backend does not execute
-    /// it. A command that fails has no effect.
-    async fn admit(&self, command: Command, limit: Duration) -> Result<(), LockError> {
+    /// it. Such a command has no effect.
+    async fn admit(&self, command: Command, limit: Duration) -> Result<Reply, LockError> {
         let delay = {
             let mut plan = self.plan.lock();
             let faults = plan.of(command);
@@ -138,17 +171,20 @@ impl FaultyBackend {
         if !delay.is_zero() {
             tokio::time::sleep(delay.min(limit)).await;
             if delay > limit {
-                let text = "no reply came in time, as `Faults::delay` requested";
-                return Err(LockError::backend(BackendErrorKind::TimedOut, text));
+                return Err(timed_out("`Faults::delay`"));
             }
             self.check_up()?;
         }
-        let refusal = {
+        let fault = {
             let mut plan = self.plan.lock();
             let faults = plan.of(command);
-            faults.next_refusals.pop_front().or(faults.refusal)
+            faults.next.pop_front().or(faults.every)
         };
-        refusal.map_or(Ok(()), |kind| Err(refused(kind)))
+        match fault {
+            None => Ok(Reply::Arrives),
+            Some(CommandFault::LoseReply) => Ok(Reply::IsLost),
+            Some(CommandFault::Refuse(kind)) => Err(refused(kind)),
+        }
     }
 
     /// Releases for a guard or a future that was dropped. No caller waits for the reply, so a
@@ -159,10 +195,12 @@ impl FaultyBackend {
             let mut plan = self.plan.lock();
             plan.release.calls += 1;
             // The second copy succeeds.
-            plan.release.next_refusals.pop_front();
-            let error = match plan.release.refusal {
+            plan.release.next.pop_front();
+            let error = match plan.release.every {
                 _ if is_down => Some(unreachable()),
-                refusal => refusal.map(refused),
+                Some(CommandFault::Refuse(kind)) => Some(refused(kind)),
+                // No caller waits for the reply.
+                Some(CommandFault::LoseReply) | None => None,
             };
             if let Some(error) = error {
                 plan.unsent.push(request.clone());
@@ -176,7 +214,7 @@ impl FaultyBackend {
         let is_down = self.is_down();
         let unsent = {
             let mut plan = self.plan.lock();
-            if is_down || plan.release.refusal.is_some() {
+            if is_down || matches!(plan.release.every, Some(CommandFault::Refuse(_))) {
                 return;
             }
             std::mem::take(&mut plan.unsent)
@@ -190,6 +228,20 @@ impl FaultyBackend {
 fn unreachable() -> LockError {
     let text = "the backend is down, as `Faults::down` requested";
     LockError::backend(BackendErrorKind::Unreachable, text)
+}
+
+fn timed_out(request: &str) -> LockError {
+    let text = format!("no reply came in time, as {request} requested");
+    LockError::backend(BackendErrorKind::TimedOut, text)
+}
+
+/// Returns the reply to an executed command, or the timeout of its caller.
+async fn delivered<T>(reply: Reply, value: T, limit: Duration) -> Result<T, LockError> {
+    if reply == Reply::IsLost {
+        tokio::time::sleep(limit).await;
+        return Err(timed_out("`Faults`"));
+    }
+    Ok(value)
 }
 
 fn refused(kind: BackendErrorKind) -> LockError {
@@ -207,8 +259,9 @@ impl Backend for FaultyBackend {
         limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
         Box::pin(async move {
-            self.admit(Command::Acquire, limit).await?;
-            self.memory.acquire(sent, limit).await
+            let reply = self.admit(Command::Acquire, limit).await?;
+            let outcome = self.memory.acquire_now(sent);
+            delivered(reply, outcome, limit).await
         })
     }
 
@@ -218,13 +271,17 @@ impl Backend for FaultyBackend {
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<RenewOutcome, LockError>>> {
         Box::pin(async move {
-            match self.admit(Command::Renew, limit).await {
-                Ok(()) => self.memory.renew(renewals, limit).await,
-                Err(error) => {
-                    let failed = |_: &Renewal| Err(error.clone());
-                    renewals.iter().map(failed).collect()
+            let executed = match self.admit(Command::Renew, limit).await {
+                Ok(reply) => {
+                    let outcomes = self.memory.renew(renewals, limit).await;
+                    delivered(reply, outcomes, limit).await
                 }
-            }
+                Err(error) => Err(error),
+            };
+            executed.unwrap_or_else(|error| {
+                let failed = |_: &Renewal| Err(error.clone());
+                renewals.iter().map(failed).collect()
+            })
         })
     }
 
@@ -234,12 +291,12 @@ impl Backend for FaultyBackend {
         limit: Duration,
     ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
         Box::pin(async move {
-            // The manager polls the release of a dropped guard only once.
-            if limit.is_zero() {
+            if limit == NO_CALLER {
                 return self.release_in_background(release_request);
             }
-            self.admit(Command::Release, limit).await?;
-            Ok(self.memory.release_now(release_request))
+            let reply = self.admit(Command::Release, limit).await?;
+            let outcome = self.memory.release_now(release_request);
+            delivered(reply, outcome, limit).await
         })
     }
 

@@ -9,6 +9,7 @@ mod lines;
 mod record;
 mod recorder;
 mod register;
+mod sink;
 
 pub use check::{
     Check, Checker, DEFAULT_TOLERANCE, FencingTokens, Report, Violation, ViolationKind,

@@ -1,172 +1,17 @@
-//! The record of one process: where its events go, and the record of one acquisition.
+//! The record of one acquisition.
 
-use std::fs::File;
-use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use lock_core::{LockError, LockManager, LockWatch, testing};
+use lock_core::{LockError, LockWatch, testing};
 
-use crate::event::{Access, AccessKind, Call, Event, Kind, Nanos, Stall, Validity, nanos};
-use crate::history::History;
+use crate::event::{Call, Event, Kind, Nanos, Validity, nanos};
 use crate::lines::Line;
-use crate::recorder::RecordClock;
-
-/// Where the events of a process go.
-pub(crate) struct Sink {
-    pub(crate) locks: LockManager,
-    pub(crate) process: u32,
-    clock: RecordClock,
-    state: Mutex<SinkState>,
-    losses: mpsc::Sender<NotedLoss>,
-}
-
-pub(crate) struct SinkState {
-    /// `None` if only the file keeps the events.
-    history: Option<History>,
-    file: Option<File>,
-    error: Option<io::Error>,
-    has_failed: bool,
-    losses: mpsc::Receiver<NotedLoss>,
-}
-
-/// A loss that the library reported, and that is not recorded yet.
-struct NotedLoss {
-    event: Event,
-    grant: Arc<Mutex<Grant>>,
-}
-
-impl SinkState {
-    fn write(&mut self, line: Line) {
-        if let Some(file) = &mut self.file
-            // One system call for each line, so that a kill loses no written line.
-            && let Err(error) = file.write_all(line.to_text().as_bytes())
-            && !std::mem::replace(&mut self.has_failed, true)
-        {
-            self.error = Some(error);
-        }
-        if let Some(history) = &mut self.history {
-            history.add_line(line);
-        }
-    }
-
-    fn write_losses(&mut self) {
-        while let Ok(NotedLoss { event, grant }) = self.losses.try_recv() {
-            // A renewal after the last record may have moved the end of the lease.
-            let known = locked(&grant).valid_until;
-            if event.valid_until > known {
-                let mut seen = event.clone();
-                (seen.call, seen.kind) = (Call::Acquire, Kind::Seen);
-                self.write(Line::Event(seen));
-            }
-            self.write(Line::Event(event));
-        }
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::sink::{NotedLoss, Sink, locked};
 
 /// One number for all recorders of this process, which may record under one process number.
 static ACQUISITIONS: AtomicU64 = AtomicU64::new(1);
-
-impl Sink {
-    pub(crate) fn new(
-        locks: LockManager,
-        process: u32,
-        clock: RecordClock,
-        history: Option<History>,
-        file: Option<File>,
-    ) -> Self {
-        let (sender, losses) = mpsc::channel();
-        Self {
-            locks,
-            process,
-            clock,
-            state: Mutex::new(SinkState {
-                history,
-                file,
-                error: None,
-                has_failed: false,
-                losses,
-            }),
-            losses: sender,
-        }
-    }
-
-    /// Returns the state, after it has recorded all noted losses.
-    pub(crate) fn state(&self) -> MutexGuard<'_, SinkState> {
-        let mut state = locked(&self.state);
-        state.write_losses();
-        state
-    }
-
-    pub(crate) fn now(&self) -> Nanos {
-        match self.clock {
-            RecordClock::Lease => testing::now(&self.locks),
-            RecordClock::Wall => {
-                let since = SystemTime::now().duration_since(UNIX_EPOCH);
-                nanos(since.unwrap_or_default())
-            }
-        }
-    }
-
-    /// Converts the end of a lease to the clock of the record, on which it is `at` now.
-    fn to_record_clock(&self, lease_end: Nanos, at: Nanos) -> Nanos {
-        match self.clock {
-            RecordClock::Lease => lease_end,
-            RecordClock::Wall => {
-                let now = testing::now(&self.locks);
-                at.saturating_add(lease_end.saturating_sub(now))
-                    .saturating_sub(now.saturating_sub(lease_end))
-            }
-        }
-    }
-
-    pub(crate) fn write(&self, line: Line) {
-        self.state().write(line);
-    }
-
-    /// Records all noted losses.
-    pub(crate) fn write_losses(&self) {
-        drop(self.state());
-    }
-
-    /// Records an access at this moment. The caller has a mutex of the resource, so that the record
-    /// has the order of the resource.
-    pub(crate) fn write_access(&self, lock: &AcquisitionRecord, resource: u64, kind: AccessKind) {
-        let mut access = Access::new(
-            self.now(),
-            Arc::clone(&lock.key),
-            lock.sink.process,
-            lock.number,
-            lock.token(),
-            kind,
-        );
-        access.resource = resource;
-        self.write(Line::Access(access));
-    }
-
-    pub(crate) fn write_stall(&self, from: Nanos, to: Nanos) {
-        self.write(Line::Stall(Stall::new(self.process, from, to)));
-    }
-
-    pub(crate) fn history(&self) -> Option<History> {
-        let mut history = self.state().history.clone()?;
-        history.ended = Some(self.now());
-        Some(history)
-    }
-
-    pub(crate) fn end(&self) -> io::Result<()> {
-        self.write(Line::End {
-            process: self.process,
-            at: self.now(),
-        });
-        self.state().error.take().map_or(Ok(()), Err)
-    }
-}
 
 /// Records the events of one acquisition. Made by [`Recorder::begin`](crate::Recorder::begin), for
 /// calls that [`Recorder::lock`](crate::Recorder::lock) does not record, such as the attribute.
@@ -174,20 +19,20 @@ impl Sink {
 /// Clones record the same acquisition.
 #[derive(Clone)]
 pub struct AcquisitionRecord {
-    sink: Arc<Sink>,
+    pub(crate) sink: Arc<Sink>,
     task: u32,
     number: u64,
-    key: Arc<str>,
+    pub(crate) key: Arc<str>,
     /// All clones learn of it.
     grant: Arc<Mutex<Grant>>,
 }
 
 /// What the record has about the grant.
 #[derive(Default)]
-struct Grant {
+pub(crate) struct Grant {
     token: Option<u64>,
     /// The last recorded validity.
-    valid_until: Option<Validity>,
+    pub(crate) valid_until: Option<Validity>,
 }
 
 impl Grant {
@@ -344,11 +189,8 @@ impl AcquisitionRecord {
         // A lock that was lost before the end of its lease is valid no longer.
         let until = self.lease_end(held, event.at);
         event.valid_until = Some(until.min(Validity::Until(event.at)));
-        // The receiver lives as long as the sink.
-        let _sent = self.sink.losses.send(NotedLoss {
-            event,
-            grant: Arc::clone(&self.grant),
-        });
+        let grant = Arc::clone(&self.grant);
+        self.sink.note_loss(NotedLoss { event, grant });
     }
 
     pub(crate) fn write_losses(&self) {

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::Recorder;
 use crate::event::{Nanos, nanos};
-use crate::record::Sink;
+use crate::sink::Sink;
 
 /// The interval between two signs of life, and the longest delay that is not a stall.
 const CHECK_EVERY: Duration = Duration::from_millis(20);

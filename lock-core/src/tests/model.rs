@@ -36,7 +36,7 @@ use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 use crate::protocol::ttl::Ttl;
 use crate::tests::virtual_client::Caller;
 use rules::{Budget, Mutation, Rules, Sight, Sights};
-use state::{Client, ModelState, Part};
+use state::{Breach, Client, ModelState, Part};
 use step::Action;
 use turn::Turn;
 
@@ -82,10 +82,18 @@ impl Model for Protocol {
             Property::always(EXCLUSION, |_, s: &ModelState| {
                 s.beyond_promise || s.holders() <= 1
             }),
-            Property::always(GRANTS, |_, s: &ModelState| !s.disorder.grants),
-            Property::always(GUARDS, |_, s: &ModelState| !s.disorder.guards),
-            Property::always(VALID, |_, s: &ModelState| !s.disorder.late_guards),
-            Property::always(CAUSE, |_, s: &ModelState| !s.disorder.early_losses),
+            Property::always(GRANTS, |_, s: &ModelState| {
+                !s.breaches.has(Breach::GrantOrder)
+            }),
+            Property::always(GUARDS, |_, s: &ModelState| {
+                !s.breaches.has(Breach::GuardOrder)
+            }),
+            Property::always(VALID, |_, s: &ModelState| {
+                !s.breaches.has(Breach::LateGuard)
+            }),
+            Property::always(CAUSE, |_, s: &ModelState| {
+                !s.breaches.has(Breach::EarlyLoss)
+            }),
             Property::always(FINAL, |_, s: &ModelState| {
                 let owner = s.owner().map(|(owner_id, _)| owner_id);
                 let mut known = s.queued().map(|entry| entry.owner_id).chain(owner);

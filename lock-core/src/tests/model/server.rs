@@ -2,7 +2,7 @@
 
 use super::network::{Body, Message};
 use super::rules::{Mutation, Sight};
-use super::state::{Part, channel, client_of};
+use super::state::{Breach, Part, channel, client_of};
 use super::turn::Turn;
 use crate::protocol::cleanup::ReleaseSubject;
 use crate::protocol::clock::ServerMs;
@@ -24,7 +24,8 @@ impl Turn<'_> {
         self.watch(owner_id, request, before, after, &reply);
         let is_grant = after.map(|(_, token)| token) != before.map(|(_, token)| token);
         if let Some((_, token)) = after.filter(|_| is_grant) {
-            self.state.disorder.grants |= token.as_u64() <= self.state.last_token;
+            let is_old = token.as_u64() <= self.state.last_token;
+            self.state.breaches.record(Breach::GrantOrder, is_old);
             if token.as_u64() > self.state.last_token + 1 && self.state.last_token > 0 {
                 self.sights.saw(Sight::TokenSeededAgain);
             }

@@ -139,14 +139,31 @@ impl Client {
     }
 }
 
-/// Whether the token of a grant, or of a guard, was not greater than all earlier ones, whether a
-/// guard began after the end of its lease, and whether one lost a lock that the server still had.
+/// A promise that a step broke.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Breach {
+    /// The token of a grant was not greater than all earlier ones.
+    GrantOrder,
+    /// The token of a guard was not greater than all earlier ones.
+    GuardOrder,
+    /// A guard began after the end of its lease.
+    LateGuard,
+    /// A guard lost a lock that the server still had.
+    EarlyLoss,
+}
+
+/// The promises that a run has broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Disorder {
-    pub(super) grants: bool,
-    pub(super) guards: bool,
-    pub(super) late_guards: bool,
-    pub(super) early_losses: bool,
+pub(super) struct Breaches(u8);
+
+impl Breaches {
+    pub(super) fn record(&mut self, breach: Breach, is_broken: bool) {
+        self.0 |= u8::from(is_broken) << breach as u8;
+    }
+
+    pub(super) fn has(self, breach: Breach) -> bool {
+        self.0 & (1 << breach as u8) != 0
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -166,7 +183,7 @@ pub(super) struct ModelState {
     pub(super) finals: u32,
     pub(super) last_token: u64,
     pub(super) last_guard_token: u64,
-    pub(super) disorder: Disorder,
+    pub(super) breaches: Breaches,
     /// Keys were lost or the clock jumped, so exclusion is no longer promised.
     pub(super) beyond_promise: bool,
     /// A cancelled acquisition may come back: after a loss of memory, after the clock was set back,
@@ -191,7 +208,7 @@ impl ModelState {
             finals: 0,
             last_token: 0,
             last_guard_token: 0,
-            disorder: Disorder::default(),
+            breaches: Breaches::default(),
             beyond_promise: false,
             may_come_back: false,
             free_ticks: 0,

@@ -2,7 +2,7 @@
 
 use super::network::{Body, Message};
 use super::rules::{FaultKind, Mutation, Sight};
-use super::state::{Client, Part, TICK_US};
+use super::state::{Breach, Client, Part, TICK_US};
 use super::turn::Turn;
 use crate::protocol::acquisition::FailureClass;
 use crate::protocol::lock_state::{AcquireReply, LockState};
@@ -29,8 +29,8 @@ impl Turn<'_> {
             if let Some(holding) = holding.filter(|holding| holding.lease.is_lost(now)) {
                 let is_early = holding.lease.deadline().is_none_or(|end| now < end);
                 let owner = self.state.owner().map(|(owner_id, _)| owner_id);
-                self.state.disorder.early_losses |=
-                    is_early && owner == Some(holding.request.owner_id);
+                let is_breach = is_early && owner == Some(holding.request.owner_id);
+                self.state.breaches.record(Breach::EarlyLoss, is_breach);
                 self.release(id);
             }
             let next_cleanup = self.state.clients[id].manager.next_cleanup(now);

@@ -2,7 +2,7 @@
 
 use super::network::{Body, Message};
 use super::rules::{Mutation, Rules, Sight, Sights};
-use super::state::{Client, ModelState, Part};
+use super::state::{Breach, Client, ModelState, Part};
 use crate::protocol::owner_id::OwnerId;
 use crate::tests::virtual_client::{Awaited, Caller, Effect, Lane, Step};
 
@@ -84,10 +84,11 @@ impl Turn<'_> {
                 let now = self.state.now(id);
                 let holding = self.state.clients[id].caller.holding();
                 let is_late = holding.is_none_or(|holding| !holding.lease.is_valid(now));
-                self.state.disorder.late_guards |= is_late;
+                self.state.breaches.record(Breach::LateGuard, is_late);
                 if !self.state.beyond_promise {
                     let token = token.as_u64();
-                    self.state.disorder.guards |= token <= self.state.last_guard_token;
+                    let is_old = token <= self.state.last_guard_token;
+                    self.state.breaches.record(Breach::GuardOrder, is_old);
                     self.state.last_guard_token = token;
                 }
             }

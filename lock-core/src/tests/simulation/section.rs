@@ -1,6 +1,6 @@
 //! What a holder does under the lock: it reads, thinks, writes, renews, and ends in one of many ways.
 
-use lock_testing::{Call, Kind, Nanos, nanos};
+use lock_testing::{Call, Kind, Nanos, Validity, nanos};
 
 use super::link::Purpose;
 use super::sabotage::Sabotage;
@@ -111,7 +111,7 @@ impl Simulation {
             section.recorded_until = until;
         }
         let event = self.record(index, task, Call::Acquire, Kind::Ok);
-        event.valid_until = Some(until);
+        event.valid_until = Some(Validity::Until(until));
         event.token = Some(token);
         self.next_update(index, task);
     }
@@ -141,7 +141,7 @@ impl Simulation {
             section.recorded_until = until;
             let token = section.token;
             let event = self.record(index, task, Call::Acquire, Kind::Seen);
-            event.valid_until = Some(until);
+            event.valid_until = Some(Validity::Until(until));
             event.token = Some(token);
         }
     }
@@ -323,7 +323,7 @@ impl Simulation {
         let (token, goes_on) = (section.token, section.is_stubborn);
         let event = self.record(index, task, Call::Lost, Kind::Ok);
         event.token = Some(token);
-        event.valid_until = Some(until);
+        event.valid_until = Some(Validity::Until(until));
         self.figures.losses += 1;
         if !goes_on {
             self.end_section(index, task);

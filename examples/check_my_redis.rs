@@ -5,8 +5,10 @@
 //! ```
 //!
 //! Break something meanwhile: restart the server, or stop this program with `SIGSTOP` for longer than
-//! the ttl of a second. The recorder notes for how long this program did not run. For a load of several processes, start each with `--record FILE`. Then check
-//! all files with `--check FILE,FILE`, which needs no server.
+//! the ttl of a second. The recorder notes for how long the program did not run.
+//!
+//! For a load of several processes, start each with `--record FILE`. Then check all files with
+//! `--check FILE,FILE`, which needs no server.
 
 use std::error::Error;
 use std::process::ExitCode;

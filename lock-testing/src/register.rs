@@ -14,11 +14,11 @@ use crate::recorder::Recorder;
 ///
 /// [`increment`](Self::increment) reads the number and writes it back plus one. Then
 /// [`Check::LostUpdates`] finds each update that another holder overwrote. The register refuses
-/// reads too: otherwise the access of an old holder could come between the read and the write of the
-/// new one.
+/// reads too: otherwise the access of an old holder could come between the read and the write of
+/// the new one.
 ///
-/// In a dialect without fencing tokens the register refuses nothing. Then a holder that lost its lock
-/// and works on causes a lost update.
+/// In a dialect without fencing tokens the register refuses nothing. Then a holder that lost its
+/// lock and works on causes a lost update.
 ///
 /// The register is in this process. Record the accesses to a resource outside of it with
 /// [`History::accesses`](crate::History::accesses).

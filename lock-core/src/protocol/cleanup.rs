@@ -122,7 +122,7 @@ impl ReleaseRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum GiveUpReason {
-    /// Every lease and entry of the owner id has expired.
+    /// Every lease of the owner id has expired. A queue entry may live until the end of its wait.
     Expired,
     /// The server's clock was set back, so no reply confirms the cancel.
     ClockSetBack,
@@ -168,7 +168,7 @@ enum CleanupState {
 pub(crate) struct Cleanup {
     request: ReleaseRequest,
     state: CleanupState,
-    /// By then, every lease and entry of the owner id has expired.
+    /// By then, every lease of the owner id has expired.
     give_up_at: Moment,
     tries: u32,
     shutdown_waits: ShutdownWaits,

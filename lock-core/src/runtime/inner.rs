@@ -191,7 +191,7 @@ impl ManagerInner {
             worker.submit(release_request);
         } else {
             // Without a background worker, the backend is in this process and finishes in the first
-            // poll.
+            // poll. The limit of zero tells it that no caller waits for the reply.
             let mut cx = Context::from_waker(Waker::noop());
             let mut release = self.backend.release(&release_request, Duration::ZERO);
             let _done = release.as_mut().poll(&mut cx);

@@ -120,7 +120,12 @@ impl Violation {
         let (check, is_outside) = match &found.kind {
             ViolationKind::Overlap { first, second } => (
                 Check::Exclusion,
-                is_outside(faults, first.granted, second.granted),
+                // The key may be lost after the server's grant, and before the holder learns of it.
+                is_outside(
+                    faults,
+                    first.requested.min(second.requested),
+                    second.granted,
+                ),
             ),
             ViolationKind::TokenBehindHolder { earlier, later } => (
                 Check::Tokens,

@@ -67,9 +67,16 @@ fn overlap_after_lost_keys_is_outside_the_guarantees() {
     let mut record = overlap();
     record.fault(300, 350, Assumption::Inside);
     record.breaks_inside(Check::Exclusion);
-    // The fault ended before the first grant.
+    // The key may be lost before its holder learns of the grant.
     let mut record = overlap();
-    record.fault(50, 99, Assumption::Outside);
+    record.fault(92, 98, Assumption::Outside);
+    assert_eq!(
+        record.breaks(Check::Exclusion).assumption,
+        Assumption::Outside
+    );
+    // The fault ended before the first request.
+    let mut record = overlap();
+    record.fault(50, 89, Assumption::Outside);
     record.breaks_inside(Check::Exclusion);
     // Here the fault began only afterwards.
     let mut record = overlap();

@@ -172,17 +172,18 @@ impl<E: Failure> Acquisition<E> {
         now: Moment,
         peers: &mut impl Peers,
     ) -> Action<E> {
-        let Strategy::Wait(waiting) = &mut self.strategy else {
-            return self.wait();
+        let Some(waiting) = self.idle_waiter() else {
+            return self.next_wait();
         };
         match notification {
             Notification::Grant(grant) => return self.on_grant(grant, now, peers),
             Notification::Head { holder_expires_at } => waiting.on_head(now, holder_expires_at),
             Notification::First => waiting.on_first(now, peers.last_observed()),
             Notification::Poll => {
+                let is_connected = waiting.is_connected();
                 // A grant may have been lost, and its lease may have ended.
                 self.exposure = Exposure::Exposed;
-                if waiting.is_connected() {
+                if is_connected {
                     return self.send(now);
                 }
             }
@@ -203,18 +204,31 @@ impl<E: Failure> Acquisition<E> {
 
     /// Handles the result of waiting for a connection.
     pub(crate) fn on_reconnect(&mut self, result: Result<(), E>, now: Moment) -> Action<E> {
-        let Strategy::Wait(waiting) = &mut self.strategy else {
-            return self.wait();
+        let timeout = self.command_timeout;
+        let Some(waiting) = self.idle_waiter() else {
+            return self.next_wait();
         };
         match result {
             Ok(()) => waiting.on_connected(),
             Err(failure) if failure.class().is_transient() => {
-                let limit = self.command_timeout;
-                waiting.record_failure(failure, limit, self.command_timeout, now);
+                waiting.record_failure(failure, timeout, timeout, now);
             }
             Err(failure) => return self.fail(AcquireFailure::Backend(failure)),
         }
         self.on_timeout(now)
+    }
+
+    /// Returns the waiter, if no command is in flight. Another event changes nothing.
+    fn idle_waiter(&mut self) -> Option<&mut Waiting<E>> {
+        let is_idle = matches!(self.phase, AcquirePhase::Queued);
+        debug_assert!(
+            is_idle,
+            "a command is in flight, or the acquisition is done"
+        );
+        match &mut self.strategy {
+            Strategy::Wait(waiting) if is_idle => Some(waiting),
+            _ => None,
+        }
     }
 
     /// Continues under a new owner id. The caller has cancelled the old one.

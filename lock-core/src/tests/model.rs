@@ -14,7 +14,7 @@
 
 #![allow(
     clippy::redundant_closure_for_method_calls,
-    reason = "a method of `Step` as a function is not general over the lifetime"
+    reason = "a method of `ClientStep` as a function is not general over the lifetime"
 )]
 
 mod network;
@@ -37,7 +37,7 @@ use crate::protocol::ttl::Ttl;
 use crate::tests::virtual_client::Caller;
 use rules::{Budget, Mutation, Rules, Sight, Sights};
 use state::{Breach, Client, ModelState, Part};
-use step::Action;
+use step::Event;
 use turn::Turn;
 
 const EXCLUSION: &str = "no two clients hold the lock at once, as far as this is promised";
@@ -58,17 +58,17 @@ struct Protocol {
 
 impl Model for Protocol {
     type State = ModelState;
-    type Action = Action;
+    type Action = Event;
 
     fn init_states(&self) -> Vec<ModelState> {
         vec![ModelState::first(&self.rules)]
     }
 
-    fn actions(&self, state: &ModelState, actions: &mut Vec<Action>) {
+    fn actions(&self, state: &ModelState, actions: &mut Vec<Event>) {
         step::actions(&self.rules, state, actions);
     }
 
-    fn next_state(&self, state: &ModelState, action: Action) -> Option<ModelState> {
+    fn next_state(&self, state: &ModelState, action: Event) -> Option<ModelState> {
         let turn = Turn {
             rules: &self.rules,
             sights: &self.sights,
@@ -217,12 +217,12 @@ fn explore(name: &str, rules: Rules, until: &HasDiscoveries) -> (impl Checker<Pr
     (checker, sights)
 }
 
-fn story(path: Path<ModelState, Action>) -> String {
+fn story(path: Path<ModelState, Event>) -> String {
     let mut story = String::new();
     for (state, action) in path.into_vec() {
         let Some(action) = action else { break };
         let _ = write!(story, "tick {}: {action:?}", state.ticks);
-        if let Action::Deliver(at) | Action::Duplicate(at) | Action::Lose(at) = action {
+        if let Event::Deliver(at) | Event::Duplicate(at) | Event::Lose(at) = action {
             let _ = write!(story, " {:?}", state.network.iter().nth(at));
         }
         story.push('\n');

@@ -24,7 +24,7 @@ mod acquiring;
 mod holding;
 mod wire;
 
-pub(super) use wire::{Lane, Reply, Request};
+pub(super) use wire::{MessageLane, Reply, Request};
 
 /// A failure of the virtual network or server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,13 +149,13 @@ pub(super) struct Holding {
 #[derive(Clone, Debug)]
 pub(super) enum Effect {
     Send {
-        lane: Lane,
+        lane: MessageLane,
         owner_id: OwnerId,
         request: Request,
     },
     /// The client no longer awaits the reply to its last command of this lane.
     StopAwaiting {
-        lane: Lane,
+        lane: MessageLane,
         owner_id: OwnerId,
     },
     /// No notification for this owner id is awaited any more.
@@ -191,7 +191,7 @@ pub(super) enum Ended {
 }
 
 /// A step of one caller at one moment.
-pub(super) struct Step<'a, P> {
+pub(super) struct ClientStep<'a, P> {
     pub(super) now: Moment,
     pub(super) caller: &'a mut Caller,
     pub(super) manager: &'a mut Manager,
@@ -247,7 +247,7 @@ impl Manager {
                     running.until = Some(now.plus(timeout));
                     let request = Request::release(running.cleanup.request(), floor_us, now);
                     effects.push(Effect::Send {
-                        lane: Lane::Release,
+                        lane: MessageLane::Release,
                         owner_id,
                         request,
                     });
@@ -296,7 +296,7 @@ impl Manager {
         running.until = None;
         running.cleanup.on_failure(class, now);
         effects.push(Effect::StopAwaiting {
-            lane: Lane::Release,
+            lane: MessageLane::Release,
             owner_id,
         });
         self.run_cleanups(now, effects);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::WireNotification;
-use crate::tests::virtual_client::{Lane, Reply, Request};
+use crate::tests::virtual_client::{MessageLane, Reply, Request};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Body {
@@ -32,7 +32,7 @@ pub(super) fn fingerprint(value: &impl Hash) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Message {
     pub(super) client: usize,
-    pub(super) lane: Lane,
+    pub(super) lane: MessageLane,
     pub(super) owner_id: OwnerId,
     pub(super) body: Body,
 }

@@ -10,7 +10,7 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lock_state::{AcquireReply, Env, Expiring, KeyValue, LockState, RenewReply};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{OwnerValue, WireNotification};
-use crate::tests::virtual_client::{Caller, Lane, Reply, Request};
+use crate::tests::virtual_client::{Caller, MessageLane, Reply, Request};
 
 impl Turn<'_> {
     /// Executes a command on the server.
@@ -45,7 +45,7 @@ impl Turn<'_> {
             if let Some(owner_id) = awaited {
                 self.state.network.send(Message {
                     client: client_of(owner_id),
-                    lane: Lane::Acquire,
+                    lane: MessageLane::Acquire,
                     owner_id,
                     body: Body::Published(notification),
                 });

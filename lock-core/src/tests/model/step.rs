@@ -13,13 +13,13 @@ use crate::protocol::lock_state::{AcquireReply, RenewReply};
 use crate::protocol::mailbox::Notification;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::WireNotification;
-use crate::tests::virtual_client::{Awaited, Caller, Lane, Reply, Request};
+use crate::tests::virtual_client::{Awaited, Caller, MessageLane, Reply, Request};
 
 /// Far beyond every margin.
 const JUMP_TICKS: i64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Action {
+pub(super) enum Event {
     /// Acquire without waiting.
     Try(usize),
     /// Acquire and wait.
@@ -47,35 +47,35 @@ pub(super) enum Action {
 
 /// Lists all possible next actions. If the rules are prompt, time passes only when no urgent action is
 /// left.
-pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Action>) {
+pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Event>) {
     for id in 0..state.clients.len() {
         client_actions(rules, state, id, actions);
     }
     for (at, _) in state.network.iter().enumerate() {
-        actions.push(Action::Deliver(at));
+        actions.push(Event::Deliver(at));
     }
     let is_urgent = !actions.iter().all(|action| may_stay(rules, state, *action));
     for (at, message) in state.network.iter().enumerate() {
         if state.left.has(FaultKind::Loss) {
-            actions.push(Action::Lose(at));
+            actions.push(Event::Lose(at));
         }
         if state.left.has(FaultKind::Duplicate) && message.is_awaited_request() {
-            actions.push(Action::Duplicate(at));
+            actions.push(Event::Duplicate(at));
         }
     }
     let any_active = state.clients.iter().any(|client| !client.is_at_rest());
     if any_active && state.left.snapshots > 0 {
-        actions.push(Action::Snapshot);
+        actions.push(Event::Snapshot);
     }
     if any_active && state.ticks < rules.horizon {
         if state.left.has(FaultKind::Restore) && state.snapshot.is_some() {
-            actions.push(Action::Restore);
+            actions.push(Event::Restore);
         }
         if state.left.has(FaultKind::Jump) {
-            actions.push(Action::JumpForward);
+            actions.push(Event::JumpForward);
         }
         if state.left.has(FaultKind::Setback) {
-            actions.push(Action::SetBack);
+            actions.push(Event::SetBack);
         }
     }
     // Before a client has begun, and after the last one has finished, time changes nothing.
@@ -85,15 +85,15 @@ pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Actio
         .all(|client| client.caller == Caller::Idle);
     let changes = any_active && !all_idle || rules.prompt && state.owner().is_some();
     if changes && state.ticks < rules.horizon && !(rules.prompt && is_urgent) {
-        actions.push(Action::Tick);
+        actions.push(Event::Tick);
     }
 }
 
 /// Whether an action may be delayed under prompt rules, under which other actions are done at once.
-fn may_stay(rules: &Rules, state: &ModelState, action: Action) -> bool {
+fn may_stay(rules: &Rules, state: &ModelState, action: Event) -> bool {
     match action {
-        Action::Try(_) | Action::Wait(_) | Action::Quit(_) | Action::Crash(_) => true,
-        Action::Release(id) => {
+        Event::Try(_) | Event::Wait(_) | Event::Quit(_) | Event::Crash(_) => true,
+        Event::Release(id) => {
             let since = state.clients[id]
                 .caller
                 .holding()
@@ -104,40 +104,40 @@ fn may_stay(rules: &Rules, state: &ModelState, action: Action) -> bool {
     }
 }
 
-fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Vec<Action>) {
+fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Vec<Event>) {
     let (now, client) = (state.now(id), &state.clients[id]);
     match &client.caller {
         Caller::Idle if state.ticks <= rules.begin_by => {
             if rules.may_try & (1 << id) != 0 {
-                actions.push(Action::Try(id));
+                actions.push(Event::Try(id));
             }
             if rules.may_wait & (1 << id) != 0 {
-                actions.push(Action::Wait(id));
+                actions.push(Event::Wait(id));
             }
         }
         Caller::Acquiring(acquiring) => {
             let awaited = &acquiring.awaited;
             let may_lapse = now >= awaited.until() || !rules.prompt;
             if awaited.is_reply() && may_lapse && state.left.has(FaultKind::Silence) {
-                actions.push(Action::NoReply(id));
+                actions.push(Event::NoReply(id));
             }
             if state.left.has(FaultKind::Quit) {
-                actions.push(Action::Quit(id));
+                actions.push(Event::Quit(id));
             }
         }
         Caller::Holding(holding) => {
-            actions.push(Action::Release(id));
+            actions.push(Event::Release(id));
             let next_action = holding.lease.clone().next_action(now);
             match holding.renewing {
                 Some((_, until))
                     if state.left.has(FaultKind::Silence) && (now >= until || !rules.prompt) =>
                 {
-                    actions.push(Action::NoReplyToRenewal(id));
+                    actions.push(Event::NoReplyToRenewal(id));
                 }
                 None if state.left.renewals > 0
                     && matches!(next_action, LeaseAction::Renew { .. }) =>
                 {
-                    actions.push(Action::Renew(id));
+                    actions.push(Event::Renew(id));
                 }
                 _ => {}
             }
@@ -146,47 +146,47 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
     }
     for (at, running) in client.manager.cleanups.iter().enumerate() {
         if running.until.is_some_and(|until| now >= until) && state.left.has(FaultKind::Silence) {
-            actions.push(Action::NoReplyToCancel(id, at));
+            actions.push(Event::NoReplyToCancel(id, at));
         }
     }
     let began = !matches!(client.caller, Caller::Idle) && !client.is_at_rest();
     if state.left.has(FaultKind::Crash) && began {
-        actions.push(Action::Crash(id));
+        actions.push(Event::Crash(id));
     }
 }
 
 impl Turn<'_> {
-    pub(super) fn apply(mut self, action: Action) -> ModelState {
+    pub(super) fn apply(mut self, action: Event) -> ModelState {
         match action {
-            Action::Try(id) => self.begin(id, false),
-            Action::Wait(id) => self.begin(id, true),
-            Action::NoReply(id) => {
+            Event::Try(id) => self.begin(id, false),
+            Event::Wait(id) => self.begin(id, true),
+            Event::NoReply(id) => {
                 self.spend(FaultKind::Silence);
                 self.no_reply(id);
             }
-            Action::Quit(id) => {
+            Event::Quit(id) => {
                 self.spend(FaultKind::Quit);
                 self.step(id, |step| step.drop_future());
             }
-            Action::Renew(id) => {
+            Event::Renew(id) => {
                 self.state.left.renewals -= 1;
                 self.step(id, |step| step.renew());
             }
-            Action::NoReplyToRenewal(id) => {
+            Event::NoReplyToRenewal(id) => {
                 self.spend(FaultKind::Silence);
                 self.step(id, |step| step.on_no_renewal_reply());
             }
-            Action::Release(id) => self.release(id),
-            Action::NoReplyToCancel(id, at) => {
+            Event::Release(id) => self.release(id),
+            Event::NoReplyToCancel(id, at) => {
                 self.spend(FaultKind::Silence);
                 self.no_reply_to_cancel(id, at);
             }
-            Action::Crash(id) => self.crash(id),
-            Action::Deliver(at) => {
+            Event::Crash(id) => self.crash(id),
+            Event::Deliver(at) => {
                 let message = self.state.network.take(at);
                 self.deliver(message);
             }
-            Action::Duplicate(at) => {
+            Event::Duplicate(at) => {
                 self.spend(FaultKind::Duplicate);
                 let message = self.state.network.take(at);
                 if let Body::Request { request, .. } = &message.body {
@@ -202,26 +202,26 @@ impl Turn<'_> {
                 }
                 self.deliver(message);
             }
-            Action::Lose(at) => {
+            Event::Lose(at) => {
                 self.spend(FaultKind::Loss);
                 self.state.network.take(at);
             }
-            Action::Snapshot => {
+            Event::Snapshot => {
                 self.state.left.snapshots -= 1;
                 self.state.snapshot = Some(self.state.lock_state.clone());
             }
-            Action::Restore => self.restore(),
-            Action::JumpForward => {
+            Event::Restore => self.restore(),
+            Event::JumpForward => {
                 self.spend(FaultKind::Jump);
                 self.state.beyond_promise = true;
                 self.move_clock(JUMP_TICKS);
             }
-            Action::SetBack => {
+            Event::SetBack => {
                 self.spend(FaultKind::Setback);
                 self.state.may_come_back = true;
                 self.move_clock(-JUMP_TICKS);
             }
-            Action::Tick => self.tick(),
+            Event::Tick => self.tick(),
         }
         self.run_timers();
         if self.state.beyond_promise && self.state.holders() > 1 {
@@ -283,7 +283,7 @@ impl Turn<'_> {
             Body::Request { request, awaited } => {
                 let reply = self.serve(owner_id, &request);
                 let server_us = self.state.server_us();
-                if awaited && lane == Lane::Release && !self.rules.prompt {
+                if awaited && lane == MessageLane::Release && !self.rules.prompt {
                     // Skips the reply's way back: a later reply would only cancel later, which is
                     // safer.
                     self.reply(id, lane, owner_id, reply, server_us);
@@ -323,7 +323,14 @@ impl Turn<'_> {
         }
     }
 
-    fn reply(&mut self, id: usize, lane: Lane, owner_id: OwnerId, mut reply: Reply, mut us: u64) {
+    fn reply(
+        &mut self,
+        id: usize,
+        lane: MessageLane,
+        owner_id: OwnerId,
+        mut reply: Reply,
+        mut us: u64,
+    ) {
         let now = self.state.now(id);
         let rules = self.rules;
         if let (
@@ -334,7 +341,7 @@ impl Turn<'_> {
         {
             *remaining_ms = without_margin(*remaining_ms);
         }
-        if lane == Lane::Release && rules.is(Mutation::CancelFinalAtOnce) {
+        if lane == MessageLane::Release && rules.is(Mutation::CancelFinalAtOnce) {
             us = u64::MAX;
         }
         self.step(id, |step| {
@@ -347,10 +354,10 @@ impl Turn<'_> {
             }
             let is_callers = step.caller.owner_id() == Some(owner_id);
             match lane {
-                Lane::Acquire => step.on_reply(reply, us),
-                Lane::Renew => step.on_renewal_reply(&reply, us),
-                Lane::Release if is_callers => step.on_reply(reply, us),
-                Lane::Release => {
+                MessageLane::Acquire => step.on_reply(reply, us),
+                MessageLane::Renew => step.on_renewal_reply(&reply, us),
+                MessageLane::Release if is_callers => step.on_reply(reply, us),
+                MessageLane::Release => {
                     let (manager, effects) = (&mut *step.manager, &mut *step.effects);
                     manager.on_release_reply(owner_id, &reply, us, step.now, effects);
                 }

@@ -4,7 +4,7 @@ use super::network::{Body, Message};
 use super::rules::{Mutation, Rules, Sight, Sights};
 use super::state::{Breach, Client, ModelState, Part};
 use crate::protocol::owner_id::OwnerId;
-use crate::tests::virtual_client::{Awaited, Caller, Effect, Lane, Step};
+use crate::tests::virtual_client::{Awaited, Caller, ClientStep, Effect, MessageLane};
 
 /// A state and the step that is applied to it.
 pub(super) struct Turn<'a> {
@@ -27,7 +27,7 @@ impl Turn<'_> {
     pub(super) fn step<T>(
         &mut self,
         id: usize,
-        step: impl FnOnce(&mut Step<'_, super::state::LonePeers>) -> T,
+        step: impl FnOnce(&mut ClientStep<'_, super::state::LonePeers>) -> T,
     ) -> T {
         let now = self.state.now(id);
         let notifications_only = self.rules.is(Mutation::NotificationsOnly);
@@ -40,7 +40,7 @@ impl Turn<'_> {
             owner_ids,
         } = client;
         let mut next_owner_id = || super::state::next_owner_id(id, owner_ids);
-        let result = step(&mut Step {
+        let result = step(&mut ClientStep {
             now,
             caller,
             manager,
@@ -101,7 +101,7 @@ impl Turn<'_> {
         }
     }
 
-    fn stop_awaiting(&mut self, id: usize, lane: Lane, owner_id: OwnerId) {
+    fn stop_awaiting(&mut self, id: usize, lane: MessageLane, owner_id: OwnerId) {
         self.state.network.forget_replies(|message| {
             message.client == id
                 && message.lane == lane

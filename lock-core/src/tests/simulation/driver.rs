@@ -11,7 +11,9 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::local_queue::{LocalPosition, LocalQueue, ObservedExpiry, Peers, QueuePlace};
 use crate::protocol::mailbox::Notification;
 use crate::protocol::owner_id::OwnerId;
-use crate::tests::virtual_client::{Awaited, Caller, Effect, Lane, Reply, Request, Step};
+use crate::tests::virtual_client::{
+    Awaited, Caller, ClientStep, Effect, MessageLane, Reply, Request,
+};
 
 /// A waiter's place among the waiters of its process, as in `runtime::notifications`.
 pub(super) struct Seat<'a> {
@@ -66,7 +68,7 @@ impl Simulation {
         &mut self,
         index: usize,
         task: usize,
-        act: impl FnOnce(&mut Step<'_, Seat<'_>>),
+        act: impl FnOnce(&mut ClientStep<'_, Seat<'_>>),
     ) {
         self.use_link(index, Purpose::Callers);
         self.step_with(index, task, act);
@@ -76,7 +78,7 @@ impl Simulation {
         &mut self,
         index: usize,
         task: usize,
-        act: impl FnOnce(&mut Step<'_, Seat<'_>>),
+        act: impl FnOnce(&mut ClientStep<'_, Seat<'_>>),
     ) {
         let process = &mut self.processes[index];
         let now = process.clock.at(self.now);
@@ -84,7 +86,7 @@ impl Simulation {
         let mut first = None;
         let mut effects = std::mem::take(&mut self.effects);
         let random = &mut self.random;
-        let mut step = Step {
+        let mut step = ClientStep {
             now,
             caller: &mut of.caller,
             manager: &mut process.manager,
@@ -144,7 +146,7 @@ impl Simulation {
                 let process = &mut self.processes[index];
                 let calls = &mut process.cleanup_calls;
                 let before = calls.len();
-                if lane == Lane::Release {
+                if lane == MessageLane::Release {
                     calls.retain(|call| call.owner_id != owner_id);
                 }
                 if let (Some(task), true) = (task, calls.len() == before) {
@@ -172,7 +174,7 @@ impl Simulation {
         &mut self,
         index: usize,
         task: Option<usize>,
-        lane: Lane,
+        lane: MessageLane,
         owner_id: OwnerId,
         mut request: Request,
     ) {
@@ -180,7 +182,7 @@ impl Simulation {
         let call = self.next_call;
         let process = &self.processes[index];
         let sent = process.clock.at(self.now);
-        let in_background = (lane == Lane::Release)
+        let in_background = (lane == MessageLane::Release)
             .then(|| {
                 let cleanups = &process.manager.cleanups;
                 cleanups.iter().find(|running| {
@@ -202,8 +204,8 @@ impl Simulation {
         } else {
             let task = task.expect("only releases run in the background");
             let purpose = match lane {
-                Lane::Renew => Purpose::Worker,
-                Lane::Acquire | Lane::Release => Purpose::Callers,
+                MessageLane::Renew => Purpose::Worker,
+                MessageLane::Acquire | MessageLane::Release => Purpose::Callers,
             };
             let key = process.tasks[task].key;
             (Addressee::Task(task, lane), key, process.link(purpose))
@@ -275,10 +277,10 @@ impl Simulation {
                 }
                 let of = &self.processes[index].tasks[task];
                 match (lane, &of.work) {
-                    (Lane::Release, Work::Releasing(_)) => {
+                    (MessageLane::Release, Work::Releasing(_)) => {
                         self.on_release_reply(index, task, reply, server_us);
                     }
-                    (Lane::Renew, _) => {
+                    (MessageLane::Renew, _) => {
                         self.step_with(index, task, |step| step.on_renewal_reply(reply, server_us));
                         self.on_renewed(index, task);
                     }
@@ -324,7 +326,7 @@ impl Simulation {
         }
     }
 
-    fn takes(&mut self, index: usize, task: usize, lane: Lane, call: u64) -> bool {
+    fn takes(&mut self, index: usize, task: usize, lane: MessageLane, call: u64) -> bool {
         let Some(of) = self.processes[index].tasks.get_mut(task) else {
             return false;
         };
@@ -353,10 +355,10 @@ impl Simulation {
                 }
                 let of = &self.processes[index].tasks[task];
                 match (lane, &of.work) {
-                    (Lane::Release, Work::Releasing(_)) => {
+                    (MessageLane::Release, Work::Releasing(_)) => {
                         self.on_release_failure(index, task, class);
                     }
-                    (Lane::Renew, _) => {
+                    (MessageLane::Renew, _) => {
                         self.step(index, task, |step| step.on_no_renewal_reply());
                         self.on_renewal_failed(index, task);
                     }

@@ -13,7 +13,7 @@ use crate::protocol::clock::Moment;
 use crate::protocol::clock_sync::ClockSync;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::WireNotification;
-use crate::tests::virtual_client::{Lane, Reply, Request};
+use crate::tests::virtual_client::{MessageLane, Reply, Request};
 
 /// The use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) enum Heading {
 /// The recipient of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Addressee {
-    Task(usize, Lane),
+    Task(usize, MessageLane),
     Cleanup(OwnerId),
 }
 

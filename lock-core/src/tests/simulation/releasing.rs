@@ -8,7 +8,7 @@ use super::task::{CallLane, Releasing, Work};
 use super::timers::NEVER;
 use crate::protocol::acquisition::FailureClass;
 use crate::protocol::cleanup::{AwaitedRelease, AwaitedStep, Cleanup, ReleaseRequest, Validity};
-use crate::tests::virtual_client::{Caller, Lane, Lapse, Reply, Request};
+use crate::tests::virtual_client::{Caller, Lapse, MessageLane, Reply, Request};
 
 impl Simulation {
     /// Drops the guard. The background worker releases the lock.
@@ -76,7 +76,7 @@ impl Simulation {
                 let request = releasing.release.request();
                 let owner_id = request.owner_id;
                 let request = Request::release(request, floor_us, now);
-                self.send_command(index, Some(task), Lane::Release, owner_id, request);
+                self.send_command(index, Some(task), MessageLane::Release, owner_id, request);
                 self.plan(index, task);
             }
             AwaitedStep::WaitUntil(until) => {

@@ -16,7 +16,7 @@ use crate::protocol::local_queue::QueuePlace;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
-use crate::tests::virtual_client::{Caller, Lane, Lapse};
+use crate::tests::virtual_client::{Caller, Lapse, MessageLane};
 
 /// The longest interval between polls behind another client's lock.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
@@ -32,19 +32,19 @@ pub(super) enum CallLane {
 impl CallLane {
     pub(super) const ALL: [Self; 3] = [Self::Acquire, Self::Renew, Self::Release];
 
-    pub(super) fn of(lane: Lane) -> Self {
+    pub(super) fn of(lane: MessageLane) -> Self {
         match lane {
-            Lane::Acquire => Self::Acquire,
-            Lane::Renew => Self::Renew,
-            Lane::Release => Self::Release,
+            MessageLane::Acquire => Self::Acquire,
+            MessageLane::Renew => Self::Renew,
+            MessageLane::Release => Self::Release,
         }
     }
 
-    pub(super) fn lane(self) -> Lane {
+    pub(super) fn lane(self) -> MessageLane {
         match self {
-            Self::Acquire => Lane::Acquire,
-            Self::Renew => Lane::Renew,
-            Self::Release => Lane::Release,
+            Self::Acquire => MessageLane::Acquire,
+            Self::Renew => MessageLane::Renew,
+            Self::Release => MessageLane::Release,
         }
     }
 }

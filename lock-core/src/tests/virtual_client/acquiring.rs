@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Acquiring, Awaited, Caller, Effect, Ended, Holding, Lane, Lapse, Reply, Request, Step,
+    Acquiring, Awaited, Caller, ClientStep, Effect, Ended, Holding, Lapse, MessageLane, Reply,
+    Request,
 };
 use crate::protocol::acquisition::{
     AcquireConfig, AcquireResult, Acquisition, Action, DropAction, FailureClass, RenewOutcome,
@@ -15,7 +16,7 @@ use crate::protocol::clock::Moment;
 use crate::protocol::local_queue::Peers;
 use crate::protocol::mailbox::{Mailbox, Notification};
 
-impl<P: Peers> Step<'_, P> {
+impl<P: Peers> ClientStep<'_, P> {
     /// Begins to acquire.
     pub(in crate::tests) fn start(&mut self, config: AcquireConfig, jitter: Jitter) {
         let owner_id = (self.next_owner_id)();
@@ -43,7 +44,11 @@ impl<P: Peers> Step<'_, P> {
                     }
                     let sent = acquiring.acquisition.sent();
                     let ttl_ms = sent.lease_config.ttl.as_millis();
-                    self.send(Lane::Acquire, sent.owner_id, Request::Renew { ttl_ms });
+                    self.send(
+                        MessageLane::Acquire,
+                        sent.owner_id,
+                        Request::Renew { ttl_ms },
+                    );
                     let until = now.plus(limit);
                     acquiring.awaited = Awaited::Renewal { sent: now, until };
                     break;
@@ -98,7 +103,12 @@ impl<P: Peers> Step<'_, P> {
         *self.caller = Caller::Acquiring(acquiring);
     }
 
-    fn send(&mut self, lane: Lane, owner_id: crate::protocol::owner_id::OwnerId, request: Request) {
+    fn send(
+        &mut self,
+        lane: MessageLane,
+        owner_id: crate::protocol::owner_id::OwnerId,
+        request: Request,
+    ) {
         self.effects.push(Effect::Send {
             lane,
             owner_id,
@@ -129,7 +139,7 @@ impl<P: Peers> Step<'_, P> {
             earlier: sent.earlier(),
         };
         let owner_id = sent.owner_id;
-        self.send(Lane::Acquire, owner_id, request);
+        self.send(MessageLane::Acquire, owner_id, request);
         acquiring.awaited = Awaited::Acquire {
             sent: now,
             until: now.plus(limit),
@@ -149,7 +159,7 @@ impl<P: Peers> Step<'_, P> {
         match step {
             AwaitedStep::Send { limit } => {
                 let request = Request::release(release.request(), self.manager.floor_us, self.now);
-                self.send(Lane::Release, release.request().owner_id, request);
+                self.send(MessageLane::Release, release.request().owner_id, request);
                 let until = self.now.plus(limit);
                 acquiring.awaited = Awaited::Cancel { release, until };
                 None
@@ -262,14 +272,14 @@ impl<P: Peers> Step<'_, P> {
         let failure = Lapse(class);
         let awaited = std::mem::replace(&mut acquiring.awaited, Awaited::Connection { until: now });
         let acquisition = &mut acquiring.acquisition;
-        let mut lane = Lane::Acquire;
+        let mut lane = MessageLane::Acquire;
         let action = match awaited {
             Awaited::Acquire { .. } => Some(acquisition.on_no_reply(failure, connectivity, now)),
             Awaited::Renewal { .. } => {
                 Some(acquisition.on_renew_reply(Err(failure), connectivity, now, self.peers))
             }
             Awaited::Cancel { mut release, .. } => {
-                lane = Lane::Release;
+                lane = MessageLane::Release;
                 let step = release.on_failure(failure, now);
                 self.perform_cancel(&mut acquiring, release, step)
             }
@@ -293,7 +303,7 @@ impl<P: Peers> Step<'_, P> {
         self.on_no_reply(class);
     }
 
-    fn stop_awaiting(&mut self, lane: Lane, owner_id: crate::protocol::owner_id::OwnerId) {
+    fn stop_awaiting(&mut self, lane: MessageLane, owner_id: crate::protocol::owner_id::OwnerId) {
         let stop = Effect::StopAwaiting { lane, owner_id };
         // A cancel that is sent again at once is already among the effects.
         let at = self.effects.iter().position(|effect| {
@@ -365,7 +375,7 @@ impl<P: Peers> Step<'_, P> {
             return;
         };
         let owner_id = acquiring.acquisition.sent().owner_id;
-        for lane in [Lane::Acquire, Lane::Release] {
+        for lane in [MessageLane::Acquire, MessageLane::Release] {
             self.effects.push(Effect::StopAwaiting { lane, owner_id });
         }
         self.end(&mut acquiring);

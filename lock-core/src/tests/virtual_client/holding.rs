@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Caller, Effect, Lane, Reply, Request, Step};
+use super::{Caller, ClientStep, Effect, MessageLane, Reply, Request};
 use crate::protocol::acquisition::RenewOutcome;
 use crate::protocol::lease::LeaseAction;
 use crate::protocol::local_queue::Peers;
 
-impl<P: Peers> Step<'_, P> {
+impl<P: Peers> ClientStep<'_, P> {
     /// Sends the renewal if it is due. Returns whether it was sent.
     pub(in crate::tests) fn renew(&mut self) -> bool {
         let now = self.now;
@@ -50,7 +50,7 @@ impl<P: Peers> Step<'_, P> {
             ttl_ms: crate::protocol::ttl::whole_millis(ttl),
         };
         self.effects.push(Effect::Send {
-            lane: Lane::Renew,
+            lane: MessageLane::Renew,
             owner_id,
             request,
         });
@@ -92,7 +92,7 @@ impl<P: Peers> Step<'_, P> {
             holding.lease.unanswered(self.now);
             let owner_id = holding.request.owner_id;
             self.effects.push(Effect::StopAwaiting {
-                lane: Lane::Renew,
+                lane: MessageLane::Renew,
                 owner_id,
             });
         }
@@ -109,7 +109,7 @@ impl<P: Peers> Step<'_, P> {
         let mut request = holding.request.clone();
         request.min_hold_until = min_hold.map(|shortest| holding.since.plus(shortest));
         self.effects.push(Effect::StopAwaiting {
-            lane: Lane::Renew,
+            lane: MessageLane::Renew,
             owner_id: request.owner_id,
         });
         self.manager.submit(request, now);

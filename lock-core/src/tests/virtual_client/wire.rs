@@ -10,7 +10,7 @@ use crate::protocol::wire::{QueueEntry, WireNotification};
 
 /// The purpose of a command and its reply. A caller has at most one of each at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(in crate::tests) enum Lane {
+pub(in crate::tests) enum MessageLane {
     /// The caller acquires, polls or confirms a grant.
     Acquire,
     /// The background worker renews.

@@ -202,6 +202,31 @@ fn difference_of_the_clocks_is_tolerated() {
 }
 
 #[test]
+fn token_is_compared_with_the_highest_of_all_earlier_grants() {
+    let with_token = |held: Held, token, requested| Held {
+        token: Some(token),
+        requested,
+        granted: requested + 10,
+        until: requested + 90,
+        released: Some(requested + 50),
+        ..held
+    };
+    let held = [FIRST, with_token(SECOND, 8, 500), with_token(FIRST, 9, 600)];
+    let report = Checker::new().check(&history(&held));
+    let behind: Vec<_> = report
+        .violations()
+        .iter()
+        .filter_map(|violation| match &violation.kind {
+            ViolationKind::TokenBehindGrant { earlier, later } => {
+                Some((earlier.token, later.token))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(behind, [(Some(10), Some(8)), (Some(10), Some(9))]);
+}
+
+#[test]
 fn tokens_that_do_not_grow_are_found() {
     finds(&both(|_, second| second.token = Some(10)), Check::Tokens);
     let behind = both(|_, second| (second.requested, second.token) = (401, Some(9)));

@@ -169,7 +169,12 @@ impl PollSchedule {
         self.rank = rank;
         self.holder_expiry = holder_expiry;
         self.poll = poll;
-        self.local_position = local_position;
+        // The server knows the order, and another waiter may only have read its reply earlier.
+        self.local_position = if rank == 0 {
+            LocalPosition::First
+        } else {
+            local_position
+        };
         self.plan();
     }
 

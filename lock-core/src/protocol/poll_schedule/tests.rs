@@ -106,6 +106,15 @@ fn first_waiter_behind_a_foreign_holder_polls() {
     assert!(poll_schedule.next() <= at(550) && poll_schedule.next() >= at(302));
 }
 
+/// Two waiters may read their replies in another order than the server queued them.
+#[test]
+fn head_of_the_queue_polls_also_when_another_waiter_read_its_reply_first() {
+    let mut poll_schedule = poll_schedule();
+    let holder_expiry = HolderExpiry::Foreign { ends: at(10_000) };
+    poll_schedule.on_reply(at(0), 0, holder_expiry, None, BEHIND);
+    assert!(poll_schedule.next() <= at(100));
+}
+
 /// The moments of `count` polls behind a holder whose lease does not end.
 fn polls(mut poll_schedule: PollSchedule, count: usize) -> Vec<Moment> {
     let mut now = at(0);

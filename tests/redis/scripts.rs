@@ -58,34 +58,43 @@ fn run(server: &RedisServer, script: &str) -> Vec<String> {
     stdout.lines().map(ToOwned::to_owned).collect()
 }
 
+/// Returns the words of a native script's reply.
+fn words(reply: &[String]) -> Vec<&str> {
+    assert_eq!(reply.len(), 1, "one string: {reply:?}");
+    reply[0].split(' ').collect()
+}
+
 #[test]
 fn native_scripts_run_as_their_headers_say() {
     let server = RedisServer::start();
-    assert_eq!(run(&server, "release.lua")[0], "gone");
-    assert_eq!(run(&server, "renew.lua")[0], "gone");
+    assert_eq!(words(&run(&server, "release.lua"))[0], "gone");
+    assert_eq!(words(&run(&server, "renew.lua"))[0], "gone");
     assert_eq!(keys(&server), Vec::<String>::new());
 
     let held = run(&server, "acquire.lua");
-    assert_eq!(held[0], "held");
-    assert_eq!(held[3], "30000");
+    let [verdict, seconds, micros, token, remaining] = words(&held)[..] else {
+        panic!("{held:?}");
+    };
+    assert_eq!((verdict, remaining), ("held", "30000"));
     let value = server.cli(&["GET", "lock:a"]);
-    let words: Vec<_> = value.text().split(' ').collect();
-    assert!(words[0].starts_with("lk1:"), "{value:?}");
-    assert_eq!(words[1], held[2], "the token");
-    let since: i64 = words[2].parse().unwrap();
-    let now_us: i64 = held[1].parse().unwrap();
-    assert_eq!(since, now_us / 1000, "when it was granted");
-    assert_eq!(words[3], "by-hand");
+    let parts: Vec<_> = value.text().split(' ').collect();
+    assert!(parts[0].starts_with("lk1:"), "{value:?}");
+    assert_eq!(parts[1], token);
+    let micros: u64 = micros.parse().unwrap();
+    let since_ms = format!("{seconds}{:03}", micros / 1000);
+    assert_eq!(parts[2], since_ms, "when it was granted");
+    assert_eq!(parts[3], "by-hand");
 
     // A repeated acquire with the same owner id gets the same grant.
     let again = run(&server, "acquire.lua");
-    assert_eq!((&*again[0], &again[2]), ("held", &held[2]));
+    assert_eq!((words(&again)[0], words(&again)[3]), ("held", token));
     server.cli(&["PEXPIRE", "lock:a", "5000"]);
     let renewed = run(&server, "renew.lua");
-    assert_eq!((&*renewed[0], &renewed[2]), ("held", &held[2]));
-    assert_eq!(renewed[3], "30000");
+    let renewed = words(&renewed);
+    assert_eq!(renewed[0], "held");
+    assert_eq!(renewed[3..], [token, "30000"]);
     assert!(server.cli(&["PTTL", "lock:a"]).integer() > 25_000);
-    assert_eq!(run(&server, "release.lua")[0], "released");
+    assert_eq!(run(&server, "release.lua"), ["released"]);
     assert_eq!(keys(&server), Vec::<String>::new());
 }
 
@@ -167,7 +176,13 @@ fn every_script_is_tested() {
     };
     assert_eq!(
         scripts_in(FOLDER),
-        ["acquire.lua", "grant_next.lua", "release.lua", "renew.lua"]
+        [
+            "acquire.lua",
+            "grant_next.lua",
+            "next_token.lua",
+            "release.lua",
+            "renew.lua"
+        ]
     );
     assert_eq!(
         scripts_in(&format!("{FOLDER}/dialects")),

@@ -227,7 +227,7 @@ impl MemoryBackend {
         }
         ReleaseOutcome {
             was_owner: released.verdict != Verdict::NotOwner,
-            server_ms: server_ms(now),
+            server_ms: Some(server_ms(now)),
             more: false,
         }
     }

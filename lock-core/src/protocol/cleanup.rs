@@ -46,7 +46,8 @@ pub(crate) enum ReleaseSubject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReleaseOutcome {
     pub(crate) was_owner: bool,
-    pub(crate) server_ms: ServerMs,
+    /// `None` if the reply has no time: a plain release does not need it.
+    pub(crate) server_ms: Option<ServerMs>,
     /// The queue has more dead waiters than one call removes. The caller sends the release again.
     pub(crate) more: bool,
 }
@@ -56,16 +57,16 @@ impl ReleaseOutcome {
     pub(crate) const fn already_released() -> Self {
         Self {
             was_owner: true,
-            server_ms: ServerMs::LAST,
+            server_ms: Some(ServerMs::LAST),
             more: false,
         }
     }
 
-    /// Returns the outcome of a reply with this server time.
-    pub(crate) fn from_reply(reply: ReleaseReply, server_us: u64) -> Self {
+    /// Returns the outcome of a reply with this server time, if it has one.
+    pub(crate) fn from_reply(reply: ReleaseReply, server_us: Option<u64>) -> Self {
         Self {
             was_owner: reply.verdict != Verdict::NotOwner,
-            server_ms: ServerMs::from_micros(server_us),
+            server_ms: server_us.map(ServerMs::from_micros),
             more: reply.more,
         }
     }
@@ -74,7 +75,7 @@ impl ReleaseOutcome {
     pub(crate) fn without_waiters(was_owner: bool, server_ms: ServerMs) -> Self {
         Self {
             was_owner,
-            server_ms,
+            server_ms: Some(server_ms),
             more: false,
         }
     }
@@ -94,7 +95,13 @@ enum Remainder {
 impl ReleaseRequest {
     fn remainder(&self, outcome: &ReleaseOutcome) -> Remainder {
         match self.unconfirmed_until_ms {
-            Some(until_ms) if outcome.server_ms <= until_ms => Remainder::Unconfirmed { until_ms },
+            Some(until_ms)
+                if outcome
+                    .server_ms
+                    .is_none_or(|server_ms| server_ms <= until_ms) =>
+            {
+                Remainder::Unconfirmed { until_ms }
+            }
             _ if outcome.more => Remainder::DeadWaiters,
             _ => Remainder::Nothing,
         }
@@ -110,6 +117,12 @@ impl ReleaseRequest {
     pub(crate) fn min_hold_ms(&self, now: Moment) -> u64 {
         self.min_hold_until
             .map_or(0, |until| whole_millis(until.since(now)))
+    }
+
+    /// Returns whether the release, if it is sent now, only frees a lock: it removes no entry, settles
+    /// no copy of the acquire, and does not keep the key locked. Then the reply needs no server time.
+    pub(crate) fn is_plain(&self, now: Moment) -> bool {
+        self.entries.is_empty() && self.unconfirmed_until_ms.is_none() && self.min_hold_ms(now) == 0
     }
 
     /// Returns whether the lock may have no expiry: the command that sets it may have been lost.
@@ -222,7 +235,8 @@ impl Cleanup {
                 CleanupState::GaveUp(GiveUpReason::ClockSetBack)
             }
             Remainder::Unconfirmed { until_ms } => {
-                let pause = until_ms.since(outcome.server_ms).saturating_add(1);
+                let server_ms = outcome.server_ms.unwrap_or(ServerMs::new(0));
+                let pause = until_ms.since(server_ms).saturating_add(1);
                 let at = now.plus(Duration::from_millis(pause));
                 CleanupState::Due(at.min(self.give_up_at))
             }

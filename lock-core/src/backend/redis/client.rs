@@ -221,7 +221,10 @@ impl RedisClient {
         let write_args = |at: usize, command: &mut Cmd| {
             command.arg(&all_args[at][..]);
         };
-        let read = |at: usize, sent, reply| read(&renewals[at], server_ms, sent, reply);
+        let read = |at: usize, sent, reply| {
+            let reply = read(&renewals[at], server_ms, sent, reply)?;
+            Ok((reply.value, Some(reply.server_us)))
+        };
         let left = deadline.left();
         self.run_each(&connection, script, &calls, write_args, read, left)
             .await
@@ -235,7 +238,7 @@ impl RedisClient {
         script: &Script,
         calls: &[Call<'_>],
         write_args: impl Fn(usize, &mut Cmd),
-        read: impl Fn(usize, Moment, Value) -> Result<ScriptReply<T>, LockError>,
+        read: impl Fn(usize, Moment, Value) -> Result<(T, Option<u64>), LockError>,
         limit: Duration,
     ) -> Vec<Result<T, LockError>> {
         let deadline = Deadline::after(Clock::System, limit);
@@ -283,22 +286,26 @@ impl RedisClient {
             };
             let sent = sent_at[at];
             results.push(reply.and_then(|reply| read(at, sent, reply)).map(|reply| {
-                self.record_server_time(connection, sent, reply.server_us);
-                reply.value
+                let (value, server_us) = reply;
+                if let Some(server_us) = server_us {
+                    self.record_server_time(connection, sent, server_us);
+                }
+                value
             }));
         }
         results
     }
 
     /// Runs a release script for each request, all in one pipeline. Returns one outcome for each, in
-    /// order. `write_args` gets the connection and the time of sending.
+    /// order. `write_args` gets the connection and the time of sending. `read` returns the outcome, and
+    /// the server's time if the reply has it.
     pub(super) async fn release_each<'a>(
         &self,
         script: &Script,
         requests: &'a [&'a ReleaseRequest],
         keys: impl Fn(&'a LockKey) -> Vec<&'a str>,
         write_args: impl Fn(&mut Cmd, &ReleaseRequest, &Connection, Moment),
-        read: impl Fn(Value) -> Result<ScriptReply<ReleaseOutcome>, LockError>,
+        read: impl Fn(Value) -> Result<(ReleaseOutcome, Option<u64>), LockError>,
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
         if requests.is_empty() {

@@ -91,7 +91,7 @@ impl NativeLocks {
             sent.on_error_reply(&copy, error.class());
             error
         })?;
-        let ScriptReply { value, server_us } = reply::acquire(reply)?;
+        let ScriptReply { value, server_us } = reply::acquire(&reply)?;
         self.client
             .record_server_time(&connection, sent_at, server_us);
         let times = ReplyTimes {
@@ -132,9 +132,11 @@ impl NativeLocks {
             .await?;
         let reply =
             reply.map_err(|error| server_error(&connection, &release_request.key, &error))?;
-        let ScriptReply { value, server_us } = released(reply)?;
-        self.client.record_server_time(&connection, sent, server_us);
-        Ok(value)
+        let (outcome, server_us) = released(reply)?;
+        if let Some(server_us) = server_us {
+            self.client.record_server_time(&connection, sent, server_us);
+        }
+        Ok(outcome)
     }
 
     /// Sends many releases in one pipeline.
@@ -163,8 +165,12 @@ impl NativeLocks {
             .arg(release_request.owner_id.to_string())
             .arg(connection.floor_us())
             .arg(self.grace_ms)
+            .arg(LEAD);
+        if release_request.is_plain(now) {
+            return;
+        }
+        command
             .arg(release_request.min_hold_ms(now))
-            .arg(LEAD)
             .arg(&*self.label)
             .arg(KIND);
         for entry in &release_request.entries {
@@ -182,7 +188,7 @@ impl NativeLocks {
             vec![renewal.owner_id.to_string(), ttl.to_string()]
         };
         let read = |_: &Renewal, _, sent, reply| {
-            let ScriptReply { value, server_us } = reply::renew(reply)?;
+            let ScriptReply { value, server_us } = reply::renew(&reply)?;
             let value = RenewOutcome::from_reply(value, sent);
             Ok(ScriptReply { value, server_us })
         };
@@ -192,8 +198,7 @@ impl NativeLocks {
     }
 }
 
-fn released(reply: Value) -> Result<ScriptReply<ReleaseOutcome>, LockError> {
-    let ScriptReply { value, server_us } = reply::release(reply)?;
-    let value = ReleaseOutcome::from_reply(value, server_us);
-    Ok(ScriptReply { value, server_us })
+fn released(reply: Value) -> Result<(ReleaseOutcome, Option<u64>), LockError> {
+    let (reply, server_us) = reply::release(&reply)?;
+    Ok((ReleaseOutcome::from_reply(reply, server_us), server_us))
 }

@@ -1,5 +1,7 @@
 //! Reads the replies of the scripts.
 
+use std::str::FromStr;
+
 use redis::{FromRedisValue, Value};
 
 use crate::error::{BackendErrorKind, LockError};
@@ -20,63 +22,125 @@ impl<T> ScriptReply<T> {
     }
 }
 
-pub(crate) fn acquire(reply: Value) -> Result<ScriptReply<AcquireReply>, LockError> {
-    let mut parts = Parts::of(reply)?;
-    let verdict = parts.text()?;
-    let server_us = parts.number()?;
-    let value = match verdict.as_str() {
-        "late" => AcquireReply::Late,
-        "held" => AcquireReply::Held {
-            token: parts.token()?,
-            remaining_ms: parts.number()?,
+pub(crate) fn acquire(reply: &Value) -> Result<ScriptReply<AcquireReply>, LockError> {
+    let mut words = Words::of(reply)?;
+    let verdict = words.next()?;
+    let server_us = words.time()?;
+    let value = match verdict {
+        b"late" => AcquireReply::Late,
+        b"held" => AcquireReply::Held {
+            token: words.token()?,
+            remaining_ms: words.number()?,
         },
-        "queued" => AcquireReply::Queued {
-            rank: parts.number()?,
-            holder: parts.holder()?,
+        b"queued" => AcquireReply::Queued {
+            rank: words.number()?,
+            holder: words.holder()?,
         },
-        "busy" => AcquireReply::Busy {
-            holder: parts.holder()?,
+        b"busy" => AcquireReply::Busy {
+            holder: words.holder()?,
         },
-        "more" => AcquireReply::More,
-        "foreign" => AcquireReply::Foreign {
-            found: parts.text()?,
+        b"more" => AcquireReply::More,
+        b"foreign" => AcquireReply::Foreign {
+            found: words.rest(),
         },
         _ => return Err(unexpected()),
     };
     Ok(ScriptReply { value, server_us })
 }
 
-pub(crate) fn release(reply: Value) -> Result<ScriptReply<ReleaseReply>, LockError> {
-    let mut parts = Parts::of(reply)?;
-    let verdict = match parts.text()?.as_str() {
-        "released" => Verdict::Free,
-        "handed" => Verdict::HandedOver,
-        "gone" => Verdict::NotOwner,
+/// Reads the reply to a release, and the server's time if the reply has it.
+pub(crate) fn release(reply: &Value) -> Result<(ReleaseReply, Option<u64>), LockError> {
+    let mut words = Words::of(reply)?;
+    let verdict = match words.next()? {
+        b"released" => Verdict::Free,
+        b"handed" => Verdict::HandedOver,
+        b"gone" => Verdict::NotOwner,
         _ => return Err(unexpected()),
     };
-    let server_us = parts.number()?;
-    let more = match parts.rest() {
-        None => false,
-        Some(Value::BulkString(word)) if word == b"more" => true,
-        Some(_) => return Err(unexpected()),
+    if words.is_at_end() {
+        let more = false;
+        return Ok((ReleaseReply { verdict, more }, None));
+    }
+    let server_us = words.time()?;
+    let more = match words.rest().as_str() {
+        "" => false,
+        "more" => true,
+        _ => return Err(unexpected()),
     };
-    let value = ReleaseReply { verdict, more };
+    Ok((ReleaseReply { verdict, more }, Some(server_us)))
+}
+
+pub(crate) fn renew(reply: &Value) -> Result<ScriptReply<RenewReply>, LockError> {
+    let mut words = Words::of(reply)?;
+    let verdict = words.next()?;
+    let server_us = words.time()?;
+    let value = match verdict {
+        b"held" => RenewReply::Held {
+            token: words.token()?,
+            remaining_ms: words.number()?,
+        },
+        b"gone" => RenewReply::NotOwner,
+        _ => return Err(unexpected()),
+    };
     Ok(ScriptReply { value, server_us })
 }
 
-pub(crate) fn renew(reply: Value) -> Result<ScriptReply<RenewReply>, LockError> {
-    let mut parts = Parts::of(reply)?;
-    let verdict = parts.text()?;
-    let server_us = parts.number()?;
-    let value = match verdict.as_str() {
-        "held" => RenewReply::Held {
-            token: parts.token()?,
-            remaining_ms: parts.number()?,
-        },
-        "gone" => RenewReply::NotOwner,
-        _ => return Err(unexpected()),
-    };
-    Ok(ScriptReply { value, server_us })
+/// The words of a native script's reply, separated by single spaces.
+struct Words<'a> {
+    left: Option<&'a [u8]>,
+}
+
+impl<'a> Words<'a> {
+    fn of(reply: &'a Value) -> Result<Self, LockError> {
+        match reply {
+            Value::BulkString(text) => Ok(Self { left: Some(text) }),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.left.is_none()
+    }
+
+    fn next(&mut self) -> Result<&'a [u8], LockError> {
+        let left = self.left.take().ok_or_else(unexpected)?;
+        let Some(space) = left.iter().position(|byte| *byte == b' ') else {
+            return Ok(left);
+        };
+        self.left = Some(&left[space + 1..]);
+        Ok(&left[..space])
+    }
+
+    fn parse<T: FromStr>(&mut self) -> Result<T, LockError> {
+        let word = str::from_utf8(self.next()?).map_err(|_| unexpected())?;
+        word.parse().map_err(|_| unexpected())
+    }
+
+    fn number(&mut self) -> Result<u64, LockError> {
+        self.parse()
+    }
+
+    fn time(&mut self) -> Result<u64, LockError> {
+        Ok(micros_of(self.number()?, self.number()?))
+    }
+
+    fn token(&mut self) -> Result<FencingToken, LockError> {
+        self.parse()
+    }
+
+    fn holder(&mut self) -> Result<RawHolder, LockError> {
+        let remaining: i64 = self.parse()?;
+        Ok(RawHolder {
+            remaining_ms: u64::try_from(remaining).ok(),
+            value: self.rest(),
+        })
+    }
+
+    /// Returns everything that is left. A foreign client may write a value that is not text.
+    fn rest(&mut self) -> String {
+        let left = self.left.take().unwrap_or_default();
+        String::from_utf8_lossy(left).into_owned()
+    }
 }
 
 /// Reads the reply to TIME, in microseconds.
@@ -153,11 +217,6 @@ impl Parts {
         T::from_redis_value(part).map_err(|_| unexpected())
     }
 
-    /// Returns the next element, if there is one.
-    fn rest(&mut self) -> Option<Value> {
-        self.0.next()
-    }
-
     fn text(&mut self) -> Result<String, LockError> {
         // A foreign client may write a value that is not text.
         let bytes: Vec<u8> = self.next()?;
@@ -166,10 +225,6 @@ impl Parts {
 
     fn number(&mut self) -> Result<u64, LockError> {
         self.next()
-    }
-
-    fn token(&mut self) -> Result<FencingToken, LockError> {
-        self.text()?.parse().map_err(|_| unexpected())
     }
 
     fn holder(&mut self) -> Result<RawHolder, LockError> {
@@ -191,14 +246,8 @@ mod tests {
 
     #[test]
     fn acquire_replies_are_read() {
-        let held = acquire(Value::Array(vec![
-            text("held"),
-            Value::Int(7),
-            text("12"),
-            Value::Int(30_000),
-        ]))
-        .unwrap();
-        assert_eq!(held.server_us, 7);
+        let held = acquire(&text("held 3 7 12 30000")).unwrap();
+        assert_eq!(held.server_us, 3_000_007);
         assert_eq!(
             held.value,
             AcquireReply::Held {
@@ -206,63 +255,74 @@ mod tests {
                 remaining_ms: 30_000
             }
         );
-        let busy = acquire(Value::Array(vec![
-            text("busy"),
-            Value::Int(7),
-            Value::Int(-1),
-            text("abc"),
-        ]))
-        .unwrap();
-        assert_eq!(
-            busy.value,
+        let busy = |remaining_ms, value: &str| {
+            let value = value.into();
             AcquireReply::Busy {
                 holder: RawHolder {
-                    remaining_ms: None,
-                    value: "abc".into()
-                }
+                    remaining_ms,
+                    value,
+                },
             }
-        );
+        };
+        for (reply, expected) in [
+            ("busy 3 7 -1 abc", busy(None, "abc")),
+            ("busy 3 7 5 a b  c ", busy(Some(5), "a b  c ")),
+            ("busy 3 7 0 ", busy(Some(0), "")),
+            ("more 3 7", AcquireReply::More),
+            ("late 3 7", AcquireReply::Late),
+            (
+                "foreign 3 7 list",
+                AcquireReply::Foreign {
+                    found: "list".into(),
+                },
+            ),
+        ] {
+            assert_eq!(acquire(&text(reply)).unwrap().value, expected, "{reply}");
+        }
     }
 
     #[test]
-    fn release_reply_may_say_more() {
-        let reply = |words: &[&str]| {
-            let mut parts = vec![text(words[0]), Value::Int(7)];
-            parts.extend(words[1..].iter().map(|word| text(word)));
-            release(Value::Array(parts)).map(|reply| reply.value)
-        };
+    fn release_reply_may_say_more_and_have_no_time() {
         let verdict = Verdict::Free;
-        assert_eq!(
-            reply(&["released"]).unwrap(),
-            ReleaseReply {
-                verdict,
-                more: false
-            }
-        );
-        assert_eq!(
-            reply(&["released", "more"]).unwrap(),
-            ReleaseReply {
-                verdict,
-                more: true
-            }
-        );
-        assert!(reply(&["released", "less"]).is_err());
-        let more = acquire(Value::Array(vec![text("more"), Value::Int(7)]));
-        assert_eq!(more.unwrap().value, AcquireReply::More);
+        for (reply, more, server_us) in [
+            ("released", false, None),
+            ("released 3 7", false, Some(3_000_007)),
+            ("released 3 7 more", true, Some(3_000_007)),
+        ] {
+            let expected = (ReleaseReply { verdict, more }, server_us);
+            assert_eq!(release(&text(reply)).unwrap(), expected, "{reply}");
+        }
+        for odd in ["released 3 7 less", "released more", "released 3"] {
+            assert!(release(&text(odd)).is_err(), "{odd}");
+        }
     }
 
     #[test]
     fn value_that_is_not_text_is_shown() {
-        let reply = Value::Array(vec![
-            Value::BulkString(b"busy".to_vec()),
-            Value::Int(7),
-            Value::Int(5),
-            Value::BulkString(vec![0xff, b'a']),
-        ]);
-        let AcquireReply::Busy { holder } = acquire(reply).unwrap().value else {
+        let reply = Value::BulkString(b"busy 3 7 5 \xffa".to_vec());
+        let AcquireReply::Busy { holder } = acquire(&reply).unwrap().value else {
             panic!("not busy");
         };
         assert_eq!(holder.value, "\u{fffd}a");
+    }
+
+    #[test]
+    fn unexpected_native_replies_are_errors() {
+        let texts = [
+            "",
+            "held",
+            "held 3 7 x 1",
+            "held 3 7 1",
+            "maybe 3 7",
+            "held a 7 1 1",
+        ];
+        let odd = texts.into_iter().map(text);
+        let other_types = [Value::Nil, Value::Int(1), Value::Array(vec![text("held")])];
+        for odd in odd.chain(other_types) {
+            assert!(acquire(&odd).is_err(), "{odd:?}");
+            assert!(release(&odd).is_err(), "{odd:?}");
+            assert!(renew(&odd).is_err(), "{odd:?}");
+        }
     }
 
     #[test]
@@ -275,9 +335,6 @@ mod tests {
             Value::Array(vec![text("held"), Value::Int(7), text("x"), Value::Int(1)]),
             Value::Array(vec![text("maybe"), Value::Int(7)]),
         ] {
-            assert!(acquire(odd.clone()).is_err(), "{odd:?}");
-            assert!(release(odd.clone()).is_err(), "{odd:?}");
-            assert!(renew(odd.clone()).is_err(), "{odd:?}");
             assert!(dialect_acquire(odd.clone()).is_err(), "{odd:?}");
         }
         for odd in [

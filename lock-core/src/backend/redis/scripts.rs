@@ -6,9 +6,18 @@ use redis::Cmd;
 
 use crate::protocol::dialect::{Dialect, ReleaseMethod};
 
-/// Marks the place of the shared function in a script's source.
-const INCLUDE: &str = "-- include grant_next.lua\n";
-const GRANT_NEXT: &str = include_str!("scripts/grant_next.lua");
+/// The marks of shared parts in a script's source, and the parts, in the order in which they are
+/// inserted: the first part contains the mark of the second one.
+const INCLUDES: [(&str, &str); 2] = [
+    (
+        "-- include grant_next.lua\n",
+        include_str!("scripts/grant_next.lua"),
+    ),
+    (
+        "-- include next_token.lua\n",
+        include_str!("scripts/next_token.lua"),
+    ),
+];
 
 /// The capacity for the arguments of a command without queue entries, beside script and keys. It is
 /// generous: a buffer that grows costs more than one that is a little too large.
@@ -23,7 +32,11 @@ pub(crate) struct Script {
 
 impl Script {
     fn new(source: &str) -> Self {
-        let source = source.replace(INCLUDE, GRANT_NEXT);
+        let source = INCLUDES
+            .iter()
+            .fold(source.to_owned(), |source, (mark, part)| {
+                source.replace(mark, part)
+            });
         let hash = redis::Script::new(&source).get_hash().to_owned();
         Self { source, hash }
     }
@@ -107,7 +120,10 @@ mod tests {
     fn scripts_include_the_shared_function() {
         for script in [&ACQUIRE, &RELEASE] {
             assert!(script.source().contains("local function grant_next("));
-            assert!(!script.source().contains(INCLUDE));
+            assert!(script.source().contains("redis.call('INCR'"));
+            for (mark, _) in INCLUDES {
+                assert!(!script.source().contains(mark), "{mark}");
+            }
         }
         assert_eq!(RENEW.source(), include_str!("scripts/renew.lua"));
     }

@@ -65,6 +65,37 @@ fn cancel_is_repeated_until_no_copy_of_the_acquire_can_take_effect() {
 }
 
 #[test]
+fn reply_without_a_time_confirms_only_what_has_arrived() {
+    let without_time = ReleaseOutcome {
+        server_ms: None,
+        ..outcome(0)
+    };
+    let mut cleanup = sent(request());
+    cleanup.on_reply(&without_time, at(1));
+    assert_eq!(cleanup.next_step(at(1)), CleanupStep::Finished);
+    let mut cleanup = sent(unconfirmed());
+    cleanup.on_reply(&without_time, at(1));
+    assert_eq!(cleanup.next_step(at(1)), CleanupStep::WaitUntil(at(102)));
+}
+
+#[test]
+fn release_is_plain_when_it_only_frees_a_lock() {
+    assert!(request().is_plain(at(1)));
+    assert!(!unconfirmed().is_plain(at(1)));
+    let min_hold = ReleaseRequest {
+        min_hold_until: Some(at(5)),
+        ..request()
+    };
+    assert!(!min_hold.is_plain(at(1)) && min_hold.is_plain(at(5)));
+    let entry = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 s 2000 1 c me";
+    let waiting = ReleaseRequest {
+        entries: vec![QueueEntry::parse(entry).unwrap()],
+        ..request()
+    };
+    assert!(!waiting.is_plain(at(1)));
+}
+
+#[test]
 fn dead_waiters_are_removed_at_once() {
     let mut cleanup = sent(request());
     let more = ReleaseOutcome {

@@ -31,7 +31,7 @@ struct Panicking {
 fn released() -> ReleaseOutcome {
     ReleaseOutcome {
         was_owner: true,
-        server_ms: ServerMs::new(1),
+        server_ms: Some(ServerMs::new(1)),
         more: false,
     }
 }

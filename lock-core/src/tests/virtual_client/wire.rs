@@ -111,7 +111,7 @@ impl Request {
 impl Reply {
     pub(in crate::tests) fn as_released(&self, server_us: u64) -> ReleaseOutcome {
         match self {
-            Self::Release(reply) => ReleaseOutcome::from_reply(*reply, server_us),
+            Self::Release(reply) => ReleaseOutcome::from_reply(*reply, Some(server_us)),
             Self::Acquire(_) | Self::Renew(_) => panic!("the reply to a release: {self:?}"),
         }
     }

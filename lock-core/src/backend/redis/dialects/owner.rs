@@ -327,8 +327,8 @@ impl Owners {
         };
         let read = |reply| {
             let ScriptReply { value, server_us } = reply::was_owner(reply)?;
-            let value = ReleaseOutcome::without_waiters(value, ServerMs::from_micros(server_us));
-            Ok(ScriptReply { value, server_us })
+            let outcome = ReleaseOutcome::without_waiters(value, ServerMs::from_micros(server_us));
+            Ok((outcome, Some(server_us)))
         };
         let keys = |key| vec![LockKey::as_str(key)];
         self.client

@@ -137,5 +137,5 @@ async fn call_sends_two_commands() {
     in_background(&locks).await.expect("free");
     // Background releases have been sent when this returns.
     locks.shutdown().await.expect("no cleanup is left");
-    assert_eq!(monitor.stop().client_commands_about("two"), 12);
+    assert_eq!(monitor.stop().client_commands_about("lock:two"), 12);
 }

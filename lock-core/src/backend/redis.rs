@@ -13,7 +13,9 @@ use crate::protocol::key::LockKey;
 use crate::stats::Counters;
 
 mod client;
+mod command;
 mod connection;
+mod dial;
 mod dialects;
 mod errors;
 mod handshake;
@@ -22,6 +24,7 @@ mod pool;
 mod pubsub;
 pub(crate) mod reply;
 pub(crate) mod scripts;
+mod transport;
 
 use client::RedisClient;
 use connection::Connector;

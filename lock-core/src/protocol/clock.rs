@@ -123,7 +123,12 @@ impl Deadline {
     }
 
     pub(crate) fn left(self) -> Duration {
-        self.at.since(self.clock.now())
+        self.left_at(self.clock.now())
+    }
+
+    /// As [`left`](Self::left), at a time that the caller has just read.
+    pub(crate) fn left_at(self, now: Moment) -> Duration {
+        self.at.since(now)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Users without a password, or without the rights that locks need.
 
+use std::time::Duration;
+
 use lock_core::BackendErrorKind;
-use test_support::RedisServer;
-use test_support::fixtures::{COUNTER, NAME};
+use test_support::fixtures::{COUNTER, KEY, NAME, SOON};
+use test_support::{RedisServer, eventually};
 use tests::acquire_and_release;
 
 use super::{assert_at_rest, assert_backend, builder, connect, connect_error, errors};
@@ -59,10 +61,23 @@ async fn user_without_the_companion_keys_returns_permission() {
 
 #[tokio::test]
 async fn user_without_the_commands_of_the_scripts_returns_permission() {
-    assert_permission_error(&["~*", "&*", "+@all", "-get"], &[]).await;
+    assert_permission_error(&["~*", "&*", "+@all", "-exists"], &[]).await;
     assert_permission_error(&["~*", "&*", "+@all", "-incr"], &[]).await;
     // The script writes the counter before the key.
     assert_permission_error(&["~*", "&*", "+@all", "-set"], &[COUNTER]).await;
+}
+
+/// The first lines of the acquire do not read the key.
+#[tokio::test]
+async fn release_by_a_user_who_may_not_read_the_key_returns_permission() {
+    let (server, url) = with_user(&["~*", "&*", "+@all", "-get"]);
+    let locks = builder().connect(&url).await.unwrap();
+    let ttl = Duration::from_millis(500);
+    let guard = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
+    let error = guard.release().await.unwrap_err();
+    let advice = "grant the user the commands, keys and channels";
+    assert_backend(&error, BackendErrorKind::Permission, advice);
+    eventually(SOON, || server.cli(&["EXISTS", KEY]).integer() == 0);
 }
 
 #[tokio::test]

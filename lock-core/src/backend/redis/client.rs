@@ -6,7 +6,8 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, RedisError, ToRedisArgs, Value};
 use tokio::sync::{Notify, watch};
 
-use super::connection::{Connection, Connector};
+use super::command::CommandWriter;
+use super::connection::{Connection, Connector, EncodedReply};
 use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, lock_error};
 use super::pool::Pool;
 use super::reply::ScriptReply;
@@ -68,8 +69,8 @@ impl Subscription {
     }
 
     /// Returns whether notifications from the server process with this run id arrive. Waits for
-    /// the first subscription.
-    pub(super) async fn is_up_for(&self, run_id: u64, limit: Duration) -> bool {
+    /// the first subscription, for at most `limit`.
+    pub(super) async fn is_up_for(&self, run_id: u64, limit: impl FnOnce() -> Duration) -> bool {
         if run_id == UNKNOWN_RUN_ID {
             return false;
         }
@@ -77,7 +78,7 @@ impl Subscription {
             let mut state = self.state.subscribe();
             self.wanted.notify_one();
             let first = state.wait_for(|state| *state != SubscriptionState::Idle);
-            let _subscribed_or_timed_out = tokio::time::timeout(limit, first).await;
+            let _subscribed_or_timed_out = tokio::time::timeout(limit(), first).await;
         }
         self.state() == SubscriptionState::Up(run_id)
     }
@@ -141,24 +142,24 @@ impl RedisClient {
     }
 
     /// Runs a script by its hash, or by its text if the server does not know it. The inner result
-    /// holds the server's own errors.
+    /// holds the server's own errors. `now` is the time of the caller, not long ago: reading the clock
+    /// again has a cost.
     pub(super) async fn run(
         &self,
         connection: &Connection,
         script: &Script,
         keys: &[&str],
-        write_args: impl Fn(&mut Cmd),
-        limit: Duration,
-    ) -> Result<Result<Value, RedisError>, LockError> {
-        let deadline = Deadline::after(Clock::System, limit);
-        let reply = connection
-            .call(&script.by_hash(keys, &write_args), limit)
-            .await?;
+        write_args: impl Fn(&mut CommandWriter<'_>),
+        deadline: Deadline,
+        now: Moment,
+    ) -> Result<Result<EncodedReply, RedisError>, LockError> {
+        let limit = deadline.left_at(now);
+        let by_hash = |out: &mut Vec<u8>| script.write_by_hash(out, keys, &write_args);
+        let reply = connection.call_encoded(by_hash, limit).await?;
         match reply {
             Err(error) if is_unknown_script(&error) => {
-                connection
-                    .call(&script.by_text(keys, &write_args), deadline.left())
-                    .await
+                let by_text = |out: &mut Vec<u8>| script.write_by_text(out, keys, &write_args);
+                connection.call_encoded(by_text, deadline.left()).await
             }
             reply => Ok(reply),
         }
@@ -178,9 +179,14 @@ impl RedisClient {
         let write_args = |command: &mut Cmd| {
             command.arg(args);
         };
-        let reply = self
-            .run(connection, script, &[key.as_str()], write_args, limit)
-            .await?;
+        let keys = [key.as_str()];
+        let deadline = Deadline::after(Clock::System, limit);
+        let by_hash = script.by_hash(&keys, write_args);
+        let mut reply = connection.call(&by_hash, limit).await?;
+        if reply.as_ref().is_err_and(is_unknown_script) {
+            let by_text = script.by_text(&keys, write_args);
+            reply = connection.call(&by_text, deadline.left()).await?;
+        }
         let reply = reply.map_err(|error| server_error(connection, key, &error))?;
         let reply = read(reply)?;
         self.record_server_time(connection, sent, reply.server_us);

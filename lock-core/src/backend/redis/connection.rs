@@ -1,5 +1,6 @@
 //! One connection to one server process.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,13 +9,16 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline,
     ProtocolVersion, RedisError, Value,
 };
 use tokio::time::error::Elapsed;
 
+use super::dial::{Setup, dial};
 use super::errors::{connect_error, error_text, io_error, timed_out};
 use super::scripts::Script;
+use super::transport::Transport;
+use super::transport::frames::{self, is_error, text_range};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::Origin;
 use crate::protocol::clock::{Clock, Moment};
@@ -30,7 +34,9 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Opens connections.
 pub(super) struct Connector {
+    /// For connections that receive notifications.
     client: Client,
+    info: ConnectionInfo,
     /// The address, for error texts.
     pub(super) address: Arc<str>,
     timeout: Duration,
@@ -40,7 +46,7 @@ pub(super) struct Connector {
 
 /// A connection to a primary, with the scripts loaded.
 pub(super) struct Connection {
-    handle: MultiplexedConnection,
+    transport: Transport,
     address: Arc<str>,
     pub(super) origin: Origin,
     /// The server's time and run id when the connection began. The time is also the lowest
@@ -84,16 +90,15 @@ impl Connector {
             .set_redis_settings(config)
             // Without it, a command waits for the acknowledgment of the previous one.
             .set_tcp_settings(
-                TcpSettings::default().set_nodelay(true).set_keepalive(
-                    TcpKeepalive::new()
-                        .with_time(KEEPALIVE)
-                        .with_interval(KEEPALIVE_INTERVAL),
-                ),
+                TcpSettings::default()
+                    .set_nodelay(true)
+                    .set_keepalive(keepalive()),
             );
         let address = info.addr().to_string().into();
-        let client = Client::open(info).map_err(invalid)?;
+        let client = Client::open(info.clone()).map_err(invalid)?;
         Ok(Self {
             client,
+            info,
             address,
             timeout,
             scripts,
@@ -116,25 +121,21 @@ impl Connector {
             .set_response_timeout(None)
     }
 
+    /// Opens a connection for lock commands.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, LockError> {
-        self.connect_with(Self::config(), limit).await
-    }
-
-    pub(super) async fn connect_with(
-        &self,
-        config: AsyncConnectionConfig,
-        limit: Duration,
-    ) -> Result<Connection, LockError> {
+        let failed = |error: RedisError| connect_error(&self.address, &error);
         let connecting = async {
-            let mut handle = self
-                .client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await
-                .map_err(|error| connect_error(&self.address, &error))?;
+            let stream = dial(&self.info, &keepalive()).await.map_err(failed)?;
+            let setup = Setup::begin(stream, &self.info, Self::config()).await;
+            let mut setup = setup.map_err(failed)?;
             let origin = next_origin();
-            let (first, clock_difference) = self.handshake(&mut handle).await?;
+            let mut handle = setup.connection.clone();
+            let greeting = setup.drive(self.handshake(&mut handle)).await;
+            drop(handle);
+            let (first, clock_difference) = greeting?;
+            let stream = setup.finish().await.map_err(failed)?;
             Ok(Connection {
-                handle,
+                transport: Transport::start(stream, Arc::clone(&self.counters)),
                 address: Arc::clone(&self.address),
                 origin,
                 first,
@@ -147,10 +148,43 @@ impl Connector {
                 silent_since: AtomicU64::new(0),
             })
         };
+        self.within(limit, connecting).await
+    }
+
+    /// Opens a connection of the client library, for a subscription. Returns also the time and the run
+    /// id of the server.
+    pub(super) async fn connect_with(
+        &self,
+        config: AsyncConnectionConfig,
+        limit: Duration,
+    ) -> Result<(MultiplexedConnection, ClockSync), LockError> {
+        let connecting = async {
+            let mut handle = self
+                .client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+                .map_err(|error| connect_error(&self.address, &error))?;
+            let (first, _) = self.handshake(&mut handle).await?;
+            Ok((handle, first))
+        };
+        self.within(limit, connecting).await
+    }
+
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        connecting: impl Future<Output = Result<T, LockError>>,
+    ) -> Result<T, LockError> {
         tokio::time::timeout(limit.min(self.timeout), connecting)
             .await
             .unwrap_or_else(|_| Err(self.no_answer()))
     }
+}
+
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE_INTERVAL)
 }
 
 /// Returns a number for a connection, never used twice in this process.
@@ -193,24 +227,16 @@ impl Connection {
         self.first.server_us
     }
 
-    /// Returns a separate handle for subscribing.
-    pub(super) fn handle(&self) -> MultiplexedConnection {
-        self.handle.clone()
-    }
-
     /// Sends one command and waits at most `limit` for its reply. The inner result is the server's.
     pub(super) async fn call(
         &self,
         command: &Cmd,
         limit: Duration,
     ) -> Result<Result<Value, RedisError>, LockError> {
-        let mut handle = self.handle.clone();
-        let reply = tokio::time::timeout(limit, handle.send_packed_command(command)).await;
-        let reply = self.classify(reply, limit)?.and_then(Value::extract_error);
-        if reply.is_ok() {
-            self.has_answered.store(true, Ordering::Relaxed);
-        }
-        Ok(reply)
+        let write = |out: &mut Vec<u8>| command.write_packed_command(out);
+        let reply = self.exchange(write, 1, limit).await?;
+        let value = self.values(&reply)?.pop().unwrap_or(Ok(Value::Nil));
+        Ok(value)
     }
 
     /// Sends many commands in one pipeline. Returns one reply for each, in order.
@@ -219,19 +245,45 @@ impl Connection {
         pipeline: &Pipeline,
         limit: Duration,
     ) -> Result<Vec<Result<Value, RedisError>>, LockError> {
-        let mut handle = self.handle.clone();
-        let sending = handle.send_packed_commands(pipeline, 0, pipeline.len());
-        let replies = tokio::time::timeout(limit, sending).await;
-        match self.classify(replies, limit)? {
-            Ok(replies) => {
-                let replies: Vec<_> = replies.into_iter().map(Value::extract_error).collect();
-                if replies.iter().any(Result::is_ok) {
-                    self.has_answered.store(true, Ordering::Relaxed);
-                }
-                Ok(replies)
-            }
-            Err(error) => Err(self.unusable(&error)),
+        let write = |out: &mut Vec<u8>| out.extend(pipeline.get_packed_pipeline());
+        let replies = self.exchange(write, pipeline.len(), limit).await?;
+        self.values(&replies)
+    }
+
+    /// Sends one command that `write` encodes, and waits at most `limit` for its reply. Returns the
+    /// bytes of the reply, or the error that the server replied.
+    pub(super) async fn call_encoded(
+        &self,
+        write: impl FnMut(&mut Vec<u8>) + Unpin,
+        limit: Duration,
+    ) -> Result<Result<EncodedReply, RedisError>, LockError> {
+        let reply = self.exchange(write, 1, limit).await?;
+        if is_error(&reply) {
+            let value = self.values(&reply)?.pop().unwrap_or(Ok(Value::Nil));
+            return Ok(value.map(|_| EncodedReply(reply)));
         }
+        self.has_answered.store(true, Ordering::Relaxed);
+        Ok(Ok(EncodedReply(reply)))
+    }
+
+    async fn exchange(
+        &self,
+        write: impl FnMut(&mut Vec<u8>) + Unpin,
+        count: usize,
+        limit: Duration,
+    ) -> Result<Vec<u8>, LockError> {
+        let replies = tokio::time::timeout(limit, self.transport.call(write, count)).await;
+        self.classify(replies, limit)
+    }
+
+    /// Reads the replies. An error of the server is a reply.
+    fn values(&self, replies: &[u8]) -> Result<Vec<Result<Value, RedisError>>, LockError> {
+        let values = frames::parse_all(replies).map_err(|error| self.unusable(&error))?;
+        let values: Vec<_> = values.into_iter().map(Value::extract_error).collect();
+        if values.iter().any(Result::is_ok) {
+            self.has_answered.store(true, Ordering::Relaxed);
+        }
+        Ok(values)
     }
 
     /// Records a command that was sent `limit` ago and got no reply. Returns whether the server has
@@ -256,21 +308,21 @@ impl Connection {
         format!("cannot reach the lock server at {}", self.address)
     }
 
-    /// Separates the server's errors, which are replies, from errors of the connection.
-    fn classify<T>(
+    /// Records what a missing reply says about the connection.
+    fn classify(
         &self,
-        reply: Result<Result<T, RedisError>, Elapsed>,
+        replies: Result<std::io::Result<Vec<u8>>, Elapsed>,
         limit: Duration,
-    ) -> Result<Result<T, RedisError>, LockError> {
-        match reply {
-            Ok(Err(error)) if !is_from_server(&error) => {
-                let error = self.unusable(&error);
+    ) -> Result<Vec<u8>, LockError> {
+        match replies {
+            Ok(Ok(replies)) => {
+                self.silent_since.store(0, Ordering::Relaxed);
+                Ok(replies)
+            }
+            Ok(Err(error)) => {
+                let error = self.unusable(&error.into());
                 self.mark_broken(&error);
                 Err(error)
-            }
-            Ok(reply) => {
-                self.silent_since.store(0, Ordering::Relaxed);
-                Ok(reply)
             }
             Err(_elapsed) => {
                 let error = timed_out(&self.unreachable_text());
@@ -284,6 +336,12 @@ impl Connection {
     }
 }
 
-fn is_from_server(error: &RedisError) -> bool {
-    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+/// The bytes of one reply that is not an error.
+pub(super) struct EncodedReply(Vec<u8>);
+
+impl EncodedReply {
+    /// Returns the text of a reply that is one string.
+    pub(super) fn text(&self) -> Option<&[u8]> {
+        text_range(&self.0).map(|range| &self.0[range])
+    }
 }

@@ -1,13 +1,15 @@
 //! Native locks on one primary.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
 use super::client::{RedisClient, server_error};
+use super::command::CommandWriter;
 use super::connection::Connection;
-use super::reply::{self, ScriptReply};
+use super::reply::{self, ScriptReply, text_of};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
 use crate::backend::Renewal;
 use crate::config::ManagerConfig;
@@ -50,7 +52,7 @@ impl NativeLocks {
     ) -> Result<AcquireOutcome, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.pool.for_current_runtime(limit).await?;
-        let mode = self.mode(sent, &connection, deadline.left()).await;
+        let mode = self.mode(sent, &connection, deadline).await;
         let ttl = sent.lease_config.ttl;
         let now = Clock::System.now();
         let not_after = self.client.not_after(&connection, now);
@@ -63,27 +65,28 @@ impl NativeLocks {
             not_after,
             command_timeout: self.client.command_timeout,
         });
-        let sent_at = Clock::System.now();
         let reply = {
             let keys = sent.key.all();
-            let entry = sent.entry().map(ToString::to_string).unwrap_or_default();
-            let owner_id = sent.owner_id.to_string();
-            let write_args = |cmd: &mut Cmd| {
-                cmd.arg(&owner_id)
+            let write_args = |command: &mut CommandWriter<'_>| {
+                command
+                    .arg(sent.owner_id)
                     .arg(ttl.as_millis())
                     .arg(connection.floor_us())
-                    .arg(not_after.not_after_ms.as_u64())
-                    .arg(&*sent.label)
-                    .arg(&entry)
-                    .arg(LEAD)
-                    .arg(KIND);
-                for earlier in sent.earlier() {
-                    cmd.arg(earlier.to_string());
+                    .arg(not_after.not_after_ms)
+                    .text(&sent.label);
+                if let Some(entry) = sent.entry() {
+                    command.arg(entry);
+                }
+                let earlier = sent.earlier();
+                if !earlier.is_empty() {
+                    command.arg(LEAD).text(KIND);
+                }
+                for entry in earlier {
+                    command.arg(entry);
                 }
             };
-            let left = deadline.left();
             self.client
-                .run(&connection, &ACQUIRE, &keys, write_args, left)
+                .run(&connection, &ACQUIRE, &keys, write_args, deadline, now)
                 .await?
         };
         let reply = reply.map_err(|error| {
@@ -91,11 +94,10 @@ impl NativeLocks {
             sent.on_error_reply(&copy, error.class());
             error
         })?;
-        let ScriptReply { value, server_us } = reply::acquire(&reply)?;
-        self.client
-            .record_server_time(&connection, sent_at, server_us);
+        let ScriptReply { value, server_us } = reply::acquire(reply.text())?;
+        self.client.record_server_time(&connection, now, server_us);
         let times = ReplyTimes {
-            sent: sent_at,
+            sent: now,
             received: Clock::System.now(),
             server_us,
         };
@@ -103,12 +105,13 @@ impl NativeLocks {
     }
 
     /// Returns whether the waiter will receive notifications or poll.
-    async fn mode(&self, sent: &SentAcquires, connection: &Connection, limit: Duration) -> Mode {
+    async fn mode(&self, sent: &SentAcquires, connection: &Connection, deadline: Deadline) -> Mode {
         if sent.waits_until.is_none() {
             return Mode::Polling;
         }
         let run_id = connection.first.run_id;
-        if self.client.subscription.is_up_for(run_id, limit / 2).await {
+        let subscription = &self.client.subscription;
+        if subscription.is_up_for(run_id, || deadline.left() / 2).await {
             Mode::Subscribed
         } else {
             Mode::Polling
@@ -123,16 +126,19 @@ impl NativeLocks {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.connection_for(release_request, limit).await?;
         let sent = Clock::System.now();
-        let write_args =
-            |command: &mut Cmd| self.write_release(command, release_request, &connection, sent);
-        let (keys, left) = (release_request.key.all(), deadline.left());
+        let write_args = |command: &mut CommandWriter<'_>| {
+            self.release_args(release_request, &connection, sent, |arg| {
+                command.arg(arg);
+            });
+        };
+        let keys = release_request.key.all();
         let reply = self
             .client
-            .run(&connection, &RELEASE, &keys, write_args, left)
+            .run(&connection, &RELEASE, &keys, write_args, deadline, sent)
             .await?;
         let reply =
             reply.map_err(|error| server_error(&connection, &release_request.key, &error))?;
-        let (outcome, server_us) = released(reply)?;
+        let (outcome, server_us) = released(reply.text())?;
         if let Some(server_us) = server_us {
             self.client.record_server_time(&connection, sent, server_us);
         }
@@ -147,34 +153,36 @@ impl NativeLocks {
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
         let keys = |key| LockKey::all(key).to_vec();
         let write_args = |command: &mut Cmd, request: &_, connection: &_, now| {
-            self.write_release(command, request, connection, now);
+            self.release_args(request, connection, now, |arg| {
+                command.arg(arg.to_string());
+            });
         };
+        let read = |reply: Value| released(text_of(&reply));
         self.client
-            .release_each(&RELEASE, requests, keys, write_args, released, limit)
+            .release_each(&RELEASE, requests, keys, write_args, read, limit)
             .await
     }
 
-    fn write_release(
+    /// Gives the arguments of a release to `write`, in their order.
+    fn release_args(
         &self,
-        command: &mut Cmd,
         release_request: &ReleaseRequest,
         connection: &Connection,
         now: Moment,
+        mut write: impl FnMut(&dyn Display),
     ) {
-        command
-            .arg(release_request.owner_id.to_string())
-            .arg(connection.floor_us())
-            .arg(self.grace_ms)
-            .arg(LEAD);
+        write(&release_request.owner_id);
+        write(&connection.floor_us());
+        write(&self.grace_ms);
         if release_request.is_plain(now) {
             return;
         }
-        command
-            .arg(release_request.min_hold_ms(now))
-            .arg(&*self.label)
-            .arg(KIND);
+        write(&LEAD);
+        write(&release_request.min_hold_ms(now));
+        write(&self.label);
+        write(&KIND);
         for entry in &release_request.entries {
-            command.arg(entry.to_string());
+            write(entry);
         }
     }
 
@@ -188,7 +196,7 @@ impl NativeLocks {
             vec![renewal.owner_id.to_string(), ttl.to_string()]
         };
         let read = |_: &Renewal, _, sent, reply| {
-            let ScriptReply { value, server_us } = reply::renew(&reply)?;
+            let ScriptReply { value, server_us } = reply::renew(text_of(&reply))?;
             let value = RenewOutcome::from_reply(value, sent);
             Ok(ScriptReply { value, server_us })
         };
@@ -198,7 +206,7 @@ impl NativeLocks {
     }
 }
 
-fn released(reply: Value) -> Result<(ReleaseOutcome, Option<u64>), LockError> {
-    let (reply, server_us) = reply::release(&reply)?;
+fn released(reply: Option<&[u8]>) -> Result<(ReleaseOutcome, Option<u64>), LockError> {
+    let (reply, server_us) = reply::release(reply)?;
     Ok((ReleaseOutcome::from_reply(reply, server_us), server_us))
 }

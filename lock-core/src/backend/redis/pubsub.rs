@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use super::client::{RedisClient, SubscriptionState};
-use super::connection::Connection;
 use super::errors::lock_error;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
@@ -36,12 +36,12 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
     let mut warned = false;
     loop {
         let pause = match subscribe(&client).await {
-            Ok((connection, broken)) => {
+            Ok(subscribed) => {
                 backoff.reset();
                 warned = false;
-                client.pool.saw_run_id(connection.first.run_id);
-                set_state(&client, SubscriptionState::Up(connection.first.run_id));
-                wait_until_broken(&client, &connection, &broken).await;
+                client.pool.saw_run_id(subscribed.run_id);
+                set_state(&client, SubscriptionState::Up(subscribed.run_id));
+                wait_until_broken(&client, subscribed).await;
                 client.counters.trace(|| {
                     debug!("the subscription was lost; waiters poll until it is restored");
                 });
@@ -82,7 +82,15 @@ fn set_state(client: &RedisClient, state: SubscriptionState) {
     }
 }
 
-async fn subscribe(client: &Arc<RedisClient>) -> Result<(Connection, Arc<Notify>), LockError> {
+/// A subscribed connection.
+struct Subscribed {
+    connection: MultiplexedConnection,
+    run_id: u64,
+    /// Notified when the connection breaks.
+    broken: Arc<Notify>,
+}
+
+async fn subscribe(client: &Arc<RedisClient>) -> Result<Subscribed, LockError> {
     let broken = Arc::new(Notify::new());
     let (receiver, broken_sender) = (Arc::downgrade(client), Arc::clone(&broken));
     let config =
@@ -95,11 +103,15 @@ async fn subscribe(client: &Arc<RedisClient>) -> Result<(Connection, Arc<Notify>
             Ok::<(), std::convert::Infallible>(())
         });
     let timeout = client.command_timeout;
-    let connection = client.pool.connector.connect_with(config, timeout).await?;
-    let mut handle = connection.handle();
-    let confirmed = handle.subscribe(&client.subscription.channel);
+    let connecting = client.pool.connector.connect_with(config, timeout);
+    let (mut connection, first) = connecting.await?;
+    let confirmed = connection.subscribe(&client.subscription.channel);
     match tokio::time::timeout(timeout, confirmed).await {
-        Ok(Ok(())) => Ok((connection, broken)),
+        Ok(Ok(())) => Ok(Subscribed {
+            connection,
+            run_id: first.run_id,
+            broken,
+        }),
         Ok(Err(error)) => Err(lock_error(
             "cannot subscribe to the manager's channel",
             &error,
@@ -111,20 +123,17 @@ async fn subscribe(client: &Arc<RedisClient>) -> Result<(Connection, Arc<Notify>
 }
 
 /// Waits until the connection breaks or stops replying.
-async fn wait_until_broken(client: &RedisClient, connection: &Connection, broken: &Notify) {
+async fn wait_until_broken(client: &RedisClient, mut subscribed: Subscribed) {
     loop {
-        let quiet = tokio::time::timeout(HEARTBEAT, broken.notified()).await;
+        let quiet = tokio::time::timeout(HEARTBEAT, subscribed.broken.notified()).await;
         if quiet.is_ok() {
             return;
         }
         let ping = redis::cmd("PING");
-        if connection
-            .call(&ping, client.command_timeout)
-            .await
-            .is_err()
-        {
+        let reply = subscribed.connection.send_packed_command(&ping);
+        let Ok(Ok(_)) = tokio::time::timeout(client.command_timeout, reply).await else {
             return;
-        }
+        };
     }
 }
 

@@ -22,7 +22,7 @@ impl<T> ScriptReply<T> {
     }
 }
 
-pub(crate) fn acquire(reply: &Value) -> Result<ScriptReply<AcquireReply>, LockError> {
+pub(crate) fn acquire(reply: Option<&[u8]>) -> Result<ScriptReply<AcquireReply>, LockError> {
     let mut words = Words::of(reply)?;
     let verdict = words.next()?;
     let server_us = words.time()?;
@@ -49,7 +49,7 @@ pub(crate) fn acquire(reply: &Value) -> Result<ScriptReply<AcquireReply>, LockEr
 }
 
 /// Reads the reply to a release, and the server's time if the reply has it.
-pub(crate) fn release(reply: &Value) -> Result<(ReleaseReply, Option<u64>), LockError> {
+pub(crate) fn release(reply: Option<&[u8]>) -> Result<(ReleaseReply, Option<u64>), LockError> {
     let mut words = Words::of(reply)?;
     let verdict = match words.next()? {
         b"released" => Verdict::Free,
@@ -70,7 +70,7 @@ pub(crate) fn release(reply: &Value) -> Result<(ReleaseReply, Option<u64>), Lock
     Ok((ReleaseReply { verdict, more }, Some(server_us)))
 }
 
-pub(crate) fn renew(reply: &Value) -> Result<ScriptReply<RenewReply>, LockError> {
+pub(crate) fn renew(reply: Option<&[u8]>) -> Result<ScriptReply<RenewReply>, LockError> {
     let mut words = Words::of(reply)?;
     let verdict = words.next()?;
     let server_us = words.time()?;
@@ -85,17 +85,23 @@ pub(crate) fn renew(reply: &Value) -> Result<ScriptReply<RenewReply>, LockError>
     Ok(ScriptReply { value, server_us })
 }
 
+/// Returns the text of a reply that is one string.
+pub(crate) fn text_of(reply: &Value) -> Option<&[u8]> {
+    match reply {
+        Value::BulkString(text) => Some(text),
+        _ => None,
+    }
+}
+
 /// The words of a native script's reply, separated by single spaces.
 struct Words<'a> {
     left: Option<&'a [u8]>,
 }
 
 impl<'a> Words<'a> {
-    fn of(reply: &'a Value) -> Result<Self, LockError> {
-        match reply {
-            Value::BulkString(text) => Ok(Self { left: Some(text) }),
-            _ => Err(unexpected()),
-        }
+    fn of(reply: Option<&'a [u8]>) -> Result<Self, LockError> {
+        let left = Some(reply.ok_or_else(unexpected)?);
+        Ok(Self { left })
     }
 
     fn is_at_end(&self) -> bool {
@@ -240,13 +246,18 @@ impl Parts {
 mod tests {
     use super::*;
 
+    #[expect(clippy::unnecessary_wraps, reason = "a reply may have no text")]
+    fn bytes(text: &str) -> Option<&[u8]> {
+        Some(text.as_bytes())
+    }
+
     fn text(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())
     }
 
     #[test]
     fn acquire_replies_are_read() {
-        let held = acquire(&text("held 3 7 12 30000")).unwrap();
+        let held = acquire(bytes("held 3 7 12 30000")).unwrap();
         assert_eq!(held.server_us, 3_000_007);
         assert_eq!(
             held.value,
@@ -277,7 +288,7 @@ mod tests {
                 },
             ),
         ] {
-            assert_eq!(acquire(&text(reply)).unwrap().value, expected, "{reply}");
+            assert_eq!(acquire(bytes(reply)).unwrap().value, expected, "{reply}");
         }
     }
 
@@ -290,17 +301,17 @@ mod tests {
             ("released 3 7 more", true, Some(3_000_007)),
         ] {
             let expected = (ReleaseReply { verdict, more }, server_us);
-            assert_eq!(release(&text(reply)).unwrap(), expected, "{reply}");
+            assert_eq!(release(bytes(reply)).unwrap(), expected, "{reply}");
         }
         for odd in ["released 3 7 less", "released more", "released 3"] {
-            assert!(release(&text(odd)).is_err(), "{odd}");
+            assert!(release(bytes(odd)).is_err(), "{odd}");
         }
     }
 
     #[test]
     fn value_that_is_not_text_is_shown() {
-        let reply = Value::BulkString(b"busy 3 7 5 \xffa".to_vec());
-        let AcquireReply::Busy { holder } = acquire(&reply).unwrap().value else {
+        let reply = Some(&b"busy 3 7 5 \xffa"[..]);
+        let AcquireReply::Busy { holder } = acquire(reply).unwrap().value else {
             panic!("not busy");
         };
         assert_eq!(holder.value, "\u{fffd}a");
@@ -316,12 +327,10 @@ mod tests {
             "maybe 3 7",
             "held a 7 1 1",
         ];
-        let odd = texts.into_iter().map(text);
-        let other_types = [Value::Nil, Value::Int(1), Value::Array(vec![text("held")])];
-        for odd in odd.chain(other_types) {
-            assert!(acquire(&odd).is_err(), "{odd:?}");
-            assert!(release(&odd).is_err(), "{odd:?}");
-            assert!(renew(&odd).is_err(), "{odd:?}");
+        for odd in texts.map(bytes).into_iter().chain([None]) {
+            assert!(acquire(odd).is_err(), "{odd:?}");
+            assert!(release(odd).is_err(), "{odd:?}");
+            assert!(renew(odd).is_err(), "{odd:?}");
         }
     }
 

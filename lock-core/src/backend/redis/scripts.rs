@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
+use super::command::CommandWriter;
 use crate::protocol::dialect::{Dialect, ReleaseMethod};
 
 /// The marks of shared parts in a script's source, and the parts, in the order in which they are
@@ -55,6 +56,26 @@ impl Script {
         Self::command("EVAL", &self.source, keys, write_args)
     }
 
+    /// Appends the command that runs the script by its hash.
+    pub(crate) fn write_by_hash(
+        &self,
+        out: &mut Vec<u8>,
+        keys: &[&str],
+        write_args: impl FnOnce(&mut CommandWriter<'_>),
+    ) {
+        write_command(out, "EVALSHA", &self.hash, keys, write_args);
+    }
+
+    /// Appends the command that runs the script by its text.
+    pub(crate) fn write_by_text(
+        &self,
+        out: &mut Vec<u8>,
+        keys: &[&str],
+        write_args: impl FnOnce(&mut CommandWriter<'_>),
+    ) {
+        write_command(out, "EVAL", &self.source, keys, write_args);
+    }
+
     fn command(verb: &str, script: &str, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
         let keys_len: usize = keys.iter().map(|key| key.len()).sum();
         let mut command = Cmd::with_capacity(ARGS, script.len() + keys_len + ARGS_LEN);
@@ -62,6 +83,22 @@ impl Script {
         write_args(&mut command);
         command
     }
+}
+
+fn write_command(
+    out: &mut Vec<u8>,
+    verb: &str,
+    script: &str,
+    keys: &[&str],
+    write_args: impl FnOnce(&mut CommandWriter<'_>),
+) {
+    let mut command = CommandWriter::new(out, verb);
+    command.text(script).arg(keys.len());
+    for key in keys {
+        command.text(key);
+    }
+    write_args(&mut command);
+    command.finish();
 }
 
 pub(crate) static ACQUIRE: LazyLock<Script> =

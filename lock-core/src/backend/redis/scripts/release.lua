@@ -11,7 +11,8 @@
 -- ARGV[2] floor               microseconds: no token may be lower
 -- ARGV[3] grace               milliseconds for which a key with waiters stays free for foreign
 --                             clients; 0 hands over at once
--- ARGV[4] lead                microseconds: how far a counter's seed lies ahead of the time; 0
+-- ARGV[4] lead                microseconds: how far a counter's seed lies ahead of the time; 0, also
+--                             when it is missing
 -- A release of an acquire whose reply arrived, and which has no entry in the queue, ends here.
 -- Everything else needs the server's time in the reply, and has:
 -- ARGV[5] min_hold            milliseconds for which the caller's lock stays locked without an
@@ -73,7 +74,7 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
   if was_owner and not value and ARGV[3] ~= '0' then
     redis.call('SET', KEYS[4], '', 'PX', ARGV[3])
   end
-  local command = {time = time, now = time[1] * 1000000 + time[2], floor = ARGV[2], lead = ARGV[4]}
+  local command = {time = time, now = time[1] * 1000000 + time[2], floor = ARGV[2], lead = ARGV[4] or 0}
   local owner, _, _
   owner, _, _, more = grant_next(command, value, moved)
   verdict = was_owner and owner and 'handed ' or verdict

@@ -1,0 +1,238 @@
+//! Opens sockets, and lets the `redis` crate set up connections on them: protocol version,
+//! authentication, database.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisError};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, tcp};
+#[cfg(unix)]
+use tokio::net::{UnixStream, unix};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// A connected socket.
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+/// The half of a socket that reads.
+pub(super) enum ReadHalf {
+    Tcp(tcp::OwnedReadHalf),
+    #[cfg(unix)]
+    Unix(unix::OwnedReadHalf),
+}
+
+/// The half of a socket that writes.
+pub(super) enum WriteHalf {
+    Tcp(tcp::OwnedWriteHalf),
+    #[cfg(unix)]
+    Unix(unix::OwnedWriteHalf),
+}
+
+/// Opens a socket to the server.
+pub(super) async fn dial(
+    info: &ConnectionInfo,
+    keepalive: &TcpKeepalive,
+) -> Result<Stream, RedisError> {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) => {
+            let addresses = tokio::net::lookup_host((host.as_str(), *port)).await?;
+            let stream = first_connected(addresses).await?;
+            // Without it, a command waits for the acknowledgment of the previous one.
+            stream.set_nodelay(true)?;
+            SockRef::from(&stream).set_tcp_keepalive(keepalive)?;
+            Ok(Stream::Tcp(stream))
+        }
+        #[cfg(unix)]
+        ConnectionAddr::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
+        _ => Err(io::Error::from(io::ErrorKind::Unsupported).into()),
+    }
+}
+
+/// Connects to all addresses of a host at once. The first connection counts: an address that does not
+/// answer must not cost the time of the others.
+async fn first_connected(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let mut attempts = JoinSet::new();
+    for address in addresses {
+        attempts.spawn(TcpStream::connect(address));
+    }
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// A connection of the client library on a lent socket, for the setup and the handshake.
+pub(super) struct Setup {
+    pub(super) connection: MultiplexedConnection,
+    driver: Pin<Box<dyn Future<Output = ()> + Send>>,
+    returned: oneshot::Receiver<Stream>,
+}
+
+impl Setup {
+    /// Sends what the client library sends at the beginning of a connection.
+    pub(super) async fn begin(
+        stream: Stream,
+        info: &ConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<Self, RedisError> {
+        let (back, returned) = oneshot::channel();
+        let lent = LentStream {
+            stream: Some(stream),
+            back: Some(back),
+        };
+        let settings = info.redis_settings();
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(settings, lent, config).await?;
+        Ok(Self {
+            connection,
+            driver: Box::pin(driver),
+            returned,
+        })
+    }
+
+    /// Runs the connection while `work` uses it.
+    pub(super) async fn drive<T>(&mut self, work: impl Future<Output = T>) -> T {
+        // When the socket breaks, the driver ends, and `work` gets the error.
+        let driven = async {
+            (&mut self.driver).await;
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            biased;
+            result = work => result,
+            never = driven => match never {},
+        }
+    }
+
+    /// Returns the socket. Nothing may be in flight on it.
+    pub(super) async fn finish(self) -> Result<Stream, RedisError> {
+        drop((self.connection, self.driver));
+        let stream = self.returned.await;
+        Ok(stream.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?)
+    }
+}
+
+/// A socket for the time of the setup. It returns the socket when it is dropped.
+struct LentStream {
+    stream: Option<Stream>,
+    back: Option<oneshot::Sender<Stream>>,
+}
+
+impl Drop for LentStream {
+    fn drop(&mut self) {
+        if let (Some(stream), Some(back)) = (self.stream.take(), self.back.take()) {
+            // Without a receiver the setup has failed, and the socket is closed.
+            let _returned = back.send(stream);
+        }
+    }
+}
+
+impl LentStream {
+    fn stream(&mut self) -> io::Result<&mut Stream> {
+        self.stream
+            .as_mut()
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl AsyncRead for LentStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.stream()? {
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            #[cfg(unix)]
+            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for LentStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.stream()? {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            #[cfg(unix)]
+            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Leaves the socket open: it is only lent.
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Stream {
+    pub(super) fn into_split(self) -> (ReadHalf, WriteHalf) {
+        match self {
+            Self::Tcp(stream) => {
+                let (read, write) = stream.into_split();
+                (ReadHalf::Tcp(read), WriteHalf::Tcp(write))
+            }
+            #[cfg(unix)]
+            Self::Unix(stream) => {
+                let (read, write) = stream.into_split();
+                (ReadHalf::Unix(read), WriteHalf::Unix(write))
+            }
+        }
+    }
+}
+
+impl AsyncRead for ReadHalf {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(half) => Pin::new(half).poll_read(cx, buffer),
+            #[cfg(unix)]
+            Self::Unix(half) => Pin::new(half).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl WriteHalf {
+    /// Writes what the socket takes at once.
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(half) => half.try_write(bytes),
+            #[cfg(unix)]
+            Self::Unix(half) => half.try_write(bytes),
+        }
+    }
+
+    /// Waits until the socket takes more bytes.
+    pub(super) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(half) => half.as_ref().poll_write_ready(cx),
+            #[cfg(unix)]
+            Self::Unix(half) => half.as_ref().poll_write_ready(cx),
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! Sends commands over one connection and gives each caller its replies.
+//!
+//! Callers write their commands into one buffer. A caller that finds the connection idle sends its
+//! command itself. In a burst, the others only append, and the driver sends all their commands with one
+//! write. The driver is a task of the runtime that opened the connection. It reads, cuts the bytes into
+//! replies, and wakes the callers, which read their replies from the bytes.
+//!
+//! The multiplexed connection of the `redis` crate does the same for any command. This transport serves
+//! the commands of a lock at less than half of its cost: see `docs/performance.md`.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::dial::{ReadHalf, Stream, WriteHalf};
+use crate::stats::Counters;
+use crate::sync::{Mutex, Process, assert_no_mutex_held};
+
+mod driver;
+pub(super) mod frames;
+
+use driver::Driver;
+
+/// The capacity of a new buffer. The commands of a lock have about 400 bytes.
+const CAPACITY: usize = 4096;
+/// A buffer that grew beyond this size in a burst is not kept.
+const LARGEST_KEPT: usize = 256 * 1024;
+
+/// A connection that carries commands of many callers.
+pub(super) struct Transport {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    write: WriteHalf,
+    state: Mutex<State>,
+    counters: Arc<Counters>,
+    process: Process,
+}
+
+/// The callers, and the commands that are not sent yet.
+struct State {
+    /// Commands that are written, but not sent yet.
+    out: Vec<u8>,
+    /// A caller sends its commands at this moment; those in `out` come later.
+    is_sending: bool,
+    /// The slots of the commands without a complete reply, in the order of the commands.
+    awaited: VecDeque<usize>,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Wakes the driver.
+    driver: Option<Waker>,
+    end: End,
+}
+
+/// Whether the connection still works.
+enum End {
+    Open,
+    /// The last handle was dropped.
+    Closing,
+    /// It failed, with the kind and the text of the error.
+    Failed(io::ErrorKind, String),
+}
+
+/// The place of one caller.
+struct Slot {
+    replies: Vec<u8>,
+    /// The number of replies that are still to come.
+    missing: usize,
+    /// The caller has stopped waiting.
+    is_abandoned: bool,
+    waker: Option<Waker>,
+}
+
+impl Transport {
+    /// Starts the driver on the current runtime.
+    pub(super) fn start(stream: Stream, counters: Arc<Counters>) -> Self {
+        let (read, write) = stream.into_split();
+        let shared = Arc::new(Shared {
+            write,
+            state: Mutex::new(State::new()),
+            counters,
+            process: Process::current(),
+        });
+        assert_no_mutex_held();
+        tokio::spawn(Driver::new(Arc::clone(&shared), read));
+        Self { shared }
+    }
+
+    /// Sends the commands that `write` appends to the buffer, and waits for `count` replies to them.
+    /// Returns the bytes of the replies.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the replies. The commands are sent if the future was polled.
+    pub(super) fn call<W: FnMut(&mut Vec<u8>) + Unpin>(
+        &self,
+        write: W,
+        count: usize,
+    ) -> Exchange<'_, W> {
+        Exchange {
+            shared: &self.shared,
+            state: ExchangeState::Unsent { write, count },
+        }
+    }
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        // No thread of a forked child unlocks a mutex that was locked at the fork.
+        if !self.shared.process.is_current() {
+            return;
+        }
+        let driver = {
+            let mut state = self.shared.state.lock();
+            if matches!(state.end, End::Open) {
+                state.end = End::Closing;
+            }
+            state.driver.take()
+        };
+        self.shared.wake(driver);
+    }
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            out: Vec::with_capacity(CAPACITY),
+            is_sending: false,
+            awaited: VecDeque::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            driver: None,
+            end: End::Open,
+        }
+    }
+
+    fn check_open(&self) -> io::Result<()> {
+        match &self.end {
+            End::Open => Ok(()),
+            End::Closing => Err(io::ErrorKind::NotConnected.into()),
+            End::Failed(kind, text) => Err(io::Error::new(*kind, text.clone())),
+        }
+    }
+
+    /// Adds a caller. Its command has to be in the buffer.
+    fn enter(&mut self, count: usize, waker: Waker) -> usize {
+        let slot = Slot {
+            replies: Vec::new(),
+            missing: count,
+            is_abandoned: false,
+            waker: Some(waker),
+        };
+        let at = if let Some(at) = self.free.pop() {
+            self.slots[at] = slot;
+            at
+        } else {
+            self.slots.push(slot);
+            self.slots.len() - 1
+        };
+        self.awaited.push_back(at);
+        at
+    }
+
+    /// Gives a reply to the first caller that waits. Returns its waker when its replies are complete;
+    /// an error if no caller waits.
+    fn deliver(&mut self, reply: &[u8]) -> io::Result<Option<Waker>> {
+        let Some(at) = self.awaited.front().copied() else {
+            let text = "the server sent a reply without a command";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        };
+        let slot = &mut self.slots[at];
+        slot.missing -= 1;
+        if !slot.is_abandoned {
+            slot.replies.extend_from_slice(reply);
+        }
+        if slot.missing > 0 {
+            return Ok(None);
+        }
+        let waker = slot.waker.take();
+        self.awaited.pop_front();
+        if slot.is_abandoned {
+            self.free.push(at);
+        }
+        Ok(waker)
+    }
+
+    /// Ends the connection. Returns the wakers of all callers that wait. The first error counts.
+    fn fail(&mut self, error: &io::Error) -> Vec<Waker> {
+        if !matches!(self.end, End::Failed(..)) {
+            self.end = End::Failed(error.kind(), error.to_string());
+        }
+        let slots = &mut self.slots;
+        self.awaited
+            .iter()
+            .filter_map(|at| slots[*at].waker.take())
+            .collect()
+    }
+
+    /// Gives a buffer back after its commands were sent, except for those from `sent` on. Returns
+    /// whether commands are left for the driver.
+    fn give_back(&mut self, mut buffer: Vec<u8>, sent: usize) -> bool {
+        self.is_sending = false;
+        if sent < buffer.len() {
+            // Its rest goes before the commands that came meanwhile.
+            buffer.drain(..sent);
+            buffer.extend_from_slice(&self.out);
+            self.out = buffer;
+            return true;
+        }
+        if !self.out.is_empty() {
+            return true;
+        }
+        if buffer.capacity() <= LARGEST_KEPT {
+            buffer.clear();
+            self.out = buffer;
+        }
+        false
+    }
+}
+
+impl Shared {
+    /// Wakes a task. A waker is foreign code: no mutex may be held.
+    fn wake(&self, waker: Option<Waker>) {
+        if let Some(waker) = waker {
+            self.counters.waking(|| waker.wake());
+        }
+    }
+
+    /// Sends a buffer at once. What does not fit into the socket's buffer is left to the driver, and
+    /// so is an error: the driver meets it again.
+    fn send(&self, buffer: Vec<u8>) {
+        let mut sent = 0;
+        while sent < buffer.len() {
+            match self.write.try_write(&buffer[sent..]) {
+                Ok(0) | Err(_) => break,
+                Ok(written) => sent += written,
+            }
+        }
+        let driver = {
+            let mut state = self.state.lock();
+            let is_left = state.give_back(buffer, sent);
+            is_left.then(|| state.driver.take()).flatten()
+        };
+        self.wake(driver);
+    }
+}
+
+/// Sends commands and waits for their replies.
+#[must_use = "futures do nothing unless polled"]
+pub(super) struct Exchange<'a, W> {
+    shared: &'a Shared,
+    state: ExchangeState<W>,
+}
+
+enum ExchangeState<W> {
+    Unsent { write: W, count: usize },
+    Sent { slot: usize },
+    Done,
+}
+
+impl<W: FnMut(&mut Vec<u8>) + Unpin> Future for Exchange<'_, W> {
+    type Output = io::Result<Vec<u8>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        match &mut this.state {
+            ExchangeState::Unsent { write, count } => {
+                let waker = cx.waker().clone();
+                match this.shared.begin(write, *count, waker) {
+                    Ok(slot) => {
+                        this.state = ExchangeState::Sent { slot };
+                        Poll::Pending
+                    }
+                    Err(error) => {
+                        this.state = ExchangeState::Done;
+                        Poll::Ready(Err(error))
+                    }
+                }
+            }
+            ExchangeState::Sent { slot } => {
+                let result = this.shared.check(*slot, cx);
+                if result.is_ready() {
+                    this.state = ExchangeState::Done;
+                }
+                result
+            }
+            ExchangeState::Done => Poll::Pending,
+        }
+    }
+}
+
+impl Shared {
+    /// Writes the commands, and sends them if the connection is idle. Returns the caller's slot.
+    fn begin(
+        &self,
+        write: &mut impl FnMut(&mut Vec<u8>),
+        count: usize,
+        waker: Waker,
+    ) -> io::Result<usize> {
+        let (slot, direct, driver) = {
+            let mut state = self.state.lock();
+            if let Err(error) = state.check_open() {
+                drop(state);
+                drop(waker);
+                return Err(error);
+            }
+            let is_idle = state.awaited.is_empty() && !state.is_sending && state.out.is_empty();
+            write(&mut state.out);
+            let slot = state.enter(count, waker);
+            if is_idle {
+                state.is_sending = true;
+                (slot, Some(std::mem::take(&mut state.out)), None)
+            } else if state.is_sending {
+                (slot, None, None)
+            } else {
+                (slot, None, state.driver.take())
+            }
+        };
+        if let Some(buffer) = direct {
+            self.send(buffer);
+        }
+        self.wake(driver);
+        Ok(slot)
+    }
+
+    /// Returns the replies if they are complete.
+    fn check(&self, slot: usize, cx: &Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        let waker = cx.waker().clone();
+        let mut replaced = Some(waker);
+        let result = {
+            let mut state = self.state.lock();
+            let place = &mut state.slots[slot];
+            if place.missing == 0 {
+                let replies = std::mem::take(&mut place.replies);
+                state.free.push(slot);
+                Poll::Ready(Ok(replies))
+            } else if let Err(error) = state.check_open() {
+                // The slot stays in `awaited`: nothing is delivered any more.
+                Poll::Ready(Err(error))
+            } else {
+                std::mem::swap(&mut state.slots[slot].waker, &mut replaced);
+                Poll::Pending
+            }
+        };
+        drop(replaced);
+        result
+    }
+
+    /// Forgets a caller that has stopped waiting.
+    fn abandon(&self, slot: usize) {
+        let dropped = {
+            let mut state = self.state.lock();
+            let place = &mut state.slots[slot];
+            let waker = place.waker.take();
+            let replies = std::mem::take(&mut place.replies);
+            if place.missing == 0 {
+                state.free.push(slot);
+            } else {
+                place.is_abandoned = true;
+            }
+            (waker, replies)
+        };
+        drop(dropped);
+    }
+}
+
+impl<W> Drop for Exchange<'_, W> {
+    fn drop(&mut self) {
+        if let ExchangeState::Sent { slot } = self.state
+            && self.shared.process.is_current()
+        {
+            self.shared.abandon(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! The task that sends what callers appended, reads, and wakes the callers.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+use super::frames::reply_len;
+use super::{CAPACITY, End, LARGEST_KEPT, ReadHalf, Shared, State};
+
+/// A push message, which the server sends without a command. No command of this library asks for one.
+const PUSH: u8 = b'>';
+
+pub(super) struct Driver {
+    shared: Arc<Shared>,
+    read: ReadHalf,
+    /// The bytes that were read and are not a complete reply yet are at its beginning.
+    buffer: Vec<u8>,
+    filled: usize,
+    /// The callers whose replies are complete.
+    ready: Vec<Waker>,
+}
+
+impl Driver {
+    pub(super) fn new(shared: Arc<Shared>, read: ReadHalf) -> Self {
+        Self {
+            shared,
+            read,
+            buffer: vec![0; CAPACITY],
+            filled: 0,
+            ready: Vec::new(),
+        }
+    }
+
+    /// Sends what callers appended. Returns an error if the connection failed or its last handle was
+    /// dropped.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        loop {
+            let waker = cx.waker().clone();
+            let (buffer, replaced) = {
+                let mut state = self.shared.state.lock();
+                let replaced = state.driver.replace(waker);
+                if matches!(state.end, End::Closing) {
+                    (None, Err(replaced))
+                } else if state.is_sending || state.out.is_empty() {
+                    (None, Ok(replaced))
+                } else {
+                    state.is_sending = true;
+                    (Some(std::mem::take(&mut state.out)), Ok(replaced))
+                }
+            };
+            match replaced {
+                Ok(replaced) => drop(replaced),
+                Err(_replaced) => return Err(io::ErrorKind::NotConnected.into()),
+            }
+            let Some(buffer) = buffer else {
+                return Ok(());
+            };
+            let (sent, result) = self.send(&buffer, cx);
+            let is_left = self.shared.state.lock().give_back(buffer, sent);
+            match result {
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Ok(())) if is_left => {}
+                Poll::Ready(Ok(())) | Poll::Pending => return Ok(()),
+            }
+        }
+    }
+
+    /// Sends a buffer as far as the socket takes it. Returns how much was sent.
+    fn send(&self, buffer: &[u8], cx: &mut Context<'_>) -> (usize, Poll<io::Result<()>>) {
+        let mut sent = 0;
+        while sent < buffer.len() {
+            match self.shared.write.poll_ready(cx) {
+                Poll::Ready(Ok(())) => {}
+                other => return (sent, other),
+            }
+            match self.shared.write.try_write(&buffer[sent..]) {
+                Ok(0) => return (sent, Poll::Ready(Err(io::ErrorKind::WriteZero.into()))),
+                Ok(written) => sent += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return (sent, Poll::Ready(Err(error))),
+            }
+        }
+        (sent, Poll::Ready(Ok(())))
+    }
+
+    /// Reads until the socket has no more bytes. Returns only with an error.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            if self.filled == self.buffer.len() {
+                self.buffer.resize(self.filled.saturating_mul(2), 0);
+            }
+            let mut free = ReadBuf::new(&mut self.buffer[self.filled..]);
+            let result = ready!(Pin::new(&mut self.read).poll_read(cx, &mut free));
+            let read = free.filled().len();
+            if let Err(error) = result {
+                return Poll::Ready(error);
+            }
+            if read == 0 {
+                return Poll::Ready(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.filled += read;
+            if let Err(error) = self.deliver() {
+                return Poll::Ready(error);
+            }
+        }
+    }
+
+    /// Gives the complete replies to their callers.
+    fn deliver(&mut self) -> io::Result<()> {
+        let (delivered, result) = {
+            let mut state = self.shared.state.lock();
+            let bytes = &self.buffer[..self.filled];
+            deliver(&mut state, bytes, &mut self.ready)
+        };
+        self.buffer.copy_within(delivered..self.filled, 0);
+        self.filled -= delivered;
+        if self.filled == 0 && self.buffer.len() > LARGEST_KEPT {
+            self.buffer = vec![0; CAPACITY];
+        }
+        for waker in self.ready.drain(..) {
+            self.shared.wake(Some(waker));
+        }
+        result
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        let wakers = self.shared.state.lock().fail(error);
+        for waker in wakers {
+            self.shared.wake(Some(waker));
+        }
+    }
+}
+
+/// Gives the complete replies in `bytes` to their callers, and collects the wakers of those that have
+/// all. Returns how many bytes were delivered.
+fn deliver(state: &mut State, bytes: &[u8], ready: &mut Vec<Waker>) -> (usize, io::Result<()>) {
+    let mut at = 0;
+    loop {
+        let rest = &bytes[at..];
+        let len = match reply_len(rest) {
+            Ok(Some(len)) => len,
+            Ok(None) => return (at, Ok(())),
+            Err(_malformed) => {
+                let text = "the server does not speak the protocol of Redis";
+                return (at, Err(io::Error::new(io::ErrorKind::InvalidData, text)));
+            }
+        };
+        at += len;
+        if rest[0] == PUSH {
+            continue;
+        }
+        match state.deliver(&rest[..len]) {
+            Ok(waker) => ready.extend(waker),
+            Err(error) => return (at, Err(error)),
+        }
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let failed = match this.poll_send(cx) {
+            Err(error) => Poll::Ready(error),
+            Ok(()) => this.poll_read(cx),
+        };
+        failed.map(|error| this.fail(&error))
+    }
+}
+
+impl Drop for Driver {
+    /// Also runs when the runtime ends. Then no reply comes any more.
+    fn drop(&mut self) {
+        // No thread of a forked child unlocks a mutex that was locked at the fork.
+        if !self.shared.process.is_current() {
+            return;
+        }
+        let text = "the runtime of the connection has ended";
+        self.fail(&io::Error::new(io::ErrorKind::NotConnected, text));
+    }
+}

@@ -1,5 +1,11 @@
 //! Functions that the benches share.
 
+pub mod contention;
+pub mod figures;
+pub mod raw_handover;
+pub mod round_trip;
+pub mod server_cost;
+
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;

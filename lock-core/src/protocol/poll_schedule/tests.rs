@@ -61,6 +61,39 @@ fn no_waiter_pauses_for_longer_than_the_cap() {
 }
 
 /// However long the queue is, the waiter's entry has not expired at any poll.
+/// Returns how many polls this many waiters make in a second, behind a lock that is renewed. Each
+/// keeps its rank.
+fn polls_per_second(waiters: u32, local_position: LocalPosition) -> u32 {
+    const SPAN: u32 = 300;
+    // The first polls of all waiters come in the order of their ranks.
+    let begin = at(300_000);
+    let end = begin.plus(Duration::from_secs(SPAN.into()));
+    let mut polls = 0;
+    for rank in 0..waiters {
+        let jitter = Jitter::seeded(rank.into());
+        let mut poll_schedule = PollSchedule::new(at(0), LONGEST_PAUSE, jitter);
+        let mut now = at(0);
+        while now < end {
+            polls += u32::from(now >= begin);
+            let ends = now.plus(Duration::from_secs(30));
+            let expiry = HolderExpiry::Native { ends };
+            poll_schedule.on_reply(now, rank.into(), expiry, None, local_position);
+            now = poll_schedule.next();
+        }
+    }
+    polls / SPAN
+}
+
+/// Up to rank 300 the polls grow with the logarithm of the rank. Further back, each waiter polls once
+/// in 26 s.
+#[test]
+fn ten_thousand_waiters_make_four_hundred_polls_per_second() {
+    let per_second = [1, 10, 100, 1_000, 10_000].map(|waiters| polls_per_second(waiters, BEHIND));
+    assert_eq!(per_second, [1, 11, 38, 77, 419]);
+    let of_managers = [1, 10, 100, 1_000].map(|managers| polls_per_second(managers, FIRST));
+    assert_eq!(of_managers, [1, 11, 41, 247]);
+}
+
 #[test]
 fn waiter_of_any_rank_stays_in_the_queue() {
     let (ttl, hours) = (Ttl::new(Duration::from_secs(30)).unwrap(), 3_600_000);

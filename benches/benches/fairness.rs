@@ -1,0 +1,121 @@
+//! Measures how evenly tasks wait for one lock: `cargo bench -p benches --bench fairness`
+//!
+//! 8 tasks run 25 sections of 1 ms each, all with the same lock.
+//!
+//! - `p99_wait`: the 99th percentile of the waits divided by the median wait.
+//! - `longest_wait`: the longest wait divided by the median wait.
+//! - `total`: the time of all sections, divided by 200 holds of 1 ms in a row without a lock and 200
+//!   round trips. A PING measures a round trip, paced like the holds. Both are measured just before
+//!   each run: a sleep of 1 ms often takes 2 ms.
+//!
+//! `loopback` and `proxy` are without and with a proxy that adds 1 ms to the round trip. In `one` all
+//! tasks share a manager, and in `many` each task has its own. Each figure is the median of several
+//! runs. `LOCK_BENCH_FAIRNESS` sets another number of runs.
+
+use std::time::{Duration, Instant};
+
+use benches::contention::{NAME, connect};
+use benches::figures::{percentile, ratio, report_relative, report_target};
+use benches::median;
+use benches::round_trip::RoundTrip;
+use lock_core::LockManager;
+use test_support::{Proxy, RedisServer};
+use tokio::task::JoinSet;
+
+const TASKS: usize = 8;
+const ROUNDS: usize = 25;
+const SECTION: Duration = Duration::from_millis(1);
+const WAIT: Duration = Duration::from_secs(60);
+const ADDED: Duration = Duration::from_millis(1);
+const RUNS: usize = 7;
+
+fn main() {
+    let runs = std::env::var("LOCK_BENCH_FAIRNESS")
+        .ok()
+        .and_then(|runs| runs.parse().ok())
+        .unwrap_or(RUNS);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    for path in ["loopback", "proxy"] {
+        for managers in ["one", "many"] {
+            let server = RedisServer::start();
+            let proxy = Proxy::in_front_of(&server);
+            proxy.delay_round_trip(ADDED);
+            let url = if path == "proxy" {
+                proxy.url()
+            } else {
+                server.url()
+            };
+            let count = if managers == "one" { 1 } else { TASKS };
+            let results = runtime.block_on(measure(&url, count, runs));
+            print(&format!("fairness.{path}_{managers}"), &results);
+        }
+    }
+}
+
+/// The ratios of one run.
+struct RunResult {
+    p99_wait: f64,
+    longest_wait: f64,
+    total: f64,
+}
+
+async fn measure(url: &str, managers: usize, runs: usize) -> Vec<RunResult> {
+    let managers = connect(url, managers).await;
+    let mut round_trip = RoundTrip::connect(url).await;
+    let mut results = Vec::with_capacity(runs);
+    for _ in 0..runs {
+        let sections = TASKS * ROUNDS;
+        let started = Instant::now();
+        for _ in 0..sections {
+            tokio::time::sleep(SECTION).await;
+        }
+        let holds = started.elapsed();
+        let round_trips = round_trip.measure(sections, SECTION).await;
+        let base = holds + round_trips.iter().sum();
+        let (waits, total) = contend(&managers).await;
+        let middle = percentile(&waits, 0.5);
+        results.push(RunResult {
+            p99_wait: ratio(percentile(&waits, 0.99), middle),
+            longest_wait: ratio(percentile(&waits, 1.0), middle),
+            total: ratio(total, base),
+        });
+    }
+    results
+}
+
+/// Runs all sections. Returns the waits, and the time from the start to the end of the last section.
+async fn contend(managers: &[LockManager]) -> (Vec<Duration>, Duration) {
+    let started = Instant::now();
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let locks = managers[task % managers.len()].clone();
+        tasks.spawn(async move {
+            let mut waits = Vec::with_capacity(ROUNDS);
+            for _ in 0..ROUNDS {
+                let started = Instant::now();
+                let guard = locks.lock(NAME).wait(WAIT).acquire().await;
+                let guard = guard.expect("the wait is long");
+                waits.push(started.elapsed());
+                tokio::time::sleep(SECTION).await;
+                guard.release().await.expect("the lock was held");
+            }
+            waits
+        });
+    }
+    let waits = tasks.join_all().await.concat();
+    (waits, started.elapsed())
+}
+
+fn print(figure: &str, results: &[RunResult]) {
+    let middle = |value: fn(&RunResult) -> f64| median(results.iter().map(value));
+    let p99_wait = middle(|result| result.p99_wait);
+    let longest_wait = middle(|result| result.longest_wait);
+    let total = middle(|result| result.total);
+    report_target(&format!("{figure}.p99_wait"), p99_wait, "medians", 1.5);
+    report_relative(&format!("{figure}.longest_wait"), longest_wait, "medians");
+    report_target(&format!("{figure}.total"), total, "x", 1.15);
+}

@@ -35,6 +35,14 @@ pub async fn connect(url: &str, managers: usize) -> Vec<LockManager> {
     connected
 }
 
+/// Waits until all releases and cancels of these managers are done. Otherwise the managers would go
+/// on during the next measurement, without a server.
+pub async fn shut_down(managers: &[LockManager]) {
+    for locks in managers {
+        while locks.shutdown().await.is_err() {}
+    }
+}
+
 /// Returns the number of waiters in the queue.
 ///
 /// # Panics
@@ -205,6 +213,7 @@ pub async fn take_turns(
     }
     first.release().await.expect("the lock was held");
     shared.done.notified().await;
-    tasks.abort_all();
+    tasks.shutdown().await;
+    shut_down(managers).await;
     std::mem::take(&mut shared.log().blocks)
 }

@@ -2,6 +2,7 @@
 
 pub mod contention;
 pub mod figures;
+pub mod operation_cost;
 pub mod raw_handover;
 pub mod round_trip;
 pub mod server_cost;

@@ -1,0 +1,344 @@
+//! Measures how costs grow with work: `cargo bench -p benches --bench scale`
+//!
+//! Each line has the mean cost of one operation: the time of the server in its scripts (`server`), the
+//! processor time of all threads of the client (`client`), and the scripts that clients sent
+//! (`commands`). `growth` divides the cost at the largest size by the cost at the smallest. A table at
+//! the end shows all of them.
+//!
+//! With this many waiters of one key, in one manager:
+//!
+//! - `join`: a caller enters the queue behind the others.
+//! - `cancel`: a caller at the end of the queue gives up.
+//! - `poll`: a waiter at the end of the queue polls. A head-of-queue notification makes it poll now.
+//! - `handover`: the holder releases, the next waiter runs, and the releaser waits again.
+//!
+//! With this many waiters of one key, each in its own manager: `handover_managers`.
+//!
+//! An uncontended acquire and release: `pair_keys` while the same manager holds this many other keys,
+//! `pair_managers` beside this many other managers, each with a lock of its own.
+//!
+//! `waiting`: the polls of 10,000 waiters that only wait, and what they cost in percent of a core. All
+//! of them enter at once, and the window of 30 s begins there. So each waiter polls about once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use benches::contention::{NAME, connect, queue_length, shut_down};
+use benches::figures::report_relative;
+use benches::operation_cost::{Meter, OperationCost, processor_time};
+use benches::report;
+use benches::server_cost::ScriptCost;
+use lock_core::{LockGuard, LockManager, LockRequest};
+use test_support::RedisServer;
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+const WAITERS: [usize; 5] = [1, 10, 100, 1_000, 10_000];
+const WAITING_MANAGERS: [usize; 3] = [1, 10, 100];
+const KEYS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
+const MANAGERS: [usize; 4] = [1, 10, 100, 1_000];
+/// Longer than the bench, so that no wait ends and no lock is renewed.
+const LONG: Duration = Duration::from_secs(3_600);
+/// The joins and cancels, and the most polls at a time.
+const OPERATIONS: usize = 200;
+const POLLS: usize = 400;
+const MOST_ROUNDS: usize = 25;
+const HANDOVERS: u32 = 600;
+const PAIRS: u32 = 2_000;
+/// A head-of-queue notification makes a waiter poll at most once in 50 ms.
+const POLL_AGAIN: Duration = Duration::from_millis(60);
+const WAITING: Duration = Duration::from_secs(30);
+/// Notifies the last waiters of a queue as if they were at its head, behind an expired lease.
+const NOTIFY_LAST: &str = "
+    for _, entry in ipairs(redis.call('ZRANGE', KEYS[1], -ARGV[1], -1)) do
+      local id, channel = string.match(entry, '^(%x%x%x%x%x%x%x%x)%S* %S+ %d+ %d+ (%S+) ')
+      redis.call('PUBLISH', channel, 'h ' .. id .. ' 0 0')
+    end";
+
+/// The costs of one operation, by size.
+struct Row {
+    operation: &'static str,
+    costs: Vec<(usize, OperationCost)>,
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    let mut rows: Vec<Row> = Vec::new();
+    for waiters in WAITERS {
+        let costs = runtime.block_on(with_waiters(waiters));
+        for (operation, cost) in costs {
+            add(&mut rows, operation, waiters, cost);
+        }
+    }
+    for managers in WAITING_MANAGERS {
+        let cost = runtime.block_on(with_waiting_managers(managers));
+        add(&mut rows, "handover_managers", managers, cost);
+    }
+    with_keys(&runtime, &mut rows);
+    with_managers(&runtime, &mut rows);
+    runtime.block_on(waiting());
+    print(&rows);
+}
+
+fn add(rows: &mut Vec<Row>, operation: &'static str, size: usize, cost: OperationCost) {
+    let figure = format!("scale.{operation}_{size}");
+    report(&format!("{figure}.server"), cost.server_us, "us");
+    report(&format!("{figure}.client"), cost.client_us, "us");
+    report_relative(&format!("{figure}.commands"), cost.commands, "commands");
+    match rows.iter_mut().find(|row| row.operation == operation) {
+        Some(row) => row.costs.push((size, cost)),
+        None => rows.push(Row {
+            operation,
+            costs: vec![(size, cost)],
+        }),
+    }
+}
+
+fn request(locks: &LockManager) -> LockRequest {
+    locks.lock(NAME).ttl(LONG).wait(LONG)
+}
+
+async fn queue_reaches(server: &RedisServer, length: usize) {
+    while queue_length(server) != length {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Tasks that wait for the lock, release it at once and wait again.
+struct Waiters {
+    tasks: JoinSet<()>,
+    sections: Arc<AtomicU32>,
+    done: Arc<Notify>,
+}
+
+impl Waiters {
+    fn start(managers: &[LockManager], count: usize) -> Self {
+        let (sections, done) = (Arc::<AtomicU32>::default(), Arc::<Notify>::default());
+        let mut tasks = JoinSet::new();
+        for task in 0..count {
+            let locks = managers[task % managers.len()].clone();
+            let (sections, done) = (Arc::clone(&sections), Arc::clone(&done));
+            tasks.spawn(async move {
+                loop {
+                    let held = request(&locks).acquire().await.expect("the wait is long");
+                    if sections.fetch_add(1, Ordering::Relaxed) == HANDOVERS {
+                        done.notify_one();
+                        std::future::pending::<()>().await;
+                    }
+                    held.release().await.expect("the lock was held");
+                }
+            });
+        }
+        Self {
+            tasks,
+            sections,
+            done,
+        }
+    }
+
+    /// Measures handovers from the release of the first holder on.
+    async fn handovers(mut self, server: &RedisServer, first: LockGuard) -> OperationCost {
+        let meter = Meter::start(server);
+        first.release().await.expect("the lock was held");
+        self.done.notified().await;
+        let cost = meter.stop(self.sections.load(Ordering::Relaxed));
+        self.tasks.shutdown().await;
+        cost
+    }
+}
+
+async fn with_waiters(count: usize) -> Vec<(&'static str, OperationCost)> {
+    let server = RedisServer::start();
+    let managers = connect(&server.url(), 1).await;
+    let first = request(&managers[0]).acquire().await.expect("free");
+    let waiters = Waiters::start(&managers, count);
+    queue_reaches(&server, count).await;
+
+    let operations = u32::try_from(OPERATIONS).expect("small");
+    let meter = Meter::start(&server);
+    let mut joining = JoinSet::new();
+    for _ in 0..OPERATIONS {
+        joining.spawn(request(&managers[0]).acquire());
+    }
+    queue_reaches(&server, count + OPERATIONS).await;
+    let join = meter.stop(operations);
+
+    let meter = Meter::start(&server);
+    joining.shutdown().await;
+    queue_reaches(&server, count).await;
+    let cancel = meter.stop(operations);
+
+    let poll = polls(&server, count).await.expect("the server is up");
+    let handover = waiters.handovers(&server, first).await;
+    shut_down(&managers).await;
+    vec![
+        ("join", join),
+        ("cancel", cancel),
+        ("poll", poll),
+        ("handover", handover),
+    ]
+}
+
+/// Makes the last waiters poll.
+async fn polls(server: &RedisServer, waiters: usize) -> std::io::Result<OperationCost> {
+    let queue = format!("{{lock:{NAME}}}:q");
+    let at_once = waiters.min(OPERATIONS);
+    let mut connection = server.connect()?;
+    let mut notify_last = || {
+        let words = ["EVAL", NOTIFY_LAST, "1", &queue, &at_once.to_string()];
+        connection.call(&words)
+    };
+    let meter = Meter::start(server);
+    for _ in 0..(POLLS / at_once).clamp(2, MOST_ROUNDS) {
+        notify_last()?;
+        tokio::time::sleep(POLL_AGAIN).await;
+    }
+    let calls = meter.calls();
+    Ok(meter.stop(calls))
+}
+
+async fn with_waiting_managers(count: usize) -> OperationCost {
+    let server = RedisServer::start();
+    let managers = connect(&server.url(), count + 1).await;
+    let first = request(&managers[count]).acquire().await.expect("free");
+    // Each of the waiters, and the one that releases, has its own manager.
+    let waiters = Waiters::start(&managers, count + 1);
+    queue_reaches(&server, count + 1).await;
+    let cost = waiters.handovers(&server, first).await;
+    shut_down(&managers).await;
+    cost
+}
+
+async fn pairs(server: &RedisServer, locks: &LockManager) -> OperationCost {
+    let meter = Meter::start(server);
+    for _ in 0..PAIRS {
+        let held = request(locks).acquire().await.expect("the lock is free");
+        held.release().await.expect("the lock was held");
+    }
+    meter.stop(PAIRS)
+}
+
+fn with_keys(runtime: &Runtime, rows: &mut Vec<Row>) {
+    let server = RedisServer::start();
+    let locks = runtime.block_on(connect(&server.url(), 1)).remove(0);
+    let mut held: Vec<LockGuard> = Vec::new();
+    for count in KEYS {
+        let more = runtime.block_on(acquire_others(&locks, held.len()..count));
+        held.extend(more);
+        let cost = runtime.block_on(pairs(&server, &locks));
+        add(rows, "pair_keys", count, cost);
+    }
+    drop(held);
+    runtime.block_on(shut_down(&[locks]));
+}
+
+async fn acquire_others(locks: &LockManager, numbers: std::ops::Range<usize>) -> Vec<LockGuard> {
+    const TASKS: usize = 64;
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (locks, numbers) = (locks.clone(), numbers.clone());
+        tasks.spawn(async move {
+            let mut held = Vec::new();
+            for number in numbers.skip(task).step_by(TASKS) {
+                let request = locks.lock(format!("other:{number}")).ttl(LONG);
+                held.push(request.acquire().await.expect("the lock is free"));
+            }
+            held
+        });
+    }
+    tasks.join_all().await.into_iter().flatten().collect()
+}
+
+fn with_managers(runtime: &Runtime, rows: &mut Vec<Row>) {
+    let server = RedisServer::start();
+    let locks = runtime.block_on(connect(&server.url(), 1)).remove(0);
+    let mut others: Vec<(LockManager, LockGuard)> = Vec::new();
+    for count in MANAGERS {
+        runtime.block_on(async {
+            for number in others.len()..count {
+                let other = LockManager::connect(&server.url()).await.expect("up");
+                let request = other.lock(format!("other:{number}")).ttl(LONG);
+                let held = request.try_acquire().await.expect("up").expect("free");
+                others.push((other, held));
+            }
+        });
+        let cost = runtime.block_on(pairs(&server, &locks));
+        add(rows, "pair_managers", count, cost);
+    }
+    let (others, held): (Vec<_>, Vec<_>) = others.into_iter().unzip();
+    drop(held);
+    runtime.block_on(shut_down(&others));
+}
+
+async fn waiting() {
+    let server = RedisServer::start();
+    let managers = connect(&server.url(), 1).await;
+    let first = request(&managers[0]).acquire().await.expect("free");
+    let count = WAITERS[WAITERS.len() - 1];
+    let waiters = Waiters::start(&managers, count);
+    queue_reaches(&server, count).await;
+    let (started, before, used) = (Instant::now(), ScriptCost::of(&server), processor_time());
+    tokio::time::sleep(WAITING).await;
+    let seconds = started.elapsed().as_secs_f64();
+    let client = processor_time().saturating_sub(used).as_secs_f64();
+    let scripts = ScriptCost::of(&server).since(before);
+    let per_second = f64::from(scripts.calls) / seconds;
+    report(
+        &format!("scale.waiting_{count}.polls"),
+        per_second,
+        "per second",
+    );
+    let figure = format!("scale.waiting_{count}.server");
+    let server_part = f64::from(scripts.micros) / 1e6 / seconds;
+    report_relative(&figure, server_part * 100.0, "% of a core");
+    let figure = format!("scale.waiting_{count}.client");
+    report_relative(&figure, client / seconds * 100.0, "% of a core");
+    waiters.handovers(&server, first).await;
+    shut_down(&managers).await;
+}
+
+/// Prints the growth of each cost, and all costs as a table.
+fn print(rows: &[Row]) {
+    for row in rows {
+        let [(_, first), .., (_, last)] = row.costs[..] else {
+            continue;
+        };
+        let figure = format!("scale.{}.growth", row.operation);
+        report_relative(
+            &format!("{figure}_server"),
+            last.server_us / first.server_us,
+            "x",
+        );
+        report_relative(
+            &format!("{figure}_client"),
+            last.client_us / first.client_us,
+            "x",
+        );
+    }
+    println!("\nserver us / client us / commands of one operation\n");
+    println!(
+        "| operation | {} |",
+        KEYS.map(|size| size.to_string()).join(" | ")
+    );
+    println!("|---{}|", "|---".repeat(KEYS.len()));
+    for row in rows {
+        let cells = KEYS.map(|size| {
+            let cost = row.costs.iter().find(|(known, _)| *known == size);
+            cost.map_or(String::new(), |(_, cost)| {
+                let OperationCost {
+                    server_us,
+                    client_us,
+                    commands,
+                } = cost;
+                format!("{server_us:.0} / {client_us:.0} / {commands:.2}")
+            })
+        });
+        println!("| {} | {} |", row.operation, cells.join(" | "));
+    }
+}

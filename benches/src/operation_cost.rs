@@ -1,0 +1,68 @@
+//! What an operation costs: time of the server, time of this process, and commands.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use test_support::RedisServer;
+
+use crate::figures::micros;
+use crate::server_cost::ScriptCost;
+
+/// The mean cost of one operation.
+#[derive(Clone, Copy, Debug)]
+pub struct OperationCost {
+    /// The time of the server in its scripts, in microseconds.
+    pub server_us: f64,
+    /// The processor time of all threads of this process, in microseconds.
+    pub client_us: f64,
+    /// The number of scripts that clients called.
+    pub commands: f64,
+}
+
+/// Measures the cost of operations from its creation on.
+pub struct Meter<'a> {
+    server: &'a RedisServer,
+    scripts: ScriptCost,
+    processor_time: Duration,
+}
+
+impl<'a> Meter<'a> {
+    /// Begins to measure.
+    #[must_use]
+    pub fn start(server: &'a RedisServer) -> Self {
+        Self {
+            server,
+            scripts: ScriptCost::of(server),
+            processor_time: processor_time(),
+        }
+    }
+
+    /// Returns the number of scripts since the start.
+    #[must_use]
+    pub fn calls(&self) -> u32 {
+        ScriptCost::of(self.server).since(self.scripts).calls
+    }
+
+    /// Ends the measurement of this many operations.
+    #[must_use]
+    pub fn stop(self, operations: u32) -> OperationCost {
+        let used = processor_time().saturating_sub(self.processor_time);
+        let scripts = ScriptCost::of(self.server).since(self.scripts);
+        let operations = f64::from(operations);
+        OperationCost {
+            server_us: f64::from(scripts.micros) / operations,
+            client_us: micros(used) / operations,
+            commands: f64::from(scripts.calls) / operations,
+        }
+    }
+}
+
+/// Returns the processor time of this process until now.
+#[must_use]
+pub fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
+}

@@ -10,7 +10,10 @@
 //! - `join`: a caller enters the queue behind the others.
 //! - `cancel`: a caller at the end of the queue gives up.
 //! - `poll`: a waiter at the end of the queue polls. A head-of-queue notification makes it poll now.
+//!   One waiter or ten poll alone after a pause, with cold caches; a hundred poll at once.
 //! - `handover`: the holder releases, the next waiter runs, and the releaser waits again.
+//! - `resubscribe`: the connection for notifications breaks, and is restored at once. Then every waiter
+//!   polls twice: it may have missed a notification, and its entry says how it learns of a grant.
 //!
 //! With this many waiters of one key, each in its own manager: `handover_managers`.
 //!
@@ -41,14 +44,20 @@ const KEYS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
 const MANAGERS: [usize; 4] = [1, 10, 100, 1_000];
 /// Longer than the bench, so that no wait ends and no lock is renewed.
 const LONG: Duration = Duration::from_secs(3_600);
-/// The joins and cancels, and the most polls at a time.
-const OPERATIONS: usize = 200;
-const POLLS: usize = 400;
-const MOST_ROUNDS: usize = 25;
+/// Most costs are the median of this many measurements.
+const ROUNDS: usize = 5;
+/// The joins and cancels of a measurement, and the waiters that poll at once.
+const OPERATIONS: usize = 100;
+const POLLS: usize = 100;
+/// Few waiters poll this often in a measurement.
+const MOST_POLLS: usize = 6;
+const PAIRS: u32 = 400;
+/// The sections of the one measurement of handovers.
 const HANDOVERS: u32 = 600;
-const PAIRS: u32 = 2_000;
 /// A head-of-queue notification makes a waiter poll at most once in 50 ms.
 const POLL_AGAIN: Duration = Duration::from_millis(60);
+/// How often to check whether the polls after a resubscription have ended.
+const QUIET: Duration = Duration::from_millis(300);
 const WAITING: Duration = Duration::from_secs(30);
 /// Notifies the last waiters of a queue as if they were at its head, behind an expired lease.
 const NOTIFY_LAST: &str = "
@@ -142,14 +151,18 @@ impl Waiters {
         }
     }
 
-    /// Measures handovers from the release of the first holder on.
-    async fn handovers(mut self, server: &RedisServer, first: LockGuard) -> OperationCost {
+    /// Measures handovers from the release of the first holder on. After them one task holds the
+    /// lock, and the others wait.
+    async fn handovers(
+        self,
+        server: &RedisServer,
+        first: LockGuard,
+    ) -> (JoinSet<()>, OperationCost) {
         let meter = Meter::start(server);
         first.release().await.expect("the lock was held");
         self.done.notified().await;
         let cost = meter.stop(self.sections.load(Ordering::Relaxed));
-        self.tasks.shutdown().await;
-        cost
+        (self.tasks, cost)
     }
 }
 
@@ -160,28 +173,41 @@ async fn with_waiters(count: usize) -> Vec<(&'static str, OperationCost)> {
     let waiters = Waiters::start(&managers, count);
     queue_reaches(&server, count).await;
 
-    let operations = u32::try_from(OPERATIONS).expect("small");
-    let meter = Meter::start(&server);
-    let mut joining = JoinSet::new();
-    for _ in 0..OPERATIONS {
-        joining.spawn(request(&managers[0]).acquire());
-    }
-    queue_reaches(&server, count + OPERATIONS).await;
-    let join = meter.stop(operations);
+    let [mut joins, mut cancels] = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        let operations = u32::try_from(OPERATIONS).expect("small");
+        let meter = Meter::start(&server);
+        let mut joining = JoinSet::new();
+        for _ in 0..OPERATIONS {
+            joining.spawn(request(&managers[0]).acquire());
+        }
+        queue_reaches(&server, count + OPERATIONS).await;
+        joins.push(meter.stop(operations));
 
-    let meter = Meter::start(&server);
-    joining.shutdown().await;
-    queue_reaches(&server, count).await;
-    let cancel = meter.stop(operations);
+        let meter = Meter::start(&server);
+        joining.shutdown().await;
+        queue_reaches(&server, count).await;
+        cancels.push(meter.stop(operations));
+    }
+    let [join, cancel] = [joins, cancels].map(|costs| OperationCost::median(&costs));
 
     let poll = polls(&server, count).await.expect("the server is up");
-    let handover = waiters.handovers(&server, first).await;
+    let (mut tasks, handover) = waiters.handovers(&server, first).await;
+    let one_more = request(&managers[0]).acquire();
+    tasks.spawn(async move {
+        let _held = one_more.await;
+    });
+    queue_reaches(&server, count).await;
+    // The last: a grant after it has to be confirmed, which is one more command.
+    let resubscribe = resubscribe(&server, count).await;
+    tasks.shutdown().await;
     shut_down(&managers).await;
     vec![
         ("join", join),
         ("cancel", cancel),
         ("poll", poll),
         ("handover", handover),
+        ("resubscribe", resubscribe),
     ]
 }
 
@@ -194,13 +220,34 @@ async fn polls(server: &RedisServer, waiters: usize) -> std::io::Result<Operatio
         let words = ["EVAL", NOTIFY_LAST, "1", &queue, &at_once.to_string()];
         connection.call(&words)
     };
-    let meter = Meter::start(server);
-    for _ in 0..(POLLS / at_once).clamp(2, MOST_ROUNDS) {
-        notify_last()?;
-        tokio::time::sleep(POLL_AGAIN).await;
+    let mut costs = Vec::new();
+    for _ in 0..ROUNDS {
+        let meter = Meter::start(server);
+        for _ in 0..(POLLS / at_once).clamp(1, MOST_POLLS) {
+            notify_last()?;
+            tokio::time::sleep(POLL_AGAIN).await;
+        }
+        let calls = meter.calls();
+        costs.push(meter.stop(calls));
     }
-    let calls = meter.calls();
-    Ok(meter.stop(calls))
+    Ok(OperationCost::median(&costs))
+}
+
+/// Cuts the connection that receives notifications, and waits until no waiter polls any more.
+async fn resubscribe(server: &RedisServer, waiters: usize) -> OperationCost {
+    let meter = Meter::start(server);
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let waiters = u32::try_from(waiters).expect("small");
+    let mut calls = 0;
+    loop {
+        tokio::time::sleep(QUIET).await;
+        let before = std::mem::replace(&mut calls, meter.calls());
+        // Polls at the usual times continue, and are fewer.
+        if calls > 0 && calls - before <= 1 + waiters / 20 {
+            break;
+        }
+    }
+    meter.stop(waiters)
 }
 
 async fn with_waiting_managers(count: usize) -> OperationCost {
@@ -210,18 +257,23 @@ async fn with_waiting_managers(count: usize) -> OperationCost {
     // Each of the waiters, and the one that releases, has its own manager.
     let waiters = Waiters::start(&managers, count + 1);
     queue_reaches(&server, count + 1).await;
-    let cost = waiters.handovers(&server, first).await;
+    let (mut tasks, cost) = waiters.handovers(&server, first).await;
+    tasks.shutdown().await;
     shut_down(&managers).await;
     cost
 }
 
 async fn pairs(server: &RedisServer, locks: &LockManager) -> OperationCost {
-    let meter = Meter::start(server);
-    for _ in 0..PAIRS {
-        let held = request(locks).acquire().await.expect("the lock is free");
-        held.release().await.expect("the lock was held");
+    let mut costs = Vec::new();
+    for _ in 0..ROUNDS {
+        let meter = Meter::start(server);
+        for _ in 0..PAIRS {
+            let held = request(locks).acquire().await.expect("the lock is free");
+            held.release().await.expect("the lock was held");
+        }
+        costs.push(meter.stop(PAIRS));
     }
-    meter.stop(PAIRS)
+    OperationCost::median(&costs)
 }
 
 fn with_keys(runtime: &Runtime, rows: &mut Vec<Row>) {
@@ -299,7 +351,9 @@ async fn waiting() {
     report_relative(&figure, server_part * 100.0, "% of a core");
     let figure = format!("scale.waiting_{count}.client");
     report_relative(&figure, client / seconds * 100.0, "% of a core");
-    waiters.handovers(&server, first).await;
+    let mut tasks = waiters.tasks;
+    tasks.shutdown().await;
+    drop(first);
     shut_down(&managers).await;
 }
 

@@ -6,6 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 use test_support::RedisServer;
 
 use crate::figures::micros;
+use crate::median;
 use crate::server_cost::ScriptCost;
 
 /// The mean cost of one operation.
@@ -17,6 +18,24 @@ pub struct OperationCost {
     pub client_us: f64,
     /// The number of scripts that clients called.
     pub commands: f64,
+}
+
+impl OperationCost {
+    /// Returns the median of each cost. A measurement on a busy machine may be far off: the time of
+    /// the server includes the time for which another process had its core.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there are no costs.
+    #[must_use]
+    pub fn median(costs: &[Self]) -> Self {
+        let middle = |cost: fn(&Self) -> f64| median(costs.iter().map(cost));
+        Self {
+            server_us: middle(|cost| cost.server_us),
+            client_us: middle(|cost| cost.client_us),
+            commands: middle(|cost| cost.commands),
+        }
+    }
 }
 
 /// Measures the cost of operations from its creation on.

@@ -217,9 +217,9 @@ async fn poll_of_a_held_lock_removes_only_expired_entries() {
     let locks = connect(&server).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     add_dead_waiters(&server, 9, "s", -1_000);
-    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 10).await;
     let silent = entry(77_777, "s", MINUTES, &server);
-    server.cli(&["ZADD", QUEUE, "0", &silent]);
+    server.cli(&["ZADD", QUEUE, "5.5", &silent]);
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 11).await;
     eventually_async(SOON, async || server.cli(&["ZCARD", QUEUE]).integer() == 2).await;
     assert_eq!(server.cli(&["ZRANK", QUEUE, &silent]).integer(), 0);
     held.release().await.unwrap();

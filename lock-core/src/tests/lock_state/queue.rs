@@ -249,6 +249,18 @@ fn poll_of_a_held_key_removes_only_expired_entries() {
     );
 }
 
+/// A search behind a live head would make each poll of a long queue expensive.
+#[test]
+fn poll_of_a_held_key_leaves_expired_entries_behind_a_live_head() {
+    let mut world = World::new();
+    world.try_acquire(1);
+    world.wait(2);
+    fill_queue(&mut world, 5, expired);
+    assert_eq!(rank(&world.wait(3)), 6);
+    assert_eq!(rank(&world.wait(3)), 6, "a poll");
+    assert_eq!(queued(&world), 7);
+}
+
 #[test]
 fn poll_that_removes_the_head_notifies_the_next_waiter() {
     let mut world = World::new();

@@ -1,5 +1,11 @@
 //! Functions that the benches share.
 
+pub mod allocations;
+pub mod command_stats;
+pub mod pairs;
+pub mod raw;
+pub mod server_time;
+
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;

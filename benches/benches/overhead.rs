@@ -25,7 +25,7 @@ use test_support::RedisServer;
 /// Long enough for the clock and the caches, and shorter than changes of the machine's speed.
 const BLOCK: u32 = 100;
 /// With this many blocks the medians of two runs differ by about a percent.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 300;
 /// The first blocks fill caches and branch predictors.
 const WARM_UP: usize = 20;
 

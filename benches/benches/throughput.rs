@@ -1,0 +1,256 @@
+//! Measures how many locks a client gets in a second:
+//! `cargo bench -p benches --bench throughput`
+//!
+//! - `tasks_N_ratio`: N tasks, each on a key of its own, acquire and release through one manager, which
+//!   has one connection for them. The ratio is pairs per second divided by those of the raw pair with
+//!   as many tasks on one connection. `tasks_100_client` and `tasks_100_server` are the processor times
+//!   during the library's blocks, in percent of a core: they show which process is the bound. The
+//!   target at 100 tasks is 0.6 where the client is the bound, and 0.4 where the server is.
+//! - `full_...`: as many managers, with a connection each, as it takes to use the server's whole core,
+//!   or to use as much of it as they can. Their threads leave one core to the server. `full_ratio` is measured beside the raw pair on as many
+//!   connections. `full_server_pairs` and `full_server_raw_pairs` are pairs for each second of the
+//!   server's processor time, which do not depend on whether the clients had enough cores.
+//!
+//! The blocks of the two sides alternate, and each ratio is a median of adjacent blocks.
+
+use benches::pairs;
+use benches::process::{Processors, Usage};
+use benches::raw::RawPair;
+use benches::{is_short, median, report, report_at_least};
+use lock_core::LockManager;
+use test_support::RedisServer;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+/// The pairs of a block: some 50 to 100 ms.
+const BLOCK: u32 = 2_000;
+/// Keeps a connection busy.
+const TASKS_OF_A_CONNECTION: u32 = 100;
+/// The part of a core that counts as full. The rest is the server's waiting for the network.
+const FULL: f64 = 95.0;
+const MOST_CONNECTIONS: u32 = 16;
+
+fn main() {
+    let server = RedisServer::start();
+    let rounds = if is_short() { 6 } else { 40 };
+
+    let one_thread = Builder::new_current_thread().enable_all().build();
+    let one_thread = one_thread.expect("a runtime starts");
+    let clients = Clients::connect(&one_thread, &server, 1);
+    let counts: &[u32] = if is_short() {
+        &[100]
+    } else {
+        &[1, 10, 100, 1_000]
+    };
+    for &tasks in counts {
+        let sides = compare(&one_thread, &server, &clients, tasks, rounds);
+        let figure = format!("throughput.tasks_{tasks}");
+        report(&format!("{figure}_pairs"), sides.guard.rate(), "pairs/s");
+        report(&format!("{figure}_raw_pairs"), sides.raw.rate(), "pairs/s");
+        report(
+            &format!("{figure}_client"),
+            sides.guard.usage.client_percent(),
+            "% of a core",
+        );
+        report(
+            &format!("{figure}_server"),
+            sides.guard.usage.server_percent(),
+            "% of a core",
+        );
+        if tasks == 100 {
+            let target = if sides.server_is_the_bound() {
+                0.4
+            } else {
+                0.6
+            };
+            report_at_least(&format!("{figure}_ratio"), sides.ratio, "x", target);
+        } else {
+            report(&format!("{figure}_ratio"), sides.ratio, "x");
+        }
+    }
+    drop(clients);
+    if is_short() {
+        return;
+    }
+
+    // One core is the server's.
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let threads = Builder::new_multi_thread()
+        .worker_threads((cores - 1).max(1))
+        .enable_all()
+        .build();
+    let threads = threads.expect("a runtime starts");
+    let mut fullest: Option<(u32, Sides)> = None;
+    let mut connections = 1;
+    while connections <= MOST_CONNECTIONS {
+        let clients = Clients::connect(&threads, &server, connections);
+        let tasks = connections * TASKS_OF_A_CONNECTION;
+        let sides = compare(&threads, &server, &clients, tasks, rounds / 2);
+        let server = sides.guard.usage.server_percent();
+        if fullest
+            .as_ref()
+            .is_none_or(|(_, fullest)| server > fullest.guard.usage.server_percent())
+        {
+            fullest = Some((connections, sides));
+        }
+        if server >= FULL {
+            break;
+        }
+        connections *= 2;
+    }
+    let (connections, sides) = fullest.expect("one connection was measured");
+    report("throughput.full_connections", f64::from(connections), "");
+    report("throughput.full_pairs", sides.guard.rate(), "pairs/s");
+    report("throughput.full_raw_pairs", sides.raw.rate(), "pairs/s");
+    report(
+        "throughput.full_client",
+        sides.guard.usage.client_percent(),
+        "% of a core",
+    );
+    report(
+        "throughput.full_server",
+        sides.guard.usage.server_percent(),
+        "% of a core",
+    );
+    report(
+        "throughput.full_raw_server",
+        sides.raw.usage.server_percent(),
+        "% of a core",
+    );
+    report(
+        "throughput.full_server_pairs",
+        sides.guard.server_rate(),
+        "pairs/s",
+    );
+    report(
+        "throughput.full_server_raw_pairs",
+        sides.raw.server_rate(),
+        "pairs/s",
+    );
+    report_at_least("throughput.full_ratio", sides.ratio, "x", 0.4);
+}
+
+/// Connections with and without the library, as many of each.
+struct Clients {
+    raw: Vec<RawPair>,
+    locks: Vec<LockManager>,
+}
+
+impl Clients {
+    fn connect(runtime: &Runtime, server: &RedisServer, connections: u32) -> Self {
+        let url = server.url();
+        runtime.block_on(async {
+            let mut clients = Self {
+                raw: Vec::new(),
+                locks: Vec::new(),
+            };
+            for _ in 0..connections {
+                clients.raw.push(RawPair::connect(&url).await);
+                let locks = LockManager::connect(&url).await;
+                clients.locks.push(locks.expect("the server is up"));
+            }
+            clients
+        })
+    }
+}
+
+/// All blocks of one side.
+#[derive(Default)]
+struct Side {
+    pairs: u32,
+    usage: Usage,
+    rates: Vec<f64>,
+}
+
+impl Side {
+    fn add(&mut self, pairs: u32, usage: Usage) {
+        self.pairs += pairs;
+        self.usage.add(usage);
+        self.rates
+            .push(f64::from(pairs) / usage.elapsed.as_secs_f64());
+    }
+
+    /// Pairs per second.
+    fn rate(&self) -> f64 {
+        median(self.rates.iter().copied())
+    }
+
+    /// Pairs per second of the server's processor time.
+    fn server_rate(&self) -> f64 {
+        f64::from(self.pairs) / self.usage.server.as_secs_f64()
+    }
+}
+
+struct Sides {
+    raw: Side,
+    guard: Side,
+    ratio: f64,
+}
+
+impl Sides {
+    fn server_is_the_bound(&self) -> bool {
+        self.guard.usage.server > self.guard.usage.client
+    }
+}
+
+fn compare(
+    runtime: &Runtime,
+    server: &RedisServer,
+    clients: &Clients,
+    tasks: u32,
+    rounds: usize,
+) -> Sides {
+    let (mut raw, mut guard) = (Side::default(), Side::default());
+    let each = (BLOCK / tasks).max(2);
+    let measure_block = |side: &mut Side, is_counted: bool, block: &dyn Fn()| {
+        let processors = Processors::start(server.pid());
+        block();
+        if is_counted {
+            side.add(each * tasks, processors.stop());
+        }
+    };
+    let raw_block = || runtime.block_on(raw_block(&clients.raw, tasks, each));
+    let guard_block = || runtime.block_on(guard_block(&clients.locks, tasks, each));
+    // The first round fills caches.
+    for round in 0..=rounds {
+        let is_counted = round > 0;
+        if round % 2 == 0 {
+            measure_block(&mut raw, is_counted, &raw_block);
+            measure_block(&mut guard, is_counted, &guard_block);
+        } else {
+            measure_block(&mut guard, is_counted, &guard_block);
+            measure_block(&mut raw, is_counted, &raw_block);
+        }
+    }
+    let ratios = guard.rates.iter().zip(&raw.rates);
+    let ratio = median(ratios.map(|(guard, raw)| guard / raw));
+    Sides { raw, guard, ratio }
+}
+
+async fn raw_block(connections: &[RawPair], tasks: u32, each: u32) {
+    let mut running = JoinSet::new();
+    for (task, raw) in (0..tasks).zip(connections.iter().cycle()) {
+        let mut raw = raw.clone();
+        running.spawn(async move {
+            let key = format!("lock:raw:{task}");
+            for _ in 0..each {
+                raw.run(&key).await;
+            }
+        });
+    }
+    running.join_all().await;
+}
+
+async fn guard_block(managers: &[LockManager], tasks: u32, each: u32) {
+    let mut running = JoinSet::new();
+    for (task, locks) in (0..tasks).zip(managers.iter().cycle()) {
+        let locks = locks.clone();
+        running.spawn(async move {
+            let key = format!("guard:{task}");
+            for _ in 0..each {
+                pairs::guard(&locks, &key, pairs::WAIT).await;
+            }
+        });
+    }
+    running.join_all().await;
+}

@@ -1,8 +1,8 @@
 //! Measures what a manager costs that does nothing: `cargo bench -p benches --bench idle`
 //!
 //! Each state is observed for some seconds. `..._wakeups` is how often a thread of the process woke up
-//! in a second, without the thread that measures. `..._commands` is the number of commands that the
-//! server got in a second.
+//! in a second, without the thread that measures. `..._requests` is how often the server read from a
+//! client in a second. The server reads a command alone, or a pipeline of commands.
 //!
 //! - `new`: the manager has connected, and no lock was acquired.
 //! - `sections`: a thousand short sections ended before. No lock is held.
@@ -24,7 +24,7 @@ use tokio::runtime::{Builder, Runtime};
 const TARGET: f64 = 1.0;
 /// The interval of renewals, so that the state `held` contains one.
 const SPAN: Duration = Duration::from_secs(10);
-const SHORT_SPAN: Duration = Duration::from_secs(5);
+const SHORT_SPAN: Duration = Duration::from_secs(3);
 const TTL: Duration = Duration::from_secs(30);
 
 fn main() {
@@ -69,19 +69,19 @@ fn observe(state: &str, server: &RedisServer) {
     // What the last state left behind ends first.
     std::thread::sleep(Duration::from_millis(500));
     let mut connection = server.connect().expect("the server is up");
-    let mut commands = || {
+    let mut requests = || {
         let info = connection
             .call(&["INFO", "stats"])
             .expect("the server replies");
         let mut lines = info.text().lines();
-        let commands = lines.find_map(|line| line.strip_prefix("total_commands_processed:"));
-        let commands = commands.and_then(|commands| commands.trim().parse::<u32>().ok());
-        commands.expect("the server counts its commands")
+        let requests = lines.find_map(|line| line.strip_prefix("total_reads_processed:"));
+        let requests = requests.and_then(|requests| requests.trim().parse::<u32>().ok());
+        requests.expect("the server counts its reads")
     };
     let pid = std::process::id();
-    let before = (sleeps(pid), commands());
+    let before = (sleeps(pid), requests());
     std::thread::sleep(span);
-    let after = (sleeps(pid), commands());
+    let after = (sleeps(pid), requests());
     let seconds = span.as_secs_f64();
     #[expect(
         clippy::cast_precision_loss,
@@ -89,7 +89,7 @@ fn observe(state: &str, server: &RedisServer) {
     )]
     let wakeups = (after.0 - before.0) as f64 / seconds;
     // The first INFO is not in its own count, but in that of the second.
-    let commands = f64::from(after.1 - before.1 - 1) / seconds;
+    let requests = f64::from(after.1 - before.1 - 1) / seconds;
     report_at_most(
         &format!("idle.{state}_wakeups"),
         wakeups,
@@ -97,9 +97,9 @@ fn observe(state: &str, server: &RedisServer) {
         TARGET,
     );
     report_at_most(
-        &format!("idle.{state}_commands"),
-        commands,
-        "commands/s",
+        &format!("idle.{state}_requests"),
+        requests,
+        "requests/s",
         TARGET,
     );
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use benches::pairs::{self, WAIT};
 use benches::raw::RawPair;
-use benches::{median, pin_to_one_core, report, report_ratio, server_time};
+use benches::{is_short, median, pin_to_one_core, report, report_ratio, server_time};
 use lock_core::LockManager;
 use test_support::RedisServer;
 
@@ -26,10 +26,12 @@ use test_support::RedisServer;
 const BLOCK: u32 = 100;
 /// With this many blocks the medians of two runs differ by about a percent.
 const ROUNDS: usize = 300;
+const SHORT_ROUNDS: usize = 60;
 /// The first blocks fill caches and branch predictors.
 const WARM_UP: usize = 20;
 
-/// The best of five blocks, each of some 50 ms of the server's time.
+/// The best of many short blocks: each has a few milliseconds of the server's time, so that some are
+/// not interrupted.
 const SERVER_ROUNDS: usize = 40;
 const SERVER_PAIRS: u32 = 1_000;
 
@@ -46,6 +48,7 @@ fn main() {
 }
 
 async fn measure(server: &RedisServer) {
+    let rounds = if is_short() { SHORT_ROUNDS } else { ROUNDS };
     let mut raw = RawPair::connect(&server.url()).await;
     let locks = LockManager::connect(&server.url())
         .await
@@ -53,7 +56,7 @@ async fn measure(server: &RedisServer) {
 
     let [mut pair, mut waiting_pair] = [Series::default(), Series::default()];
     for (wait, series) in [(Duration::ZERO, &mut pair), (WAIT, &mut waiting_pair)] {
-        for round in 0..WARM_UP + ROUNDS {
+        for round in 0..WARM_UP + rounds {
             let [raw_time, guard_time] = if round % 2 == 0 {
                 let first = raw_block(&mut raw).await;
                 [first, guard_block(&locks, wait).await]
@@ -65,7 +68,7 @@ async fn measure(server: &RedisServer) {
         }
     }
     let mut attribute = Series::default();
-    for round in 0..WARM_UP + ROUNDS {
+    for round in 0..WARM_UP + rounds {
         let [guard_time, attribute_time] = if round % 2 == 0 {
             let first = guard_block(&locks, WAIT).await;
             [first, attribute_block(&locks).await]
@@ -83,7 +86,7 @@ async fn measure(server: &RedisServer) {
     report("overhead.guard_pair", pair.compared(), "us");
     report("overhead.attribute_pair", attribute.compared(), "us");
     let mut memory_pair = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         let time = guard_block(&LockManager::in_memory(), Duration::ZERO).await;
         memory_pair.push(micros(time));
     }

@@ -6,12 +6,16 @@
 //!   as many tasks on one connection. `tasks_100_client` and `tasks_100_server` are the processor times
 //!   during the library's blocks, in percent of a core: they show which process is the bound. The
 //!   target at 100 tasks is 0.6 where the client is the bound, and 0.4 where the server is.
+//! - `tasks_N_client_cost`, `tasks_N_server_cost`: the processor time of a pair in the two processes,
+//!   divided by that of the raw pair. Other work on the machine changes these ratios less.
 //! - `full_...`: as many managers, with a connection each, as it takes to use the server's whole core,
 //!   or to use as much of it as they can. Their threads leave one core to the server. `full_ratio` is measured beside the raw pair on as many
 //!   connections. `full_server_pairs` and `full_server_raw_pairs` are pairs for each second of the
 //!   server's processor time, which do not depend on whether the clients had enough cores.
 //!
 //! The blocks of the two sides alternate, and each ratio is a median of adjacent blocks.
+
+use std::time::Duration;
 
 use benches::pairs;
 use benches::process::{Processors, Usage};
@@ -57,6 +61,9 @@ fn main() {
             sides.guard.usage.server_percent(),
             "% of a core",
         );
+        let [client, server] = sides.cost_ratios();
+        report(&format!("{figure}_client_cost"), client, "x");
+        report(&format!("{figure}_server_cost"), server, "x");
         if tasks == 100 {
             let target = if sides.server_is_the_bound() {
                 0.4
@@ -188,6 +195,16 @@ struct Sides {
 }
 
 impl Sides {
+    /// The processor times of a pair in the client and in the server, divided by those of the raw pair.
+    fn cost_ratios(&self) -> [f64; 2] {
+        let each = |side: &Side, time: Duration| time.as_secs_f64() / f64::from(side.pairs);
+        let (guard, raw) = (&self.guard, &self.raw);
+        [
+            each(guard, guard.usage.client) / each(raw, raw.usage.client),
+            each(guard, guard.usage.server) / each(raw, raw.usage.server),
+        ]
+    }
+
     fn server_is_the_bound(&self) -> bool {
         self.guard.usage.server > self.guard.usage.client
     }

@@ -2,6 +2,7 @@
 
 pub mod allocations;
 pub mod command_stats;
+pub mod decay;
 pub mod held;
 pub mod pairs;
 pub mod process;

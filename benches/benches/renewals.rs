@@ -59,7 +59,7 @@ fn main() {
             .build()
             .expect("a runtime starts");
         measure(&plan, &runtime, &server);
-        // Nobody waits for the release of the guards.
+        // The guards were not released.
         server.kill9();
         runtime.shutdown_background();
     }
@@ -81,7 +81,7 @@ fn measure(plan: &Plan, runtime: &Runtime, server: &RedisServer) {
         "the locks were acquired in {acquired_in:?}: the first are renewed already"
     );
     // Between two bursts, so that the measurement contains whole bursts.
-    let margin = (interval - acquired_in) / 2;
+    let margin = interval.saturating_sub(acquired_in) / 2;
     std::thread::sleep(margin);
 
     command_stats::reset(server);
@@ -106,8 +106,9 @@ fn measure(plan: &Plan, runtime: &Runtime, server: &RedisServer) {
     let of_all = f64::from(plan.locks) * f64::from(plan.intervals);
     report(&figure("each"), renewals / of_all, "renewals");
     // A renewal that is confirmed when it is due leaves this much at least.
-    let due = plan.ttl - plan.ttl / 100 - Duration::from_millis(2) - interval;
-    let lateness = due.saturating_sub(least).as_secs_f64() * 1e3;
+    let margin = plan.ttl / 100 + Duration::from_millis(2);
+    let on_time = plan.ttl.saturating_sub(margin + interval);
+    let lateness = on_time.saturating_sub(least).as_secs_f64() * 1e3;
     report(&figure("lateness"), lateness, "ms");
 
     let raw = raw_server_time(server, plan.locks) * plan.intervals;
@@ -151,5 +152,5 @@ fn raw_server_time(server: &RedisServer, keys: u32) -> Duration {
     pipelined(&|key| text(&["SET", &format!("raw:{key}"), "x", "PX", ttl]));
     let before = processor_time(server.pid());
     pipelined(&|key| text(&["PEXPIRE", &format!("raw:{key}"), ttl]));
-    processor_time(server.pid()) - before
+    processor_time(server.pid()).saturating_sub(before)
 }

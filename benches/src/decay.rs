@@ -315,8 +315,8 @@ mod tests {
 
     #[test]
     fn a_value_that_is_worse_three_times_fails_and_says_what_to_do() {
-        let (worse, worst) = ("a.cost 2.6\na.rate 10\nb.idle 0", "a.cost 2.7\na.rate 10");
-        let (failures, runs) = check(FILE, &[worse, worst, worse]);
+        let (worse, other) = ("a.cost 2.6\na.rate 10\nb.idle 0", "a.cost 2.7\na.rate 10");
+        let (failures, runs) = check(FILE, &[worse, other, worse]);
         assert_eq!(runs, [vec!["a", "b"], vec!["a"], vec!["a"]]);
         assert_eq!(failures.len(), 1, "{failures:?}");
         let text = &failures[0];

@@ -1,7 +1,7 @@
 //! Measures the memory of a held lock and of a waiter: `cargo bench -p benches --bench memory`
 //!
 //! - `held_client`: the bytes that the client allocates for a held lock and its guard, from a counting
-//!   allocator. `held_client_resident` is the growth of the process.
+//!   allocator. `held_client_resident` is the growth of the resident memory.
 //! - `held_server`: the growth of the server's `used_memory`. It includes the fencing counter.
 //!   `raw_server` is the same for a key with a UUID and a ttl.
 //! - `waiter_client`: the bytes for a waiter of one key with many waiters, with its task and the future
@@ -9,6 +9,7 @@
 //! - `waiter_server`: the growth of `used_memory` for a waiter of one key.
 //! - `alone_client`, `alone_server`: the same for a waiter that is the only one of its key.
 
+use std::process::Command;
 use std::time::Duration;
 
 use benches::allocations::{Allocations, Counting};
@@ -28,19 +29,37 @@ const TTL: Duration = Duration::from_secs(300);
 const WAIT: Duration = Duration::from_secs(300);
 /// Waiters that begin at the same time. More would let the buffers of the connection grow.
 const AT_ONCE: u32 = 64;
-/// Bound on the replies to [`AT_ONCE`] waiters.
+/// Bound on the replies of the server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() {
+    let part =
+        std::env::args().find_map(|argument| argument.strip_prefix("--part=").map(String::from));
+    let Some(part) = part else {
+        // Each in a process of its own: a process uses the memory again that an earlier part freed.
+        let program = std::env::current_exe().expect("this program has a path");
+        for part in ["held", "waiter", "alone"] {
+            let arguments = std::env::args().skip(1).chain([format!("--part={part}")]);
+            let status = Command::new(&program).args(arguments).status();
+            assert!(
+                status.expect("this program runs").success(),
+                "{part} failed"
+            );
+        }
+        return;
+    };
     let count = if is_short() { 2_000 } else { 10_000 };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime starts");
     runtime.block_on(async {
-        held_locks(count).await;
-        waiters("waiter", count, Keys::Shared).await;
-        waiters("alone", count, Keys::Own).await;
+        match &*part {
+            "held" => held_locks(count).await,
+            "waiter" => waiters(&part, count, Keys::Shared).await,
+            "alone" => waiters(&part, count, Keys::Own).await,
+            _ => panic!("no such part: {part}"),
+        }
     });
     runtime.shutdown_background();
 }
@@ -113,6 +132,7 @@ async fn held_locks(count: u32) {
     report("memory.held_client_resident", each.resident, "bytes");
     report("memory.held_server", each.server, "bytes");
     report("memory.raw_server", raw, "bytes");
+    // The process ends now. Nothing needs the locks.
     server.kill9();
     std::mem::forget((guards, locks));
 }

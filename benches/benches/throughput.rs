@@ -8,6 +8,8 @@
 //!   target at 100 tasks is 0.6 where the client is the bound, and 0.4 where the server is.
 //! - `tasks_N_client_cost`, `tasks_N_server_cost`: the processor time of a pair in the two processes,
 //!   divided by that of the raw pair. Other work on the machine changes these ratios less.
+//! - `tasks_100_reads`, `..._bytes_in`, `..._bytes_out`: how often the server reads from a connection
+//!   for a pair, and the bytes that it receives and sends.
 //! - `full_...`: as many managers, with a connection each, as it takes to use the server's whole core,
 //!   or to use as much of it as they can. Their threads leave one core to the server. `full_ratio` is measured beside the raw pair on as many
 //!   connections. `full_server_pairs` and `full_server_raw_pairs` are pairs for each second of the
@@ -17,6 +19,7 @@
 
 use std::time::Duration;
 
+use benches::command_stats::Traffic;
 use benches::pairs;
 use benches::process::{Processors, Usage};
 use benches::raw::RawPair;
@@ -37,104 +40,125 @@ const MOST_CONNECTIONS: u32 = 16;
 fn main() {
     let server = RedisServer::start();
     let rounds = if is_short() { 6 } else { 40 };
-
-    let one_thread = Builder::new_current_thread().enable_all().build();
-    let one_thread = one_thread.expect("a runtime starts");
-    let clients = Clients::connect(&one_thread, &server, 1);
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime starts");
+    let clients = Clients::connect(&runtime, &server, 1);
     let counts: &[u32] = if is_short() {
         &[100]
     } else {
         &[1, 10, 100, 1_000]
     };
     for &tasks in counts {
-        let sides = compare(&one_thread, &server, &clients, tasks, rounds);
-        let figure = format!("throughput.tasks_{tasks}");
-        report(&format!("{figure}_pairs"), sides.guard.rate(), "pairs/s");
-        report(&format!("{figure}_raw_pairs"), sides.raw.rate(), "pairs/s");
-        report(
-            &format!("{figure}_client"),
-            sides.guard.usage.client_percent(),
-            "% of a core",
-        );
-        report(
-            &format!("{figure}_server"),
-            sides.guard.usage.server_percent(),
-            "% of a core",
-        );
-        let [client, server] = sides.cost_ratios();
-        report(&format!("{figure}_client_cost"), client, "x");
-        report(&format!("{figure}_server_cost"), server, "x");
+        let sides = compare(&runtime, &server, &clients, tasks, rounds);
+        one_connection(tasks, &sides);
         if tasks == 100 {
-            let target = if sides.server_is_the_bound() {
-                0.4
-            } else {
-                0.6
-            };
-            report_at_least(&format!("{figure}_ratio"), sides.ratio, "x", target);
-        } else {
-            report(&format!("{figure}_ratio"), sides.ratio, "x");
+            print_traffic("", traffic(&runtime, &server, &clients, Client::Guard));
+            print_traffic("raw_", traffic(&runtime, &server, &clients, Client::Raw));
         }
     }
     drop(clients);
-    if is_short() {
-        return;
+    if !is_short() {
+        full_server(&server, rounds / 2);
     }
+}
 
+fn one_connection(tasks: u32, sides: &Sides) {
+    let figure = |name| format!("throughput.tasks_{tasks}_{name}");
+    let usage = sides.guard.usage;
+    report(&figure("pairs"), sides.guard.rate(), "pairs/s");
+    report(&figure("raw_pairs"), sides.raw.rate(), "pairs/s");
+    report(&figure("client"), usage.client_percent(), "% of a core");
+    report(&figure("server"), usage.server_percent(), "% of a core");
+    let [client_cost, server_cost] = sides.cost_ratios();
+    report(&figure("client_cost"), client_cost, "x");
+    report(&figure("server_cost"), server_cost, "x");
+    if tasks == 100 {
+        let target = if usage.server > usage.client {
+            0.4
+        } else {
+            0.6
+        };
+        report_at_least(&figure("ratio"), sides.ratio, "x", target);
+    } else {
+        report(&figure("ratio"), sides.ratio, "x");
+    }
+}
+
+fn print_traffic(side: &str, traffic: Traffic) {
+    let figure = |name| format!("throughput.tasks_100_{side}{name}");
+    report(&figure("reads"), traffic.reads, "reads/pair");
+    report(&figure("bytes_in"), traffic.bytes_in, "bytes/pair");
+    report(&figure("bytes_out"), traffic.bytes_out, "bytes/pair");
+}
+
+fn full_server(server: &RedisServer, rounds: usize) {
     // One core is the server's.
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let threads = Builder::new_multi_thread()
+    let runtime = Builder::new_multi_thread()
         .worker_threads((cores - 1).max(1))
         .enable_all()
         .build();
-    let threads = threads.expect("a runtime starts");
+    let runtime = runtime.expect("a runtime starts");
     let mut fullest: Option<(u32, Sides)> = None;
     let mut connections = 1;
     while connections <= MOST_CONNECTIONS {
-        let clients = Clients::connect(&threads, &server, connections);
+        let clients = Clients::connect(&runtime, server, connections);
         let tasks = connections * TASKS_OF_A_CONNECTION;
-        let sides = compare(&threads, &server, &clients, tasks, rounds / 2);
-        let server = sides.guard.usage.server_percent();
+        let sides = compare(&runtime, server, &clients, tasks, rounds);
+        let server_part = sides.guard.usage.server_percent();
         if fullest
             .as_ref()
-            .is_none_or(|(_, fullest)| server > fullest.guard.usage.server_percent())
+            .is_none_or(|(_, fullest)| server_part > fullest.guard.usage.server_percent())
         {
             fullest = Some((connections, sides));
         }
-        if server >= FULL {
+        if server_part >= FULL {
             break;
         }
         connections *= 2;
     }
-    let (connections, sides) = fullest.expect("one connection was measured");
-    report("throughput.full_connections", f64::from(connections), "");
-    report("throughput.full_pairs", sides.guard.rate(), "pairs/s");
-    report("throughput.full_raw_pairs", sides.raw.rate(), "pairs/s");
+
+    let (connections, Sides { raw, guard, ratio }) = fullest.expect("one connection was measured");
+    let figure = |name| format!("throughput.full_{name}");
+    report(&figure("connections"), f64::from(connections), "");
+    report(&figure("pairs"), guard.rate(), "pairs/s");
+    report(&figure("raw_pairs"), raw.rate(), "pairs/s");
     report(
-        "throughput.full_client",
-        sides.guard.usage.client_percent(),
+        &figure("client"),
+        guard.usage.client_percent(),
         "% of a core",
     );
     report(
-        "throughput.full_server",
-        sides.guard.usage.server_percent(),
+        &figure("server"),
+        guard.usage.server_percent(),
         "% of a core",
     );
     report(
-        "throughput.full_raw_server",
-        sides.raw.usage.server_percent(),
+        &figure("raw_server"),
+        raw.usage.server_percent(),
         "% of a core",
     );
-    report(
-        "throughput.full_server_pairs",
-        sides.guard.server_rate(),
-        "pairs/s",
-    );
-    report(
-        "throughput.full_server_raw_pairs",
-        sides.raw.server_rate(),
-        "pairs/s",
-    );
-    report_at_least("throughput.full_ratio", sides.ratio, "x", 0.4);
+    report(&figure("server_pairs"), guard.server_rate(), "pairs/s");
+    report(&figure("server_raw_pairs"), raw.server_rate(), "pairs/s");
+    report_at_least(&figure("ratio"), ratio, "x", 0.4);
+}
+
+/// Which of the two clients runs.
+#[derive(Clone, Copy)]
+enum Client {
+    Raw,
+    Guard,
+}
+
+/// Returns the traffic of a pair, with 100 tasks on one connection.
+fn traffic(runtime: &Runtime, server: &RedisServer, clients: &Clients, client: Client) -> Traffic {
+    let (tasks, each) = (100, 50);
+    let before = Traffic::read(server);
+    match client {
+        Client::Raw => runtime.block_on(raw_block(&clients.raw, tasks, each)),
+        Client::Guard => runtime.block_on(guard_block(&clients.locks, tasks, each)),
+    }
+    Traffic::read(server).per(before, tasks * each)
 }
 
 /// Connections with and without the library, as many of each.
@@ -203,10 +227,6 @@ impl Sides {
             each(guard, guard.usage.client) / each(raw, raw.usage.client),
             each(guard, guard.usage.server) / each(raw, raw.usage.server),
         ]
-    }
-
-    fn server_is_the_bound(&self) -> bool {
-        self.guard.usage.server > self.guard.usage.client
     }
 }
 

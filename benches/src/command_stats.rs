@@ -20,6 +20,55 @@ pub struct CommandStat {
     pub micros: f64,
 }
 
+/// What the server received and sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// How often the server read from a connection. It reads one command, or several.
+    pub reads: f64,
+    /// The bytes that it received.
+    pub bytes_in: f64,
+    /// The bytes that it sent.
+    pub bytes_out: f64,
+}
+
+impl Traffic {
+    /// Reads the counters of a server. Counts this request in the next one.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server does not reply.
+    #[must_use]
+    pub fn read(server: &RedisServer) -> Self {
+        Self::parse(server.cli(&["INFO", "stats"]).text())
+    }
+
+    fn parse(info: &str) -> Self {
+        let field = |name: &str| -> f64 {
+            let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+            let value = fields.find(|(field, _)| *field == name);
+            value
+                .and_then(|(_, value)| value.trim().parse().ok())
+                .expect("the server counts it")
+        };
+        Self {
+            reads: field("total_reads_processed"),
+            bytes_in: field("total_net_input_bytes"),
+            bytes_out: field("total_net_output_bytes"),
+        }
+    }
+
+    /// Returns the traffic since an earlier measurement, for one of `parts` equal operations.
+    #[must_use]
+    pub fn per(self, earlier: Self, parts: u32) -> Self {
+        let each = |now, before| (now - before) / f64::from(parts);
+        Self {
+            reads: each(self.reads, earlier.reads),
+            bytes_in: each(self.bytes_in, earlier.bytes_in),
+            bytes_out: each(self.bytes_out, earlier.bytes_out),
+        }
+    }
+}
+
 /// Sets all counters of the server to zero.
 ///
 /// # Panics
@@ -76,7 +125,7 @@ impl CommandStats {
 
 #[cfg(test)]
 mod tests {
-    use super::{CommandStat, CommandStats};
+    use super::{CommandStat, CommandStats, Traffic};
 
     #[test]
     fn scripts_are_summed_and_other_commands_are_kept_apart() {
@@ -90,5 +139,22 @@ mod tests {
         assert_eq!(stats.of("set"), stat(2.0, 3.0));
         assert_eq!(stats.of("get"), stat(0.0, 0.0));
         assert_eq!(stats.of_scripts(), stat(5.0, 120.0));
+    }
+
+    #[test]
+    fn traffic_is_divided_by_the_operations() {
+        let info = |reads, bytes| {
+            format!(
+                "# Stats\r\ntotal_net_input_bytes:{bytes}\r\ntotal_net_output_bytes:7\r\n\
+                 total_reads_processed:{reads}\r\n"
+            )
+        };
+        let (before, after) = (Traffic::parse(&info(3, 100)), Traffic::parse(&info(5, 500)));
+        let each = Traffic {
+            reads: 0.5,
+            bytes_in: 100.0,
+            bytes_out: 0.0,
+        };
+        assert_eq!(after.per(before, 4), each);
     }
 }

@@ -39,9 +39,7 @@ fn main() {
 
 async fn measure(server: &RedisServer) {
     let mut raw = RawPair::connect(&server.url()).await;
-    let locks = LockManager::connect(&server.url())
-        .await
-        .expect("the server is up");
+    let locks = pairs::connect(server).await;
     let in_memory = LockManager::in_memory();
 
     let cost = count(async || raw.run("lock:raw").await).await;

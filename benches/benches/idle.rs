@@ -16,7 +16,6 @@ use std::time::Duration;
 use benches::pairs::{self, WAIT};
 use benches::process::sleeps;
 use benches::{is_short, report, report_at_most};
-use lock_core::LockManager;
 use test_support::RedisServer;
 use tokio::runtime::{Builder, Runtime};
 
@@ -36,10 +35,7 @@ fn main() {
         .expect("a runtime starts");
     observe("none", &server);
 
-    let connect = || {
-        let locks = runtime.block_on(LockManager::connect(&server.url()));
-        locks.expect("the server is up")
-    };
+    let connect = || runtime.block_on(pairs::connect(&server));
     let locks = connect();
     observe("new", &server);
 

@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use benches::allocations::{Allocations, Counting};
 use benches::process::resident_bytes;
-use benches::{held, is_short, report, report_at_most};
-use lock_core::LockManager;
+use benches::{held, is_short, pairs, report, report_at_most};
 use test_support::{RedisServer, eventually_async};
 use tokio::task::JoinSet;
 
@@ -117,7 +116,7 @@ async fn held_locks(count: u32) {
     }
     let raw = (used_memory(&server) - before) / f64::from(count);
 
-    let locks = connect(&server).await;
+    let locks = pairs::connect(&server).await;
     // Loads the scripts, and fills buffers.
     let mut guards = Vec::new();
     held::acquire_all(&locks, AT_ONCE, TTL, &mut guards).await;
@@ -163,7 +162,7 @@ impl Keys {
 
 async fn waiters(figure: &str, count: u32, keys: Keys) {
     let server = RedisServer::start();
-    let (holder, locks) = (connect(&server).await, connect(&server).await);
+    let (holder, locks) = (pairs::connect(&server).await, pairs::connect(&server).await);
     let mut guards = Vec::new();
     let held = match keys {
         Keys::Shared => 1,
@@ -218,9 +217,4 @@ async fn waiters(figure: &str, count: u32, keys: Keys) {
     );
     server.kill9();
     std::mem::forget((guards, tasks, holder, locks));
-}
-
-async fn connect(server: &RedisServer) -> LockManager {
-    let locks = LockManager::connect(&server.url()).await;
-    locks.expect("the server is up")
 }

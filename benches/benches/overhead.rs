@@ -50,9 +50,7 @@ fn main() {
 async fn measure(server: &RedisServer) {
     let rounds = if is_short() { SHORT_ROUNDS } else { ROUNDS };
     let mut raw = RawPair::connect(&server.url()).await;
-    let locks = LockManager::connect(&server.url())
-        .await
-        .expect("the server is up");
+    let locks = pairs::connect(server).await;
 
     let [mut pair, mut waiting_pair] = [Series::default(), Series::default()];
     for (wait, series) in [(Duration::ZERO, &mut pair), (WAIT, &mut waiting_pair)] {

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use benches::command_stats::{self, CommandStats};
 use benches::process::{Processors, processor_time};
-use benches::{held, is_short, report, report_at_most};
-use lock_core::{LockGuard, LockManager};
+use benches::{held, is_short, pairs, report, report_at_most};
+use lock_core::LockGuard;
 use test_support::RedisServer;
 use tokio::runtime::{Builder, Runtime};
 
@@ -47,7 +47,7 @@ fn main() {
         target,
     };
     let plans = if is_short() {
-        vec![plan(1_000, 3, 3, None)]
+        vec![plan(1_000, 6, 2, None)]
     } else {
         vec![plan(10_000, 30, 2, Some(5.0)), plan(100_000, 30, 2, None)]
     };
@@ -70,8 +70,7 @@ fn measure(plan: &Plan, runtime: &Runtime, server: &RedisServer) {
     let mut guards = Vec::new();
     let started = Instant::now();
     let locks = runtime.block_on(async {
-        let locks = LockManager::connect(&server.url()).await;
-        let locks = locks.expect("the server is up");
+        let locks = pairs::connect(server).await;
         held::acquire_all(&locks, plan.locks, plan.ttl, &mut guards).await;
         locks
     });

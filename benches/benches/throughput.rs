@@ -177,8 +177,7 @@ impl Clients {
             };
             for _ in 0..connections {
                 clients.raw.push(RawPair::connect(&url).await);
-                let locks = LockManager::connect(&url).await;
-                clients.locks.push(locks.expect("the server is up"));
+                clients.locks.push(pairs::connect(server).await);
             }
             clients
         })

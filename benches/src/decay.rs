@@ -206,6 +206,15 @@ impl Baseline {
         table
     }
 
+    /// Returns a committed figure of these benches that was not measured, if there is one.
+    #[must_use]
+    pub fn missing(&self, benches: &BTreeSet<String>, measured: &Figures) -> Option<&str> {
+        let names = self.committed().filter(|c| benches.contains(c.bench()));
+        names
+            .map(|c| &*c.name)
+            .find(|name| !measured.contains_key(*name))
+    }
+
     /// Returns the text of the file with these values.
     #[must_use]
     pub fn with_values(&self, figures: &Figures) -> String {
@@ -268,7 +277,8 @@ fn failure(committed: &Committed, runs: &[Figures]) -> String {
     let measured = measured(committed, runs);
     if measured.is_empty() {
         return format!(
-            "{name}: the bench `{bench}` did not print it. If it was removed on purpose, remove its line."
+            "{name}: the bench `{bench}` did not print it. If the bench failed, see its output. If \
+             the figure was removed on purpose, remove its line."
         );
     }
     let values: Vec<_> = measured.iter().map(|v| format!("{v:.3}")).collect();

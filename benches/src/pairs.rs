@@ -4,11 +4,26 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use lock_core::{LockError, LockGuard, LockManager, distributed_lock};
+use test_support::RedisServer;
 
 use crate::raw::TTL;
 
 /// The default of a manager.
 pub const WAIT: Duration = Duration::from_secs(5);
+
+/// A loaded machine may take the core from a bench for longer than a manager waits by default.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Connects a manager that waits for a reply until the lock expires.
+///
+/// # Panics
+///
+/// Panics if the server does not reply.
+pub async fn connect(server: &RedisServer) -> LockManager {
+    let builder = LockManager::builder().command_timeout(COMMAND_TIMEOUT);
+    let locks = builder.connect(&server.url()).await;
+    locks.expect("the server is up")
+}
 
 /// Acquires and releases a lock with a guard. `wait` of zero makes one attempt.
 ///

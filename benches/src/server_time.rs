@@ -33,9 +33,7 @@ pub struct ServerTime {
 /// Panics if the server does not reply, or if a pair is not two commands.
 pub async fn measure(server: &RedisServer, rounds: usize, pairs: u32) -> ServerTime {
     let raw = RawPair::connect(&server.url()).await;
-    let locks = LockManager::connect(&server.url())
-        .await
-        .expect("the server is up");
+    let locks = pairs::connect(server).await;
     let mut best = ServerTime {
         raw: f64::INFINITY,
         one_attempt: f64::INFINITY,

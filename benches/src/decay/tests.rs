@@ -132,3 +132,15 @@ fn a_line_that_is_no_figure_is_refused() {
         assert!(Baseline::parse(line).is_err(), "{line}");
     }
 }
+
+#[test]
+fn a_figure_that_was_not_measured_is_not_accepted() {
+    let baseline = Baseline::parse(FILE).expect("the file is valid");
+    let benches = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    let measured = figures("a.cost 1\na.rate 10");
+    assert_eq!(
+        baseline.missing(&benches(&["a", "b"]), &measured),
+        Some("b.idle")
+    );
+    assert_eq!(baseline.missing(&benches(&["a"]), &measured), None);
+}

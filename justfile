@@ -41,6 +41,10 @@ mutants *args:
 bench name:
     cargo bench -p benches --bench {{name}}
 
+# Compares ratios and counts of the benches with the committed ones
+bench-guard *args:
+    ./scripts/bench-guard {{args}}
+
 # Opens the documentation in a browser, with all features
 doc:
     cargo doc --workspace --no-deps --all-features --open

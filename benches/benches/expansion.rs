@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use benches::{median, report, report_ratio};
+use benches::{is_short, median, report, report_ratio};
 use lock_core::{LockError, LockManager, distributed_lock};
 
 /// The target; `tests/attribute/future_size.rs` fails above it.
@@ -29,7 +29,9 @@ const ROUNDS: usize = 5;
 
 fn main() {
     sizes();
-    compile_times();
+    if !is_short() {
+        compile_times();
+    }
 }
 
 async fn plain<const A: usize, const B: usize, const R: usize>(

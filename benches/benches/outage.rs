@@ -10,6 +10,7 @@
 
 use std::time::{Duration, Instant};
 
+use benches::process::{processor_time, resident_bytes};
 use lock_core::{LockGuard, LockManager};
 use test_support::RedisServer;
 use tokio::task::JoinSet;
@@ -44,13 +45,15 @@ fn main() {
         prepare(&runtime, &locks, &server);
         // The beginning of the outage is not measured.
         std::thread::sleep(Duration::from_secs(2));
-        let (started, before) = (Instant::now(), processor_time());
+        let (started, before) = (Instant::now(), processor_time(std::process::id()));
         std::thread::sleep(span);
-        let used = processor_time().saturating_sub(before);
+        let used = processor_time(std::process::id()).saturating_sub(before);
         let part = used.as_secs_f64() / started.elapsed().as_secs_f64() * 100.0;
         println!("outage.{name} {part:.2} % of a core (target <= {TARGET})");
         if name == "dropped" {
-            println!("outage.memory {:.1} MiB resident", resident());
+            let kib = resident_bytes(std::process::id()) / 1024;
+            let kib = u32::try_from(kib).expect("the process has less than 4 TiB");
+            println!("outage.memory {:.1} MiB resident", f64::from(kib) / 1024.0);
         }
         runtime.shutdown_background();
     }
@@ -103,30 +106,4 @@ fn dropped(runtime: &tokio::runtime::Runtime, locks: &LockManager, server: &Redi
     });
     server.kill9();
     drop(guards);
-}
-
-/// Returns the processor time of this process until now.
-fn processor_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("this is Linux");
-    // The fields follow the name of the program, which may contain any character.
-    let fields: Vec<_> = stat
-        .rsplit(") ")
-        .next()
-        .unwrap_or_default()
-        .split(' ')
-        .collect();
-    let ticks: u64 = fields[11..13]
-        .iter()
-        .filter_map(|ticks| ticks.parse::<u64>().ok())
-        .sum();
-    // The kernel reports hundredths of a second, whatever it counts internally.
-    Duration::from_millis(ticks * 10)
-}
-
-/// Returns the resident memory of this process in MiB.
-fn resident() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u32>().ok());
-    f64::from(kib.unwrap_or(0)) / 1024.0
 }

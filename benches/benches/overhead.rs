@@ -6,33 +6,36 @@
 //! - `waiting_pair_ratio`: the same with an `acquire` that would wait. Its command carries the entry for
 //!   the queue.
 //! - `attribute_ratio`: an annotated function with an empty body, divided by acquire and release.
+//! - `memory_pair`: one attempt and release through a guard, with locks in this process.
+//! - `server_ratio`, `server_waiting_ratio`: the server's own time for a pair, from `INFO
+//!   commandstats`, divided by its time for the raw pair. Fifty tasks send at the same time.
 //!
 //! The two sides of a ratio alternate in short blocks, so that other work on the machine affects both.
 //! Client and server are pinned to one core: on two cores a round trip over loopback takes three times
 //! as long, and hides the cost of the library.
 
-use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use benches::{median, pin_to_one_core, report, report_ratio};
-use lock_core::{LockError, LockManager, distributed_lock};
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, IntoConnectionInfo, ProtocolVersion};
+use benches::pairs::{self, WAIT};
+use benches::raw::RawPair;
+use benches::{is_short, median, pin_to_one_core, report, report_ratio, server_time};
+use lock_core::LockManager;
 use test_support::RedisServer;
-use uuid::Uuid;
 
 /// Long enough for the clock and the caches, and shorter than changes of the machine's speed.
 const BLOCK: u32 = 100;
 /// With this many blocks the medians of two runs differ by about a percent.
 const ROUNDS: usize = 300;
+const SHORT_ROUNDS: usize = 60;
 /// The first blocks fill caches and branch predictors.
 const WARM_UP: usize = 20;
 
+/// The best of many short blocks: each has a few milliseconds of the server's time, so that some are
+/// not interrupted.
+const SERVER_ROUNDS: usize = 40;
+const SERVER_PAIRS: u32 = 1_000;
+
 const KEY: &str = "bench";
-const TTL: Duration = Duration::from_secs(30);
-/// The default of a manager.
-const WAIT: Duration = Duration::from_secs(5);
 
 fn main() {
     pin_to_one_core();
@@ -45,14 +48,13 @@ fn main() {
 }
 
 async fn measure(server: &RedisServer) {
-    let mut raw = Raw::connect(&server.url()).await;
-    let locks = LockManager::connect(&server.url())
-        .await
-        .expect("the server is up");
+    let rounds = if is_short() { SHORT_ROUNDS } else { ROUNDS };
+    let mut raw = RawPair::connect(&server.url()).await;
+    let locks = pairs::connect(server).await;
 
     let [mut pair, mut waiting_pair] = [Series::default(), Series::default()];
     for (wait, series) in [(Duration::ZERO, &mut pair), (WAIT, &mut waiting_pair)] {
-        for round in 0..WARM_UP + ROUNDS {
+        for round in 0..WARM_UP + rounds {
             let [raw_time, guard_time] = if round % 2 == 0 {
                 let first = raw_block(&mut raw).await;
                 [first, guard_block(&locks, wait).await]
@@ -64,7 +66,7 @@ async fn measure(server: &RedisServer) {
         }
     }
     let mut attribute = Series::default();
-    for round in 0..WARM_UP + ROUNDS {
+    for round in 0..WARM_UP + rounds {
         let [guard_time, attribute_time] = if round % 2 == 0 {
             let first = guard_block(&locks, WAIT).await;
             [first, attribute_block(&locks).await]
@@ -81,6 +83,21 @@ async fn measure(server: &RedisServer) {
     report("overhead.raw_pair", pair.base(), "us");
     report("overhead.guard_pair", pair.compared(), "us");
     report("overhead.attribute_pair", attribute.compared(), "us");
+    let mut memory_pair = Vec::new();
+    for _ in 0..rounds {
+        let time = guard_block(&LockManager::in_memory(), Duration::ZERO).await;
+        memory_pair.push(micros(time));
+    }
+    report("overhead.memory_pair", median(memory_pair), "us");
+
+    let times = server_time::measure(server, SERVER_ROUNDS, SERVER_PAIRS).await;
+    report("overhead.server_raw_pair", times.raw, "us");
+    report("overhead.server_pair", times.one_attempt, "us");
+    report("overhead.server_waiting_pair", times.waiting, "us");
+    let ratio = times.one_attempt / times.raw;
+    report_ratio("overhead.server_ratio", ratio, 2.3);
+    let ratio = times.waiting / times.raw;
+    report_ratio("overhead.server_waiting_ratio", ratio, 2.3);
 }
 
 /// The times of adjacent blocks, in microseconds for one pair of commands.
@@ -90,7 +107,6 @@ struct Series(Vec<(f64, f64)>);
 impl Series {
     fn add(&mut self, round: usize, base: Duration, compared: Duration) {
         if round >= WARM_UP {
-            let micros = |block: Duration| block.as_secs_f64() * 1e6 / f64::from(BLOCK);
             self.0.push((micros(base), micros(compared)));
         }
     }
@@ -110,70 +126,14 @@ impl Series {
     }
 }
 
-/// The two commands without the library.
-struct Raw {
-    connection: MultiplexedConnection,
-    release_hash: String,
+fn micros(block: Duration) -> f64 {
+    block.as_secs_f64() * 1e6 / f64::from(BLOCK)
 }
 
-impl Raw {
-    /// Connects with the settings of the library's own connections.
-    async fn connect(url: &str) -> Self {
-        let info = url.into_connection_info().expect("the server has a URL");
-        let settings = info.redis_settings().clone();
-        let info = info
-            .set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3))
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        let mut connection = redis::Client::open(info)
-            .expect("the URL is valid")
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .expect("the server is up");
-        let script = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
-                      return redis.call('DEL', KEYS[1]) else return 0 end";
-        let release_hash = redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(script)
-            .query_async(&mut connection)
-            .await
-            .expect("the script compiles");
-        Self {
-            connection,
-            release_hash,
-        }
-    }
-
-    async fn pair(&mut self) {
-        let owner = Uuid::new_v4().to_string();
-        let set: bool = redis::cmd("SET")
-            .arg("lock:raw")
-            .arg(&owner)
-            .arg("NX")
-            .arg("PX")
-            .arg(TTL.as_millis())
-            .query_async(&mut self.connection)
-            .await
-            .expect("the server replies");
-        assert!(set, "the lock is free");
-        let deleted: bool = redis::cmd("EVALSHA")
-            .arg(&self.release_hash)
-            .arg(1)
-            .arg("lock:raw")
-            .arg(&owner)
-            .query_async(&mut self.connection)
-            .await
-            .expect("the server replies");
-        assert!(deleted, "the lock was held");
-    }
-}
-
-async fn raw_block(raw: &mut Raw) -> Duration {
+async fn raw_block(raw: &mut RawPair) -> Duration {
     let started = Instant::now();
     for _ in 0..BLOCK {
-        raw.pair().await;
+        raw.run("lock:raw").await;
     }
     started.elapsed()
 }
@@ -181,23 +141,15 @@ async fn raw_block(raw: &mut Raw) -> Duration {
 async fn guard_block(locks: &LockManager, wait: Duration) -> Duration {
     let started = Instant::now();
     for _ in 0..BLOCK {
-        let request = locks.lock(black_box(KEY)).ttl(TTL).wait(wait);
-        let guard = request.acquire().await.expect("the lock is free");
-        guard.release().await.expect("the lock was held");
+        pairs::guard(locks, KEY, wait).await;
     }
     started.elapsed()
-}
-
-#[distributed_lock(name = "{key}", ttl = "30s", manager = locks)]
-async fn annotated(locks: &LockManager, key: &str) -> Result<(), LockError> {
-    Ok(())
 }
 
 async fn attribute_block(locks: &LockManager) -> Duration {
     let started = Instant::now();
     for _ in 0..BLOCK {
-        let done = annotated(locks, black_box(KEY)).await;
-        done.expect("the lock is free");
+        pairs::attribute(locks, KEY).await;
     }
     started.elapsed()
 }

@@ -1,11 +1,19 @@
 //! Functions that the benches share.
 
+pub mod allocations;
+pub mod command_stats;
 pub mod contention;
+pub mod decay;
 pub mod figures;
+pub mod held;
 pub mod operation_cost;
+pub mod pairs;
+pub mod process;
+pub mod raw;
 pub mod raw_handover;
 pub mod round_trip;
 pub mod server_cost;
+pub mod server_time;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -43,6 +51,13 @@ fn a_core() -> Option<String> {
     Some(last.to_owned())
 }
 
+/// Returns whether the bench is to take a few seconds only, for the guard against decay: `cargo bench
+/// -p benches --bench <name> -- --short`.
+#[must_use]
+pub fn is_short() -> bool {
+    std::env::args().any(|argument| argument == "--short")
+}
+
 /// Returns the value in the middle, or the mean of the two middle values.
 ///
 /// # Panics
@@ -62,7 +77,17 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 
 /// Prints a figure.
 pub fn report(figure: &str, value: f64, unit: &str) {
-    println!("{figure} {value:.1} {unit}");
+    println!("{figure} {value:.2} {unit}");
+}
+
+/// Prints a figure, and the target that it must not exceed.
+pub fn report_at_most(figure: &str, value: f64, unit: &str, target: f64) {
+    println!("{figure} {value:.2} {unit} (target <= {target})");
+}
+
+/// Prints a figure, and the target that it must reach.
+pub fn report_at_least(figure: &str, value: f64, unit: &str, target: f64) {
+    println!("{figure} {value:.3} {unit} (target >= {target})");
 }
 
 /// Prints a ratio and its target.

@@ -1,0 +1,106 @@
+//! Measures what a manager costs that does nothing: `cargo bench -p benches --bench idle`
+//!
+//! Each state is observed for some seconds. `..._wakeups` is how often a thread of the process woke up
+//! in a second, without the thread that measures. `..._requests` is how often the server read from a
+//! client in a second. The server reads a command alone, or a pipeline of commands.
+//!
+//! - `new`: the manager has connected, and no lock was acquired.
+//! - `sections`: a thousand short sections ended before. No lock is held.
+//! - `held`: one lock is held, with a ttl of 30 s. One renewal is due in 10 s.
+//! - `waiting`: one caller waits for a lock of another manager, which the same process holds.
+//!
+//! `none` is the control: the process without a manager.
+
+use std::time::Duration;
+
+use benches::pairs::{self, WAIT};
+use benches::process::sleeps;
+use benches::{is_short, report, report_at_most};
+use test_support::RedisServer;
+use tokio::runtime::{Builder, Runtime};
+
+/// One in a second is near zero: an idle runtime of a service wakes up as often.
+const TARGET: f64 = 1.0;
+/// The interval of renewals, so that the state `held` contains one.
+const SPAN: Duration = Duration::from_secs(10);
+const SHORT_SPAN: Duration = Duration::from_secs(3);
+const TTL: Duration = Duration::from_secs(30);
+
+fn main() {
+    let server = RedisServer::start();
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    observe("none", &server);
+
+    let connect = || runtime.block_on(pairs::connect(&server));
+    let locks = connect();
+    observe("new", &server);
+
+    runtime.block_on(async {
+        for _ in 0..1_000 {
+            pairs::guard(&locks, "section", WAIT).await;
+        }
+    });
+    observe("sections", &server);
+
+    let guard = runtime.block_on(pairs::acquire(&locks, "held", WAIT));
+    observe("held", &server);
+    if !is_short() {
+        let other = connect();
+        let waiter = runtime.spawn(async move {
+            let request = other.lock("held").ttl(TTL).wait(Duration::from_secs(600));
+            request.acquire().await
+        });
+        observe("waiting", &server);
+        waiter.abort();
+    }
+    release(&runtime, guard);
+}
+
+fn observe(state: &str, server: &RedisServer) {
+    let span = if is_short() { SHORT_SPAN } else { SPAN };
+    // What the last state left behind ends first.
+    std::thread::sleep(Duration::from_millis(500));
+    let mut connection = server.connect().expect("the server is up");
+    let mut requests = || {
+        let info = connection
+            .call(&["INFO", "stats"])
+            .expect("the server replies");
+        let mut lines = info.text().lines();
+        let requests = lines.find_map(|line| line.strip_prefix("total_reads_processed:"));
+        let requests = requests.and_then(|requests| requests.trim().parse::<u32>().ok());
+        requests.expect("the server counts its reads")
+    };
+    let pid = std::process::id();
+    let before = (sleeps(pid), requests());
+    std::thread::sleep(span);
+    let after = (sleeps(pid), requests());
+    let seconds = span.as_secs_f64();
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a process sleeps less than 2^53 times"
+    )]
+    let wakeups = (after.0 - before.0) as f64 / seconds;
+    // The first INFO is not in its own count, but in that of the second.
+    let requests = f64::from(after.1 - before.1 - 1) / seconds;
+    for (name, value, unit) in [
+        ("wakeups", wakeups, "wake-ups/s"),
+        ("requests", requests, "requests/s"),
+    ] {
+        let figure = format!("idle.{state}_{name}");
+        // A waiter polls, in case a notification is lost.
+        if state == "waiting" {
+            report(&figure, value, unit);
+        } else {
+            report_at_most(&figure, value, unit, TARGET);
+        }
+    }
+}
+
+fn release(runtime: &Runtime, guard: lock_core::LockGuard) {
+    let released = runtime.block_on(guard.release());
+    released.expect("the lock was held");
+}

@@ -1,0 +1,220 @@
+//! Measures the memory of a held lock and of a waiter: `cargo bench -p benches --bench memory`
+//!
+//! - `held_client`: the bytes that the client allocates for a held lock and its guard, from a counting
+//!   allocator. `held_client_resident` is the growth of the resident memory.
+//! - `held_server`: the growth of the server's `used_memory`. It includes the fencing counter.
+//!   `raw_server` is the same for a key with a UUID and a ttl.
+//! - `waiter_client`: the bytes for a waiter of one key with many waiters, with its task and the future
+//!   of the acquire, which is `waiter_future` bytes large.
+//! - `waiter_server`: the growth of `used_memory` for a waiter of one key.
+//! - `alone_client`, `alone_server`: the same for a waiter that is the only one of its key.
+
+use std::process::Command;
+use std::time::Duration;
+
+use benches::allocations::{Allocations, Counting};
+use benches::process::resident_bytes;
+use benches::{held, is_short, pairs, report, report_at_most};
+use test_support::{RedisServer, eventually_async};
+use tokio::task::JoinSet;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting::system();
+
+const TARGET: f64 = 2_048.0;
+const WAITER_ON_SERVER: f64 = 400.0;
+/// Longer than the bench.
+const TTL: Duration = Duration::from_secs(300);
+const WAIT: Duration = Duration::from_secs(300);
+/// Waiters that begin at the same time. More would let the buffers of the connection grow.
+const AT_ONCE: u32 = 64;
+/// Bound on the replies of the server.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() {
+    let part =
+        std::env::args().find_map(|argument| argument.strip_prefix("--part=").map(String::from));
+    let Some(part) = part else {
+        // Each in a process of its own: a process uses the memory again that an earlier part freed.
+        let program = std::env::current_exe().expect("this program has a path");
+        for part in ["held", "waiter", "alone"] {
+            let arguments = std::env::args().skip(1).chain([format!("--part={part}")]);
+            let status = Command::new(&program).args(arguments).status();
+            assert!(
+                status.expect("this program runs").success(),
+                "{part} failed"
+            );
+        }
+        return;
+    };
+    let count = if is_short() { 2_000 } else { 10_000 };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    runtime.block_on(async {
+        match &*part {
+            "held" => held_locks(count).await,
+            "waiter" => waiters(&part, count, Keys::Shared).await,
+            "alone" => waiters(&part, count, Keys::Own).await,
+            _ => panic!("no such part: {part}"),
+        }
+    });
+    runtime.shutdown_background();
+}
+
+/// What the client and the server use.
+#[derive(Clone, Copy)]
+struct Memory {
+    client: f64,
+    resident: f64,
+    server: f64,
+}
+
+impl Memory {
+    fn read(server: &RedisServer) -> Self {
+        Self {
+            client: Allocations::read(&ALLOCATOR).live_bytes,
+            resident: bytes(resident_bytes(std::process::id())),
+            server: used_memory(server),
+        }
+    }
+
+    /// Returns the growth for each of `count` objects.
+    fn growth(self, now: Self, count: u32) -> Self {
+        let each = |before, now| (now - before) / f64::from(count);
+        Self {
+            client: each(self.client, now.client),
+            resident: each(self.resident, now.resident),
+            server: each(self.server, now.server),
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the process has less than 2^53 bytes"
+)]
+fn bytes(count: u64) -> f64 {
+    count as f64
+}
+
+fn used_memory(server: &RedisServer) -> f64 {
+    let info = server.cli(&["INFO", "memory"]);
+    let mut lines = info.text().lines();
+    let used = lines.find_map(|line| line.strip_prefix("used_memory:"));
+    let used = used.and_then(|used| used.trim().parse().ok());
+    used.expect("the server reports its memory")
+}
+
+async fn held_locks(count: u32) {
+    let server = RedisServer::start();
+    let before = used_memory(&server);
+    for number in 0..count {
+        let owner = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
+        server.cli(&["SET", &format!("raw:job:{number}"), owner, "PX", "300000"]);
+    }
+    let raw = (used_memory(&server) - before) / f64::from(count);
+
+    let locks = pairs::connect(&server).await;
+    // Loads the scripts, and fills buffers.
+    let mut guards = Vec::new();
+    held::acquire_all(&locks, AT_ONCE, TTL, &mut guards).await;
+    for guard in guards.drain(..) {
+        guard.release().await.expect("the lock was held");
+    }
+    let before = Memory::read(&server);
+    guards.reserve_exact(count as usize);
+    held::acquire_all(&locks, count, TTL, &mut guards).await;
+    let each = before.growth(Memory::read(&server), count);
+    report_at_most("memory.held_client", each.client, "bytes", TARGET);
+    report("memory.held_client_resident", each.resident, "bytes");
+    report("memory.held_server", each.server, "bytes");
+    report("memory.raw_server", raw, "bytes");
+    // The process ends now. Nothing needs the locks.
+    server.kill9();
+    std::mem::forget((guards, locks));
+}
+
+/// Whether waiters have one key, or a key each.
+#[derive(Clone, Copy)]
+enum Keys {
+    Shared,
+    Own,
+}
+
+impl Keys {
+    fn name(self, waiter: u32) -> String {
+        match self {
+            Self::Shared => "job:0".to_owned(),
+            Self::Own => format!("job:{waiter}"),
+        }
+    }
+
+    /// The waiters in the queue of the last of `waiters` waiters.
+    fn in_last_queue(self, waiters: u32) -> i64 {
+        match self {
+            Self::Shared => waiters.into(),
+            Self::Own => 1,
+        }
+    }
+}
+
+async fn waiters(figure: &str, count: u32, keys: Keys) {
+    let server = RedisServer::start();
+    let (holder, locks) = (pairs::connect(&server).await, pairs::connect(&server).await);
+    let mut guards = Vec::new();
+    let held = match keys {
+        Keys::Shared => 1,
+        Keys::Own => count,
+    };
+    held::acquire_all(&holder, held, TTL, &mut guards).await;
+    // Loads the scripts and subscribes.
+    let busy = locks.lock("job:0").wait(Duration::from_millis(50));
+    assert!(busy.acquire().await.is_err(), "the lock is held");
+
+    let mut tasks = JoinSet::new();
+    let mut connection = server.connect().expect("the server is up");
+    let before = Memory::read(&server);
+    let mut future_size = 0;
+    for first in (0..count).step_by(AT_ONCE as usize) {
+        let end = count.min(first + AT_ONCE);
+        for waiter in first..end {
+            let request = locks.lock(keys.name(waiter)).ttl(TTL).wait(WAIT);
+            let waiting = request.acquire();
+            future_size = size_of_val(&waiting);
+            tasks.spawn(waiting);
+        }
+        let queue = format!("{{lock:{}}}:q", keys.name(end - 1));
+        eventually_async(PATIENCE, async || {
+            let waiters = connection.call(&["ZCARD", &queue]);
+            waiters.expect("the server replies").integer() == keys.in_last_queue(end)
+        })
+        .await;
+    }
+    // Lets the client read the last replies.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let each = before.growth(Memory::read(&server), count);
+    report_at_most(
+        &format!("memory.{figure}_client"),
+        each.client,
+        "bytes",
+        TARGET,
+    );
+    report(
+        &format!("memory.{figure}_client_resident"),
+        each.resident,
+        "bytes",
+    );
+    if let Keys::Shared = keys {
+        report("memory.waiter_future", bytes(future_size as u64), "bytes");
+    }
+    report_at_most(
+        &format!("memory.{figure}_server"),
+        each.server,
+        "bytes",
+        WAITER_ON_SERVER,
+    );
+    server.kill9();
+    std::mem::forget((guards, tasks, holder, locks));
+}

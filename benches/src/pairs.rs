@@ -1,0 +1,61 @@
+//! The pairs of acquire and release that the benches compare with the raw pair.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use lock_core::{LockError, LockGuard, LockManager, distributed_lock};
+use test_support::RedisServer;
+
+use crate::raw::TTL;
+
+/// The default of a manager.
+pub const WAIT: Duration = Duration::from_secs(5);
+
+/// A loaded machine may take the core from a bench for longer than a manager waits by default.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Connects a manager that waits for a reply until the lock expires.
+///
+/// # Panics
+///
+/// Panics if the server does not reply.
+pub async fn connect(server: &RedisServer) -> LockManager {
+    let builder = LockManager::builder().command_timeout(COMMAND_TIMEOUT);
+    let locks = builder.connect(&server.url()).await;
+    locks.expect("the server is up")
+}
+
+/// Acquires and releases a lock with a guard. `wait` of zero makes one attempt.
+///
+/// # Panics
+///
+/// Panics if the lock is not free, or if the server does not reply.
+pub async fn guard(locks: &LockManager, key: &str, wait: Duration) {
+    let guard = acquire(locks, key, wait).await;
+    guard.release().await.expect("the lock was held");
+}
+
+/// Acquires a lock. `wait` of zero makes one attempt.
+///
+/// # Panics
+///
+/// Panics if the lock is not free, or if the server does not reply.
+pub async fn acquire(locks: &LockManager, key: &str, wait: Duration) -> LockGuard {
+    let request = locks.lock(black_box(key)).ttl(TTL).wait(wait);
+    request.acquire().await.expect("the lock is free")
+}
+
+/// Calls an annotated function with an empty body. It waits by default.
+///
+/// # Panics
+///
+/// Panics if the lock is not free, or if the server does not reply.
+pub async fn attribute(locks: &LockManager, key: &str) {
+    let done = annotated(locks, black_box(key)).await;
+    done.expect("the lock is free");
+}
+
+#[distributed_lock(name = "{key}", ttl = "30s", manager = locks)]
+async fn annotated(locks: &LockManager, key: &str) -> Result<(), LockError> {
+    Ok(())
+}

@@ -10,7 +10,7 @@
 //! repeats what was in progress.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use crate::backend::Backend;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::cleanup::ReleaseRequest;
+use crate::protocol::clock::Moment;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
 use crate::stats::Counters;
@@ -27,17 +28,19 @@ mod cleanup;
 mod context;
 mod renewal;
 mod schedule;
+mod timer;
+mod young;
 
 use cleanup::CleanupRunner;
 use context::WorkerContext;
 use renewal::renew_due;
 use schedule::Schedule;
+use timer::Timer;
+use young::YoungLocks;
 
 /// The leases in one pipeline: enough to make the round trip cheap, few enough not to delay the
 /// commands behind it.
 const BATCH: usize = 128;
-/// Timers stand still while the machine is suspended; a wakeup this often notices the suspension.
-const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 /// The pause of the thread after a panic, because the cause may repeat at once.
 const AFTER_PANIC: Duration = Duration::from_millis(20);
 
@@ -51,9 +54,42 @@ pub(crate) struct BackgroundWorker {
 
 struct WorkerState {
     context: Arc<WorkerContext>,
+    /// Locks that no renewal is due for yet.
+    young: YoungLocks,
     schedule: Mutex<Schedule>,
+    /// When the thread wakes without a notification, in nanoseconds; [`NOT_PLANNED`] while it is awake,
+    /// or when it sleeps until it is notified.
+    next_wakeup: AtomicU64,
     cleanup: Arc<CleanupRunner>,
     closing: AtomicBool,
+}
+
+/// Any deadline is earlier.
+const NOT_PLANNED: u64 = u64::MAX;
+
+impl WorkerState {
+    /// Schedules the next action on a lock.
+    fn schedule(&self, due: Moment, held: &Arc<HeldLock>) {
+        self.schedule.lock().put(due, held);
+        self.wake_for(due);
+    }
+
+    /// Wakes the thread if it would sleep longer.
+    fn wake_for(&self, due: Moment) {
+        if due.as_nanos() < self.next_wakeup.load(Ordering::SeqCst) {
+            self.context.wake.notify_one();
+        }
+    }
+
+    /// Returns when the thread has to wake next.
+    fn plan_wakeup(&self) -> Option<Moment> {
+        let first = self.schedule.lock().first();
+        let deadlines = [first, self.young.earliest(), self.cleanup.next_at()];
+        let next = deadlines.into_iter().flatten().min();
+        let nanos = next.map_or(NOT_PLANNED, Moment::as_nanos);
+        self.next_wakeup.store(nanos, Ordering::SeqCst);
+        next
+    }
 }
 
 impl BackgroundWorker {
@@ -84,7 +120,9 @@ impl BackgroundWorker {
         let state = Arc::new(WorkerState {
             cleanup: Arc::new(CleanupRunner::new(Arc::clone(&context))),
             context,
+            young: YoungLocks::default(),
             schedule: Mutex::default(),
+            next_wakeup: AtomicU64::new(NOT_PLANNED),
             closing: AtomicBool::new(false),
         });
         let work = Arc::clone(&state);
@@ -103,15 +141,23 @@ impl BackgroundWorker {
         let Some(due) = held.next_deadline() else {
             return;
         };
-        let wakes = self.state.schedule.lock().put(due, held);
-        if wakes {
-            self.state.context.wake.notify_one();
+        if held.scheduled_at().is_some() {
+            self.state.schedule(due, held);
+        } else {
+            self.state.young.put(due, held);
+            self.state.wake_for(due);
         }
     }
 
+    /// Forgets a lock whose release has begun.
     pub(crate) fn untrack(&self, held: &HeldLock) {
-        let removed = self.state.schedule.lock().remove(held);
-        drop(removed);
+        drop(self.state.young.remove(held));
+        // Most locks never enter the schedule. If the worker is about to schedule this one, it finds
+        // that it is released.
+        if held.scheduled_at().is_some() {
+            let removed = self.state.schedule.lock().remove(held);
+            drop(removed);
+        }
     }
 
     /// Releases or cancels in the background.
@@ -167,8 +213,16 @@ impl Drop for ListenTask {
 async fn run_worker(state: &Arc<WorkerState>) {
     let _listener = ListenTask(tokio::spawn(listen(Arc::clone(state))));
     let clock = state.context.backend.clock();
+    let timer = Timer::new(clock);
     loop {
+        // Whatever gets a deadline from now on wakes the thread: it may be too late for the plan.
+        state.next_wakeup.store(NOT_PLANNED, Ordering::SeqCst);
         let now = clock.now();
+        for held in state.young.take_due(now) {
+            if let Some(due) = held.next_deadline() {
+                state.schedule.lock().put(due, &held);
+            }
+        }
         let due = state.schedule.lock().take_due(now);
         renew_due(state, due, now);
         state.cleanup.dispatch(now);
@@ -176,14 +230,13 @@ async fn run_worker(state: &Arc<WorkerState>) {
         if state.closing.load(Ordering::Acquire) && idle {
             break;
         }
-        let cleanup = state.cleanup.next_at();
-        let pause = state.schedule.lock().plan_wakeup(clock.now(), cleanup);
         let woken = state.context.wake.notified();
-        match pause {
+        match state.plan_wakeup() {
             None => woken.await,
-            Some(pause) => {
-                let _timed_out_or_woken = tokio::time::timeout(pause, woken).await;
-            }
+            Some(at) => tokio::select! {
+                () = woken => {}
+                () = timer.sleep_until(at) => {}
+            },
         }
     }
 }

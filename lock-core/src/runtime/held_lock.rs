@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -29,7 +29,9 @@ pub(crate) struct HeldLock {
     process: Process,
     state: Mutex<HeldState>,
     /// Its time in the background worker's schedule, in nanoseconds; zero if it is not scheduled.
-    pub(crate) scheduled: AtomicU64,
+    scheduled: AtomicU64,
+    /// Its slot among the young locks, plus one; zero if it is not there. Written under their mutex.
+    young_slot: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,7 @@ impl HeldLock {
                 next_listener: 0,
             }),
             scheduled: AtomicU64::new(0),
+            young_slot: AtomicUsize::new(0),
         }
     }
 
@@ -199,7 +202,7 @@ impl HeldLock {
     }
 
     pub(crate) fn scheduled_at(&self) -> Option<Moment> {
-        match self.scheduled.load(Ordering::Relaxed) {
+        match self.scheduled.load(Ordering::SeqCst) {
             0 => None,
             nanos => Some(Moment::from_nanos(nanos)),
         }
@@ -207,7 +210,16 @@ impl HeldLock {
 
     pub(crate) fn set_scheduled(&self, at: Option<Moment>) {
         let nanos = at.map_or(0, Moment::as_nanos);
-        self.scheduled.store(nanos, Ordering::Relaxed);
+        self.scheduled.store(nanos, Ordering::SeqCst);
+    }
+
+    pub(crate) fn young_slot(&self) -> Option<usize> {
+        self.young_slot.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    pub(crate) fn set_young_slot(&self, slot: Option<usize>) {
+        let number = slot.map_or(0, |slot| slot + 1);
+        self.young_slot.store(number, Ordering::Release);
     }
 
     /// Changes the lease, and wakes the listeners if the change lost the lock.

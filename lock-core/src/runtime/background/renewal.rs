@@ -24,7 +24,7 @@ impl Drop for DueLeases {
     fn drop(&mut self) {
         let again_at = self.state.context.now().plus(*RETRY.start());
         for held in self.locks.drain(..) {
-            self.state.schedule.lock().put(again_at, &held);
+            self.state.schedule(again_at, &held);
         }
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn renew_due(state: &Arc<WorkerState>, due: Vec<Arc<HeldLock>>, now: 
         match next_action {
             LeaseAction::Renew { .. } => {}
             LeaseAction::WaitUntil(at) => {
-                state.schedule.lock().put(at, &held);
+                state.schedule(at, &held);
             }
             LeaseAction::Done if held.is_released() => {}
             LeaseAction::Done => state
@@ -100,7 +100,7 @@ async fn renew(mut leases: DueLeases, limit: Duration) {
     // The end of each lease stays scheduled: the reply may never come.
     for held in &leases.locks {
         if let Some(deadline) = held.deadline() {
-            state.schedule.lock().put(deadline, held);
+            state.schedule(deadline, held);
         }
     }
     let mut results = renewing.await;
@@ -124,7 +124,7 @@ fn apply_result(
             .trace(|| debug!(key = %held.key, "lease renewed"));
     }
     if let Some(due) = held.next_deadline() {
-        state.schedule.lock().put(due, held);
+        state.schedule(due, held);
     } else {
         let removed = state.schedule.lock().remove(held);
         drop(removed);

@@ -138,7 +138,7 @@ fn ttl(ms: u64) -> Ttl {
     Ttl::new(Duration::from_millis(ms)).unwrap()
 }
 
-fn held(ttl_ms: u64) -> Arc<HeldLock> {
+pub(super) fn held(ttl_ms: u64) -> Arc<HeldLock> {
     let lease_config = LeaseConfig {
         ttl: ttl(ttl_ms),
         renew: Renew::Every(Duration::from_millis(50)),
@@ -207,6 +207,53 @@ async fn panicked_work_is_repeated() {
     }
     assert!(!held.is_lost());
     assert_eq!(counters.read().panics, 4);
+}
+
+/// Waits until the thread has planned its next wakeup.
+async fn planned_wakeup(worker: &BackgroundWorker) -> u64 {
+    let started = Clock::System.now();
+    loop {
+        let nanos = worker.state.next_wakeup.load(Ordering::SeqCst);
+        if nanos != NOT_PLANNED {
+            return nanos;
+        }
+        assert!(Clock::System.now().since(started) < SOON);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn short_sections_never_enter_the_schedule() {
+    let backend = Arc::new(Panicking::default());
+    backend.steps.store(1, Ordering::Release);
+    let (worker, _) = start(&backend);
+    let first = held(600_000);
+    let first_due = Clock::System.now().plus(Duration::from_millis(40));
+    worker.state.young.put(first_due.plus(SOON), &first);
+    worker.state.wake_for(first_due.plus(SOON));
+    let planned = planned_wakeup(&worker).await;
+    let steps = backend.steps.load(Ordering::Acquire);
+    for _ in 0..1_000 {
+        let held = held(600_000);
+        worker.state.young.put(first_due.plus(SOON * 2), &held);
+        worker.state.wake_for(first_due.plus(SOON * 2));
+        assert_eq!(held.scheduled_at(), None);
+        held.release();
+        worker.untrack(&held);
+        assert_eq!((Arc::strong_count(&held), held.young_slot()), (1, None));
+    }
+    assert_eq!(worker.state.next_wakeup.load(Ordering::SeqCst), planned);
+    assert_eq!(backend.steps.load(Ordering::Acquire), steps, "it was woken");
+}
+
+/// A released lock may be on its way from the young locks into the schedule.
+#[test]
+fn released_lock_does_not_stay_in_the_schedule() {
+    let mut schedule = Schedule::default();
+    let held = held(1_000);
+    held.release();
+    schedule.put(Moment::from_millis(1), &held);
+    assert_eq!((schedule.first(), held.scheduled_at()), (None, None));
 }
 
 #[tokio::test]

@@ -190,5 +190,7 @@ function say(value) {
 
 export function leave(error) {
   console.error(error);
+  // The runner shows the last line.
+  console.error(String(error));
   process.exit(1);
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 )
 
@@ -179,7 +180,7 @@ func version(module string) string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, dependency := range info.Deps {
 			if dependency.Path == module {
-				return dependency.Version
+				return strings.TrimPrefix(dependency.Version, "v")
 			}
 		}
 	}

@@ -45,6 +45,10 @@ func connect(settings peer.Settings) (peer.Client, error) {
 
 // The library bounds the whole section by the context of the acquisition. So the deadline is a
 // timer, which stops when the lock is acquired.
+//
+// Version 1.0.79 loses wake-ups on a busy machine. A waiter sleeps for good if its attempt took longer
+// than TryNextAfter (20 ms), or if the goroutine that ends a failed attempt ran before the failure was
+// counted. Then the run ends with an error.
 func (c *client) Acquire(ctx context.Context) (peer.Release, error) {
 	section, cancel := context.WithCancel(context.Background())
 	stop := context.AfterFunc(ctx, cancel)

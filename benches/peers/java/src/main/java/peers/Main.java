@@ -137,6 +137,8 @@ public final class Main {
 
     private static void fail(Throwable error) {
         error.printStackTrace();
+        // The runner shows the last line.
+        System.err.println(error);
         // The threads of the libraries would keep the program alive.
         Runtime.getRuntime().halt(1);
     }

@@ -55,6 +55,7 @@ pub trait Library: Clone + Send + Sync + Sized + 'static {
 }
 
 /// Runs the scenario that the arguments name.
+#[must_use = "it is the exit code of the program"]
 pub fn main<L: Library>() -> ExitCode {
     match Arguments::parse(std::env::args().skip(1)).and_then(|arguments| run::<L>(&arguments)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -19,7 +19,9 @@ impl Library for RedisLockMulti {
     const ABOUT: About = About {
         name: "redis-lock",
         kind: "MultiResourceLock",
-        notes: "polls every second; connects for each command; does not renew",
+        // Its function `acquire_lock` passes the milliseconds of the lease as `EX`.
+        notes: "polls every second; connects for each command; does not renew; a lease lasts a thousand \
+                times as long as the caller says",
     };
 
     async fn connect(arguments: &Arguments) -> Result<Self, Fault> {

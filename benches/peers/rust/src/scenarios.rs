@@ -154,7 +154,7 @@ pub(crate) async fn contend<L: Library>(arguments: &Arguments) -> Result<(), Fau
                 let body = async move {
                     let acquired = Instant::now();
                     let number = sections.acquired(acquired);
-                    tokio::time::sleep(hold).await;
+                    work(hold).await;
                     sections.releasing(number);
                     acquired
                 };
@@ -174,6 +174,13 @@ pub(crate) async fn contend<L: Library>(arguments: &Arguments) -> Result<(), Fau
         "handoff_us": sections.handoffs()?,
     }));
     Ok(())
+}
+
+/// Sleeps for this time. The timer of tokio counts whole milliseconds: 1 ms becomes 2 ms, which the
+/// sleeps of the other languages do not.
+async fn work(time: Duration) {
+    // The thread only sleeps, so that it cannot panic.
+    let _ = tokio::task::spawn_blocking(move || std::thread::sleep(time)).await;
 }
 
 /// Holds the lock until a line arrives, stdin closes or the time is over.

@@ -41,6 +41,10 @@ mutants *args:
 bench name:
     cargo bench -p benches --bench {{name}}
 
+# Compares the speed with other libraries
+peers *args:
+    ./scripts/peers {{args}}
+
 # Opens the documentation in a browser, with all features
 doc:
     cargo doc --workspace --no-deps --all-features --open

@@ -12,7 +12,9 @@ pub(crate) use axis::Scale;
 
 /// In pixels of the SVG.
 const WIDTH: i32 = 760;
-const TOP: i32 = 76;
+/// Without a legend.
+const TOP: i32 = 52;
+const LEGEND: i32 = 24;
 const BOTTOM: i32 = 58;
 const LEFT: i32 = 166;
 const RIGHT: i32 = 72;
@@ -85,7 +87,7 @@ type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 impl Chart {
     pub(crate) fn draw(&self) -> Result<String, String> {
         let lines = i32::try_from(self.rows.len()).map_err(|e| e.to_string())?;
-        let bottom = TOP + lines * LINE;
+        let bottom = self.top() + lines * LINE;
         let mut svg = String::new();
         let size = (WIDTH.cast_unsigned(), (bottom + BOTTOM).cast_unsigned());
         self.draw_to(
@@ -116,7 +118,7 @@ impl Chart {
         let axis = self.axis();
         for tick in axis.ticks() {
             let x = axis.x(tick);
-            area.draw(&PathElement::new(vec![(x, TOP), (x, bottom)], GRID))?;
+            area.draw(&PathElement::new(vec![(x, self.top()), (x, bottom)], GRID))?;
             text(area, &short(tick), (x, bottom + 14), HPos::Center, FAINT)?;
         }
         let middle = LEFT + (WIDTH - LEFT - RIGHT) / 2;
@@ -125,11 +127,17 @@ impl Chart {
         for (row, top) in self
             .rows
             .iter()
-            .zip((TOP..).step_by(LINE.cast_unsigned() as usize))
+            .zip((self.top()..).step_by(LINE.cast_unsigned() as usize))
         {
             self.row(area, &axis, row, top)?;
         }
         area.present()
+    }
+
+    /// Returns where the first line begins.
+    fn top(&self) -> i32 {
+        let has_legend = self.series.len() > 1;
+        TOP + if has_legend { LEGEND } else { 0 }
     }
 
     fn axis(&self) -> Axis {
@@ -236,7 +244,7 @@ impl Chart {
         if let Some(most) = most {
             text(
                 area,
-                &short(most),
+                &three_digits(most),
                 (axis.x(most) + 10, y),
                 HPos::Left,
                 color,
@@ -245,7 +253,7 @@ impl Chart {
         if let Some(least) = least.filter(|least| points.len() > 1 && Some(*least) != most) {
             text(
                 area,
-                &short(least),
+                &three_digits(least),
                 (axis.x(least) - 10, y),
                 HPos::Right,
                 color,
@@ -267,14 +275,19 @@ fn text(area: &Area<'_>, text: &str, at: (i32, i32), side: HPos, color: RGBColor
     ))
 }
 
-/// Returns a number with three digits.
-fn short(value: f64) -> String {
+/// Returns a number with three digits, or more before the point.
+fn three_digits(value: f64) -> String {
     let decimals = match value {
         value if value >= 99.95 => 0,
         value if value >= 9.995 => 1,
         _ => 2,
     };
-    let text = format!("{value:.decimals$}");
+    format!("{value:.decimals$}")
+}
+
+/// Returns a number without zeros at its end, for a line of the axis.
+fn short(value: f64) -> String {
+    let text = three_digits(value);
     if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
     } else {
@@ -284,14 +297,12 @@ fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::short;
+    use super::{short, three_digits};
 
     #[test]
-    fn short_has_three_digits() {
-        assert_eq!(
-            [0.5, 1.234, 12.34, 1234.5].map(short),
-            ["0.5", "1.23", "12.3", "1234"]
-        );
-        assert_eq!([1.0, 100.0, 0.0].map(short), ["1", "100", "0"]);
+    fn numbers_have_three_digits() {
+        let values = [0.5, 1.234, 12.34, 1234.5].map(three_digits);
+        assert_eq!(values, ["0.50", "1.23", "12.3", "1234"]);
+        assert_eq!([0.5, 1.0, 100.0, 0.0].map(short), ["0.5", "1", "100", "0"]);
     }
 }

@@ -1,6 +1,7 @@
 //! Compares lock libraries. See `--help`; ./scripts/peers builds the required programs.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -60,10 +61,10 @@ fn execute(command: &Command) -> Result<(), String> {
             .unwrap_or(if options.is_quick { 1 } else { ROUNDS });
         let results = run(&options, |line| eprintln!("{line}"))?;
         results.write(&command.results)?;
-        results
+        // So that a later `--plots-only` draws the same.
+        Results::read(&command.results)?
     };
     let table = render(&results);
-    println!("{table}");
     for plot in PLOTS {
         if let Some(svg) = plot.draw(&results)? {
             write(&command.plots.join(plot.file), &svg)?;
@@ -74,6 +75,8 @@ fn execute(command: &Command) -> Result<(), String> {
         let page = page.map_err(|e| format!("cannot read {}: {e}", file.display()))?;
         write(file, &replace_results(&page, &table)?)?;
     }
+    // The reader of a pipe may read the first lines only.
+    let _ = writeln!(std::io::stdout(), "{table}");
     Ok(())
 }
 

@@ -1,11 +1,11 @@
 //! The rows that one program measures alone.
 
-use std::process::Command;
+use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use test_support::monitor::Recording;
+use test_support::monitor::{Command, Recording};
 use test_support::{Connection, Proxy, RedisServer};
 
 use crate::crashes;
@@ -146,7 +146,7 @@ impl Bench {
         let recording = monitor.stop();
         record?;
         let sections = count(tasks * sections);
-        Ok(vec![count(sent_for_sections(&recording)) / sections])
+        Ok(vec![count(sent_for_sections(&recording, key)) / sections])
     }
 
     fn contend(
@@ -193,7 +193,7 @@ impl Bench {
     fn pin(&self, choose: impl FnOnce(&(String, String)) -> &String) {
         if let Some(cores) = &self.cores {
             let pid = self.server.pid().to_string();
-            let mut command = Command::new("taskset");
+            let mut command = process::Command::new("taskset");
             command.args(["-a", "-p", "-c", choose(cores), &pid]);
             // Its result shows in the figures: without the pin, a pair takes several times as long.
             let _ = command.output();
@@ -202,12 +202,13 @@ impl Bench {
 }
 
 /// Returns the number of commands that clients sent for their sections. A command of a script is none.
-fn sent_for_sections(recording: &Recording) -> usize {
-    let mut sent = recording
-        .from_clients()
-        .map(test_support::monitor::Command::name);
-    let is_section = |name: &String| !SETUP.contains(&name.as_str());
-    sent.by_ref().filter(is_section).count()
+/// The sections begin with the first command about the key: before, a program may warm up.
+fn sent_for_sections(recording: &Recording, key: &str) -> usize {
+    let is_about_key = |command: &Command| command.words.iter().any(|word| word.contains(key));
+    let sent = recording.from_clients();
+    let sent = sent.skip_while(|command| !is_about_key(command));
+    sent.filter(|command| !SETUP.contains(&command.name().as_str()))
+        .count()
 }
 
 fn numbers(record: &Value, field: &str) -> Result<Vec<f64>, Failure> {
@@ -221,7 +222,7 @@ fn count(number: usize) -> f64 {
 }
 
 fn has_taskset() -> bool {
-    Command::new("taskset")
+    process::Command::new("taskset")
         .arg("--version")
         .output()
         .is_ok_and(|output| output.status.success())
@@ -249,10 +250,12 @@ mod tests {
     fn sent_for_sections_counts_neither_scripts_nor_the_start() {
         let server = RedisServer::start();
         let monitor = server.monitor();
-        server.cli(&["CLIENT", "SETNAME", "a"]);
-        server.cli(&["SET", "a", "1"]);
-        let script = "redis.call('GET', 'a') return redis.call('DEL', 'a')";
+        server.cli(&["SET", "warm-up", "1"]);
+        server.cli(&["SET", "lock:key", "1"]);
+        server.cli(&["CLIENT", "SETNAME", "key"]);
+        server.cli(&["SUBSCRIBE", "channel"]);
+        let script = "redis.call('GET', 'lock:key') return redis.call('DEL', 'lock:key')";
         server.cli(&["EVAL", script, "0"]);
-        assert_eq!(sent_for_sections(&monitor.stop()), 2);
+        assert_eq!(sent_for_sections(&monitor.stop(), "key"), 3);
     }
 }

@@ -80,11 +80,10 @@ impl ProgramResults {
         match round {
             Ok(values) => {
                 for (id, value) in figures.iter().zip(values) {
-                    self.figures
-                        .entry(id.clone())
-                        .or_default()
-                        .values
-                        .push(value);
+                    // More digits say nothing.
+                    let value = (value * 1e3).round() / 1e3;
+                    let measured = self.figures.entry(id.clone()).or_default();
+                    measured.values.push(value);
                 }
             }
             Err(failure) => {

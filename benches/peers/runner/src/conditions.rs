@@ -40,9 +40,9 @@ impl Conditions {
     /// Returns a sentence for the page.
     pub(crate) fn sentence(&self) -> String {
         let pinned = if self.is_pinned {
-            "In the row `pair`, client and server share one core."
+            "In the column `pair`, client and server share one core."
         } else {
-            "`taskset` is missing, so that client and server of the row `pair` may use several cores."
+            "`taskset` is missing, so that client and server of the column `pair` may use several cores."
         };
         let quick = if self.is_quick {
             " A quick run: too short for conclusions."

@@ -59,10 +59,10 @@ fn measured(results: &Results) -> Vec<Figure> {
 }
 
 fn name(program: &ProgramResults) -> String {
-    format!(
-        "{} {} ({})",
-        program.program, program.about.version, program.about.language
-    )
+    let about = &program.about;
+    // Versions of Go begin with a letter.
+    let version = about.version.trim_start_matches('v');
+    format!("{} {version} ({})", program.program, about.language)
 }
 
 fn cell(

@@ -45,6 +45,10 @@ bench name:
 bench-guard *args:
     ./scripts/bench-guard {{args}}
 
+# Compares the speed with other libraries
+peers *args:
+    ./scripts/peers {{args}}
+
 # Opens the documentation in a browser, with all features
 doc:
     cargo doc --workspace --no-deps --all-features --open

@@ -116,4 +116,15 @@ pub mod guide {
     pub mod failure_modes {
         #![doc = include_str!("../docs/failure_modes.md")]
     }
+
+    pub mod performance {
+        #![doc = include_str!("../docs/performance.md")]
+        // The images of the last section are for the repository's page: rustdoc has no such files.
+        #![doc = "<style>.repository-only { display: none }</style>"]
+        #![doc = ""]
+        #![doc = include_str!("../docs/plots/handoff.svg")]
+        #![doc = include_str!("../docs/plots/commands.svg")]
+        #![doc = include_str!("../docs/plots/waits.svg")]
+        #![doc = include_str!("../docs/plots/pair.svg")]
+    }
 }

@@ -7,6 +7,7 @@ use tokio::net::UnixStream;
 
 use super::*;
 
+mod stress;
 
 fn connected() -> (Arc<Transport>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();

@@ -291,7 +291,39 @@ fn scripts_and_lock_state_give_the_same_replies() {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(2_000);
-    let server = RefCell::new(Server::start());
+    compare(Server::start(), sequences);
+}
+
+/// On a server with 32 bits, `%d` cannot print a time or a token.
+#[test]
+fn scripts_need_no_long_of_64_bits() {
+    let mut server = Server::start();
+    server.prelude = LONG_OF_32_BITS;
+    compare(server, 200);
+}
+
+const LONG_OF_32_BITS: &str = r"
+local string = (function(string)
+  local own = {}
+  for name, value in pairs(string) do
+    own[name] = value
+  end
+  own.format = function(form, ...)
+    local numbers, at = {...}, 0
+    for kind in string.gmatch(form, '%%[%d.]*(%a)') do
+      at = at + 1
+      if kind == 'd' and math.abs(tonumber(numbers[at])) >= 2147483648 then
+        error('a long of 32 bits cannot hold ' .. numbers[at])
+      end
+    end
+    return string.format(form, ...)
+  end
+  return own
+end)(string)
+";
+
+fn compare(server: Server, sequences: u32) {
+    let server = RefCell::new(server);
     let config = Config {
         cases: sequences,
         failure_persistence: None,

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -32,8 +32,14 @@ pub(super) enum ReadHalf {
     Unix(unix::OwnedReadHalf),
 }
 
-/// The half of a socket that writes.
-pub(super) enum WriteHalf {
+/// The half of a socket that writes. Dropping it leaves the socket open for the other half, and for
+/// the parent of a forked child: a shutdown would end the parent's connection too.
+pub(super) struct WriteHalf {
+    /// `None` only while it is dropped.
+    half: Option<OpenWriteHalf>,
+}
+
+enum OpenWriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     #[cfg(unix)]
     Unix(unix::OwnedWriteHalf),
@@ -189,17 +195,18 @@ impl AsyncWrite for LentStream {
 
 impl Stream {
     pub(super) fn into_split(self) -> (ReadHalf, WriteHalf) {
-        match self {
+        let (read, write) = match self {
             Self::Tcp(stream) => {
                 let (read, write) = stream.into_split();
-                (ReadHalf::Tcp(read), WriteHalf::Tcp(write))
+                (ReadHalf::Tcp(read), OpenWriteHalf::Tcp(write))
             }
             #[cfg(unix)]
             Self::Unix(stream) => {
                 let (read, write) = stream.into_split();
-                (ReadHalf::Unix(read), WriteHalf::Unix(write))
+                (ReadHalf::Unix(read), OpenWriteHalf::Unix(write))
             }
-        }
+        };
+        (read, WriteHalf { half: Some(write) })
     }
 }
 
@@ -220,19 +227,65 @@ impl AsyncRead for ReadHalf {
 impl WriteHalf {
     /// Writes what the socket takes at once.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(half) => half.try_write(bytes),
+        match &self.half {
+            Some(OpenWriteHalf::Tcp(half)) => half.try_write(bytes),
             #[cfg(unix)]
-            Self::Unix(half) => half.try_write(bytes),
+            Some(OpenWriteHalf::Unix(half)) => half.try_write(bytes),
+            None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     /// Waits until the socket takes more bytes.
     pub(super) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Tcp(half) => half.as_ref().poll_write_ready(cx),
+        match &self.half {
+            Some(OpenWriteHalf::Tcp(half)) => half.as_ref().poll_write_ready(cx),
             #[cfg(unix)]
-            Self::Unix(half) => half.as_ref().poll_write_ready(cx),
+            Some(OpenWriteHalf::Unix(half)) => half.as_ref().poll_write_ready(cx),
+            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
+    }
+
+    /// Tells the server that no more commands come. Handles of a connection that failed may be kept
+    /// for long, and the server must not wait for them.
+    pub(super) fn shut_down(&self) {
+        let socket = match &self.half {
+            Some(OpenWriteHalf::Tcp(half)) => SockRef::from(half.as_ref()),
+            #[cfg(unix)]
+            Some(OpenWriteHalf::Unix(half)) => SockRef::from(half.as_ref()),
+            None => return,
+        };
+        // The server may have closed the socket already.
+        let _shut_down = socket.shutdown(Shutdown::Write);
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        match self.half.take() {
+            Some(OpenWriteHalf::Tcp(half)) => half.forget(),
+            #[cfg(unix)]
+            Some(OpenWriteHalf::Unix(half)) => half.forget(),
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// A forked child drops its copies while the parent uses the connection.
+    #[tokio::test]
+    async fn drop_of_the_write_half_does_not_shut_the_socket_down() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut theirs = theirs.into_std().unwrap();
+        let (read, write) = Stream::Unix(ours).into_split();
+        drop(write);
+        let error = theirs.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(read);
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
     }
 }

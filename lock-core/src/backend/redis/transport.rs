@@ -91,10 +91,11 @@ impl Transport {
     }
 
     /// Sends the commands that `write` appends to the buffer, and waits for `count` replies to them.
-    /// Returns the bytes of the replies.
+    /// Returns the bytes of the replies. Without commands there is no reply, and nothing is sent.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the replies. The commands are sent if the future was polled.
+    /// Dropping the future drops the replies. The commands are sent if the future was polled, unless
+    /// the connection breaks before.
     pub(super) fn call<W: FnMut(&mut Vec<u8>) + Unpin>(
         &self,
         write: W,
@@ -267,6 +268,11 @@ impl<W: FnMut(&mut Vec<u8>) + Unpin> Future for Exchange<'_, W> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         match &mut this.state {
+            // No reply would end the wait.
+            ExchangeState::Unsent { count: 0, .. } => {
+                this.state = ExchangeState::Done;
+                Poll::Ready(Ok(Vec::new()))
+            }
             ExchangeState::Unsent { write, count } => {
                 let waker = cx.waker().clone();
                 match this.shared.begin(write, *count, waker) {
@@ -281,10 +287,12 @@ impl<W: FnMut(&mut Vec<u8>) + Unpin> Future for Exchange<'_, W> {
                 }
             }
             ExchangeState::Sent { slot } => {
-                let result = this.shared.check(*slot, cx);
+                let (result, replaced) = this.shared.check(*slot, cx.waker().clone());
                 if result.is_ready() {
                     this.state = ExchangeState::Done;
                 }
+                // Foreign code, which may panic: the slot may be another caller's by now.
+                drop(replaced);
                 result
             }
             ExchangeState::Done => Poll::Pending,
@@ -326,27 +334,22 @@ impl Shared {
         Ok(slot)
     }
 
-    /// Returns the replies if they are complete.
-    fn check(&self, slot: usize, cx: &Context<'_>) -> Poll<io::Result<Vec<u8>>> {
-        let waker = cx.waker().clone();
-        let mut replaced = Some(waker);
-        let result = {
-            let mut state = self.state.lock();
-            let place = &mut state.slots[slot];
-            if place.missing == 0 {
-                let replies = std::mem::take(&mut place.replies);
-                state.free.push(slot);
-                Poll::Ready(Ok(replies))
-            } else if let Err(error) = state.check_open() {
-                // The slot stays in `awaited`: nothing is delivered any more.
-                Poll::Ready(Err(error))
-            } else {
-                std::mem::swap(&mut state.slots[slot].waker, &mut replaced);
-                Poll::Pending
-            }
-        };
-        drop(replaced);
-        result
+    /// Returns the replies if they are complete, and a waker to drop. The caller that gets replies or
+    /// an error must not use the slot again.
+    fn check(&self, slot: usize, waker: Waker) -> (Poll<io::Result<Vec<u8>>>, Option<Waker>) {
+        let mut state = self.state.lock();
+        let place = &mut state.slots[slot];
+        if place.missing == 0 {
+            let replies = std::mem::take(&mut place.replies);
+            state.free.push(slot);
+            (Poll::Ready(Ok(replies)), Some(waker))
+        } else if let Err(error) = state.check_open() {
+            // The slot stays in `awaited`: nothing is delivered any more.
+            (Poll::Ready(Err(error)), Some(waker))
+        } else {
+            let replaced = state.slots[slot].waker.replace(waker);
+            (Poll::Pending, replaced)
+        }
     }
 
     /// Forgets a caller that has stopped waiting.

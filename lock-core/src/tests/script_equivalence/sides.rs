@@ -17,6 +17,8 @@ pub(super) struct Server {
     pub(super) clock: FrozenClock,
     pub(super) connection: redis::Connection,
     pub(super) subscriber: test_support::Connection,
+    /// Lua lines that run before each script.
+    pub(super) prelude: &'static str,
     pub(super) _process: RedisServer,
 }
 
@@ -34,6 +36,7 @@ impl Server {
             clock,
             connection,
             subscriber,
+            prelude: "",
             _process: process,
         }
     }
@@ -42,10 +45,17 @@ impl Server {
         let write = |command: &mut Cmd| {
             command.arg(args);
         };
-        script
-            .by_text(keys, write)
-            .query(&mut self.connection)
-            .unwrap()
+        let command = if self.prelude.is_empty() {
+            script.by_text(keys, write)
+        } else {
+            // The first line names the language.
+            let (first, rest) = script.source().split_once('\n').unwrap();
+            let source = [first, "\n", self.prelude, rest].concat();
+            let mut command = redis::cmd("EVAL");
+            command.arg(source).arg(keys.len()).arg(keys).arg(args);
+            command
+        };
+        command.query(&mut self.connection).unwrap()
     }
 
     pub(super) fn command(&mut self, words: &[&str]) -> Value {

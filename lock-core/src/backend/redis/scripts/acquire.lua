@@ -80,10 +80,10 @@ if value then
       remaining = ttl
     end
     return 'held' .. stamp .. ' ' .. string.match(value, '^%S+ (%S+)')
-      .. string.format(' %d', remaining)
+      .. string.format(' %.0f', remaining)
   end
   if entry == '' then
-    local remaining = string.format('%d', redis.call('PTTL', KEYS[1]))
+    local remaining = string.format('%.0f', redis.call('PTTL', KEYS[1]))
     return 'busy' .. stamp .. ' ' .. remaining .. ' ' .. string.sub(value, 1, 200)
   end
 end
@@ -141,7 +141,7 @@ if more then
   return 'more' .. stamp
 end
 local remaining = value and redis.call('PTTL', KEYS[1]) or grace
-value = string.format('%d ', remaining) .. (value and string.sub(value, 1, 200) or '')
+value = string.format('%.0f ', remaining) .. (value and string.sub(value, 1, 200) or '')
 if entry == '' then
   return 'busy' .. stamp .. ' ' .. value
 end

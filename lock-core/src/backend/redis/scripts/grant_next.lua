@@ -90,7 +90,7 @@ local function grant_next(command, value, moved)
 
   if owner or moved then
     -- A caller without the right to publish has handed over all the same: the waiter polls.
-    local stamp = string.format('%d', now)
+    local stamp = string.format('%.0f', now)
     if owner and owner.channel then
       redis.pcall('PUBLISH', owner.channel,
         'g ' .. owner.id .. ' ' .. owner.token .. ' ' .. stamp .. ' ' .. owner.lease)
@@ -105,7 +105,7 @@ local function grant_next(command, value, moved)
       end
       -- Eight digits identify the waiter. They are not enough to forge a grant, which has all digits.
       redis.pcall('PUBLISH', channel,
-        'h ' .. string.sub(id, 1, 8) .. ' ' .. stamp .. ' ' .. string.format('%d', left))
+        'h ' .. string.sub(id, 1, 8) .. ' ' .. stamp .. ' ' .. string.format('%.0f', left))
     end
   end
   return owner, value, grace, more

@@ -9,10 +9,12 @@ if number - floor < 0 then
   -- the time of its seed, so that names that are used once leave nothing. The next seed is higher, also
   -- if the clock was set back since the floor was read.
   number = math.max(tonumber(floor), now + lead)
-  token = string.format('%d', number)
-  redis.call('SET', KEYS[3], token, 'PXAT', string.format('%d', number / 1000 + 300000))
-elseif number < 9007199254740992 then
-  token = string.format('%d', number)
+  token = string.format('%.0f', number)
+  redis.call('SET', KEYS[3], token, 'PXAT', string.format('%.0f', math.floor(number / 1000) + 300000))
+elseif number > 99999999 and number < 9007199254740992 then
+  -- In two parts, each less than 2^31: '%.0f' costs 0.2 us more, and '%d' of the whole number is wrong
+  -- where a long of C has 32 bits.
+  token = string.format('%d%08d', number / 100000000, number % 100000000)
 else
   -- Above 2^53 a Lua number is not exact; the text is.
   token = redis.call('GET', KEYS[3])

@@ -27,7 +27,7 @@ if type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. 
       remaining = ARGV[2]
     end
   end
-  return 'held ' .. stamp .. ' ' .. string.match(value, '^%S+ (%S+)') .. string.format(' %d', remaining)
+  return 'held ' .. stamp .. ' ' .. string.match(value, '^%S+ (%S+)') .. string.format(' %.0f', remaining)
 end
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
   return value

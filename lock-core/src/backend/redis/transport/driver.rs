@@ -35,37 +35,41 @@ impl Driver {
         }
     }
 
-    /// Sends what callers appended. Returns an error if the connection failed or its last handle was
-    /// dropped.
+    /// Sends what callers appended. Returns an error if the connection failed, or if its last handle
+    /// was dropped and the socket takes no more.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         loop {
             let waker = cx.waker().clone();
-            let (buffer, replaced) = {
+            let (buffer, is_closing, replaced) = {
                 let mut state = self.shared.state.lock();
                 let replaced = state.driver.replace(waker);
-                if matches!(state.end, End::Closing) {
-                    (None, Err(replaced))
-                } else if state.is_sending || state.out.is_empty() {
-                    (None, Ok(replaced))
+                let is_closing = matches!(state.end, End::Closing);
+                if state.is_sending || state.out.is_empty() {
+                    (None, is_closing, replaced)
                 } else {
                     state.is_sending = true;
-                    (Some(std::mem::take(&mut state.out)), Ok(replaced))
+                    (Some(std::mem::take(&mut state.out)), is_closing, replaced)
                 }
             };
-            match replaced {
-                Ok(replaced) => drop(replaced),
-                Err(_replaced) => return Err(io::ErrorKind::NotConnected.into()),
-            }
-            let Some(buffer) = buffer else {
-                return Ok(());
+            drop(replaced);
+            let result = match buffer {
+                Some(buffer) => {
+                    let (sent, result) = self.send(&buffer, cx);
+                    let is_left = self.shared.state.lock().give_back(buffer, sent);
+                    if let Poll::Ready(Ok(())) = result
+                        && is_left
+                    {
+                        continue;
+                    }
+                    result
+                }
+                None => Poll::Pending,
             };
-            let (sent, result) = self.send(&buffer, cx);
-            let is_left = self.shared.state.lock().give_back(buffer, sent);
-            match result {
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Ready(Ok(())) if is_left => {}
-                Poll::Ready(Ok(())) | Poll::Pending => return Ok(()),
-            }
+            return match result {
+                Poll::Ready(Err(error)) => Err(error),
+                _ if is_closing => Err(io::ErrorKind::NotConnected.into()),
+                Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+            };
         }
     }
 
@@ -100,7 +104,8 @@ impl Driver {
                 return Poll::Ready(error);
             }
             if read == 0 {
-                return Poll::Ready(io::ErrorKind::UnexpectedEof.into());
+                let text = "the server closed the connection";
+                return Poll::Ready(io::Error::new(io::ErrorKind::UnexpectedEof, text));
             }
             self.filled += read;
             if let Err(error) = self.deliver() {
@@ -129,6 +134,7 @@ impl Driver {
 
     fn fail(&mut self, error: &io::Error) {
         let wakers = self.shared.state.lock().fail(error);
+        self.shared.write.shut_down();
         for waker in wakers {
             self.shared.wake(Some(waker));
         }

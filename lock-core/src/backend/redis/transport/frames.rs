@@ -59,6 +59,7 @@ impl Scan<'_> {
         let Some(line) = self.line() else {
             return Ok(None);
         };
+        self.check_line_end()?;
         let (kind, rest) = self.bytes[line].split_first().ok_or(Malformed)?;
         let values = match kind {
             b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => 0,
@@ -83,7 +84,7 @@ impl Scan<'_> {
         let start = self.at;
         let len = self.bytes[start..].iter().position(|byte| *byte == b'\n')?;
         self.at = start + len + 1;
-        // Every line ends with CR and LF.
+        // A line ends with CR and LF.
         Some(start..(start + len).saturating_sub(1).max(start))
     }
 
@@ -100,7 +101,18 @@ impl Scan<'_> {
             return Ok(None);
         }
         self.at = end;
+        self.check_line_end()?;
         Ok(Some(()))
+    }
+
+    /// Checks that a line end was passed. Otherwise the replies are not where they seem to be, and a
+    /// caller could get the reply to another command.
+    fn check_line_end(&self) -> Result<(), Malformed> {
+        if self.bytes[..self.at].ends_with(b"\r\n") {
+            Ok(())
+        } else {
+            Err(Malformed)
+        }
     }
 }
 
@@ -157,11 +169,14 @@ mod tests {
     #[test]
     fn other_bytes_are_malformed() {
         let deep = [b"*1\r\n".repeat(MAX_DEPTH + 1), b":1\r\n".to_vec()].concat();
-        let odd: [&[u8]; 6] = [
+        let odd: [&[u8]; 9] = [
             b"HTTP/1.1 400 Bad Request\r\n",
             b"$x\r\n",
             b"*9223372036854775808\r\n",
             b"\r\n",
+            b"\n",
+            b"+OK\n",
+            b"$1\r\nabc\r\n",
             b"$9223372036854775807\r\n",
             &deep,
         ];

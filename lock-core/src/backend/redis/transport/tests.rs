@@ -1,9 +1,13 @@
 //! The other side of the socket is the test.
 
+use std::time::Duration;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::*;
+
+mod stress;
 
 fn connected() -> (Arc<Transport>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -160,6 +164,41 @@ async fn unexpected_bytes_break_the_connection_and_pushes_do_not() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn connection_that_failed_is_closed_while_its_handles_live() {
+    let (transport, mut server) = connected();
+    reply(&mut server, ":1\r\n").await;
+    let mut rest = Vec::new();
+    let closed = server.read_to_end(&mut rest);
+    let closed = tokio::time::timeout(Duration::from_secs(5), closed).await;
+    closed.expect("the server sees the end").unwrap();
+    assert!(call(&transport, "a", 1).await.is_err());
+}
+
+#[tokio::test]
+async fn call_without_commands_returns_at_once() {
+    let (transport, mut server) = connected();
+    assert_eq!(call(&transport, "", 0).await.unwrap(), "");
+    let next = start(&transport, &mut server, "a").await;
+    reply(&mut server, ":1\r\n").await;
+    assert_eq!(next.await.unwrap().unwrap(), ":1\r\n");
+}
+
+#[tokio::test]
+async fn commands_of_dropped_calls_are_sent_before_the_connection_ends() {
+    let (transport, mut server) = connected();
+    let mut cx = Context::from_waker(Waker::noop());
+    for text in ["a", "b", "c"] {
+        let write = |out: &mut Vec<u8>| out.extend_from_slice(text.as_bytes());
+        let mut calling = transport.call(write, 1);
+        assert!(Pin::new(&mut calling).poll(&mut cx).is_pending());
+    }
+    drop(transport);
+    let mut sent = String::new();
+    server.read_to_string(&mut sent).await.unwrap();
+    assert_eq!(sent, "abc");
 }
 
 #[tokio::test]

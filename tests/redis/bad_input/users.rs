@@ -80,6 +80,19 @@ async fn release_by_a_user_who_may_not_read_the_key_returns_permission() {
     eventually(SOON, || server.cli(&["EXISTS", KEY]).integer() == 0);
 }
 
+/// The release deletes the key before anything that can fail.
+#[tokio::test]
+async fn release_by_a_user_who_lost_a_right_frees_the_lock() {
+    let (server, url) = with_user(&["~*", "&*", "+@all"]);
+    let locks = builder().connect(&url).await.unwrap();
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    server.cli(&["ACL", "SETUSER", "app", "-exists"]);
+    let error = guard.release().await.unwrap_err();
+    let advice = "grant the user the commands, keys and channels";
+    assert_backend(&error, BackendErrorKind::Permission, advice);
+    assert_eq!(server.cli(&["EXISTS", KEY]).integer(), 0);
+}
+
 #[tokio::test]
 async fn user_without_rights_returns_permission() {
     let (_server, url) = with_user(&["~*", "+ping"]);

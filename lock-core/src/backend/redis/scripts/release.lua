@@ -37,8 +37,8 @@
 local value = redis.pcall('GET', KEYS[1])
 local was_owner = type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. ' '
 
--- The common case first, with as few calls as possible.
-if was_owner and not ARGV[5] and redis.call('EXISTS', KEYS[2]) == 0 then
+-- The common case first, with as few calls as possible. Nothing may fail before the key is deleted.
+if was_owner and not ARGV[5] and redis.pcall('EXISTS', KEYS[2]) == 0 then
   redis.call('DEL', KEYS[1])
   return 'released'
 end

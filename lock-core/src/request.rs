@@ -159,7 +159,8 @@ impl LockRequest {
     /// server has granted the lock meanwhile, the worker releases it.
     pub async fn acquire(self) -> Result<LockGuard, LockError> {
         let wait = self.wait;
-        self.acquire_within(wait).await
+        let acquiring = self.start(wait)?;
+        acquiring.await
     }
 
     /// Makes one attempt to acquire the lock. Never waits for another holder, and ignores
@@ -174,27 +175,37 @@ impl LockRequest {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Option<LockGuard>, LockError> {
-        match self.acquire_within(Duration::ZERO).await {
+        let acquired = match self.start(Duration::ZERO) {
+            Ok(acquiring) => acquiring.await,
+            Err(error) => Err(error),
+        };
+        match acquired {
             Ok(guard) => Ok(Some(guard)),
             Err(LockError::Contended { .. } | LockError::WouldDeadlock { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    async fn acquire_within(self, wait: Duration) -> Result<LockGuard, LockError> {
+    /// Begins to acquire the lock. The returned future is small, and the request is gone: the callers'
+    /// futures are as large as all that is alive at their awaits.
+    fn start(
+        self,
+        wait: Duration,
+    ) -> Result<impl Future<Output = Result<LockGuard, LockError>> + Send + use<>, LockError> {
         let (key, lease_config) = self.checked()?;
-        let (inner, spent) = (&self.inner, self.spent);
-        // Boxed, so that the caller's future does not contain the large state of a waiter.
-        let acquired = if wait.is_zero() {
-            Box::pin(waiter::try_acquire(inner, key, lease_config, spent)).await
+        let acquiring = if wait.is_zero() {
+            waiter::try_acquire(&self.inner, key, lease_config, self.spent)?
         } else {
-            Box::pin(waiter::acquire(inner, key, lease_config, wait, spent)).await
+            waiter::acquire(&self.inner, key, lease_config, wait, self.spent)?
         };
-        let mut guard = LockGuard::new(acquired?);
-        if let Some(min_hold) = self.min_hold {
-            guard.set_min_hold(min_hold);
-        }
-        Ok(guard)
+        let min_hold = self.min_hold;
+        Ok(async move {
+            let mut guard = LockGuard::new(acquiring.await?);
+            if let Some(min_hold) = min_hold {
+                guard.set_min_hold(min_hold);
+            }
+            Ok(guard)
+        })
     }
 
     /// Acquires the lock as [`acquire`](Self::acquire) does, runs `body`, and releases the lock.

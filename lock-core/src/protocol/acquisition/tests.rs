@@ -181,7 +181,7 @@ impl Bench {
             let copy = self.acquisition.sent_mut().on_send(SendContext {
                 origin: ORIGIN,
                 mode: Mode::Subscribed,
-                channel: "c",
+                channel: &Arc::from("c"),
                 lease: ms(HANDOVER_MS),
                 now: self.now,
                 not_after: NotAfter {

@@ -175,19 +175,15 @@ impl LockRequest {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Option<LockGuard>, LockError> {
-        let acquired = match self.start(Duration::ZERO) {
-            Ok(acquiring) => acquiring.await,
-            Err(error) => Err(error),
+        let acquiring = match self.start(Duration::ZERO) {
+            Ok(acquiring) => acquiring,
+            Err(error) => return none_if_busy(Err(error)),
         };
-        match acquired {
-            Ok(guard) => Ok(Some(guard)),
-            Err(LockError::Contended { .. } | LockError::WouldDeadlock { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        none_if_busy(acquiring.await)
     }
 
-    /// Begins to acquire the lock. The returned future is small, and the request is gone: the callers'
-    /// futures are as large as all that is alive at their awaits.
+    /// Begins to acquire the lock. The returned future is small and does not contain the request, so that
+    /// the callers' futures stay small.
     fn start(
         self,
         wait: Duration,
@@ -270,6 +266,14 @@ impl LockRequest {
     }
 }
 
+fn none_if_busy(acquired: Result<LockGuard, LockError>) -> Result<Option<LockGuard>, LockError> {
+    match acquired {
+        Ok(guard) => Ok(Some(guard)),
+        Err(LockError::Contended { .. } | LockError::WouldDeadlock { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Acquires the lock, as [`LockRequest::acquire`] does.
 impl IntoFuture for LockRequest {
     type Output = Result<LockGuard, LockError>;
@@ -291,5 +295,20 @@ impl std::fmt::Debug for LockRequest {
             .field("max_hold", &self.max_hold)
             .field("min_hold", &self.min_hold)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::manager::LockManager;
+
+    /// The task of each waiter contains this future.
+    #[tokio::test]
+    async fn futures_of_a_request_are_small() {
+        let locks = LockManager::in_memory();
+        let acquire = size_of_val(&locks.lock("k").acquire());
+        assert!(acquire <= 208, "{acquire}");
+        let try_acquire = size_of_val(&locks.lock("k").try_acquire());
+        assert!(try_acquire <= 208, "{try_acquire}");
     }
 }

@@ -258,3 +258,22 @@ impl PendingAcquire {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::acquisition::Acquisition;
+
+    fn output_size<A, T>(_function: impl FnOnce(A) -> T) -> usize {
+        size_of::<T>()
+    }
+
+    /// The target of the bench `memory` is 2 KiB for a waiter, with its task and its queue entry.
+    #[test]
+    fn memory_of_an_acquisition_is_bounded() {
+        let acquisition = size_of::<Acquisition<LockError>>();
+        assert!(acquisition <= 624, "{acquisition}");
+        let future = output_size(drive);
+        assert!(future <= 936, "{future}");
+    }
+}

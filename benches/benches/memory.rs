@@ -4,10 +4,14 @@
 //!   allocator. `held_client_resident` is the growth of the resident memory.
 //! - `held_server`: the growth of the server's `used_memory`. It includes the fencing counter.
 //!   `raw_server` is the same for a key with a UUID and a ttl.
-//! - `waiter_client`: the bytes for a waiter of one key with many waiters, with its task and the future
-//!   of the acquire, which is `waiter_future` bytes large.
+//! - `waiter_client`: the bytes for a waiter of one key with many waiters. This is the total, with the
+//!   task that the bench spawns for each waiter.
+//! - `waiter_task`: the part of the user: the bytes for a spawned task that never does anything.
+//! - `waiter_library`: the part of the library, which is the rest. It contains the future of the acquire
+//!   in that task, which is `waiter_future` bytes large, and all that the library allocates.
 //! - `waiter_server`: the growth of `used_memory` for a waiter of one key.
-//! - `alone_client`, `alone_server`: the same for a waiter that is the only one of its key.
+//! - `alone_client`, `alone_task`, `alone_library`, `alone_server`: the same for a waiter that is the
+//!   only one of its key.
 
 use std::process::Command;
 use std::time::Duration;
@@ -15,6 +19,7 @@ use std::time::Duration;
 use benches::allocations::{Allocations, Counting};
 use benches::process::resident_bytes;
 use benches::{held, is_short, pairs, report, report_at_most};
+use lock_core::{LockError, LockGuard};
 use test_support::{RedisServer, eventually_async};
 use tokio::task::JoinSet;
 
@@ -160,6 +165,17 @@ impl Keys {
     }
 }
 
+/// Returns the bytes of a spawned task that only waits.
+fn idle_task(count: u32) -> f64 {
+    let before = Allocations::read(&ALLOCATOR).live_bytes;
+    let mut tasks = JoinSet::new();
+    for _ in 0..count {
+        tasks.spawn(std::future::pending::<Result<LockGuard, LockError>>());
+    }
+    let now = Allocations::read(&ALLOCATOR).live_bytes;
+    (now - before) / f64::from(count)
+}
+
 async fn waiters(figure: &str, count: u32, keys: Keys) {
     let server = RedisServer::start();
     let (holder, locks) = (pairs::connect(&server).await, pairs::connect(&server).await);
@@ -201,6 +217,10 @@ async fn waiters(figure: &str, count: u32, keys: Keys) {
         "bytes",
         TARGET,
     );
+    let task = idle_task(count);
+    report(&format!("memory.{figure}_task"), task, "bytes");
+    let library = each.client - task;
+    report(&format!("memory.{figure}_library"), library, "bytes");
     report(
         &format!("memory.{figure}_client_resident"),
         each.resident,

@@ -159,7 +159,8 @@ impl LockRequest {
     /// server has granted the lock meanwhile, the worker releases it.
     pub async fn acquire(self) -> Result<LockGuard, LockError> {
         let wait = self.wait;
-        self.acquire_within(wait).await
+        let acquiring = self.start(wait)?;
+        acquiring.await
     }
 
     /// Makes one attempt to acquire the lock. Never waits for another holder, and ignores
@@ -174,27 +175,33 @@ impl LockRequest {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Option<LockGuard>, LockError> {
-        match self.acquire_within(Duration::ZERO).await {
-            Ok(guard) => Ok(Some(guard)),
-            Err(LockError::Contended { .. } | LockError::WouldDeadlock { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let acquiring = match self.start(Duration::ZERO) {
+            Ok(acquiring) => acquiring,
+            Err(error) => return none_if_busy(Err(error)),
+        };
+        none_if_busy(acquiring.await)
     }
 
-    async fn acquire_within(self, wait: Duration) -> Result<LockGuard, LockError> {
+    /// Begins to acquire the lock. The returned future is small and does not contain the request, so that
+    /// the callers' futures stay small.
+    fn start(
+        self,
+        wait: Duration,
+    ) -> Result<impl Future<Output = Result<LockGuard, LockError>> + Send + use<>, LockError> {
         let (key, lease_config) = self.checked()?;
-        let (inner, spent) = (&self.inner, self.spent);
-        // Boxed, so that the caller's future does not contain the large state of a waiter.
-        let acquired = if wait.is_zero() {
-            Box::pin(waiter::try_acquire(inner, key, lease_config, spent)).await
+        let acquiring = if wait.is_zero() {
+            waiter::try_acquire(&self.inner, key, lease_config, self.spent)?
         } else {
-            Box::pin(waiter::acquire(inner, key, lease_config, wait, spent)).await
+            waiter::acquire(&self.inner, key, lease_config, wait, self.spent)?
         };
-        let mut guard = LockGuard::new(acquired?);
-        if let Some(min_hold) = self.min_hold {
-            guard.set_min_hold(min_hold);
-        }
-        Ok(guard)
+        let min_hold = self.min_hold;
+        Ok(async move {
+            let mut guard = LockGuard::new(acquiring.await?);
+            if let Some(min_hold) = min_hold {
+                guard.set_min_hold(min_hold);
+            }
+            Ok(guard)
+        })
     }
 
     /// Acquires the lock as [`acquire`](Self::acquire) does, runs `body`, and releases the lock.
@@ -259,6 +266,14 @@ impl LockRequest {
     }
 }
 
+fn none_if_busy(acquired: Result<LockGuard, LockError>) -> Result<Option<LockGuard>, LockError> {
+    match acquired {
+        Ok(guard) => Ok(Some(guard)),
+        Err(LockError::Contended { .. } | LockError::WouldDeadlock { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Acquires the lock, as [`LockRequest::acquire`] does.
 impl IntoFuture for LockRequest {
     type Output = Result<LockGuard, LockError>;
@@ -280,5 +295,20 @@ impl std::fmt::Debug for LockRequest {
             .field("max_hold", &self.max_hold)
             .field("min_hold", &self.min_hold)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::manager::LockManager;
+
+    /// The task of each waiter contains this future.
+    #[tokio::test]
+    async fn futures_of_a_request_are_small() {
+        let locks = LockManager::in_memory();
+        let acquire = size_of_val(&locks.lock("k").acquire());
+        assert!(acquire <= 208, "{acquire}");
+        let try_acquire = size_of_val(&locks.lock("k").try_acquire());
+        assert!(try_acquire <= 208, "{try_acquire}");
     }
 }

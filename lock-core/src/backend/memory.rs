@@ -28,12 +28,11 @@ use crate::sync::Mutex;
 /// The lease of a lock that lives as long as its guard.
 const ENDLESS: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// The channel of all entries. This backend publishes nothing, but an entry needs a channel.
-const CHANNEL: &str = "memory";
-
 /// The backend for locks in this process.
 pub(crate) struct MemoryBackend {
     state: Mutex<MemoryState>,
+    /// The channel of all entries. This backend publishes nothing, but an entry needs a channel.
+    channel: Arc<str>,
     notifications: Arc<dyn NotificationSink>,
     grace: Duration,
 }
@@ -102,6 +101,7 @@ impl MemoryBackend {
     pub(crate) fn new(notifications: Arc<dyn NotificationSink>, grace: Duration) -> Self {
         Self {
             state: Mutex::default(),
+            channel: "memory".into(),
             notifications,
             grace,
         }
@@ -168,7 +168,7 @@ impl MemoryBackend {
         let copy = sent.on_send(SendContext {
             origin: 0,
             mode: Mode::Subscribed,
-            channel: CHANNEL,
+            channel: &self.channel,
             lease,
             now,
             // No network delays a command.

@@ -1,8 +1,9 @@
 //! One acquisition, from its first command to its result, as a state machine without IO.
 //!
 //! The driver passes events with the time: a reply, a failure, a notification, the end of a pause. The
-//! machine returns the next [`Action`]. It sends nothing and reads no clock, so the model and the
-//! simulation drive the same machine over a network of their own. quinn-proto is built in this way.
+//! machine returns the next [`Action`], or its result. It sends nothing and reads no clock, so the model
+//! and the simulation drive the same machine over a network of their own. quinn-proto is built in this
+//! way.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ mod waiting;
 
 pub(crate) use self::action::{
     AcquireConfig, AcquireFailure, AcquireResult, Action, Connectivity, DropAction, LeaseKind,
-    Patience, RenewReason,
+    NextAction, Patience, RenewReason,
 };
 use self::attempt::Attempt;
 use self::no_expiry::NoExpiry;
@@ -76,7 +77,8 @@ enum CommandInFlight<E> {
     },
     /// A renewal after the server refused the acquire for lack of memory.
     Probe {
-        refusal: E,
+        /// In a box, because it is rare and would enlarge every acquisition.
+        refusal: Box<E>,
         /// The time limit of the refused acquire.
         limit: Duration,
     },
@@ -161,7 +163,7 @@ impl<E: Failure> Acquisition<E> {
         &mut self.sent
     }
 
-    pub(crate) fn on_start(&mut self, now: Moment) -> Action<E> {
+    pub(crate) fn on_start(&mut self, now: Moment) -> NextAction<E> {
         self.send(now)
     }
 
@@ -171,7 +173,7 @@ impl<E: Failure> Acquisition<E> {
         notification: Notification,
         now: Moment,
         peers: &mut impl Peers,
-    ) -> Action<E> {
+    ) -> NextAction<E> {
         let Some(waiting) = self.idle_waiter() else {
             return self.next_wait();
         };
@@ -192,7 +194,7 @@ impl<E: Failure> Acquisition<E> {
     }
 
     /// Handles the moment of the last [`Action::Wait`], or an earlier one.
-    pub(crate) fn on_timeout(&mut self, now: Moment) -> Action<E> {
+    pub(crate) fn on_timeout(&mut self, now: Moment) -> NextAction<E> {
         match &self.strategy {
             Strategy::OneAttempt(attempt) if now < attempt.next_poll() => self.wait(),
             Strategy::OneAttempt(_) => self.send(now),
@@ -203,7 +205,7 @@ impl<E: Failure> Acquisition<E> {
     }
 
     /// Handles the result of waiting for a connection.
-    pub(crate) fn on_reconnect(&mut self, result: Result<(), E>, now: Moment) -> Action<E> {
+    pub(crate) fn on_reconnect(&mut self, result: Result<(), E>, now: Moment) -> NextAction<E> {
         let timeout = self.command_timeout;
         let Some(waiting) = self.idle_waiter() else {
             return self.next_wait();
@@ -232,7 +234,7 @@ impl<E: Failure> Acquisition<E> {
     }
 
     /// Continues under a new owner id. The caller has cancelled the old one.
-    pub(crate) fn on_start_over(&mut self, owner_id: OwnerId, now: Moment) -> Action<E> {
+    pub(crate) fn on_start_over(&mut self, owner_id: OwnerId, now: Moment) -> NextAction<E> {
         self.sent = self.sent.with_owner_id(owner_id);
         self.exposure = Exposure::Private;
         self.phase = AcquirePhase::Queued;
@@ -256,7 +258,7 @@ impl<E: Failure> Acquisition<E> {
     // Sending and waiting.
 
     /// Sends an acquire, if there is time for it.
-    fn send(&mut self, now: Moment) -> Action<E> {
+    fn send(&mut self, now: Moment) -> NextAction<E> {
         let mut limit = self.limit(now);
         let order = match self.phase {
             AcquirePhase::Idle => CommandOrder::First,
@@ -276,7 +278,7 @@ impl<E: Failure> Acquisition<E> {
             late_copies: 0,
             order,
         }));
-        Action::Acquire { limit }
+        NextAction::Perform(Action::Acquire { limit })
     }
 
     /// Returns the time limit of a command that is sent now.
@@ -289,23 +291,23 @@ impl<E: Failure> Acquisition<E> {
     }
 
     /// Waits for the next event. Even when the next poll is due, a notification comes first.
-    fn wait(&mut self) -> Action<E> {
+    fn wait(&mut self) -> NextAction<E> {
         self.phase = AcquirePhase::Queued;
         self.next_wait()
     }
 
-    fn next_wait(&self) -> Action<E> {
+    fn next_wait(&self) -> NextAction<E> {
         match &self.strategy {
-            Strategy::OneAttempt(attempt) => Action::Wait {
+            Strategy::OneAttempt(attempt) => NextAction::Perform(Action::Wait {
                 until: attempt.next_poll(),
-            },
-            Strategy::Wait(waiting) => waiting.next_wait(&self.no_expiry),
+            }),
+            Strategy::Wait(waiting) => NextAction::Perform(waiting.next_wait(&self.no_expiry)),
         }
     }
 
     /// Leaves the queue at the end of the wait. A lock that is granted at this moment goes to the
     /// next waiter.
-    fn give_up(&mut self, now: Moment) -> Action<E> {
+    fn give_up(&mut self, now: Moment) -> NextAction<E> {
         if let Some(value) = self.no_expiry.value() {
             return self.fail(AcquireFailure::NoExpiry { value });
         }
@@ -314,13 +316,13 @@ impl<E: Failure> Acquisition<E> {
             && let Some(limit) = waiting.cancel_limit(now)
         {
             self.phase = AcquirePhase::InFlight(CommandInFlight::Cancel);
-            return Action::Cancel { limit };
+            return NextAction::Perform(Action::Cancel { limit });
         }
         self.time_out(now)
     }
 
     /// Ends the wait.
-    fn time_out(&mut self, now: Moment) -> Action<E> {
+    fn time_out(&mut self, now: Moment) -> NextAction<E> {
         let Strategy::Wait(waiting) = &mut self.strategy else {
             return self.next_wait();
         };
@@ -328,13 +330,13 @@ impl<E: Failure> Acquisition<E> {
         self.done(result)
     }
 
-    fn fail(&mut self, failure: AcquireFailure<E>) -> Action<E> {
+    fn fail(&mut self, failure: AcquireFailure<E>) -> NextAction<E> {
         self.done(AcquireResult::Failed(failure))
     }
 
-    fn done(&mut self, result: AcquireResult<E>) -> Action<E> {
+    fn done(&mut self, result: AcquireResult<E>) -> NextAction<E> {
         self.phase = AcquirePhase::Done;
-        Action::Done(result)
+        NextAction::Done(result)
     }
 }
 

@@ -99,6 +99,10 @@ impl Backoff {
         pause
     }
 
+    pub(crate) fn longest(&self) -> Duration {
+        self.longest
+    }
+
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }

@@ -46,21 +46,24 @@ pub(crate) trait Peers {
 /// The waiters of one manager on one key, in the order in which the server queued them.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalQueue<W> {
-    waiters: BTreeMap<u64, W>,
-    next_place: u64,
+    /// Beside the map, because most keys have one waiter at most, and a map of one is large.
+    first: Option<(QueuePlace, W)>,
+    behind: BTreeMap<QueuePlace, W>,
+    last_place: u64,
     last_observed: Option<ObservedExpiry>,
     last_token: Option<FencingToken>,
 }
 
 /// The place of a waiter in a [`LocalQueue`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QueuePlace(u64);
 
 impl<W> Default for LocalQueue<W> {
     fn default() -> Self {
         Self {
-            waiters: BTreeMap::new(),
-            next_place: 0,
+            first: None,
+            behind: BTreeMap::new(),
+            last_place: 0,
             last_observed: None,
             last_token: None,
         }
@@ -69,9 +72,14 @@ impl<W> Default for LocalQueue<W> {
 
 impl<W> LocalQueue<W> {
     pub(crate) fn enter(&mut self, waiter: W) -> QueuePlace {
-        self.next_place += 1;
-        self.waiters.insert(self.next_place, waiter);
-        QueuePlace(self.next_place)
+        self.last_place += 1;
+        let place = QueuePlace(self.last_place);
+        if self.first.is_none() {
+            self.first = Some((place, waiter));
+        } else {
+            self.behind.insert(place, waiter);
+        }
+        place
     }
 
     /// Records what a waiter observed of the holder.
@@ -91,8 +99,8 @@ impl<W> LocalQueue<W> {
     }
 
     pub(crate) fn local_position(&self, place: QueuePlace) -> LocalPosition {
-        match self.waiters.first_key_value() {
-            Some((first, _)) if *first == place.0 => LocalPosition::First,
+        match &self.first {
+            Some((first, _)) if *first == place => LocalPosition::First,
             _ => LocalPosition::Behind,
         }
     }
@@ -100,17 +108,17 @@ impl<W> LocalQueue<W> {
     /// Removes a waiter. Returns it, for the caller to drop, and the waiter that is first now if the
     /// removed one was.
     pub(crate) fn leave(&mut self, place: QueuePlace) -> (Option<W>, Option<&W>) {
-        let was_first = self.local_position(place) == LocalPosition::First;
-        let removed = self.waiters.remove(&place.0);
-        let next = self.waiters.first_key_value();
-        (
-            removed,
-            next.filter(|_| was_first).map(|(_, waiter)| waiter),
-        )
+        if self.local_position(place) == LocalPosition::Behind {
+            return (self.behind.remove(&place), None);
+        }
+        let next = self.behind.pop_first();
+        let removed = std::mem::replace(&mut self.first, next);
+        let next = self.first.as_ref().map(|(_, waiter)| waiter);
+        (removed.map(|(_, waiter)| waiter), next)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
+        self.first.is_none()
     }
 
     pub(crate) fn last_observed(&self) -> Option<ObservedExpiry> {

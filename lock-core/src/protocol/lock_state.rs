@@ -273,7 +273,7 @@ impl LockState {
                 owner_id: to.owner_id,
                 token,
                 since_ms: now_ms,
-                label: to.label.clone(),
+                label: to.label.to_string(),
             }),
             expires_ms: Some(now_ms.plus(to.lease_ms)),
         });

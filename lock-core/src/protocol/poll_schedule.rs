@@ -129,9 +129,8 @@ pub(crate) struct PollSchedule {
     /// The earliest time for another poll that such a notification causes.
     next_head: Moment,
     jitter: Jitter,
-    /// The longest interval between polls when a release sends no notification.
-    longest_pause: Duration,
-    /// The growing intervals of a waiter that never gets a notification.
+    /// The growing intervals of a waiter that never gets a notification. The longest of them is also
+    /// the longest interval between polls when a release sends no notification.
     pauses: Backoff,
     next: Moment,
 }
@@ -143,7 +142,6 @@ impl PollSchedule {
         let pauses = jitter.fork();
         Self {
             pauses: Backoff::between(longest_pause / FIRST_PAUSE, longest_pause, pauses),
-            longest_pause,
             rank: 0,
             holder_expiry: HolderExpiry::Native { ends: now },
             polled_at: now,
@@ -252,7 +250,8 @@ impl PollSchedule {
                     next = next.min(self.at_expiry(ends, rank));
                 }
                 if rank == 0 {
-                    let poll = self.polled_at.plus(self.jitter.shorten(self.longest_pause));
+                    let longest = self.pauses.longest();
+                    let poll = self.polled_at.plus(self.jitter.shorten(longest));
                     next = next.min(poll);
                 }
             }

@@ -1,6 +1,7 @@
 //! The texts on the server: the value of a lock key, a waiter's queue entry, and notifications.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
@@ -98,8 +99,9 @@ pub(crate) struct QueueEntry {
     pub(crate) lease_ms: u64,
     /// The server time after which the entry has expired.
     pub(crate) expires_at_ms: ServerMs,
-    pub(crate) channel: String,
-    pub(crate) label: String,
+    /// Shared by all entries of a manager, as the label is: a manager may have thousands of waiters.
+    pub(crate) channel: Arc<str>,
+    pub(crate) label: Arc<str>,
 }
 
 impl QueueEntry {
@@ -118,8 +120,8 @@ impl QueueEntry {
             kind: kind.to_owned(),
             lease_ms: parts.next()?.parse().ok()?,
             expires_at_ms: ServerMs::new(parts.next()?.parse().ok()?),
-            channel: parts.next()?.to_owned(),
-            label: parts.next()?.to_owned(),
+            channel: parts.next()?.into(),
+            label: parts.next()?.into(),
         })
     }
 }

@@ -6,7 +6,7 @@ use tracing::{debug, warn};
 
 use crate::error::{BackendErrorKind, Holder, LockError, foreign_key};
 use crate::protocol::acquisition::{
-    AcquireConfig, AcquireFailure, AcquireResult, Acquisition, Action, DropAction, Patience,
+    AcquireConfig, AcquireFailure, AcquireResult, Acquisition, DropAction, NextAction, Patience,
 };
 use crate::protocol::backoff::Jitter;
 use crate::protocol::cleanup::ReleaseRequest;
@@ -50,7 +50,7 @@ impl PendingAcquire {
     }
 
     /// Continues under a new owner id, and cancels the old one.
-    pub(crate) fn start_over(&mut self) -> Action<LockError> {
+    pub(crate) fn start_over(&mut self) -> NextAction<LockError> {
         self.inner.counters.trace(|| {
             debug!(key = %self.key(), "a grant arrived after its lease; the lock is released");
         });

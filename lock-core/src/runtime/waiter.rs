@@ -1,6 +1,9 @@
 //! Acquires a lock: drives an [`Acquisition`](crate::protocol::acquisition::Acquisition) over the
 //! backend. All decisions are in that state machine; this module does its IO.
 
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +12,7 @@ use tracing::{debug, warn};
 use crate::backend::Renewal;
 use crate::error::LockError;
 use crate::protocol::acquisition::{
-    AcquireConfig, Action, Connectivity, LeaseKind, Patience, RenewOutcome, RenewReason,
+    AcquireConfig, Action, Connectivity, LeaseKind, NextAction, Patience, RenewOutcome, RenewReason,
 };
 use crate::protocol::cleanup::Validity;
 use crate::protocol::clock::Moment;
@@ -22,38 +25,41 @@ use crate::runtime::inner::{ManagerInner, check_runtime};
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::reentrancy;
 
+/// A future in a box, so that the caller's future does not contain the large state of an acquisition.
+pub(crate) type BoxedAcquire = Pin<Box<dyn Future<Output = Result<Acquired, LockError>> + Send>>;
+
 /// Makes one attempt, without an entry in the queue. `spent` is the part of the command timeout that
 /// has passed.
 ///
 /// # Cancel safety
 /// Dropping the future releases a lock that was granted meanwhile.
-pub(crate) async fn try_acquire(
+pub(crate) fn try_acquire(
     inner: &Arc<ManagerInner>,
     key: LockKey,
     lease_config: LeaseConfig,
     spent: Duration,
-) -> Result<Acquired, LockError> {
+) -> Result<BoxedAcquire, LockError> {
     let started = inner.clock().now();
     let until = started.plus(inner.config.command_timeout.saturating_sub(spent));
     let patience = Patience::OneAttempt { started, until };
-    drive(inner, key, lease_config, patience, until).await
+    start(inner, key, lease_config, patience, until)
 }
 
 /// Waits for the lock for at most `wait`, of which `spent` has passed.
 ///
 /// # Cancel safety
 /// Dropping the future leaves the queue. A lock that was granted meanwhile goes to the next waiter.
-pub(crate) async fn acquire(
+pub(crate) fn acquire(
     inner: &Arc<ManagerInner>,
     key: LockKey,
     lease_config: LeaseConfig,
     wait: Duration,
     spent: Duration,
-) -> Result<Acquired, LockError> {
+) -> Result<BoxedAcquire, LockError> {
     let started = inner.clock().now().minus(spent);
     let deadline = started.plus(wait);
     let patience = Patience::Wait { started, deadline };
-    drive(inner, key, lease_config, patience, deadline).await
+    start(inner, key, lease_config, patience, deadline)
 }
 
 fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
@@ -68,18 +74,14 @@ fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Performs the actions of the acquisition until it is done.
-async fn drive(
+fn start(
     inner: &Arc<ManagerInner>,
     key: LockKey,
     lease_config: LeaseConfig,
     patience: Patience,
     connect_until: Moment,
-) -> Result<Acquired, LockError> {
+) -> Result<BoxedAcquire, LockError> {
     check(inner, &key)?;
-    if inner.backend.seems_down() {
-        inner.backend.wait_connected(connect_until).await?;
-    }
     let holds_without_renewal =
         inner.backend.holds_without_renewal() && lease_config.renew != Renew::Never;
     let config = AcquireConfig {
@@ -95,22 +97,52 @@ async fn drive(
         command_timeout: inner.config.command_timeout,
         retry_interval: inner.config.retry_interval,
     };
-    let mut pending = PendingAcquire::new(inner, config);
-    let mut action = pending.acquisition.on_start(inner.clock().now());
-    loop {
-        action = match action {
-            Action::Acquire { limit } => pending.acquire(limit).await,
-            Action::Renew { limit, reason } => pending.renew(limit, reason).await,
-            Action::Cancel { limit } => pending.cancel(limit).await,
-            Action::Wait { until } => pending.wait(until).await,
-            Action::Reconnect { until } => pending.reconnect(until).await,
-            Action::StartOver => pending.start_over(),
-            Action::Done(result) => return pending.finish(result),
-        };
-    }
+    Ok(if inner.backend.seems_down() {
+        Box::pin(connect_first(Arc::clone(inner), config, connect_until))
+    } else {
+        Box::pin(drive(PendingAcquire::new(inner, config)))
+    })
 }
 
-type NextAction = Action<LockError>;
+/// Waits for a connection before anything is registered or sent.
+async fn connect_first(
+    inner: Arc<ManagerInner>,
+    config: AcquireConfig,
+    until: Moment,
+) -> Result<Acquired, LockError> {
+    inner.backend.wait_connected(until).await?;
+    Box::pin(drive(PendingAcquire::new(&inner, config))).await
+}
+
+/// Performs the actions of the acquisition until it is done.
+///
+/// Each waiter keeps this future for its whole wait. So actions that most acquisitions do not need are
+/// in boxes of their own.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "the future of an `async fn` has the space of its arguments twice"
+)]
+fn drive(
+    mut pending: PendingAcquire,
+) -> impl Future<Output = Result<Acquired, LockError>> + Send + use<> {
+    async move {
+        let mut next = pending.acquisition.on_start(pending.now());
+        loop {
+            let action = match next.split() {
+                ControlFlow::Continue(action) => action,
+                ControlFlow::Break(result) => return pending.finish(result),
+            };
+            next = match action {
+                Action::Acquire { limit } => pending.acquire(limit).await,
+                Action::Renew { limit, reason } => Box::pin(pending.renew(limit, reason)).await,
+                Action::Cancel { limit } => Box::pin(pending.cancel(limit)).await,
+                Action::Wait { until } => pending.wait(until).await,
+                Action::Reconnect { until } => Box::pin(pending.reconnect(until)).await,
+                Action::StartOver => pending.start_over(),
+            };
+        }
+    }
+}
 
 /// What ended the wait for a connection.
 enum Woken {
@@ -131,7 +163,7 @@ impl PendingAcquire {
         }
     }
 
-    async fn acquire(&mut self, limit: Duration) -> NextAction {
+    async fn acquire(&mut self, limit: Duration) -> NextAction<LockError> {
         let sent = self.acquisition.sent_mut();
         let result = self.inner.backend.acquire(sent, limit).await;
         let now = self.now();
@@ -147,7 +179,7 @@ impl PendingAcquire {
         }
     }
 
-    async fn renew(&mut self, limit: Duration, reason: RenewReason) -> NextAction {
+    async fn renew(&mut self, limit: Duration, reason: RenewReason) -> NextAction<LockError> {
         if reason == RenewReason::Implausible {
             self.inner.counters.trace(|| {
                 warn!(key = %self.key(), "the server cannot have written this grant; it is confirmed first");
@@ -172,7 +204,7 @@ impl PendingAcquire {
             .on_renew_reply(result, connectivity, now, &mut self.peers)
     }
 
-    async fn cancel(&mut self, limit: Duration) -> NextAction {
+    async fn cancel(&mut self, limit: Duration) -> NextAction<LockError> {
         let request = self.acquisition.sent().release_request();
         let result = self.inner.release(request, Validity::Lost, limit).await;
         if let Err(error) = &result {
@@ -184,7 +216,7 @@ impl PendingAcquire {
         self.acquisition.on_cancel_reply(result.ok().as_ref(), now)
     }
 
-    async fn wait(&mut self, until: Moment) -> NextAction {
+    async fn wait(&mut self, until: Moment) -> NextAction<LockError> {
         let pause = tokio::time::sleep(until.since(self.now()));
         let notification = if let Some(slot) = &self.peers.slot {
             tokio::select! {
@@ -206,7 +238,7 @@ impl PendingAcquire {
         }
     }
 
-    async fn reconnect(&mut self, until: Moment) -> NextAction {
+    async fn reconnect(&mut self, until: Moment) -> NextAction<LockError> {
         let connected = self.inner.backend.wait_connected(until);
         let woken = match &self.peers.slot {
             Some(slot) => tokio::select! {
@@ -224,5 +256,24 @@ impl PendingAcquire {
             }
             Woken::Connected(result) => self.acquisition.on_reconnect(result, now),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::acquisition::Acquisition;
+
+    fn output_size<A, T>(_function: impl FnOnce(A) -> T) -> usize {
+        size_of::<T>()
+    }
+
+    /// The target of the bench `memory` is 2 KiB for a waiter, with its task and its queue entry.
+    #[test]
+    fn memory_of_an_acquisition_is_bounded() {
+        let acquisition = size_of::<Acquisition<LockError>>();
+        assert!(acquisition <= 624, "{acquisition}");
+        let future = output_size(drive);
+        assert!(future <= 936, "{future}");
     }
 }

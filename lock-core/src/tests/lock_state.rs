@@ -32,7 +32,7 @@ fn entry(number: u128) -> QueueEntry {
         lease_ms: 2_000,
         kind: String::new(),
         expires_at_ms: after(60_000),
-        channel: format!("c{number}"),
+        channel: format!("c{number}").into(),
         label: "waiter".into(),
     }
 }

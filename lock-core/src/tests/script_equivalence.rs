@@ -277,10 +277,10 @@ fn silent(model: &Model, text: &str) -> bool {
         .flat_map(|queue| queue.value.values())
         .any(|entry| match notification {
             WireNotification::Grant { owner_id, .. } => {
-                entry.owner_id == owner_id && entry.channel == CHANNELS[2]
+                entry.owner_id == owner_id && *entry.channel == *CHANNELS[2]
             }
             WireNotification::Head { to, .. } => {
-                entry.owner_id.short() == to && entry.channel == CHANNELS[2]
+                entry.owner_id.short() == to && *entry.channel == *CHANNELS[2]
             }
         })
 }

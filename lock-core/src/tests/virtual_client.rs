@@ -4,6 +4,7 @@
 //! driver turns their actions into messages, and messages into their events, as `runtime` does over a
 //! real network.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::protocol::acquisition::{
@@ -39,7 +40,7 @@ impl Failure for Lapse {
 /// What all callers of one manager share: its connection, and its background worker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Manager {
-    pub(super) channel: String,
+    pub(super) channel: Arc<str>,
     /// The clock sync at the start of the connection.
     pub(super) first: ClockSync,
     pub(super) server_clock: ServerClock,

@@ -38,7 +38,7 @@ pub(super) enum SubscriptionState {
 
 /// The subscription to this manager's channel, as waiters see it.
 pub(super) struct Subscription {
-    pub(super) channel: String,
+    pub(super) channel: Arc<str>,
     state: watch::Sender<SubscriptionState>,
     wanted: Notify,
 }
@@ -48,7 +48,7 @@ impl Subscription {
     pub(super) fn new(prefix: &str) -> Self {
         let prefix = wire::in_channel(prefix);
         Self {
-            channel: format!("lk1:{prefix}:{}", uuid::Uuid::new_v4()),
+            channel: format!("lk1:{prefix}:{}", uuid::Uuid::new_v4()).into(),
             state: watch::Sender::new(SubscriptionState::Idle),
             wanted: Notify::new(),
         }

@@ -105,7 +105,7 @@ async fn subscribe(client: &Arc<RedisClient>) -> Result<Subscribed, LockError> {
     let timeout = client.command_timeout;
     let connecting = client.pool.connector.connect_with(config, timeout);
     let (mut connection, first) = connecting.await?;
-    let confirmed = connection.subscribe(&client.subscription.channel);
+    let confirmed = connection.subscribe(&*client.subscription.channel);
     match tokio::time::timeout(timeout, confirmed).await {
         Ok(Ok(())) => Ok(Subscribed {
             connection,

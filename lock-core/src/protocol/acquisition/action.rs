@@ -1,5 +1,6 @@
 //! The settings of an acquisition, the actions of its driver, and its results.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,18 +43,34 @@ pub(crate) struct AcquireConfig {
     pub(crate) retry_interval: Duration,
 }
 
-/// What the driver does next. It reports the result by the event that the action names.
+/// What an acquisition returns for an event.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "one action exists at a time, and a box would cost an allocation for each acquire"
+    reason = "one exists at a time, and a box would cost an allocation for each acquire"
 )]
-pub(crate) enum Action<E> {
+pub(crate) enum NextAction<E> {
+    Perform(Action),
+    Done(AcquireResult<E>),
+}
+
+impl<E> NextAction<E> {
+    /// Separates the action from the result. The call moves the whole value, so that a driver's future
+    /// has no space for a result while it performs an action.
+    pub(crate) fn split(self) -> ControlFlow<AcquireResult<E>, Action> {
+        match self {
+            Self::Perform(action) => ControlFlow::Continue(action),
+            Self::Done(result) => ControlFlow::Break(result),
+        }
+    }
+}
+
+/// What the driver does next. It reports the result by the event that the action names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Action {
     /// Send an acquire with a reply within `limit`: [`on_reply`](super::Acquisition::on_reply) or
     /// [`on_no_reply`](super::Acquisition::on_no_reply).
-    Acquire {
-        limit: Duration,
-    },
+    Acquire { limit: Duration },
     /// Renew to find out whether this owner id has the lock:
     /// [`on_renew_reply`](super::Acquisition::on_renew_reply).
     Renew {
@@ -61,23 +78,16 @@ pub(crate) enum Action<E> {
         reason: RenewReason,
     },
     /// Leave the queue: [`on_cancel_reply`](super::Acquisition::on_cancel_reply).
-    Cancel {
-        limit: Duration,
-    },
+    Cancel { limit: Duration },
     /// Wait for a notification ([`on_notification`](super::Acquisition::on_notification)) or for this
     /// moment ([`on_timeout`](super::Acquisition::on_timeout)). A notification comes first.
-    Wait {
-        until: Moment,
-    },
+    Wait { until: Moment },
     /// Wait for a notification, or at most until this moment for a connection:
     /// [`on_reconnect`](super::Acquisition::on_reconnect).
-    Reconnect {
-        until: Moment,
-    },
+    Reconnect { until: Moment },
     /// A grant arrived after its lease. Call [`on_drop`](super::Acquisition::on_drop), then
     /// [`on_start_over`](super::Acquisition::on_start_over) with a new owner id.
     StartOver,
-    Done(AcquireResult<E>),
 }
 
 /// Why a waiter renews before it has a guard.

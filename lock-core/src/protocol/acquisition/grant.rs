@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     AcquireFailure, AcquirePhase, AcquireResult, Acquisition, Action, CommandInFlight, Exposure,
-    Failure, LeaseKind, RenewReason, Strategy,
+    Failure, LeaseKind, NextAction, RenewReason, Strategy,
 };
 use crate::protocol::cleanup::ReleaseSubject;
 use crate::protocol::clock::Moment;
@@ -22,7 +22,7 @@ impl<E: Failure> Acquisition<E> {
         remaining: Duration,
         now: Moment,
         peers: &mut impl Peers,
-    ) -> Action<E> {
+    ) -> NextAction<E> {
         let lease_config = self.sent.lease_config;
         let lease = match self.lease_kind {
             LeaseKind::Renewed => Lease::confirmed(lease_config, sent, remaining),
@@ -38,7 +38,7 @@ impl<E: Failure> Acquisition<E> {
         grant: Grant,
         now: Moment,
         peers: &mut impl Peers,
-    ) -> Action<E> {
+    ) -> NextAction<E> {
         let lease_config = self.sent.lease_config;
         let token = Some(grant.token);
         if self.lease_kind == LeaseKind::Endless {
@@ -54,10 +54,10 @@ impl<E: Failure> Acquisition<E> {
         }
         let limit = self.limit(now);
         self.phase = AcquirePhase::InFlight(CommandInFlight::Confirm { limit });
-        Action::Renew {
+        NextAction::Perform(Action::Renew {
             limit,
             reason: reason.unwrap_or(RenewReason::Uncertain),
-        }
+        })
     }
 
     /// Returns why the server may not have written this grant. Every client that may publish on the
@@ -78,7 +78,7 @@ impl<E: Failure> Acquisition<E> {
         lease: Lease,
         now: Moment,
         peers: &mut impl Peers,
-    ) -> Action<E> {
+    ) -> NextAction<E> {
         if lease.is_valid(now) {
             return self.take(token, lease, now, peers);
         }
@@ -86,7 +86,7 @@ impl<E: Failure> Acquisition<E> {
             Strategy::OneAttempt(_) => self.fail(AcquireFailure::LateGrant),
             Strategy::Wait(waiting) => {
                 waiting.poll_at_once(now);
-                Action::StartOver
+                NextAction::Perform(Action::StartOver)
             }
         }
     }
@@ -97,7 +97,7 @@ impl<E: Failure> Acquisition<E> {
         lease: Lease,
         now: Moment,
         peers: &mut impl Peers,
-    ) -> Action<E> {
+    ) -> NextAction<E> {
         let ends = lease.deadline();
         let observed_expiry = ends.map(|holder_expires_at| ObservedExpiry {
             at: now,
@@ -109,7 +109,7 @@ impl<E: Failure> Acquisition<E> {
         // Any connection will do: the acquire got its reply, so the release cannot overtake it.
         release_request.origin = None;
         release_request.subject = ReleaseSubject::Guard;
-        Action::Done(AcquireResult::Acquired {
+        NextAction::Done(AcquireResult::Acquired {
             token,
             lease,
             release_request,

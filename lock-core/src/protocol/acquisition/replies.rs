@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     AcquireFailure, AcquireInFlight, AcquireOutcome, AcquirePhase, AcquireResult, Acquisition,
     Action, CommandInFlight, CommandOrder, Connectivity, Exposure, Failure, FailureClass,
-    ObservedHolder, RenewOutcome, RenewReason, Strategy,
+    NextAction, ObservedHolder, RenewOutcome, RenewReason, Strategy,
 };
 use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::clock::Moment;
@@ -32,7 +32,7 @@ impl<E: Failure> Acquisition<E> {
         outcome: AcquireOutcome,
         now: Moment,
         peers: &mut impl Peers,
-    ) -> Action<E> {
+    ) -> NextAction<E> {
         let Some(command) = self.take_acquire() else {
             return self.next_wait();
         };
@@ -109,7 +109,7 @@ impl<E: Failure> Acquisition<E> {
         }
     }
 
-    fn on_late(&mut self, command: AcquireInFlight, now: Moment) -> Action<E> {
+    fn on_late(&mut self, command: AcquireInFlight, now: Moment) -> NextAction<E> {
         let late_copies = command.late_copies + 1;
         if late_copies == LATE_TRIES {
             return self.fail(AcquireFailure::ClockJumps);
@@ -118,13 +118,13 @@ impl<E: Failure> Acquisition<E> {
             late_copies,
             ..command
         }));
-        Action::Acquire {
+        NextAction::Perform(Action::Acquire {
             limit: command.until.since(now),
-        }
+        })
     }
 
     /// Handles a busy lock.
-    fn on_busy(&mut self, busy: Busy, now: Moment, peers: &mut impl Peers) -> Action<E> {
+    fn on_busy(&mut self, busy: Busy, now: Moment, peers: &mut impl Peers) -> NextAction<E> {
         let has_no_expiry = self
             .no_expiry
             .observe(busy.holder_expiry, busy.holder.as_ref(), now);
@@ -149,7 +149,7 @@ impl<E: Failure> Acquisition<E> {
         }
     }
 
-    fn on_more(&mut self, now: Moment) -> Action<E> {
+    fn on_more(&mut self, now: Moment) -> NextAction<E> {
         match &mut self.strategy {
             Strategy::OneAttempt(attempt) if attempt.has_ended(now) => {
                 self.fail(AcquireFailure::DeadWaiters)
@@ -168,7 +168,7 @@ impl<E: Failure> Acquisition<E> {
         failure: E,
         connectivity: Connectivity,
         now: Moment,
-    ) -> Action<E> {
+    ) -> NextAction<E> {
         let Some(command) = self.take_acquire() else {
             return self.next_wait();
         };
@@ -193,13 +193,13 @@ impl<E: Failure> Acquisition<E> {
                 let limit = command.limit;
                 if class == FailureClass::OutOfMemory && self.sent.entry().is_some() {
                     self.phase = AcquirePhase::InFlight(CommandInFlight::Probe {
-                        refusal: failure,
+                        refusal: Box::new(failure),
                         limit,
                     });
-                    return Action::Renew {
+                    return NextAction::Perform(Action::Renew {
                         limit: self.limit(now),
                         reason: RenewReason::OutOfMemory,
-                    };
+                    });
                 }
                 waiting.on_failed_poll(failure, limit, self.command_timeout, connectivity, now);
                 self.wait()
@@ -214,7 +214,7 @@ impl<E: Failure> Acquisition<E> {
         connectivity: Connectivity,
         now: Moment,
         peers: &mut impl Peers,
-    ) -> Action<E> {
+    ) -> NextAction<E> {
         let Some(command) = self.take_renewal() else {
             return self.next_wait();
         };
@@ -227,7 +227,7 @@ impl<E: Failure> Acquisition<E> {
         if let Strategy::Wait(waiting) = &mut self.strategy {
             match command {
                 CommandInFlight::Probe { refusal, limit } => {
-                    waiting.on_failed_poll(refusal, limit, timeout, connectivity, now);
+                    waiting.on_failed_poll(*refusal, limit, timeout, connectivity, now);
                     next = AfterRenewal::Wait;
                 }
                 CommandInFlight::Confirm { limit } => {
@@ -262,7 +262,7 @@ impl<E: Failure> Acquisition<E> {
         &mut self,
         outcome: Option<&ReleaseOutcome>,
         now: Moment,
-    ) -> Action<E> {
+    ) -> NextAction<E> {
         let is_cancelling = matches!(self.phase, AcquirePhase::InFlight(CommandInFlight::Cancel));
         debug_assert!(is_cancelling, "no cancel is in flight");
         if !is_cancelling {

@@ -73,7 +73,7 @@ const NEVER_SENT: ServerMs = ServerMs::new(0);
 pub(crate) struct SendContext<'a> {
     pub(crate) origin: Origin,
     pub(crate) mode: Mode,
-    pub(crate) channel: &'a str,
+    pub(crate) channel: &'a Arc<str>,
     /// The lease that a handover to the entry sets.
     pub(crate) lease: Duration,
     pub(crate) now: Moment,
@@ -167,7 +167,7 @@ impl SentAcquires {
         let SendContext { mode, now, .. } = context;
         if let (Some(last), Some(expires_at)) = (self.entry(), self.expires_at)
             && last.mode == mode
-            && last.channel == context.channel
+            && last.channel == *context.channel
             && !poll_schedule::needs_extension(mode, now, expires_at, deadline)
         {
             return;
@@ -187,12 +187,14 @@ impl SentAcquires {
             kind: String::new(),
             lease_ms: whole_millis(context.lease),
             expires_at_ms: server_ms.plus(whole_millis(entry_lifetime)),
-            channel: context.channel.to_owned(),
-            label: self.label.to_string(),
+            channel: Arc::clone(context.channel),
+            label: Arc::clone(&self.label),
         };
         // The server's clock may have been set back, so the new entry can equal an earlier one.
         let same = self.entries.iter().position(|known| known.entry == entry);
         let sent_entry = same.map(|at| self.entries.remove(at));
+        // Most acquisitions have one entry.
+        self.entries.reserve_exact(1);
         self.entries.push(sent_entry.unwrap_or(SentEntry {
             entry,
             not_after_ms: NEVER_SENT,

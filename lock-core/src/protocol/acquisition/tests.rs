@@ -170,18 +170,18 @@ impl Bench {
         self
     }
 
-    fn start(&mut self) -> Action<FailedCommand> {
+    fn start(&mut self) -> NextAction<FailedCommand> {
         let action = self.acquisition.on_start(self.now);
         self.send(action)
     }
 
     /// Sends the acquire, if the action is one.
-    fn send(&mut self, action: Action<FailedCommand>) -> Action<FailedCommand> {
-        if let Action::Acquire { .. } = action {
+    fn send(&mut self, action: NextAction<FailedCommand>) -> NextAction<FailedCommand> {
+        if let NextAction::Perform(Action::Acquire { .. }) = action {
             let copy = self.acquisition.sent_mut().on_send(SendContext {
                 origin: ORIGIN,
                 mode: Mode::Subscribed,
-                channel: "c",
+                channel: &Arc::from("c"),
                 lease: ms(HANDOVER_MS),
                 now: self.now,
                 not_after: NotAfter {
@@ -196,7 +196,7 @@ impl Bench {
     }
 
     /// The server replies to the last copy.
-    fn reply(&mut self, reply: AcquireReply) -> Action<FailedCommand> {
+    fn reply(&mut self, reply: AcquireReply) -> NextAction<FailedCommand> {
         let (copy, sent) = self.copy.take().expect("an acquire was sent");
         let times = ReplyTimes {
             sent,
@@ -211,7 +211,7 @@ impl Bench {
     }
 
     /// The last acquire fails, and the connection is up.
-    fn fail(&mut self, class: FailureClass) -> Action<FailedCommand> {
+    fn fail(&mut self, class: FailureClass) -> NextAction<FailedCommand> {
         self.fail_with(class, Connectivity::Up)
     }
 
@@ -219,7 +219,7 @@ impl Bench {
         &mut self,
         class: FailureClass,
         connectivity: Connectivity,
-    ) -> Action<FailedCommand> {
+    ) -> NextAction<FailedCommand> {
         let (copy, _) = self.copy.take().expect("an acquire was sent");
         let has_reply = !matches!(class, FailureClass::Unreachable | FailureClass::TimedOut);
         if has_reply {
@@ -231,7 +231,7 @@ impl Bench {
         self.send(action)
     }
 
-    fn renewed(&mut self, outcome: Option<RenewOutcome>) -> Action<FailedCommand> {
+    fn renewed(&mut self, outcome: Option<RenewOutcome>) -> NextAction<FailedCommand> {
         let up = Connectivity::Up;
         let action = self.acquisition.on_renew_reply(
             outcome.ok_or(FailedCommand(FailureClass::TimedOut)),
@@ -242,30 +242,30 @@ impl Bench {
         self.send(action)
     }
 
-    fn notify(&mut self, notification: Notification) -> Action<FailedCommand> {
+    fn notify(&mut self, notification: Notification) -> NextAction<FailedCommand> {
         let action = self
             .acquisition
             .on_notification(notification, self.now, &mut self.peers);
         self.send(action)
     }
 
-    fn timeout(&mut self) -> Action<FailedCommand> {
+    fn timeout(&mut self) -> NextAction<FailedCommand> {
         let action = self.acquisition.on_timeout(self.now);
         self.send(action)
     }
 
-    fn reconnect(&mut self, result: Result<(), FailureClass>) -> Action<FailedCommand> {
+    fn reconnect(&mut self, result: Result<(), FailureClass>) -> NextAction<FailedCommand> {
         let result = result.map_err(FailedCommand);
         let action = self.acquisition.on_reconnect(result, self.now);
         self.send(action)
     }
 
-    fn cancelled(&mut self, outcome: Option<ReleaseOutcome>) -> Action<FailedCommand> {
+    fn cancelled(&mut self, outcome: Option<ReleaseOutcome>) -> NextAction<FailedCommand> {
         let action = self.acquisition.on_cancel_reply(outcome.as_ref(), self.now);
         self.send(action)
     }
 
-    fn start_over(&mut self, number: u128) -> Action<FailedCommand> {
+    fn start_over(&mut self, number: u128) -> NextAction<FailedCommand> {
         let owner_id = OwnerId::from_number(number);
         let action = self.acquisition.on_start_over(owner_id, self.now);
         self.send(action)

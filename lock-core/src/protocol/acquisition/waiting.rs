@@ -24,7 +24,8 @@ pub(super) struct Waiting<E> {
     backoff: Backoff,
     connectivity: Connectivity,
     observed: Option<Observed>,
-    last_failure: Option<(E, Moment)>,
+    /// In a box, because most waiters have none.
+    last_failure: Option<Box<(E, Moment)>>,
 }
 
 /// What the last reply said.
@@ -83,7 +84,7 @@ impl<E: Failure> Waiting<E> {
         self.is_connected() && now >= self.poll_schedule.next()
     }
 
-    pub(super) fn next_wait(&self, no_expiry: &NoExpiry) -> Action<E> {
+    pub(super) fn next_wait(&self, no_expiry: &NoExpiry) -> Action {
         let ends_at = self.ends_at(no_expiry);
         match self.connectivity {
             Connectivity::Up => Action::Wait {
@@ -160,14 +161,14 @@ impl<E: Failure> Waiting<E> {
         now: Moment,
     ) {
         let has_result = self.observed.is_some() || self.last_failure.is_some();
-        let known = self.last_failure.as_ref();
+        let known = self.last_failure.as_deref();
         let has_recent_cause = known.is_some_and(|(known, at)| {
             known.class() != FailureClass::TimedOut
                 && now.since(*at) < command_timeout.saturating_mul(2)
         });
         let says_less = limit < command_timeout && has_result || has_recent_cause;
         if !(failure.class() == FailureClass::TimedOut && says_less) {
-            self.last_failure = Some((failure, now));
+            self.last_failure = Some(Box::new((failure, now)));
         }
     }
 
@@ -189,7 +190,8 @@ impl<E: Failure> Waiting<E> {
 
     /// Returns the result at the end of the wait.
     pub(super) fn time_out(&mut self, now: Moment) -> AcquireResult<E> {
-        if let Some((failure, _)) = self.last_failure.take() {
+        if let Some(last_failure) = self.last_failure.take() {
+            let (failure, _) = *last_failure;
             return AcquireResult::Failed(AcquireFailure::Backend(failure));
         }
         let (holder, rank) = match self.observed.take() {
@@ -213,7 +215,7 @@ impl<E: Failure> Waiting<E> {
             *holder = None;
             *rank = None;
         }
-        if let Some((_, at)) = &mut self.last_failure {
+        if let Some((_, at)) = self.last_failure.as_deref_mut() {
             *at = Moment::from_millis(0);
         }
     }

@@ -1,6 +1,7 @@
 //! The queue of a lock: entries in the order of arrival, and the scan for the next owner.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::{
     AcquireCommand, Env, Expiring, LONGEST_HOLDER_MS, LockState, QUEUE_LIFE_MS, RawHolder,
@@ -14,10 +15,10 @@ use crate::protocol::wire::{Mode, QueueEntry};
 pub(super) struct NextOwner {
     pub(super) owner_id: OwnerId,
     pub(super) lease_ms: u64,
-    pub(super) label: String,
+    pub(super) label: Arc<str>,
     /// The channel for the notification. `None` for the caller, which reads the reply, and for waiters
     /// that poll.
-    pub(super) channel: Option<String>,
+    pub(super) channel: Option<Arc<str>>,
 }
 
 /// The outcome of scanning the queue of a free key.
@@ -37,7 +38,7 @@ impl NextOwner {
         Self {
             owner_id: command.owner_id,
             lease_ms: command.ttl_ms,
-            label: command.label.to_owned(),
+            label: command.label.into(),
             channel: None,
         }
     }

@@ -101,7 +101,7 @@ impl Turn<'_> {
             // Where liveness counts, the connection of a crashed machine stays open, and its channel
             // keeps a subscriber.
             clients.any(|(id, client)| {
-                name == channel(id) && (self.rules.prompt || client.caller != Caller::Crashed)
+                *name == *channel(id) && (self.rules.prompt || client.caller != Caller::Crashed)
             })
         };
         let env = Env {

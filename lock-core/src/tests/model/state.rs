@@ -333,8 +333,8 @@ pub(super) fn next_owner_id(id: usize, used: &mut u8) -> OwnerId {
 }
 
 /// The notification channel of a client.
-pub(super) fn channel(id: usize) -> String {
-    format!("c{id}")
+pub(super) fn channel(id: usize) -> Arc<str> {
+    format!("c{id}").into()
 }
 
 /// The ids differ in their first digits, which a head-of-queue notification carries.

@@ -179,7 +179,7 @@ impl Wait {
             lease_ms: self.lease_ms,
             expires_at_ms: ServerMs::new(now_ms.saturating_add_signed(self.expires_in_ms)),
             channel: CHANNELS[self.channel].into(),
-            label: format!("w {who}"),
+            label: format!("w {who}").into(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The server: it executes each command on the production lock state.
 
+use std::sync::Arc;
+
 use lock_testing::Nanos;
 
 use super::Simulation;
@@ -287,8 +289,8 @@ impl KnownEntry {
     }
 }
 
-pub(super) fn channel_of(process: usize) -> String {
-    format!("c{process}")
+pub(super) fn channel_of(process: usize) -> Arc<str> {
+    format!("c{process}").into()
 }
 
 fn channel_process(channel: &str) -> Option<usize> {

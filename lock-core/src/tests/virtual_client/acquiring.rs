@@ -7,8 +7,8 @@ use super::{
     Request,
 };
 use crate::protocol::acquisition::{
-    AcquireConfig, AcquireResult, Acquisition, Action, DropAction, FailureClass, RenewOutcome,
-    RenewReason, ReplyTimes, SendContext,
+    AcquireConfig, AcquireResult, Acquisition, Action, DropAction, FailureClass, NextAction,
+    RenewOutcome, RenewReason, ReplyTimes, SendContext,
 };
 use crate::protocol::backoff::Jitter;
 use crate::protocol::cleanup::{AwaitedRelease, AwaitedStep, Cleanup, Validity};
@@ -30,10 +30,17 @@ impl<P: Peers> ClientStep<'_, P> {
     }
 
     /// Performs actions until the acquisition waits or is done.
-    fn perform(&mut self, mut acquiring: Acquiring, mut action: Action<Lapse>) {
+    fn perform(&mut self, mut acquiring: Acquiring, mut next: NextAction<Lapse>) {
         let now = self.now;
         loop {
-            action = match action {
+            let action = match next {
+                NextAction::Perform(action) => action,
+                NextAction::Done(result) => {
+                    self.finish(acquiring, result);
+                    return;
+                }
+            };
+            next = match action {
                 Action::Acquire { limit } => {
                     self.send_acquire(&mut acquiring, limit);
                     break;
@@ -60,7 +67,7 @@ impl<P: Peers> ClientStep<'_, P> {
                     let mut release = AwaitedRelease::new(cleanup, deadline, Validity::Lost);
                     let step = release.on_start(now);
                     match self.perform_cancel(&mut acquiring, release, step) {
-                        Some(action) => action,
+                        Some(next) => next,
                         None => break,
                     }
                 }
@@ -93,10 +100,6 @@ impl<P: Peers> ClientStep<'_, P> {
                     acquiring.mailbox = Mailbox::default();
                     let owner_id = (self.next_owner_id)();
                     acquiring.acquisition.on_start_over(owner_id, now)
-                }
-                Action::Done(result) => {
-                    self.finish(acquiring, result);
-                    return;
                 }
             };
         }
@@ -155,7 +158,7 @@ impl<P: Peers> ClientStep<'_, P> {
         acquiring: &mut Acquiring,
         release: AwaitedRelease<Lapse>,
         step: AwaitedStep<Lapse>,
-    ) -> Option<Action<Lapse>> {
+    ) -> Option<NextAction<Lapse>> {
         match step {
             AwaitedStep::Send { limit } => {
                 let request = Request::release(release.request(), self.manager.floor_us, self.now);
@@ -326,7 +329,7 @@ impl<P: Peers> ClientStep<'_, P> {
                 return;
             }
         };
-        self.perform(acquiring, action);
+        self.perform(acquiring, NextAction::Perform(action));
     }
 
     /// Handles the end of a pause. The caller may come early.

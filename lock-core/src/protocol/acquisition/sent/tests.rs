@@ -28,7 +28,7 @@ fn send(sent: &mut SentAcquires, ms: u64, channel: &str, mode: Mode) -> SentCopy
     sent.on_send(SendContext {
         origin: 1,
         mode,
-        channel,
+        channel: &Arc::from(channel),
         lease: Duration::from_secs(2),
         now: Moment::from_millis(ms),
         not_after: NotAfter {
@@ -131,5 +131,5 @@ fn entry_that_equals_an_earlier_one_is_kept_once() {
         poll(&mut sent, ms, channel, Mode::Subscribed);
     }
     let channels: Vec<_> = entries(&sent).into_iter().map(|e| e.channel).collect();
-    assert_eq!(channels, ["b", "a"]);
+    assert_eq!(channels, ["b", "a"].map(Arc::from));
 }

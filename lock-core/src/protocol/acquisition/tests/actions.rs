@@ -3,54 +3,59 @@
 use super::*;
 
 #[track_caller]
-pub(super) fn acquire_limit(action: Action<FailedCommand>) -> u64 {
+pub(super) fn acquire_limit(action: NextAction<FailedCommand>) -> u64 {
     match action {
-        Action::Acquire { limit } => whole_millis(limit),
+        NextAction::Perform(Action::Acquire { limit }) => whole_millis(limit),
         other => panic!("no acquire: {other:?}"),
     }
 }
 
 #[track_caller]
-pub(super) fn renew_limit(action: Action<FailedCommand>, expected: RenewReason) -> u64 {
+pub(super) fn renew_limit(action: NextAction<FailedCommand>, expected: RenewReason) -> u64 {
     match action {
-        Action::Renew { limit, reason } if reason == expected => whole_millis(limit),
+        NextAction::Perform(Action::Renew { limit, reason }) if reason == expected => {
+            whole_millis(limit)
+        }
         other => panic!("no such renewal: {other:?}"),
     }
 }
 
 #[track_caller]
-pub(super) fn cancel_limit(action: Action<FailedCommand>) -> u64 {
+pub(super) fn cancel_limit(action: NextAction<FailedCommand>) -> u64 {
     match action {
-        Action::Cancel { limit } => whole_millis(limit),
+        NextAction::Perform(Action::Cancel { limit }) => whole_millis(limit),
         other => panic!("no cancel: {other:?}"),
     }
 }
 
 #[track_caller]
-pub(super) fn waits_until(action: Action<FailedCommand>, ms: u64) {
+pub(super) fn waits_until(action: NextAction<FailedCommand>, ms: u64) {
     match action {
-        Action::Wait { until } => assert_eq!(until, at(ms)),
+        NextAction::Perform(Action::Wait { until }) => assert_eq!(until, at(ms)),
         other => panic!("no wait: {other:?}"),
     }
 }
 
 #[track_caller]
-pub(super) fn reconnects_until(action: Action<FailedCommand>, ms: u64) {
+pub(super) fn reconnects_until(action: NextAction<FailedCommand>, ms: u64) {
     match action {
-        Action::Reconnect { until } => assert_eq!(until, at(ms)),
+        NextAction::Perform(Action::Reconnect { until }) => assert_eq!(until, at(ms)),
         other => panic!("no wait for a connection: {other:?}"),
     }
 }
 
 #[track_caller]
-pub(super) fn starts_over(action: &Action<FailedCommand>) {
-    assert!(matches!(action, Action::StartOver), "{action:?}");
+pub(super) fn starts_over(action: &NextAction<FailedCommand>) {
+    assert!(
+        matches!(action, NextAction::Perform(Action::StartOver)),
+        "{action:?}"
+    );
 }
 
 #[track_caller]
-pub(super) fn acquired(action: Action<FailedCommand>) -> (Lease, ReleaseRequest) {
+pub(super) fn acquired(action: NextAction<FailedCommand>) -> (Lease, ReleaseRequest) {
     match action {
-        Action::Done(AcquireResult::Acquired {
+        NextAction::Done(AcquireResult::Acquired {
             token: granted,
             lease,
             release_request,
@@ -63,15 +68,15 @@ pub(super) fn acquired(action: Action<FailedCommand>) -> (Lease, ReleaseRequest)
 }
 
 #[track_caller]
-pub(super) fn failed(action: Action<FailedCommand>) -> AcquireFailure<FailedCommand> {
+pub(super) fn failed(action: NextAction<FailedCommand>) -> AcquireFailure<FailedCommand> {
     match action {
-        Action::Done(AcquireResult::Failed(failure)) => failure,
+        NextAction::Done(AcquireResult::Failed(failure)) => failure,
         other => panic!("no failure: {other:?}"),
     }
 }
 
 #[track_caller]
-pub(super) fn failed_with(action: Action<FailedCommand>, class: FailureClass) {
+pub(super) fn failed_with(action: NextAction<FailedCommand>, class: FailureClass) {
     match failed(action) {
         AcquireFailure::Backend(failure) => assert_eq!(failure, FailedCommand(class)),
         other => panic!("no failure of the backend: {other:?}"),
@@ -80,9 +85,9 @@ pub(super) fn failed_with(action: Action<FailedCommand>, class: FailureClass) {
 
 /// The time that the caller waited, the label of the holder, and the rank.
 #[track_caller]
-pub(super) fn timed_out(action: Action<FailedCommand>) -> (u64, Option<String>, Option<u64>) {
+pub(super) fn timed_out(action: NextAction<FailedCommand>) -> (u64, Option<String>, Option<u64>) {
     match action {
-        Action::Done(AcquireResult::TimedOut {
+        NextAction::Done(AcquireResult::TimedOut {
             waited,
             holder,
             rank,

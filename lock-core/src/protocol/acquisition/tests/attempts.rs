@@ -18,7 +18,7 @@ fn attempt_on_a_busy_lock_names_the_holder() {
     let mut bench = Bench::attempt();
     bench.start();
     match bench.reply(busy(Some(1_000))) {
-        Action::Done(AcquireResult::Contended { holder }) => {
+        NextAction::Done(AcquireResult::Contended { holder }) => {
             assert_eq!(&*holder.expect("a holder").label, "other");
         }
         other => panic!("not contended: {other:?}"),

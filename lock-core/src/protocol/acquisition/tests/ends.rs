@@ -152,7 +152,7 @@ fn wait_that_ends_behind_dead_waiters_says_so() {
     let action = bench.cancelled(None);
     let is_reported = matches!(
         action,
-        Action::Done(AcquireResult::Failed(AcquireFailure::DeadWaiters))
+        NextAction::Done(AcquireResult::Failed(AcquireFailure::DeadWaiters))
     );
     assert!(is_reported, "{action:?}");
 }

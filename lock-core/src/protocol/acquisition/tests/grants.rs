@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn notify(bench: &mut Bench, grant: Grant) -> Action<FailedCommand> {
+fn notify(bench: &mut Bench, grant: Grant) -> NextAction<FailedCommand> {
     bench.notify(Notification::Grant(grant))
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 #[track_caller]
-fn has_no_expiry(action: Action<FailedCommand>) {
+fn has_no_expiry(action: NextAction<FailedCommand>) {
     match failed(action) {
         AcquireFailure::NoExpiry { value } => assert_eq!(&*value, "other"),
         other => panic!("{other:?}"),
@@ -29,7 +29,7 @@ fn attempt_on_a_key_that_gets_its_expiry_is_contended() {
     bench.reply(busy(None));
     bench.pass(50).timeout();
     let action = bench.reply(busy(Some(1_000)));
-    let is_contended = matches!(action, Action::Done(AcquireResult::Contended { .. }));
+    let is_contended = matches!(action, NextAction::Done(AcquireResult::Contended { .. }));
     assert!(is_contended, "{action:?}");
 }
 

@@ -96,8 +96,8 @@ pub(super) fn dead_waiters(simulation: &mut Simulation, _lane: usize) -> Nanos {
                 kind: String::new(),
                 lease_ms: 1_000,
                 expires_at_ms: now_ms.plus(60_000),
-                channel: "dead".to_owned(),
-                label: String::new(),
+                channel: "dead".into(),
+                label: "".into(),
             };
             entries.insert(random.below(entries.len() + 1), entry);
         }

@@ -10,47 +10,36 @@
 //!
 //! `loopback` and `proxy` are without and with a proxy that adds 1 ms to the round trip. In `one` all
 //! tasks share a manager, and in `many` each task has its own. Each figure is the median of several
-//! runs. `LOCK_BENCH_FAIRNESS` sets another number of runs.
+//! runs. The short form has the path `loopback` only.
 
 use std::time::{Duration, Instant};
 
-use benches::contention::{NAME, connect};
-use benches::figures::{percentile, ratio, report_relative, report_target};
-use benches::median;
+use benches::contention::{NAME, PATHS, Target, connect};
+use benches::figures::{median, percentile, ratio, report, report_at_most};
+use benches::is_short;
 use benches::round_trip::RoundTrip;
 use lock_core::LockManager;
-use test_support::{Proxy, RedisServer};
+use test_support::fixtures::multi_thread_runtime;
 use tokio::task::JoinSet;
 
 const TASKS: usize = 8;
 const ROUNDS: usize = 25;
 const SECTION: Duration = Duration::from_millis(1);
 const WAIT: Duration = Duration::from_secs(60);
-const ADDED: Duration = Duration::from_millis(1);
 const RUNS: usize = 7;
+const SHORT_RUNS: usize = 5;
 
 fn main() {
-    let runs = std::env::var("LOCK_BENCH_FAIRNESS")
-        .ok()
-        .and_then(|runs| runs.parse().ok())
-        .unwrap_or(RUNS);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
-    for path in ["loopback", "proxy"] {
-        for managers in ["one", "many"] {
-            let server = RedisServer::start();
-            let proxy = Proxy::in_front_of(&server);
-            proxy.delay_round_trip(ADDED);
-            let url = if path == "proxy" {
-                proxy.url()
-            } else {
-                server.url()
-            };
-            let count = if managers == "one" { 1 } else { TASKS };
-            let results = runtime.block_on(measure(&url, count, runs));
+    let (paths, runs) = if is_short() {
+        (&PATHS[..1], SHORT_RUNS)
+    } else {
+        (&PATHS[..], RUNS)
+    };
+    let runtime = multi_thread_runtime(2);
+    for path in paths {
+        for (managers, count) in [("one", 1), ("many", TASKS)] {
+            let target = Target::start(path);
+            let results = runtime.block_on(measure(&target.url, count, runs));
             print(&format!("fairness.{path}_{managers}"), &results);
         }
     }
@@ -115,7 +104,7 @@ fn print(figure: &str, results: &[RunResult]) {
     let p99_wait = middle(|result| result.p99_wait);
     let longest_wait = middle(|result| result.longest_wait);
     let total = middle(|result| result.total);
-    report_target(&format!("{figure}.p99_wait"), p99_wait, "medians", 1.5);
-    report_relative(&format!("{figure}.longest_wait"), longest_wait, "medians");
-    report_target(&format!("{figure}.total"), total, "x", 1.15);
+    report_at_most(&format!("{figure}_p99_wait"), p99_wait, "medians", 1.5);
+    report(&format!("{figure}_longest_wait"), longest_wait, "medians");
+    report_at_most(&format!("{figure}_total"), total, "x", 1.15);
 }

@@ -11,6 +11,8 @@
 use std::alloc::System;
 use std::ops::Sub;
 
+use crate::figures::number;
+
 /// The system's allocator, with counters of all threads.
 pub type Counting = stats_alloc::StatsAlloc<System>;
 
@@ -30,10 +32,17 @@ impl Allocations {
     #[must_use]
     pub fn read(allocator: &Counting) -> Self {
         let stats = allocator.stats();
+        let [allocations, reallocations, allocated, freed] = [
+            stats.allocations,
+            stats.reallocations,
+            stats.bytes_allocated,
+            stats.bytes_deallocated,
+        ]
+        .map(|count| number(count as u64));
         Self {
-            count: number(stats.allocations) + number(stats.reallocations),
-            bytes: number(stats.bytes_allocated),
-            live_bytes: number(stats.bytes_allocated) - number(stats.bytes_deallocated),
+            count: allocations + reallocations,
+            bytes: allocated,
+            live_bytes: allocated - freed,
         }
     }
 
@@ -59,9 +68,4 @@ impl Sub for Allocations {
             live_bytes: self.live_bytes - earlier.live_bytes,
         }
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "no bench allocates 2^53 bytes")]
-fn number(count: usize) -> f64 {
-    count as f64
 }

@@ -29,7 +29,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 ///
 /// Panics if there are no values.
 #[must_use]
-pub fn percentile(values: &[Duration], part: f64) -> Duration {
+pub fn percentile<T: Copy + Ord>(values: &[T], part: f64) -> T {
     let mut values = values.to_vec();
     values.sort_unstable();
     let len = u32::try_from(values.len()).expect("a bench has few values");

@@ -62,7 +62,7 @@ async fn count(mut pair: impl AsyncFnMut()) -> Allocations {
     for _ in 0..pairs {
         pair().await;
     }
-    (Allocations::read(&ALLOCATOR) - before).per(pairs)
+    Allocations::read(&ALLOCATOR).per(before, pairs)
 }
 
 fn print(pair: &str, cost: Allocations) {

@@ -118,7 +118,11 @@ fn full_server(server: &RedisServer, rounds: usize) {
 
     let (connections, Sides { raw, guard, ratio }) = fullest.expect("one connection was measured");
     let figure = |name| format!("throughput.full_{name}");
-    report(&figure("connections"), f64::from(connections), "");
+    report(
+        &figure("connections"),
+        f64::from(connections),
+        "connections",
+    );
     report(&figure("pairs"), guard.rate(), "pairs/s");
     report(&figure("raw_pairs"), raw.rate(), "pairs/s");
     report(

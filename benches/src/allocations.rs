@@ -9,7 +9,6 @@
 //! ```
 
 use std::alloc::System;
-use std::ops::Sub;
 
 use crate::figures::number;
 
@@ -46,26 +45,14 @@ impl Allocations {
         }
     }
 
-    /// Returns the share of one of `parts` equal operations.
+    /// Returns the allocations since an earlier measurement, for one of `parts` equal operations.
     #[must_use]
-    pub fn per(self, parts: u32) -> Self {
-        let parts = f64::from(parts);
+    pub fn per(self, earlier: Self, parts: u32) -> Self {
+        let each = |now, before| (now - before) / f64::from(parts);
         Self {
-            count: self.count / parts,
-            bytes: self.bytes / parts,
-            live_bytes: self.live_bytes / parts,
-        }
-    }
-}
-
-impl Sub for Allocations {
-    type Output = Self;
-
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            count: self.count - earlier.count,
-            bytes: self.bytes - earlier.bytes,
-            live_bytes: self.live_bytes - earlier.live_bytes,
+            count: each(self.count, earlier.count),
+            bytes: each(self.bytes, earlier.bytes),
+            live_bytes: each(self.live_bytes, earlier.live_bytes),
         }
     }
 }

@@ -37,9 +37,9 @@ interop *args:
 mutants *args:
     ./scripts/mutants {{args}}
 
-# Runs a bench
-bench name:
-    cargo bench -p benches --bench {{name}}
+# Runs all benches, or one: `just bench --bench overhead`
+bench *args:
+    cargo bench -p benches {{args}}
 
 # Compares ratios and counts of the benches with the committed ones
 bench-guard *args:

@@ -14,11 +14,13 @@
 use std::time::Duration;
 
 use benches::allocations::{Allocations, Counting};
+use benches::figures::report;
+use benches::is_short;
 use benches::pairs::{self, WAIT};
 use benches::raw::RawPair;
-use benches::report;
 use lock_core::LockManager;
 use test_support::RedisServer;
+use test_support::fixtures::current_thread_runtime;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::system();
@@ -27,14 +29,11 @@ const KEY: &str = "bench";
 /// Lets buffers grow to their size.
 const WARM_UP: u32 = 200;
 const PAIRS: u32 = 2_000;
+const SHORT_PAIRS: u32 = 1_000;
 
 fn main() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
-    runtime.block_on(measure(&server));
+    current_thread_runtime().block_on(measure(&server));
 }
 
 async fn measure(server: &RedisServer) {
@@ -59,10 +58,11 @@ async fn count(mut pair: impl AsyncFnMut()) -> Allocations {
         pair().await;
     }
     let before = Allocations::read(&ALLOCATOR);
-    for _ in 0..PAIRS {
+    let pairs = if is_short() { SHORT_PAIRS } else { PAIRS };
+    for _ in 0..pairs {
         pair().await;
     }
-    (Allocations::read(&ALLOCATOR) - before).per(PAIRS)
+    Allocations::read(&ALLOCATOR).per(before, pairs)
 }
 
 fn print(pair: &str, cost: Allocations) {

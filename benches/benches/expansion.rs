@@ -10,7 +10,7 @@
 //! - `check_*`, `build_*` in ms: the time for one function, compared with a plain function.
 //!
 //! Dependencies are compiled before the measurement. The time is processor time if the system reports
-//! it, so that other work on the machine is not counted.
+//! it, so that other work on the machine is not counted. The short form has no times.
 
 use std::fmt::Write;
 use std::fs;
@@ -18,12 +18,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use benches::{is_short, median, report, report_ratio};
+use benches::figures::{median, number, report, report_at_most};
+use benches::is_short;
 use lock_core::{LockError, LockManager, distributed_lock};
 
 /// The target; `tests/attribute/future_size.rs` fails above it.
-const MOST_BYTES: usize = 512;
-const FUNCTIONS: usize = 200;
+const MOST_BYTES: f64 = 512.0;
+const FUNCTIONS: u32 = 200;
 /// A round takes seconds. The medians of two runs differ by a few percent.
 const ROUNDS: usize = 5;
 
@@ -34,37 +35,25 @@ fn main() {
     }
 }
 
-async fn plain<const A: usize, const B: usize, const R: usize>(
-    locks: &LockManager,
-    argument: [u8; A],
-) -> Result<[u8; R], LockError> {
-    let local = [argument[0]; B];
-    tokio::task::yield_now().await;
-    let _ = locks;
-    Ok([argument[A - 1] + local[B - 1]; R])
+/// Declares a function with arguments, locals and results of some bytes.
+macro_rules! function {
+    ($name:ident $(, #[$attribute:ident($($option:tt)*)])?) => {
+        $(#[$attribute($($option)*, manager = locks)])?
+        async fn $name<const A: usize, const B: usize, const R: usize>(
+            locks: &LockManager,
+            argument: [u8; A],
+        ) -> Result<[u8; R], LockError> {
+            let local = [argument[0]; B];
+            tokio::task::yield_now().await;
+            let _ = locks;
+            Ok([argument[A - 1] + local[B - 1]; R])
+        }
+    };
 }
 
-#[distributed_lock(name = "size", ttl = "1s", wait = "1s", manager = locks)]
-async fn confirmed<const A: usize, const B: usize, const R: usize>(
-    locks: &LockManager,
-    argument: [u8; A],
-) -> Result<[u8; R], LockError> {
-    let local = [argument[0]; B];
-    tokio::task::yield_now().await;
-    let _ = locks;
-    Ok([argument[A - 1] + local[B - 1]; R])
-}
-
-#[distributed_lock(name = "size", release = background, on_lost = continue, manager = locks)]
-async fn in_background<const A: usize, const B: usize, const R: usize>(
-    locks: &LockManager,
-    argument: [u8; A],
-) -> Result<[u8; R], LockError> {
-    let local = [argument[0]; B];
-    tokio::task::yield_now().await;
-    let _ = locks;
-    Ok([argument[A - 1] + local[B - 1]; R])
-}
+function!(plain);
+function!(confirmed, #[distributed_lock(name = "size", ttl = "1s", wait = "1s")]);
+function!(in_background, #[distributed_lock(name = "size", release = background, on_lost = continue)]);
 
 fn sizes() {
     let locks = LockManager::in_memory();
@@ -79,10 +68,17 @@ fn size<const A: usize, const B: usize, const R: usize>(shape: &str, locks: &Loc
     let bare = size_of_val(&plain::<A, B, R>(locks, [0; A]));
     let held = size_of_val(&confirmed::<A, B, R>(locks, [0; A]));
     let added = held.saturating_sub(bare + A + R);
-    println!("expansion.size_{shape} {added} bytes (target <= {MOST_BYTES})");
-    let held = size_of_val(&in_background::<A, B, R>(locks, [0; A]));
-    let added = held.saturating_sub(bare + A);
-    println!("expansion.size_{shape}_background {added} bytes (target <= {MOST_BYTES})");
+    let background = size_of_val(&in_background::<A, B, R>(locks, [0; A]));
+    let added_in_background = background.saturating_sub(bare + A);
+    for (figure, bytes) in [
+        (format!("expansion.size_{shape}"), added),
+        (
+            format!("expansion.size_{shape}_background"),
+            added_in_background,
+        ),
+    ] {
+        report_at_most(&figure, number(bytes as u64), "bytes", MOST_BYTES);
+    }
 }
 
 /// How the functions of a crate lock.
@@ -116,21 +112,15 @@ fn compile_times() {
             }
         }
         let [plain, by_hand, instrumented, annotated] = times.map(median);
-        #[expect(clippy::cast_precision_loss, reason = "the number is 200")]
-        let each = |time: f64| (time - plain) * 1e3 / FUNCTIONS as f64;
+        let each = |time: f64| (time - plain) * 1e3 / f64::from(FUNCTIONS);
         for ((_, name), time) in FORMS[1..].iter().zip([by_hand, instrumented, annotated]) {
             report(&format!("expansion.{command}_{name}"), each(time), "ms");
         }
-        report_ratio(
-            &format!("expansion.{command}_to_instrument"),
-            annotated / instrumented,
-            1.0,
-        );
-        report_ratio(
-            &format!("expansion.{command}_to_by_hand"),
-            annotated / by_hand,
-            1.5,
-        );
+        for (other, time, target) in [("instrument", instrumented, 1.0), ("by_hand", by_hand, 1.5)]
+        {
+            let figure = format!("expansion.{command}_to_{other}");
+            report_at_most(&figure, annotated / time, "x", target);
+        }
     }
 }
 

@@ -19,34 +19,35 @@
 //!   show what the machine alone adds.
 //!
 //! The sections are shorter than a third of the handover lease, so they need no renewal.
-//! `LOCK_BENCH_HANDOFF` sets another number of blocks.
+//! The short form has the path `loopback` only, with up to 100 waiters.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use benches::contention::{Block, Turns, connect, take_turns};
-use benches::figures::{micros, percentile, ratio, report_relative, report_target};
-use benches::{median, report};
-use test_support::{Proxy, RedisServer};
+use benches::contention::{Block, PATHS, Target, Turns, connect, take_turns};
+use benches::figures::{median, micros, number, percentile, ratio, report, report_at_most};
+use benches::is_short;
+use test_support::fixtures::multi_thread_runtime;
 
 const WAITERS: [usize; 4] = [1, 10, 100, 1_000];
 /// More managers need more threads and file descriptors than a machine may allow.
 const MOST_MANAGERS: usize = 100;
+const SHORT_WAITERS: [usize; 2] = [10, 100];
 const SECTION: Duration = Duration::from_millis(2);
 /// The handovers of a block take some hundred milliseconds, shorter than changes of the speed of
 /// the machine.
 const BLOCK: usize = 20;
 const BLOCKS: usize = 10;
-const ADDED: Duration = Duration::from_millis(1);
+const SHORT_BLOCKS: usize = 3;
 
 fn main() {
-    let blocks = std::env::var("LOCK_BENCH_HANDOFF")
-        .ok()
-        .and_then(|blocks| blocks.parse().ok())
-        .unwrap_or(BLOCKS);
-    for path in ["proxy", "loopback"] {
+    let (paths, all_waiters, blocks) = if is_short() {
+        (&PATHS[..1], &SHORT_WAITERS[..], SHORT_BLOCKS)
+    } else {
+        (&PATHS[..], &WAITERS[..], BLOCKS)
+    };
+    for path in paths {
         for managers in ["one", "many"] {
-            for waiters in WAITERS {
+            for &waiters in all_waiters {
                 if managers == "one" || waiters <= MOST_MANAGERS {
                     measure(path, managers, waiters, blocks);
                 }
@@ -56,14 +57,7 @@ fn main() {
 }
 
 fn measure(path: &str, managers: &str, waiters: usize, blocks: usize) {
-    let server = Arc::new(RedisServer::start());
-    let proxy = Proxy::in_front_of(&server);
-    proxy.delay_round_trip(ADDED);
-    let url = if path == "proxy" {
-        proxy.url()
-    } else {
-        server.url()
-    };
+    let target = Target::start(path);
     let count = if managers == "one" { 1 } else { waiters + 1 };
     let turns = Turns {
         waiters,
@@ -71,14 +65,10 @@ fn measure(path: &str, managers: &str, waiters: usize, blocks: usize) {
         blocks,
         block: BLOCK,
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
+    let runtime = multi_thread_runtime(2);
     let measured = runtime.block_on(async {
-        let managers = connect(&url, count).await;
-        take_turns(&server, &url, &managers, turns).await
+        let managers = connect(&target.url, count).await;
+        take_turns(&target, &managers, turns).await
     });
     runtime.shutdown_background();
     let figure = format!("handoff.{path}_{managers}_{waiters}");
@@ -98,28 +88,27 @@ fn print(figure: &str, has_target: bool, blocks: &[Block]) {
     let handovers = all(|block| &block.handovers);
     let ping = middle(&all(|block| &block.round_trips));
     let p99 = |times: &[Duration]| ratio(percentile(times, 0.99), ping);
-    let calls: u32 = blocks.iter().map(|block| block.cost.calls).sum();
-    let sections = u32::try_from(handovers.len()).expect("a bench has few sections");
-    let commands = f64::from(calls) / f64::from(sections);
+    let calls: f64 = blocks.iter().map(|block| block.cost.calls).sum();
+    let commands = calls / number(handovers.len() as u64);
     let p50 = relative(|block| &block.round_trips);
     if has_target {
-        report_target(&format!("{figure}.p50"), p50, "round trips", 1.2);
+        report_at_most(&format!("{figure}_p50"), p50, "round trips", 1.2);
         let p99 = p99(&handovers);
-        report_target(&format!("{figure}.p99"), p99, "round trips", 3.0);
+        report_at_most(&format!("{figure}_p99"), p99, "round trips", 3.0);
     } else {
-        report_relative(&format!("{figure}.p50"), p50, "round trips");
-        report_relative(&format!("{figure}.p99"), p99(&handovers), "round trips");
+        report(&format!("{figure}_p50"), p50, "round trips");
+        report(&format!("{figure}_p99"), p99(&handovers), "round trips");
     }
-    report_target(&format!("{figure}.commands"), commands, "commands", 2.1);
+    report_at_most(&format!("{figure}_commands"), commands, "commands", 2.1);
     let raw = relative(|block| &block.raw_handovers);
-    report_relative(&format!("{figure}.p50_to_raw"), raw, "x");
+    report(&format!("{figure}_p50_to_raw"), raw, "x");
     let [ping_p99, raw_p99] = [
         p99(&all(|block| &block.round_trips)),
         p99(&all(|block| &block.raw_handovers)),
     ];
-    report_relative(&format!("{figure}.ping_p99"), ping_p99, "round trips");
-    report_relative(&format!("{figure}.raw_p99"), raw_p99, "round trips");
-    report(&format!("{figure}.ping"), micros(ping), "us");
+    report(&format!("{figure}_ping_p99"), ping_p99, "round trips");
+    report(&format!("{figure}_raw_p99"), raw_p99, "round trips");
+    report(&format!("{figure}_ping"), micros(ping), "us");
 }
 
 fn middle(values: &[Duration]) -> Duration {

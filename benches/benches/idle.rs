@@ -9,15 +9,19 @@
 //! - `held`: one lock is held, with a ttl of 30 s. One renewal is due in 10 s.
 //! - `waiting`: one caller waits for a lock of another manager, which the same process holds.
 //!
-//! `none` is the control: the process without a manager.
+//! `none` is the control: the process without a manager. The short form has neither
+//! `none` nor `waiting`.
 
 use std::time::Duration;
 
+use benches::figures::{number, report, report_at_most};
+use benches::is_short;
 use benches::pairs::{self, WAIT};
 use benches::process::sleeps;
-use benches::{is_short, report, report_at_most};
+use benches::server_info::Traffic;
 use test_support::RedisServer;
-use tokio::runtime::{Builder, Runtime};
+use test_support::fixtures::multi_thread_runtime;
+use tokio::runtime::Runtime;
 
 /// One in a second is near zero: an idle runtime of a service wakes up as often.
 const TARGET: f64 = 1.0;
@@ -28,12 +32,10 @@ const TTL: Duration = Duration::from_secs(30);
 
 fn main() {
     let server = RedisServer::start();
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
-    observe("none", &server);
+    let runtime = multi_thread_runtime(1);
+    if !is_short() {
+        observe("none", &server);
+    }
 
     let connect = || runtime.block_on(pairs::connect(&server));
     let locks = connect();
@@ -64,28 +66,14 @@ fn observe(state: &str, server: &RedisServer) {
     let span = if is_short() { SHORT_SPAN } else { SPAN };
     // What the last state left behind ends first.
     std::thread::sleep(Duration::from_millis(500));
-    let mut connection = server.connect().expect("the server is up");
-    let mut requests = || {
-        let info = connection
-            .call(&["INFO", "stats"])
-            .expect("the server replies");
-        let mut lines = info.text().lines();
-        let requests = lines.find_map(|line| line.strip_prefix("total_reads_processed:"));
-        let requests = requests.and_then(|requests| requests.trim().parse::<u32>().ok());
-        requests.expect("the server counts its reads")
-    };
     let pid = std::process::id();
-    let before = (sleeps(pid), requests());
+    let before = (sleeps(pid), Traffic::read(server).reads);
     std::thread::sleep(span);
-    let after = (sleeps(pid), requests());
+    let after = (sleeps(pid), Traffic::read(server).reads);
     let seconds = span.as_secs_f64();
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a process sleeps less than 2^53 times"
-    )]
-    let wakeups = (after.0 - before.0) as f64 / seconds;
-    // The first INFO is not in its own count, but in that of the second.
-    let requests = f64::from(after.1 - before.1 - 1) / seconds;
+    let wakeups = number(after.0 - before.0) / seconds;
+    // The end of the first INFO's connection and the second INFO are reads, too.
+    let requests = (after.1 - before.1 - 2.0) / seconds;
     for (name, value, unit) in [
         ("wakeups", wakeups, "wake-ups/s"),
         ("requests", requests, "requests/s"),

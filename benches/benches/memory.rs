@@ -17,9 +17,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use benches::allocations::{Allocations, Counting};
+use benches::contention::queue_length;
+use benches::figures::{number, report, report_at_most};
+use benches::held::{self, AT_ONCE};
 use benches::process::resident_bytes;
-use benches::{held, is_short, pairs, report, report_at_most};
+use benches::server_info::used_memory;
+use benches::{is_short, pairs};
 use lock_core::{LockError, LockGuard};
+use test_support::fixtures::current_thread_runtime;
 use test_support::{RedisServer, eventually_async};
 use tokio::task::JoinSet;
 
@@ -31,8 +36,6 @@ const WAITER_ON_SERVER: f64 = 400.0;
 /// Longer than the bench.
 const TTL: Duration = Duration::from_secs(300);
 const WAIT: Duration = Duration::from_secs(300);
-/// Waiters that begin at the same time. More would let the buffers of the connection grow.
-const AT_ONCE: u32 = 64;
 /// Bound on the replies of the server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -53,10 +56,7 @@ fn main() {
         return;
     };
     let count = if is_short() { 2_000 } else { 10_000 };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
+    let runtime = current_thread_runtime();
     runtime.block_on(async {
         match &*part {
             "held" => held_locks(count).await,
@@ -80,7 +80,7 @@ impl Memory {
     fn read(server: &RedisServer) -> Self {
         Self {
             client: Allocations::read(&ALLOCATOR).live_bytes,
-            resident: bytes(resident_bytes(std::process::id())),
+            resident: number(resident_bytes(std::process::id())),
             server: used_memory(server),
         }
     }
@@ -96,22 +96,6 @@ impl Memory {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "the process has less than 2^53 bytes"
-)]
-fn bytes(count: u64) -> f64 {
-    count as f64
-}
-
-fn used_memory(server: &RedisServer) -> f64 {
-    let info = server.cli(&["INFO", "memory"]);
-    let mut lines = info.text().lines();
-    let used = lines.find_map(|line| line.strip_prefix("used_memory:"));
-    let used = used.and_then(|used| used.trim().parse().ok());
-    used.expect("the server reports its memory")
-}
-
 async fn held_locks(count: u32) {
     let server = RedisServer::start();
     let before = used_memory(&server);
@@ -124,13 +108,13 @@ async fn held_locks(count: u32) {
     let locks = pairs::connect(&server).await;
     // Loads the scripts, and fills buffers.
     let mut guards = Vec::new();
-    held::acquire_all(&locks, AT_ONCE, TTL, &mut guards).await;
+    held::acquire_all(&locks, 0..AT_ONCE, TTL, &mut guards).await;
     for guard in guards.drain(..) {
         guard.release().await.expect("the lock was held");
     }
     let before = Memory::read(&server);
     guards.reserve_exact(count as usize);
-    held::acquire_all(&locks, count, TTL, &mut guards).await;
+    held::acquire_all(&locks, 0..count, TTL, &mut guards).await;
     let each = before.growth(Memory::read(&server), count);
     report_at_most("memory.held_client", each.client, "bytes", TARGET);
     report("memory.held_client_resident", each.resident, "bytes");
@@ -151,15 +135,15 @@ enum Keys {
 impl Keys {
     fn name(self, waiter: u32) -> String {
         match self {
-            Self::Shared => "job:0".to_owned(),
-            Self::Own => format!("job:{waiter}"),
+            Self::Shared => held::name(0),
+            Self::Own => held::name(waiter),
         }
     }
 
     /// The waiters in the queue of the last of `waiters` waiters.
-    fn in_last_queue(self, waiters: u32) -> i64 {
+    fn in_last_queue(self, waiters: u32) -> usize {
         match self {
-            Self::Shared => waiters.into(),
+            Self::Shared => waiters as usize,
             Self::Own => 1,
         }
     }
@@ -184,13 +168,12 @@ async fn waiters(figure: &str, count: u32, keys: Keys) {
         Keys::Shared => 1,
         Keys::Own => count,
     };
-    held::acquire_all(&holder, held, TTL, &mut guards).await;
+    held::acquire_all(&holder, 0..held, TTL, &mut guards).await;
     // Loads the scripts and subscribes.
-    let busy = locks.lock("job:0").wait(Duration::from_millis(50));
+    let busy = locks.lock(held::name(0)).wait(Duration::from_millis(50));
     assert!(busy.acquire().await.is_err(), "the lock is held");
 
     let mut tasks = JoinSet::new();
-    let mut connection = server.connect().expect("the server is up");
     let before = Memory::read(&server);
     let mut future_size = 0;
     for first in (0..count).step_by(AT_ONCE as usize) {
@@ -201,40 +184,25 @@ async fn waiters(figure: &str, count: u32, keys: Keys) {
             future_size = size_of_val(&waiting);
             tasks.spawn(waiting);
         }
-        let queue = format!("{{lock:{}}}:q", keys.name(end - 1));
+        let last = keys.name(end - 1);
         eventually_async(PATIENCE, async || {
-            let waiters = connection.call(&["ZCARD", &queue]);
-            waiters.expect("the server replies").integer() == keys.in_last_queue(end)
+            queue_length(&server, &last) == keys.in_last_queue(end)
         })
         .await;
     }
     // Lets the client read the last replies.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let each = before.growth(Memory::read(&server), count);
-    report_at_most(
-        &format!("memory.{figure}_client"),
-        each.client,
-        "bytes",
-        TARGET,
-    );
+    let name = |part| format!("memory.{figure}_{part}");
+    report_at_most(&name("client"), each.client, "bytes", TARGET);
     let task = idle_task(count);
-    report(&format!("memory.{figure}_task"), task, "bytes");
-    let library = each.client - task;
-    report(&format!("memory.{figure}_library"), library, "bytes");
-    report(
-        &format!("memory.{figure}_client_resident"),
-        each.resident,
-        "bytes",
-    );
+    report(&name("task"), task, "bytes");
+    report(&name("library"), each.client - task, "bytes");
+    report(&name("client_resident"), each.resident, "bytes");
     if let Keys::Shared = keys {
-        report("memory.waiter_future", bytes(future_size as u64), "bytes");
+        report("memory.waiter_future", number(future_size as u64), "bytes");
     }
-    report_at_most(
-        &format!("memory.{figure}_server"),
-        each.server,
-        "bytes",
-        WAITER_ON_SERVER,
-    );
+    report_at_most(&name("server"), each.server, "bytes", WAITER_ON_SERVER);
     server.kill9();
     std::mem::forget((guards, tasks, holder, locks));
 }

@@ -9,6 +9,9 @@
 //! - `memory_pair`: one attempt and release through a guard, with locks in this process.
 //! - `server_ratio`, `server_waiting_ratio`: the server's own time for a pair, from `INFO
 //!   commandstats`, divided by its time for the raw pair. Fifty tasks send at the same time.
+//! - `server_empty`, `server_bound`: the server's time for a pair of scripts with the keys and arguments
+//!   of one attempt. The first pair calls nothing. The second pair makes only the calls that the protocol
+//!   needs, so it is the bound. `server_to_bound` is the library's time divided by it.
 //!
 //! The two sides of a ratio alternate in short blocks, so that other work on the machine affects both.
 //! Client and server are pinned to one core: on two cores a round trip over loopback takes three times
@@ -16,11 +19,14 @@
 
 use std::time::{Duration, Instant};
 
+use benches::figures::{median, micros, report, report_at_most};
 use benches::pairs::{self, WAIT};
+use benches::pin::pin_to_one_core;
 use benches::raw::RawPair;
-use benches::{is_short, median, pin_to_one_core, report, report_ratio, server_time};
+use benches::{is_short, server_time};
 use lock_core::LockManager;
 use test_support::RedisServer;
+use test_support::fixtures::current_thread_runtime;
 
 /// Long enough for the clock and the caches, and shorter than changes of the machine's speed.
 const BLOCK: u32 = 100;
@@ -33,6 +39,7 @@ const WARM_UP: usize = 20;
 /// The best of many short blocks: each has a few milliseconds of the server's time, so that some are
 /// not interrupted.
 const SERVER_ROUNDS: usize = 40;
+const SHORT_SERVER_ROUNDS: usize = 20;
 const SERVER_PAIRS: u32 = 1_000;
 
 const KEY: &str = "bench";
@@ -40,11 +47,7 @@ const KEY: &str = "bench";
 fn main() {
     pin_to_one_core();
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
-    runtime.block_on(measure(&server));
+    current_thread_runtime().block_on(measure(&server));
 }
 
 async fn measure(server: &RedisServer) {
@@ -52,52 +55,76 @@ async fn measure(server: &RedisServer) {
     let mut raw = RawPair::connect(&server.url()).await;
     let locks = pairs::connect(server).await;
 
-    let [mut pair, mut waiting_pair] = [Series::default(), Series::default()];
-    for (wait, series) in [(Duration::ZERO, &mut pair), (WAIT, &mut waiting_pair)] {
-        for round in 0..WARM_UP + rounds {
-            let [raw_time, guard_time] = if round % 2 == 0 {
-                let first = raw_block(&mut raw).await;
-                [first, guard_block(&locks, wait).await]
-            } else {
-                let first = guard_block(&locks, wait).await;
-                [raw_block(&mut raw).await, first]
-            };
-            series.add(round, raw_time, guard_time);
-        }
-    }
-    let mut attribute = Series::default();
-    for round in 0..WARM_UP + rounds {
-        let [guard_time, attribute_time] = if round % 2 == 0 {
-            let first = guard_block(&locks, WAIT).await;
-            [first, attribute_block(&locks).await]
-        } else {
-            let first = attribute_block(&locks).await;
-            [guard_block(&locks, WAIT).await, first]
-        };
-        attribute.add(round, guard_time, attribute_time);
+    let mut raw_block = async || block(async || raw.run("lock:raw").await).await;
+    let once = async || guard_block(&locks, Duration::ZERO).await;
+    let waiting = async || guard_block(&locks, WAIT).await;
+    let attribute = async || block(async || pairs::attribute(&locks, KEY).await).await;
+    let pair = alternate(rounds, &mut raw_block, once).await;
+    let waiting_pair = alternate(rounds, &mut raw_block, waiting).await;
+    let attribute = alternate(rounds, waiting, attribute).await;
+    let mut memory_pair = Vec::new();
+    for _ in 0..rounds {
+        memory_pair.push(guard_block(&LockManager::in_memory(), Duration::ZERO).await);
     }
 
-    report_ratio("overhead.pair_ratio", pair.ratio(), 1.15);
-    report_ratio("overhead.waiting_pair_ratio", waiting_pair.ratio(), 1.15);
-    report_ratio("overhead.attribute_ratio", attribute.ratio(), 1.05);
+    for (figure, ratio, target) in [
+        ("pair_ratio", pair.ratio(), 1.15),
+        ("waiting_pair_ratio", waiting_pair.ratio(), 1.15),
+        ("attribute_ratio", attribute.ratio(), 1.05),
+    ] {
+        report_at_most(&format!("overhead.{figure}"), ratio, "x", target);
+    }
     report("overhead.raw_pair", pair.base(), "us");
     report("overhead.guard_pair", pair.compared(), "us");
     report("overhead.attribute_pair", attribute.compared(), "us");
-    let mut memory_pair = Vec::new();
-    for _ in 0..rounds {
-        let time = guard_block(&LockManager::in_memory(), Duration::ZERO).await;
-        memory_pair.push(micros(time));
-    }
     report("overhead.memory_pair", median(memory_pair), "us");
 
-    let times = server_time::measure(server, SERVER_ROUNDS, SERVER_PAIRS).await;
-    report("overhead.server_raw_pair", times.raw, "us");
-    report("overhead.server_pair", times.one_attempt, "us");
-    report("overhead.server_waiting_pair", times.waiting, "us");
-    let ratio = times.one_attempt / times.raw;
-    report_ratio("overhead.server_ratio", ratio, 2.3);
-    let ratio = times.waiting / times.raw;
-    report_ratio("overhead.server_waiting_ratio", ratio, 2.3);
+    let server_rounds = if is_short() {
+        SHORT_SERVER_ROUNDS
+    } else {
+        SERVER_ROUNDS
+    };
+    let times = server_time::measure(server, server_rounds, SERVER_PAIRS).await;
+    for (figure, time) in [
+        ("raw_pair", times.raw),
+        ("empty", times.empty),
+        ("bound", times.bound),
+        ("pair", times.one_attempt),
+        ("waiting_pair", times.waiting),
+    ] {
+        report(&format!("overhead.server_{figure}"), time, "us");
+    }
+    for (figure, time) in [
+        ("ratio", times.one_attempt),
+        ("waiting_ratio", times.waiting),
+    ] {
+        let figure = format!("overhead.server_{figure}");
+        report_at_most(&figure, time / times.raw, "x", 2.3);
+    }
+    let to_bound = times.one_attempt / times.bound;
+    report("overhead.server_to_bound", to_bound, "x");
+}
+
+/// Measures two kinds of blocks in turn. The order changes, so that neither profits from its place.
+async fn alternate(
+    rounds: usize,
+    mut base: impl AsyncFnMut() -> f64,
+    mut compared: impl AsyncFnMut() -> f64,
+) -> Series {
+    let mut series = Series::default();
+    for round in 0..WARM_UP + rounds {
+        let times = if round % 2 == 0 {
+            let first = base().await;
+            (first, compared().await)
+        } else {
+            let first = compared().await;
+            (base().await, first)
+        };
+        if round >= WARM_UP {
+            series.0.push(times);
+        }
+    }
+    series
 }
 
 /// The times of adjacent blocks, in microseconds for one pair of commands.
@@ -105,12 +132,6 @@ async fn measure(server: &RedisServer) {
 struct Series(Vec<(f64, f64)>);
 
 impl Series {
-    fn add(&mut self, round: usize, base: Duration, compared: Duration) {
-        if round >= WARM_UP {
-            self.0.push((micros(base), micros(compared)));
-        }
-    }
-
     /// Returns the median of the ratios of adjacent blocks, which varies less than the ratio of the
     /// medians.
     fn ratio(&self) -> f64 {
@@ -126,30 +147,15 @@ impl Series {
     }
 }
 
-fn micros(block: Duration) -> f64 {
-    block.as_secs_f64() * 1e6 / f64::from(BLOCK)
-}
-
-async fn raw_block(raw: &mut RawPair) -> Duration {
+/// Returns the time of one operation in microseconds.
+async fn block(mut operation: impl AsyncFnMut()) -> f64 {
     let started = Instant::now();
     for _ in 0..BLOCK {
-        raw.run("lock:raw").await;
+        operation().await;
     }
-    started.elapsed()
+    micros(started.elapsed() / BLOCK)
 }
 
-async fn guard_block(locks: &LockManager, wait: Duration) -> Duration {
-    let started = Instant::now();
-    for _ in 0..BLOCK {
-        pairs::guard(locks, KEY, wait).await;
-    }
-    started.elapsed()
-}
-
-async fn attribute_block(locks: &LockManager) -> Duration {
-    let started = Instant::now();
-    for _ in 0..BLOCK {
-        pairs::attribute(locks, KEY).await;
-    }
-    started.elapsed()
+async fn guard_block(locks: &LockManager, wait: Duration) -> f64 {
+    block(async || pairs::guard(locks, KEY, wait).await).await
 }

@@ -15,15 +15,18 @@
 //! keys, in pipelines of 128.
 //!
 //! The locks are acquired as fast as possible, so they are renewed in bursts. That is the worst case.
+//! The short form has 1,000 locks with a ttl of 6 s.
 
 use std::time::{Duration, Instant};
 
-use benches::command_stats::{self, CommandStats};
-use benches::process::{Processors, processor_time};
-use benches::{held, is_short, pairs, report, report_at_most};
+use benches::figures::{percent, report, report_at_most};
+use benches::process::{Processors, processor_time_of};
+use benches::server_info::scripts;
+use benches::{held, is_short, pairs};
 use lock_core::LockGuard;
 use test_support::RedisServer;
-use tokio::runtime::{Builder, Runtime};
+use test_support::fixtures::multi_thread_runtime;
+use tokio::runtime::Runtime;
 
 /// The share of the ttl after which a lock is renewed by default.
 const INTERVALS_OF_A_TTL: u32 = 3;
@@ -53,11 +56,7 @@ fn main() {
     };
     for plan in plans {
         let server = RedisServer::start();
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime starts");
+        let runtime = multi_thread_runtime(1);
         measure(&plan, &runtime, &server);
         // The guards were not released.
         server.kill9();
@@ -71,7 +70,7 @@ fn measure(plan: &Plan, runtime: &Runtime, server: &RedisServer) {
     let started = Instant::now();
     let locks = runtime.block_on(async {
         let locks = pairs::connect(server).await;
-        held::acquire_all(&locks, plan.locks, plan.ttl, &mut guards).await;
+        held::acquire_all(&locks, 0..plan.locks, plan.ttl, &mut guards).await;
         locks
     });
     let acquired_in = started.elapsed();
@@ -83,11 +82,11 @@ fn measure(plan: &Plan, runtime: &Runtime, server: &RedisServer) {
     let margin = interval.saturating_sub(acquired_in) / 2;
     std::thread::sleep(margin);
 
-    command_stats::reset(server);
+    let before = scripts(server);
     let processors = Processors::start(server.pid());
     let least = least_remaining(&guards, interval * plan.intervals);
     let usage = processors.stop();
-    let renewals = CommandStats::read(server).of_scripts().calls;
+    let renewals = (scripts(server) - before).calls;
     let lost = locks.stats().lost;
     assert_eq!(lost, 0, "locks were lost");
 
@@ -111,7 +110,7 @@ fn measure(plan: &Plan, runtime: &Runtime, server: &RedisServer) {
     report(&figure("lateness"), lateness, "ms");
 
     let raw = raw_server_time(server, plan.locks) * plan.intervals;
-    let raw = raw.as_secs_f64() / seconds * 100.0;
+    let raw = percent(raw, usage.elapsed);
     report(&figure("raw_server"), raw, "% of a core");
     // Their release would take as long as everything before.
     std::mem::forget(guards);
@@ -149,7 +148,7 @@ fn raw_server_time(server: &RedisServer, keys: u32) -> Duration {
     };
     let text = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     pipelined(&|key| text(&["SET", &format!("raw:{key}"), "x", "PX", ttl]));
-    let before = processor_time(server.pid());
+    let before = processor_time_of(server.pid());
     pipelined(&|key| text(&["PEXPIRE", &format!("raw:{key}"), ttl]));
-    processor_time(server.pid()).saturating_sub(before)
+    processor_time_of(server.pid()).saturating_sub(before)
 }

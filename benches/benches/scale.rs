@@ -2,8 +2,8 @@
 //!
 //! Each line has the mean cost of one operation: the time of the server in its scripts (`server`), the
 //! processor time of all threads of the client (`client`), and the scripts that clients sent
-//! (`commands`). `growth` divides the cost at the largest size by the cost at the smallest. A table at
-//! the end shows all of them.
+//! (`commands`). `join_1_to_10000_server` divides the cost at the largest size by the cost at the
+//! smallest: one means that it does not grow. A table at the end shows all of them.
 //!
 //! With this many waiters of one key, in one manager:
 //!
@@ -22,26 +22,48 @@
 //!
 //! `waiting`: the polls of 10,000 waiters that only wait, and what they cost in percent of a core. All
 //! of them enter at once, and the window of 30 s begins there. So each waiter polls about once.
+//!
+//! The short form has two sizes of each, and no `waiting`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use benches::contention::{NAME, connect, queue_length, shut_down};
-use benches::figures::report_relative;
-use benches::operation_cost::{Meter, OperationCost, processor_time};
-use benches::report;
-use benches::server_cost::ScriptCost;
+use benches::figures::{number, percent, report};
+use benches::operation_cost::{Meter, OperationCost};
+use benches::process::own_processor_time;
+use benches::server_info::scripts;
+use benches::{held, is_short};
 use lock_core::{LockGuard, LockManager, LockRequest};
 use test_support::RedisServer;
+use test_support::fixtures::multi_thread_runtime;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-const WAITERS: [usize; 5] = [1, 10, 100, 1_000, 10_000];
-const WAITING_MANAGERS: [usize; 3] = [1, 10, 100];
-const KEYS: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
-const MANAGERS: [usize; 4] = [1, 10, 100, 1_000];
+/// The sizes at which a cost is measured.
+struct Sizes {
+    waiters: &'static [usize],
+    waiting_managers: &'static [usize],
+    keys: &'static [usize],
+    managers: &'static [usize],
+}
+
+const SIZES: Sizes = Sizes {
+    waiters: &[1, 10, 100, 1_000, MOST_WAITERS],
+    waiting_managers: &[1, 10, 100],
+    keys: &[1, 10, 100, 1_000, 10_000, 100_000],
+    managers: &[1, 10, 100, 1_000],
+};
+/// A hundred waiters poll at once, as more do. Fewer poll with cold caches.
+const SHORT_SIZES: Sizes = Sizes {
+    waiters: &[100, 2_000],
+    waiting_managers: &[5, 50],
+    keys: &[10, 5_000],
+    managers: &[1, 100],
+};
+const MOST_WAITERS: usize = 10_000;
 /// Longer than the bench, so that no wait ends and no lock is renewed.
 const LONG: Duration = Duration::from_secs(3_600);
 /// Most costs are the median of this many measurements.
@@ -73,33 +95,32 @@ struct Row {
 }
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
+    let sizes = if is_short() { SHORT_SIZES } else { SIZES };
+    let runtime = multi_thread_runtime(2);
     let mut rows: Vec<Row> = Vec::new();
-    for waiters in WAITERS {
+    for &waiters in sizes.waiters {
         let costs = runtime.block_on(with_waiters(waiters));
         for (operation, cost) in costs {
             add(&mut rows, operation, waiters, cost);
         }
     }
-    for managers in WAITING_MANAGERS {
+    for &managers in sizes.waiting_managers {
         let cost = runtime.block_on(with_waiting_managers(managers));
         add(&mut rows, "handover_managers", managers, cost);
     }
-    with_keys(&runtime, &mut rows);
-    with_managers(&runtime, &mut rows);
-    runtime.block_on(waiting());
-    print(&rows);
+    with_keys(&runtime, sizes.keys, &mut rows);
+    with_managers(&runtime, sizes.managers, &mut rows);
+    if !is_short() {
+        runtime.block_on(waiting());
+    }
+    print(&rows, sizes.keys);
 }
 
 fn add(rows: &mut Vec<Row>, operation: &'static str, size: usize, cost: OperationCost) {
     let figure = format!("scale.{operation}_{size}");
-    report(&format!("{figure}.server"), cost.server_us, "us");
-    report(&format!("{figure}.client"), cost.client_us, "us");
-    report_relative(&format!("{figure}.commands"), cost.commands, "commands");
+    report(&format!("{figure}_server"), cost.server_us, "us");
+    report(&format!("{figure}_client"), cost.client_us, "us");
+    report(&format!("{figure}_commands"), cost.commands, "commands");
     match rows.iter_mut().find(|row| row.operation == operation) {
         Some(row) => row.costs.push((size, cost)),
         None => rows.push(Row {
@@ -114,7 +135,7 @@ fn request(locks: &LockManager) -> LockRequest {
 }
 
 async fn queue_reaches(server: &RedisServer, length: usize) {
-    while queue_length(server) != length {
+    while queue_length(server, NAME) != length {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -161,7 +182,7 @@ impl Waiters {
         let meter = Meter::start(server);
         first.release().await.expect("the lock was held");
         self.done.notified().await;
-        let cost = meter.stop(self.sections.load(Ordering::Relaxed));
+        let cost = meter.stop(f64::from(self.sections.load(Ordering::Relaxed)));
         (self.tasks, cost)
     }
 }
@@ -175,7 +196,7 @@ async fn with_waiters(count: usize) -> Vec<(&'static str, OperationCost)> {
 
     let [mut joins, mut cancels] = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
-        let operations = u32::try_from(OPERATIONS).expect("small");
+        let operations = number(OPERATIONS as u64);
         let meter = Meter::start(&server);
         let mut joining = JoinSet::new();
         for _ in 0..OPERATIONS {
@@ -237,13 +258,13 @@ async fn polls(server: &RedisServer, waiters: usize) -> std::io::Result<Operatio
 async fn resubscribe(server: &RedisServer, waiters: usize) -> OperationCost {
     let meter = Meter::start(server);
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    let waiters = u32::try_from(waiters).expect("small");
-    let mut calls = 0;
+    let waiters = number(waiters as u64);
+    let mut calls = 0.0;
     loop {
         tokio::time::sleep(QUIET).await;
         let before = std::mem::replace(&mut calls, meter.calls());
         // Polls at the usual times continue, and are fewer.
-        if calls > 0 && calls - before <= 1 + waiters / 20 {
+        if calls > 0.0 && calls - before <= 1.0 + waiters / 20.0 {
             break;
         }
     }
@@ -271,18 +292,18 @@ async fn pairs(server: &RedisServer, locks: &LockManager) -> OperationCost {
             let held = request(locks).acquire().await.expect("the lock is free");
             held.release().await.expect("the lock was held");
         }
-        costs.push(meter.stop(PAIRS));
+        costs.push(meter.stop(f64::from(PAIRS)));
     }
     OperationCost::median(&costs)
 }
 
-fn with_keys(runtime: &Runtime, rows: &mut Vec<Row>) {
+fn with_keys(runtime: &Runtime, sizes: &[usize], rows: &mut Vec<Row>) {
     let server = RedisServer::start();
     let locks = runtime.block_on(connect(&server.url(), 1)).remove(0);
     let mut held: Vec<LockGuard> = Vec::new();
-    for count in KEYS {
-        let more = runtime.block_on(acquire_others(&locks, held.len()..count));
-        held.extend(more);
+    for &count in sizes {
+        let [before, after] = [held.len(), count].map(|count| u32::try_from(count).expect("few"));
+        runtime.block_on(held::acquire_all(&locks, before..after, LONG, &mut held));
         let cost = runtime.block_on(pairs(&server, &locks));
         add(rows, "pair_keys", count, cost);
     }
@@ -290,28 +311,11 @@ fn with_keys(runtime: &Runtime, rows: &mut Vec<Row>) {
     runtime.block_on(shut_down(&[locks]));
 }
 
-async fn acquire_others(locks: &LockManager, numbers: std::ops::Range<usize>) -> Vec<LockGuard> {
-    const TASKS: usize = 64;
-    let mut tasks = JoinSet::new();
-    for task in 0..TASKS {
-        let (locks, numbers) = (locks.clone(), numbers.clone());
-        tasks.spawn(async move {
-            let mut held = Vec::new();
-            for number in numbers.skip(task).step_by(TASKS) {
-                let request = locks.lock(format!("other:{number}")).ttl(LONG);
-                held.push(request.acquire().await.expect("the lock is free"));
-            }
-            held
-        });
-    }
-    tasks.join_all().await.into_iter().flatten().collect()
-}
-
-fn with_managers(runtime: &Runtime, rows: &mut Vec<Row>) {
+fn with_managers(runtime: &Runtime, sizes: &[usize], rows: &mut Vec<Row>) {
     let server = RedisServer::start();
     let locks = runtime.block_on(connect(&server.url(), 1)).remove(0);
     let mut others: Vec<(LockManager, LockGuard)> = Vec::new();
-    for count in MANAGERS {
+    for &count in sizes {
         runtime.block_on(async {
             for number in others.len()..count {
                 let other = LockManager::connect(&server.url()).await.expect("up");
@@ -332,25 +336,24 @@ async fn waiting() {
     let server = RedisServer::start();
     let managers = connect(&server.url(), 1).await;
     let first = request(&managers[0]).acquire().await.expect("free");
-    let count = WAITERS[WAITERS.len() - 1];
+    let count = MOST_WAITERS;
     let waiters = Waiters::start(&managers, count);
     queue_reaches(&server, count).await;
-    let (started, before, used) = (Instant::now(), ScriptCost::of(&server), processor_time());
+    let (started, before, used) = (Instant::now(), scripts(&server), own_processor_time());
     tokio::time::sleep(WAITING).await;
-    let seconds = started.elapsed().as_secs_f64();
-    let client = processor_time().saturating_sub(used).as_secs_f64();
-    let scripts = ScriptCost::of(&server).since(before);
-    let per_second = f64::from(scripts.calls) / seconds;
+    let elapsed = started.elapsed();
+    let client = own_processor_time().saturating_sub(used);
+    let cost = scripts(&server) - before;
+    let on_server = Duration::from_secs_f64(cost.micros / 1e6);
+    let figure = |name| format!("scale.waiting_{count}_{name}");
+    let polls = cost.calls / elapsed.as_secs_f64();
+    report(&figure("polls"), polls, "per second");
     report(
-        &format!("scale.waiting_{count}.polls"),
-        per_second,
-        "per second",
+        &figure("server"),
+        percent(on_server, elapsed),
+        "% of a core",
     );
-    let figure = format!("scale.waiting_{count}.server");
-    let server_part = f64::from(scripts.micros) / 1e6 / seconds;
-    report_relative(&figure, server_part * 100.0, "% of a core");
-    let figure = format!("scale.waiting_{count}.client");
-    report_relative(&figure, client / seconds * 100.0, "% of a core");
+    report(&figure("client"), percent(client, elapsed), "% of a core");
     let mut tasks = waiters.tasks;
     tasks.shutdown().await;
     drop(first);
@@ -358,32 +361,35 @@ async fn waiting() {
 }
 
 /// Prints the growth of each cost, and all costs as a table.
-fn print(rows: &[Row]) {
+fn print(rows: &[Row], sizes: &[usize]) {
     for row in rows {
-        let [(_, first), .., (_, last)] = row.costs[..] else {
+        let [(smallest, first), .., (largest, last)] = row.costs[..] else {
             continue;
         };
-        let figure = format!("scale.{}.growth", row.operation);
-        report_relative(
-            &format!("{figure}_server"),
-            last.server_us / first.server_us,
-            "x",
-        );
-        report_relative(
-            &format!("{figure}_client"),
-            last.client_us / first.client_us,
-            "x",
-        );
+        let figure = format!("scale.{}_{smallest}_to_{largest}", row.operation);
+        for (name, growth) in [
+            ("server", last.server_us / first.server_us),
+            ("client", last.client_us / first.client_us),
+        ] {
+            report(&format!("{figure}_{name}"), growth, "x");
+        }
+    }
+    if is_short() {
+        return;
     }
     println!("\nserver us / client us / commands of one operation\n");
     println!(
         "| operation | {} |",
-        KEYS.map(|size| size.to_string()).join(" | ")
+        sizes
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" | ")
     );
-    println!("|---{}|", "|---".repeat(KEYS.len()));
+    println!("|---{}|", "|---".repeat(sizes.len()));
     for row in rows {
-        let cells = KEYS.map(|size| {
-            let cost = row.costs.iter().find(|(known, _)| *known == size);
+        let cell = |size: &usize| {
+            let cost = row.costs.iter().find(|(known, _)| known == size);
             cost.map_or(String::new(), |(_, cost)| {
                 let OperationCost {
                     server_us,
@@ -392,7 +398,8 @@ fn print(rows: &[Row]) {
                 } = cost;
                 format!("{server_us:.0} / {client_us:.0} / {commands:.2}")
             })
-        });
+        };
+        let cells: Vec<_> = sizes.iter().map(cell).collect();
         println!("| {} | {} |", row.operation, cells.join(" | "));
     }
 }

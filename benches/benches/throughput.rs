@@ -11,22 +11,25 @@
 //! - `tasks_100_reads`, `..._bytes_in`, `..._bytes_out`: how often the server reads from a connection
 //!   for a pair, and the bytes that it receives and sends.
 //! - `full_...`: as many managers, with a connection each, as it takes to use the server's whole core,
-//!   or to use as much of it as they can. Their threads leave one core to the server. `full_ratio` is measured beside the raw pair on as many
-//!   connections. `full_server_pairs` and `full_server_raw_pairs` are pairs for each second of the
-//!   server's processor time, which do not depend on whether the clients had enough cores.
+//!   or to use as much of it as they can. Their threads leave one core to the server. `full_ratio` is
+//!   measured beside the raw pair on as many connections. `full_server_pairs` and
+//!   `full_server_raw_pairs` are pairs for each second of the server's processor time, which do not
+//!   depend on whether the clients had enough cores.
 //!
-//! The blocks of the two sides alternate, and each ratio is a median of adjacent blocks.
+//! The blocks of the two sides alternate, and each ratio is a median of adjacent blocks. The short form
+//! has 100 tasks only.
 
 use std::time::Duration;
 
-use benches::command_stats::Traffic;
-use benches::pairs;
+use benches::figures::{median, report, report_at_least};
 use benches::process::{Processors, Usage};
 use benches::raw::RawPair;
-use benches::{is_short, median, report, report_at_least};
+use benches::server_info::Traffic;
+use benches::{is_short, pairs};
 use lock_core::LockManager;
 use test_support::RedisServer;
-use tokio::runtime::{Builder, Runtime};
+use test_support::fixtures::{current_thread_runtime, multi_thread_runtime};
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 /// The pairs of a block: some 50 to 100 ms.
@@ -40,8 +43,7 @@ const MOST_CONNECTIONS: u32 = 16;
 fn main() {
     let server = RedisServer::start();
     let rounds = if is_short() { 6 } else { 40 };
-    let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime starts");
+    let runtime = current_thread_runtime();
     let clients = Clients::connect(&runtime, &server, 1);
     let counts: &[u32] = if is_short() {
         &[100]
@@ -94,11 +96,7 @@ fn print_traffic(side: &str, traffic: Traffic) {
 fn full_server(server: &RedisServer, rounds: usize) {
     // One core is the server's.
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let runtime = Builder::new_multi_thread()
-        .worker_threads((cores - 1).max(1))
-        .enable_all()
-        .build();
-    let runtime = runtime.expect("a runtime starts");
+    let runtime = multi_thread_runtime((cores - 1).max(1));
     let mut fullest: Option<(u32, Sides)> = None;
     let mut connections = 1;
     while connections <= MOST_CONNECTIONS {
@@ -120,7 +118,11 @@ fn full_server(server: &RedisServer, rounds: usize) {
 
     let (connections, Sides { raw, guard, ratio }) = fullest.expect("one connection was measured");
     let figure = |name| format!("throughput.full_{name}");
-    report(&figure("connections"), f64::from(connections), "");
+    report(
+        &figure("connections"),
+        f64::from(connections),
+        "connections",
+    );
     report(&figure("pairs"), guard.rate(), "pairs/s");
     report(&figure("raw_pairs"), raw.rate(), "pairs/s");
     report(

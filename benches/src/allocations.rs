@@ -9,7 +9,8 @@
 //! ```
 
 use std::alloc::System;
-use std::ops::Sub;
+
+use crate::figures::number;
 
 /// The system's allocator, with counters of all threads.
 pub type Counting = stats_alloc::StatsAlloc<System>;
@@ -30,38 +31,28 @@ impl Allocations {
     #[must_use]
     pub fn read(allocator: &Counting) -> Self {
         let stats = allocator.stats();
+        let [allocations, reallocations, allocated, freed] = [
+            stats.allocations,
+            stats.reallocations,
+            stats.bytes_allocated,
+            stats.bytes_deallocated,
+        ]
+        .map(|count| number(count as u64));
         Self {
-            count: number(stats.allocations) + number(stats.reallocations),
-            bytes: number(stats.bytes_allocated),
-            live_bytes: number(stats.bytes_allocated) - number(stats.bytes_deallocated),
+            count: allocations + reallocations,
+            bytes: allocated,
+            live_bytes: allocated - freed,
         }
     }
 
-    /// Returns the share of one of `parts` equal operations.
+    /// Returns the allocations since an earlier measurement, for one of `parts` equal operations.
     #[must_use]
-    pub fn per(self, parts: u32) -> Self {
-        let parts = f64::from(parts);
+    pub fn per(self, earlier: Self, parts: u32) -> Self {
+        let each = |now, before| (now - before) / f64::from(parts);
         Self {
-            count: self.count / parts,
-            bytes: self.bytes / parts,
-            live_bytes: self.live_bytes / parts,
+            count: each(self.count, earlier.count),
+            bytes: each(self.bytes, earlier.bytes),
+            live_bytes: each(self.live_bytes, earlier.live_bytes),
         }
     }
-}
-
-impl Sub for Allocations {
-    type Output = Self;
-
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            count: self.count - earlier.count,
-            bytes: self.bytes - earlier.bytes,
-            live_bytes: self.live_bytes - earlier.live_bytes,
-        }
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "no bench allocates 2^53 bytes")]
-fn number(count: usize) -> f64 {
-    count as f64
 }

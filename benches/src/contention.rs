@@ -4,19 +4,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
-use test_support::RedisServer;
+use test_support::{Proxy, RedisServer};
 use tokio::task::JoinSet;
 
 use crate::raw_handover::RawHandover;
 use crate::round_trip::RoundTrip;
-use crate::server_cost::ScriptCost;
+use crate::server_info::{CommandStat, scripts};
 
 /// The name of the lock.
 pub const NAME: &str = "contended";
-/// The queue of the lock.
-const QUEUE: &str = "{lock:contended}:q";
 /// Longer than a bench, so that no wait ends.
 const WAIT: Duration = Duration::from_secs(600);
+/// What the proxy adds to a round trip.
+const ADDED: Duration = Duration::from_millis(1);
 
 /// Connects managers. Each has received a notification before, so its subscription is up.
 ///
@@ -43,15 +43,48 @@ pub async fn shut_down(managers: &[LockManager]) {
     }
 }
 
-/// Returns the number of waiters in the queue.
+/// Returns the number of waiters in the queue of a lock.
 ///
 /// # Panics
 ///
 /// Panics if the server is down.
 #[must_use]
-pub fn queue_length(server: &RedisServer) -> usize {
-    let count = server.cli(&["ZCARD", QUEUE]).integer();
+pub fn queue_length(server: &RedisServer, name: &str) -> usize {
+    let queue = format!("{{lock:{name}}}:q");
+    let count = server.cli(&["ZCARD", &queue]).integer();
     usize::try_from(count).expect("a count is not negative")
+}
+
+/// A server, and the way to it.
+pub struct Target {
+    /// The server.
+    pub server: Arc<RedisServer>,
+    /// The URL for the clients.
+    pub url: String,
+    _proxy: Proxy,
+}
+
+/// The ways to a server: `loopback`, and a `proxy` that adds 1 ms to the round trip.
+pub const PATHS: [&str; 2] = ["loopback", "proxy"];
+
+impl Target {
+    /// Starts a server for clients that connect by one of the [`PATHS`].
+    #[must_use]
+    pub fn start(path: &str) -> Self {
+        let server = Arc::new(RedisServer::start());
+        let proxy = Proxy::in_front_of(&server);
+        proxy.delay_round_trip(ADDED);
+        let url = if path == "proxy" {
+            proxy.url()
+        } else {
+            server.url()
+        };
+        Self {
+            server,
+            url,
+            _proxy: proxy,
+        }
+    }
 }
 
 /// How long to measure, and how the sections are.
@@ -77,13 +110,13 @@ pub struct Block {
     /// The paced handovers without the library.
     pub raw_handovers: Vec<Duration>,
     /// The scripts that all clients called for the handovers of this block.
-    pub cost: ScriptCost,
+    pub cost: CommandStat,
 }
 
 struct Log {
     released_at: Option<Instant>,
     blocks: Vec<Block>,
-    before_block: ScriptCost,
+    before_block: CommandStat,
     is_done: bool,
 }
 
@@ -130,12 +163,12 @@ impl Shared {
         } = self.turns;
         // Until then the releaser of the last handover waits again.
         tokio::time::sleep(section).await;
-        let scripts = ScriptCost::of(&self.server);
+        let now = scripts(&self.server);
         let is_done = {
             let mut log = self.log();
             let before = log.before_block;
             if let Some(ended) = log.blocks.last_mut() {
-                ended.cost = scripts.since(before);
+                ended.cost = now - before;
             }
             log.is_done = log.blocks.len() == blocks;
             log.is_done
@@ -148,14 +181,14 @@ impl Shared {
         let round_trips = round_trip.measure(block, section).await;
         let mut raw_handover = self.raw_handover.lock().await;
         let raw_handovers = raw_handover.measure(block, section).await;
-        let scripts = ScriptCost::of(&self.server);
+        let now = scripts(&self.server);
         let mut log = self.log();
-        log.before_block = scripts;
+        log.before_block = now;
         log.blocks.push(Block {
             handovers: Vec::with_capacity(block),
             round_trips,
             raw_handovers,
-            cost: ScriptCost::default(),
+            cost: CommandStat::default(),
         });
     }
 
@@ -183,8 +216,7 @@ impl Shared {
 ///
 /// Panics if a task gets no lock.
 pub async fn take_turns(
-    server: &Arc<RedisServer>,
-    url: &str,
+    Target { server, url, .. }: &Target,
     managers: &[LockManager],
     turns: Turns,
 ) -> Vec<Block> {
@@ -196,7 +228,7 @@ pub async fn take_turns(
         log: Mutex::new(Log {
             released_at: None,
             blocks: Vec::new(),
-            before_block: ScriptCost::default(),
+            before_block: CommandStat::default(),
             is_done: false,
         }),
         done: tokio::sync::Notify::new(),
@@ -208,7 +240,7 @@ pub async fn take_turns(
         let locks = managers[task % managers.len()].clone();
         tasks.spawn(Arc::clone(&shared).repeat(locks));
     }
-    while queue_length(server) <= turns.waiters {
+    while queue_length(server, NAME) <= turns.waiters {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     first.release().await.expect("the lock was held");

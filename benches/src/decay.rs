@@ -188,7 +188,7 @@ impl Baseline {
             let measured = measured(committed, runs);
             let _ = write!(
                 table,
-                "{:<34} {:>9.3}  measured",
+                "{:<38} {:>9.3}  measured",
                 committed.name, committed.value
             );
             for value in &measured {
@@ -234,7 +234,7 @@ impl Baseline {
                     } else {
                         String::new()
                     };
-                    writeln!(text, "{:<34} {value:>9.3} {better}{slack}", committed.name)
+                    writeln!(text, "{:<38} {value:>9.3} {better}{slack}", committed.name)
                 }
             };
         }

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
 use test_support::RedisServer;
 
-use crate::figures::micros;
-use crate::median;
-use crate::server_cost::ScriptCost;
+use crate::figures::{median, micros};
+use crate::process::own_processor_time;
+use crate::server_info::{CommandStat, scripts};
 
 /// The mean cost of one operation.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +40,7 @@ impl OperationCost {
 /// Measures the cost of operations from its creation on.
 pub struct Meter<'a> {
     server: &'a RedisServer,
-    scripts: ScriptCost,
+    scripts: CommandStat,
     processor_time: Duration,
 }
 
@@ -51,37 +50,26 @@ impl<'a> Meter<'a> {
     pub fn start(server: &'a RedisServer) -> Self {
         Self {
             server,
-            scripts: ScriptCost::of(server),
-            processor_time: processor_time(),
+            scripts: scripts(server),
+            processor_time: own_processor_time(),
         }
     }
 
     /// Returns the number of scripts since the start.
     #[must_use]
-    pub fn calls(&self) -> u32 {
-        ScriptCost::of(self.server).since(self.scripts).calls
+    pub fn calls(&self) -> f64 {
+        (scripts(self.server) - self.scripts).calls
     }
 
     /// Ends the measurement of this many operations.
     #[must_use]
-    pub fn stop(self, operations: u32) -> OperationCost {
-        let used = processor_time().saturating_sub(self.processor_time);
-        let scripts = ScriptCost::of(self.server).since(self.scripts);
-        let operations = f64::from(operations);
+    pub fn stop(self, operations: f64) -> OperationCost {
+        let used = own_processor_time().saturating_sub(self.processor_time);
+        let scripts = scripts(self.server) - self.scripts;
         OperationCost {
-            server_us: f64::from(scripts.micros) / operations,
+            server_us: scripts.micros / operations,
             client_us: micros(used) / operations,
-            commands: f64::from(scripts.calls) / operations,
+            commands: scripts.calls / operations,
         }
     }
-}
-
-/// Returns the processor time of this process until now.
-#[must_use]
-pub fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(
-        time.tv_sec.unsigned_abs(),
-        u32::try_from(time.tv_nsec).unwrap_or_default(),
-    )
 }

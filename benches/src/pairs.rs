@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use lock_core::{LockError, LockGuard, LockManager, distributed_lock};
+use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, distributed_lock};
 use test_support::RedisServer;
 
 use crate::raw::TTL;
@@ -20,7 +20,20 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// Panics if the server does not reply.
 pub async fn connect(server: &RedisServer) -> LockManager {
-    let builder = LockManager::builder().command_timeout(COMMAND_TIMEOUT);
+    connected(LockManager::builder(), server).await
+}
+
+/// Connects such a manager with this label.
+///
+/// # Panics
+///
+/// Panics if the server does not reply.
+pub async fn connect_with_label(server: &RedisServer, label: &str) -> LockManager {
+    connected(LockManager::builder().label(label), server).await
+}
+
+async fn connected(builder: LockManagerBuilder, server: &RedisServer) -> LockManager {
+    let builder = builder.command_timeout(COMMAND_TIMEOUT);
     let locks = builder.connect(&server.url()).await;
     locks.expect("the server is up")
 }

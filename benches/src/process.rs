@@ -4,13 +4,27 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Returns the processor time of all threads of a process that are running.
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::figures::percent;
+
+/// Returns the processor time of this process until now, with that of its ended threads.
+#[must_use]
+pub fn own_processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
+}
+
+/// Returns the processor time of all threads of another process that are running.
 ///
 /// # Panics
 ///
 /// Panics if the process is gone, or if this is not Linux.
 #[must_use]
-pub fn processor_time(pid: u32) -> Duration {
+pub fn processor_time_of(pid: u32) -> Duration {
     let nanos = threads(pid).filter_map(|thread| {
         let stat = fs::read_to_string(thread.join("schedstat")).ok()?;
         stat.split(' ').next()?.parse::<u64>().ok()
@@ -83,7 +97,7 @@ impl Processors {
     pub fn start(server: u32) -> Self {
         Self {
             server,
-            before: [processor_time(std::process::id()), processor_time(server)],
+            before: [own_processor_time(), processor_time_of(server)],
             started: Instant::now(),
         }
     }
@@ -99,8 +113,8 @@ impl Processors {
         let [client, server] = self.before;
         Usage {
             elapsed,
-            client: processor_time(std::process::id()).saturating_sub(client),
-            server: processor_time(self.server).saturating_sub(server),
+            client: own_processor_time().saturating_sub(client),
+            server: processor_time_of(self.server).saturating_sub(server),
         }
     }
 }
@@ -116,13 +130,13 @@ impl Usage {
     /// Returns the client's processor time in percent of one core.
     #[must_use]
     pub fn client_percent(&self) -> f64 {
-        self.client.as_secs_f64() / self.elapsed.as_secs_f64() * 100.0
+        percent(self.client, self.elapsed)
     }
 
     /// Returns the server's processor time in percent of one core.
     #[must_use]
     pub fn server_percent(&self) -> f64 {
-        self.server.as_secs_f64() / self.elapsed.as_secs_f64() * 100.0
+        percent(self.server, self.elapsed)
     }
 }
 
@@ -130,15 +144,19 @@ impl Usage {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{processor_time, resident_bytes, sleeps};
+    use super::{own_processor_time, processor_time_of, resident_bytes, sleeps};
 
     #[test]
     fn processor_time_grows_with_work() {
-        let pid = std::process::id();
-        let before = processor_time(pid);
+        let times = || [own_processor_time(), processor_time_of(std::process::id())];
+        let before = times();
         let started = Instant::now();
         // The kernel updates the counter of a running thread at its next tick.
-        while processor_time(pid) == before {
+        while times()
+            .iter()
+            .zip(&before)
+            .any(|(now, before)| now == before)
+        {
             assert!(started.elapsed() < Duration::from_secs(10));
         }
     }

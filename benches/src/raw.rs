@@ -3,18 +3,22 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, IntoConnectionInfo, ProtocolVersion};
 use uuid::Uuid;
+
+use crate::connection::{LoadedScript, open};
 
 /// The ttl of all locks of which a bench measures a pair of acquire and release.
 pub const TTL: Duration = Duration::from_secs(30);
+
+/// Deletes a key of this owner.
+const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+                       return redis.call('DEL', KEYS[1]) else return 0 end";
 
 /// Sends SET NX PX, and then a script that compares and deletes. Clones share the connection.
 #[derive(Clone)]
 pub struct RawPair {
     connection: MultiplexedConnection,
-    release_hash: String,
+    release: LoadedScript,
 }
 
 impl RawPair {
@@ -24,30 +28,11 @@ impl RawPair {
     ///
     /// Panics if the server does not reply.
     pub async fn connect(url: &str) -> Self {
-        let info = url.into_connection_info().expect("the server has a URL");
-        let settings = info.redis_settings().clone();
-        let info = info
-            .set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3))
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        let mut connection = redis::Client::open(info)
-            .expect("the URL is valid")
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .expect("the server is up");
-        let script = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
-                      return redis.call('DEL', KEYS[1]) else return 0 end";
-        let release_hash = redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(script)
-            .query_async(&mut connection)
-            .await
-            .expect("the script compiles");
+        let connection = open(url, None).await;
+        let release = LoadedScript::load(&connection, RELEASE).await;
         Self {
             connection,
-            release_hash,
+            release,
         }
     }
 
@@ -87,14 +72,7 @@ impl RawPair {
     ///
     /// Panics if the key has another owner, or if the server does not reply.
     pub async fn delete(&mut self, key: &str, owner: &str) {
-        let deleted: bool = redis::cmd("EVALSHA")
-            .arg(&self.release_hash)
-            .arg(1)
-            .arg(key)
-            .arg(owner)
-            .query_async(&mut self.connection)
-            .await
-            .expect("the server replies");
+        let deleted: bool = self.release.call(&[key], owner).await;
         assert!(deleted, "the lock was held");
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
+use test_support::fixtures::current_thread_runtime;
 use tokio::sync::Notify;
 
-use crate::round_trip::open;
+use crate::connection::{LoadedScript, open};
 
 /// Replaces the holder and notifies the next one.
 const SCRIPT: &str = "redis.call('DEL', KEYS[1]) \
@@ -18,8 +18,7 @@ const CHANNEL: &str = "raw-handover";
 
 /// A releaser, and a subscriber on a thread of its own, as a manager has one.
 pub struct RawHandover {
-    connection: MultiplexedConnection,
-    hash: String,
+    script: LoadedScript,
     granted: Arc<Notify>,
     close: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
@@ -32,24 +31,14 @@ impl RawHandover {
     ///
     /// Panics if the server does not reply.
     pub async fn connect(url: &str) -> Self {
-        let mut connection = open(url, None).await;
-        let hash = redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(SCRIPT)
-            .query_async(&mut connection)
-            .await
-            .expect("the script compiles");
+        let script = LoadedScript::load(&open(url, None).await, SCRIPT).await;
         let granted = Arc::<Notify>::default();
         let (ready, close) = (Arc::<Notify>::default(), Arc::<Notify>::default());
         let thread = std::thread::spawn({
             let (granted, ready) = (Arc::clone(&granted), Arc::clone(&ready));
             let (close, url) = (Arc::clone(&close), url.to_owned());
             move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .expect("a runtime starts");
-                runtime.block_on(async move {
+                current_thread_runtime().block_on(async move {
                     let mut subscriber = open(&url, Some(granted)).await;
                     let confirmed = subscriber.subscribe(CHANNEL).await;
                     confirmed.expect("the server replies");
@@ -60,8 +49,7 @@ impl RawHandover {
         });
         ready.notified().await;
         Self {
-            connection,
-            hash,
+            script,
             granted,
             close,
             thread: Some(thread),
@@ -86,15 +74,8 @@ impl RawHandover {
             });
             tokio::time::sleep(pace).await;
             let started = Instant::now();
-            let done: u8 = redis::cmd("EVALSHA")
-                .arg(&self.hash)
-                .arg(1)
-                .arg("raw")
-                .arg("6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10")
-                .arg(CHANNEL)
-                .query_async(&mut self.connection)
-                .await
-                .expect("the server replies");
+            let arguments = ["6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10", CHANNEL];
+            let done: u8 = self.script.call(&["raw"], &arguments).await;
             assert_eq!(done, 1);
             let running = waiter.await.expect("the waiter does not panic");
             times.push(running.duration_since(started));

@@ -2,23 +2,31 @@
 
 use std::time::Duration;
 
-use lock_core::LockManager;
+use lock_core::{LockGuard, LockManager};
 use test_support::RedisServer;
 use tokio::task::JoinSet;
 
-use crate::command_stats::{self, CommandStats};
 use crate::pairs;
 use crate::raw::RawPair;
+use crate::script_pair::{BOUND, EMPTY, ScriptPair};
+use crate::server_info::{CommandStats, SCRIPT};
 
 /// Tasks that send at the same time, so that the server reads many commands at once. Otherwise the
 /// client would use the processor's caches between two commands.
 const TASKS: u32 = 50;
+
+/// The label of the manager and of the scripts that are compared with it. It is as long as a default.
+const LABEL: &str = "a-machine:12345";
 
 /// The lowest server times of a pair, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerTime {
     /// The raw pair.
     pub raw: f64,
+    /// Scripts with the keys and arguments of one attempt that call nothing.
+    pub empty: f64,
+    /// Scripts with the keys and arguments of one attempt that make only the necessary calls.
+    pub bound: f64,
     /// A guard of one attempt.
     pub one_attempt: f64,
     /// A guard of an acquire that would wait.
@@ -32,34 +40,50 @@ pub struct ServerTime {
 ///
 /// Panics if the server does not reply, or if a pair is not two commands.
 pub async fn measure(server: &RedisServer, rounds: usize, pairs: u32) -> ServerTime {
-    let raw = RawPair::connect(&server.url()).await;
-    let locks = pairs::connect(server).await;
+    let url = server.url();
+    let raw = RawPair::connect(&url).await;
+    let [empty, bound] = [
+        ScriptPair::connect(&url, EMPTY, LABEL).await,
+        ScriptPair::connect(&url, BOUND, LABEL).await,
+    ];
+    for task in 0..TASKS {
+        bound.clone().seed_counter(&bound.key(task)).await;
+    }
+    let locks = pairs::connect_with_label(server, LABEL).await;
+    let [one_attempt, waiting] = [Duration::ZERO, pairs::WAIT].map(|wait| Guards {
+        locks: locks.clone(),
+        wait,
+    });
     let mut best = ServerTime {
         raw: f64::INFINITY,
+        empty: f64::INFINITY,
+        bound: f64::INFINITY,
         one_attempt: f64::INFINITY,
         waiting: f64::INFINITY,
     };
-    // The first round loads the scripts.
-    pairs::guard(&locks, "guard", pairs::WAIT).await;
     for _ in 0..rounds {
         best.raw = best.raw.min(block(server, &raw, pairs).await);
-        for (wait, best) in [
-            (Duration::ZERO, &mut best.one_attempt),
-            (pairs::WAIT, &mut best.waiting),
-        ] {
-            let guards = Guards {
-                locks: locks.clone(),
-                wait,
-            };
-            *best = best.min(block(server, &guards, pairs).await);
-        }
+        best.empty = best.empty.min(block(server, &empty, pairs).await);
+        best.bound = best.bound.min(block(server, &bound, pairs).await);
+        best.one_attempt = best
+            .one_attempt
+            .min(block(server, &one_attempt, pairs).await);
+        best.waiting = best.waiting.min(block(server, &waiting, pairs).await);
     }
     best
 }
 
 /// The two halves of a pair.
 trait Halves: Clone + Send + 'static {
+    /// The commands that a client sends for a pair.
+    const COMMANDS: &[&str];
+
     type Held: Send;
+
+    /// Returns the lock of a task.
+    fn key(&self, task: u32) -> String {
+        format!("server-time:{task}")
+    }
 
     fn acquire(&mut self, key: &str) -> impl Future<Output = Self::Held> + Send;
 
@@ -67,6 +91,8 @@ trait Halves: Clone + Send + 'static {
 }
 
 impl Halves for RawPair {
+    const COMMANDS: &[&str] = &["set", SCRIPT];
+
     type Held = String;
 
     async fn acquire(&mut self, key: &str) -> String {
@@ -78,6 +104,20 @@ impl Halves for RawPair {
     }
 }
 
+impl Halves for ScriptPair {
+    const COMMANDS: &[&str] = &[SCRIPT];
+
+    type Held = String;
+
+    async fn acquire(&mut self, key: &str) -> String {
+        ScriptPair::acquire(self, key).await
+    }
+
+    async fn release(&mut self, key: &str, owner_id: String) {
+        ScriptPair::release(self, key, &owner_id).await;
+    }
+}
+
 #[derive(Clone)]
 struct Guards {
     locks: LockManager,
@@ -85,13 +125,15 @@ struct Guards {
 }
 
 impl Halves for Guards {
-    type Held = lock_core::LockGuard;
+    const COMMANDS: &[&str] = &[SCRIPT];
 
-    async fn acquire(&mut self, key: &str) -> Self::Held {
+    type Held = LockGuard;
+
+    async fn acquire(&mut self, key: &str) -> LockGuard {
         pairs::acquire(&self.locks, key, self.wait).await
     }
 
-    async fn release(&mut self, _key: &str, guard: Self::Held) {
+    async fn release(&mut self, _key: &str, guard: LockGuard) {
         guard.release().await.expect("the lock was held");
     }
 }
@@ -104,19 +146,17 @@ impl Halves for Guards {
 async fn block<P: Halves>(server: &RedisServer, pair: &P, pairs: u32) -> f64 {
     let mut held = Vec::new();
     for task in 0..TASKS {
-        let mut pair = pair.clone();
         held.push(if task % 2 == 0 {
             None
         } else {
-            Some(pair.acquire(&key(task)).await)
+            Some(pair.clone().acquire(&pair.key(task)).await)
         });
     }
-    command_stats::reset(server);
+    let before = CommandStats::read(server).of(P::COMMANDS);
     let mut tasks = JoinSet::new();
     for (task, first) in (0..TASKS).zip(held) {
-        let mut pair = pair.clone();
+        let (mut pair, key) = (pair.clone(), pair.key(task));
         tasks.spawn(async move {
-            let key = key(task);
             let mut held = first;
             for _ in 0..2 * (pairs / TASKS) {
                 held = match held {
@@ -131,7 +171,7 @@ async fn block<P: Halves>(server: &RedisServer, pair: &P, pairs: u32) -> f64 {
         });
     }
     let ended = tasks.join_all().await;
-    let stats = CommandStats::read(server);
+    let used = CommandStats::read(server).of(P::COMMANDS) - before;
     for (key, held) in ended {
         if let Some(held) = held {
             pair.clone().release(&key, held).await;
@@ -139,22 +179,11 @@ async fn block<P: Halves>(server: &RedisServer, pair: &P, pairs: u32) -> f64 {
     }
 
     let pairs = f64::from(pairs / TASKS * TASKS);
-    let [set, scripts] = [stats.of("set"), stats.of_scripts()];
-    // The library's scripts call SET themselves, and its time is a part of theirs.
-    let set_by_client = scripts.calls < 1.5 * pairs;
-    let (calls, micros) = if set_by_client {
-        (set.calls + scripts.calls, set.micros + scripts.micros)
-    } else {
-        (scripts.calls, scripts.micros)
-    };
     // Without this, a change of the library would make the figure mean something else.
     assert!(
-        (calls - 2.0 * pairs).abs() < 0.5,
-        "the clients sent {calls} commands for {pairs} pairs"
+        (used.calls - 2.0 * pairs).abs() < 0.5,
+        "the clients sent {} commands for {pairs} pairs",
+        used.calls
     );
-    micros / pairs
-}
-
-fn key(task: u32) -> String {
-    format!("server-time:{task}")
+    used.micros / pairs
 }

@@ -302,7 +302,7 @@ fn with_keys(runtime: &Runtime, sizes: &[usize], rows: &mut Vec<Row>) {
     let locks = runtime.block_on(connect(&server.url(), 1)).remove(0);
     let mut held: Vec<LockGuard> = Vec::new();
     for &count in sizes {
-        let [before, after] = [held.len(), count].map(|count| u32::try_from(count).expect("few"));
+        let [before, after] = [held.len(), count].map(|n| u32::try_from(n).expect("few"));
         runtime.block_on(held::acquire_all(&locks, before..after, LONG, &mut held));
         let cost = runtime.block_on(pairs(&server, &locks));
         add(rows, "pair_keys", count, cost);
@@ -391,12 +391,8 @@ fn print(rows: &[Row], sizes: &[usize]) {
         let cell = |size: &usize| {
             let cost = row.costs.iter().find(|(known, _)| known == size);
             cost.map_or(String::new(), |(_, cost)| {
-                let OperationCost {
-                    server_us,
-                    client_us,
-                    commands,
-                } = cost;
-                format!("{server_us:.0} / {client_us:.0} / {commands:.2}")
+                let (server, client) = (cost.server_us, cost.client_us);
+                format!("{server:.0} / {client:.0} / {:.2}", cost.commands)
             })
         };
         let cells: Vec<_> = sizes.iter().map(cell).collect();

@@ -179,8 +179,8 @@ pub(crate) async fn contend<L: Library>(arguments: &Arguments) -> Result<(), Fau
 /// Sleeps for this time. The timer of tokio counts whole milliseconds: 1 ms becomes 2 ms, which the
 /// sleeps of the other languages do not.
 async fn work(time: Duration) {
-    // The thread only sleeps, so that it cannot panic.
-    let _ = tokio::task::spawn_blocking(move || std::thread::sleep(time)).await;
+    let sleep = tokio::task::spawn_blocking(move || std::thread::sleep(time));
+    sleep.await.expect("a sleep does not panic");
 }
 
 /// Holds the lock until a line arrives, stdin closes or the time is over.

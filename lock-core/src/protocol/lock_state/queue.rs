@@ -67,7 +67,7 @@ impl LockState {
     }
 
     /// Removes expired entries while the key is held, if the head has expired: then the next entry has
-    /// to become the head. Expired entries behind a live head harm nobody, and looking for them would
+    /// to become the head. Expired entries behind a live head do no harm, and looking for them would
     /// make each poll cost ten times as much. Entries whose channel has no subscriber stay: the waiter
     /// may be reconnecting. Returns whether it removed the head.
     pub(super) fn remove_expired_entries(&mut self, own: &QueueEntry, now_ms: ServerMs) -> bool {

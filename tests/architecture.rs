@@ -9,7 +9,7 @@ use tree::{extension, files, imports, module, packages, read, rust_files, source
 mod tree;
 
 /// The modules of lock-core, from the bottom up: each imports from its own level and from below.
-const LEVELS: [&[&str]; 9] = [
+const LEVELS: [&[&str]; 10] = [
     &["protocol", "stats", "sync"],
     &["error", "config"],
     &["backend"],
@@ -17,6 +17,7 @@ const LEVELS: [&[&str]; 9] = [
     &["guard"],
     &["request"],
     &["manager"],
+    &["web"],
     &["macro_support"],
     &["testing"],
 ];

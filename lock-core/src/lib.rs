@@ -23,6 +23,7 @@ mod sync;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod web;
 
 #[cfg(feature = "macros")]
 #[doc(hidden)]
@@ -41,6 +42,8 @@ pub use stats::LockStats;
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use sync::held_mutexes;
+#[doc(inline)]
+pub use web::skipped::Skipped;
 
 #[cfg(feature = "macros")]
 #[doc(inline)]
@@ -115,6 +118,10 @@ pub mod guide {
 
     pub mod failure_modes {
         #![doc = include_str!("../docs/failure_modes.md")]
+    }
+
+    pub mod problems {
+        #![doc = include_str!("../docs/problems.md")]
     }
 
     pub mod performance {

@@ -138,5 +138,5 @@ impl Drop for ConnectingByUrl {
 }
 
 tokio::task_local! {
-    pub(super) static SCOPE: LockManager;
+    pub(crate) static SCOPE: LockManager;
 }

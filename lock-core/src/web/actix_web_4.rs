@@ -19,20 +19,22 @@ impl ResponseError for LockError {
     /// Makes the response of the error's [`Problem`]. For a handler's error, `HttpResponse::error`
     /// returns the error itself, for logs: clients do not see it.
     fn error_response(&self) -> HttpResponse {
-        Problem::from(self).response()
+        Problem::from(self).into()
     }
 }
 
-impl Problem {
-    fn response(self) -> HttpResponse {
-        let mut response = HttpResponse::build(status(self.status));
+impl From<Problem> for HttpResponse {
+    /// Makes the response, for the `error_response` of your own error type. Its extensions hold the
+    /// [`LockError`].
+    fn from(problem: Problem) -> Self {
+        let mut response = Self::build(status(problem.status));
         response.insert_header((CONTENT_TYPE, problem::CONTENT_TYPE));
         response.insert_header((CACHE_CONTROL, "no-store"));
-        if let Some(seconds) = self.retry_after_seconds() {
+        if let Some(seconds) = problem.retry_after_seconds() {
             response.insert_header((RETRY_AFTER, seconds));
         }
-        let mut response = response.body(self.to_json());
-        response.extensions_mut().insert(self.error().clone());
+        let mut response = response.body(problem.to_json());
+        response.extensions_mut().insert(problem.error().clone());
         response
     }
 }
@@ -42,7 +44,7 @@ impl Responder for Problem {
 
     /// Makes the response. Its extensions hold the [`LockError`].
     fn respond_to(self, _: &HttpRequest) -> HttpResponse {
-        self.response()
+        self.into()
     }
 }
 

@@ -16,7 +16,7 @@ const LEVELS: [&[&str]; 10] = [
     &["runtime"],
     &["guard"],
     &["request"],
-    &["manager"],
+    &["manager", "health"],
     &["web"],
     &["macro_support"],
     &["testing"],

@@ -122,6 +122,18 @@ pub mod guide {
         #![doc = include_str!("../docs/failure_modes.md")]
     }
 
+    // It links to the items of all four features.
+    #[cfg(all(
+        feature = "macros",
+        feature = "axum-0-8",
+        feature = "actix-web-4",
+        feature = "tonic-0-14",
+        feature = "tower"
+    ))]
+    pub mod web {
+        #![doc = include_str!("../docs/web.md")]
+    }
+
     pub mod problems {
         #![doc = include_str!("../docs/problems.md")]
     }

@@ -13,7 +13,7 @@ use crate::protocol::lease::LeaseConfig;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::owner_id::{OwnerId, ShortId};
 
-mod admin;
+pub(crate) mod admin;
 #[cfg(feature = "testing")]
 pub(crate) mod faulty;
 pub(crate) mod memory;

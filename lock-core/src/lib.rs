@@ -30,6 +30,7 @@ mod tests;
 #[doc(hidden)]
 pub mod macro_support;
 
+pub use admin::{Admin, AdminError, Cursor, ForceRelease, ListLocks, LockPage, Revocation};
 pub use config::Handover;
 pub use error::{BackendError, BackendErrorKind, Holder, LockError, ShutdownIncomplete};
 pub use guard::{LockGuard, LockWatch, Lost};

@@ -8,6 +8,5 @@ pub(crate) mod inner;
 pub(crate) mod notifications;
 pub(crate) mod pending;
 pub(crate) mod reentrancy;
-#[cfg(feature = "testing")]
 pub(crate) mod tracked;
 pub(crate) mod waiter;

@@ -15,10 +15,12 @@ use crate::protocol::cleanup::{
 };
 use crate::protocol::clock::Clock;
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
+use crate::protocol::key::LockKey;
 use crate::protocol::owner_id::OwnerId;
 use crate::runtime::background::BackgroundWorker;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
+use crate::runtime::tracked::TrackedLocks;
 use crate::stats::Counters;
 use crate::sync::Process;
 
@@ -30,8 +32,8 @@ pub(crate) struct ManagerInner {
     pub(crate) counters: Arc<Counters>,
     /// `None` if the backend holds locks without renewals.
     worker: Option<BackgroundWorker>,
-    #[cfg(feature = "testing")]
-    pub(crate) tracked: crate::runtime::tracked::TrackedLocks,
+    /// The held locks, where no background worker has them.
+    pub(crate) tracked: TrackedLocks,
     process: Process,
 }
 
@@ -49,8 +51,7 @@ impl ManagerInner {
             config,
             counters,
             worker: None,
-            #[cfg(feature = "testing")]
-            tracked: crate::runtime::tracked::TrackedLocks::default(),
+            tracked: TrackedLocks::default(),
             process: Process::current(),
         }
     }
@@ -134,8 +135,24 @@ impl ManagerInner {
         if let Some(worker) = &self.worker {
             worker.track(held);
         } else {
-            #[cfg(feature = "testing")]
             self.tracked.add(held);
+        }
+    }
+
+    /// Returns for how long a revoked lock stays locked where leases do not end: for the holder's ttl.
+    pub(crate) fn revoked_lease(&self, key: &LockKey) -> Duration {
+        let held = self
+            .tracked
+            .held()
+            .into_iter()
+            .find(|held| held.key == *key);
+        held.map_or(self.config.default_ttl, |held| held.ttl())
+    }
+
+    /// Tells the holder that an operator released its lock, where no renewal tells it.
+    pub(crate) fn on_force_released(&self, owner_id: OwnerId) {
+        if let Some(held) = self.tracked.by_owner(owner_id) {
+            let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner));
         }
     }
 

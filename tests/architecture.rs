@@ -16,7 +16,7 @@ const LEVELS: [&[&str]; 9] = [
     &["runtime"],
     &["guard"],
     &["request"],
-    &["manager", "admin"],
+    &["manager", "admin", "health"],
     &["macro_support"],
     &["testing"],
 ];

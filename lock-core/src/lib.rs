@@ -13,6 +13,7 @@ mod backend;
 mod config;
 mod error;
 mod guard;
+mod health;
 mod info;
 mod manager;
 mod protocol;
@@ -34,6 +35,7 @@ pub use admin::{Admin, AdminError, Cursor, ForceRelease, ListLocks, LockPage, Re
 pub use config::Handover;
 pub use error::{BackendError, BackendErrorKind, Holder, LockError, ShutdownIncomplete};
 pub use guard::{LockGuard, LockWatch, Lost};
+pub use health::{Health, Pong};
 pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
 pub use manager::{LockManager, LockManagerBuilder};
 pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, ReleaseMethod};

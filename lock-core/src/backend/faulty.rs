@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::admin::{ForceRequest, ListReply, ListRequest};
 use super::memory::MemoryBackend;
-use super::{AdminBackend, Backend, Boxed, Renewal};
+use super::{AdminBackend, Backend, BackendStatus, Boxed, Renewal};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
@@ -367,6 +367,17 @@ impl Backend for FaultyBackend {
 
     fn is_connected(&self) -> bool {
         !self.is_down()
+    }
+
+    fn status(&self) -> BackendStatus {
+        BackendStatus {
+            connected: self.is_connected(),
+            ..self.memory.status()
+        }
+    }
+
+    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool> {
+        self.memory.notifies_waiters(limit)
     }
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {

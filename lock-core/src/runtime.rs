@@ -10,6 +10,5 @@ pub(crate) mod notifications;
 pub(crate) mod pending;
 pub(crate) mod probe;
 pub(crate) mod reentrancy;
-#[cfg(feature = "testing")]
 pub(crate) mod tracked;
 pub(crate) mod waiter;

@@ -44,6 +44,9 @@ pub(crate) async fn contended_error_names_the_holder(s: &Subject) {
             assert!(error.to_string().contains("`first`"), "{error}");
         }
         assert_eq!(holder.position(), None);
+        // Only the native value says since when the lock is held.
+        assert_eq!(holder.held_for().is_some(), s.capabilities.fencing_token);
+        assert!(holder.held_for() < Some(Duration::from_secs(5)));
         if let Some(remaining) = holder.remaining() {
             // A deadline in the lock's value is rounded up.
             assert!(remaining <= Duration::from_millis(30_005), "{remaining:?}");
@@ -138,8 +141,8 @@ pub(crate) async fn dropped_release_releases_only_its_own_lock(s: &Subject) {
     }
 }
 
-/// After `shutdown`, every dropped guard is released.
-pub(crate) async fn shutdown_waits_for_dropped_guards(s: &Subject) {
+/// A clean-up that is done has released every dropped guard.
+pub(crate) async fn dropped_guards_are_released_in_the_background(s: &Subject) {
     for number in 0..50 {
         drop(s.first.lock(format!("n{number}")).acquire().await.unwrap());
     }

@@ -21,6 +21,9 @@ pub(crate) mod memory;
 pub(crate) mod redis;
 pub(crate) mod url;
 
+/// The name of the background worker's thread. Connections that open on it belong to the worker.
+pub(crate) const WORKER_THREAD: &str = "lock-background";
+
 /// A boxed future, so that a backend can be a trait object.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 

@@ -34,7 +34,17 @@ pub mod macro_support;
 
 pub use admin::{Admin, AdminError, Cursor, ForceRelease, ListLocks, LockPage, Revocation};
 pub use config::Handover;
-pub use error::{BackendError, BackendErrorKind, Holder, LockError, ShutdownIncomplete};
+#[cfg(feature = "redis")]
+pub use config::credentials::{CredentialFuture, CredentialProvider, Credentials};
+#[cfg(feature = "redis")]
+pub use config::endpoint::Endpoint;
+pub use config::manager_config::ManagerConfig;
+pub use config::overrides::Override;
+#[doc(hidden)]
+pub use config::parse_duration;
+pub use error::{
+    BackendError, BackendErrorKind, Holder, InvalidOverrideReason, LockError, ShutdownIncomplete,
+};
 pub use guard::{LockGuard, LockWatch, Lost};
 pub use health::{Health, Pong};
 pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};

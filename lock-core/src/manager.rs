@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::memory::MemoryBackend;
-use crate::backend::url::{self, UrlScheme};
 use crate::backend::{Backend, NotificationSink};
-use crate::config::{Handover, ManagerConfig};
+use crate::config::server::ServerSettings;
+use crate::config::{Handover, ManagerSettings};
 #[cfg(feature = "macros")]
 use crate::error::BackendErrorKind;
 use crate::error::{LockError, ShutdownIncomplete};
@@ -16,11 +16,10 @@ use crate::protocol::key::LockName;
 use crate::protocol::wire::tidy_label;
 use crate::request::LockRequest;
 use crate::runtime::inner::ManagerInner;
-#[cfg(feature = "redis")]
-use crate::runtime::inner::check_runtime;
 use crate::runtime::notifications::Notifications;
 use crate::stats::{Counters, LockStats};
 
+mod configured;
 mod default;
 
 #[cfg(feature = "macros")]
@@ -62,16 +61,18 @@ impl LockManager {
     /// Returns the manager that the attribute uses.
     ///
     /// This is the manager of the innermost [`scope`](Self::scope), or else the manager that
-    /// [`install_global`](Self::install_global) installed. Without both, this method connects to
-    /// the URL in the environment variable `DISTRIBUTED_LOCK_URL`. Later calls return that manager.
+    /// [`install_global`](Self::install_global) installed. Without both, this method connects as
+    /// [`from_env`](Self::from_env) does: to the URL in the environment variable
+    /// `DISTRIBUTED_LOCK_URL`. Later calls return that manager.
     ///
     /// Concurrent calls on one runtime wait for the same connection attempt, and get the same error
-    /// when it fails. The attempt takes at most the command timeout, which is 1 s.
+    /// when it fails. The attempt takes at most the command timeout, which is 1 s unless
+    /// `DISTRIBUTED_LOCK_COMMAND_TIMEOUT` is set.
     ///
     /// # Errors
     /// - [`LockError::NotConfigured`] when there is no manager and the variable is not set.
     /// - [`LockError::NoRuntime`] when the method has to connect outside of a tokio runtime.
-    /// - The errors of [`connect`](Self::connect).
+    /// - The errors of [`from_env`](Self::from_env).
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the connection attempt. Later calls use its outcome.
@@ -96,7 +97,8 @@ impl LockManager {
     /// Returns a builder, to change the default settings.
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder {
-            config: ManagerConfig::default(),
+            config: ManagerSettings::default(),
+            server: ServerSettings::default(),
         }
     }
 
@@ -185,9 +187,10 @@ impl std::fmt::Debug for LockManager {
 /// Builds a [`LockManager`] with settings that differ from the defaults. Made by
 /// [`LockManager::builder`].
 #[derive(Clone, Debug)]
-#[must_use = "no manager is made before `connect` or `in_memory`"]
+#[must_use = "no manager is made before `connect`, `build` or `in_memory`"]
 pub struct LockManagerBuilder {
-    config: ManagerConfig,
+    config: ManagerSettings,
+    server: ServerSettings,
 }
 
 impl LockManagerBuilder {
@@ -277,32 +280,10 @@ impl LockManagerBuilder {
     ///
     /// # Cancel safety
     /// Dropping the future leaves no connection and no task behind.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(clippy::unused_async, reason = "only a server makes it wait")
-    )]
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
-        self.config.check()?;
-        match url::scheme(url)? {
-            UrlScheme::Memory => self.try_in_memory(),
-            #[cfg(feature = "redis")]
-            UrlScheme::Redis => self.connect_redis(url).await,
-        }
-    }
-
-    #[cfg(feature = "redis")]
-    async fn connect_redis(self, url: &str) -> Result<LockManager, LockError> {
-        check_runtime()?;
-        let counters = Arc::new(Counters::default());
-        let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
-        let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
-        let backend =
-            crate::backend::redis::connect(url, &self.config, sink, Arc::clone(&counters));
-        let backend = Arc::new(backend.await?);
-        let inner = ManagerInner::with_worker(backend, notifications, counters, self.config)?;
-        Ok(LockManager {
-            inner: Arc::new(inner),
-        })
+        let mut builder = self;
+        builder.server.url = Some(url.to_owned());
+        builder.build().await
     }
 
     /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].

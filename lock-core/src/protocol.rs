@@ -14,6 +14,7 @@ pub(crate) mod kind;
 pub(crate) mod lease;
 pub(crate) mod local_queue;
 pub(crate) mod lock_state;
+pub(crate) mod loss;
 pub(crate) mod mailbox;
 pub(crate) mod owner_id;
 pub(crate) mod poll_schedule;

@@ -23,7 +23,7 @@ use crate::protocol::key::LockKey;
 use crate::protocol::loss::LossReason;
 use crate::stats::Counters;
 
-use crate::config::ManagerConfig;
+use crate::config::ManagerSettings;
 use crate::protocol::wire;
 use crate::sync::Mutex;
 
@@ -107,7 +107,7 @@ struct ServerProcess {
 impl RedisClient {
     pub(super) fn new(
         connector: Connector,
-        config: &ManagerConfig,
+        config: &ManagerSettings,
         notifications: Arc<dyn NotificationSink>,
         counters: Arc<Counters>,
     ) -> Self {

@@ -5,5 +5,6 @@ mod lock_state;
 mod model;
 #[cfg(feature = "redis")]
 mod script_equivalence;
+mod settings_table;
 mod simulation;
 mod virtual_client;

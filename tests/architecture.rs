@@ -9,14 +9,15 @@ use tree::{extension, files, imports, module, packages, read, rust_files, source
 mod tree;
 
 /// The modules of lock-core, from the bottom up: each imports from its own level and from below.
-const LEVELS: [&[&str]; 9] = [
+const LEVELS: [&[&str]; 10] = [
     &["protocol", "stats", "sync"],
-    &["error", "config"],
+    &["error", "config", "info"],
     &["backend"],
     &["runtime"],
     &["guard"],
     &["request"],
-    &["manager", "health"],
+    &["manager", "admin", "health"],
+    &["web"],
     &["macro_support"],
     &["testing"],
 ];

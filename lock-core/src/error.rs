@@ -171,8 +171,11 @@ pub enum LockError {
          `Runtime::block_on` or `Runtime::enter`"
     )]
     NoRuntime,
-    /// A global manager is already installed.
-    #[error("a global lock manager is already installed; call `install_global` only once")]
+    /// Another global manager is already installed.
+    #[error(
+        "a global lock manager is already installed; install one manager once, in `main`; in tests and \
+         app builders use `ScopeLayer` or `LockManager::scope`"
+    )]
     AlreadyInstalled,
     /// [`LockManager::shutdown`](crate::LockManager::shutdown) was called before or during this call.
     #[error(

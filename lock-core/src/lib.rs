@@ -8,11 +8,13 @@
     )
 )]
 
+mod admin;
 mod backend;
 mod config;
 mod error;
 mod guard;
 mod health;
+mod info;
 mod manager;
 mod protocol;
 mod request;
@@ -24,11 +26,13 @@ mod sync;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod web;
 
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod macro_support;
 
+pub use admin::{Admin, AdminError, Cursor, ForceRelease, ListLocks, LockPage, Revocation};
 pub use config::Handover;
 #[cfg(feature = "redis")]
 pub use config::credentials::{CredentialFuture, CredentialProvider, Credentials};
@@ -43,16 +47,20 @@ pub use error::{
 };
 pub use guard::{LockGuard, LockWatch, Lost};
 pub use health::{Health, Pong};
+pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
 pub use manager::{LockManager, LockManagerBuilder};
 pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, ReleaseMethod};
 pub use protocol::fencing_token::{FencingToken, ParseTokenError};
 pub use protocol::key::{InvalidNameReason, LockName};
+pub use protocol::kind::Kind;
 pub use protocol::renew::Renew;
 pub use request::LockRequest;
 pub use stats::LockStats;
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use sync::held_mutexes;
+#[doc(inline)]
+pub use web::skipped::Skipped;
 
 #[cfg(feature = "macros")]
 #[doc(inline)]
@@ -132,6 +140,10 @@ pub mod guide {
 
     pub mod failure_modes {
         #![doc = include_str!("../docs/failure_modes.md")]
+    }
+
+    pub mod problems {
+        #![doc = include_str!("../docs/problems.md")]
     }
 
     pub mod performance {

@@ -24,7 +24,8 @@ mod default;
 
 #[cfg(feature = "macros")]
 use self::default::FROM_VARIABLE;
-use self::default::{GLOBAL, SCOPE, by_url};
+pub(crate) use self::default::SCOPE;
+use self::default::{GLOBAL, by_url};
 
 /// Connects to a lock server and makes requests for locks.
 ///
@@ -108,15 +109,22 @@ impl LockManager {
 
     /// Installs this manager as the one that the attribute uses in the whole program.
     ///
+    /// Call it in `main` only. Tests, and functions that build an app, use [`scope`](Self::scope) or
+    /// `web::ScopeLayer` instead, so that several apps can run in one process. Does nothing when a clone
+    /// of this manager is already installed.
+    ///
     /// # Errors
-    /// [`LockError::AlreadyInstalled`] when a global manager is already installed.
+    /// [`LockError::AlreadyInstalled`] when another manager is already installed.
     pub fn install_global(&self) -> Result<(), LockError> {
         let mut global = GLOBAL.lock();
-        if global.is_some() {
-            return Err(LockError::AlreadyInstalled);
+        match &*global {
+            Some(installed) if Arc::ptr_eq(&installed.inner, &self.inner) => Ok(()),
+            Some(_) => Err(LockError::AlreadyInstalled),
+            None => {
+                *global = Some(self.clone());
+                Ok(())
+            }
         }
-        *global = Some(self.clone());
-        Ok(())
     }
 
     /// Runs a future in which the attribute uses this manager instead of the global one.

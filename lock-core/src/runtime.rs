@@ -11,6 +11,5 @@ pub(crate) mod overrides;
 pub(crate) mod pending;
 pub(crate) mod probe;
 pub(crate) mod reentrancy;
-#[cfg(feature = "testing")]
 pub(crate) mod tracked;
 pub(crate) mod waiter;

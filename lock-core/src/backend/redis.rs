@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, BackendStatus, Boxed, NotificationSink, Renewal};
+use super::{AdminBackend, Backend, BackendStatus, Boxed, NotificationSink, Renewal};
 use crate::config::ManagerSettings;
 use crate::config::server::{ServerPlace, SharedProvider};
 use crate::error::LockError;
@@ -14,6 +14,7 @@ use crate::protocol::key::LockKey;
 use crate::stats::Counters;
 
 mod access;
+mod admin;
 mod client;
 mod command;
 mod connection;
@@ -179,6 +180,10 @@ impl Backend for RedisBackend {
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
         Box::pin(self.release_all(release_requests, limit))
+    }
+
+    fn admin(&self) -> &dyn AdminBackend {
+        &*self.client
     }
 
     fn seems_down(&self) -> bool {

@@ -122,5 +122,5 @@ impl Drop for ConnectingByUrl {
 }
 
 tokio::task_local! {
-    pub(super) static SCOPE: LockManager;
+    pub(crate) static SCOPE: LockManager;
 }

@@ -114,6 +114,11 @@ pub mod guide {
         #![doc = include_str!("../docs/coming_from.md")]
     }
 
+    #[cfg(feature = "redis")]
+    pub mod configuration {
+        #![doc = include_str!("../docs/configuration.md")]
+    }
+
     pub mod guarantees {
         #![doc = include_str!("../docs/guarantees.md")]
     }

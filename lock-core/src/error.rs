@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::protocol::acquisition::{Failure, FailureClass};
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
 use crate::protocol::key::{InvalidNameReason, LockName};
-use crate::protocol::wire::escaped;
+use crate::protocol::wire::{escaped, label_tag};
 
 mod backend;
 pub(crate) mod foreign_key;
@@ -163,6 +163,12 @@ pub enum LockError {
     /// A global manager is already installed.
     #[error("a global lock manager is already installed; call `install_global` only once")]
     AlreadyInstalled,
+    /// [`LockManager::shutdown`](crate::LockManager::shutdown) was called before or during this call.
+    #[error(
+        "the lock manager is shutting down and acquires no more locks; stop the callers before \
+         `shutdown`, or make a new manager"
+    )]
+    ShuttingDown,
     /// The process was forked after the manager was made.
     #[error("the process was forked after this lock manager was made; make a new one in the child")]
     Forked,
@@ -299,6 +305,7 @@ impl Failure for LockError {
 pub struct Holder {
     pub(crate) label: Arc<str>,
     pub(crate) remaining: Option<Duration>,
+    pub(crate) held_for: Option<Duration>,
     pub(crate) position: Option<u32>,
     pub(crate) this_process: bool,
 }
@@ -316,6 +323,20 @@ impl Holder {
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
+    }
+
+    /// Returns how long the holder had held the lock when this client last saw it, by the server's clock.
+    /// Returns `None` for the lock of another library.
+    #[must_use]
+    pub fn held_for(&self) -> Option<Duration> {
+        self.held_for
+    }
+
+    /// Returns the tag that the holder gave to this lock, such as the id of its trace. It is the part of
+    /// the label after ` #`. Returns `None` when the label has no tag.
+    #[must_use]
+    pub fn tag(&self) -> Option<&str> {
+        label_tag(&self.label)
     }
 
     /// Returns how many waiters were ahead of the caller in the queue. Returns `None` when the caller
@@ -354,14 +375,19 @@ fn about(holder: Option<&Holder>) -> String {
     let Some(holder) = holder else {
         return String::new();
     };
-    let text = if holder.this_process {
-        format!(": this process holds it (`{}`)", holder.label)
+    let name = if holder.this_process {
+        format!("this process (`{}`)", holder.label)
     } else {
-        format!(": `{}` holds it", holder.label)
+        format!("`{}`", holder.label)
     };
-    let lease = holder
-        .remaining
-        .map(|remaining| format!(" for {} unless renewed", rounded(remaining)));
+    let (text, lease) = match (holder.held_for, holder.remaining.map(rounded)) {
+        (None, None) => (format!(": {name} holds it"), None),
+        (None, Some(left)) => (format!(": {name} holds it for {left} unless renewed"), None),
+        (Some(time), left) => (
+            format!(": {name} has held it for {}", rounded(time)),
+            left.map(|left| format!(" ({left} left unless renewed)")),
+        ),
+    };
     let queue = holder
         .position
         .map(|position| format!(", waiters ahead: {position}"));

@@ -44,6 +44,9 @@ pub(crate) async fn contended_error_names_the_holder(s: &Subject) {
             assert!(error.to_string().contains("`first`"), "{error}");
         }
         assert_eq!(holder.position(), None);
+        // Only the native value says since when the lock is held.
+        assert_eq!(holder.held_for().is_some(), s.capabilities.fencing_token);
+        assert!(holder.held_for() < Some(Duration::from_secs(5)));
         if let Some(remaining) = holder.remaining() {
             // A deadline in the lock's value is rounded up.
             assert!(remaining <= Duration::from_millis(30_005), "{remaining:?}");

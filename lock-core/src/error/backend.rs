@@ -74,6 +74,13 @@ impl BackendErrorKind {
         }
     }
 
+    /// Returns whether the same call may succeed a moment later, as
+    /// [`LockError::is_retryable`](crate::LockError::is_retryable) does.
+    #[must_use]
+    pub fn is_transient(self) -> bool {
+        self.class().is_transient()
+    }
+
     fn advice(self) -> &'static str {
         match self {
             Self::InvalidUrl => "use redis://, unix:// or memory://",

@@ -4,6 +4,7 @@ fn holder() -> Holder {
     Holder {
         label: "web-1:42".into(),
         remaining: Some(Duration::from_secs(3)),
+        held_for: Some(Duration::from_secs(90)),
         position: Some(2),
         this_process: false,
     }
@@ -25,7 +26,7 @@ fn error_text_has_the_key_and_the_holder() {
     };
     assert_eq!(
         error.to_string(),
-        "lock `lock:a` was not free within 5s: `web-1:42` holds it for 3s unless renewed, \
+        "lock `lock:a` was not free within 5s: `web-1:42` has held it for 90s (3s left unless renewed), \
          waiters ahead: 2; try later, or set a longer `wait`"
     );
     let error = LockError::Contended {

@@ -29,10 +29,14 @@ pub enum NamePart<'a> {
     Value(&'a dyn Placeholder),
 }
 
-/// Makes a name from the parts of a template. When a value is empty or its `Display` fails, every
-/// acquire rejects the name.
+/// Makes a name from the parts of a template, and records the template. When a value is empty or its
+/// `Display` fails, every acquire rejects the name.
 #[must_use]
-pub fn name_from_template(parts: &[NamePart<'_>]) -> LockName {
+pub fn name_from_template(template: &'static str, parts: &[NamePart<'_>]) -> LockName {
+    name_from_parts(parts).with_template(template)
+}
+
+fn name_from_parts(parts: &[NamePart<'_>]) -> LockName {
     let mut name = PercentEncoder(String::new());
     for part in parts {
         match part {
@@ -106,7 +110,8 @@ fn contains_placeholder(name: &str, parameters: &[&str]) -> bool {
 }
 
 /// Adds a hash tag to a name: `{tag}:name`. The tag contains no brace: the attribute rejects braces
-/// in its text, and values are encoded. An invalid tag or name stays invalid.
+/// in its text, and values are encoded. An invalid tag or name stays invalid. The template is that of
+/// the name.
 #[must_use]
 pub fn name_with_hash_tag(tag: LockName, name: LockName) -> LockName {
     if tag.invalid_reason().is_some() {
@@ -118,7 +123,11 @@ pub fn name_with_hash_tag(tag: LockName, name: LockName) -> LockName {
     if name.as_str().is_empty() {
         return LockName::invalid("", InvalidNameReason::Empty);
     }
-    format!("{{{tag}}}:{name}").into()
+    let tagged = LockName::from(format!("{{{tag}}}:{name}"));
+    match name.template() {
+        Some(template) => tagged.with_template(template),
+        None => tagged,
+    }
 }
 
 /// Percent-encodes all text that is written to it.
@@ -158,7 +167,8 @@ mod tests {
     use super::*;
 
     fn written(parts: &[NamePart<'_>]) -> String {
-        let name = name_from_template(parts);
+        let name = name_from_template("t:{a}", parts);
+        assert_eq!(name.template(), Some("t:{a}"));
         assert_eq!(name.invalid_reason(), None);
         name.as_str().to_owned()
     }
@@ -248,9 +258,9 @@ mod tests {
 
     #[test]
     fn empty_value_and_failed_display_have_different_errors() {
-        let empty = name_from_template(&[NamePart::Text("a:"), NamePart::Value(&"")]);
+        let empty = name_from_template("a:{b}", &[NamePart::Text("a:"), NamePart::Value(&"")]);
         assert_eq!(empty.invalid_reason(), Some(InvalidNameReason::EmptyValue));
-        let broken = name_from_template(&[NamePart::Text("a:"), NamePart::Value(&Broken)]);
+        let broken = name_from_template("a:{b}", &[NamePart::Text("a:"), NamePart::Value(&Broken)]);
         assert_eq!(
             broken.invalid_reason(),
             Some(InvalidNameReason::BrokenValue)
@@ -280,6 +290,11 @@ mod tests {
     fn hash_tag_is_added_before_the_name() {
         let tagged = |tag: &str, name: &str| name_with_hash_tag(tag.into(), name.into());
         assert_eq!(tagged("a", "b").as_str(), "{a}:b");
+        let name = name_with_hash_tag("a".into(), LockName::from("b:1").with_template("b:{id}"));
+        assert_eq!(
+            (name.as_str(), name.template()),
+            ("{a}:b:1", Some("b:{id}"))
+        );
         assert_eq!(
             tagged("a", "").invalid_reason(),
             Some(InvalidNameReason::Empty)

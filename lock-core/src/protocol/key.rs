@@ -1,7 +1,9 @@
 //! Lock names, and the keys of a lock.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::protocol::dialect::Dialect;
@@ -21,11 +23,14 @@ const COMPANIONS: [&str; 4] = [":q", ":f", ":g", ":h"];
 /// `:h`. These are the endings of a lock's companion keys. With an empty prefix, a name may not be
 /// only a tag. Conversions from strings do not check a name. [`LockName::new`] checks it, and so does
 /// each acquire.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+///
+/// Two names are equal when their texts are equal, whatever their templates are.
+#[derive(Clone, Debug)]
 pub struct LockName {
     text: Arc<str>,
     /// The reason why the name is known to be invalid. Every acquire reports it.
     reason: Option<InvalidNameReason>,
+    template: Option<&'static str>,
 }
 
 impl LockName {
@@ -39,9 +44,29 @@ impl LockName {
     #[cfg(feature = "macros")]
     pub(crate) fn invalid(text: impl Into<Arc<str>>, reason: InvalidNameReason) -> Self {
         Self {
-            text: text.into(),
             reason: Some(reason),
+            ..Self::from(text.into())
         }
+    }
+
+    /// Returns the template of the name, such as `order:{order_id}`.
+    ///
+    /// The attribute and `lock_name!` record their template, and
+    /// [`LockRequest::template`](crate::LockRequest::template) sets one. Metrics and settings that are
+    /// for all names of a template use it. Returns `None` for a name of which only the text is known.
+    #[must_use]
+    pub fn template(&self) -> Option<&'static str> {
+        self.template
+    }
+
+    /// Records the template of the name.
+    pub(crate) fn with_template(mut self, template: &'static str) -> Self {
+        self.template = Some(template);
+        self
+    }
+
+    fn identity(&self) -> (&str, Option<InvalidNameReason>) {
+        (&self.text, self.reason)
     }
 
     /// Checks the name. Returns whether it has a hash tag.
@@ -70,9 +95,39 @@ impl LockName {
     }
 }
 
+impl PartialEq for LockName {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+}
+
+impl Eq for LockName {}
+
+impl PartialOrd for LockName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for LockName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.identity().cmp(&other.identity())
+    }
+}
+
+impl Hash for LockName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.identity().hash(state);
+    }
+}
+
 impl From<Arc<str>> for LockName {
     fn from(text: Arc<str>) -> Self {
-        Self { text, reason: None }
+        Self {
+            text,
+            reason: None,
+            template: None,
+        }
     }
 }
 
@@ -155,11 +210,27 @@ pub(crate) struct LockKey {
     dialect: Dialect,
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug)]
 struct Keys {
     text: Arc<str>,
     /// The queue, the counter and the grace key, one after the other: they differ in the ending only.
     companions: String,
+    /// The template of the name. It is no part of the keys' identity.
+    template: Option<&'static str>,
+}
+
+impl PartialEq for Keys {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Keys {}
+
+impl Hash for Keys {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
 }
 
 impl LockKey {
@@ -167,7 +238,7 @@ impl LockKey {
     /// bytes.
     pub(crate) fn new(prefix: &str, name: &LockName) -> Result<Self, InvalidNameReason> {
         let tagged = name.check()?;
-        let name = name.as_str();
+        let (name, template) = (name.as_str(), name.template());
         if prefix.is_empty() && tagged && name.starts_with('{') && name.ends_with('}') {
             return Err(InvalidNameReason::OnlyTag);
         }
@@ -179,6 +250,7 @@ impl LockKey {
             keys: Arc::new(Keys {
                 text: [prefix, name].concat().into(),
                 companions: companions.as_flattened().concat(),
+                template,
             }),
             dialect: Dialect::Native,
         })
@@ -200,6 +272,12 @@ impl LockKey {
 
     pub(crate) fn text(&self) -> Arc<str> {
         Arc::clone(&self.keys.text)
+    }
+
+    /// The template of the name, if it is known.
+    #[allow(dead_code, reason = "metrics and overrides read it")]
+    pub(crate) fn template(&self) -> Option<&'static str> {
+        self.keys.template
     }
 
     /// The zset of the waiters.
@@ -285,6 +363,19 @@ mod tests {
             assert!(without_prefix(name).is_ok(), "{name}");
         }
         assert!(key("{a}").is_ok());
+    }
+
+    #[test]
+    fn template_is_no_part_of_the_identity() {
+        let plain = LockName::from("order:7");
+        let templated = plain.clone().with_template("order:{id}");
+        assert_eq!((plain.template(), &plain), (None, &templated));
+        assert_eq!(plain.cmp(&templated), Ordering::Equal);
+        let keys = [&plain, &templated].map(|name| LockKey::new("lock:", name).unwrap());
+        assert_eq!(keys[0], keys[1]);
+        assert_eq!(keys[1].template(), Some("order:{id}"));
+        let other = LockName::from("order:8").with_template("order:{id}");
+        assert_ne!(templated, other);
     }
 
     #[test]

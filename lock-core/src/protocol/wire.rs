@@ -214,6 +214,16 @@ pub(crate) fn tidy_label(label: &str) -> String {
     tidy(label, MAX_LABEL)
 }
 
+/// The longest tag of a holder: a trace id has 32 digits.
+pub(crate) const MAX_TAG: usize = 32;
+
+/// Returns the tag of a label: the text after its last ` #`, if that is one to 32 visible ASCII letters.
+pub(crate) fn label_tag(label: &str) -> Option<&str> {
+    let (_, tag) = label.rsplit_once(" #")?;
+    let is_tag = (1..=MAX_TAG).contains(&tag.len()) && tag.bytes().all(|b| b.is_ascii_graphic());
+    is_tag.then_some(tag)
+}
+
 /// Makes foreign text safe for an error or a log line. It removes control characters, and characters
 /// that change the direction of the text: they could forge a line or hide a part of it.
 pub(crate) fn tidy(text: &str, limit: usize) -> String {
@@ -290,6 +300,24 @@ mod tests {
             "lk1:00000000-0000-0000-0000-000000000007 1 web 1",
         ] {
             assert_eq!(OwnerValue::parse(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn tag_is_the_last_word_of_a_label() {
+        let long = "x".repeat(33);
+        for (label, expected) in [
+            ("web-1:42 #4bf92f3577b34da6", Some("4bf92f3577b34da6")),
+            ("a #b #c", Some("c")),
+            ("#a", None),
+            ("web-1:42", None),
+            ("a #", None),
+            ("a #b c", None),
+            ("a #\u{e9}", None),
+            (&format!("a #{long}"), None),
+            (&format!("a #{}", &long[1..]), Some(&long[1..])),
+        ] {
+            assert_eq!(label_tag(label), expected, "{label}");
         }
     }
 

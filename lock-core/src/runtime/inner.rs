@@ -221,6 +221,7 @@ impl ManagerInner {
                 .is_some_and(|owner_id| self.notifications.is_registered(owner_id)),
             label: observed.label,
             remaining: observed.remaining,
+            held_for: observed.held_for,
             position: position.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
         })
     }

@@ -73,7 +73,7 @@ mod tests {
     fn each_brace_pair_takes_the_next_expression() {
         let text = expanded(&quote!("a:{}:{b.c}:{}", f(x), y + 1));
         for expected in [
-            "krate :: macro_support :: name_from_template (& [",
+            "krate :: macro_support :: name_from_template (\"a:{}:{b.c}:{}\" , & [",
             "NamePart :: Text (\"a:\")",
             "match (& (f (x)) , & (y + 1) ,)",
             "NamePart :: Value (& * __distributed_lock_value_0)",

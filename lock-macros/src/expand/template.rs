@@ -83,7 +83,11 @@ impl Template {
                 quote_spanned!(head_site=> match &#head #(.#fields)* { #value => #part(#value) })
             }
         });
-        quote_spanned!(site=> #krate::macro_support::name_from_template(&[#(#parts),*]))
+        let mut template = Literal::string(&self.written);
+        template.set_span(site);
+        quote_spanned! {site=>
+            #krate::macro_support::name_from_template(#template, &[#(#parts),*])
+        }
     }
 }
 
@@ -124,7 +128,8 @@ mod tests {
         let template = template.expect("it is well formed");
         let tokens = template.expand(&CratePath::default(), &scope).to_string();
         for expected in [
-            ":: lock_core :: macro_support :: name_from_template (& [",
+            ":: lock_core :: macro_support :: name_from_template \
+             (\"a:{id}:{type.0}:{self.r#fn}\" , & [",
             "NamePart :: Text (\"a:\")",
             "NamePart :: Value (& id)",
             "match & r#type . 0 { __distributed_lock_value =>",

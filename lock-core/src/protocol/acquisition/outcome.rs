@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::clock::Moment;
+use crate::protocol::clock::{Moment, ServerMs};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lock_state::RenewReply;
 use crate::protocol::owner_id::OwnerId;
@@ -135,16 +135,25 @@ pub(crate) struct ObservedHolder {
     /// Sanitized, because errors and logs contain it.
     pub(crate) label: Arc<str>,
     pub(crate) remaining: Option<Duration>,
+    /// How long it has held the lock. `None` for a holder of another library.
+    pub(crate) held_for: Option<Duration>,
 }
 
 impl ObservedHolder {
-    /// Reads the holder from the key's value. Returns `None` for an empty value: no holder writes
-    /// one.
-    pub(crate) fn from_value(value: &str, remaining: Option<Duration>) -> Option<Self> {
+    /// Reads the holder from the key's value at this server time. Returns `None` for an empty value: no
+    /// holder writes one.
+    pub(crate) fn from_value(
+        value: &str,
+        remaining: Option<Duration>,
+        server_ms: Option<ServerMs>,
+    ) -> Option<Self> {
         if value.is_empty() {
             return None;
         }
+        let mut held_for = None;
         let (owner_id, token, label) = if let Some(owner) = OwnerValue::parse(value) {
+            let held_ms = server_ms.map(|now| now.as_u64().saturating_sub(owner.since_ms.as_u64()));
+            held_for = held_ms.map(Duration::from_millis);
             (Some(owner.owner_id), Some(owner.token), owner.label)
         } else if let Some(owner) = PlainOwner::parse(value) {
             (Some(owner.owner_id), None, owner.label)
@@ -156,6 +165,7 @@ impl ObservedHolder {
             token,
             label: tidy_label(&label).into(),
             remaining,
+            held_for,
         })
     }
 }

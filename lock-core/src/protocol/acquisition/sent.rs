@@ -229,7 +229,7 @@ impl SentAcquires {
                 AcquireOutcome::Queued {
                     rank,
                     holder_expiry: holder_expiry(&holder, times.received),
-                    holder: observed_holder(&holder),
+                    holder: observed_holder(&holder, times.server_us),
                     poll: is_polling.then(|| poll_schedule::poll_interval(self.lease_config.ttl)),
                 }
             }
@@ -237,7 +237,7 @@ impl SentAcquires {
                 self.on_busy();
                 AcquireOutcome::Busy {
                     holder_expiry: holder_expiry(&holder, times.received),
-                    holder: observed_holder(&holder),
+                    holder: observed_holder(&holder, times.server_us),
                 }
             }
         }
@@ -357,10 +357,11 @@ fn holder_expiry(holder: &RawHolder, received: Moment) -> HolderExpiry {
     }
 }
 
-fn observed_holder(holder: &RawHolder) -> Option<ObservedHolder> {
+fn observed_holder(holder: &RawHolder, server_us: u64) -> Option<ObservedHolder> {
     ObservedHolder::from_value(
         &holder.value,
         holder.remaining_ms.map(Duration::from_millis),
+        Some(ServerMs::from_micros(server_us)),
     )
 }
 

@@ -90,7 +90,7 @@ pub(super) fn expect_deadline(
         }
         return Ok(outcome);
     }
-    let holder = ObservedHolder::from_value(text, *remaining);
+    let holder = ObservedHolder::from_value(text, *remaining, None);
     let is_of_this_library = holder.is_some_and(|holder| holder.owner_id.is_some());
     if !is_of_this_library || remaining.is_none() {
         return Err(foreign_key::owner(
@@ -124,7 +124,10 @@ fn held_by_another(
                 remaining.map_or(HolderExpiry::NoExpiry, |remaining| HolderExpiry::Polled {
                     ends: now.plus(remaining),
                 });
-            (holder_expiry, ObservedHolder::from_value(text, *remaining))
+            (
+                holder_expiry,
+                ObservedHolder::from_value(text, *remaining, None),
+            )
         }
     };
     Ok(AcquireOutcome::Busy {

@@ -189,6 +189,20 @@ fn every_example_is_run_by_a_test() {
     );
 }
 
+/// Each crate runs the unit tests of its copy, so both accept the same texts.
+#[test]
+fn the_attribute_and_the_configuration_have_the_same_parsers() {
+    for (of_the_library, of_the_attribute) in [(
+        "lock-core/src/protocol/duration_text.rs",
+        "lock-macros/src/parse/duration_text.rs",
+    )] {
+        let copies = [read(of_the_library), read(of_the_attribute)];
+        assert!(copies[0].contains("fn "), "{of_the_library} is missing");
+        let are_equal = copies[0] == copies[1];
+        assert!(are_equal, "{of_the_library} and {of_the_attribute} differ");
+    }
+}
+
 /// They are dependencies of lock-core, and a circle cannot be published.
 #[test]
 fn neither_the_macros_nor_the_test_support_depend_on_the_library() {

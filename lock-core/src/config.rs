@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::LockError;
 use crate::protocol::dialect::Dialect;
+use crate::protocol::duration_text;
 use crate::protocol::key::MAX_PREFIX;
 use crate::protocol::ttl::{DEFAULT_TTL, Ttl};
 use crate::protocol::wire::{tidy, tidy_label};
@@ -119,6 +120,19 @@ fn at_least(setting: &'static str, value: Duration, min: Duration) -> Result<(),
     })
 }
 
+/// Reads a duration as the attribute does: `1h30m`, `90s`, `500ms`. For configurations, and for the
+/// options of command lines.
+///
+/// # Errors
+/// The message says what to write.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number {
+        return Err(duration_text::not_text(text, text, ""));
+    }
+    duration_text::parse(text)
+}
+
 /// Host and process id, so that an operator can find a holder.
 fn default_label() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -170,6 +184,21 @@ mod tests {
             let error = config.check().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
+    }
+
+    #[test]
+    fn duration_has_the_grammar_of_the_attribute() {
+        assert_eq!(parse_duration("1m30s"), Ok(Duration::from_secs(90)));
+        for (text, message) in [
+            ("30", "invalid duration `30`: write it as \"30s\""),
+            (
+                "1d",
+                "unknown unit `d` in \"1d\"; expected `ms`, `s`, `m` or `h`",
+            ),
+        ] {
+            assert_eq!(parse_duration(text).unwrap_err(), message);
+        }
+        assert!(parse_duration("").is_err());
     }
 
     #[test]

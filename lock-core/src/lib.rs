@@ -29,6 +29,8 @@ mod tests;
 pub mod macro_support;
 
 pub use config::Handover;
+#[doc(hidden)]
+pub use config::parse_duration;
 pub use error::{BackendError, BackendErrorKind, Holder, LockError, ShutdownIncomplete};
 pub use guard::{LockGuard, LockWatch, Lost};
 pub use manager::{LockManager, LockManagerBuilder};

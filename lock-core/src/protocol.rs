@@ -6,6 +6,7 @@ pub(crate) mod cleanup;
 pub(crate) mod clock;
 pub(crate) mod clock_sync;
 pub(crate) mod dialect;
+pub(crate) mod duration_text;
 pub(crate) mod fencing_token;
 pub(crate) mod key;
 pub(crate) mod lease;

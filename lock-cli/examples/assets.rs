@@ -4,6 +4,8 @@
 //! cargo run -p lock-cli --example assets [FOLDER]
 //! ```
 
+#![allow(clippy::print_stdout, reason = "it prints where the files are")]
+
 use std::path::PathBuf;
 
 fn main() -> std::io::Result<()> {

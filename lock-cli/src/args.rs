@@ -56,6 +56,10 @@ pub(crate) struct Cli {
 /// The flags of all commands.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Global options")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each of them is a flag of the command line"
+)]
 pub(crate) struct GlobalArgs {
     /// The server: redis://[user:password@]host[:port][/db] or unix:///path. A password in this flag
     /// is visible in the process list, so set the variable instead
@@ -131,9 +135,6 @@ pub(crate) enum Color {
 pub(crate) enum Command {
     #[cfg(unix)]
     Run(RunArgs),
-    #[cfg(unix)]
-    #[command(hide = true)]
-    Exec(ExecArgs),
     /// Prints the completions of a shell
     ///
     /// Example: lockctl completions bash > /usr/share/bash-completion/completions/lockctl

@@ -62,8 +62,8 @@ fn render(man: &clap_mangen::Man, is_main: bool) -> io::Result<String> {
     if is_main {
         man.render_subcommands_section(&mut page)?;
         page.extend_from_slice(exit_section().as_bytes());
+        man.render_version_section(&mut page)?;
     }
-    man.render_version_section(&mut page)?;
     Ok(String::from_utf8_lossy(&page).into_owned())
 }
 

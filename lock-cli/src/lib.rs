@@ -28,6 +28,10 @@ pub use assets::write_assets;
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
+    #[cfg(unix)]
+    if arguments.get(1).is_some_and(|first| first == "exec") {
+        return run::guard_process::main(&arguments[2..]).into();
+    }
     let exit = match args::parse(&arguments) {
         Ok(cli) => {
             let output = Output::new(&cli.global);
@@ -42,7 +46,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Reports a failure, and returns the exit code.
-fn end(output: &Output, result: Result<Exit, Failure>) -> Exit {
+pub(crate) fn end(output: &Output, result: Result<Exit, Failure>) -> Exit {
     result.unwrap_or_else(|failure| {
         // When stderr is closed too, the exit code is all that is left.
         let _ = output.failure(&failure);
@@ -55,8 +59,6 @@ fn dispatch(cli: Cli, output: &Output) -> Result<Exit, Failure> {
     match command {
         #[cfg(unix)]
         Command::Run(run) => in_runtime(run::run(&global, run, output)),
-        #[cfg(unix)]
-        Command::Exec(exec) => run::guard_process::run(&exec, output),
         Command::Completions { shell } => assets::completions(shell, output),
         Command::Man { command } => assets::man(command.as_deref(), output),
     }

@@ -41,14 +41,20 @@ impl Output {
         }
     }
 
-    /// The output while the arguments are wrong.
-    pub(crate) fn before_parsing(arguments: &[OsString]) -> Self {
+    /// The output without flags of the user.
+    pub(crate) fn plain(json: bool) -> Self {
         Self {
-            json: args::own(arguments).any(|argument| argument == "--json"),
+            json,
             quiet: false,
             verbose: false,
             color: ColorChoice::Auto,
         }
+    }
+
+    /// The output while the arguments are wrong.
+    pub(crate) fn before_parsing(arguments: &[OsString]) -> Self {
+        let json = args::own(arguments).any(|argument| argument == "--json");
+        Self::plain(json)
     }
 
     pub(crate) fn is_json(&self) -> bool {

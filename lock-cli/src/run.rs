@@ -201,7 +201,7 @@ impl Job<'_> {
 
     fn loss_reason(&self, _guard: &LockGuard, acquired_at: Instant) -> String {
         match self.args.max_hold {
-            Some(max_hold) if acquired_at.elapsed() >= max_hold => {
+            Some(max_hold) if acquired_at.elapsed() + self.args.ttl >= max_hold => {
                 format!(" (held for the `--max-hold` of {})", human(max_hold))
             }
             _ => String::new(),
@@ -246,7 +246,11 @@ fn contended_text(name: &str, error: &LockError, exit: Exit) -> String {
 }
 
 fn held_by(holder: &Holder) -> String {
-    holder.label().to_owned()
+    let label = holder.label();
+    match holder.held_for() {
+        Some(held_for) => format!("{label} for {}", human(held_for)),
+        None => label.to_owned(),
+    }
 }
 
 impl Ended {

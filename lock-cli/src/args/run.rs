@@ -76,8 +76,10 @@ pub(crate) enum OnContended {
     Skip,
 }
 
-/// Runs the command of `run`, and ends it when lockctl is gone. Not for people.
-#[derive(Debug, clap::Args)]
+/// The hidden `lockctl exec`, which `run` starts. It is not among the commands, so that completions and
+/// manual pages do not show it.
+#[derive(Debug, clap::Parser)]
+#[command(name = "lockctl exec", no_binary_name = true)]
 pub(crate) struct ExecArgs {
     /// The process id of lockctl
     pub(crate) parent: i32,
@@ -89,6 +91,10 @@ pub(crate) struct ExecArgs {
     /// The command belongs to the foreground group of a terminal
     #[arg(long)]
     pub(crate) terminal: bool,
+
+    /// Writes JSON to stdout for errors
+    #[arg(long)]
+    pub(crate) json: bool,
 
     /// The command and its arguments
     #[arg(last = true, required = true)]

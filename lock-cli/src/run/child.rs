@@ -49,20 +49,15 @@ impl Child {
         let is_on_terminal = io::stdin().is_terminal();
         let mut command = Command::new(this_program()?);
         command.arg0("lockctl");
-        // Flags of the user, since the guard process reports a command that cannot be run.
-        for (flag, is_set) in [
-            ("--json", job.global.json),
-            ("--verbose", job.global.verbose),
-        ] {
-            if is_set {
-                command.arg(flag);
-            }
-        }
         command
             .arg("exec")
             .arg(std::process::id().to_string())
             .arg("--kill-after")
             .arg(format!("{}ms", job.kill_after.as_millis()));
+        // The guard process reports a command that cannot be run.
+        if job.output.is_json() {
+            command.arg("--json");
+        }
         if is_on_terminal {
             command.arg("--terminal");
         } else {
@@ -79,7 +74,7 @@ impl Child {
         if !args.keep_url {
             command.env_remove("DISTRIBUTED_LOCK_URL");
         }
-        #[expect(clippy::zombie_processes, reason = "`reap` waits for all children")]
+        // `reap` waits for all children.
         let child = command.spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         Ok(Self {

@@ -3,6 +3,7 @@
 //! It has no runtime and no connection. It learns of signals by flags and a socket, which handlers may
 //! use.
 
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 
@@ -21,11 +23,36 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// How often the guard process looks for its parent, and for the rest of a group that ends.
+/// The longest interval in which the guard process looks for its parent, and for the rest of a group
+/// that ends.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// The shortest such interval.
+const SHORTEST_LOOK: Duration = Duration::from_millis(10);
+
+/// Returns how often to look. While renewals succeed, a lease has two thirds of its ttl left. By default
+/// `--kill-after` is half of a short ttl, so a quarter of it more ends before the lease does.
+fn interval(kill_after: Duration) -> Duration {
+    (kill_after / 4).clamp(SHORTEST_LOOK, LOOK)
+}
+
+/// Runs the guard process with the arguments behind `exec`.
+pub(crate) fn main(arguments: &[OsString]) -> Exit {
+    match ExecArgs::try_parse_from(arguments) {
+        Ok(args) => {
+            let output = Output::plain(args.json);
+            crate::end(&output, run(&args, &output))
+        }
+        Err(refused) => {
+            // A person has typed it.
+            let _ = refused.print();
+            Exit::Usage
+        }
+    }
+}
+
 /// Runs CMD until it ends, or until lockctl is gone.
-pub(crate) fn run(args: &ExecArgs, output: &Output) -> Result<Exit, Failure> {
+fn run(args: &ExecArgs, output: &Output) -> Result<Exit, Failure> {
     let internal = |error: io::Error| Failure::internal("cannot guard the command", &error);
     let mut wake = Wake::install().map_err(internal)?;
     if args.terminal {
@@ -42,7 +69,6 @@ pub(crate) fn run(args: &ExecArgs, output: &Output) -> Result<Exit, Failure> {
         .command
         .split_first()
         .ok_or_else(|| Failure::new(Exit::Usage, "usage", "the command is missing"))?;
-    #[expect(clippy::zombie_processes, reason = "`reap` waits for all children")]
     let child = Command::new(program).args(arguments).spawn();
     let child = child.map_err(|error| cannot_run(program.to_string_lossy().as_ref(), &error))?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -53,7 +79,7 @@ pub(crate) fn run(args: &ExecArgs, output: &Output) -> Result<Exit, Failure> {
     }
     let command = Guarded { pid, args };
     loop {
-        wake.wait(LOOK);
+        wake.wait(interval(args.kill_after));
         if let Some(end) = processes::reap(pid) {
             return Ok(exit_of(end));
         }

@@ -91,10 +91,7 @@ fn all() -> Option<Vec<Process>> {
         };
         processes.extend(parse(pid, &stat));
     }
-    processes
-        .iter()
-        .any(|process| process.pid != 0)
-        .then_some(processes)
+    Some(processes)
 }
 
 /// Reads `pid (name) state parent group ..`. The name may contain anything.

@@ -1,0 +1,10 @@
+//! `lockctl` against real servers, with real processes, signals and terminals.
+
+mod container;
+mod exclusion;
+mod exit_codes;
+mod golden;
+mod loss;
+mod program;
+mod signals;
+mod terminal;

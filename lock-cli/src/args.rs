@@ -135,6 +135,7 @@ pub(crate) enum Color {
 pub(crate) enum Command {
     #[cfg(unix)]
     Run(RunArgs),
+    Doctor(DoctorArgs),
     /// Prints the completions of a shell
     ///
     /// Example: lockctl completions bash > /usr/share/bash-completion/completions/lockctl
@@ -149,6 +150,17 @@ pub(crate) enum Command {
         /// The page of this command instead
         command: Option<String>,
     },
+}
+
+/// Checks whether a server is fit for locks
+///
+/// Each finding says what it means for locks, and what to do. The exit code is 1 if a check failed. The
+/// checks read INFO, acquire and release one lock, and list keys if the user has +scan.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// Counts warnings as failures
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 fn exit_codes() -> String {

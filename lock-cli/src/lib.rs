@@ -8,6 +8,7 @@ use std::process::ExitCode;
 mod args;
 mod assets;
 mod connect;
+mod doctor;
 mod duration;
 mod exit;
 mod failure;
@@ -59,6 +60,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<Exit, Failure> {
     match command {
         #[cfg(unix)]
         Command::Run(run) => in_runtime(run::run(&global, run, output)),
+        Command::Doctor(args) => in_runtime(doctor::run(&global, &args, output)),
         Command::Completions { shell } => assets::completions(shell, output),
         Command::Man { command } => assets::man(command.as_deref(), output),
     }

@@ -9,6 +9,22 @@ use serde::Serialize;
 use crate::args::{self, Color, GlobalArgs};
 use crate::failure::Failure;
 
+/// A style of text. The output removes it where it is not wanted.
+#[derive(Clone, Copy)]
+pub(crate) struct Paint(&'static str);
+
+pub(crate) const BOLD: Paint = Paint("1");
+pub(crate) const RED: Paint = Paint("1;31");
+pub(crate) const GREEN: Paint = Paint("32");
+pub(crate) const YELLOW: Paint = Paint("33");
+
+impl Paint {
+    pub(crate) fn on(self, text: &str) -> String {
+        let Self(code) = self;
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+}
+
 /// Writes results, warnings and failures.
 pub(crate) struct Output {
     json: bool,
@@ -59,6 +75,10 @@ impl Output {
 
     pub(crate) fn is_json(&self) -> bool {
         self.json
+    }
+
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose
     }
 
     /// Writes text to stdout, without the styles that the reader cannot show.

@@ -41,7 +41,7 @@ fn version() -> String {
     version.trim_end().to_owned()
 }
 
-const COMMANDS: [&str; 3] = ["run", "completions", "man"];
+const COMMANDS: [&str; 4] = ["run", "doctor", "completions", "man"];
 
 #[test]
 fn help_man_completions_golden() {

@@ -1,6 +1,7 @@
 //! `lockctl` against real servers, with real processes, signals and terminals.
 
 mod container;
+mod doctor;
 mod exclusion;
 mod exit_codes;
 mod golden;

@@ -89,3 +89,38 @@ impl From<Exit> for ExitCode {
         exit.code().into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readme_has_the_table() {
+        let readme = include_str!("../README.md");
+        for (code, meaning) in TABLE {
+            let row = format!("| {code} | {meaning} |");
+            assert!(readme.contains(&row), "{row}");
+        }
+    }
+
+    #[test]
+    fn each_code_is_in_the_table() {
+        for exit in [
+            Exit::Success,
+            Exit::No,
+            Exit::Usage,
+            Exit::Unavailable,
+            Exit::Internal,
+            Exit::Contended,
+            Exit::Denied,
+            Exit::Config,
+            Exit::Lost,
+            Exit::CannotRun,
+            Exit::NotFound,
+        ] {
+            let code = exit.code().to_string();
+            assert!(TABLE.iter().any(|(known, _)| *known == code), "{code}");
+        }
+        assert_eq!(Exit::Signal(15).code(), 143);
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LockError;
@@ -13,12 +14,15 @@ use crate::protocol::lease::LeaseConfig;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::owner_id::{OwnerId, ShortId};
 
+pub(crate) mod admin;
 #[cfg(feature = "testing")]
 pub(crate) mod faulty;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub(crate) mod url;
+
+pub(crate) use self::admin::AdminBackend;
 
 /// A boxed future, so that a backend can be a trait object.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -62,12 +66,22 @@ pub(crate) trait Backend: Send + Sync + 'static {
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>>;
 
+    /// Returns the operations of operators.
+    fn admin(&self) -> &dyn AdminBackend;
+
     /// Returns whether a runtime failed to connect and none has succeeded since. Callers then wait
     /// for a connection before they do anything else.
     fn seems_down(&self) -> bool;
 
     /// Returns whether the calling runtime has a connection that works.
     fn is_connected(&self) -> bool;
+
+    /// Returns what is known about the connections, without IO.
+    fn status(&self) -> BackendStatus;
+
+    /// Returns whether waiters get notifications. Subscribes if no waiter has needed it yet, which takes
+    /// at most `limit`.
+    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool>;
 
     /// Waits at most until `until` for a connection of the calling runtime. Returns the last error
     /// when time runs out, or at once when waiting cannot help.
@@ -79,6 +93,18 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns whether a lock lives as long as its guard without renewals. Any other backend needs
     /// a background worker.
     fn holds_without_renewal(&self) -> bool;
+}
+
+/// What a backend knows about its connections.
+#[derive(Clone, Debug)]
+pub(crate) struct BackendStatus {
+    /// Any connection for commands works.
+    pub(crate) connected: bool,
+    /// Notifications arrive.
+    pub(crate) subscribed: bool,
+    /// How long ago the youngest command with a reply was sent.
+    pub(crate) last_reply: Option<Duration>,
+    pub(crate) server_version: Option<Arc<str>>,
 }
 
 /// Where a backend delivers notifications.

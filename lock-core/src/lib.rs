@@ -8,10 +8,13 @@
     )
 )]
 
+mod admin;
 mod backend;
 mod config;
 mod error;
 mod guard;
+mod health;
+mod info;
 mod manager;
 mod protocol;
 mod request;
@@ -28,15 +31,19 @@ mod tests;
 #[doc(hidden)]
 pub mod macro_support;
 
+pub use admin::{Admin, AdminError, Cursor, ForceRelease, ListLocks, LockPage, Revocation};
 pub use config::Handover;
 #[doc(hidden)]
 pub use config::parse_duration;
 pub use error::{BackendError, BackendErrorKind, Holder, LockError, ShutdownIncomplete};
 pub use guard::{LockGuard, LockWatch, Lost};
+pub use health::{Health, Pong};
+pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
 pub use manager::{LockManager, LockManagerBuilder};
 pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, ReleaseMethod};
 pub use protocol::fencing_token::{FencingToken, ParseTokenError};
 pub use protocol::key::{InvalidNameReason, LockName};
+pub use protocol::kind::Kind;
 pub use protocol::renew::Renew;
 pub use request::LockRequest;
 pub use stats::LockStats;

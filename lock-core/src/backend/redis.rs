@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, Boxed, NotificationSink, Renewal};
+use super::{AdminBackend, Backend, BackendStatus, Boxed, NotificationSink, Renewal};
 use crate::config::ManagerConfig;
 use crate::error::LockError;
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
@@ -12,6 +12,7 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::key::LockKey;
 use crate::stats::Counters;
 
+mod admin;
 mod client;
 mod command;
 mod connection;
@@ -172,12 +173,24 @@ impl Backend for RedisBackend {
         Box::pin(self.release_all(release_requests, limit))
     }
 
+    fn admin(&self) -> &dyn AdminBackend {
+        &*self.client
+    }
+
     fn seems_down(&self) -> bool {
         self.client.pool.seems_down()
     }
 
     fn is_connected(&self) -> bool {
         self.client.pool.is_connected()
+    }
+
+    fn status(&self) -> BackendStatus {
+        self.client.status()
+    }
+
+    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool> {
+        Box::pin(self.client.notifies_waiters(limit))
     }
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {

@@ -12,7 +12,7 @@ use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, lock_er
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
-use crate::backend::{NotificationSink, Renewal};
+use crate::backend::{BackendStatus, NotificationSink, Renewal};
 use crate::error::LockError;
 use crate::error::foreign_key;
 use crate::protocol::acquisition::RenewOutcome;
@@ -116,6 +116,29 @@ impl RedisClient {
         self.server_clock.lock().youngest()
     }
 
+    pub(super) fn status(&self) -> BackendStatus {
+        let youngest = self.clock_sync();
+        BackendStatus {
+            connected: self.pool.is_any_connected(),
+            subscribed: matches!(self.subscription.state(), SubscriptionState::Up(_)),
+            last_reply: youngest.map(|youngest| Clock::System.now().since(youngest.sent)),
+            server_version: self.pool.connector.server_version(),
+        }
+    }
+
+    pub(super) async fn notifies_waiters(&self, limit: Duration) -> bool {
+        let deadline = Deadline::after(Clock::System, limit);
+        match self.pool.for_current_runtime(limit).await {
+            Ok(connection) => {
+                let run_id = connection.first.run_id;
+                self.subscription
+                    .is_up_for(run_id, || deadline.left())
+                    .await
+            }
+            Err(_unreachable) => false,
+        }
+    }
+
     /// Records the server time of a reply.
     pub(super) fn record_server_time(&self, connection: &Connection, sent: Moment, server_us: u64) {
         self.server_clock.lock().record(ClockSync {
@@ -165,12 +188,17 @@ impl RedisClient {
         }
     }
 
-    /// Runs a script with one key, and reads its reply.
+    /// Runs a script, and reads its reply. An error names `key`.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each one is a part of the command"
+    )]
     pub(super) async fn call_script<T>(
         &self,
         connection: &Connection,
         script: &Script,
         key: &LockKey,
+        keys: &[&str],
         args: &[impl ToRedisArgs],
         read: impl Fn(Value) -> Result<ScriptReply<T>, LockError>,
         limit: Duration,
@@ -179,12 +207,11 @@ impl RedisClient {
         let write_args = |command: &mut Cmd| {
             command.arg(args);
         };
-        let keys = [key.as_str()];
         let deadline = Deadline::after(Clock::System, limit);
-        let by_hash = script.by_hash(&keys, write_args);
+        let by_hash = script.by_hash(keys, write_args);
         let mut reply = connection.call(&by_hash, limit).await?;
         if reply.as_ref().is_err_and(is_unknown_script) {
-            let by_text = script.by_text(&keys, write_args);
+            let by_text = script.by_text(keys, write_args);
             reply = connection.call(&by_text, deadline.left()).await?;
         }
         let reply = reply.map_err(|error| server_error(connection, key, &error))?;

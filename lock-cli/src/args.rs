@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use lock_core::FencingToken;
 
 use crate::duration;
 use crate::exit::{self, Exit};
@@ -135,6 +136,10 @@ pub(crate) enum Color {
 pub(crate) enum Command {
     #[cfg(unix)]
     Run(RunArgs),
+    List(ListArgs),
+    Show(NameArgs),
+    Release(ReleaseArgs),
+    Watch(WatchArgs),
     Doctor(DoctorArgs),
     /// Prints the completions of a shell
     ///
@@ -150,6 +155,88 @@ pub(crate) enum Command {
         /// The page of this command instead
         command: Option<String>,
     },
+}
+
+/// Lists the locks that are held
+///
+/// The list is not a snapshot. It uses SCAN, so the user needs +scan. A pattern is a glob of Redis: `*`,
+/// `?`, `[a-z]`.
+///
+/// Example: lockctl list 'order:*'
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// The names to list
+    #[arg(default_value = "*", hide_default_value = true)]
+    pub(crate) pattern: String,
+
+    /// The most locks to list
+    #[arg(long, default_value_t = 200, value_name = "COUNT")]
+    pub(crate) limit: usize,
+
+    /// Lists the keys of other programs too
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+/// Shows who holds a lock, since when, and who waits for it
+///
+/// The exit code is 0 if the name is locked, and 1 if it is free. With -q nothing is printed.
+///
+/// Example: lockctl show order:42
+#[derive(Debug, clap::Args)]
+pub(crate) struct NameArgs {
+    /// The name of the lock
+    pub(crate) name: String,
+}
+
+/// Takes a lock from its holder
+///
+/// The lock is revoked: it has no holder any more, but stays locked until its lease ends. The holder learns
+/// of it at its next renewal, at most a third of its ttl later. So two never hold the lock at once. With
+/// --now the lock is free at once, and the old holder may work on until it notices.
+///
+/// The command shows the holder and asks. It releases the lock that it showed, and not that of a next
+/// holder. The exit code is 1 if nothing is held, or if the holder changed.
+///
+/// Example: lockctl release import --reason "stuck import"
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReleaseArgs {
+    /// The name of the lock
+    pub(crate) name: String,
+
+    /// Frees the lock at once, instead of at the end of its lease
+    #[arg(long)]
+    pub(crate) now: bool,
+
+    /// Does not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+
+    /// Why. The holder and other operators see it
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+
+    /// Releases the lock only if it has this token
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<FencingToken>,
+
+    /// Deletes the key of another program
+    #[arg(long)]
+    pub(crate) foreign: bool,
+}
+
+/// Follows locks: redraws a table on a terminal, and writes a line for each change elsewhere
+///
+/// Example: lockctl watch 'order:*'
+#[derive(Debug, clap::Args)]
+pub(crate) struct WatchArgs {
+    /// The name or the names to follow
+    #[arg(default_value = "*", hide_default_value = true)]
+    pub(crate) pattern: String,
+
+    /// The time between two looks
+    #[arg(long, default_value = "1s", value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) interval: Duration,
 }
 
 /// Checks whether a server is fit for locks

@@ -39,7 +39,7 @@ pub(crate) const TABLE: [(&str, &str); 13] = [
     ("0", "success; or skipped by `--on-contended skip`"),
     (
         "1",
-        "`release`: nothing is held, or the holder changed; `show -q`: free; `doctor`: a check failed",
+        "`release`: nothing is held, or the holder changed; `show`: free; `doctor`: a check failed",
     ),
     ("64", "wrong arguments"),
     (

@@ -2,6 +2,7 @@
 //! that writes the man pages, and for the tests.
 #![doc = ""]
 #![doc = include_str!("../README.md")]
+#![cfg_attr(not(unix), allow(dead_code, reason = "only `run` needs some of it"))]
 
 use std::process::ExitCode;
 
@@ -12,10 +13,16 @@ mod doctor;
 mod duration;
 mod exit;
 mod failure;
+mod list;
 mod output;
+mod release;
 #[cfg(unix)]
 mod run;
+mod show;
+mod table;
 mod text;
+mod view;
+mod watch;
 
 use args::{Cli, Command};
 use exit::Exit;
@@ -60,6 +67,10 @@ fn dispatch(cli: Cli, output: &Output) -> Result<Exit, Failure> {
     match command {
         #[cfg(unix)]
         Command::Run(run) => in_runtime(run::run(&global, run, output)),
+        Command::List(args) => in_runtime(list::run(&global, &args, output)),
+        Command::Show(args) => in_runtime(show::run(&global, &args, output)),
+        Command::Release(args) => in_runtime(release::run(&global, &args, output)),
+        Command::Watch(args) => in_runtime(watch::run(&global, &args, output)),
         Command::Doctor(args) => in_runtime(doctor::run(&global, &args, output)),
         Command::Completions { shell } => assets::completions(shell, output),
         Command::Man { command } => assets::man(command.as_deref(), output),

@@ -77,6 +77,10 @@ impl Output {
         self.json
     }
 
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     pub(crate) fn is_verbose(&self) -> bool {
         self.verbose
     }

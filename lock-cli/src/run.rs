@@ -16,6 +16,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::text::human;
+use crate::view;
 
 mod child;
 pub(crate) mod guard_process;
@@ -232,17 +233,23 @@ impl Job<'_> {
     }
 }
 
-/// Says that another holder has the lock.
+/// Says that the lock is not free.
 fn contended_text(name: &str, error: &LockError, exit: Exit) -> String {
-    let holder = error
-        .holder()
-        .map_or_else(|| "another holder".to_owned(), held_by);
+    let name = view::tidy(name);
+    let state = match error.holder() {
+        // An operator took the lock from its holder, and the old lease has not ended.
+        Some(holder) if holder.label().starts_with("revoked by ") => {
+            format!("is blocked ({})", holder.label())
+        }
+        Some(holder) => format!("is held by {}", held_by(holder)),
+        None => "is held by another holder".to_owned(),
+    };
     let waited = match error {
         LockError::Timeout { waited, .. } => format!("waited {}; ", human(*waited)),
         _ => String::new(),
     };
     let code = exit.code();
-    format!("the lock `{name}` is held by {holder}; {waited}nothing was run (exit {code})")
+    format!("the lock `{name}` {state}; {waited}nothing was run (exit {code})")
 }
 
 fn held_by(holder: &Holder) -> String {

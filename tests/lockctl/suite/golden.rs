@@ -41,7 +41,16 @@ fn version() -> String {
     version.trim_end().to_owned()
 }
 
-const COMMANDS: [&str; 4] = ["run", "doctor", "completions", "man"];
+const COMMANDS: [&str; 8] = [
+    "run",
+    "list",
+    "show",
+    "release",
+    "watch",
+    "doctor",
+    "completions",
+    "man",
+];
 
 #[test]
 fn help_man_completions_golden() {

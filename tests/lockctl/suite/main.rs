@@ -1,11 +1,14 @@
 //! `lockctl` against real servers, with real processes, signals and terminals.
 
+mod admin;
 mod container;
 mod doctor;
 mod exclusion;
 mod exit_codes;
 mod golden;
+mod json;
 mod loss;
 mod program;
 mod signals;
 mod terminal;
+mod watch;

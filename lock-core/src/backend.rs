@@ -24,6 +24,9 @@ pub(crate) mod url;
 
 pub(crate) use self::admin::AdminBackend;
 
+/// The name of the background worker's thread. Connections that open on it belong to the worker.
+pub(crate) const WORKER_THREAD: &str = "lock-background";
+
 /// A boxed future, so that a backend can be a trait object.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 

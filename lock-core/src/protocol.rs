@@ -16,6 +16,7 @@ pub(crate) mod lease;
 pub(crate) mod local_queue;
 pub(crate) mod lock_state;
 pub(crate) mod mailbox;
+pub(crate) mod nearest;
 pub(crate) mod owner_id;
 pub(crate) mod poll_schedule;
 pub(crate) mod renew;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::backend::Backend;
-use crate::config::ManagerConfig;
+use crate::config::ManagerSettings;
 use crate::error::{Holder, LockError, ShutdownIncomplete};
 use crate::protocol::acquisition::{ObservedHolder, RenewOutcome};
 use crate::protocol::cleanup::{
@@ -21,6 +21,7 @@ use crate::runtime::activity::Activity;
 use crate::runtime::background::BackgroundWorker;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
+use crate::runtime::overrides::CurrentOverrides;
 use crate::runtime::probe::Probe;
 use crate::runtime::tracked::TrackedLocks;
 use crate::stats::Counters;
@@ -30,7 +31,7 @@ use crate::sync::Process;
 pub(crate) struct ManagerInner {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notifications: Arc<Notifications>,
-    pub(crate) config: ManagerConfig,
+    pub(crate) config: ManagerSettings,
     pub(crate) counters: Arc<Counters>,
     pub(crate) activity: Activity,
     pub(crate) probe: Probe,
@@ -38,6 +39,7 @@ pub(crate) struct ManagerInner {
     worker: Option<BackgroundWorker>,
     /// The held locks, where no background worker has them.
     pub(crate) tracked: TrackedLocks,
+    pub(crate) overrides: CurrentOverrides,
     process: Process,
 }
 
@@ -47,9 +49,12 @@ impl ManagerInner {
         backend: Arc<dyn Backend>,
         notifications: Arc<Notifications>,
         counters: Arc<Counters>,
-        config: ManagerConfig,
+        mut config: ManagerSettings,
     ) -> Self {
+        let overrides = std::mem::take(&mut config.overrides);
+        let now = backend.clock().now();
         Self {
+            overrides: CurrentOverrides::new(overrides, now),
             backend,
             notifications,
             config,
@@ -67,7 +72,7 @@ impl ManagerInner {
         backend: Arc<dyn Backend>,
         notifications: Arc<Notifications>,
         counters: Arc<Counters>,
-        config: ManagerConfig,
+        config: ManagerSettings,
     ) -> Result<Self, LockError> {
         let worker = BackgroundWorker::start(
             Arc::clone(&backend),

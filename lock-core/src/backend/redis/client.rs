@@ -22,7 +22,7 @@ use crate::protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_
 use crate::protocol::key::LockKey;
 use crate::stats::Counters;
 
-use crate::config::ManagerConfig;
+use crate::config::ManagerSettings;
 use crate::protocol::wire;
 use crate::sync::Mutex;
 
@@ -97,7 +97,7 @@ pub(super) struct RedisClient {
 impl RedisClient {
     pub(super) fn new(
         connector: Connector,
-        config: &ManagerConfig,
+        config: &ManagerSettings,
         notifications: Arc<dyn NotificationSink>,
         counters: Arc<Counters>,
     ) -> Self {

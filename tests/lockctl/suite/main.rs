@@ -6,6 +6,7 @@ mod doctor;
 mod exclusion;
 mod exit_codes;
 mod golden;
+mod guide;
 mod json;
 mod loss;
 mod program;

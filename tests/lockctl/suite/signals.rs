@@ -133,6 +133,21 @@ fn sigkill_of_the_guard_process_ends_the_command() {
     assert!(!exists(&server, KEY));
 }
 
+/// A service manager sends SIGTERM to all processes of a service.
+#[test]
+fn sigterm_to_all_processes_leaves_the_end_to_the_command() {
+    let server = RedisServer::start();
+    let script = "trap 'sleep 0.3; exit 5' TERM; echo guard $PPID; echo child $$; while :; do sleep 0.05; done";
+    let running = tree(&server, &[], script).start();
+    let guard: i32 = running.line("guard ").parse().unwrap();
+    let child: i32 = running.line("child ").parse().unwrap();
+    for pid in [running.pid(), guard, child] {
+        send(pid, Signal::TERM);
+    }
+    assert_eq!(running.wait().code, Some(5));
+    assert!(!exists(&server, KEY));
+}
+
 #[test]
 fn stopped_command_gets_sigterm_too() {
     let server = RedisServer::start();

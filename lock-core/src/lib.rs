@@ -53,6 +53,7 @@ pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, Release
 pub use protocol::fencing_token::{FencingToken, ParseTokenError};
 pub use protocol::key::{InvalidNameReason, LockName};
 pub use protocol::kind::Kind;
+pub use protocol::loss::LossReason;
 pub use protocol::renew::Renew;
 pub use request::LockRequest;
 pub use stats::LockStats;

@@ -139,6 +139,10 @@ pub mod guide {
         #![doc = include_str!("../docs/protocol.md")]
     }
 
+    pub mod operations {
+        #![doc = include_str!("../docs/lockctl.md")]
+    }
+
     pub mod failure_modes {
         #![doc = include_str!("../docs/failure_modes.md")]
     }

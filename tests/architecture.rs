@@ -11,12 +11,12 @@ mod tree;
 /// The modules of lock-core, from the bottom up: each imports from its own level and from below.
 const LEVELS: [&[&str]; 9] = [
     &["protocol", "stats", "sync"],
-    &["error", "config"],
+    &["error", "config", "info"],
     &["backend"],
     &["runtime"],
     &["guard"],
     &["request"],
-    &["manager"],
+    &["manager", "admin"],
     &["macro_support"],
     &["testing"],
 ];

@@ -8,10 +8,12 @@
     )
 )]
 
+mod admin;
 mod backend;
 mod config;
 mod error;
 mod guard;
+mod info;
 mod manager;
 mod protocol;
 mod request;
@@ -31,10 +33,12 @@ pub mod macro_support;
 pub use config::Handover;
 pub use error::{BackendError, BackendErrorKind, Holder, LockError, ShutdownIncomplete};
 pub use guard::{LockGuard, LockWatch, Lost};
+pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
 pub use manager::{LockManager, LockManagerBuilder};
 pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, ReleaseMethod};
 pub use protocol::fencing_token::{FencingToken, ParseTokenError};
 pub use protocol::key::{InvalidNameReason, LockName};
+pub use protocol::kind::Kind;
 pub use protocol::renew::Renew;
 pub use request::LockRequest;
 pub use stats::LockStats;

@@ -127,7 +127,6 @@ impl LockManager {
         SCOPE.scope(self.clone(), future).await
     }
 
-    #[cfg(feature = "testing")]
     pub(crate) fn inner(&self) -> &Arc<ManagerInner> {
         &self.inner
     }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::memory::MemoryBackend;
-use super::{Backend, Boxed, Renewal};
+use super::{AdminBackend, Backend, Boxed, Renewal};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::inspection::InspectReply;
 use crate::protocol::key::LockKey;
 use crate::sync::Mutex;
 
@@ -248,6 +249,20 @@ fn refused(kind: BackendErrorKind) -> LockError {
     LockError::backend(kind, "the backend refused a command, as `Faults` requested")
 }
 
+/// Operators see the locks in memory, unless the backend is down.
+impl AdminBackend for FaultyBackend {
+    fn inspect<'a>(
+        &'a self,
+        key: &'a LockKey,
+        limit: Duration,
+    ) -> Boxed<'a, Result<InspectReply, LockError>> {
+        Box::pin(async move {
+            self.check_up()?;
+            self.memory.admin().inspect(key, limit).await
+        })
+    }
+}
+
 impl Backend for FaultyBackend {
     fn clock(&self) -> Clock {
         self.memory.clock()
@@ -316,6 +331,10 @@ impl Backend for FaultyBackend {
             }
             outcomes
         })
+    }
+
+    fn admin(&self) -> &dyn AdminBackend {
+        self
     }
 
     fn seems_down(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, Boxed, NotificationSink, Renewal};
+use super::{AdminBackend, Backend, Boxed, NotificationSink, Renewal};
 use crate::config::ManagerConfig;
 use crate::error::LockError;
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
@@ -12,6 +12,7 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::key::LockKey;
 use crate::stats::Counters;
 
+mod admin;
 mod client;
 mod command;
 mod connection;
@@ -170,6 +171,10 @@ impl Backend for RedisBackend {
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
         Box::pin(self.release_all(release_requests, limit))
+    }
+
+    fn admin(&self) -> &dyn AdminBackend {
+        &*self.client
     }
 
     fn seems_down(&self) -> bool {

@@ -13,6 +13,7 @@ use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{Mode, OwnerValue, QueueEntry, WireNotification};
 
 mod commands;
+mod inspect;
 mod queue;
 
 pub(crate) use self::commands::{

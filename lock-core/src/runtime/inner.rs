@@ -15,6 +15,7 @@ use crate::protocol::cleanup::{
 };
 use crate::protocol::clock::Clock;
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
+use crate::protocol::owner_id::OwnerId;
 use crate::runtime::background::BackgroundWorker;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
@@ -84,6 +85,17 @@ impl ManagerInner {
         } else {
             Err(LockError::Forked)
         }
+    }
+
+    /// Checks that an operator's command can be sent.
+    pub(crate) fn check_admin(&self) -> Result<(), LockError> {
+        self.check_process()?;
+        self.check_runtime()
+    }
+
+    /// Returns whether a guard or an acquisition of this manager has the owner id.
+    pub(crate) fn is_own(&self, owner_id: OwnerId) -> bool {
+        self.notifications.is_registered(owner_id)
     }
 
     pub(crate) fn process(&self) -> Process {
@@ -218,7 +230,7 @@ impl ManagerInner {
         observed.map(|observed| Holder {
             this_process: observed
                 .owner_id
-                .is_some_and(|owner_id| self.notifications.is_registered(owner_id)),
+                .is_some_and(|owner_id| self.is_own(owner_id)),
             label: observed.label,
             remaining: observed.remaining,
             held_for: observed.held_for,

@@ -15,7 +15,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The possible fields of a reply. The first other word begins its description.
-const FIELDS: [&str; 6] = ["now", "token", "remaining", "rank", "value", "type"];
+const FIELDS: [&str; 8] = [
+    "now",
+    "token",
+    "remaining",
+    "rank",
+    "value",
+    "type",
+    "total",
+    "entries",
+];
 
 /// The inputs and the replies of a script.
 #[derive(Debug, Default, PartialEq, Eq)]

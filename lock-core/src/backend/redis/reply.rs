@@ -7,6 +7,7 @@ use redis::{FromRedisValue, Value};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime};
 use crate::protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewReply, Verdict};
 
 /// The value of a reply, and the server's time in microseconds when the script ran.
@@ -81,6 +82,27 @@ pub(crate) fn renew(reply: Option<&[u8]>) -> Result<ScriptReply<RenewReply>, Loc
         },
         b"gone" => RenewReply::NotOwner,
         _ => return Err(unexpected()),
+    };
+    Ok(ScriptReply { value, server_us })
+}
+
+/// Reads the reply of the script that inspects a lock.
+pub(crate) fn inspect(reply: Value) -> Result<ScriptReply<InspectReply>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let total = parts.number()?;
+    let content = match verdict.as_str() {
+        "free" => KeyContent::Free,
+        "held" => KeyContent::Text(parts.holder()?),
+        "foreign" => KeyContent::OtherType(parts.text()?),
+        _ => return Err(unexpected()),
+    };
+    let value = InspectReply {
+        time: ReadTime::of_server(server_us),
+        content,
+        total,
+        entries: parts.texts()?,
     };
     Ok(ScriptReply { value, server_us })
 }
@@ -227,6 +249,14 @@ impl Parts {
         // A foreign client may write a value that is not text.
         let bytes: Vec<u8> = self.next()?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn texts(&mut self) -> Result<Vec<String>, LockError> {
+        let mut texts = Vec::with_capacity(self.0.len());
+        while self.0.len() > 0 {
+            texts.push(self.text()?);
+        }
+        Ok(texts)
     }
 
     fn number(&mut self) -> Result<u64, LockError> {

@@ -108,6 +108,11 @@ pub(crate) static RELEASE: LazyLock<Script> =
 pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 
+// Scripts of operators, for all dialects. The handshake does not load them, because most clients
+// never send them.
+pub(crate) static INSPECT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/inspect.lua")));
+
 // Scripts of the other dialects.
 pub(crate) static SETNX_EXPIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/setnx_expire.lua")));

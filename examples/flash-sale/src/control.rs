@@ -66,7 +66,8 @@ async fn instance(
     let is_frozen = state == State::Frozen;
     if (verb, state) == ("start", State::Stopped) {
         demo.model().instance(number).state = State::Starting;
-        demo.model().notice(Tone::Info, format!("Instance {number} starts."));
+        demo.model()
+            .notice(Tone::Info, format!("Instance {number} starts."));
         instances.start(demo, number).await?;
     } else if verb == "freeze" && state == State::Serving || verb == "kill" && state.can_die() {
         if !is_frozen {

@@ -14,6 +14,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::{interval, timeout};
 
 use crate::event::Event;
+use crate::lock_panel::LockPanel;
 use crate::model::{Model, Settings, State, Tone};
 use crate::options::{Database, Options};
 use crate::processes::{Guarded, Instances};
@@ -142,6 +143,25 @@ impl Demo {
         }
         Ok(())
     }
+
+    /// Reads the holder and the queue of the lock.
+    async fn inspect(&self) {
+        let (number, is_on) = {
+            let model = self.model();
+            (model.number, model.settings.lock)
+        };
+        let name = format!("stock:{}", self.item(number));
+        let info = self.locks.inspect(name.as_str()).await;
+        let mut model = self.model();
+        model.lock = match info {
+            Ok(info) if is_on || info.holder().is_some() => LockPanel::new(&info, &model),
+            Ok(_) => LockPanel::off(),
+            Err(error) => LockPanel {
+                holder: error.to_string(),
+                ..LockPanel::default()
+            },
+        };
+    }
 }
 
 /// Runs the demo until Ctrl-C.
@@ -225,20 +245,32 @@ async fn serve(
         }
     };
     let locks = match &redis {
-        Some(url) => LockManager::builder().prefix(PREFIX).label("page").connect(url).await?,
+        Some(url) => {
+            LockManager::builder()
+                .prefix(PREFIX)
+                .label("page")
+                .connect(url)
+                .await?
+        }
         None => LockManager::builder().prefix(PREFIX).in_memory(),
     };
     let file = directory.0.join("stock.sqlite");
     let (database, database_text) = match &options.database {
         Some(Database::Postgres(url)) => (Database::Postgres(url.clone()), url.clone()),
-        Some(Database::Sqlite(file)) => {
-            (Database::Sqlite(file.clone()), format!("sqlite:{}", file.display()))
-        }
+        Some(Database::Sqlite(file)) => (
+            Database::Sqlite(file.clone()),
+            format!("sqlite:{}", file.display()),
+        ),
         _ if options.in_process => (Database::SqliteInMemory, String::new()),
-        _ => (Database::Sqlite(file.clone()), format!("sqlite:{}", file.display())),
+        _ => (
+            Database::Sqlite(file.clone()),
+            format!("sqlite:{}", file.display()),
+        ),
     };
     let store = store::open(&database);
-    let store = store.await.map_err(|error| format!("cannot open the database: {error}"))?;
+    let store = store
+        .await
+        .map_err(|error| format!("cannot open the database: {error}"))?;
     let settings = Settings {
         lock: true,
         fence: true,
@@ -315,6 +347,7 @@ async fn watch_sale(demo: Arc<Demo>) {
             eprintln!("flash-sale: {error}");
         }
         if number % READS_PER_VIEW == 0 {
+            demo.inspect().await;
             demo.model().plot.advance();
             demo.refresh();
         }

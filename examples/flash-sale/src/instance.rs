@@ -27,7 +27,12 @@ pub(crate) async fn run(options: InstanceOptions) -> Result<(), BoxError> {
         .connect(&options.redis)
         .await?;
     let (events, mut told) = mpsc::unbounded_channel();
-    let shop = Arc::new(Shop::new(options.number, locks.clone(), store, events.clone()));
+    let shop = Arc::new(Shop::new(
+        options.number,
+        locks.clone(),
+        store,
+        events.clone(),
+    ));
 
     // Threads and not tasks, because stdin and stdout block.
     std::thread::spawn(move || {
@@ -79,4 +84,9 @@ pub(crate) async fn run(options: InstanceOptions) -> Result<(), BoxError> {
 /// The name of an instance in the lock.
 pub(crate) fn label(number: usize) -> String {
     format!("instance-{number}")
+}
+
+/// The number of the instance with this label.
+pub(crate) fn instance_of(label: &str) -> Option<usize> {
+    label.strip_prefix("instance-")?.parse().ok()
 }

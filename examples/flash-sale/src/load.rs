@@ -84,7 +84,8 @@ pub(crate) async fn run(demo: Arc<Demo>, seed: u64) {
             tokio::spawn(async move {
                 let reply = timeout(PATIENCE, send(&client, address, &order)).await;
                 // A killed instance does not reply.
-                demo.model().on_reply(number, reply.ok().and_then(Result::ok));
+                demo.model()
+                    .on_reply(number, reply.ok().and_then(Result::ok));
             });
         }
     }

@@ -20,6 +20,7 @@ mod experiments;
 mod guard;
 mod instance;
 mod load;
+mod lock_panel;
 mod model;
 mod options;
 mod page;
@@ -73,7 +74,9 @@ fn main() -> ExitCode {
     })
 }
 
-fn on_threads(main: impl Future<Output = Result<ExitCode, BoxError>>) -> Result<ExitCode, BoxError> {
+fn on_threads(
+    main: impl Future<Output = Result<ExitCode, BoxError>>,
+) -> Result<ExitCode, BoxError> {
     on(tokio::runtime::Builder::new_multi_thread(), main)
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::event::Event;
+use crate::lock_panel::LockPanel;
 use crate::plot::Plot;
 use crate::shop::{Outcome, Reply};
 use crate::store::Totals;
@@ -93,6 +94,26 @@ pub(crate) enum Tone {
     Bad,
 }
 
+/// The newest result of an experiment.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) tone: Tone,
+    pub(crate) text: String,
+}
+
+/// The experiments of the page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Experiment {
+    LockOff,
+    LockOn,
+    FrozenWithFence,
+    FrozenWithoutFence,
+    Killed,
+}
+
+/// How many experiments there are.
+pub(crate) const EXPERIMENTS: usize = 5;
+
 /// A line of the log.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Notice {
@@ -118,6 +139,8 @@ pub(crate) struct Model {
     /// The first token of this sale: the page counts tokens from it.
     first_token: Option<u64>,
     death: Option<Death>,
+    pub(crate) lock: LockPanel,
+    pub(crate) results: [Option<Finding>; EXPERIMENTS],
 }
 
 impl Model {
@@ -138,6 +161,8 @@ impl Model {
             next_notice: 1,
             first_token: None,
             death: None,
+            lock: LockPanel::default(),
+            results: Default::default(),
         }
     }
 
@@ -182,6 +207,21 @@ impl Model {
     /// server's time in microseconds.
     pub(crate) fn count(&self, token: u64) -> u64 {
         token.saturating_sub(self.first_token.unwrap_or(token)) + 1
+    }
+
+    /// Adds a notice that is the result of an experiment.
+    fn finding(&mut self, experiment: Experiment, tone: Tone, text: String) {
+        self.results[experiment as usize] = Some(Finding {
+            tone,
+            text: text.clone(),
+        });
+        self.notice(tone, text);
+    }
+
+    /// The instance whose purchase got this token.
+    pub(crate) fn holder_of(&self, token: Option<u64>) -> Option<usize> {
+        let held = |instance: &Instance| token.is_some() && instance.last_token == token;
+        Some(self.instances.iter().position(held)? + 1)
     }
 
     pub(crate) fn switch_lock(&mut self) {
@@ -277,8 +317,9 @@ impl Model {
                 self.take_freeze(number, Some(token));
                 self.sale.late_writer = Some(number);
                 let late = seconds(Duration::from_millis(late_ms));
-                let text = format!("Instance {number} wrote late: the lease had ended {late} before.");
-                self.notice(Tone::Bad, text);
+                let text =
+                    format!("Instance {number} wrote late: the lease had ended {late} before.");
+                self.finding(Experiment::FrozenWithoutFence, Tone::Bad, text);
             }
             Event::Refused { token, newest } => {
                 self.sale.refused += 1;
@@ -294,7 +335,7 @@ impl Model {
                     ),
                     None => format!("Instance {number}: a late write was refused: {older}."),
                 };
-                self.notice(Tone::Good, text);
+                self.finding(Experiment::FrozenWithFence, Tone::Good, text);
             }
         }
     }
@@ -311,7 +352,7 @@ impl Model {
                 "Instance {} died holding the lock; the next buyer got it after {after}.",
                 death.number
             );
-            self.notice(Tone::Good, text);
+            self.finding(Experiment::Killed, Tone::Good, text);
         }
     }
 
@@ -379,6 +420,19 @@ impl Model {
             Kind::Bad => Tone::Bad,
             _ => Tone::Good,
         };
+        let experiment = match self.sale {
+            Sale {
+                without_lock: true, ..
+            } => Some(Experiment::LockOff),
+            Sale {
+                late_writer: None, ..
+            } => Some(Experiment::LockOn),
+            Sale { .. } => None,
+        };
+        if let Some(experiment) = experiment {
+            let text = verdict.text.clone();
+            self.results[experiment as usize] = Some(Finding { tone, text });
+        }
         self.notice(tone, format!("Sale {}: {}", self.number, verdict.text));
     }
 

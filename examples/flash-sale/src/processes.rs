@@ -32,7 +32,10 @@ pub(crate) fn guarded(
     if let Some(directory) = remove {
         guard.arg("--remove").arg(directory);
     }
-    guard.arg("--").arg(command.get_program()).args(command.get_args());
+    guard
+        .arg("--")
+        .arg(command.get_program())
+        .args(command.get_args());
     guard.process_group(0);
     Ok(guard)
 }
@@ -114,6 +117,10 @@ impl Instances {
     /// Starts an instance, which then tells its address.
     pub(crate) async fn start(&self, demo: &Arc<Demo>, number: usize) -> Result<(), BoxError> {
         let mut slot = self.running[number - 1].lock().await;
+        if let Some(earlier) = slot.take() {
+            // Its end is told before the new start.
+            let _ = earlier.reading.await;
+        }
         let mut instance = std::process::Command::new(std::env::current_exe()?);
         instance.arg("--instance").arg(number.to_string());
         instance.args([&self.redis, &self.database]);

@@ -32,7 +32,9 @@ pub(crate) async fn start(directory: &Path) -> Result<(Guarded, String), BoxErro
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut server = Command::new(program);
         server.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
-        server.args(["--save", "", "--appendonly", "no", "--dir"]).arg(directory);
+        server
+            .args(["--save", "", "--appendonly", "no", "--dir"])
+            .arg(directory);
         let mut guarded = processes::guarded(&server, Some(directory))?;
         guarded.stdin(Stdio::null()).stdout(Stdio::null());
         let mut server = Guarded::start(&mut guarded)?;

@@ -164,7 +164,9 @@ async fn buy(State(shop): State<Arc<Shop>>, Json(order): Json<Order>) -> (Status
     let (outcome, waited) = match bought {
         Ok(bought) => (bought.outcome, Some(bought.began - asked)),
         Err(BuyError::Refused) => (Outcome::Refused, None),
-        Err(BuyError::Lock(error)) if error.is_contended() => (Outcome::Busy, Some(asked.elapsed())),
+        Err(BuyError::Lock(error)) if error.is_contended() => {
+            (Outcome::Busy, Some(asked.elapsed()))
+        }
         Err(error) => {
             // The text names hosts and processes, so that it stays here.
             eprintln!("flash-sale: instance {}: {error}", shop.number);
@@ -248,7 +250,12 @@ impl Purchase<'_> {
                     () = sleep(PAUSE) => {}
                 }
             } else {
-                sleep(if self.order.slow { SLOW_PAYMENT } else { PAYMENT }).await;
+                sleep(if self.order.slow {
+                    SLOW_PAYMENT
+                } else {
+                    PAYMENT
+                })
+                .await;
             }
         };
         let mut lease_end = Instant::now();

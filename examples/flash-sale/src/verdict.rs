@@ -61,7 +61,9 @@ impl Sale {
         if oversold > 0 {
             return match self.late_writer {
                 _ if self.without_lock => bad("two requests read the same stock.".to_owned()),
-                Some(number) => bad(format!("instance {number} wrote after its lease had ended.")),
+                Some(number) => bad(format!(
+                    "instance {number} wrote after its lease had ended."
+                )),
                 None => bad("the database changed outside of this sale.".to_owned()),
             };
         }

@@ -50,7 +50,9 @@ impl PostgresStore {
         let lock = "SELECT pg_advisory_xact_lock($1)";
         setup.execute(lock, &[&TABLES_LOCK]).await?;
         // A notice for each table that exists would be noise.
-        setup.batch_execute("SET LOCAL client_min_messages TO warning").await?;
+        setup
+            .batch_execute("SET LOCAL client_min_messages TO warning")
+            .await?;
         setup.batch_execute(TABLES).await?;
         setup.commit().await?;
         Ok(Self {
@@ -74,7 +76,9 @@ impl Store for PostgresStore {
             let client = self.client.lock().await;
             let Some(token) = token.map(signed) else {
                 let read = "SELECT \"left\" FROM stock WHERE item = $1";
-                return Ok(Fenced::Accepted(client.query_one(read, &[&item]).await?.get(0)));
+                return Ok(Fenced::Accepted(
+                    client.query_one(read, &[&item]).await?.get(0),
+                ));
             };
             let read = "UPDATE stock SET token = $1 WHERE item = $2 AND token <= $1
                 RETURNING \"left\"";

@@ -149,14 +149,20 @@ mod tests {
     async fn older_tokens_are_refused_and_leave_no_order() {
         let store = SqliteStore::open(None).unwrap();
         store.open_sale("lamp", 2).await.unwrap();
-        assert_eq!(store.read("lamp", Some(7)).await.unwrap(), Fenced::Accepted(2));
+        assert_eq!(
+            store.read("lamp", Some(7)).await.unwrap(),
+            Fenced::Accepted(2)
+        );
         let purchase = |token| Sale {
             buyer: 1,
             left: 1,
             token,
         };
         let newest = Fenced::Refused { newest: 7 };
-        assert_eq!(store.write("lamp", purchase(Some(6))).await.unwrap(), newest);
+        assert_eq!(
+            store.write("lamp", purchase(Some(6))).await.unwrap(),
+            newest
+        );
         let read = store.read("lamp", Some(6)).await.unwrap();
         assert_eq!(read, Fenced::Refused { newest: 7 });
         let totals = |left, sold| Totals { left, sold };

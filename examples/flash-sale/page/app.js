@@ -90,11 +90,11 @@ function showInstance(card, instance) {
 }
 
 // The plots: 240 points of a quarter of a second; the newest is at the right.
-const POINTS = 240, HEIGHT = 60;
+const POINTS = 240, HEIGHT = 60, LONGEST_WAIT = 2000;
 
 function roundUp(value, least) {
   const unit = 10 ** Math.floor(Math.log10(Math.max(value, least)));
-  return [1, 2, 5, 10].map((step) => step * unit).find((top) => top >= Math.max(value, least));
+  return [1, 2, 3, 5, 10].map((step) => step * unit).find((top) => top >= Math.max(value, least));
 }
 
 // A line has a gap where there is no value.
@@ -107,7 +107,7 @@ function drawLine(group, values, top) {
       if (line.length) lines.push(line);
       line = [];
     } else {
-      line.push(`${first + index},${(HEIGHT - 1 - (value / top) * (HEIGHT - 6)).toFixed(1)}`);
+      line.push(`${first + index},${(HEIGHT - 1 - (Math.min(value, top) / top) * (HEIGHT - 4)).toFixed(1)}`);
     }
   });
   if (line.length) lines.push(line);
@@ -123,7 +123,8 @@ function showPlots(plot) {
   const rateTop = roundUp(Math.max(...plot.rate), 100);
   setText(byId("rate-top"), String(rateTop));
   drawLine(byId("plot-rate"), rates, rateTop);
-  const waitTop = roundUp(Math.max(...plot.p99.map((wait) => wait ?? 0)), 10);
+  // A request of a frozen instance waits for as long as the freeze: it leaves the plot at the top.
+  const waitTop = Math.min(LONGEST_WAIT, roundUp(Math.max(...plot.p99.map((wait) => wait ?? 0)), 10));
   setText(byId("wait-top"), `${waitTop} ms`);
   drawLine(byId("plot-p50"), plot.p50, waitTop);
   drawLine(byId("plot-p99"), plot.p99, waitTop);
@@ -157,7 +158,9 @@ function showNotice(notice) {
   const at = document.createElement("span");
   at.className = "at";
   at.textContent = `${notice.at.toFixed(1)} s`;
-  item.append(at, ` ${notice.text}`);
+  const text = document.createElement("span");
+  text.textContent = notice.text;
+  item.append(at, text);
   byId("log").prepend(item);
   while (byId("log").children.length > NOTICES) byId("log").lastElementChild.remove();
 }

@@ -430,7 +430,7 @@ impl Model {
             Sale { .. } => None,
         };
         if let Some(experiment) = experiment {
-            let text = verdict.text.clone();
+            let text = verdict.finding().to_owned();
             self.results[experiment as usize] = Some(Finding { tone, text });
         }
         self.notice(tone, format!("Sale {}: {}", self.number, verdict.text));

@@ -24,6 +24,10 @@ Usage: flash-sale [options]
 /// The lowest and the highest rate.
 pub(crate) const RATES: RangeInclusive<u32> = 1..=500;
 
+/// The environment of an instance: the lock server, and the database.
+pub(crate) const REDIS_VARIABLE: &str = "FLASH_SALE_REDIS";
+pub(crate) const DATABASE_VARIABLE: &str = "FLASH_SALE_DATABASE";
+
 /// What this process does.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Mode {
@@ -183,14 +187,16 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, Str
     Ok(Mode::Demo(options))
 }
 
-/// Reads `--instance NUMBER REDIS DATABASE`.
+/// Reads `--instance NUMBER`. The URLs may have passwords, so they are in the environment and not in
+/// the process list.
 fn instance<I: Iterator<Item = String>>(
     arguments: &mut Arguments<I>,
 ) -> Result<InstanceOptions, String> {
+    let variable = |name: &str| std::env::var(name).map_err(|_| format!("`{name}` is not set"));
     Ok(InstanceOptions {
         number: arguments.number("--instance", None, &(1..=8))?,
-        redis: arguments.value("--instance", None)?,
-        database: arguments.database("--instance", None)?,
+        redis: variable(REDIS_VARIABLE)?,
+        database: variable(DATABASE_VARIABLE)?.parse()?,
     })
 }
 

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::BoxError;
 use crate::demo::Demo;
 use crate::instance::DRAIN;
+use crate::options::{DATABASE_VARIABLE, REDIS_VARIABLE};
 
 /// How long a process has to end after SIGTERM. Longer than an instance drains its requests.
 const END: Duration = Duration::from_millis(2500);
@@ -123,8 +124,9 @@ impl Instances {
         }
         let mut instance = std::process::Command::new(std::env::current_exe()?);
         instance.arg("--instance").arg(number.to_string());
-        instance.args([&self.redis, &self.database]);
         let mut guarded = guarded(&instance, self.directory.as_deref())?;
+        guarded.env(REDIS_VARIABLE, &self.redis);
+        guarded.env(DATABASE_VARIABLE, &self.database);
         guarded.stdin(Stdio::piped()).stdout(Stdio::piped());
         let Guarded { mut guard, group } = Guarded::start(&mut guarded)?;
         let commands = guard.stdin.take().ok_or("the guard has no stdin")?;

@@ -45,6 +45,15 @@ pub(crate) struct Verdict {
     pub(crate) text: String,
 }
 
+impl Verdict {
+    /// The part behind the numbers of the sale.
+    pub(crate) fn finding(&self) -> &str {
+        self.text
+            .rsplit_once(" · ")
+            .map_or("", |(_, finding)| finding)
+    }
+}
+
 impl Sale {
     /// The number of orders beyond the stock.
     pub(crate) fn oversold(&self) -> u64 {
@@ -76,7 +85,8 @@ impl Sale {
                 Kind::Running,
                 format!("{numbers} · No instance serves: start one"),
             ),
-            Phase::Selling => (Kind::Running, format!("{numbers} · Selling …")),
+            // Without numbers: this text is read out, and changes at most once per second.
+            Phase::Selling => (Kind::Running, format!("Stock {items} · Selling …")),
             Phase::Over => {
                 let reason = if self.without_lock {
                     "by luck: there was no lock"
@@ -160,7 +170,7 @@ mod tests {
             phase: Phase::Selling,
             ..over(40)
         };
-        check(selling, Kind::Running, "Stock 100 · Sold 40 · Selling …");
+        check(selling, Kind::Running, "Stock 100 · Selling …");
         let alone = Sale {
             serving: 0,
             ..selling

@@ -48,6 +48,7 @@ struct InstanceView {
     state_text: &'static str,
     lock: String,
     grants: String,
+    pid: Option<u32>,
     freeze: bool,
     kill: bool,
     start: bool,
@@ -224,7 +225,10 @@ fn next(model: &Model) -> &'static str {
         (_, Phase::Over) if model.results[4].is_none() => {
             "Now kill an instance in the middle of a purchase: “Kill”."
         }
-        (_, Phase::Over) => "Try the other experiments below.",
+        (_, Phase::Over) if model.results.iter().any(Option::is_none) => {
+            "Try the other experiments below."
+        }
+        (_, Phase::Over) => "You have seen all five experiments. Their results are below.",
     }
 }
 
@@ -246,11 +250,16 @@ fn instances(demo: &Demo, model: &Model) -> Vec<InstanceView> {
             (_, None, Some(token)) => format!("last token {}", model.count(token)),
             (_, None, None) => "no token yet".to_owned(),
         };
+        let process = match instance.pid {
+            Some(pid) if has_processes => format!(" · process {pid}"),
+            _ => String::new(),
+        };
         InstanceView {
             state,
             state_text,
             lock,
-            grants: format!("{} times the holder", instance.grants),
+            grants: format!("{} times the holder{process}", instance.grants),
+            pid: instance.pid.filter(|_| has_processes),
             freeze: has_processes && instance.state == State::Serving,
             kill: has_processes && instance.state.can_die(),
             start: has_processes && instance.state == State::Stopped,
@@ -326,7 +335,7 @@ fn experiment(((title, what), result): (&(&str, &str), &Option<Finding>)) -> Str
 fn log_line(notice: &Notice) -> String {
     let (tone, text) = (word(notice.tone), escaped(&notice.text));
     format!(
-        "<li data-tone=\"{tone}\"><span class=\"at\">{:.1} s</span> {text}</li>",
+        "<li data-tone=\"{tone}\"><span class=\"at\">{:.1} s</span><span>{text}</span></li>",
         notice.at
     )
 }

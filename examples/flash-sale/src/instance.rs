@@ -64,9 +64,9 @@ pub(crate) async fn run(options: InstanceOptions) -> Result<(), BoxError> {
     let address = listener.local_addr()?;
     let pid = std::process::id();
     events.send(Event::Ready { pid, address })?;
-    let (stop, mut stopped) = watch::channel(());
+    let (accepting, mut refusing) = watch::channel(());
     let serving = axum::serve(listener, shop.router()).with_graceful_shutdown(async move {
-        let _ = stopped.changed().await;
+        let _ = refusing.changed().await;
     });
     let mut serving = std::pin::pin!(serving.into_future());
     tokio::select! {
@@ -75,7 +75,7 @@ pub(crate) async fn run(options: InstanceOptions) -> Result<(), BoxError> {
         _ = ended.changed() => {}
     }
     // Stop accepting, let the open requests end, then release what they leave.
-    drop(stop);
+    drop(accepting);
     let _ = timeout(DRAIN, serving).await;
     locks.shutdown().await?;
     Ok(())

@@ -27,6 +27,7 @@ mod page;
 mod plot;
 mod processes;
 mod redis_server;
+mod run;
 mod shop;
 mod store;
 mod threads;
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }),
         Mode::Demo(options) => on_threads(async {
-            demo::run(options).await?;
+            run::run(options).await?;
             Ok(ExitCode::SUCCESS)
         }),
     };

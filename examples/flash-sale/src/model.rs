@@ -1,10 +1,7 @@
 //! The state that the page shows. It changes by events only, and does no IO.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-
-use serde::Serialize;
 
 use crate::event::Event;
 use crate::lock_panel::LockPanel;
@@ -12,6 +9,13 @@ use crate::plot::Plot;
 use crate::shop::{Outcome, Reply};
 use crate::store::Totals;
 use crate::verdict::{Kind, Phase, Sale};
+
+mod instance;
+mod notice;
+
+use self::instance::Freeze;
+pub(crate) use self::instance::{Instance, State};
+pub(crate) use self::notice::{EXPERIMENTS, Experiment, Finding, Notice, Tone};
 
 /// How many notices the page shows.
 pub(crate) const NOTICES: usize = 50;
@@ -34,94 +38,12 @@ pub(crate) struct Counters {
     pub(crate) failed: u64,
 }
 
-/// What an instance does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
-    #[default]
-    Starting,
-    Serving,
-    /// Its next purchase is stopped or killed in the middle.
-    Chosen,
-    Frozen,
-    Stopped,
-}
-
-impl State {
-    /// Whether the instance gets requests.
-    pub(crate) fn serves(self) -> bool {
-        matches!(self, Self::Serving | Self::Chosen)
-    }
-
-    pub(crate) fn can_die(self) -> bool {
-        matches!(self, Self::Serving | Self::Frozen)
-    }
-}
-
-/// The purchase in which an instance was frozen.
-#[derive(Clone, Copy, Debug)]
-struct Freeze {
-    token: Option<u64>,
-    /// Set when the instance woke up.
-    slept: Option<Duration>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Instance {
-    pub(crate) state: State,
-    pub(crate) pid: Option<u32>,
-    pub(crate) address: Option<SocketAddr>,
-    /// The token of the purchase that has the lock.
-    pub(crate) held: Option<u64>,
-    pub(crate) last_token: Option<u64>,
-    /// How often the instance got the lock in this sale.
-    pub(crate) grants: u64,
-    freeze: Option<Freeze>,
-}
-
 /// An instance that died with the lock.
 #[derive(Clone, Copy, Debug)]
 struct Death {
     number: usize,
     token: u64,
     at: Instant,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Tone {
-    Info,
-    Good,
-    Bad,
-}
-
-/// The newest result of an experiment.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Finding {
-    pub(crate) tone: Tone,
-    pub(crate) text: String,
-}
-
-/// The experiments of the page.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Experiment {
-    LockOff,
-    LockOn,
-    FrozenWithFence,
-    FrozenWithoutFence,
-    Killed,
-}
-
-/// How many experiments there are.
-pub(crate) const EXPERIMENTS: usize = 5;
-
-/// A line of the log.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Notice {
-    pub(crate) id: u64,
-    /// Seconds since the start of the demo.
-    pub(crate) at: f64,
-    pub(crate) tone: Tone,
-    pub(crate) text: String,
 }
 
 #[derive(Debug)]
@@ -401,15 +323,14 @@ impl Model {
     pub(crate) fn on_killed(&mut self, number: usize, token: Option<u64>, at: Instant) {
         // The next events of the process are its last.
         self.instance(number).state = State::Stopped;
-        match token {
-            Some(token) => self.death = Some(Death { number, token, at }),
-            None => {
-                let text = format!(
-                    "Instance {number} died in the middle of a purchase; there was no lock to free."
-                );
-                self.notice(Tone::Info, text);
-            }
+        if let Some(token) = token {
+            self.death = Some(Death { number, token, at });
+            return;
         }
+        let text = format!(
+            "Instance {number} died in the middle of a purchase; there was no lock to free."
+        );
+        self.notice(Tone::Info, text);
     }
 
     /// All requests have ended, and nothing is left.

@@ -98,6 +98,16 @@ pub(crate) enum Database {
 }
 
 impl Database {
+    /// The URL from which another process reads this value.
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Sqlite(file) => format!("sqlite:{}", file.display()),
+            // Other processes cannot open it.
+            Self::SqliteInMemory => String::new(),
+            Self::Postgres(url) => url.clone(),
+        }
+    }
+
     /// The kind, for the page.
     pub(crate) fn kind(&self) -> &'static str {
         match self {

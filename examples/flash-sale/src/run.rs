@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,10 +39,10 @@ pub(crate) async fn run(options: Options) -> Result<(), BoxError> {
             _ => format!("cannot listen on port {port}: {error}"),
         }
     })?;
-    let directory = Directory::new()?;
+    let mut directory = Directory::default();
     let mut started = Parts::default();
     tokio::select! {
-        serving = serve(&options, &directory, listener, &mut started) => serving?,
+        serving = serve(&options, &mut directory, listener, &mut started) => serving?,
         () = signals.next() => {}
     }
     // A second signal ends the process at once. Then the guards end the others.
@@ -94,7 +94,7 @@ impl Parts {
 /// Starts all parts, and serves the page.
 async fn serve(
     options: &Options,
-    directory: &Directory,
+    directory: &mut Directory,
     listener: TcpListener,
     parts: &mut Parts,
 ) -> Result<(), BoxError> {
@@ -103,7 +103,7 @@ async fn serve(
         // The URL may have a password.
         Some(url) => (Some(url.clone()), "the server of --redis".to_owned()),
         None => {
-            let (server, url) = redis_server::start(&directory.0).await?;
+            let (server, url) = redis_server::start(directory.path()?).await?;
             parts.redis = Some(server);
             let text = format!("redis-server on {}", url.trim_start_matches("redis://"));
             (Some(url), text)
@@ -119,18 +119,10 @@ async fn serve(
         }
         None => LockManager::builder().prefix(PREFIX).in_memory(),
     };
-    let file = directory.0.join("stock.sqlite");
-    let (database, database_text) = match &options.database {
-        Some(Database::Postgres(url)) => (Database::Postgres(url.clone()), url.clone()),
-        Some(Database::Sqlite(file)) => (
-            Database::Sqlite(file.clone()),
-            format!("sqlite:{}", file.display()),
-        ),
-        _ if options.in_process => (Database::SqliteInMemory, String::new()),
-        _ => (
-            Database::Sqlite(file.clone()),
-            format!("sqlite:{}", file.display()),
-        ),
+    let database = match &options.database {
+        Some(database) => database.clone(),
+        None if options.in_process => Database::SqliteInMemory,
+        None => Database::Sqlite(directory.path()?.join("stock.sqlite")),
     };
     let store = store::open(&database);
     let store = store
@@ -143,8 +135,8 @@ async fn serve(
         rate: options.rate,
     };
     let instances = redis.map(|url| {
-        let directory = Some(directory.0.clone());
-        Instances::new(options.instances, url, database_text, directory)
+        let directory = directory.0.clone();
+        Instances::new(options.instances, url, database.url(), directory)
     });
     let demo = Arc::new(Demo::new(
         locks,
@@ -219,21 +211,30 @@ impl Signals {
     }
 }
 
-/// A directory for the files of this demo. Removed on drop, or by a guard when the demo was killed.
-struct Directory(PathBuf);
+/// A directory for the files of this demo, made when the first file needs it. Removed on drop, or by a
+/// guard when the demo was killed.
+#[derive(Default)]
+struct Directory(Option<PathBuf>);
 
 impl Directory {
-    fn new() -> Result<Self, BoxError> {
-        let path = std::env::temp_dir().join(format!("flash-sale-{}", std::process::id()));
-        // Of an earlier process with this id.
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
+    fn path(&mut self) -> Result<&Path, BoxError> {
+        let path = if let Some(path) = self.0.take() {
+            path
+        } else {
+            let path = std::env::temp_dir().join(format!("flash-sale-{}", std::process::id()));
+            // Of an earlier process with this id.
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+            path
+        };
+        Ok(self.0.insert(path))
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        if let Some(path) = &self.0 {
+            let _ = std::fs::remove_dir_all(path);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! One shop instance: the handler of `POST /buy`.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
@@ -23,6 +23,12 @@ const SLOW_PAYMENT: Duration = Duration::from_millis(150);
 
 /// The longest pause of a chosen purchase. The demo ends each pause earlier.
 const PAUSE: Duration = Duration::from_secs(20);
+
+/// A request that takes longer was frozen: the wait for the lock and a command take 1 s each.
+const FREEZE_AT_LEAST: Duration = Duration::from_secs(4);
+
+/// How often an instance prints an error.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often a purchase notes the end of its lease while it pays.
 const LEASE_CHECK: Duration = Duration::from_millis(10);
@@ -88,6 +94,7 @@ pub(crate) struct Shop {
     store: Arc<dyn Store>,
     events: UnboundedSender<Event>,
     pub(crate) pause: Pause,
+    reported: Mutex<Option<Instant>>,
 }
 
 /// Lets the demo stop or kill the process in the middle of a purchase, where it matters: between the
@@ -131,6 +138,7 @@ impl Shop {
             store,
             events,
             pause: Pause::default(),
+            reported: Mutex::default(),
         }
     }
 
@@ -168,8 +176,7 @@ async fn buy(State(shop): State<Arc<Shop>>, Json(order): Json<Order>) -> (Status
             (Outcome::Busy, Some(asked.elapsed()))
         }
         Err(error) => {
-            // The text names hosts and processes, so that it stays here.
-            eprintln!("flash-sale: instance {}: {error}", shop.number);
+            shop.report(&error, asked);
             (Outcome::Failed, None)
         }
     };
@@ -200,6 +207,17 @@ async fn sell(mut purchase: Purchase<'_>) -> Result<Bought, BuyError> {
 // end of the shown code
 
 impl Shop {
+    /// Prints an error. Its text names hosts and processes, so that the reply does not have it.
+    fn report(&self, error: &BuyError, asked: Instant) {
+        // Requests that were frozen fail because of that, and the others fail in numbers.
+        let mut last = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = last.is_none_or(|last| last.elapsed() > REPORT_INTERVAL);
+        if is_new && asked.elapsed() < FREEZE_AT_LEAST {
+            *last = Some(Instant::now());
+            eprintln!("flash-sale: instance {}: {error}", self.number);
+        }
+    }
+
     fn begin<'a>(&'a self, order: &'a Order, held: Option<&'a LockGuard>) -> Purchase<'a> {
         let token = held.and_then(LockGuard::fencing_token).map(u64::from);
         if let Some(token) = token {

@@ -74,8 +74,9 @@ fn missing_redis_server_is_named_with_the_ways_out() {
 #[test]
 fn servers_that_do_not_answer_are_one_line() {
     // A port on which nothing listens.
-    let port = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = port.local_addr().expect("an address").port();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    drop(listener);
     for (flag, url) in [
         ("--redis", format!("redis://127.0.0.1:{port}")),
         (

@@ -34,8 +34,16 @@ fn lock_off_oversells_and_lock_on_does_not() {
     assert_eq!((demo.number("left"), demo.number("failed")), (0, 0));
 }
 
+/// In one test, so that the two freezes of 5 s run side by side.
 #[test]
-fn late_write_of_a_frozen_instance_is_refused() {
+fn late_write_is_refused_with_the_token_and_oversells_without() {
+    std::thread::scope(|scope| {
+        scope.spawn(freeze_with_the_token);
+        scope.spawn(freeze_without_the_token);
+    });
+}
+
+fn freeze_with_the_token() {
     let demo = Demo::start(&[]);
     demo.press("freeze-1");
     demo.await_instance(1, "frozen");
@@ -61,8 +69,7 @@ fn late_write_of_a_frozen_instance_is_refused() {
     demo.await_instance(1, "serving");
 }
 
-#[test]
-fn late_write_without_the_token_oversells() {
+fn freeze_without_the_token() {
     let demo = Demo::start(&[]);
     demo.press("fence");
     demo.press("freeze-2");

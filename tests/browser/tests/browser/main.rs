@@ -155,14 +155,15 @@ async fn screenshots() {
         page.click("lock").await?;
         page.wait_for("#log > li:first-child", "Lock: off").await?;
         page.click("start").await?;
-        page.wait_for(VERDICT, "Oversold by").await?;
-        let screen = Screen {
-            scale: 2,
-            ..Screen::LAPTOP
-        };
-        page.show(screen, Scheme::Light).await?;
+        let newest = "#log > li:first-child";
+        page.wait_for(newest, "Sale [0-9]+: .*Oversold by").await?;
+        // The verdict shows the end of the sale too.
+        let end = page.text(newest).await?;
+        let end = end.split_once(": Stock ").map_or("", |(_, end)| end);
+        page.wait_for(VERDICT, end).await?;
+        page.show(Screen::LAPTOP, Scheme::Light).await?;
         page.screenshot("flash-sale-light.png", Some(1080)).await?;
-        page.show(screen, Scheme::Dark).await?;
+        page.show(Screen::LAPTOP, Scheme::Dark).await?;
         page.screenshot("flash-sale-dark.png", Some(1080)).await?;
         page.show(Screen::PHONE, Scheme::Light).await?;
         page.screenshot("flash-sale-phone.png", Some(1600)).await

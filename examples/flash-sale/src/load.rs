@@ -72,49 +72,41 @@ pub(crate) async fn run(demo: Arc<Demo>, seed: u64) {
         next = next.max(now.checked_sub(TICK * 4).unwrap_or(now));
         while next <= now {
             next += random.pause(rate);
-            let Some((number, item, targets)) = targets(&demo) else {
-                break;
-            };
-            let Some(address) = random.choose(&targets) else {
+            let Some((order, address)) = next_buyer(&demo, buyer + 1, &mut random) else {
                 break;
             };
             buyer += 1;
-            let order = order(&demo, item, buyer);
             let (demo, client) = (Arc::clone(&demo), client.clone());
             tokio::spawn(async move {
                 let reply = timeout(PATIENCE, send(&client, address, &order)).await;
                 // A killed instance does not reply.
-                demo.model()
-                    .on_reply(number, reply.ok().and_then(Result::ok));
+                let reply = reply.ok().and_then(Result::ok);
+                demo.model().on_reply(order.sale, reply);
             });
         }
     }
 }
 
-/// Returns the sale and the instances that serve, or `None` when no requests are sent.
-fn targets(demo: &Demo) -> Option<(u64, String, Vec<SocketAddr>)> {
+/// Returns the next order and its instance, or `None` when no requests are sent.
+fn next_buyer(demo: &Demo, buyer: u64, random: &mut Random) -> Option<(Order, SocketAddr)> {
     let mut model = demo.model();
     if !model.sends() {
         return None;
     }
     let serving = model.instances.iter().filter(|i| i.state.serves());
-    let targets: Vec<_> = serving.filter_map(|instance| instance.address).collect();
-    if targets.is_empty() {
-        return None;
-    }
+    let addresses: Vec<_> = serving.filter_map(|instance| instance.address).collect();
+    let address = random.choose(&addresses)?;
     model.on_request();
-    Some((model.number, demo.item(model.number), targets))
-}
-
-fn order(demo: &Demo, item: String, buyer: u64) -> Order {
-    let settings = demo.model().settings;
-    Order {
-        item,
+    let settings = model.settings;
+    let order = Order {
+        sale: model.number,
+        item: demo.item(model.number),
         buyer,
         lock: settings.lock,
         fence: settings.fence,
         slow: settings.slow,
-    }
+    };
+    Some((order, address))
 }
 
 async fn send(

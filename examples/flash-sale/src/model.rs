@@ -1,6 +1,6 @@
 //! The state that the page shows. It changes by events only, and does no IO.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::event::Event;
@@ -58,8 +58,8 @@ pub(crate) struct Model {
     pub(crate) plot: Plot,
     pub(crate) notices: VecDeque<Notice>,
     next_notice: u64,
-    /// The first token of this sale: the page counts tokens from it.
-    first_token: Option<u64>,
+    /// The first token of each sale: the page counts tokens from it.
+    first_tokens: BTreeMap<u64, u64>,
     death: Option<Death>,
     pub(crate) lock: LockPanel,
     pub(crate) results: [Option<Finding>; EXPERIMENTS],
@@ -81,7 +81,7 @@ impl Model {
             plot: Plot::default(),
             notices: VecDeque::new(),
             next_notice: 1,
-            first_token: None,
+            first_tokens: BTreeMap::new(),
             death: None,
             lock: LockPanel::default(),
             results: Default::default(),
@@ -103,7 +103,6 @@ impl Model {
         };
         self.counters = Counters::default();
         self.in_flight = 0;
-        self.first_token = None;
         self.death = None;
         for instance in &mut self.instances {
             instance.grants = 0;
@@ -128,7 +127,12 @@ impl Model {
     /// The number of a token in this sale: 1 is the first grant. The tokens themselves begin with the
     /// server's time in microseconds.
     pub(crate) fn count(&self, token: u64) -> u64 {
-        token.saturating_sub(self.first_token.unwrap_or(token)) + 1
+        self.count_in(self.number, token)
+    }
+
+    fn count_in(&self, sale: u64, token: u64) -> u64 {
+        let first = self.first_tokens.get(&sale).copied();
+        token.saturating_sub(first.unwrap_or(token)) + 1
     }
 
     /// Adds a notice that is the result of an experiment.
@@ -217,8 +221,8 @@ impl Model {
                 instance.address = Some(address);
                 instance.state = State::Serving;
             }
-            Event::Granted { token } => {
-                self.first_token.get_or_insert(token);
+            Event::Granted { sale, token } => {
+                self.first_tokens.entry(sale).or_insert(token);
                 let instance = self.instance(number);
                 instance.held = Some(token);
                 instance.last_token = Some(token);
@@ -235,20 +239,32 @@ impl Model {
                 }
                 self.on_end(number, token);
             }
-            Event::WroteLate { token, late_ms } => {
+            Event::WroteLate {
+                sale,
+                token,
+                late_ms,
+            } => {
                 self.take_freeze(number, Some(token));
-                self.sale.late_writer = Some(number);
+                if sale == self.number {
+                    self.sale.late_writer = Some(number);
+                }
                 let late = seconds(Duration::from_millis(late_ms));
                 let text =
                     format!("Instance {number} wrote late: the lease had ended {late} before.");
                 self.finding(Experiment::FrozenWithoutFence, Tone::Bad, text);
             }
-            Event::Refused { token, newest } => {
-                self.sale.refused += 1;
+            Event::Refused {
+                sale,
+                token,
+                newest,
+            } => {
+                if sale == self.number {
+                    self.sale.refused += 1;
+                }
                 let older = format!(
                     "token {} is older than {}",
-                    self.count(token),
-                    self.count(newest)
+                    self.count_in(sale, token),
+                    self.count_in(sale, newest)
                 );
                 let text = match self.take_freeze(number, Some(token)) {
                     Some(slept) => format!(

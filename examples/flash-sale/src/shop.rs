@@ -36,6 +36,8 @@ const LEASE_CHECK: Duration = Duration::from_millis(10);
 /// The body of `POST /buy`. The switches of the page come with each request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
+    /// The number of the sale.
+    pub(crate) sale: u64,
     pub(crate) item: String,
     pub(crate) buyer: u64,
     pub(crate) lock: bool,
@@ -221,7 +223,10 @@ impl Shop {
     fn begin<'a>(&'a self, order: &'a Order, held: Option<&'a LockGuard>) -> Purchase<'a> {
         let token = held.and_then(LockGuard::fencing_token).map(u64::from);
         if let Some(token) = token {
-            self.tell(Event::Granted { token });
+            self.tell(Event::Granted {
+                sale: order.sale,
+                token,
+            });
         }
         Purchase {
             shop: self,
@@ -305,7 +310,11 @@ impl Purchase<'_> {
         self.accepted(written)?;
         if let (Some(token), Some(late)) = (self.token, self.late) {
             let late_ms = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
-            self.shop.tell(Event::WroteLate { token, late_ms });
+            self.shop.tell(Event::WroteLate {
+                sale: self.order.sale,
+                token,
+                late_ms,
+            });
         }
         Ok(())
     }
@@ -315,7 +324,11 @@ impl Purchase<'_> {
             (Fenced::Accepted(value), _) => Ok(value),
             (Fenced::Refused { newest }, token) => {
                 let token = token.unwrap_or_default();
-                self.shop.tell(Event::Refused { token, newest });
+                self.shop.tell(Event::Refused {
+                    sale: self.order.sale,
+                    token,
+                    newest,
+                });
                 Err(BuyError::Refused)
             }
         }

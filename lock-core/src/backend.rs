@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LockError;
@@ -13,7 +14,7 @@ use crate::protocol::lease::LeaseConfig;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::owner_id::{OwnerId, ShortId};
 
-mod admin;
+pub(crate) mod admin;
 #[cfg(feature = "testing")]
 pub(crate) mod faulty;
 pub(crate) mod memory;
@@ -22,6 +23,9 @@ pub(crate) mod redis;
 pub(crate) mod url;
 
 pub(crate) use self::admin::AdminBackend;
+
+/// The name of the background worker's thread. Connections that open on it belong to the worker.
+pub(crate) const WORKER_THREAD: &str = "lock-background";
 
 /// A boxed future, so that a backend can be a trait object.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -75,6 +79,13 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns whether the calling runtime has a connection that works.
     fn is_connected(&self) -> bool;
 
+    /// Returns what is known about the connections, without IO.
+    fn status(&self) -> BackendStatus;
+
+    /// Returns whether waiters get notifications. Subscribes if no waiter has needed it yet, which takes
+    /// at most `limit`.
+    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool>;
+
     /// Waits at most until `until` for a connection of the calling runtime. Returns the last error
     /// when time runs out, or at once when waiting cannot help.
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>>;
@@ -85,6 +96,18 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns whether a lock lives as long as its guard without renewals. Any other backend needs
     /// a background worker.
     fn holds_without_renewal(&self) -> bool;
+}
+
+/// What a backend knows about its connections.
+#[derive(Clone, Debug)]
+pub(crate) struct BackendStatus {
+    /// Any connection for commands works.
+    pub(crate) connected: bool,
+    /// Notifications arrive.
+    pub(crate) subscribed: bool,
+    /// How long ago the youngest command with a reply was sent.
+    pub(crate) last_reply: Option<Duration>,
+    pub(crate) server_version: Option<Arc<str>>,
 }
 
 /// Where a backend delivers notifications.

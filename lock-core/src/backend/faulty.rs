@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::admin::{ForceRequest, ListReply, ListRequest};
 use super::memory::MemoryBackend;
-use super::{AdminBackend, Backend, Boxed, Renewal};
+use super::{AdminBackend, Backend, BackendStatus, Boxed, Renewal};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::inspection::InspectReply;
+use crate::protocol::inspection::{InspectReply, ReadTime};
 use crate::protocol::key::LockKey;
+use crate::protocol::lock_state::ForceReply;
 use crate::sync::Mutex;
 
 /// A command that a manager sends to its backend.
@@ -261,6 +263,28 @@ impl AdminBackend for FaultyBackend {
             self.memory.admin().inspect(key, limit).await
         })
     }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceRequest,
+        limit: Duration,
+    ) -> Boxed<'a, Result<(ReadTime, ForceReply), LockError>> {
+        Box::pin(async move {
+            self.check_up()?;
+            self.memory.admin().force_release(request, limit).await
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        limit: Duration,
+    ) -> Boxed<'a, Result<ListReply, LockError>> {
+        Box::pin(async move {
+            self.check_up()?;
+            self.memory.admin().list(request, limit).await
+        })
+    }
 }
 
 impl Backend for FaultyBackend {
@@ -343,6 +367,17 @@ impl Backend for FaultyBackend {
 
     fn is_connected(&self) -> bool {
         !self.is_down()
+    }
+
+    fn status(&self) -> BackendStatus {
+        BackendStatus {
+            connected: self.is_connected(),
+            ..self.memory.status()
+        }
+    }
+
+    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool> {
+        self.memory.notifies_waiters(limit)
     }
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {

@@ -61,3 +61,16 @@ impl InspectReply {
         }
     }
 }
+
+/// Where the next part of a list begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ListCursor {
+    /// On a server: its cursor, and the names that it returned beyond the limit of the last part.
+    Scan {
+        /// `None` when the server has returned all keys.
+        next: Option<u64>,
+        pending: Vec<String>,
+    },
+    /// In memory: the last name.
+    After(String),
+}

@@ -26,6 +26,7 @@ impl Acquired {
         release_request: ReleaseRequest,
     ) -> Self {
         inner.track(&held);
+        inner.activity.begin_hold();
         Self {
             inner,
             held,
@@ -85,11 +86,14 @@ impl Acquired {
 impl Drop for Acquired {
     fn drop(&mut self) {
         // A forked child has a copy, and must not release the lock of its parent.
-        if let Some(request) = self.release_request.take()
-            && self.inner.check_process().is_ok()
-        {
+        if self.inner.check_process().is_err() {
+            return;
+        }
+        if let Some(request) = self.release_request.take() {
             self.inner.untrack(&self.held);
             self.inner.release_in_background(request);
         }
+        // Last: a shutdown that sees no held lock also sees the release.
+        self.inner.activity.end_hold(&self.inner.counters);
     }
 }

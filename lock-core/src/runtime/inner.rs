@@ -7,18 +7,23 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::backend::Backend;
-use crate::config::ManagerConfig;
-use crate::error::{Holder, LockError};
+use crate::config::ManagerSettings;
+use crate::error::{Holder, LockError, ShutdownIncomplete};
 use crate::protocol::acquisition::{ObservedHolder, RenewOutcome};
 use crate::protocol::cleanup::{
     AwaitedRelease, AwaitedStep, Cleanup, ReleaseOutcome, ReleaseRequest, Validity,
 };
 use crate::protocol::clock::Clock;
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
+use crate::protocol::key::LockKey;
 use crate::protocol::owner_id::OwnerId;
+use crate::runtime::activity::Activity;
 use crate::runtime::background::BackgroundWorker;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
+use crate::runtime::overrides::CurrentOverrides;
+use crate::runtime::probe::Probe;
+use crate::runtime::tracked::TrackedLocks;
 use crate::stats::Counters;
 use crate::sync::Process;
 
@@ -26,12 +31,15 @@ use crate::sync::Process;
 pub(crate) struct ManagerInner {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notifications: Arc<Notifications>,
-    pub(crate) config: ManagerConfig,
+    pub(crate) config: ManagerSettings,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) activity: Activity,
+    pub(crate) probe: Probe,
     /// `None` if the backend holds locks without renewals.
     worker: Option<BackgroundWorker>,
-    #[cfg(feature = "testing")]
-    pub(crate) tracked: crate::runtime::tracked::TrackedLocks,
+    /// The held locks, where no background worker has them.
+    pub(crate) tracked: TrackedLocks,
+    pub(crate) overrides: CurrentOverrides,
     process: Process,
 }
 
@@ -41,16 +49,20 @@ impl ManagerInner {
         backend: Arc<dyn Backend>,
         notifications: Arc<Notifications>,
         counters: Arc<Counters>,
-        config: ManagerConfig,
+        mut config: ManagerSettings,
     ) -> Self {
+        let overrides = std::mem::take(&mut config.overrides);
+        let now = backend.clock().now();
         Self {
+            overrides: CurrentOverrides::new(overrides, now),
             backend,
             notifications,
             config,
             counters,
+            activity: Activity::default(),
+            probe: Probe::default(),
             worker: None,
-            #[cfg(feature = "testing")]
-            tracked: crate::runtime::tracked::TrackedLocks::default(),
+            tracked: TrackedLocks::default(),
             process: Process::current(),
         }
     }
@@ -60,7 +72,7 @@ impl ManagerInner {
         backend: Arc<dyn Backend>,
         notifications: Arc<Notifications>,
         counters: Arc<Counters>,
-        config: ManagerConfig,
+        config: ManagerSettings,
     ) -> Result<Self, LockError> {
         let worker = BackgroundWorker::start(
             Arc::clone(&backend),
@@ -134,8 +146,24 @@ impl ManagerInner {
         if let Some(worker) = &self.worker {
             worker.track(held);
         } else {
-            #[cfg(feature = "testing")]
             self.tracked.add(held);
+        }
+    }
+
+    /// Returns for how long a revoked lock stays locked where leases do not end: for the holder's ttl.
+    pub(crate) fn revoked_lease(&self, key: &LockKey) -> Duration {
+        let held = self
+            .tracked
+            .held()
+            .into_iter()
+            .find(|held| held.key == *key);
+        held.map_or(self.config.default_ttl, |held| held.ttl())
+    }
+
+    /// Tells the holder that an operator released its lock, where no renewal tells it.
+    pub(crate) fn on_force_released(&self, owner_id: OwnerId) {
+        if let Some(held) = self.tracked.by_owner(owner_id) {
+            let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner));
         }
     }
 
@@ -212,13 +240,38 @@ impl ManagerInner {
         }
     }
 
-    /// Waits at most the shutdown timeout until no release or cancel is open. Returns how many are
-    /// left.
-    pub(crate) async fn drain(&self) -> usize {
-        match &self.worker {
-            Some(worker) => worker.drain(self.config.shutdown_timeout).await,
-            None => 0,
+    /// Ends all acquires, and waits at most the shutdown timeout until no lock is held and no release or
+    /// cancel is open.
+    pub(crate) async fn shutdown(&self) -> Result<(), ShutdownIncomplete> {
+        // The locks of a forked child belong to its parent.
+        if self.check_process().is_err() {
+            return Ok(());
         }
+        self.activity.close(&self.counters);
+        self.notifications.end_waits();
+        let ended = async {
+            self.activity.idle().await;
+            if let Some(worker) = &self.worker {
+                worker.drained().await;
+            }
+        };
+        let _ended_or_elapsed = tokio::time::timeout(self.config.shutdown_timeout, ended).await;
+        let held = self.activity.held();
+        match (self.activity.acquiring() + self.cleanups_open(), held) {
+            (0, 0) => Ok(()),
+            (open, held) => Err(ShutdownIncomplete { open, held }),
+        }
+    }
+
+    /// Returns the number of open releases and cancels. This includes releases that were given up while
+    /// their leases last.
+    pub(crate) fn cleanups_open(&self) -> usize {
+        self.worker.as_ref().map_or(0, BackgroundWorker::open)
+    }
+
+    pub(crate) fn is_worker_alive(&self) -> bool {
+        let is_alive = self.worker.as_ref().is_none_or(BackgroundWorker::is_alive);
+        is_alive && self.check_process().is_ok()
     }
 
     /// Returns the holder for an error, with its queue position.

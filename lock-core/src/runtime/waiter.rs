@@ -64,6 +64,9 @@ pub(crate) fn acquire(
 
 fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
     inner.check_process()?;
+    if inner.activity.is_closing() {
+        return Err(LockError::ShuttingDown);
+    }
     // The backend of a server checks the runtime itself.
     if inner.backend.holds_without_renewal() {
         check_runtime()?;
@@ -104,13 +107,30 @@ fn start(
     })
 }
 
+/// Counts an acquire that waits for a connection.
+struct ConnectingAcquire<'a>(&'a ManagerInner);
+
+impl Drop for ConnectingAcquire<'_> {
+    fn drop(&mut self) {
+        if self.0.check_process().is_ok() {
+            self.0.activity.end_acquire(&self.0.counters);
+        }
+    }
+}
+
 /// Waits for a connection before anything is registered or sent.
 async fn connect_first(
     inner: Arc<ManagerInner>,
     config: AcquireConfig,
     until: Moment,
 ) -> Result<Acquired, LockError> {
-    inner.backend.wait_connected(until).await?;
+    inner.activity.begin_acquire();
+    let _connecting = ConnectingAcquire(&inner);
+    tokio::select! {
+        biased;
+        () = inner.activity.closed() => return Err(LockError::ShuttingDown),
+        result = inner.backend.wait_connected(until) => result?,
+    }
     Box::pin(drive(PendingAcquire::new(&inner, config))).await
 }
 
@@ -126,6 +146,10 @@ fn drive(
     mut pending: PendingAcquire,
 ) -> impl Future<Output = Result<Acquired, LockError>> + Send + use<> {
     async move {
+        // A shutdown that began before the waiter was registered did not notify it.
+        if pending.inner.activity.is_closing() {
+            return Err(LockError::ShuttingDown);
+        }
         let mut next = pending.acquisition.on_start(pending.now());
         loop {
             let action = match next.split() {

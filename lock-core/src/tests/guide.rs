@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The possible fields of a reply. The first other word begins its description.
-const FIELDS: [&str; 8] = [
+const FIELDS: [&str; 10] = [
     "now",
     "token",
     "remaining",
@@ -24,6 +24,8 @@ const FIELDS: [&str; 8] = [
     "type",
     "total",
     "entries",
+    "digest",
+    "granted",
 ];
 
 /// The inputs and the replies of a script.

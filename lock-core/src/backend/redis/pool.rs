@@ -133,12 +133,21 @@ impl Pool {
         runtime.is_ok_and(|runtime| self.usable(&runtime).is_some())
     }
 
+    /// Returns whether any runtime has a connection that works.
+    pub(super) fn is_any_connected(&self) -> bool {
+        let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
+        runtimes
+            .iter()
+            .any(|runtime| self.usable(runtime).is_some())
+    }
+
     /// Opens the first connection of a manager, and returns an error at once.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub(super) async fn first(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
         let connection = Arc::new(self.connector.connect(limit).await?);
+        self.connector.registers(&connection);
         self.saw_run_id(connection.first.run_id);
         let runtime = self.for_runtime()?;
         let replaced = runtime
@@ -320,6 +329,8 @@ impl Dialing {
                     let run_id = connection.first.run_id;
                     last_seen.run_id.store(run_id, Ordering::Relaxed);
                     last_seen.is_down.store(false, Ordering::Relaxed);
+                    let connection = Arc::new(connection);
+                    connector.registers(&connection);
                     self.succeeded(connection);
                 }
                 Err(error) => {
@@ -333,14 +344,13 @@ impl Dialing {
         }
     }
 
-    fn succeeded(&mut self, connection: Connection) {
+    fn succeeded(&mut self, connection: Arc<Connection>) {
         let now = Clock::System.now();
         let replaced = {
             let mut state = self.runtime.state.lock();
             state.is_dialing = false;
             state.connected_at = Some(now);
-            let connection = Some(Arc::new(connection));
-            let connection = std::mem::replace(&mut state.current, connection);
+            let connection = state.current.replace(connection);
             (connection, state.failure.take())
         };
         self.is_over = true;

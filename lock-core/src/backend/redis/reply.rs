@@ -8,7 +8,10 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime};
-use crate::protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewReply, Verdict};
+use crate::protocol::lock_state::{
+    AcquireReply, ForceGrant, ForceReply, ForceVerdict, RawHolder, ReleaseReply, RenewReply,
+    Verdict,
+};
 
 /// The value of a reply, and the server's time in microseconds when the script ran.
 #[derive(Debug, PartialEq, Eq)]
@@ -104,6 +107,39 @@ pub(crate) fn inspect(reply: Value) -> Result<ScriptReply<InspectReply>, LockErr
         total,
         entries: parts.texts()?,
     };
+    Ok(ScriptReply { value, server_us })
+}
+
+/// Reads the reply to an operator's release.
+pub(crate) fn force_release(reply: Value) -> Result<ScriptReply<ForceReply>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let found = parts.text()?;
+    let holder = parts.holder()?;
+    let locked_ms = holder.remaining_ms.unwrap_or(0);
+    let content = match found.as_str() {
+        "none" => KeyContent::Free,
+        "string" => KeyContent::Text(holder),
+        _ => KeyContent::OtherType(found),
+    };
+    let verdict = match verdict.as_str() {
+        "free" => ForceVerdict::Free,
+        "changed" => ForceVerdict::Changed,
+        "endless" => ForceVerdict::Endless,
+        "foreign" => ForceVerdict::Foreign {
+            digest: parts.text()?,
+        },
+        "revoked" => ForceVerdict::Revoked { locked_ms },
+        "freed" => ForceVerdict::Freed(match parts.text()?.as_str() {
+            "nobody" => ForceGrant::Nobody,
+            "waiter" => ForceGrant::Waiter,
+            "more" => ForceGrant::More,
+            _ => return Err(unexpected()),
+        }),
+        _ => return Err(unexpected()),
+    };
+    let value = ForceReply { verdict, content };
     Ok(ScriptReply { value, server_us })
 }
 

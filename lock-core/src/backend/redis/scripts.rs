@@ -112,6 +112,8 @@ pub(crate) static RENEW: LazyLock<Script> =
 // never send them.
 pub(crate) static INSPECT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/inspect.lua")));
+pub(crate) static FORCE_RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/force_release.lua")));
 
 // Scripts of the other dialects.
 pub(crate) static SETNX_EXPIRE: LazyLock<Script> =
@@ -160,7 +162,7 @@ mod tests {
 
     #[test]
     fn scripts_include_the_shared_function() {
-        for script in [&ACQUIRE, &RELEASE] {
+        for script in [&ACQUIRE, &RELEASE, &FORCE_RELEASE] {
             assert!(script.source().contains("local function grant_next("));
             assert!(script.source().contains("redis.call('INCR'"));
             for (mark, _) in INCLUDES {

@@ -18,12 +18,16 @@ use crate::{BoxError, PREFIX, store};
 /// How long the open requests have at the end. They take at most the wait and a slow payment.
 pub(crate) const DRAIN: Duration = Duration::from_millis(1500);
 
+/// How long the locks of requests that did not end in time have to be released.
+pub(crate) const RELEASE: Duration = Duration::from_millis(500);
+
 /// Serves until SIGTERM, or until the demo has ended.
 pub(crate) async fn run(options: InstanceOptions) -> Result<(), BoxError> {
     let store = store::open(&options.database).await?;
     let locks = LockManager::builder()
         .prefix(PREFIX)
         .label(&label(options.number))
+        .shutdown_timeout(RELEASE)
         .connect(&options.redis)
         .await?;
     let (events, mut told) = mpsc::unbounded_channel();
@@ -74,7 +78,8 @@ pub(crate) async fn run(options: InstanceOptions) -> Result<(), BoxError> {
         _ = terminate.recv() => {}
         _ = ended.changed() => {}
     }
-    // Stop accepting, let the open requests end, then release what they leave.
+    // Stop accepting, let the open requests end, also a paused one, then release what they leave.
+    shop.pause.end();
     drop(accepting);
     let _ = timeout(DRAIN, serving).await;
     locks.shutdown().await?;

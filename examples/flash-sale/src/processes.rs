@@ -15,12 +15,13 @@ use tokio::time::timeout;
 
 use crate::BoxError;
 use crate::demo::Demo;
-use crate::instance::DRAIN;
+use crate::instance::{DRAIN, RELEASE};
 use crate::options::{DATABASE_VARIABLE, REDIS_VARIABLE};
 
-/// How long a process has to end after SIGTERM. Longer than an instance drains its requests.
-const END: Duration = Duration::from_millis(2500);
-const _: () = assert!(END.as_millis() > DRAIN.as_millis());
+/// How long a process has to end after SIGTERM. Longer than an instance drains its requests and releases
+/// its locks.
+const END: Duration = Duration::from_secs(3);
+const _: () = assert!(END.as_millis() > DRAIN.as_millis() + RELEASE.as_millis());
 
 /// Returns the command that runs `command` under a guard, in a process group of its own. Then Ctrl-C
 /// reaches the demo only, which ends the other processes in order.

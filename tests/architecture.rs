@@ -10,8 +10,8 @@ mod tree;
 
 /// The modules of lock-core, from the bottom up: each imports from its own level and from below.
 const LEVELS: [&[&str]; 9] = [
-    &["protocol", "stats", "sync"],
-    &["error", "config"],
+    &["protocol", "sync"],
+    &["error", "config", "stats", "telemetry"],
     &["backend"],
     &["runtime"],
     &["guard"],

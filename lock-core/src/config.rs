@@ -33,6 +33,7 @@ pub(crate) struct ManagerConfig {
     pub(crate) handover: Handover,
     pub(crate) dialect: Dialect,
     pub(crate) retry_interval: Duration,
+    pub(crate) redact_keys: bool,
 }
 
 /// Long enough for a queue of short sections, and short enough for a user who waits for a reply.
@@ -64,6 +65,7 @@ impl Default for ManagerConfig {
             handover: Handover::Immediate,
             dialect: Dialect::Native,
             retry_interval: RETRY_INTERVAL,
+            redact_keys: false,
         }
     }
 }

@@ -14,8 +14,6 @@ use std::fmt;
 use std::future::Ready;
 use std::marker::PhantomData;
 
-use tracing::debug;
-
 use crate::error::LockError;
 use crate::guard::LockGuard;
 
@@ -25,7 +23,7 @@ pub use self::name::{
     name_with_hash_tag,
 };
 pub use self::options::{
-    Options, checked_max_hold, checked_min_hold, checked_renew, checked_ttl, dynamic,
+    OnContended, Options, checked_max_hold, checked_min_hold, checked_renew, checked_ttl, dynamic,
 };
 pub use self::polling::{
     GuardSlot, MapOutcome, OnLost, ReturnOutcome, RunBody, RunBodyThenRelease, guard,
@@ -159,8 +157,7 @@ impl<T: Skipped, E> Skipped for Result<T, E> {
 
 /// Returns from an annotated function whose lock has another holder.
 #[must_use]
-pub fn return_skipped<R: Skipped>(error: &LockError) -> R {
-    debug!(%error, "skipped: another holder has the lock");
+pub fn return_skipped<R: Skipped>(_: &LockError) -> R {
     R::skipped()
 }
 

@@ -20,6 +20,7 @@ use crate::runtime::inner::ManagerInner;
 use crate::runtime::inner::check_runtime;
 use crate::runtime::notifications::Notifications;
 use crate::stats::{Counters, LockStats};
+use crate::telemetry::{self, KeyDisplay, LockObserver, ObserverHandle, PanicSource};
 
 mod default;
 
@@ -96,6 +97,7 @@ impl LockManager {
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder {
             config: ManagerConfig::default(),
+            observer: None,
         }
     }
 
@@ -179,6 +181,7 @@ impl std::fmt::Debug for LockManager {
 #[must_use = "no manager is made before `connect` or `in_memory`"]
 pub struct LockManagerBuilder {
     config: ManagerConfig,
+    observer: Option<ObserverHandle>,
 }
 
 impl LockManagerBuilder {
@@ -247,6 +250,32 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets the observer, which gets each event of the manager: acquires, waits, losses, renewals,
+    /// connections. See [`guide::telemetry`](crate::guide::telemetry). Defaults to none.
+    pub fn observer(mut self, observer: impl LockObserver + 'static) -> Self {
+        self.observer = Some(ObserverHandle(Arc::new(observer)));
+        self
+    }
+
+    /// Sets whether events show the template of a lock's name in place of its key. Use it when keys have
+    /// personal data. Errors still have the key. Defaults to `false`.
+    pub fn redact_keys(mut self, redact: bool) -> Self {
+        self.config.redact_keys = redact;
+        self
+    }
+
+    /// Makes the counters, with the readers of events.
+    fn counters(&self) -> Counters {
+        let key_display = if self.config.redact_keys {
+            KeyDisplay::Template
+        } else {
+            KeyDisplay::Key
+        };
+        let counters = Counters::new(self.observer.clone(), key_display);
+        counters.guarded(PanicSource::Recorder, telemetry::metrics::describe);
+        counters
+    }
+
     /// Connects to the server in the URL: `redis://[user:password@]host[:port][/db]`,
     /// `unix:///path?db=1`, or `memory://`.
     ///
@@ -284,7 +313,7 @@ impl LockManagerBuilder {
     #[cfg(feature = "redis")]
     async fn connect_redis(self, url: &str) -> Result<LockManager, LockError> {
         check_runtime()?;
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(self.counters());
         let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
         let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
         let backend =
@@ -339,7 +368,7 @@ impl LockManagerBuilder {
             let reason = InvalidDialectReason::NoServer;
             return Err(LockError::InvalidDialect { dialect, reason });
         }
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(self.counters());
         let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
         let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
         let backend = Arc::new(wrap(MemoryBackend::new(sink, self.config.grace())));

@@ -7,6 +7,7 @@ pub(crate) mod held_lock;
 pub(crate) mod inner;
 pub(crate) mod notifications;
 pub(crate) mod pending;
+pub(crate) mod records;
 pub(crate) mod reentrancy;
 #[cfg(feature = "testing")]
 pub(crate) mod tracked;

@@ -160,6 +160,31 @@ impl Lease {
         }
     }
 
+    /// Returns when the command was sent that confirmed the lease last.
+    pub(crate) fn since(&self) -> Moment {
+        self.sent
+    }
+
+    /// Returns whether the longest hold has ended. Its last renewal ends a little earlier than the hold.
+    pub(crate) fn is_past_max_hold(&self, now: Moment) -> bool {
+        let drift = self.config.ttl.as_duration() / DRIFT_DIVISOR + ROUNDING;
+        let margin = drift.saturating_add(self.config.margin);
+        self.ends_at
+            .is_some_and(|ends_at| ends_at <= now.plus(margin))
+    }
+
+    /// Returns whether a renewal that is confirmed at `now` comes late: after more than half of the lease,
+    /// or after its interval and a sixth of the lease.
+    pub(crate) fn is_late(&self, now: Moment) -> bool {
+        let Some(deadline) = self.deadline else {
+            return false;
+        };
+        let lease = deadline.since(self.sent);
+        let interval = self.config.interval().unwrap_or_default();
+        let allowed = (lease / 2).max(interval.saturating_add(lease / 6));
+        self.is_valid(now) && now > self.sent.plus(allowed)
+    }
+
     pub(crate) fn lease_config(&self) -> LeaseConfig {
         self.config
     }

@@ -43,7 +43,11 @@ impl Acquired {
     /// Enters the scope of the body. While the returned scope lives, an acquire of this lock on
     /// this task fails at once.
     pub(crate) fn enter(&self) -> reentrancy::BodyScope {
-        reentrancy::enter(self.inner.manager_id(), self.held.key.text())
+        let entered = reentrancy::enter(self.inner.manager_id(), self.held.key.text());
+        if self.held.record().is_some() {
+            return entered.in_span(Arc::clone(&self.held));
+        }
+        entered
     }
 
     /// Sends the release and returns its outcome. The caller passes the outcome to
@@ -70,7 +74,13 @@ impl Acquired {
             };
             inner.untrack(&held);
             let limit = inner.config.command_timeout;
-            inner.release(request, validity, limit).await
+            let result = inner.release(request, validity, limit).await;
+            match &result {
+                Ok(outcome) if outcome.was_owner => held.on_release(None),
+                Ok(_) => held.on_release(Some(&held.lost_error())),
+                Err(error) => held.on_release(Some(error)),
+            }
+            result
         }
     }
 
@@ -84,12 +94,18 @@ impl Acquired {
 
 impl Drop for Acquired {
     fn drop(&mut self) {
+        let request = self.release_request.take();
+        if request.is_none() && self.held.record().is_none() {
+            return;
+        }
         // A forked child has a copy, and must not release the lock of its parent.
-        if let Some(request) = self.release_request.take()
-            && self.inner.check_process().is_ok()
-        {
+        if self.inner.check_process().is_err() {
+            return;
+        }
+        if let Some(request) = request {
             self.inner.untrack(&self.held);
             self.inner.release_in_background(request);
         }
+        self.held.end_guard();
     }
 }

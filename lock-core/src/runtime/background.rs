@@ -23,6 +23,7 @@ use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
 use crate::stats::Counters;
 use crate::sync::{Mutex, Process, catch, caught};
+use crate::telemetry::{ConnectionKind, PanicSource};
 
 mod cleanup;
 mod context;
@@ -189,13 +190,14 @@ impl Drop for BackgroundWorker {
 
 /// Runs the thread. Continues after a panic, with everything that is scheduled and queued.
 fn run(runtime: &tokio::runtime::Runtime, state: &Arc<WorkerState>) {
+    ConnectionKind::mark_worker_thread();
     loop {
         match catch(|| runtime.block_on(run_worker(state))) {
             Ok(()) => return,
             Err(payload) => state
                 .context
                 .counters
-                .panicked("the background thread", payload),
+                .panicked(PanicSource::Worker, payload),
         }
         std::thread::sleep(AFTER_PANIC);
     }
@@ -246,7 +248,7 @@ async fn listen(state: Arc<WorkerState>) {
         state
             .context
             .counters
-            .panicked("the background thread", payload);
+            .panicked(PanicSource::Worker, payload);
         tokio::time::sleep(AFTER_PANIC).await;
     }
 }

@@ -14,9 +14,10 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::{Lease, LeaseAction};
 use crate::protocol::owner_id::OwnerId;
+use crate::runtime::records::HoldRecord;
 use crate::stats::Counters;
 use crate::sync::{Mutex, Process};
-use tracing::{debug, warn};
+use crate::telemetry::{HoldEnd, LockEvent, LossReason};
 
 /// One held lock.
 #[derive(Debug)]
@@ -27,6 +28,10 @@ pub(crate) struct HeldLock {
     pub(crate) clock: Clock,
     counters: Arc<Counters>,
     process: Process,
+    /// When the command was sent that acquired the lock.
+    since: Moment,
+    /// `None` if no event had a reader when the lock was acquired.
+    record: Option<Box<HoldRecord>>,
     state: Mutex<HeldState>,
     /// Its time in the background worker's schedule, in nanoseconds; zero if it is not scheduled.
     scheduled: AtomicU64,
@@ -54,6 +59,8 @@ impl HeldLock {
         process: Process,
     ) -> Self {
         Self {
+            record: HoldRecord::begin(&counters, &key, token, process),
+            since: lease.since(),
             key,
             owner_id,
             token,
@@ -121,37 +128,102 @@ impl HeldLock {
         result: Result<RenewOutcome, LockError>,
     ) -> Result<(), LockError> {
         let now = self.clock.now();
+        let lock = self.counters.id(&self.key);
         match result {
             Ok(RenewOutcome::Held {
                 sent, remaining, ..
             }) => {
-                self.change(|lease| lease.renewed(sent, remaining, now));
+                let late = self.change(|lease| {
+                    let late = lease.is_late(now).then(|| lease.remaining(now));
+                    lease.renewed(sent, remaining, now);
+                    late
+                });
                 if self.is_lost() {
                     return Err(self.lost_error());
+                }
+                if let Some(record) = &self.record {
+                    record.renewed();
+                }
+                match late {
+                    Some(remaining) => self.emit(&LockEvent::RenewalLate { lock, remaining }),
+                    None if self.counters.listens() => self.emit(&LockEvent::Renewed { lock }),
+                    None => {}
                 }
                 Ok(())
             }
             Ok(RenewOutcome::NotOwner) => {
-                self.change(Lease::refused);
-                let is_released = self.is_released();
-                self.counters.trace(|| {
-                    if is_released {
-                        debug!(key = %self.key, "a renewal arrived after the release");
-                    } else {
-                        warn!(key = %self.key, "lock lost: the server reports a different owner or none");
-                    }
-                });
+                self.change_or_lose(Lease::refused, || LossReason::Removed);
+                // After a release, the server refuses a renewal that was on its way.
+                if !self.is_released() {
+                    self.emit(&LockEvent::RenewalRefused { lock });
+                }
                 Err(self.lost_error())
             }
             Err(error) => {
                 self.counters.renewal_failed();
-                self.change(|lease| lease.unanswered(now));
-                self.counters.trace(|| {
-                    warn!(key = %self.key, %error, "renewal failed; it is repeated until the lease ends");
+                let remaining = self.change(|lease| {
+                    lease.unanswered(now);
+                    lease.remaining(now)
+                });
+                self.emit(&LockEvent::RenewalFailed {
+                    lock,
+                    remaining,
+                    error: &error,
                 });
                 Err(error)
             }
         }
+    }
+
+    /// Gives an event to its readers, in the span `lock.hold`.
+    fn emit(&self, event: &LockEvent<'_>) {
+        let span = self.record.as_ref().and_then(|record| record.span());
+        self.counters.emit_in(span.as_deref(), event);
+        self.counters.drop_span(span);
+    }
+
+    /// Reports the outcome of a release: the error for the caller, if it failed.
+    pub(crate) fn on_release(&self, error: Option<&LockError>) {
+        let lock = self.counters.id(&self.key);
+        match error {
+            None => self.end_hold(HoldEnd::Released),
+            Some(LockError::Lost { .. }) => {
+                // The lease had not ended, so the key was removed.
+                self.lose(&LossReason::Removed);
+                self.emit(&LockEvent::BodyOutlivedLease { lock });
+            }
+            Some(error) => {
+                self.emit(&LockEvent::ReleaseFailed {
+                    lock,
+                    error: Some(error),
+                });
+                self.end_hold(HoldEnd::ReleaseFailed);
+            }
+        }
+    }
+
+    fn end_hold(&self, outcome: HoldEnd) {
+        if let Some(record) = &self.record {
+            let lock = self.counters.id(&self.key);
+            let held_for = self.clock.now().since(self.since);
+            record.end(&self.counters, lock, outcome, held_for, self.token);
+        }
+    }
+
+    /// Ends the span `lock.hold`: the guard is gone. A guard that was dropped counts as released.
+    pub(crate) fn end_guard(&self) {
+        self.end_hold(HoldEnd::Released);
+        if let Some(record) = &self.record {
+            record.close(&self.counters);
+        }
+    }
+
+    pub(crate) fn record(&self) -> Option<&HoldRecord> {
+        self.record.as_deref()
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Releases the lease. Returns false if it was released before.
@@ -224,22 +296,65 @@ impl HeldLock {
 
     /// Changes the lease, and wakes the listeners if the change lost the lock.
     fn change<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
+        self.change_or_lose(change, || LossReason::Expired)
+    }
+
+    /// As [`change`](Self::change), with the reason of a loss by the change itself.
+    fn change_or_lose<T>(
+        &self,
+        change: impl FnOnce(&mut Lease) -> T,
+        reason: impl FnOnce() -> LossReason,
+    ) -> T {
         let now = self.clock.now();
-        let (result, woken) = {
+        let (result, woken, loss) = {
             let mut state = self.state.lock();
             // A release hides that the lease had ended before it.
             let was_lost = state.lease.is_lost(now);
             let result = change(&mut state.lease);
             let is_lost = state.lease.is_lost(now);
-            if (was_lost || is_lost) && !std::mem::replace(&mut state.loss_is_counted, true) {
-                self.counters.lost();
-            }
+            let is_first = (was_lost || is_lost) && state.count_loss(&self.counters);
+            let loss = is_first.then_some((was_lost, state.lease.is_past_max_hold(now)));
             let woken = is_lost.then(|| std::mem::take(&mut state.listeners));
-            (result, woken)
+            (result, woken, loss)
         };
         for waker in woken.into_iter().flat_map(HashMap::into_values) {
             self.counters.wake(waker);
         }
+        match loss {
+            None => {}
+            Some((_, true)) => self.report_loss(&LossReason::MaxHold),
+            Some((true, false)) => self.report_loss(&LossReason::Expired),
+            Some((false, false)) => self.report_loss(&reason()),
+        }
         result
+    }
+
+    /// Reports a loss that only the release found, unless it was reported before.
+    fn lose(&self, reason: &LossReason) {
+        let was_reported = std::mem::replace(&mut self.state.lock().loss_is_counted, true);
+        if !was_reported {
+            self.report_loss(reason);
+        }
+    }
+
+    fn report_loss(&self, reason: &LossReason) {
+        self.emit(&LockEvent::Lost {
+            lock: self.counters.id(&self.key),
+            reason,
+            held_for: self.clock.now().since(self.since),
+            token: self.token,
+        });
+        self.end_hold(HoldEnd::Lost);
+    }
+}
+
+impl HeldState {
+    /// Counts the loss. Returns false if it was counted before.
+    fn count_loss(&mut self, counters: &Counters) -> bool {
+        let is_first = !std::mem::replace(&mut self.loss_is_counted, true);
+        if is_first {
+            counters.lost();
+        }
+        is_first
     }
 }

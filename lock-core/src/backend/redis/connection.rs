@@ -16,6 +16,7 @@ use tokio::time::error::Elapsed;
 
 use super::dial::{Setup, dial};
 use super::errors::{connect_error, error_text, io_error, timed_out};
+use super::report::{ConnectionReport, server_address};
 use super::scripts::Script;
 use super::transport::Transport;
 use super::transport::frames::{self, is_error, text_range};
@@ -24,8 +25,8 @@ use crate::protocol::acquisition::Origin;
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::clock_sync::ClockSync;
 use crate::stats::Counters;
-
 use crate::sync::Mutex;
+use crate::telemetry::{ConnectionKind, ServerAddress};
 
 /// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
 /// drop packets without a reply. Without keepalive, the first call after a pause would time out.
@@ -39,6 +40,9 @@ pub(super) struct Connector {
     info: ConnectionInfo,
     /// The address, for error texts.
     pub(super) address: Arc<str>,
+    pub(super) server: Arc<ServerAddress>,
+    /// The eviction policy was reported.
+    pub(super) eviction_is_known: AtomicBool,
     timeout: Duration,
     pub(super) scripts: Vec<&'static Script>,
     pub(super) counters: Arc<Counters>,
@@ -48,6 +52,7 @@ pub(super) struct Connector {
 pub(super) struct Connection {
     transport: Transport,
     address: Arc<str>,
+    pub(super) report: ConnectionReport,
     pub(super) origin: Origin,
     /// The server's time and run id when the connection began. The time is also the lowest
     /// fencing token that a grant over this connection may have.
@@ -97,8 +102,10 @@ impl Connector {
         let address = info.addr().to_string().into();
         let client = Client::open(info.clone()).map_err(invalid)?;
         Ok(Self {
+            server: Arc::new(server_address(info.addr())),
             client,
             info,
+            eviction_is_known: AtomicBool::new(false),
             address,
             timeout,
             scripts,
@@ -121,6 +128,15 @@ impl Connector {
             .set_response_timeout(None)
     }
 
+    /// Returns the report of a connection.
+    pub(super) fn report(&self, kind: ConnectionKind) -> ConnectionReport {
+        ConnectionReport {
+            counters: Arc::clone(&self.counters),
+            server: Arc::clone(&self.server),
+            kind,
+        }
+    }
+
     /// Opens a connection for lock commands.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, LockError> {
         let failed = |error: RedisError| connect_error(&self.address, &error);
@@ -137,6 +153,7 @@ impl Connector {
             Ok(Connection {
                 transport: Transport::start(stream, Arc::clone(&self.counters)),
                 address: Arc::clone(&self.address),
+                report: self.report(ConnectionKind::of_this_thread()),
                 origin,
                 first,
                 clock_difference,
@@ -207,10 +224,12 @@ impl Connection {
 
     /// Marks the connection broken, so that it is not used any more.
     pub(super) fn mark_broken(&self, error: &LockError) {
-        let error = error.clone();
-        let replaced = self.broken_by.lock().replace(error);
+        let broken_by = error.clone();
+        let replaced = self.broken_by.lock().replace(broken_by);
         drop(replaced);
-        self.broken.store(true, Ordering::Release);
+        if !self.broken.swap(true, Ordering::AcqRel) {
+            self.report.disconnected(Some(error));
+        }
     }
 
     /// Returns whether the server has executed a command over this connection.

@@ -140,6 +140,7 @@ impl Pool {
     pub(super) async fn first(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
         let connection = Arc::new(self.connector.connect(limit).await?);
         self.saw_run_id(connection.first.run_id);
+        connection.report.connected(false);
         let runtime = self.for_runtime()?;
         let replaced = runtime
             .state
@@ -335,6 +336,7 @@ impl Dialing {
 
     fn succeeded(&mut self, connection: Connection) {
         let now = Clock::System.now();
+        let report = connection.report.clone();
         let replaced = {
             let mut state = self.runtime.state.lock();
             state.is_dialing = false;
@@ -344,7 +346,9 @@ impl Dialing {
             (connection, state.failure.take())
         };
         self.is_over = true;
+        let is_reconnect = replaced.0.is_some();
         drop(replaced);
+        report.connected(is_reconnect);
     }
 
     fn failed(&mut self, error: LockError) {

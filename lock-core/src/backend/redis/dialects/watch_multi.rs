@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisError, Value};
-use tracing::debug;
 
 use crate::backend::Renewal;
 use crate::backend::redis::client::{RedisClient, server_error};
@@ -21,6 +20,7 @@ use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::key::LockKey;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::ttl::whole_millis;
+use crate::telemetry::LockEvent;
 
 pub(super) struct WatchMulti {
     client: Arc<RedisClient>,
@@ -129,9 +129,9 @@ impl WatchMulti {
             {
                 return Ok(changed);
             }
-            self.client.counters.trace(|| {
-                debug!(%key, "another client touched the key; the transaction is repeated");
-            });
+            let counters = &self.client.counters;
+            let lock = counters.id(key);
+            counters.emit(&LockEvent::TransactionRepeated { lock });
         }
     }
 

@@ -16,7 +16,7 @@ const LEVELS: [&[&str]; 9] = [
     &["runtime"],
     &["guard"],
     &["request"],
-    &["manager"],
+    &["manager", "health"],
     &["macro_support"],
     &["testing"],
 ];

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LockError;
@@ -70,6 +71,13 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns whether the calling runtime has a connection that works.
     fn is_connected(&self) -> bool;
 
+    /// Returns what is known about the connections, without IO.
+    fn status(&self) -> BackendStatus;
+
+    /// Returns whether waiters get notifications. Subscribes if no waiter has needed it yet, which takes
+    /// at most `limit`.
+    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool>;
+
     /// Waits at most until `until` for a connection of the calling runtime. Returns the last error
     /// when time runs out, or at once when waiting cannot help.
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>>;
@@ -85,6 +93,18 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns whether a lock lives as long as its guard without renewals. Any other backend needs
     /// a background worker.
     fn holds_without_renewal(&self) -> bool;
+}
+
+/// What a backend knows about its connections.
+#[derive(Clone, Debug)]
+pub(crate) struct BackendStatus {
+    /// Any connection for commands works.
+    pub(crate) connected: bool,
+    /// Notifications arrive.
+    pub(crate) subscribed: bool,
+    /// How long ago the youngest command with a reply was sent.
+    pub(crate) last_reply: Option<Duration>,
+    pub(crate) server_version: Option<Arc<str>>,
 }
 
 /// Where a backend delivers notifications.

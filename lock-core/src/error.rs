@@ -394,8 +394,8 @@ fn about(holder: Option<&Holder>) -> String {
     [Some(text), lease, queue].into_iter().flatten().collect()
 }
 
-/// The error of a [`LockManager::shutdown`](crate::LockManager::shutdown) that ended with releases
-/// still open.
+/// The error of a [`LockManager::shutdown`](crate::LockManager::shutdown) that ended with guards or
+/// releases left.
 ///
 /// The background worker continues them while the process runs. If the process ends first, each lock
 /// expires with its ttl. There is one exception: in the dialect
@@ -403,14 +403,25 @@ fn about(holder: Option<&Holder>) -> String {
 /// the expiry got no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{open} locks were not released within the shutdown timeout; each of them expires with its ttl \
-     at the latest"
+    "{} locks were not released within the shutdown timeout{}; each of them expires with its ttl at \
+     the latest",
+    open + held,
+    guards(*held)
 )]
 #[non_exhaustive]
 pub struct ShutdownIncomplete {
     /// How many releases and cancels were still open. The number includes releases that the server
     /// refused because the user lost the right to run them, while their lease lasts.
     pub open: usize,
+    /// How many guards still existed. Their locks are renewed until the guards are dropped.
+    pub held: usize,
+}
+
+fn guards(held: usize) -> String {
+    match held {
+        0 => String::new(),
+        held => format!(", {held} of them because their guards still exist"),
+    }
 }
 
 #[cfg(test)]

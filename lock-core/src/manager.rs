@@ -129,7 +129,6 @@ impl LockManager {
         SCOPE.scope(self.clone(), future).await
     }
 
-    #[cfg(feature = "testing")]
     pub(crate) fn inner(&self) -> &Arc<ManagerInner> {
         &self.inner
     }
@@ -141,29 +140,31 @@ impl LockManager {
         self.inner.counters.read()
     }
 
-    /// Waits until the locks of all dropped guards and futures are released.
+    /// Ends this manager: no call acquires a lock any more, and all locks are released.
     ///
-    /// Waits at most for the manager's [`shutdown_timeout`](LockManagerBuilder::shutdown_timeout).
-    /// Call this method before the process ends, and after the guards are dropped: it does not
-    /// release the lock of a guard that still exists. When a guard is dropped while the process
-    /// ends, its key may stay locked for the ttl. A manager in memory has no background releases,
-    /// so the method returns at once.
+    /// First, all calls that wait for a lock end with [`LockError::ShuttingDown`], and so do all new
+    /// calls. Then the method waits until each guard is dropped and each lock is released, at most for
+    /// the manager's [`shutdown_timeout`](LockManagerBuilder::shutdown_timeout). A guard that still
+    /// exists keeps its lock, which is renewed. All clones of the manager are shut down with it.
+    ///
+    /// Call this method last before the process ends. The order is: accept no new requests, let the
+    /// running ones end under a timeout, call `shutdown`. When a guard is dropped while the process ends,
+    /// its key may stay locked for the ttl.
     ///
     /// # Errors
-    /// [`ShutdownIncomplete`] when releases are still open at the end of the timeout, for example
-    /// because the server does not reply. The background worker continues these releases while the
-    /// process runs. When the process ends first, the locks expire with their ttl.
+    /// [`ShutdownIncomplete`] when guards still exist or releases are still open at the end of the
+    /// timeout, for example because the server does not reply. The background worker continues to renew
+    /// and to release while the process runs. When the process ends first, the locks expire with their
+    /// ttl.
     ///
     /// # Panics
     /// Panics outside of a tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the waiting. The releases continue in the background.
+    /// Dropping the future ends the waiting. The manager stays shut down, and the releases continue in
+    /// the background.
     pub async fn shutdown(&self) -> Result<(), ShutdownIncomplete> {
-        match self.inner.drain().await {
-            0 => Ok(()),
-            open => Err(ShutdownIncomplete { open }),
-        }
+        self.inner.shutdown().await
     }
 }
 
@@ -210,7 +211,7 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how long [`LockManager::shutdown`] waits for releases. Defaults to 5 s.
+    /// Sets how long [`LockManager::shutdown`] waits for guards and releases. Defaults to 5 s.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.config.shutdown_timeout = timeout;
         self

@@ -2,11 +2,13 @@
 //! not know the public guard.
 
 pub(crate) mod acquired;
+pub(crate) mod activity;
 pub(crate) mod background;
 pub(crate) mod held_lock;
 pub(crate) mod inner;
 pub(crate) mod notifications;
 pub(crate) mod pending;
+pub(crate) mod probe;
 pub(crate) mod records;
 pub(crate) mod reentrancy;
 #[cfg(feature = "testing")]

@@ -141,8 +141,8 @@ pub(crate) async fn dropped_release_releases_only_its_own_lock(s: &Subject) {
     }
 }
 
-/// After `shutdown`, every dropped guard is released.
-pub(crate) async fn shutdown_waits_for_dropped_guards(s: &Subject) {
+/// A clean-up that is done has released every dropped guard.
+pub(crate) async fn dropped_guards_are_released_in_the_background(s: &Subject) {
     for number in 0..50 {
         drop(s.first.lock(format!("n{number}")).acquire().await.unwrap());
     }

@@ -34,7 +34,7 @@ macro_rules! conformance {
             panic_in_the_body_releases_the_lock
             dropping_run_releases_the_lock
             dropped_release_releases_only_its_own_lock
-            shutdown_waits_for_dropped_guards
+            dropped_guards_are_released_in_the_background
             run_returns_the_result_of_the_body
             nested_acquire_returns_would_deadlock
             watch_works_in_other_tasks
@@ -47,6 +47,8 @@ macro_rules! conformance {
             dropped_waiter_is_skipped
             waiter_dropped_at_its_grant_hands_over
             dropped_acquire_leaves_no_lock
+            shutdown_ends_waiters
+            ping_shows_that_locks_are_granted
             lease_expires_after_its_ttl
             renew_extends_the_lease
             guard_is_renewed_beyond_its_ttl

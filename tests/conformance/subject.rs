@@ -80,6 +80,10 @@ impl Subject {
         }
     }
 
+    pub(crate) fn server(&self) -> Option<&RedisServer> {
+        self.server.as_ref()
+    }
+
     /// Returns the managers in turn.
     pub(crate) fn manager(&self, turn: usize) -> &LockManager {
         if turn.is_multiple_of(2) {

@@ -164,3 +164,54 @@ fn drop_waiter(waiting: Waiter) {
     waiting.abort();
     drop(waiting);
 }
+
+/// A shutdown ends waiters and new calls, and waits for guards that still exist.
+pub(crate) async fn shutdown_ends_waiters(s: &Subject) {
+    let held = s.first.lock(NAME).acquire().await.unwrap();
+    let other = s.first.lock("other").acquire().await.unwrap();
+    let waiting = s.start_waiter(s.first.lock(NAME).wait(WAIT), 1).await;
+    assert_eq!((s.first.health().held, s.first.health().waiting), (2, 1));
+    let mut shutdown = Box::pin(s.first.shutdown());
+    assert!(poll_once(&mut shutdown).await.is_pending());
+    let ended = within(AT_ONCE, waiting).await.unwrap();
+    assert!(matches!(ended, Err(LockError::ShuttingDown)), "{ended:?}");
+    eventually_async(AT_ONCE, async || s.has_waiters(0)).await;
+    for error in [
+        s.first.lock("new").wait(WAIT).acquire().await.unwrap_err(),
+        s.first.lock("new").try_acquire().await.unwrap_err(),
+        s.first.lock("new").run(async |_| ()).await.unwrap_err(),
+        s.first.ping().await.unwrap_err(),
+    ] {
+        assert!(matches!(error, LockError::ShuttingDown), "{error}");
+    }
+    held.renew().await.unwrap();
+    held.release().await.unwrap();
+    assert!(poll_once(&mut shutdown).await.is_pending(), "one is held");
+    drop(other);
+    within(AT_ONCE, shutdown).await.unwrap();
+    let health = s.first.health();
+    assert_eq!(
+        (health.held, health.waiting, health.cleanups_open),
+        (0, 0, 0)
+    );
+    // Another one has nothing to do.
+    within(AT_ONCE, s.first.shutdown()).await.unwrap();
+}
+
+/// A probe acquires a lock that blocks no other, and concurrent probes share it.
+pub(crate) async fn ping_shows_that_locks_are_granted(s: &Subject) {
+    let held = s.first.lock(NAME).acquire().await.unwrap();
+    let (one, other) = tokio::join!(s.first.ping(), s.first.ping());
+    let pong = one.unwrap();
+    assert_eq!(pong, other.unwrap(), "one probe for both");
+    assert_eq!(pong.notifications, s.capabilities.handover);
+    let version = pong.server_version.as_deref();
+    assert_eq!(version.is_some(), s.server().is_some(), "{version:?}");
+    assert!(version.is_none_or(|text| text.starts_with("Redis ") || text.starts_with("Valkey ")));
+    assert_eq!(s.first.ping().await.unwrap(), pong, "reused for a second");
+    held.release().await.unwrap();
+    let health = s.first.health();
+    assert!(health.connected && health.worker_alive);
+    assert_eq!(health.subscribed, pong.notifications, "{health:?}");
+    assert_eq!(health.held, 0);
+}

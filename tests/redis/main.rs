@@ -19,6 +19,7 @@ mod network;
 mod notifications;
 mod probe;
 mod queue;
+mod readiness;
 mod rights;
 mod scripts;
 mod stats;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::memory::MemoryBackend;
-use super::{Backend, Boxed, Renewal};
+use super::{Backend, BackendStatus, Boxed, Renewal};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
@@ -324,6 +324,17 @@ impl Backend for FaultyBackend {
 
     fn is_connected(&self) -> bool {
         !self.is_down()
+    }
+
+    fn status(&self) -> BackendStatus {
+        BackendStatus {
+            connected: self.is_connected(),
+            ..self.memory.status()
+        }
+    }
+
+    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool> {
+        self.memory.notifies_waiters(limit)
     }
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {

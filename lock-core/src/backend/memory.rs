@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, Boxed, NotificationSink, Renewal};
+use super::{Backend, BackendStatus, Boxed, NotificationSink, Renewal};
 use crate::error::LockError;
 use crate::protocol::acquisition::{
     AcquireOutcome, RenewOutcome, ReplyTimes, SendContext, SentAcquires,
@@ -308,6 +308,19 @@ impl Backend for MemoryBackend {
 
     fn is_connected(&self) -> bool {
         true
+    }
+
+    fn status(&self) -> BackendStatus {
+        BackendStatus {
+            connected: true,
+            subscribed: true,
+            last_reply: None,
+            server_version: None,
+        }
+    }
+
+    fn notifies_waiters(&self, _limit: Duration) -> Boxed<'_, bool> {
+        Box::pin(std::future::ready(true))
     }
 
     fn wait_connected(&self, _until: Moment) -> Boxed<'_, Result<(), LockError>> {

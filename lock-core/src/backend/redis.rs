@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, Boxed, NotificationSink, Renewal};
+use super::{Backend, BackendStatus, Boxed, NotificationSink, Renewal};
 use crate::config::ManagerConfig;
 use crate::error::LockError;
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
@@ -232,6 +232,14 @@ impl Backend for RedisBackend {
 
     fn is_connected(&self) -> bool {
         self.client.pool.is_connected()
+    }
+
+    fn status(&self) -> BackendStatus {
+        self.client.status()
+    }
+
+    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool> {
+        Box::pin(self.client.notifies_waiters(limit))
     }
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {

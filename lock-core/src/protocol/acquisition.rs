@@ -181,6 +181,7 @@ impl<E: Failure> Acquisition<E> {
             Notification::Grant(grant) => return self.on_grant(grant, now, peers),
             Notification::Head { holder_expires_at } => waiting.on_head(now, holder_expires_at),
             Notification::First => waiting.on_first(now, peers.last_observed()),
+            Notification::ShuttingDown => return self.fail(AcquireFailure::ShuttingDown),
             Notification::Poll => {
                 let is_connected = waiting.is_connected();
                 // A grant may have been lost, and its lease may have ended.

@@ -30,6 +30,8 @@ pub(crate) enum Notification {
     First,
     /// The waiter has to poll the server to find out what happened.
     Poll,
+    /// The manager is shutting down, and the waiter has to end.
+    ShuttingDown,
 }
 
 impl Notification {
@@ -70,6 +72,7 @@ pub(crate) struct Mailbox {
     head: Option<Moment>,
     first: bool,
     poll: bool,
+    shutting_down: bool,
 }
 
 impl Mailbox {
@@ -86,6 +89,7 @@ impl Mailbox {
             Notification::Head { holder_expires_at } => self.head = Some(holder_expires_at),
             Notification::First => self.first = true,
             Notification::Poll => self.poll = true,
+            Notification::ShuttingDown => self.shutting_down = true,
         }
     }
 
@@ -93,6 +97,9 @@ impl Mailbox {
     pub(crate) fn take(&mut self) -> Option<Notification> {
         if let Some(grant) = self.grant.take() {
             return Some(Notification::Grant(grant));
+        }
+        if std::mem::take(&mut self.shutting_down) {
+            return Some(Notification::ShuttingDown);
         }
         if std::mem::take(&mut self.poll) {
             return Some(Notification::Poll);

@@ -26,6 +26,7 @@ impl Acquired {
         release_request: ReleaseRequest,
     ) -> Self {
         inner.track(&held);
+        inner.activity.begin_hold();
         Self {
             inner,
             held,
@@ -94,18 +95,16 @@ impl Acquired {
 
 impl Drop for Acquired {
     fn drop(&mut self) {
-        let request = self.release_request.take();
-        if request.is_none() && self.held.record().is_none() {
-            return;
-        }
         // A forked child has a copy, and must not release the lock of its parent.
         if self.inner.check_process().is_err() {
             return;
         }
-        if let Some(request) = request {
+        if let Some(request) = self.release_request.take() {
             self.inner.untrack(&self.held);
             self.inner.release_in_background(request);
         }
         self.held.end_guard();
+        // Last: a shutdown that sees no held lock also sees the release.
+        self.inner.activity.end_hold(&self.inner.counters);
     }
 }

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -49,6 +50,7 @@ const AFTER_PANIC: Duration = Duration::from_millis(20);
 /// work is done.
 pub(crate) struct BackgroundWorker {
     state: Arc<WorkerState>,
+    thread: JoinHandle<()>,
     /// The process of the thread. A forked child has no such thread.
     process: Process,
 }
@@ -127,12 +129,13 @@ impl BackgroundWorker {
             closing: AtomicBool::new(false),
         });
         let work = Arc::clone(&state);
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("lock-background".into())
             .spawn(move || run(&runtime, &work))
             .map_err(failed)?;
         Ok(Self {
             state,
+            thread,
             process: Process::current(),
         })
     }
@@ -166,15 +169,20 @@ impl BackgroundWorker {
         self.state.cleanup.put(release_request);
     }
 
-    /// Waits at most `limit` until no release or cancel is open. Returns how many are left; this
-    /// includes releases that were given up while their leases last.
-    pub(crate) async fn drain(&self, limit: Duration) -> usize {
-        let cleanup = &self.state.cleanup;
-        let open = match tokio::time::timeout(limit, cleanup.drained()).await {
-            Ok(()) => 0,
-            Err(_elapsed) => cleanup.open(),
-        };
-        open + cleanup.given_up()
+    /// Waits until no release or cancel is open.
+    pub(crate) async fn drained(&self) {
+        self.state.cleanup.drained().await;
+    }
+
+    /// Returns the number of open releases and cancels. This includes releases that were given up while
+    /// their leases last.
+    pub(crate) fn open(&self) -> usize {
+        self.state.cleanup.open() + self.state.cleanup.given_up()
+    }
+
+    /// Returns whether the thread runs.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.thread.is_finished()
     }
 }
 

@@ -8,16 +8,18 @@ use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::config::ManagerConfig;
-use crate::error::{Holder, LockError};
+use crate::error::{Holder, LockError, ShutdownIncomplete};
 use crate::protocol::acquisition::{ObservedHolder, RenewOutcome};
 use crate::protocol::cleanup::{
     AwaitedRelease, AwaitedStep, Cleanup, ReleaseOutcome, ReleaseRequest, Validity,
 };
 use crate::protocol::clock::Clock;
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
+use crate::runtime::activity::Activity;
 use crate::runtime::background::BackgroundWorker;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
+use crate::runtime::probe::Probe;
 use crate::stats::Counters;
 use crate::sync::Process;
 
@@ -27,6 +29,8 @@ pub(crate) struct ManagerInner {
     pub(crate) notifications: Arc<Notifications>,
     pub(crate) config: ManagerConfig,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) activity: Activity,
+    pub(crate) probe: Probe,
     /// `None` if the backend holds locks without renewals.
     worker: Option<BackgroundWorker>,
     #[cfg(feature = "testing")]
@@ -47,6 +51,8 @@ impl ManagerInner {
             notifications,
             config,
             counters,
+            activity: Activity::default(),
+            probe: Probe::default(),
             worker: None,
             #[cfg(feature = "testing")]
             tracked: crate::runtime::tracked::TrackedLocks::default(),
@@ -200,13 +206,38 @@ impl ManagerInner {
         }
     }
 
-    /// Waits at most the shutdown timeout until no release or cancel is open. Returns how many are
-    /// left.
-    pub(crate) async fn drain(&self) -> usize {
-        match &self.worker {
-            Some(worker) => worker.drain(self.config.shutdown_timeout).await,
-            None => 0,
+    /// Ends all acquires, and waits at most the shutdown timeout until no lock is held and no release or
+    /// cancel is open.
+    pub(crate) async fn shutdown(&self) -> Result<(), ShutdownIncomplete> {
+        // The locks of a forked child belong to its parent.
+        if self.check_process().is_err() {
+            return Ok(());
         }
+        self.activity.close(&self.counters);
+        self.notifications.end_waits();
+        let ended = async {
+            self.activity.idle().await;
+            if let Some(worker) = &self.worker {
+                worker.drained().await;
+            }
+        };
+        let _ended_or_elapsed = tokio::time::timeout(self.config.shutdown_timeout, ended).await;
+        let held = self.activity.held();
+        match (self.activity.acquiring() + self.cleanups_open(), held) {
+            (0, 0) => Ok(()),
+            (open, held) => Err(ShutdownIncomplete { open, held }),
+        }
+    }
+
+    /// Returns the number of open releases and cancels. This includes releases that were given up while
+    /// their leases last.
+    pub(crate) fn cleanups_open(&self) -> usize {
+        self.worker.as_ref().map_or(0, BackgroundWorker::open)
+    }
+
+    pub(crate) fn is_worker_alive(&self) -> bool {
+        let is_alive = self.worker.as_ref().is_none_or(BackgroundWorker::is_alive);
+        is_alive && self.check_process().is_ok()
     }
 
     /// Returns the holder for an error, with its queue position.

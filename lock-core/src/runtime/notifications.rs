@@ -89,6 +89,21 @@ impl Notifications {
         drop(removed);
     }
 
+    /// Ends all waits at the shutdown.
+    pub(crate) fn end_waits(&self) {
+        self.notify_all(Notification::ShuttingDown);
+    }
+
+    fn notify_all(&self, notification: Notification) {
+        let slots: Vec<_> = {
+            let state = self.state.lock();
+            state.slots.values().flatten().cloned().collect()
+        };
+        for slot in slots {
+            slot.deliver(notification, &self.counters);
+        }
+    }
+
     pub(crate) fn is_registered(&self, owner_id: OwnerId) -> bool {
         self.state.lock().slots.contains_key(&owner_id)
     }
@@ -191,17 +206,7 @@ impl NotificationSink for Notifications {
     }
 
     fn poll_all(&self) {
-        let slots: Vec<_> = self
-            .state
-            .lock()
-            .slots
-            .values()
-            .flatten()
-            .cloned()
-            .collect();
-        for slot in slots {
-            slot.deliver(Notification::Poll, &self.counters);
-        }
+        self.notify_all(Notification::Poll);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::backend::NotificationSink;
 use crate::error::{BackendErrorKind, Holder, LockError, foreign_key};
 use crate::protocol::acquisition::{
     AcquireConfig, AcquireFailure, AcquireResult, Acquisition, DropAction, NextAction, Patience,
@@ -11,6 +12,7 @@ use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::Lease;
+use crate::protocol::mailbox::Notification;
 use crate::protocol::owner_id::OwnerId;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
@@ -39,6 +41,7 @@ impl PendingAcquire {
             Patience::Wait { .. } => Registrant::Waiter,
             Patience::OneAttempt { .. } => Registrant::Attempt,
         };
+        inner.activity.begin_acquire();
         // Registered before anything is sent: a notification may overtake the reply.
         let peers = inner
             .notifications
@@ -66,6 +69,11 @@ impl PendingAcquire {
             .inner
             .notifications
             .register_acquire(owner_id, key, Registrant::Waiter);
+        // The shutdown has notified only the old owner id.
+        if self.inner.activity.is_closing() {
+            let sink = &self.inner.notifications;
+            sink.notify(owner_id, Notification::ShuttingDown);
+        }
         self.acquisition
             .on_start_over(owner_id, self.inner.clock().now())
     }
@@ -160,6 +168,7 @@ fn error(key: &LockKey, failure: AcquireFailure<LockError>) -> LockError {
             BackendErrorKind::TimedOut,
             "the server's reply came after the end of the lease that it granted",
         ),
+        AcquireFailure::ShuttingDown => LockError::ShuttingDown,
         AcquireFailure::ClockJumps => LockError::backend(
             BackendErrorKind::Other,
             "the lock server rejects each command as late: its clock keeps jumping forward",
@@ -172,6 +181,7 @@ impl Drop for PendingAcquire {
         // A forked child has a copy, and must not touch the locks of its parent.
         if self.inner.check_process().is_ok() {
             self.end();
+            self.inner.activity.end_acquire(&self.inner.counters);
         }
     }
 }

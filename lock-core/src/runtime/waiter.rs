@@ -64,6 +64,9 @@ pub(crate) fn acquire(
 }
 
 fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
+    if inner.activity.is_closing() {
+        return Err(LockError::ShuttingDown);
+    }
     // The backend of a server checks the runtime itself.
     if inner.backend.holds_without_renewal() {
         check_runtime()?;
@@ -114,6 +117,17 @@ fn start(
     })
 }
 
+/// Counts an acquire that waits for a connection.
+struct ConnectingAcquire<'a>(&'a ManagerInner);
+
+impl Drop for ConnectingAcquire<'_> {
+    fn drop(&mut self) {
+        if self.0.check_process().is_ok() {
+            self.0.activity.end_acquire(&self.0.counters);
+        }
+    }
+}
+
 /// Waits for a connection before anything is registered or sent.
 async fn connect_first(
     inner: Arc<ManagerInner>,
@@ -121,7 +135,14 @@ async fn connect_first(
     record: Option<Box<AcquireRecord>>,
     until: Moment,
 ) -> Result<Acquired, LockError> {
-    if let Err(error) = inner.backend.wait_connected(until).await {
+    inner.activity.begin_acquire();
+    let _connecting = ConnectingAcquire(&inner);
+    let connected = tokio::select! {
+        biased;
+        () = inner.activity.closed() => Err(LockError::ShuttingDown),
+        result = inner.backend.wait_connected(until) => result,
+    };
+    if let Err(error) = connected {
         return Err(failed(record, error));
     }
     Box::pin(drive(PendingAcquire::new(&inner, config, record))).await
@@ -147,6 +168,10 @@ fn drive(
     mut pending: PendingAcquire,
 ) -> impl Future<Output = Result<Acquired, LockError>> + Send + use<> {
     async move {
+        // A shutdown that began before the waiter was registered did not notify it.
+        if pending.inner.activity.is_closing() {
+            return Err(LockError::ShuttingDown);
+        }
         let mut next = pending.acquisition.on_start(pending.now());
         loop {
             let action = match next.split() {
@@ -269,7 +294,7 @@ impl PendingAcquire {
         let kind = match notification {
             Notification::Grant(_) => Some(NotificationKind::Grant),
             Notification::Head { .. } => Some(NotificationKind::Head),
-            Notification::First | Notification::Poll => None,
+            Notification::First | Notification::Poll | Notification::ShuttingDown => None,
         };
         let next = self
             .acquisition

@@ -12,7 +12,7 @@ use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, lock_er
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
-use crate::backend::{NotificationSink, Renewal};
+use crate::backend::{BackendStatus, NotificationSink, Renewal};
 use crate::error::LockError;
 use crate::error::foreign_key;
 use crate::protocol::acquisition::RenewOutcome;
@@ -114,6 +114,29 @@ impl RedisClient {
     /// Returns the clock sync of the youngest reply.
     pub(super) fn clock_sync(&self) -> Option<ClockSync> {
         self.server_clock.lock().youngest()
+    }
+
+    pub(super) fn status(&self) -> BackendStatus {
+        let youngest = self.clock_sync();
+        BackendStatus {
+            connected: self.pool.is_any_connected(),
+            subscribed: matches!(self.subscription.state(), SubscriptionState::Up(_)),
+            last_reply: youngest.map(|youngest| Clock::System.now().since(youngest.sent)),
+            server_version: self.pool.connector.server_version(),
+        }
+    }
+
+    pub(super) async fn notifies_waiters(&self, limit: Duration) -> bool {
+        let deadline = Deadline::after(Clock::System, limit);
+        match self.pool.for_current_runtime(limit).await {
+            Ok(connection) => {
+                let run_id = connection.first.run_id;
+                self.subscription
+                    .is_up_for(run_id, || deadline.left())
+                    .await
+            }
+            Err(_unreachable) => false,
+        }
     }
 
     /// Records the server time of a reply.

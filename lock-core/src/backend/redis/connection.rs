@@ -46,6 +46,8 @@ pub(super) struct Connector {
     timeout: Duration,
     pub(super) scripts: Vec<&'static Script>,
     pub(super) counters: Arc<Counters>,
+    /// The version that the server told at the latest handshake.
+    server_version: Mutex<Option<Arc<str>>>,
 }
 
 /// A connection to a primary, with the scripts loaded.
@@ -110,7 +112,16 @@ impl Connector {
             timeout,
             scripts,
             counters,
+            server_version: Mutex::default(),
         })
+    }
+
+    pub(super) fn server_version(&self) -> Option<Arc<str>> {
+        self.server_version.lock().clone()
+    }
+
+    pub(super) fn set_server_version(&self, version: String) {
+        *self.server_version.lock() = Some(version.into());
     }
 
     /// Returns the error for a caller whose time ran out before a connection was made.

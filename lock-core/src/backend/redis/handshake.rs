@@ -157,6 +157,14 @@ impl Connector {
                 .map(str::trim)
         };
         self.check_version(field("redis_version"))?;
+        let version = match (field("valkey_version"), field("redis_version")) {
+            (Some(version), _) => Some(format!("Valkey {version}")),
+            (None, Some(version)) => Some(format!("Redis {version}")),
+            (None, None) => None,
+        };
+        if let Some(version) = version {
+            self.set_server_version(tidy(&version, MAX_LABEL));
+        }
         if field("cluster_enabled") == Some("1") {
             return Err(self.is_clustered());
         }

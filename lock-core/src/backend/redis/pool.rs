@@ -133,6 +133,14 @@ impl Pool {
         runtime.is_ok_and(|runtime| self.usable(&runtime).is_some())
     }
 
+    /// Returns whether any runtime has a connection that works.
+    pub(super) fn is_any_connected(&self) -> bool {
+        let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
+        runtimes
+            .iter()
+            .any(|runtime| self.usable(runtime).is_some())
+    }
+
     /// Opens the first connection of a manager, and returns an error at once.
     ///
     /// # Cancel safety

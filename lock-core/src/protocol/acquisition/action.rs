@@ -141,6 +141,8 @@ pub(crate) enum AcquireFailure<E> {
     LateGrant,
     /// The server rejects each command as late.
     ClockJumps,
+    /// The manager is shutting down.
+    ShuttingDown,
 }
 
 /// What remains to be done when an acquisition ends or is dropped.

@@ -113,7 +113,7 @@ impl Figures {
         match notification {
             Notification::Grant(_) => self.grants_by_notification += 1,
             Notification::Head { .. } => self.heads += 1,
-            Notification::First | Notification::Poll => {}
+            Notification::First | Notification::Poll | Notification::ShuttingDown => {}
         }
     }
 

@@ -19,6 +19,17 @@ fn wait_that_ends_leaves_the_queue_and_names_the_holder() {
 }
 
 #[test]
+fn shutdown_ends_the_wait_and_leaves_the_queue() {
+    let mut bench = Bench::queued();
+    let action = bench.to(100).notify(Notification::ShuttingDown);
+    assert!(matches!(
+        action,
+        NextAction::Done(AcquireResult::Failed(AcquireFailure::ShuttingDown))
+    ));
+    assert_eq!(bench.cancel_on_drop().entries.len(), 1);
+}
+
+#[test]
 fn waiter_whose_cancel_gets_no_reply_is_cancelled_in_the_background() {
     let mut bench = ends(Bench::queued());
     timed_out(bench.pass(150).cancelled(None));

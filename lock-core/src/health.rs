@@ -1,0 +1,79 @@
+//! What a readiness check and an operator read about a manager.
+
+use std::time::Duration;
+
+use crate::error::LockError;
+use crate::manager::LockManager;
+use crate::runtime::probe;
+
+pub use crate::runtime::probe::Pong;
+
+/// A snapshot of a manager, made without IO. Returned by [`LockManager::health`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// Whether any connection for lock commands works, as far as the client knows. A manager in memory
+    /// needs none, so this is true.
+    pub connected: bool,
+    /// Whether the manager receives notifications for its waiters. It subscribes when the first call
+    /// waits. A manager in memory needs no subscription, so this is true.
+    pub subscribed: bool,
+    /// How long ago the manager sent the youngest command whose reply it got. `None` before the first
+    /// reply, and for a manager in memory.
+    pub last_reply: Option<Duration>,
+    /// The number of locks whose guards exist.
+    pub held: usize,
+    /// The number of calls that are acquiring a lock, or wait for it.
+    pub waiting: usize,
+    /// The number of releases and cancels that are not done yet. It includes releases that the server
+    /// refuses, while their lease lasts.
+    pub cleanups_open: usize,
+    /// Whether the thread runs that renews and releases locks. A manager in memory needs none, so this
+    /// is true.
+    pub worker_alive: bool,
+}
+
+impl LockManager {
+    /// Finds out whether a lock can be granted now: acquires and releases a lock whose name only this
+    /// manager uses.
+    ///
+    /// A server that is out of memory, read-only or without persistence still replies to `PING`, and
+    /// grants no lock. This method fails then. The call takes at most the manager's
+    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout). Concurrent calls share one probe,
+    /// and calls within a second get the same outcome. So a readiness check may call it for each request.
+    /// The first call also opens the connection for notifications.
+    ///
+    /// The name is `ping:` and a random id of the manager, in the manager's dialect. The user of the
+    /// server needs the rights to its key.
+    ///
+    /// Use it for readiness only if most endpoints need locks. Otherwise an outage of the lock server
+    /// takes the whole service out. Liveness must not depend on any server.
+    ///
+    /// # Errors
+    /// - [`LockError::Backend`] when the server does not grant the lock, with the reason.
+    /// - [`LockError::ShuttingDown`] after [`shutdown`](Self::shutdown).
+    /// - [`LockError::NoRuntime`] outside of a tokio runtime.
+    /// - [`LockError::Forked`] in a forked child.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock in the background.
+    pub async fn ping(&self) -> Result<Pong, LockError> {
+        probe::ping(self.inner()).await
+    }
+
+    /// Returns what the manager knows about itself, without IO. It may be called from anywhere.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let inner = self.inner();
+        let status = inner.backend.status();
+        Health {
+            connected: status.connected,
+            subscribed: status.subscribed,
+            last_reply: status.last_reply,
+            held: inner.activity.held(),
+            waiting: inner.activity.acquiring(),
+            cleanups_open: inner.cleanups_open(),
+            worker_alive: inner.is_worker_alive(),
+        }
+    }
+}

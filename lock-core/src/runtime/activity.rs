@@ -1,0 +1,119 @@
+//! Counts the held locks and the acquires of a manager, and ends the acquires at its shutdown.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+use crate::stats::Counters;
+
+/// The held locks and the acquires of a manager, and whether it is shutting down.
+#[derive(Debug, Default)]
+pub(crate) struct Activity {
+    held: AtomicUsize,
+    acquiring: AtomicUsize,
+    is_closing: AtomicBool,
+    /// Notified when the shutdown begins, and after that at each end of an acquire or a held lock.
+    changed: Notify,
+}
+
+impl Activity {
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn acquiring(&self) -> usize {
+        self.acquiring.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn begin_hold(&self) {
+        self.held.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn end_hold(&self, counters: &Counters) {
+        self.held.fetch_sub(1, Ordering::SeqCst);
+        self.report_end(counters);
+    }
+
+    pub(crate) fn begin_acquire(&self) {
+        self.acquiring.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn end_acquire(&self, counters: &Counters) {
+        self.acquiring.fetch_sub(1, Ordering::SeqCst);
+        self.report_end(counters);
+    }
+
+    /// The count is written before the flag is read, and [`close`](Self::close) does the opposite: one
+    /// of both sees the other.
+    fn report_end(&self, counters: &Counters) {
+        if self.is_closing() {
+            counters.waking(|| self.changed.notify_waiters());
+        }
+    }
+
+    /// Begins the shutdown.
+    pub(crate) fn close(&self, counters: &Counters) {
+        self.is_closing.store(true, Ordering::SeqCst);
+        counters.waking(|| self.changed.notify_waiters());
+    }
+
+    /// Waits until the shutdown begins.
+    pub(crate) async fn closed(&self) {
+        self.wait_until(|| self.is_closing()).await;
+    }
+
+    /// Waits until no lock is held and no acquire is in progress. Only for use after
+    /// [`close`](Self::close).
+    pub(crate) async fn idle(&self) {
+        self.wait_until(|| self.held() == 0 && self.acquiring() == 0)
+            .await;
+    }
+
+    async fn wait_until(&self, is_true: impl Fn() -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // From here on no notification is missed.
+            changed.as_mut().enable();
+            if is_true() {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[test]
+    fn idle_completes_at_the_last_end() {
+        let (activity, counters) = (Activity::default(), Counters::default());
+        activity.begin_acquire();
+        activity.begin_hold();
+        activity.begin_hold();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut closed = pin!(activity.closed());
+        assert!(closed.as_mut().poll(&mut cx).is_pending());
+        activity.close(&counters);
+        assert!(closed.as_mut().poll(&mut cx).is_ready());
+        let mut idle = pin!(activity.idle());
+        for _ in 0..2 {
+            assert!(idle.as_mut().poll(&mut cx).is_pending());
+            activity.end_hold(&counters);
+        }
+        assert!(idle.as_mut().poll(&mut cx).is_pending());
+        activity.end_acquire(&counters);
+        assert!(idle.as_mut().poll(&mut cx).is_ready());
+        assert_eq!((activity.held(), activity.acquiring()), (0, 0));
+    }
+}

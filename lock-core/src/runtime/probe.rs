@@ -1,0 +1,138 @@
+//! Finds out whether a lock can be granted now.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::clock::Moment;
+use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::lease::LeaseConfig;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::renew::Renew;
+use crate::protocol::ttl::Ttl;
+use crate::runtime::acquired::Acquired;
+use crate::runtime::inner::{ManagerInner, check_runtime};
+use crate::runtime::waiter;
+use crate::telemetry::{LockCommand, LockEvent};
+
+/// Readiness checks of several load balancers come at about the same time.
+const REUSED_FOR: Duration = Duration::from_secs(1);
+/// A probe that nobody releases blocks no other lock, and the next probe for this long at most.
+const PROBE_TTL: Duration = Duration::from_secs(1);
+/// The pause before another attempt, while an earlier probe of this manager is being cancelled.
+const AFTER_CONTENTION: Duration = Duration::from_millis(5);
+
+/// The name in events and metrics.
+const TEMPLATE: &str = "_PING";
+
+/// The reply to a probe: a lock was acquired and released. Returned by
+/// [`LockManager::ping`](crate::LockManager::ping).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pong {
+    /// How long the acquire took. It includes connecting, if there was no connection.
+    pub round_trip: Duration,
+    /// The version of the server, such as `Redis 7.4.1`. `None` for a manager in memory, and for a
+    /// server that does not tell it.
+    pub server_version: Option<Arc<str>>,
+    /// Whether waiters are notified when it is their turn. Otherwise they poll.
+    pub notifications: bool,
+}
+
+/// The latest probe of a manager.
+pub(crate) struct Probe {
+    name: LockName,
+    latest: tokio::sync::Mutex<Option<(Moment, Result<Pong, LockError>)>>,
+}
+
+impl Default for Probe {
+    fn default() -> Self {
+        Self {
+            name: LockName::from(format!("ping:{}", OwnerId::random())).with_template(TEMPLATE),
+            latest: tokio::sync::Mutex::default(),
+        }
+    }
+}
+
+/// Acquires and releases a lock of this manager, or returns the outcome of the latest probe if that was
+/// less than a second ago. Takes at most the command timeout.
+///
+/// # Cancel safety
+/// Dropping the future releases the lock in the background. A concurrent call sends a probe of its own.
+pub(crate) async fn ping(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
+    inner.check_process()?;
+    check_runtime()?;
+    let limit = inner.config.command_timeout;
+    let shared = async {
+        // Concurrent calls wait here for the outcome of the first.
+        let mut latest = inner.probe.latest.lock().await;
+        if let Some((at, outcome)) = &*latest
+            && inner.clock().now().since(*at) < REUSED_FOR
+            && !inner.activity.is_closing()
+        {
+            return outcome.clone();
+        }
+        let outcome = probe(inner).await;
+        *latest = Some((inner.clock().now(), outcome.clone()));
+        outcome
+    };
+    let outcome = tokio::time::timeout(limit, shared).await;
+    outcome.unwrap_or_else(|_elapsed| {
+        Err(LockError::backend(
+            BackendErrorKind::TimedOut,
+            "the lock server did not grant a lock in time",
+        ))
+    })
+}
+
+async fn probe(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
+    let began = inner.clock().now();
+    let result = measure(inner).await;
+    if let Some(server) = inner.backend.server() {
+        inner.counters.emit(&LockEvent::CommandEnded {
+            command: LockCommand::Ping,
+            server,
+            duration: inner.clock().now().since(began),
+            error: result.as_ref().err(),
+        });
+    }
+    result
+}
+
+async fn measure(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
+    let started = inner.clock().now();
+    let mut acquired = loop {
+        match attempt(inner).await {
+            Err(LockError::Contended { .. }) => tokio::time::sleep(AFTER_CONTENTION).await,
+            outcome => break outcome?,
+        }
+    };
+    let round_trip = inner.clock().now().since(started);
+    let released = acquired.send_release().await?;
+    acquired.finish_release(&released);
+    let notifications = inner.backend.notifies_waiters(inner.config.command_timeout);
+    Ok(Pong {
+        round_trip,
+        notifications: inner.config.dialect.capabilities().handover && notifications.await,
+        server_version: inner.backend.status().server_version,
+    })
+}
+
+async fn attempt(inner: &Arc<ManagerInner>) -> Result<Acquired, LockError> {
+    let dialect = inner.config.dialect;
+    let name = &inner.probe.name;
+    let key = LockKey::new(&inner.config.prefix, name)
+        .map_err(|reason| LockError::invalid_name(name, reason))?;
+    // Some dialects need a longer ttl. That of the manager is checked.
+    let ttl = match dialect.check_ttl(PROBE_TTL) {
+        Ok(()) => PROBE_TTL,
+        Err(_reason) => inner.config.default_ttl,
+    };
+    let lease_config = LeaseConfig {
+        ttl: Ttl::new(ttl).ok_or(LockError::InvalidTtl { ttl })?,
+        renew: Renew::Auto,
+        max_hold: None,
+        margin: dialect.margin(),
+    };
+    waiter::try_acquire(inner, key.in_dialect(dialect), lease_config, Duration::ZERO)?.await
+}

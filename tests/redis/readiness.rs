@@ -1,0 +1,172 @@
+//! Readiness checks, and the shutdown of a manager whose server does not help.
+
+use std::time::{Duration, Instant};
+
+use lock_core::{BackendErrorKind, LockError, LockManager};
+use test_support::fixtures::{NAME, SLACK, SOON, keys, ms};
+use test_support::{Proxy, RedisServer, eventually_async};
+use tests::{backend_error_kind, poll_once, shut_down};
+
+use super::{connect, connect_with};
+
+/// A ping outlives the time for which its outcome is reused.
+const REUSED: Duration = Duration::from_millis(1_050);
+
+/// A server that replies to PING, and grants no lock.
+#[tokio::test]
+async fn ping_fails_under_oom_readonly_and_denied_rights() {
+    let server = RedisServer::start();
+    server.cli(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all"]);
+    let url = format!("redis://app:pw@{}", server.address());
+    let cases: [(&[&str], &[&str], BackendErrorKind); 4] = [
+        (
+            &["CONFIG", "SET", "maxmemory", "1"],
+            &["CONFIG", "SET", "maxmemory", "0"],
+            BackendErrorKind::OutOfMemory,
+        ),
+        (
+            &["CONFIG", "SET", "min-replicas-to-write", "1"],
+            &["CONFIG", "SET", "min-replicas-to-write", "0"],
+            BackendErrorKind::NoReplicas,
+        ),
+        (
+            &["ACL", "SETUSER", "app", "resetkeys", "~orders:*"],
+            &["ACL", "SETUSER", "app", "~*"],
+            BackendErrorKind::Permission,
+        ),
+        (
+            &["REPLICAOF", "127.0.0.1", "1"],
+            &["REPLICAOF", "NO", "ONE"],
+            BackendErrorKind::NotPrimary,
+        ),
+    ];
+    let locks = connect_with(LockManager::builder(), &url).await;
+    locks.ping().await.unwrap();
+    for (breaks, mends, expected) in cases {
+        server.cli(breaks);
+        assert!(locks.ping().await.is_ok(), "the outcome is reused");
+        tokio::time::sleep(REUSED).await;
+        assert_eq!(backend_error_kind(locks.ping().await), expected);
+        assert_eq!(
+            backend_error_kind(locks.ping().await),
+            expected,
+            "an error is reused too"
+        );
+        assert_eq!(server.cli(&["PING"]).error(), None);
+        server.cli(mends);
+        eventually_async(SOON, async || locks.ping().await.is_ok()).await;
+    }
+    shut_down(&locks).await;
+    assert_eq!(keys(&server), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn ping_of_a_silent_server_ends_with_the_command_timeout() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let timeout = ms(200);
+    let builder = LockManager::builder().command_timeout(timeout);
+    let locks = connect_with(builder, &proxy.url()).await;
+    proxy.black_hole();
+    let started = Instant::now();
+    // Each of many callers gets the error in that time.
+    let pings = (0..20).map(|_| locks.ping());
+    for outcome in futures_of(pings).await {
+        assert_eq!(backend_error_kind(outcome), BackendErrorKind::TimedOut);
+    }
+    let took = started.elapsed();
+    assert!(took < timeout + SLACK, "{took:?}");
+    // A dropped ping leaves no lock behind.
+    proxy.forward();
+    let mut dropped = Box::pin(locks.ping());
+    let _pending = poll_once(&mut dropped).await;
+    drop(dropped);
+    shut_down(&locks).await;
+    assert_eq!(keys(&server), Vec::<String>::new());
+}
+
+async fn futures_of<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.map(Box::pin).collect();
+    let mut outcomes = Vec::new();
+    for future in &mut futures {
+        let _pending = poll_once(future).await;
+    }
+    for future in futures {
+        outcomes.push(future.await);
+    }
+    outcomes
+}
+
+#[tokio::test]
+async fn health_follows_the_connections() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let health = locks.health();
+    assert!(health.connected && !health.subscribed && health.worker_alive);
+    assert_eq!((health.held, health.waiting), (0, 0));
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let mut waiting = Box::pin(locks.lock(NAME).wait(SOON).acquire());
+    let _pending = poll_once(&mut waiting).await;
+    let health = locks.health();
+    assert_eq!((health.held, health.waiting), (1, 1));
+    assert!(health.last_reply < Some(SOON), "{health:?}");
+    let waiting = tokio::spawn(waiting);
+    eventually_async(SOON, async || locks.health().subscribed).await;
+    server.kill9();
+    eventually_async(SOON, async || {
+        let health = locks.health();
+        !health.connected && !health.subscribed
+    })
+    .await;
+    waiting.abort();
+    drop(held);
+    eventually_async(SOON, async || {
+        let health = locks.health();
+        (health.held, health.waiting) == (0, 0) && health.cleanups_open > 0
+    })
+    .await;
+    server.restart();
+    shut_down(&locks).await;
+    // Callable without a runtime.
+    let health = std::thread::spawn(move || locks.health()).join().unwrap();
+    assert_eq!(health.cleanups_open, 0);
+}
+
+/// The wait for a connection ends at the shutdown, and not after half a minute.
+#[tokio::test]
+async fn shutdown_ends_calls_that_wait_for_a_connection() {
+    let server = RedisServer::start();
+    let builder = LockManager::builder().shutdown_timeout(ms(400));
+    let locks = connect_with(builder, &server.url()).await;
+    server.kill9();
+    locks.lock(NAME).acquire().await.unwrap_err();
+    let waiting = [NAME, "other"].map(|name| {
+        let request = locks.lock(name).wait(SOON * 3);
+        tokio::spawn(request.acquire())
+    });
+    eventually_async(SOON, async || locks.health().waiting == 2).await;
+    let started = Instant::now();
+    let ended = locks.shutdown().await;
+    for waiting in waiting {
+        let error = waiting.await.unwrap().unwrap_err();
+        assert!(matches!(error, LockError::ShuttingDown), "{error}");
+    }
+    assert!(started.elapsed() < ms(400) + SLACK, "{ended:?}");
+}
+
+#[tokio::test]
+async fn shutdown_counts_guards_that_still_exist() {
+    let server = RedisServer::start();
+    let builder = LockManager::builder().shutdown_timeout(ms(100));
+    let locks = connect_with(builder, &server.url()).await;
+    let ttl = ms(600);
+    let held = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
+    let incomplete = locks.shutdown().await.unwrap_err();
+    assert_eq!((incomplete.open, incomplete.held), (0, 1));
+    let text = incomplete.to_string();
+    assert!(text.contains("1 of them because their guards"), "{text}");
+    // The lock is still renewed.
+    tokio::time::sleep(ttl * 2).await;
+    held.release().await.unwrap();
+    locks.shutdown().await.unwrap();
+}

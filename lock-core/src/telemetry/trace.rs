@@ -145,7 +145,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
         | LockEvent::EvictionPolicy { .. }
         | LockEvent::ServerRestricted { .. } => write_about_server(event),
         LockEvent::PanicCaught { source, message } => server!(
-            ERROR, "lock.panic_caught", { source = source.as_str(), message, }, "caught a panic of foreign code"
+            ERROR, "lock.panic_caught", { source = source.as_str(), panic = message, }, "caught a panic of foreign code"
         ),
     }
 }

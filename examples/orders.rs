@@ -13,11 +13,12 @@
 //! curl -X POST localhost:3001/orders/1/payment & curl -X POST localhost:3002/orders/1/payment
 //! ```
 //!
-//! One replies 200, the other 409. During a payment, a DELETE of the order gets 423. The bank
-//! declines a payment with `?card=declined`. `--ledger FILE` sets the shop's database, `--bank MS`
+//! One replies 200, the other 409. During a payment, a DELETE of the order gets 409 with another text.
+//! The bank declines a payment with `?card=declined`. `--ledger FILE` sets the shop's database, `--bank MS`
 //! the response time of the bank.
 
 use std::error::Error;
+use std::future::IntoFuture;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,8 +30,10 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use lock_core::web::{Problem, ScopeLayer};
 use lock_core::{LockError, LockManager, distributed_lock};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 /// Waits while another request works on the order: a payment soon ends, and then the reply is
 /// definite. `bind` gives the body the guard.
@@ -73,22 +76,42 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // Connects here and not at the first request: a wrong URL should stop the service from
     // starting.
     let locks = LockManager::connect(&examples::lock_url()?).await?;
-    locks.install_global()?;
-
-    let app = Router::new()
-        .route("/orders/{order}/payment", post(pay))
-        .route("/orders/{order}", axum::routing::delete(cancel))
-        .with_state(Arc::new(shop));
     let port = examples::option("--port")?.unwrap_or(0);
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, app)
-        .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
-        .await?;
-    // Releases the locks of dropped requests before the process ends; otherwise they stay until
-    // their ttl.
+    serve(listener, app(&locks, shop)).await?;
+    // Last, when no request needs a lock any more. Otherwise the lock of a dropped request stays until
+    // its ttl.
     locks.shutdown().await?;
     Ok(())
+}
+
+/// Builds the app. The handlers use this manager, so no manager is global.
+fn app(locks: &LockManager, shop: Shop) -> Router {
+    Router::new()
+        .route("/orders/{order}/payment", post(pay))
+        .route("/orders/{order}", axum::routing::delete(cancel))
+        .with_state(Arc::new(shop))
+        .layer(ScopeLayer::new(locks.clone()))
+}
+
+/// Serves until Ctrl-C, and then lets the requests end for 20 s at most.
+async fn serve(listener: TcpListener, app: Router) -> std::io::Result<()> {
+    let (sender, stopping) = oneshot::channel();
+    let stop = async {
+        _ = tokio::signal::ctrl_c().await;
+        _ = sender.send(());
+    };
+    let server = axum::serve(listener, app).with_graceful_shutdown(stop);
+    // A graceful shutdown has no bound of its own.
+    let deadline = async {
+        _ = stopping.await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+    };
+    tokio::select! {
+        ended = server.into_future() => ended,
+        () = deadline => Ok(()),
+    }
 }
 
 /// The reason why a request was not executed.
@@ -119,17 +142,14 @@ impl IntoResponse for Refusal {
         let (status, text) = match self {
             Self::Closed(how) => (StatusCode::CONFLICT, how),
             Self::Declined => (StatusCode::PAYMENT_REQUIRED, "the card was declined".into()),
-            // Another request works on the order: the client may try again.
-            Self::Lock(error) if error.is_contended() => {
-                report(&error);
-                let text = "another request works on this order; try again in a moment";
-                (StatusCode::LOCKED, text.into())
-            }
-            // It is not known whether the order is locked, so the request changes nothing.
+            // The client learns when to try again, and nothing about hosts and processes.
             Self::Lock(error) => {
                 report(&error);
-                let text = "orders cannot be changed at the moment; try again later";
-                (StatusCode::SERVICE_UNAVAILABLE, text.into())
+                let mut problem = Problem::from(&error);
+                if error.is_contended() {
+                    problem = problem.title("Another request works on this order");
+                }
+                return problem.into_response();
             }
             Self::Ledger(error) => {
                 report(&error);

@@ -13,6 +13,7 @@ use super::{alone, recorder, subscriber, tables};
 mod connections;
 mod contention;
 mod losses;
+mod operators;
 mod servers;
 
 /// What the scenarios have emitted.
@@ -71,6 +72,7 @@ fn proof() -> &'static Proof {
             losses::run(&mut proof).await;
             connections::run(&mut proof).await;
             servers::run(&mut proof).await;
+            operators::run(&mut proof).await;
             proof
         })
     })

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, WORKER_THREAD};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::clock::Moment;
@@ -24,7 +24,7 @@ use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
 use crate::stats::Counters;
 use crate::sync::{Mutex, Process, catch, caught};
-use crate::telemetry::{ConnectionKind, PanicSource};
+use crate::telemetry::PanicSource;
 
 mod cleanup;
 mod context;
@@ -130,7 +130,7 @@ impl BackgroundWorker {
         });
         let work = Arc::clone(&state);
         let thread = std::thread::Builder::new()
-            .name("lock-background".into())
+            .name(WORKER_THREAD.into())
             .spawn(move || run(&runtime, &work))
             .map_err(failed)?;
         Ok(Self {
@@ -198,7 +198,6 @@ impl Drop for BackgroundWorker {
 
 /// Runs the thread. Continues after a panic, with everything that is scheduled and queued.
 fn run(runtime: &tokio::runtime::Runtime, state: &Arc<WorkerState>) {
-    ConnectionKind::mark_worker_thread();
     loop {
         match catch(|| runtime.block_on(run_worker(state))) {
             Ok(()) => return,

@@ -18,6 +18,7 @@ pub fn error_type(error: &LockError) -> &'static str {
         LockError::InvalidName { .. } => "invalid_name",
         LockError::InvalidTtl { .. } => "invalid_ttl",
         LockError::InvalidSetting { .. } => "invalid_setting",
+        LockError::InvalidOverride { .. } => "invalid_override",
         LockError::InvalidRenewal { .. } => "invalid_renewal",
         LockError::InvalidMaxHold { .. } => "invalid_max_hold",
         LockError::InvalidMinHold { .. } => "invalid_min_hold",

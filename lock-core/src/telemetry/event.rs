@@ -239,6 +239,23 @@ pub enum LockEvent<'a> {
         /// The reply of the server.
         error: &'a str,
     },
+    /// A connection could not log in again: the provider of credentials failed, or the server refused
+    /// them.
+    #[non_exhaustive]
+    LoginFailed {
+        /// The failure.
+        error: &'a LockError,
+        /// The error of the provider.
+        reason: Option<&'a str>,
+    },
+    /// An environment variable is probably misspelt.
+    #[non_exhaustive]
+    UnknownVariable {
+        /// Its name.
+        variable: &'a str,
+        /// The known variable whose name is nearest.
+        meant: &'static str,
+    },
     /// A client of another library left a lock without an expiry. This library gave it one.
     #[non_exhaustive]
     ExpiryRepaired {

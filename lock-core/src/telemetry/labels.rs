@@ -1,6 +1,5 @@
 //! The values that label events, spans and metrics.
 
-use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -191,27 +190,6 @@ labels! {
     }
 }
 
-thread_local! {
-    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
-}
-
-impl ConnectionKind {
-    /// Marks the thread of a background worker.
-    pub(crate) fn mark_worker_thread() {
-        IS_WORKER.set(true);
-    }
-
-    /// Returns the kind of a connection for commands that this thread opens.
-    #[cfg(feature = "redis")]
-    pub(crate) fn of_this_thread() -> Self {
-        if IS_WORKER.get() {
-            Self::Worker
-        } else {
-            Self::Command
-        }
-    }
-}
-
 labels! {
     /// A command of this library to the server.
     LockCommand {
@@ -261,6 +239,8 @@ labels! {
         Subscriber = "tracing_subscriber",
         /// A recorder of `metrics`.
         Recorder = "metrics_recorder",
+        /// A provider of credentials.
+        Credentials = "credential_provider",
         /// The waker of a task.
         Waker = "waker",
         /// Code on the thread of the background worker.

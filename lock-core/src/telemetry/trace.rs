@@ -118,7 +118,10 @@ pub(crate) fn write(event: &LockEvent<'_>) {
         | LockEvent::CleanupStarted { .. }
         | LockEvent::CleanupRetried { .. }
         | LockEvent::CleanupEnded { .. } => write_trouble(event),
-        LockEvent::Revoked { .. } | LockEvent::OverrideUnused { .. } => write_for_operators(event),
+        LockEvent::Revoked { .. }
+        | LockEvent::OverrideUnused { .. }
+        | LockEvent::LoginFailed { .. }
+        | LockEvent::UnknownVariable { .. } => write_for_operators(event),
         LockEvent::ExpiryRepaired { lock } => about!(
             WARN,
             "lock.expiry_repaired",
@@ -281,9 +284,18 @@ fn write_for_operators(event: &LockEvent<'_>) {
             previous_token = previous_token.map(tracing::field::display),
             "lock.revoked: a lock was released by force"
         ),
+        LockEvent::LoginFailed { error, reason } => server!(
+            WARN, "lock.login_failed",
+            { error.type = error_type(error), error = text(error), reason, },
+            "a connection could not log in again; its leases go on until it breaks"
+        ),
+        LockEvent::UnknownVariable { variable, meant } => server!(
+            WARN, "lock.unknown_variable", { variable, meant, },
+            "an environment variable is probably misspelt"
+        ),
         LockEvent::OverrideUnused { template, nearest } => server!(
             WARN, "lock.override_unused", { template, nearest, },
-            "no call has used this override; check its template"
+            "no call has used this override; a template is written as in the code"
         ),
         _ => {}
     }

@@ -28,15 +28,24 @@ async fn revoked(proof: &mut Proof, server: &RedisServer) {
     let request = || locks.lock(NAME).template(TEMPLATE).ttl(ms(900));
     let held = request().acquire().await.unwrap();
     locks.inspect(NAME).await.unwrap();
-    proof.metric("distributed_lock.command.duration", &[("command", "inspect")]).await;
+    proof
+        .metric(
+            "distributed_lock.command.duration",
+            &[("command", "inspect")],
+        )
+        .await;
     let operator = connect(server).await;
     let admin = operator.admin();
     admin.force_release(NAME).reason("stuck").await.unwrap();
     proof.event("lock.revoked", "WARN").await;
-    proof.metric("distributed_lock.revocations", &[("mode", "revoke")]).await;
+    proof
+        .metric("distributed_lock.revocations", &[("mode", "revoke")])
+        .await;
     lost_in_time(&held).await;
     admin.force_release(NAME).now().await.unwrap();
-    proof.metric("distributed_lock.revocations", &[("mode", "now")]).await;
+    proof
+        .metric("distributed_lock.revocations", &[("mode", "now")])
+        .await;
     let audited = subscriber::events(|event| event.name == "lock.revoked");
     assert_eq!(audited[0].target, "lock_core::audit");
     assert_eq!(audited[0].fields.get("reason"), Some("stuck"));

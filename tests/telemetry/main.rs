@@ -1,8 +1,12 @@
 //! Spans, events, metrics and observers, on a real server.
 
+mod gauges;
+mod labels;
+mod observers;
+mod prometheus;
 mod recorder;
 mod scenarios;
-
+mod spans;
 mod subscriber;
 mod tables;
 

@@ -21,7 +21,7 @@ pub(crate) mod span;
 pub(crate) mod trace;
 
 pub use self::error_type::error_type;
-pub use self::event::{LockEvent, LossReason};
+pub use self::event::LockEvent;
 pub use self::labels::{
     AcquireEnd, CleanupEnd, CleanupOperation, ConnectionKind, HoldEnd, LockCommand, LockId,
     NotificationKind, NotificationUse, PanicSource, ServerAddress,

@@ -15,7 +15,7 @@ use crate::stats::Counters;
 use crate::telemetry::{LockCommand, ServerAddress};
 
 mod access;
-mod admin;
+pub(crate) mod admin;
 mod client;
 mod command;
 mod connection;
@@ -68,6 +68,7 @@ pub(crate) async fn connect(
     );
     let client = Arc::new(client);
     let connection = client.pool.first(timeout).await?;
+    client.server_changed_at(&connection);
     if config.dialect.capabilities().needs_clocks {
         check_clocks(&connection)?;
     }

@@ -13,11 +13,12 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::{Lease, LeaseAction};
+use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::runtime::records::HoldRecord;
 use crate::stats::Counters;
 use crate::sync::{Mutex, Process};
-use crate::telemetry::{HoldEnd, LockEvent, LossReason};
+use crate::telemetry::{HoldEnd, LockEvent};
 
 /// One held lock.
 #[derive(Debug)]
@@ -42,7 +43,8 @@ pub(crate) struct HeldLock {
 #[derive(Debug)]
 struct HeldState {
     lease: Lease,
-    loss_is_counted: bool,
+    /// Why the lock was lost. Set when the loss is counted; stays after the release.
+    loss: Option<LossReason>,
     /// The wakers of tasks that wait for the loss. A map, since one lock may have thousands.
     listeners: HashMap<u64, Waker>,
     next_listener: u64,
@@ -60,7 +62,7 @@ impl HeldLock {
     ) -> Self {
         Self {
             record: HoldRecord::begin(&counters, &key, token, process),
-            since: lease.since(),
+            since: lease.confirmed_at(),
             key,
             owner_id,
             token,
@@ -69,7 +71,7 @@ impl HeldLock {
             process,
             state: Mutex::new(HeldState {
                 lease,
-                loss_is_counted: false,
+                loss: None,
                 listeners: HashMap::new(),
                 next_listener: 0,
             }),
@@ -123,6 +125,7 @@ impl HeldLock {
             owner_id: self.owner_id,
             ttl: state.lease.renewed_ttl(now),
             lease_config: state.lease.lease_config(),
+            confirmed_at: state.lease.confirmed_at(),
         }
     }
 
@@ -155,8 +158,8 @@ impl HeldLock {
                 }
                 Ok(())
             }
-            Ok(RenewOutcome::NotOwner) => {
-                self.change_or_lose(Lease::refused, || LossReason::Removed);
+            Ok(RenewOutcome::NotOwner(reason)) => {
+                self.lose(reason);
                 // After a release, the server refuses a renewal that was on its way.
                 if !self.is_released() {
                     self.emit(&LockEvent::RenewalRefused { lock });
@@ -192,8 +195,10 @@ impl HeldLock {
         match error {
             None => self.end_hold(HoldEnd::Released),
             Some(LockError::Lost { .. }) => {
-                // The lease had not ended, so the key was removed.
-                self.lose(&LossReason::Removed);
+                // The lease had not ended, so the key was removed or has another owner.
+                if self.loss_reason().is_none() {
+                    self.report_loss(&LossReason::Removed);
+                }
                 self.emit(&LockEvent::BodyOutlivedLease { lock });
             }
             Some(error) => {
@@ -298,17 +303,26 @@ impl HeldLock {
         self.young_slot.store(number, Ordering::Release);
     }
 
-    /// Changes the lease, and wakes the listeners if the change lost the lock.
-    fn change<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
-        self.change_or_lose(change, || LossReason::Expired)
+    /// Returns why the lock was lost; `None` while it is held, and after a release that came first.
+    pub(crate) fn loss_reason(&self) -> Option<LossReason> {
+        let now = self.clock.now();
+        let state = self.state.lock();
+        let own_end = || state.lease.is_lost(now).then(|| state.lease.own_end());
+        state.loss.clone().or_else(own_end)
     }
 
-    /// As [`change`](Self::change), with the reason of a loss by the change itself.
-    fn change_or_lose<T>(
-        &self,
-        change: impl FnOnce(&mut Lease) -> T,
-        reason: impl FnOnce() -> LossReason,
-    ) -> T {
+    /// Records that the server refused a renewal for this reason.
+    fn lose(&self, reason: LossReason) {
+        self.change_for(Some(reason), Lease::refused);
+    }
+
+    /// Changes the lease, and wakes the listeners if the change lost the lock.
+    fn change<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
+        self.change_for(None, change)
+    }
+
+    /// As [`change`](Self::change). The reason is for a lock that this change loses.
+    fn change_for<T>(&self, reason: Option<LossReason>, change: impl FnOnce(&mut Lease) -> T) -> T {
         let now = self.clock.now();
         let (result, woken, loss) = {
             let mut state = self.state.lock();
@@ -316,29 +330,24 @@ impl HeldLock {
             let was_lost = state.lease.is_lost(now);
             let result = change(&mut state.lease);
             let is_lost = state.lease.is_lost(now);
-            let is_first = (was_lost || is_lost) && state.count_loss(&self.counters);
-            let loss = is_first.then_some((was_lost, state.lease.is_past_max_hold(now)));
+            let mut loss = None;
+            if (was_lost || is_lost) && state.loss.is_none() {
+                let own_end = state.lease.own_end();
+                let reason = reason.filter(|_| !was_lost).unwrap_or(own_end);
+                loss = Some(reason.clone());
+                state.loss = Some(reason);
+                self.counters.lost();
+            }
             let woken = is_lost.then(|| std::mem::take(&mut state.listeners));
             (result, woken, loss)
         };
         for waker in woken.into_iter().flat_map(HashMap::into_values) {
             self.counters.wake(waker);
         }
-        match loss {
-            None => {}
-            Some((_, true)) => self.report_loss(&LossReason::MaxHold),
-            Some((true, false)) => self.report_loss(&LossReason::Expired),
-            Some((false, false)) => self.report_loss(&reason()),
+        if let Some(reason) = loss {
+            self.report_loss(&reason);
         }
         result
-    }
-
-    /// Reports a loss that only the release found, unless it was reported before.
-    fn lose(&self, reason: &LossReason) {
-        let was_reported = std::mem::replace(&mut self.state.lock().loss_is_counted, true);
-        if !was_reported {
-            self.report_loss(reason);
-        }
     }
 
     fn report_loss(&self, reason: &LossReason) {
@@ -349,16 +358,5 @@ impl HeldLock {
             token: self.token,
         });
         self.end_hold(HoldEnd::Lost);
-    }
-}
-
-impl HeldState {
-    /// Counts the loss. Returns false if it was counted before.
-    fn count_loss(&mut self, counters: &Counters) -> bool {
-        let is_first = !std::mem::replace(&mut self.loss_is_counted, true);
-        if is_first {
-            counters.lost();
-        }
-        is_first
     }
 }

@@ -235,9 +235,10 @@ impl PendingAcquire {
             owner_id: sent.owner_id,
             ttl: sent.lease_config.ttl.as_duration(),
             lease_config: sent.lease_config,
+            confirmed_at: self.now(),
         }];
         let result = self.inner.backend.renew(&renewal, limit).await.pop();
-        let result = result.unwrap_or(Ok(RenewOutcome::NotOwner));
+        let result = result.unwrap_or_else(|| Ok(RenewOutcome::missing()));
         let (now, connectivity) = (self.now(), self.connectivity());
         self.acquisition
             .on_renew_reply(result, connectivity, now, &mut self.peers)

@@ -1,6 +1,5 @@
 //! The events.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::labels::{
@@ -9,6 +8,7 @@ use super::labels::{
 };
 use crate::error::LockError;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::loss::LossReason;
 
 /// An event of a manager. [`guide::telemetry`](crate::guide::telemetry) says which events become tracing
 /// events and metrics.
@@ -301,40 +301,4 @@ pub enum LockEvent<'a> {
         /// The message of the panic.
         message: &'a str,
     },
-}
-
-/// Why a held lock was lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LossReason {
-    /// The lease ended before a renewal succeeded.
-    Expired,
-    /// The key was removed.
-    Removed,
-    /// Another owner has the lock.
-    Replaced,
-    /// An operator revoked the lock.
-    #[non_exhaustive]
-    Revoked {
-        /// The label of the manager that did it.
-        by: Arc<str>,
-        /// The reason that the operator gave.
-        reason: Option<Arc<str>>,
-    },
-    /// The longest hold ended.
-    MaxHold,
-    /// The server is another process, without the lock.
-    ServerChanged,
-}
-
-/// Returns the label of a reason, without the texts of the operator.
-pub(crate) fn loss_label(reason: &LossReason) -> &'static str {
-    match reason {
-        LossReason::Expired => "expired",
-        LossReason::Removed => "removed",
-        LossReason::Replaced => "replaced",
-        LossReason::Revoked { .. } => "revoked",
-        LossReason::MaxHold => "max_hold",
-        LossReason::ServerChanged => "server_changed",
-    }
 }

@@ -3,7 +3,7 @@
 use tracing::{Level, event};
 
 use super::error_type::error_type;
-use super::event::{LockEvent, loss_label};
+use super::event::LockEvent;
 use super::labels::{CleanupEnd, CleanupOperation, HoldEnd, LockId, NotificationUse};
 use crate::error::LockError;
 
@@ -165,7 +165,7 @@ fn write_trouble(event: &LockEvent<'_>) {
             ERROR, "lock.lost", lock,
             {
                 "distributed_lock.fencing_token" = token.map(tracing::field::display),
-                "distributed_lock.loss_reason" = loss_label(reason),
+                "distributed_lock.loss_reason" = reason.name(),
                 "distributed_lock.held_ms" = ms(held_for),
             },
             "the lock was lost while it was held"

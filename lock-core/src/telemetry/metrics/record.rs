@@ -10,7 +10,6 @@ use super::{
     SERVER,
 };
 use crate::error::LockError;
-use crate::telemetry::event::loss_label;
 use crate::telemetry::trace::TARGET;
 use crate::telemetry::{AcquireEnd, LockEvent, LockId, error_type};
 
@@ -77,10 +76,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
             observe(HOLD_DURATION, labels, held_for);
         }
         LockEvent::Lost { lock, reason, .. } => {
-            count(
-                LOSSES,
-                vec![named(lock), label("reason", loss_label(reason))],
-            );
+            count(LOSSES, vec![named(lock), label("reason", reason.name())]);
         }
         LockEvent::Renewed { .. } => renewal("renewed"),
         LockEvent::RenewalLate { .. } => renewal("late"),

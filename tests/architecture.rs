@@ -10,8 +10,8 @@ mod tree;
 
 /// The modules of lock-core, from the bottom up: each imports from its own level and from below.
 const LEVELS: [&[&str]; 10] = [
-    &["protocol", "stats", "sync"],
-    &["error", "config", "info"],
+    &["protocol", "sync"],
+    &["error", "config", "info", "stats", "telemetry"],
     &["backend"],
     &["runtime"],
     &["guard"],

@@ -21,6 +21,7 @@ mod request;
 mod runtime;
 mod stats;
 mod sync;
+pub mod telemetry;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
@@ -137,6 +138,10 @@ pub mod guide {
 
     pub mod protocol {
         #![doc = include_str!("../docs/protocol.md")]
+    }
+
+    pub mod telemetry {
+        #![doc = include_str!("../docs/telemetry.md")]
     }
 
     pub mod operations {

@@ -30,7 +30,6 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use lock_core::{LockError, LockManager, distributed_lock};
-use tokio::net::TcpListener;
 
 /// Waits while another request works on the order: a payment soon ends, and then the reply is
 /// definite. `bind` gives the body the guard.
@@ -79,12 +78,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .route("/orders/{order}/payment", post(pay))
         .route("/orders/{order}", axum::routing::delete(cancel))
         .with_state(Arc::new(shop));
-    let port = examples::option("--port")?.unwrap_or(0);
-    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-    println!("listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, app)
-        .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
-        .await?;
+    // Ends after a signal, when the running requests have ended or their time is over.
+    examples::http::serve(app).await?;
     // Releases the locks of dropped requests before the process ends; otherwise they stay until
     // their ttl.
     locks.shutdown().await?;

@@ -83,7 +83,8 @@ macro_rules! lock_name {
     };
 }
 
-/// Guides: how to use the library, what it promises, and how it works.
+/// Guides: how to use the library, what it promises, and how it works. Each page begins with its question
+/// and a short answer. The order of the front page is that in which a newcomer needs them.
 pub mod guide {
     #[cfg(feature = "macros")]
     pub mod attribute {
@@ -91,32 +92,46 @@ pub mod guide {
     }
 
     #[cfg(feature = "macros")]
+    pub mod choosing {
+        #![doc = include_str!("../docs/choosing.md")]
+    }
+
+    #[cfg(feature = "macros")]
     pub mod coming_from {
         #![doc = include_str!("../docs/coming_from.md")]
     }
 
-    pub mod guarantees {
-        #![doc = include_str!("../docs/guarantees.md")]
-    }
-
-    pub mod redis {
-        #![doc = include_str!("../docs/redis.md")]
+    #[cfg(feature = "macros")]
+    pub mod cookbook {
+        #![doc = include_str!("../docs/cookbook.md")]
     }
 
     pub mod dialects {
         #![doc = include_str!("../docs/dialects.md")]
     }
 
+    pub mod failure_modes {
+        #![doc = include_str!("../docs/failure_modes.md")]
+    }
+
+    pub mod faq {
+        #![doc = include_str!("../docs/faq.md")]
+    }
+
+    pub mod fencing {
+        #![doc = include_str!("../docs/fencing.md")]
+    }
+
+    pub mod guarantees {
+        #![doc = include_str!("../docs/guarantees.md")]
+    }
+
     pub mod migrating {
         #![doc = include_str!("../docs/migrating.md")]
     }
 
-    pub mod protocol {
-        #![doc = include_str!("../docs/protocol.md")]
-    }
-
-    pub mod failure_modes {
-        #![doc = include_str!("../docs/failure_modes.md")]
+    pub mod on_loss {
+        #![doc = include_str!("../docs/on_loss.md")]
     }
 
     pub mod performance {
@@ -128,5 +143,26 @@ pub mod guide {
         #![doc = include_str!("../docs/plots/commands.svg")]
         #![doc = include_str!("../docs/plots/waits.svg")]
         #![doc = include_str!("../docs/plots/pair.svg")]
+    }
+
+    pub mod production {
+        #![doc = include_str!("../docs/production.md")]
+    }
+
+    pub mod protocol {
+        #![doc = include_str!("../docs/protocol.md")]
+    }
+
+    pub mod redis {
+        #![doc = include_str!("../docs/redis.md")]
+    }
+
+    pub mod sizing {
+        #![doc = include_str!("../docs/sizing.md")]
+    }
+
+    #[cfg(feature = "macros")]
+    pub mod testing {
+        #![doc = include_str!("../docs/testing.md")]
     }
 }

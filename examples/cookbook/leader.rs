@@ -50,7 +50,7 @@ async fn lead_in_turn(locks: &LockManager) -> Result<Infallible, LockError> {
             Err(error) if error.is_lost() => println!("not the leader any more"),
             // Another instance leads.
             Err(error) if error.is_contended() => {}
-            // The server is down: nobody leads until it is back.
+            // The server is down: no instance leads until it is back.
             Err(error) if error.is_retryable() => {
                 eprintln!("{error}");
                 tokio::time::sleep(Duration::from_secs(1)).await;

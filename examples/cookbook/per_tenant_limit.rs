@@ -71,7 +71,8 @@ async fn job(
         if let Some(slot) = free_slot(locks, tenant).await? {
             break slot;
         }
-        // An endpoint would answer 429 here. A job tries again later: nobody tells it when a slot is free.
+        // An endpoint would answer 429 here. A job tries again later: it gets no
+        // notification of a free slot.
         tokio::time::sleep(WORK / 4).await;
     };
     note("begin")?;

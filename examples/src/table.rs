@@ -1,6 +1,7 @@
 //! A table that several processes may share.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::fs;
 use std::io::{Error, ErrorKind, Result};
 use std::path::PathBuf;
@@ -115,7 +116,10 @@ fn lock<T>(rows: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// Returns a file name for any key: a client may send a key such as `../../secret`.
 fn file_name(key: &str) -> String {
-    key.bytes().map(|byte| format!("{byte:02x}")).collect()
+    key.bytes().fold(String::new(), |mut name, byte| {
+        _ = write!(name, "{byte:02x}");
+        name
+    })
 }
 
 /// Returns the key of a file. None for a row that is being written.

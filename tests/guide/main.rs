@@ -208,7 +208,7 @@ fn the_faq_answers_twenty_questions_with_sources() {
         .split("\n\n")
         .last()
         .unwrap_or_default()
-        .split("\n")
+        .split('\n')
         .collect();
     let items = items.join(" ").replace("   ", " ");
     let mut faults = Vec::new();

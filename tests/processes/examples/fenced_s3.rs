@@ -62,14 +62,17 @@ impl Store {
     fn answer(&self, mut stream: TcpStream) {
         let Some(request) = read(&stream) else { return };
         let (status, object) = self.execute(&request);
-        let mut head = format!("HTTP/1.1 {status} x\r\nconnection: close\r\n");
-        let mut body = String::new();
-        if let Some(object) = object {
-            head += &format!("etag: {}\r\n{TOKEN}: {}\r\n", object.etag(), object.token);
-            body = object.body;
-        }
+        let (headers, body) = object.map_or_else(Default::default, |object| {
+            let headers = format!("etag: {}\r\n{TOKEN}: {}\r\n", object.etag(), object.token);
+            (headers, object.body)
+        });
         self.requests.lock().unwrap().push((request, status));
-        write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        write!(
+            stream,
+            "HTTP/1.1 {status} x\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
     }
 
     /// Checks the condition and writes in one step, as S3 does.

@@ -45,10 +45,11 @@ pub(super) fn send(
     let mut stream = TcpStream::connect(address).expect("the instance listens");
     let timeout = stream.set_read_timeout(Some(SOON));
     timeout.expect("the timeout is not zero");
-    let headers: String = headers
+    let headers: Vec<String> = headers
         .iter()
         .map(|(name, value)| format!("{name}: {value}\r\n"))
         .collect();
+    let headers = headers.concat();
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n{headers}\

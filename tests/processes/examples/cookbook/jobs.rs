@@ -48,12 +48,11 @@ fn two_jobs_of_a_tenant_run_at_the_same_time_and_no_third() {
     let (mut running, mut most, mut done) = (0_u32, 0, 0);
     // A job writes each line while it holds its slot.
     for line in std::fs::read_to_string(&log).unwrap().lines() {
-        match line {
-            "begin" => running += 1,
-            _ => {
-                running -= 1;
-                done += 1;
-            }
+        if line == "begin" {
+            running += 1;
+        } else {
+            running -= 1;
+            done += 1;
         }
         most = most.max(running);
     }

@@ -13,8 +13,8 @@
 //! curl -X POST localhost:3001/orders/1/payment & curl -X POST localhost:3002/orders/1/payment
 //! ```
 //!
-//! One replies 200, the other 409. During a payment, a DELETE of the order gets 423. The bank
-//! declines a payment with `?card=declined`. `--ledger FILE` sets the shop's database, `--bank MS`
+//! One replies 200, the other 409. During a payment, a DELETE of the order gets 409 with another text.
+//! The bank declines a payment with `?card=declined`. `--ledger FILE` sets the shop's database, `--bank MS`
 //! the response time of the bank.
 
 use std::error::Error;
@@ -29,6 +29,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use lock_core::web::{Problem, ScopeLayer};
 use lock_core::{LockError, LockManager, distributed_lock};
 
 /// Waits while another request works on the order: a payment soon ends, and then the reply is
@@ -72,18 +73,21 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // Connects here and not at the first request: a wrong URL should stop the service from
     // starting.
     let locks = LockManager::connect(&examples::lock_url()?).await?;
-    locks.install_global()?;
-
-    let app = Router::new()
-        .route("/orders/{order}/payment", post(pay))
-        .route("/orders/{order}", axum::routing::delete(cancel))
-        .with_state(Arc::new(shop));
-    // Ends after a signal, when the running requests have ended or their time is over.
-    examples::http::serve(app).await?;
-    // Releases the locks of dropped requests before the process ends; otherwise they stay until
-    // their ttl.
+    // Ends after a signal, when the requests have ended or their time is over.
+    examples::http::serve(app(&locks, shop)).await?;
+    // Last, when no request needs a lock any more. Otherwise the lock of a dropped request stays until
+    // its ttl.
     locks.shutdown().await?;
     Ok(())
+}
+
+/// Builds the app. The handlers use this manager, so no manager is global.
+fn app(locks: &LockManager, shop: Shop) -> Router {
+    Router::new()
+        .route("/orders/{order}/payment", post(pay))
+        .route("/orders/{order}", axum::routing::delete(cancel))
+        .with_state(Arc::new(shop))
+        .layer(ScopeLayer::new(locks.clone()))
 }
 
 /// The reason why a request was not executed.
@@ -114,17 +118,14 @@ impl IntoResponse for Refusal {
         let (status, text) = match self {
             Self::Closed(how) => (StatusCode::CONFLICT, how),
             Self::Declined => (StatusCode::PAYMENT_REQUIRED, "the card was declined".into()),
-            // Another request works on the order: the client may try again.
-            Self::Lock(error) if error.is_contended() => {
-                report(&error);
-                let text = "another request works on this order; try again in a moment";
-                (StatusCode::LOCKED, text.into())
-            }
-            // It is not known whether the order is locked, so the request changes nothing.
+            // The client learns when to try again, and nothing about hosts and processes.
             Self::Lock(error) => {
                 report(&error);
-                let text = "orders cannot be changed at the moment; try again later";
-                (StatusCode::SERVICE_UNAVAILABLE, text.into())
+                let mut problem = Problem::from(&error);
+                if error.is_contended() {
+                    problem = problem.title("Another request works on this order");
+                }
+                return problem.into_response();
             }
             Self::Ledger(error) => {
                 report(&error);

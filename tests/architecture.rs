@@ -9,14 +9,15 @@ use tree::{extension, files, imports, module, packages, read, rust_files, source
 mod tree;
 
 /// The modules of lock-core, from the bottom up: each imports from its own level and from below.
-const LEVELS: [&[&str]; 9] = [
+const LEVELS: [&[&str]; 10] = [
     &["protocol", "stats", "sync"],
-    &["error", "config"],
+    &["error", "config", "info"],
     &["backend"],
     &["runtime"],
     &["guard"],
     &["request"],
-    &["manager"],
+    &["manager", "admin", "health"],
+    &["web"],
     &["macro_support"],
     &["testing"],
 ];
@@ -187,6 +188,26 @@ fn every_example_is_run_by_a_test() {
             .map(|(_, name, _)| name)
             .collect::<Vec<_>>(),
     );
+}
+
+/// Each crate runs the unit tests of its copy, so both accept the same texts.
+#[test]
+fn the_attribute_and_the_configuration_have_the_same_parsers() {
+    for (of_the_library, of_the_attribute) in [
+        (
+            "lock-core/src/protocol/duration_text.rs",
+            "lock-macros/src/parse/duration_text.rs",
+        ),
+        (
+            "lock-core/src/protocol/nearest.rs",
+            "lock-macros/src/nearest.rs",
+        ),
+    ] {
+        let copies = [read(of_the_library), read(of_the_attribute)];
+        assert!(copies[0].contains("fn "), "{of_the_library} is missing");
+        let are_equal = copies[0] == copies[1];
+        assert!(are_equal, "{of_the_library} and {of_the_attribute} differ");
+    }
 }
 
 /// They are dependencies of lock-core, and a circle cannot be published.

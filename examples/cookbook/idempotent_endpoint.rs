@@ -47,7 +47,7 @@ async fn payment(State(shop): State<Arc<Shop>>, headers: HeaderMap) -> Result<St
     let key = key.and_then(|key| key.to_str().ok());
     match key {
         Some(key) if (1..=64).contains(&key.len()) => shop.pay(key).await,
-        _ => Err(Refusal(StatusCode::BAD_REQUEST)),
+        _ => Err(Refusal::Status(StatusCode::BAD_REQUEST)),
     }
 }
 

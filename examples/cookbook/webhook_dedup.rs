@@ -49,7 +49,7 @@ async fn webhook(
     let id = headers.get("webhook-id").and_then(|id| id.to_str().ok());
     match id {
         Some(id) if (1..=64).contains(&id.len()) => receiver.receive(id, &body).await,
-        _ => Err(Refusal(StatusCode::BAD_REQUEST)),
+        _ => Err(Refusal::Status(StatusCode::BAD_REQUEST)),
     }
 }
 
@@ -78,7 +78,7 @@ impl Receiver {
         println!("processing {id}");
         tokio::time::sleep(self.work).await;
         if body == "fail" {
-            return Err(Refusal(StatusCode::INTERNAL_SERVER_ERROR));
+            return Err(Refusal::Status(StatusCode::INTERNAL_SERVER_ERROR));
         }
         println!("processed {id}");
         Ok(())

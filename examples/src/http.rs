@@ -43,35 +43,35 @@ pub async fn serve(app: Router) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The reason why a request was not executed, as the status that the client gets.
-///
-/// The text of an error names hosts and processes. It goes to the log, and not to the client.
+/// The reason why a request was not executed.
 #[derive(Debug)]
-pub struct Refusal(pub StatusCode);
+pub enum Refusal {
+    /// The request itself, or its work, is at fault.
+    Status(StatusCode),
+    /// The lock was not acquired, or was lost. The client gets a status, a title and the time after which
+    /// to try again. The text of the error names hosts and processes, and goes to the log only.
+    Lock(LockError),
+}
 
 impl From<LockError> for Refusal {
     fn from(error: LockError) -> Self {
         eprintln!("{error}");
-        Self(match error {
-            // The same call may succeed a moment later.
-            _ if error.is_contended() => StatusCode::CONFLICT,
-            LockError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
-            _ if error.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,
-            // The body stopped in the middle, or the call is wrong. The client must not repeat it blindly.
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        })
+        Self::Lock(error)
     }
 }
 
 impl From<std::io::Error> for Refusal {
     fn from(error: std::io::Error) -> Self {
         eprintln!("{error}");
-        Self(StatusCode::INTERNAL_SERVER_ERROR)
+        Self::Status(StatusCode::INTERNAL_SERVER_ERROR)
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        self.0.into_response()
+        match self {
+            Self::Status(status) => status.into_response(),
+            Self::Lock(error) => error.into_response(),
+        }
     }
 }

@@ -14,12 +14,18 @@ use crate::protocol::lease::LeaseConfig;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::owner_id::{OwnerId, ShortId};
 
+pub(crate) mod admin;
 #[cfg(feature = "testing")]
 pub(crate) mod faulty;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub(crate) mod url;
+
+pub(crate) use self::admin::AdminBackend;
+
+/// The name of the background worker's thread. Connections that open on it belong to the worker.
+pub(crate) const WORKER_THREAD: &str = "lock-background";
 
 /// A boxed future, so that a backend can be a trait object.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -62,6 +68,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
         release_requests: &'a [&'a ReleaseRequest],
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>>;
+
+    /// Returns the operations of operators.
+    fn admin(&self) -> &dyn AdminBackend;
 
     /// Returns whether a runtime failed to connect and none has succeeded since. Callers then wait
     /// for a connection before they do anything else.

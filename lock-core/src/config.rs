@@ -1,13 +1,28 @@
 //! The settings of a manager, their defaults, and their checks.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LockError;
 use crate::protocol::dialect::Dialect;
+use crate::protocol::duration_text;
 use crate::protocol::key::MAX_PREFIX;
 use crate::protocol::ttl::{DEFAULT_TTL, Ttl};
 use crate::protocol::wire::{tidy, tidy_label};
+
+#[cfg(feature = "redis")]
+pub(crate) mod credentials;
+#[cfg(feature = "serde")]
+mod deserialize;
+#[cfg(feature = "redis")]
+pub(crate) mod endpoint;
+pub(crate) mod environment;
+pub(crate) mod manager_config;
+pub(crate) mod overrides;
+pub(crate) mod server;
+
+use overrides::Override;
 
 /// Says what a release does when clients of other libraries may wait for the same key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -23,7 +38,7 @@ pub enum Handover {
 
 /// The settings of a manager.
 #[derive(Clone, Debug)]
-pub(crate) struct ManagerConfig {
+pub(crate) struct ManagerSettings {
     pub(crate) prefix: Arc<str>,
     pub(crate) default_ttl: Duration,
     pub(crate) default_wait: Duration,
@@ -33,6 +48,10 @@ pub(crate) struct ManagerConfig {
     pub(crate) handover: Handover,
     pub(crate) dialect: Dialect,
     pub(crate) retry_interval: Duration,
+    /// The name of the connections on the server; the label, if it is `None`.
+    pub(crate) client_name: Option<Arc<str>>,
+    /// The first overrides. The manager keeps the current ones.
+    pub(crate) overrides: BTreeMap<String, Override>,
 }
 
 /// Long enough for a queue of short sections, and short enough for a user who waits for a reply.
@@ -52,7 +71,7 @@ pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// More frequent polls would load the server without a benefit.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-impl Default for ManagerConfig {
+impl Default for ManagerSettings {
     fn default() -> Self {
         Self {
             prefix: "lock:".into(),
@@ -64,11 +83,13 @@ impl Default for ManagerConfig {
             handover: Handover::Immediate,
             dialect: Dialect::Native,
             retry_interval: RETRY_INTERVAL,
+            client_name: None,
+            overrides: BTreeMap::new(),
         }
     }
 }
 
-impl ManagerConfig {
+impl ManagerSettings {
     /// Checks all settings. A manager is only made from valid settings.
     pub(crate) fn check(&self) -> Result<(), LockError> {
         self.check_prefix()?;
@@ -80,7 +101,8 @@ impl ManagerConfig {
             .check_ttl(ttl)
             .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
         at_least("command_timeout", self.command_timeout, MIN_COMMAND_TIMEOUT)?;
-        at_least("retry_interval", self.retry_interval, MIN_RETRY_INTERVAL)
+        at_least("retry_interval", self.retry_interval, MIN_RETRY_INTERVAL)?;
+        overrides::check(&self.overrides)
     }
 
     fn check_prefix(&self) -> Result<(), LockError> {
@@ -94,7 +116,7 @@ impl ManagerConfig {
         Err(LockError::InvalidSetting {
             setting: "prefix",
             value: tidy(&self.prefix, 40).into(),
-            advice,
+            advice: advice.into(),
         })
     }
 
@@ -115,8 +137,21 @@ fn at_least(setting: &'static str, value: Duration, min: Duration) -> Result<(),
     Err(LockError::InvalidSetting {
         setting,
         value: format!("{value:?}").into(),
-        advice,
+        advice: advice.into(),
     })
+}
+
+/// Reads a duration as the attribute does: `1h30m`, `90s`, `500ms`. For configurations, and for the
+/// options of command lines.
+///
+/// # Errors
+/// The message says what to write.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number {
+        return Err(duration_text::not_text(text, text, ""));
+    }
+    duration_text::parse(text)
 }
 
 /// Host and process id, so that an operator can find a holder.
@@ -137,7 +172,7 @@ mod tests {
 
     #[test]
     fn default_config_is_valid_and_has_the_documented_values() {
-        let config = ManagerConfig::default();
+        let config = ManagerSettings::default();
         assert!(config.check().is_ok());
         assert_eq!(config.default_ttl, Duration::from_secs(30));
         assert_eq!(config.default_wait, Duration::from_secs(5));
@@ -148,7 +183,7 @@ mod tests {
 
     #[test]
     fn each_invalid_setting_is_refused() {
-        type Change = fn(&mut ManagerConfig);
+        type Change = fn(&mut ManagerSettings);
         let cases: [(Change, &str); 7] = [
             (|c| c.prefix = "a{b".into(), "`prefix`"),
             (|c| c.prefix = "p".repeat(65).into(), "64 bytes"),
@@ -165,7 +200,7 @@ mod tests {
             (|c| c.retry_interval = Duration::ZERO, "`retry_interval`"),
         ];
         for (change, text) in cases {
-            let mut config = ManagerConfig::default();
+            let mut config = ManagerSettings::default();
             change(&mut config);
             let error = config.check().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
@@ -173,8 +208,23 @@ mod tests {
     }
 
     #[test]
+    fn duration_has_the_grammar_of_the_attribute() {
+        assert_eq!(parse_duration("1m30s"), Ok(Duration::from_secs(90)));
+        for (text, message) in [
+            ("30", "invalid duration `30`: write it as \"30s\""),
+            (
+                "1d",
+                "unknown unit `d` in \"1d\"; expected `ms`, `s`, `m` or `h`",
+            ),
+        ] {
+            assert_eq!(parse_duration(text).unwrap_err(), message);
+        }
+        assert!(parse_duration("").is_err());
+    }
+
+    #[test]
     fn label_ends_with_the_process_id() {
-        let label = ManagerConfig::default().label;
+        let label = ManagerSettings::default().label;
         let process_id = format!(":{}", std::process::id());
         assert!(label.ends_with(&process_id), "{label}");
     }

@@ -11,8 +11,10 @@ use crate::protocol::wire::{escaped, label_tag};
 
 mod backend;
 pub(crate) mod foreign_key;
+mod invalid_override;
 
 pub use self::backend::{BackendError, BackendErrorKind};
+pub use self::invalid_override::InvalidOverrideReason;
 
 /// Why a lock was not acquired, or was lost.
 ///
@@ -119,12 +121,21 @@ pub enum LockError {
     #[error("invalid setting `{setting}` (`{value}`): {advice}")]
     #[non_exhaustive]
     InvalidSetting {
-        /// The name of the builder's method.
+        /// The name of the builder's method, or of the environment variable.
         setting: &'static str,
         /// The value that was set.
         value: Arc<str>,
         /// What to set instead.
-        advice: &'static str,
+        advice: Arc<str>,
+    },
+    /// An [`Override`](crate::Override) is invalid, or does not fit the other options of this call.
+    #[error("invalid override for `{}`: {reason}", escaped(template))]
+    #[non_exhaustive]
+    InvalidOverride {
+        /// The template of the override.
+        template: Arc<str>,
+        /// What does not fit.
+        reason: InvalidOverrideReason,
     },
     /// The renewal interval does not fit the ttl.
     #[error("invalid renewal interval {every:?}: use at least 10 ms and at most half of the ttl")]
@@ -160,8 +171,11 @@ pub enum LockError {
          `Runtime::block_on` or `Runtime::enter`"
     )]
     NoRuntime,
-    /// A global manager is already installed.
-    #[error("a global lock manager is already installed; call `install_global` only once")]
+    /// Another global manager is already installed.
+    #[error(
+        "a global lock manager is already installed; install one manager once, in `main`; in tests and \
+         app builders use `ScopeLayer` or `LockManager::scope`"
+    )]
     AlreadyInstalled,
     /// [`LockManager::shutdown`](crate::LockManager::shutdown) was called before or during this call.
     #[error(
@@ -267,6 +281,17 @@ impl LockError {
             context.into(),
             Some(Arc::new(cause)),
         ))
+    }
+
+    /// The error of a provider of credentials that failed.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_provider(error: Box<dyn Error + Send + Sync>) -> Self {
+        let (kind, text) = (
+            BackendErrorKind::Authentication,
+            "the provider of credentials failed",
+        );
+        let error = BackendError::new(kind, text.to_owned(), Some(error.into()));
+        Self::Backend(error.with_advice("see the cause; each new connection asks it again"))
     }
 
     /// Whether the server refused the command in its reply, so that the command had no effect.

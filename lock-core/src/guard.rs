@@ -265,9 +265,13 @@ pub(crate) fn release_after(
     let counters = Arc::clone(&guard.acquired.inner.counters);
     async move {
         let outcome = release.await;
+        let lost;
         let error = match &outcome {
             Ok(outcome) if outcome.was_owner => None,
-            Ok(_) => Some(&held.lost_error()),
+            Ok(_) => {
+                lost = held.lost_error();
+                Some(&lost)
+            }
             Err(error) => Some(error),
         };
         if let Some(error) = error {

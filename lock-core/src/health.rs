@@ -31,6 +31,9 @@ pub struct Health {
     /// Whether the thread runs that renews and releases locks. A manager in memory needs none, so this
     /// is true.
     pub worker_alive: bool,
+    /// The templates of the [overrides](crate::Override) that no call has used for ten minutes. They
+    /// are most likely misspelt.
+    pub unused_overrides: Vec<String>,
 }
 
 impl LockManager {
@@ -74,6 +77,7 @@ impl LockManager {
             waiting: inner.activity.acquiring(),
             cleanups_open: inner.cleanups_open(),
             worker_alive: inner.is_worker_alive(),
+            unused_overrides: inner.overrides.unused(inner.clock().now()),
         }
     }
 }

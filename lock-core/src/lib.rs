@@ -8,11 +8,13 @@
     )
 )]
 
+mod admin;
 mod backend;
 mod config;
 mod error;
 mod guard;
 mod health;
+mod info;
 mod manager;
 mod protocol;
 mod request;
@@ -24,25 +26,41 @@ mod sync;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod web;
 
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod macro_support;
 
+pub use admin::{Admin, AdminError, Cursor, ForceRelease, ListLocks, LockPage, Revocation};
 pub use config::Handover;
-pub use error::{BackendError, BackendErrorKind, Holder, LockError, ShutdownIncomplete};
+#[cfg(feature = "redis")]
+pub use config::credentials::{CredentialFuture, CredentialProvider, Credentials};
+#[cfg(feature = "redis")]
+pub use config::endpoint::Endpoint;
+pub use config::manager_config::ManagerConfig;
+pub use config::overrides::Override;
+#[doc(hidden)]
+pub use config::parse_duration;
+pub use error::{
+    BackendError, BackendErrorKind, Holder, InvalidOverrideReason, LockError, ShutdownIncomplete,
+};
 pub use guard::{LockGuard, LockWatch, Lost};
 pub use health::{Health, Pong};
+pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
 pub use manager::{LockManager, LockManagerBuilder};
 pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, ReleaseMethod};
 pub use protocol::fencing_token::{FencingToken, ParseTokenError};
 pub use protocol::key::{InvalidNameReason, LockName};
+pub use protocol::kind::Kind;
 pub use protocol::renew::Renew;
 pub use request::LockRequest;
 pub use stats::LockStats;
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use sync::held_mutexes;
+#[doc(inline)]
+pub use web::skipped::Skipped;
 
 #[cfg(feature = "macros")]
 #[doc(inline)]
@@ -132,6 +150,10 @@ pub mod guide {
 
     pub mod on_loss {
         #![doc = include_str!("../docs/on_loss.md")]
+    }
+
+    pub mod problems {
+        #![doc = include_str!("../docs/problems.md")]
     }
 
     pub mod performance {

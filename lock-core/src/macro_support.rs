@@ -6,6 +6,7 @@
 //! runs the body.
 
 mod acquire;
+mod from_lock_error;
 mod name;
 mod options;
 mod polling;
@@ -20,6 +21,7 @@ use crate::error::LockError;
 use crate::guard::LockGuard;
 
 pub use self::acquire::{AcquireFuture, BoxFuture, acquire, acquire_or_contended, manager};
+pub use self::from_lock_error::FromLockError;
 pub use self::name::{
     IntoLockName, NamePart, Placeholder, name_from_expression, name_from_template,
     name_with_hash_tag,
@@ -32,6 +34,7 @@ pub use self::polling::{
     map_error_with, run_body, run_body_then_release,
 };
 pub use crate::protocol::renew::Renew;
+pub use crate::web::skipped::Skipped;
 pub use lock_macros::__lock_name;
 pub use tokio::pin;
 
@@ -105,56 +108,10 @@ pub fn is_contended(error: &LockError) -> bool {
     error.is_contended()
 }
 
-/// A return type that can hold a [`LockError`].
-#[diagnostic::on_unimplemented(
-    message = "a failed lock cannot be returned as `{Self}`",
-    label = "cannot hold a `LockError`",
-    note = "return `Result<T, E>` where `E: From<LockError>`, or say what to return with `on_error = |e| ...`"
-)]
-pub trait FromLockError {
-    /// Makes the return value.
-    fn from_lock_error(error: LockError) -> Self;
-}
-
-// Otherwise the compiler reports the missing `From`, and not what to do about it.
-#[diagnostic::do_not_recommend]
-impl<T, E: From<LockError>> FromLockError for Result<T, E> {
-    fn from_lock_error(error: LockError) -> Self {
-        Err(error.into())
-    }
-}
-
 /// Returns `error` from an annotated function.
 #[must_use]
 pub fn return_error<R: FromLockError>(error: LockError) -> R {
     R::from_lock_error(error)
-}
-
-/// A return type with a value for a skipped call.
-#[diagnostic::on_unimplemented(
-    message = "`on_contended = skip` has nothing to return for `{Self}`",
-    label = "has no value for a skipped call",
-    note = "return `()`, `Option<_>` or a `Result` of these, or say what to return with `on_contended = |e| ...`"
-)]
-pub trait Skipped {
-    /// Returns the value of a call that did not run the body.
-    fn skipped() -> Self;
-}
-
-impl Skipped for () {
-    fn skipped() -> Self {}
-}
-
-impl<T> Skipped for Option<T> {
-    fn skipped() -> Self {
-        None
-    }
-}
-
-impl<T: Skipped, E> Skipped for Result<T, E> {
-    fn skipped() -> Self {
-        Ok(T::skipped())
-    }
 }
 
 /// Returns from an annotated function whose lock has another holder.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::memory::MemoryBackend;
-use crate::backend::url::{self, UrlScheme};
 use crate::backend::{Backend, NotificationSink};
-use crate::config::{Handover, ManagerConfig};
+use crate::config::server::ServerSettings;
+use crate::config::{Handover, ManagerSettings};
 #[cfg(feature = "macros")]
 use crate::error::BackendErrorKind;
 use crate::error::{LockError, ShutdownIncomplete};
@@ -16,16 +16,16 @@ use crate::protocol::key::LockName;
 use crate::protocol::wire::tidy_label;
 use crate::request::LockRequest;
 use crate::runtime::inner::ManagerInner;
-#[cfg(feature = "redis")]
-use crate::runtime::inner::check_runtime;
 use crate::runtime::notifications::Notifications;
 use crate::stats::{Counters, LockStats};
 
+mod configured;
 mod default;
 
 #[cfg(feature = "macros")]
 use self::default::FROM_VARIABLE;
-use self::default::{GLOBAL, SCOPE, by_url};
+pub(crate) use self::default::SCOPE;
+use self::default::{GLOBAL, by_url};
 
 /// Connects to a lock server and makes requests for locks.
 ///
@@ -61,16 +61,18 @@ impl LockManager {
     /// Returns the manager that the attribute uses.
     ///
     /// This is the manager of the innermost [`scope`](Self::scope), or else the manager that
-    /// [`install_global`](Self::install_global) installed. Without both, this method connects to
-    /// the URL in the environment variable `DISTRIBUTED_LOCK_URL`. Later calls return that manager.
+    /// [`install_global`](Self::install_global) installed. Without both, this method connects as
+    /// [`from_env`](Self::from_env) does: to the URL in the environment variable
+    /// `DISTRIBUTED_LOCK_URL`. Later calls return that manager.
     ///
     /// Concurrent calls on one runtime wait for the same connection attempt, and get the same error
-    /// when it fails. The attempt takes at most the command timeout, which is 1 s.
+    /// when it fails. The attempt takes at most the command timeout, which is 1 s unless
+    /// `DISTRIBUTED_LOCK_COMMAND_TIMEOUT` is set.
     ///
     /// # Errors
     /// - [`LockError::NotConfigured`] when there is no manager and the variable is not set.
     /// - [`LockError::NoRuntime`] when the method has to connect outside of a tokio runtime.
-    /// - The errors of [`connect`](Self::connect).
+    /// - The errors of [`from_env`](Self::from_env).
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the connection attempt. Later calls use its outcome.
@@ -95,7 +97,8 @@ impl LockManager {
     /// Returns a builder, to change the default settings.
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder {
-            config: ManagerConfig::default(),
+            config: ManagerSettings::default(),
+            server: ServerSettings::default(),
         }
     }
 
@@ -106,15 +109,22 @@ impl LockManager {
 
     /// Installs this manager as the one that the attribute uses in the whole program.
     ///
+    /// Call it in `main` only. Tests, and functions that build an app, use [`scope`](Self::scope) or
+    /// `web::ScopeLayer` instead, so that several apps can run in one process. Does nothing when a clone
+    /// of this manager is already installed.
+    ///
     /// # Errors
-    /// [`LockError::AlreadyInstalled`] when a global manager is already installed.
+    /// [`LockError::AlreadyInstalled`] when another manager is already installed.
     pub fn install_global(&self) -> Result<(), LockError> {
         let mut global = GLOBAL.lock();
-        if global.is_some() {
-            return Err(LockError::AlreadyInstalled);
+        match &*global {
+            Some(installed) if Arc::ptr_eq(&installed.inner, &self.inner) => Ok(()),
+            Some(_) => Err(LockError::AlreadyInstalled),
+            None => {
+                *global = Some(self.clone());
+                Ok(())
+            }
         }
-        *global = Some(self.clone());
-        Ok(())
     }
 
     /// Runs a future in which the attribute uses this manager instead of the global one.
@@ -177,9 +187,10 @@ impl std::fmt::Debug for LockManager {
 /// Builds a [`LockManager`] with settings that differ from the defaults. Made by
 /// [`LockManager::builder`].
 #[derive(Clone, Debug)]
-#[must_use = "no manager is made before `connect` or `in_memory`"]
+#[must_use = "no manager is made before `connect`, `build` or `in_memory`"]
 pub struct LockManagerBuilder {
-    config: ManagerConfig,
+    config: ManagerSettings,
+    server: ServerSettings,
 }
 
 impl LockManagerBuilder {
@@ -269,32 +280,10 @@ impl LockManagerBuilder {
     ///
     /// # Cancel safety
     /// Dropping the future leaves no connection and no task behind.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(clippy::unused_async, reason = "only a server makes it wait")
-    )]
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
-        self.config.check()?;
-        match url::scheme(url)? {
-            UrlScheme::Memory => self.try_in_memory(),
-            #[cfg(feature = "redis")]
-            UrlScheme::Redis => self.connect_redis(url).await,
-        }
-    }
-
-    #[cfg(feature = "redis")]
-    async fn connect_redis(self, url: &str) -> Result<LockManager, LockError> {
-        check_runtime()?;
-        let counters = Arc::new(Counters::default());
-        let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
-        let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
-        let backend =
-            crate::backend::redis::connect(url, &self.config, sink, Arc::clone(&counters));
-        let backend = Arc::new(backend.await?);
-        let inner = ManagerInner::with_worker(backend, notifications, counters, self.config)?;
-        Ok(LockManager {
-            inner: Arc::new(inner),
-        })
+        let mut builder = self;
+        builder.server.url = Some(url.to_owned());
+        builder.build().await
     }
 
     /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].

@@ -15,6 +15,8 @@ use crate::protocol::ttl::Ttl;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::waiter;
 
+mod overridden;
+
 impl LockName {
     /// Makes a name and checks it. The conversions from strings do not check the name. After such a
     /// conversion, acquiring the lock checks it.
@@ -169,8 +171,7 @@ impl LockRequest {
     /// When the future is dropped, the background worker removes the caller from the queue. If the
     /// server has granted the lock meanwhile, the worker releases it.
     pub async fn acquire(self) -> Result<LockGuard, LockError> {
-        let wait = self.wait;
-        let acquiring = self.start(wait)?;
+        let acquiring = self.start(Attempts::UntilWaitEnds)?;
         acquiring.await
     }
 
@@ -186,7 +187,7 @@ impl LockRequest {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Option<LockGuard>, LockError> {
-        let acquiring = match self.start(Duration::ZERO) {
+        let acquiring = match self.start(Attempts::One) {
             Ok(acquiring) => acquiring,
             Err(error) => return none_if_busy(Err(error)),
         };
@@ -196,10 +197,19 @@ impl LockRequest {
     /// Begins to acquire the lock. The returned future is small and does not contain the request, so that
     /// the callers' futures stay small.
     fn start(
-        self,
-        wait: Duration,
+        mut self,
+        attempts: Attempts,
     ) -> Result<impl Future<Output = Result<LockGuard, LockError>> + Send + use<>, LockError> {
-        let (key, lease_config) = self.checked()?;
+        let (key, lease_config);
+        if self.inner.overrides.are_set() {
+            (key, lease_config, self) = self.overridden()?;
+        } else {
+            (key, lease_config) = self.checked()?;
+        }
+        let wait = match attempts {
+            Attempts::One => Duration::ZERO,
+            Attempts::UntilWaitEnds => self.wait,
+        };
         let acquiring = if wait.is_zero() {
             waiter::try_acquire(&self.inner, key, lease_config, self.spent)?
         } else {
@@ -275,6 +285,13 @@ impl LockRequest {
         };
         Ok((key, lease_config))
     }
+}
+
+/// How often a request asks for the lock.
+#[derive(Clone, Copy)]
+enum Attempts {
+    One,
+    UntilWaitEnds,
 }
 
 fn none_if_busy(acquired: Result<LockGuard, LockError>) -> Result<Option<LockGuard>, LockError> {

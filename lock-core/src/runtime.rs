@@ -7,9 +7,9 @@ pub(crate) mod background;
 pub(crate) mod held_lock;
 pub(crate) mod inner;
 pub(crate) mod notifications;
+pub(crate) mod overrides;
 pub(crate) mod pending;
 pub(crate) mod probe;
 pub(crate) mod reentrancy;
-#[cfg(feature = "testing")]
 pub(crate) mod tracked;
 pub(crate) mod waiter;

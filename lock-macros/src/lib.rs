@@ -13,6 +13,7 @@ mod check;
 mod crate_path;
 mod errors;
 mod expand;
+mod nearest;
 mod parse;
 #[cfg(test)]
 mod tests;

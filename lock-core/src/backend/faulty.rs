@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::admin::{ForceRequest, ListReply, ListRequest};
 use super::memory::MemoryBackend;
-use super::{Backend, BackendStatus, Boxed, Renewal};
+use super::{AdminBackend, Backend, BackendStatus, Boxed, Renewal};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::inspection::{InspectReply, ReadTime};
 use crate::protocol::key::LockKey;
+use crate::protocol::lock_state::ForceReply;
 use crate::sync::Mutex;
 
 /// A command that a manager sends to its backend.
@@ -248,6 +251,42 @@ fn refused(kind: BackendErrorKind) -> LockError {
     LockError::backend(kind, "the backend refused a command, as `Faults` requested")
 }
 
+/// Operators see the locks in memory, unless the backend is down.
+impl AdminBackend for FaultyBackend {
+    fn inspect<'a>(
+        &'a self,
+        key: &'a LockKey,
+        limit: Duration,
+    ) -> Boxed<'a, Result<InspectReply, LockError>> {
+        Box::pin(async move {
+            self.check_up()?;
+            self.memory.admin().inspect(key, limit).await
+        })
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceRequest,
+        limit: Duration,
+    ) -> Boxed<'a, Result<(ReadTime, ForceReply), LockError>> {
+        Box::pin(async move {
+            self.check_up()?;
+            self.memory.admin().force_release(request, limit).await
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        limit: Duration,
+    ) -> Boxed<'a, Result<ListReply, LockError>> {
+        Box::pin(async move {
+            self.check_up()?;
+            self.memory.admin().list(request, limit).await
+        })
+    }
+}
+
 impl Backend for FaultyBackend {
     fn clock(&self) -> Clock {
         self.memory.clock()
@@ -316,6 +355,10 @@ impl Backend for FaultyBackend {
             }
             outcomes
         })
+    }
+
+    fn admin(&self) -> &dyn AdminBackend {
+        self
     }
 
     fn seems_down(&self) -> bool {

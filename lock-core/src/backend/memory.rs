@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, BackendStatus, Boxed, NotificationSink, Renewal};
+use super::{AdminBackend, Backend, BackendStatus, Boxed, NotificationSink, Renewal};
 use crate::error::LockError;
 use crate::protocol::acquisition::{
     AcquireOutcome, RenewOutcome, ReplyTimes, SendContext, SentAcquires,
@@ -92,7 +92,7 @@ impl MemoryState {
 /// Returns when a lock state expires by itself. Returns `None` for a lock that lives as long as its
 /// guard: the release removes it.
 fn end_of(lock_state: &LockState) -> Option<ServerMs> {
-    let endless = ServerMs::new(crate::protocol::ttl::whole_millis(ENDLESS / 2));
+    let endless = ServerMs::new(endless_ms());
     let end = lock_state.ends_ms().filter(|end| *end < endless)?;
     (!lock_state.is_empty()).then_some(end)
 }
@@ -302,6 +302,10 @@ impl Backend for MemoryBackend {
         Box::pin(std::future::ready(released.collect()))
     }
 
+    fn admin(&self) -> &dyn AdminBackend {
+        self
+    }
+
     fn seems_down(&self) -> bool {
         false
     }
@@ -336,6 +340,11 @@ impl Backend for MemoryBackend {
     }
 }
 
+/// Only a lock that lives as long as its guard has a longer lease.
+fn endless_ms() -> u64 {
+    crate::protocol::ttl::whole_millis(ENDLESS / 2)
+}
+
 fn lease_of(lease_config: LeaseConfig) -> Duration {
     match lease_config.renew {
         Renew::Never => lease_config.ttl.as_duration(),
@@ -362,5 +371,6 @@ fn without_endless(mut outcome: AcquireOutcome) -> AcquireOutcome {
     outcome
 }
 
+mod admin;
 #[cfg(test)]
 mod tests;

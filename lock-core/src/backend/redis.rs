@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, BackendStatus, Boxed, NotificationSink, Renewal};
-use crate::config::ManagerConfig;
+use super::{AdminBackend, Backend, BackendStatus, Boxed, NotificationSink, Renewal};
+use crate::config::ManagerSettings;
+use crate::config::server::{ServerPlace, SharedProvider};
 use crate::error::LockError;
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
@@ -12,9 +13,12 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::key::LockKey;
 use crate::stats::Counters;
 
+mod access;
+mod admin;
 mod client;
 mod command;
 mod connection;
+mod credentials;
 mod dial;
 mod dialects;
 mod errors;
@@ -26,6 +30,7 @@ pub(crate) mod reply;
 pub(crate) mod scripts;
 mod transport;
 
+use access::Access;
 use client::RedisClient;
 use connection::Connector;
 use dialects::{Dialects, Scheme, check_clocks};
@@ -40,16 +45,21 @@ pub(crate) struct RedisBackend {
 
 /// Connects once, so that a problem is reported now and not at the first lock.
 pub(crate) async fn connect(
-    url: &str,
-    config: &ManagerConfig,
+    place: ServerPlace,
+    provider: Option<SharedProvider>,
+    config: &ManagerSettings,
     notifications: Arc<dyn NotificationSink>,
     counters: Arc<Counters>,
 ) -> Result<RedisBackend, LockError> {
     let timeout = config.command_timeout;
-    let connector = |scripts| Connector::new(url, timeout, scripts, Arc::clone(&counters));
+    let access = Arc::new(Access::new(&place, provider, config, &counters)?);
+    let connector = |scripts| {
+        let counters = Arc::clone(&counters);
+        Connector::new(Arc::clone(&access), timeout, scripts, counters)
+    };
     let scripts = scripts::of(config.dialect);
     let client = RedisClient::new(
-        connector(scripts)?,
+        connector(scripts),
         config,
         notifications,
         Arc::clone(&counters),
@@ -61,7 +71,7 @@ pub(crate) async fn connect(
     }
     Ok(RedisBackend {
         native: NativeLocks::new(Arc::clone(&client), config),
-        dialects: Dialects::new(Arc::clone(&client), connector(Vec::new())?, config),
+        dialects: Dialects::new(Arc::clone(&client), connector(Vec::new()), config),
         client,
     })
 }
@@ -172,6 +182,10 @@ impl Backend for RedisBackend {
         Box::pin(self.release_all(release_requests, limit))
     }
 
+    fn admin(&self) -> &dyn AdminBackend {
+        &*self.client
+    }
+
     fn seems_down(&self) -> bool {
         self.client.pool.seems_down()
     }
@@ -196,7 +210,14 @@ impl Backend for RedisBackend {
     }
 
     fn listen(&self) -> Boxed<'_, ()> {
-        Box::pin(pubsub::listen(Arc::clone(&self.client)))
+        let listening = pubsub::listen(Arc::clone(&self.client));
+        let source = self.client.pool.connector.access.credentials.clone();
+        match source {
+            None => Box::pin(listening),
+            Some(source) => Box::pin(async move {
+                tokio::join!(listening, credentials::renew_logins(source));
+            }),
+        }
     }
 
     fn holds_without_renewal(&self) -> bool {

@@ -1,9 +1,12 @@
 //! The values in a key that cannot be locked, and what to do about them.
 
+use std::time::Duration;
+
 use crate::error::LockError;
+use crate::protocol::clock::ServerMs;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::key::LockKey;
-use crate::protocol::wire::{MAX_LABEL, tidy};
+use crate::protocol::wire::{MAX_LABEL, tidy, tidy_label};
 
 const RENAME: &str = "remove the key, or use another name or prefix";
 const NEVER_TAKEN: &str = "let all services that share this key use one dialect, or use another \
@@ -60,13 +63,34 @@ pub(crate) fn deadline(key: &LockKey, value: &str) -> LockError {
 }
 
 /// The key holds an owner, and the dialect of the request expects a deadline.
-#[cfg(feature = "redis")]
 pub(crate) fn owner(key: &LockKey, value: &str) -> LockError {
     let found = format!(
         "the owner `{value}` where `Dialect::{}` expects a deadline",
         key.dialect()
     );
     foreign(key, found, NEVER_TAKEN)
+}
+
+/// The error for a value that no client of this library wrote, if an acquire refuses it. An acquire
+/// waits for the end of any other value that has an expiry: it may be the lock of another library.
+pub(crate) fn of_value(
+    key: &LockKey,
+    value: &str,
+    remaining: Option<Duration>,
+    server_ms: ServerMs,
+) -> Option<LockError> {
+    let shown = tidy_label(value);
+    let is_ahead = || {
+        let end = value.parse::<u64>();
+        end.is_ok_and(|end| end > server_ms.as_u64())
+    };
+    match key.dialect() {
+        Dialect::DeadlineGetset if is_deadline(value) => None,
+        Dialect::DeadlineGetset => Some(owner(key, &shown)),
+        _ if remaining.is_none() => Some(no_expiry(key, &shown)),
+        Dialect::Native => None,
+        _ => (is_deadline(value) && is_ahead()).then(|| deadline(key, &shown)),
+    }
 }
 
 /// Whether a value reads as milliseconds since the epoch, in the years 2001 to 2286. An owner is
@@ -120,7 +144,6 @@ mod tests {
         );
     }
 
-    #[cfg(feature = "redis")]
     #[test]
     fn error_of_an_owner_where_a_deadline_is_expected_shows_it() {
         let in_deadlines = key().in_dialect(Dialect::DeadlineGetset);

@@ -1,20 +1,15 @@
 //! The managers that the attribute uses without `manager = ..`: the scoped one, the global one, and the
 //! one of the environment variable.
 
-use std::env::VarError;
-
 use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 
 use super::LockManager;
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::LockError;
 use crate::sync::{Mutex, Process, assert_no_mutex_held};
 
-/// The environment variable with the URL of the default manager.
-const URL_VARIABLE: &str = "DISTRIBUTED_LOCK_URL";
 /// The detail of connection errors whose URL comes from the variable.
-pub(super) const FROM_VARIABLE: &str =
-    "the URL is that of the environment variable DISTRIBUTED_LOCK_URL";
+pub(super) use crate::config::environment::URL_FROM_VARIABLE as FROM_VARIABLE;
 
 pub(super) static GLOBAL: Mutex<Option<LockManager>> = Mutex::new(None);
 static BY_URL: Mutex<ByUrl> = Mutex::new(ByUrl {
@@ -92,18 +87,7 @@ struct ConnectingByUrl {
 
 impl ConnectingByUrl {
     async fn run(self) {
-        let connect = async {
-            let url = std::env::var(URL_VARIABLE).map_err(|error| match error {
-                VarError::NotPresent => LockError::NotConfigured,
-                VarError::NotUnicode(_) => {
-                    LockError::backend(BackendErrorKind::InvalidUrl, "the lock URL is not UTF-8")
-                        .with_detail(FROM_VARIABLE)
-                }
-            })?;
-            let connected = LockManager::connect(&url).await;
-            connected.map_err(|error| error.with_detail(FROM_VARIABLE))
-        };
-        let outcome = connect.await.map(|manager| {
+        let outcome = LockManager::from_env().await.map(|manager| {
             // Another runtime may have been faster. All runtimes share one manager.
             let mut known = BY_URL.lock();
             known
@@ -138,5 +122,5 @@ impl Drop for ConnectingByUrl {
 }
 
 tokio::task_local! {
-    pub(super) static SCOPE: LockManager;
+    pub(crate) static SCOPE: LockManager;
 }

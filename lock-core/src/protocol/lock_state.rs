@@ -13,11 +13,14 @@ use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{Mode, OwnerValue, QueueEntry, WireNotification};
 
 mod commands;
+mod force;
+mod inspect;
 mod queue;
 
 pub(crate) use self::commands::{
     AcquireCommand, AcquireReply, Env, RawHolder, ReleaseCommand, ReleaseReply, RenewReply, Verdict,
 };
+pub(crate) use self::force::{ForceCommand, ForceGrant, ForceMode, ForceReply, ForceVerdict};
 use self::queue::{NextOwner, QueueScan};
 
 /// How long the counter lives after it was seeded. Counting does not extend its life. A counter

@@ -105,7 +105,6 @@ pub(crate) struct QueueEntry {
 }
 
 impl QueueEntry {
-    #[cfg(test)]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(6, ' ');
         let owner_id = OwnerId::parse(parts.next()?)?;

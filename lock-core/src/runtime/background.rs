@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, WORKER_THREAD};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::clock::Moment;
@@ -129,7 +129,7 @@ impl BackgroundWorker {
         });
         let work = Arc::clone(&state);
         let thread = std::thread::Builder::new()
-            .name("lock-background".into())
+            .name(WORKER_THREAD.into())
             .spawn(move || run(&runtime, &work))
             .map_err(failed)?;
         Ok(Self {

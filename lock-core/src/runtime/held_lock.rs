@@ -104,6 +104,10 @@ impl HeldLock {
         self.change(|lease| lease.next_action(now))
     }
 
+    pub(crate) fn ttl(&self) -> Duration {
+        self.state.lock().lease.lease_config().ttl.as_duration()
+    }
+
     pub(crate) fn renewal(&self) -> Renewal {
         let now = self.clock.now();
         let state = self.state.lock();

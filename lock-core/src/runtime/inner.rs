@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::backend::Backend;
-use crate::config::ManagerConfig;
+use crate::config::ManagerSettings;
 use crate::error::{Holder, LockError, ShutdownIncomplete};
 use crate::protocol::acquisition::{ObservedHolder, RenewOutcome};
 use crate::protocol::cleanup::{
@@ -15,11 +15,15 @@ use crate::protocol::cleanup::{
 };
 use crate::protocol::clock::Clock;
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
+use crate::protocol::key::LockKey;
+use crate::protocol::owner_id::OwnerId;
 use crate::runtime::activity::Activity;
 use crate::runtime::background::BackgroundWorker;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
+use crate::runtime::overrides::CurrentOverrides;
 use crate::runtime::probe::Probe;
+use crate::runtime::tracked::TrackedLocks;
 use crate::stats::Counters;
 use crate::sync::Process;
 
@@ -27,14 +31,15 @@ use crate::sync::Process;
 pub(crate) struct ManagerInner {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notifications: Arc<Notifications>,
-    pub(crate) config: ManagerConfig,
+    pub(crate) config: ManagerSettings,
     pub(crate) counters: Arc<Counters>,
     pub(crate) activity: Activity,
     pub(crate) probe: Probe,
     /// `None` if the backend holds locks without renewals.
     worker: Option<BackgroundWorker>,
-    #[cfg(feature = "testing")]
-    pub(crate) tracked: crate::runtime::tracked::TrackedLocks,
+    /// The held locks, where no background worker has them.
+    pub(crate) tracked: TrackedLocks,
+    pub(crate) overrides: CurrentOverrides,
     process: Process,
 }
 
@@ -44,9 +49,12 @@ impl ManagerInner {
         backend: Arc<dyn Backend>,
         notifications: Arc<Notifications>,
         counters: Arc<Counters>,
-        config: ManagerConfig,
+        mut config: ManagerSettings,
     ) -> Self {
+        let overrides = std::mem::take(&mut config.overrides);
+        let now = backend.clock().now();
         Self {
+            overrides: CurrentOverrides::new(overrides, now),
             backend,
             notifications,
             config,
@@ -54,8 +62,7 @@ impl ManagerInner {
             activity: Activity::default(),
             probe: Probe::default(),
             worker: None,
-            #[cfg(feature = "testing")]
-            tracked: crate::runtime::tracked::TrackedLocks::default(),
+            tracked: TrackedLocks::default(),
             process: Process::current(),
         }
     }
@@ -65,7 +72,7 @@ impl ManagerInner {
         backend: Arc<dyn Backend>,
         notifications: Arc<Notifications>,
         counters: Arc<Counters>,
-        config: ManagerConfig,
+        config: ManagerSettings,
     ) -> Result<Self, LockError> {
         let worker = BackgroundWorker::start(
             Arc::clone(&backend),
@@ -90,6 +97,17 @@ impl ManagerInner {
         } else {
             Err(LockError::Forked)
         }
+    }
+
+    /// Checks that an operator's command can be sent.
+    pub(crate) fn check_admin(&self) -> Result<(), LockError> {
+        self.check_process()?;
+        self.check_runtime()
+    }
+
+    /// Returns whether a guard or an acquisition of this manager has the owner id.
+    pub(crate) fn is_own(&self, owner_id: OwnerId) -> bool {
+        self.notifications.is_registered(owner_id)
     }
 
     pub(crate) fn process(&self) -> Process {
@@ -128,8 +146,24 @@ impl ManagerInner {
         if let Some(worker) = &self.worker {
             worker.track(held);
         } else {
-            #[cfg(feature = "testing")]
             self.tracked.add(held);
+        }
+    }
+
+    /// Returns for how long a revoked lock stays locked where leases do not end: for the holder's ttl.
+    pub(crate) fn revoked_lease(&self, key: &LockKey) -> Duration {
+        let held = self
+            .tracked
+            .held()
+            .into_iter()
+            .find(|held| held.key == *key);
+        held.map_or(self.config.default_ttl, |held| held.ttl())
+    }
+
+    /// Tells the holder that an operator released its lock, where no renewal tells it.
+    pub(crate) fn on_force_released(&self, owner_id: OwnerId) {
+        if let Some(held) = self.tracked.by_owner(owner_id) {
+            let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner));
         }
     }
 
@@ -249,7 +283,7 @@ impl ManagerInner {
         observed.map(|observed| Holder {
             this_process: observed
                 .owner_id
-                .is_some_and(|owner_id| self.notifications.is_registered(owner_id)),
+                .is_some_and(|owner_id| self.is_own(owner_id)),
             label: observed.label,
             remaining: observed.remaining,
             held_for: observed.held_for,

@@ -1,4 +1,4 @@
-//! The held locks of a manager without a background worker, so that a test can lose them.
+//! The held locks of a manager without a background worker, so that an operator or a test can take them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -21,6 +21,11 @@ impl TrackedLocks {
             all.retain(|_, held| held.strong_count() > 0);
         }
         all.insert(held.owner_id, Arc::downgrade(held));
+    }
+
+    /// Returns the lock with this owner id, if a guard holds it.
+    pub(crate) fn by_owner(&self, owner_id: OwnerId) -> Option<Arc<HeldLock>> {
+        self.held.lock().get(&owner_id).and_then(Weak::upgrade)
     }
 
     /// Returns the locks that are neither lost nor released.

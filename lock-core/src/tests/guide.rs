@@ -15,7 +15,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The possible fields of a reply. The first other word begins its description.
-const FIELDS: [&str; 6] = ["now", "token", "remaining", "rank", "value", "type"];
+const FIELDS: [&str; 10] = [
+    "now",
+    "token",
+    "remaining",
+    "rank",
+    "value",
+    "type",
+    "total",
+    "entries",
+    "digest",
+    "granted",
+];
 
 /// The inputs and the replies of a script.
 #[derive(Debug, Default, PartialEq, Eq)]

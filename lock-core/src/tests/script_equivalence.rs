@@ -10,10 +10,11 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::backend::redis::reply;
-use crate::backend::redis::scripts::{ACQUIRE, RELEASE, RENEW};
+use crate::backend::redis::scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
 use crate::protocol::clock::ServerMs;
+use crate::protocol::inspection::{INSPECTED_WAITERS, ReadTime};
 use crate::protocol::lock_state::{
-    AcquireCommand, AcquireReply, Env, Expiring, KeyValue, ReleaseCommand,
+    AcquireCommand, AcquireReply, Env, Expiring, ForceCommand, ForceMode, KeyValue, ReleaseCommand,
 };
 use crate::protocol::wire::WireNotification;
 
@@ -145,6 +146,47 @@ fn step(
             let expected = model
                 .lock_state
                 .renew(owner_id(*who), *ttl_ms, env.now_ms());
+            (
+                format!("{:?}", reply.value),
+                format!("{expected:?}"),
+                Vec::new(),
+            )
+        }
+        Step::ForceRelease {
+            mode,
+            token,
+            floor_ahead_us,
+        } => {
+            let token = token.then(|| model.token()).flatten();
+            let command = ForceCommand {
+                mode: *mode,
+                floor_us: micros.saturating_add_signed(*floor_ahead_us),
+                lead_us: 0,
+                label: "revoked by ops",
+                token,
+                longest_ms: u64::MAX,
+            };
+            let mode = match mode {
+                ForceMode::Revoke => "revoke",
+                ForceMode::Now => "now",
+                ForceMode::Grant => "grant",
+            };
+            let token = token.map_or_else(String::new, |token| token.to_string());
+            let floor = command.floor_us.to_string();
+            let args = [mode, &floor, "0", command.label, &token, ""].map(str::to_owned);
+            let reply = reply::force_release(server.run(&FORCE_RELEASE, &KEYS, &args)).unwrap();
+            assert_eq!(reply.server_us, micros);
+            let (expected, notifications) = model.lock_state.force_release(&command, &env);
+            (
+                format!("{:?}", reply.value),
+                format!("{expected:?}"),
+                notifications,
+            )
+        }
+        Step::Inspect => {
+            let args = [INSPECTED_WAITERS.to_string()];
+            let reply = reply::inspect(server.run(&INSPECT, &KEYS[..2], &args)).unwrap();
+            let expected = model.lock_state.inspect(ReadTime::of_server(micros));
             (
                 format!("{:?}", reply.value),
                 format!("{expected:?}"),

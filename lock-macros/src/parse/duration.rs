@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proc_macro2::Span;
+use quote::ToTokens;
 use syn::spanned::Spanned;
 use syn::{Expr, ExprCall, Lit};
 
@@ -110,7 +111,7 @@ impl DurationLiteral {
                 let written = text.value();
                 duration_text::parse(&written).map(|value| (written, value))
             }
-            other => Err(duration_text::not_text(other)),
+            other => Err(not_text(other)),
         };
         match parsed {
             Ok((written, value)) => Some(DurationValue::Literal(Self {
@@ -134,6 +135,17 @@ impl DurationValue {
             Self::Constant(value) | Self::Dynamic(value) => value.span(),
         })
     }
+}
+
+/// Says how to write a literal without quotes.
+fn not_text(literal: &Lit) -> String {
+    let written = literal.to_token_stream().to_string();
+    let (digits, suffix) = match literal {
+        Lit::Int(number) => (number.base10_digits(), number.suffix()),
+        Lit::Float(number) => (number.base10_digits(), number.suffix()),
+        _ => ("", ""),
+    };
+    duration_text::not_text(&written, digits, suffix)
 }
 
 fn is_dynamic(call: &ExprCall) -> bool {
@@ -197,10 +209,20 @@ mod tests {
     }
 
     #[test]
-    fn number_is_rewritten_as_text() {
-        assert_eq!(
-            error(parse_quote!(5min), DurationOption::Wait),
-            "invalid duration `5min`: write it as \"5m\""
-        );
+    fn literal_without_quotes_is_rewritten() {
+        for (value, written, meant) in [
+            (parse_quote!(30), "30", "30s"),
+            (parse_quote!(30u64), "30u64", "30s"),
+            (parse_quote!(5_0min), "5_0min", "50m"),
+            (parse_quote!(1m30s), "1m30s", "1m30s"),
+            (parse_quote!(0.25s), "0.25s", "250ms"),
+            (parse_quote!(true), "true", "30s"),
+            (parse_quote!(b"30s"), "b\"30s\"", "30s"),
+        ] {
+            assert_eq!(
+                error(value, DurationOption::Wait),
+                format!("invalid duration `{written}`: write it as \"{meant}\"")
+            );
+        }
     }
 }

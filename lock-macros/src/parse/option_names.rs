@@ -1,6 +1,6 @@
 //! The names of the options, and the option that an unknown name probably means.
 
-use crate::errors::nearest;
+use crate::nearest::nearest;
 
 /// Every option, with a value to show in messages.
 pub(crate) const OPTIONS: [(&str, &str); 14] = [

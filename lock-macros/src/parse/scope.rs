@@ -6,7 +6,8 @@ use syn::{
     Attribute, FnArg, GenericParam, Pat, PatSlice, PatTuple, PatTupleStruct, Signature, Token, Type,
 };
 
-use crate::errors::{list, nearest};
+use crate::errors::list;
+use crate::nearest::nearest;
 use crate::parse::tokens::peel_type;
 
 /// The variables that the patterns of a function bind, and `self`.

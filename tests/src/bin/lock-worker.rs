@@ -7,6 +7,9 @@
 //!   writes `{"held": TOKEN}` for each grant, and holds all locks that it gets.
 //! - `drop COUNT` acquires locks, drops guards, waiters and attempts, shuts the manager down, and
 //!   writes `{"dropped": COUNT}`.
+//! - `late-write FILE NAME TTL` reads the number in a file under a lock and writes `{"read": NUMBER}`.
+//!   After a line on stdin it increments that number in the file, and writes `{"written": NUMBER}`, or
+//!   `{"lost": true}` when the lock is known to be lost.
 //! - `call` calls a function with the attribute once, and writes `{"done": true}` or
 //!   `{"error": MESSAGE}`.
 //!
@@ -18,7 +21,7 @@ use std::time::Duration;
 
 use lock_core::{LockError, distributed_lock};
 use serde_json::json;
-use test_support::child::{Arguments, say};
+use test_support::child::{Arguments, say, wait_for_end_of_input};
 use tests::{connect_to_env, shut_down};
 use tokio::task::JoinSet;
 
@@ -39,6 +42,10 @@ async fn main() {
             acquire(&name, ttl, wait, arguments.number()).await;
         }
         "drop" => drop_everything(arguments.number()).await,
+        "late-write" => {
+            let file: PathBuf = arguments.text().into();
+            late_write(&file, &arguments.text(), arguments.millis()).await;
+        }
         "call" => match call().await {
             Ok(()) => say(&json!({ "done": true })),
             Err(error) => say(&json!({ "error": error.to_string() })),
@@ -113,6 +120,26 @@ async fn drop_everything(count: u32) {
     }
     shut_down(&locks).await;
     say(&json!({ "dropped": count }));
+}
+
+async fn late_write(file: &Path, name: &str, ttl: Duration) {
+    let locks = connect_to_env().await;
+    let held = locks.lock(name).ttl(ttl).acquire().await;
+    let held = held.expect("the lock is free");
+    let text = fs::read_to_string(file).expect("the file exists");
+    let before: u64 = text.parse().expect("the file has a number");
+    say(&json!({ "read": before }));
+    let mut line = String::new();
+    std::io::stdin()
+        .read_line(&mut line)
+        .expect("stdin is readable");
+    if held.is_lost() {
+        say(&json!({ "lost": true }));
+    } else {
+        fs::write(file, (before + 1).to_string()).expect("the file is writable");
+        say(&json!({ "written": before + 1 }));
+    }
+    wait_for_end_of_input();
 }
 
 #[distributed_lock(name = "called")]

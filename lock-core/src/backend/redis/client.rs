@@ -22,7 +22,7 @@ use crate::protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_
 use crate::protocol::key::LockKey;
 use crate::stats::Counters;
 
-use crate::config::ManagerConfig;
+use crate::config::ManagerSettings;
 use crate::protocol::wire;
 use crate::sync::Mutex;
 
@@ -97,7 +97,7 @@ pub(super) struct RedisClient {
 impl RedisClient {
     pub(super) fn new(
         connector: Connector,
-        config: &ManagerConfig,
+        config: &ManagerSettings,
         notifications: Arc<dyn NotificationSink>,
         counters: Arc<Counters>,
     ) -> Self {
@@ -188,12 +188,17 @@ impl RedisClient {
         }
     }
 
-    /// Runs a script with one key, and reads its reply.
+    /// Runs a script, and reads its reply. An error names `key`.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each one is a part of the command"
+    )]
     pub(super) async fn call_script<T>(
         &self,
         connection: &Connection,
         script: &Script,
         key: &LockKey,
+        keys: &[&str],
         args: &[impl ToRedisArgs],
         read: impl Fn(Value) -> Result<ScriptReply<T>, LockError>,
         limit: Duration,
@@ -202,12 +207,11 @@ impl RedisClient {
         let write_args = |command: &mut Cmd| {
             command.arg(args);
         };
-        let keys = [key.as_str()];
         let deadline = Deadline::after(Clock::System, limit);
-        let by_hash = script.by_hash(&keys, write_args);
+        let by_hash = script.by_hash(keys, write_args);
         let mut reply = connection.call(&by_hash, limit).await?;
         if reply.as_ref().is_err_and(is_unknown_script) {
-            let by_text = script.by_text(&keys, write_args);
+            let by_text = script.by_text(keys, write_args);
             reply = connection.call(&by_text, deadline.left()).await?;
         }
         let reply = reply.map_err(|error| server_error(connection, key, &error))?;

@@ -6,22 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline,
-    ProtocolVersion, RedisError, Value,
-};
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value};
 use tokio::time::error::Elapsed;
 
+use super::access::{Access, ConnectionRole};
+use super::credentials::{self, Issued};
 use super::dial::{Setup, dial};
-use super::errors::{connect_error, error_text, io_error, timed_out};
+use super::errors::{connect_error, io_error, timed_out};
 use super::scripts::Script;
 use super::transport::Transport;
 use super::transport::frames::{self, is_error, text_range};
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::LockError;
 use crate::protocol::acquisition::Origin;
-use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::clock_sync::ClockSync;
 use crate::stats::Counters;
 
@@ -34,9 +32,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Opens connections.
 pub(super) struct Connector {
-    /// For connections that receive notifications.
-    client: Client,
-    info: ConnectionInfo,
+    pub(super) access: Arc<Access>,
     /// The address, for error texts.
     pub(super) address: Arc<str>,
     timeout: Duration,
@@ -69,44 +65,35 @@ pub(super) struct Connection {
     /// when there is none. A count of timeouts would prove nothing: a command with little time left
     /// also times out on a good connection.
     silent_since: AtomicU64,
+    /// When to log in with new credentials.
+    renew_login_at: Mutex<Option<Moment>>,
+}
+
+/// A connection of the client library.
+pub(super) struct LibraryConnection {
+    pub(super) handle: MultiplexedConnection,
+    /// The time and the run id of the server when the connection began.
+    pub(super) first: ClockSync,
+    /// What the provider of credentials gave for this connection.
+    pub(super) issued: Option<Arc<Issued>>,
 }
 
 impl Connector {
     /// Creates a connector. Its connections load these scripts before the first command.
     pub(super) fn new(
-        url: &str,
+        access: Arc<Access>,
         timeout: Duration,
         scripts: Vec<&'static Script>,
         counters: Arc<Counters>,
-    ) -> Result<Self, LockError> {
-        let invalid = |error: RedisError| {
-            let text = format!("the lock URL is invalid ({})", error_text(&error));
-            LockError::backend(BackendErrorKind::InvalidUrl, text)
-        };
-        let info: ConnectionInfo = url.into_connection_info().map_err(invalid)?;
-        let config = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3);
-        let info = info
-            .set_redis_settings(config)
-            // Without it, a command waits for the acknowledgment of the previous one.
-            .set_tcp_settings(
-                TcpSettings::default()
-                    .set_nodelay(true)
-                    .set_keepalive(keepalive()),
-            );
-        let address = info.addr().to_string().into();
-        let client = Client::open(info.clone()).map_err(invalid)?;
-        Ok(Self {
-            client,
-            info,
-            address,
+    ) -> Self {
+        Self {
+            address: Arc::clone(&access.address),
+            access,
             timeout,
             scripts,
             counters,
             server_version: Mutex::default(),
-        })
+        }
     }
 
     pub(super) fn server_version(&self) -> Option<Arc<str>> {
@@ -135,13 +122,16 @@ impl Connector {
     /// Opens a connection for lock commands.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, LockError> {
         let failed = |error: RedisError| connect_error(&self.address, &error);
+        let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
+        let (info, issued) = self.access.login(deadline.left()).await?;
+        let role = ConnectionRole::of_this_thread();
         let connecting = async {
-            let stream = dial(&self.info, &keepalive()).await.map_err(failed)?;
-            let setup = Setup::begin(stream, &self.info, Self::config()).await;
+            let stream = dial(&info, &keepalive()).await.map_err(failed)?;
+            let setup = Setup::begin(stream, &info, Self::config()).await;
             let mut setup = setup.map_err(failed)?;
             let origin = next_origin();
             let mut handle = setup.connection.clone();
-            let greeting = setup.drive(self.handshake(&mut handle)).await;
+            let greeting = setup.drive(self.handshake(&mut handle, role)).await;
             drop(handle);
             let (first, clock_difference) = greeting?;
             let stream = setup.finish().await.map_err(failed)?;
@@ -157,28 +147,41 @@ impl Connector {
                 has_answered: AtomicBool::new(false),
                 patience: self.timeout,
                 silent_since: AtomicU64::new(0),
+                renew_login_at: Mutex::new(issued.and_then(|issued| issued.renew_at)),
             })
         };
-        self.within(limit, connecting).await
+        self.within(deadline.left(), connecting).await
     }
 
-    /// Opens a connection of the client library, for a subscription. Returns also the time and the run
-    /// id of the server.
+    /// Opens a connection of the client library, for a subscription.
     pub(super) async fn connect_with(
         &self,
         config: AsyncConnectionConfig,
         limit: Duration,
-    ) -> Result<(MultiplexedConnection, ClockSync), LockError> {
+    ) -> Result<LibraryConnection, LockError> {
+        let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
+        let (info, issued) = self.access.login(deadline.left()).await?;
         let connecting = async {
-            let mut handle = self
-                .client
+            let client = Client::open(info).map_err(|e| connect_error(&self.address, &e))?;
+            let mut handle = client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
                 .map_err(|error| connect_error(&self.address, &error))?;
-            let (first, _) = self.handshake(&mut handle).await?;
-            Ok((handle, first))
+            let (first, _) = self.handshake(&mut handle, ConnectionRole::Pubsub).await?;
+            Ok(LibraryConnection {
+                handle,
+                first,
+                issued,
+            })
         };
-        self.within(limit, connecting).await
+        self.within(deadline.left(), connecting).await
+    }
+
+    /// Renews the login of a connection from now on, if its credentials expire.
+    pub(super) fn registers(&self, connection: &Arc<Connection>) {
+        if let Some(source) = &self.access.credentials {
+            source.register(connection);
+        }
     }
 
     async fn within<T>(
@@ -186,13 +189,13 @@ impl Connector {
         limit: Duration,
         connecting: impl Future<Output = Result<T, LockError>>,
     ) -> Result<T, LockError> {
-        tokio::time::timeout(limit.min(self.timeout), connecting)
+        tokio::time::timeout(limit, connecting)
             .await
             .unwrap_or_else(|_| Err(self.no_answer()))
     }
 }
 
-fn keepalive() -> TcpKeepalive {
+pub(super) fn keepalive() -> TcpKeepalive {
     TcpKeepalive::new()
         .with_time(KEEPALIVE)
         .with_interval(KEEPALIVE_INTERVAL)
@@ -232,6 +235,32 @@ impl Connection {
     /// Returns the error that broke the connection.
     pub(super) fn broken_by(&self) -> Option<LockError> {
         self.broken_by.lock().clone()
+    }
+
+    /// Returns when to log in with new credentials.
+    pub(super) fn renew_login_at(&self) -> Option<Moment> {
+        *self.renew_login_at.lock()
+    }
+
+    /// Logs in with new credentials. A connection that the server refuses is not used any more: it has
+    /// the rights of credentials that expire.
+    pub(super) async fn log_in(&self, issued: &Issued, limit: Duration) -> Result<(), LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
+        // Not inside a transaction.
+        let _turn = tokio::time::timeout(deadline.left(), self.turn.lock())
+            .await
+            .map_err(|_elapsed| timed_out(&self.unreachable_text()))?;
+        match self.call(&issued.auth(), deadline.left()).await? {
+            Ok(_) => {
+                *self.renew_login_at.lock() = issued.renew_at;
+                Ok(())
+            }
+            Err(error) => {
+                let error = credentials::refused(&error);
+                self.mark_broken(&error);
+                Err(error)
+            }
+        }
     }
 
     pub(super) fn floor_us(&self) -> u64 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::client::RedisClient;
 use super::connection::{Connection, Connector};
 use crate::backend::Renewal;
-use crate::config::ManagerConfig;
+use crate::config::ManagerSettings;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
@@ -65,7 +65,7 @@ impl Dialects {
     pub(super) fn new(
         client: Arc<RedisClient>,
         connector: Connector,
-        config: &ManagerConfig,
+        config: &ManagerSettings,
     ) -> Self {
         Self {
             owners: Owners::new(Arc::clone(&client), Arc::clone(&config.label)),

@@ -8,7 +8,7 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::wire::tidy;
 
 /// The longest text of a server that an error or a log line contains.
-const MAX_ERROR_TEXT: usize = 300;
+pub(super) const MAX_ERROR_TEXT: usize = 300;
 
 /// The text of a server or connection error, sanitized for errors and logs.
 #[derive(Debug, thiserror::Error)]

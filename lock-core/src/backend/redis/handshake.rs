@@ -1,5 +1,6 @@
 //! Checks a new connection: role, version, run id, clock and eviction policy.
 
+use super::access::ConnectionRole;
 use super::connection::{Connector, since_epoch};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -18,10 +19,12 @@ use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
 use crate::protocol::wire::{MAX_LABEL, tidy};
 
 impl Connector {
-    /// Reads role, server information and time, and loads the scripts, all in one pipeline.
+    /// Reads role, server information and time, loads the scripts, and sets the name of the
+    /// connection, all in one pipeline.
     pub(super) async fn handshake(
         &self,
         handle: &mut MultiplexedConnection,
+        role: ConnectionRole,
     ) -> Result<(ClockSync, Duration), LockError> {
         let mut pipeline = Pipeline::new();
         pipeline
@@ -34,6 +37,9 @@ impl Connector {
         for script in &self.scripts {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
         }
+        // Last, because its outcome does not matter: many users may not run it.
+        let name = self.access.client_name(role);
+        pipeline.cmd("CLIENT").arg("SETNAME").arg(name);
         pipeline.ignore_errors();
         let sent = Clock::System.now();
         let wall_before = since_epoch();
@@ -70,7 +76,7 @@ impl Connector {
             }
         }
         let run_id = self.run_id(info)?;
-        if let Some(Err(error)) = replies.find(Result::is_err) {
+        if let Some(Err(error)) = replies.take(self.scripts.len()).find(Result::is_err) {
             // Each script is then sent with its text once.
             let error = error_text(&error);
             self.counters

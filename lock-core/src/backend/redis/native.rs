@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::reply::{self, ScriptReply, text_of};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
 use crate::backend::Renewal;
-use crate::config::ManagerConfig;
+use crate::config::ManagerSettings;
 use crate::error::LockError;
 use crate::protocol::acquisition::{
     AcquireOutcome, Failure, RenewOutcome, ReplyTimes, SendContext, SentAcquires,
@@ -37,7 +37,7 @@ pub(super) struct NativeLocks {
 }
 
 impl NativeLocks {
-    pub(super) fn new(client: Arc<RedisClient>, config: &ManagerConfig) -> Self {
+    pub(super) fn new(client: Arc<RedisClient>, config: &ManagerSettings) -> Self {
         Self {
             client,
             grace_ms: whole_millis(config.grace()),

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use super::client::{RedisClient, SubscriptionState};
+use super::credentials::{Issued, SubscriptionLogin};
 use super::errors::lock_error;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
@@ -88,6 +89,8 @@ struct Subscribed {
     run_id: u64,
     /// Notified when the connection breaks.
     broken: Arc<Notify>,
+    /// `None` without a provider of credentials.
+    login: Option<SubscriptionLogin>,
 }
 
 async fn subscribe(client: &Arc<RedisClient>) -> Result<Subscribed, LockError> {
@@ -104,14 +107,20 @@ async fn subscribe(client: &Arc<RedisClient>) -> Result<Subscribed, LockError> {
         });
     let timeout = client.command_timeout;
     let connecting = client.pool.connector.connect_with(config, timeout);
-    let (mut connection, first) = connecting.await?;
+    let opened = connecting.await?;
+    let mut connection = opened.handle;
     let confirmed = connection.subscribe(&*client.subscription.channel);
     match tokio::time::timeout(timeout, confirmed).await {
-        Ok(Ok(())) => Ok(Subscribed {
-            connection,
-            run_id: first.run_id,
-            broken,
-        }),
+        Ok(Ok(())) => {
+            let source = client.pool.connector.access.credentials.as_ref();
+            let login = source.zip(opened.issued);
+            Ok(Subscribed {
+                connection,
+                run_id: opened.first.run_id,
+                broken,
+                login: login.map(|(source, issued)| source.register_subscription(&issued)),
+            })
+        }
         Ok(Err(error)) => Err(lock_error(
             "cannot subscribe to the manager's channel",
             &error,
@@ -122,18 +131,32 @@ async fn subscribe(client: &Arc<RedisClient>) -> Result<Subscribed, LockError> {
     }
 }
 
-/// Waits until the connection breaks or stops replying.
+/// Waits until the connection breaks or stops replying. Renews its login meanwhile.
 async fn wait_until_broken(client: &RedisClient, mut subscribed: Subscribed) {
     loop {
-        let quiet = tokio::time::timeout(HEARTBEAT, subscribed.broken.notified()).await;
-        if quiet.is_ok() {
-            return;
-        }
-        let ping = redis::cmd("PING");
-        let reply = subscribed.connection.send_packed_command(&ping);
+        let command = tokio::select! {
+            () = subscribed.broken.notified() => return,
+            issued = renewed_login(subscribed.login.as_mut()) => {
+                if let Some(login) = &subscribed.login {
+                    login.is_renewed(&issued);
+                }
+                issued.auth()
+            }
+            () = tokio::time::sleep(HEARTBEAT) => redis::cmd("PING"),
+        };
+        let reply = subscribed.connection.send_packed_command(&command);
+        // Also when the server refuses new credentials: this connection has the old ones.
         let Ok(Ok(_)) = tokio::time::timeout(client.command_timeout, reply).await else {
             return;
         };
+    }
+}
+
+/// Waits for new credentials of the subscription.
+async fn renewed_login(login: Option<&mut SubscriptionLogin>) -> Arc<Issued> {
+    match login {
+        Some(login) => login.renewed().await,
+        None => std::future::pending().await,
     }
 }
 

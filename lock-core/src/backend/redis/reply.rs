@@ -7,7 +7,11 @@ use redis::{FromRedisValue, Value};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewReply, Verdict};
+use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime};
+use crate::protocol::lock_state::{
+    AcquireReply, ForceGrant, ForceReply, ForceVerdict, RawHolder, ReleaseReply, RenewReply,
+    Verdict,
+};
 
 /// The value of a reply, and the server's time in microseconds when the script ran.
 #[derive(Debug, PartialEq, Eq)]
@@ -82,6 +86,60 @@ pub(crate) fn renew(reply: Option<&[u8]>) -> Result<ScriptReply<RenewReply>, Loc
         b"gone" => RenewReply::NotOwner,
         _ => return Err(unexpected()),
     };
+    Ok(ScriptReply { value, server_us })
+}
+
+/// Reads the reply of the script that inspects a lock.
+pub(crate) fn inspect(reply: Value) -> Result<ScriptReply<InspectReply>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let total = parts.number()?;
+    let content = match verdict.as_str() {
+        "free" => KeyContent::Free,
+        "held" => KeyContent::Text(parts.holder()?),
+        "foreign" => KeyContent::OtherType(parts.text()?),
+        _ => return Err(unexpected()),
+    };
+    let value = InspectReply {
+        time: ReadTime::of_server(server_us),
+        content,
+        total,
+        entries: parts.texts()?,
+    };
+    Ok(ScriptReply { value, server_us })
+}
+
+/// Reads the reply to an operator's release.
+pub(crate) fn force_release(reply: Value) -> Result<ScriptReply<ForceReply>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let found = parts.text()?;
+    let holder = parts.holder()?;
+    let locked_ms = holder.remaining_ms.unwrap_or(0);
+    let content = match found.as_str() {
+        "none" => KeyContent::Free,
+        "string" => KeyContent::Text(holder),
+        _ => KeyContent::OtherType(found),
+    };
+    let verdict = match verdict.as_str() {
+        "free" => ForceVerdict::Free,
+        "changed" => ForceVerdict::Changed,
+        "endless" => ForceVerdict::Endless,
+        "foreign" => ForceVerdict::Foreign {
+            digest: parts.text()?,
+        },
+        "revoked" => ForceVerdict::Revoked { locked_ms },
+        "freed" => ForceVerdict::Freed(match parts.text()?.as_str() {
+            "nobody" => ForceGrant::Nobody,
+            "waiter" => ForceGrant::Waiter,
+            "more" => ForceGrant::More,
+            _ => return Err(unexpected()),
+        }),
+        _ => return Err(unexpected()),
+    };
+    let value = ForceReply { verdict, content };
     Ok(ScriptReply { value, server_us })
 }
 
@@ -227,6 +285,14 @@ impl Parts {
         // A foreign client may write a value that is not text.
         let bytes: Vec<u8> = self.next()?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn texts(&mut self) -> Result<Vec<String>, LockError> {
+        let mut texts = Vec::with_capacity(self.0.len());
+        while self.0.len() > 0 {
+            texts.push(self.text()?);
+        }
+        Ok(texts)
     }
 
     fn number(&mut self) -> Result<u64, LockError> {

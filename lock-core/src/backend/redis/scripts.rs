@@ -108,6 +108,13 @@ pub(crate) static RELEASE: LazyLock<Script> =
 pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 
+// Scripts of operators, for all dialects. The handshake does not load them, because most clients
+// never send them.
+pub(crate) static INSPECT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/inspect.lua")));
+pub(crate) static FORCE_RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/force_release.lua")));
+
 // Scripts of the other dialects.
 pub(crate) static SETNX_EXPIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/setnx_expire.lua")));
@@ -155,7 +162,7 @@ mod tests {
 
     #[test]
     fn scripts_include_the_shared_function() {
-        for script in [&ACQUIRE, &RELEASE] {
+        for script in [&ACQUIRE, &RELEASE, &FORCE_RELEASE] {
             assert!(script.source().contains("local function grant_next("));
             assert!(script.source().contains("redis.call('INCR'"));
             for (mark, _) in INCLUDES {

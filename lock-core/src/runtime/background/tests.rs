@@ -2,7 +2,7 @@ use std::sync::atomic::AtomicUsize;
 
 use super::renewal::batches;
 use super::*;
-use crate::backend::{BackendStatus, Boxed, Renewal};
+use crate::backend::{AdminBackend, BackendStatus, Boxed, Renewal};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use crate::protocol::clock::{Clock, Moment, ServerMs};
@@ -103,6 +103,10 @@ impl Backend for Panicking {
             assert!(before > 0, "the first batch panics");
             release_requests.iter().map(|_| Ok(released())).collect()
         })
+    }
+
+    fn admin(&self) -> &dyn AdminBackend {
+        unreachable!("this test reads no lock")
     }
 
     fn seems_down(&self) -> bool {

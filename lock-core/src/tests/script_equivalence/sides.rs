@@ -8,6 +8,7 @@ use test_support::{FrozenClock, RedisServer};
 
 use crate::backend::redis::scripts::Script;
 use crate::protocol::clock::ServerMs;
+use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lock_state::{Expiring, KeyValue, LockState};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::QueueEntry;
@@ -150,6 +151,12 @@ impl Model {
             state.push(line(KEYS[3], String::new(), *expires_ms));
         }
         state
+    }
+
+    /// Returns the token of the last grant. The lock may have another holder, or none.
+    pub(super) fn token(&self) -> Option<FencingToken> {
+        let counter = self.lock_state.counter.as_ref();
+        counter.map(|counter| FencingToken::new(counter.value))
     }
 
     pub(super) fn entry(

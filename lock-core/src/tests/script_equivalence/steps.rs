@@ -29,6 +29,14 @@ pub(super) enum Step {
         who: usize,
         ttl_ms: u64,
     },
+    /// An operator's release.
+    ForceRelease {
+        mode: ForceMode,
+        /// Whether the operator names the token of the lock that was held last.
+        token: bool,
+        floor_ahead_us: i64,
+    },
+    Inspect,
     Clock {
         step_us: i64,
     },
@@ -101,7 +109,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         );
     let grace = prop_oneof![4 => Just(0_u64), 1 => Just(20)];
     let keep = prop_oneof![3 => Just(0_u64), 1 => 1..3_000_u64];
-    let release = (who.clone(), grace, keep, floor, lead).prop_map(
+    let release = (who.clone(), grace, keep, floor.clone(), lead).prop_map(
         |(who, grace_ms, min_hold_ms, floor_ahead_us, lead_us)| Step::Release {
             who,
             grace_ms,
@@ -110,6 +118,17 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
             lead_us,
         },
     );
+    let mode = prop_oneof![
+        Just(ForceMode::Revoke),
+        Just(ForceMode::Now),
+        Just(ForceMode::Grant)
+    ];
+    let force =
+        (mode, any::<bool>(), floor).prop_map(|(mode, token, floor_ahead_us)| Step::ForceRelease {
+            mode,
+            token,
+            floor_ahead_us,
+        });
     let renew = (who, ttl_ms.clone()).prop_map(|(who, ttl_ms)| Step::Renew { who, ttl_ms });
     let clock = prop_oneof![
         4 => 0..50_000_i64,
@@ -137,7 +156,8 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let crowd = (count, wait, kind)
         .prop_map(|(count, wait, kind)| Step::Foreign(Foreign::Crowd { count, wait, kind }));
     vec(
-        prop_oneof![16 => acquire, 10 => release, 4 => renew, 8 => clock, 2 => foreign, 1 => crowd],
+        prop_oneof![16 => acquire, 10 => release, 4 => renew, 8 => clock, 2 => foreign, 1 => crowd,
+            3 => force, 2 => Just(Step::Inspect)],
         1..30,
     )
 }

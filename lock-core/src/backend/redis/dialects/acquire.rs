@@ -38,7 +38,15 @@ pub(super) async fn acquire_by_script(
     let args = args(timing);
     let read = reply::dialect_acquire;
     let (sent_at, reply) = client
-        .call_script(connection, script, &key, &args, read, limit)
+        .call_script(
+            connection,
+            script,
+            &key,
+            &[key.as_str()],
+            &args,
+            read,
+            limit,
+        )
         .await?;
     sent.on_any_reply(&copy);
     let server_ms = reply.server_ms();

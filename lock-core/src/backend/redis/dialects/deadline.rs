@@ -152,7 +152,15 @@ impl Deadlines {
         let (script, key, left) = (&DEADLINE_RELEASE, &release_request.key, time_limit.left());
         let sent = self
             .client
-            .call_script(&connection, script, key, &args, reply::was_owner, left)
+            .call_script(
+                &connection,
+                script,
+                key,
+                &[key.as_str()],
+                &args,
+                reply::was_owner,
+                left,
+            )
             .await;
         let mut written = self.written.lock();
         if let Err(error) = &sent

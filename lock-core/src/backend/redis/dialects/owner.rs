@@ -122,7 +122,15 @@ impl Owners {
             let script = &OWNER_RENEW;
             let expires = self
                 .client
-                .call_script(connection, script, &key, &args, reply::was_owner, left)
+                .call_script(
+                    connection,
+                    script,
+                    &key,
+                    &[key.as_str()],
+                    &args,
+                    reply::was_owner,
+                    left,
+                )
                 .await;
             let (sent_at, expires) = match expires {
                 Ok(expires) => expires,
@@ -158,7 +166,15 @@ impl Owners {
         let script = &OWNER_REPAIR;
         let (sent_at, repaired) = self
             .client
-            .call_script(connection, script, &key, &args, reply::was_owner, left)
+            .call_script(
+                connection,
+                script,
+                &key,
+                &[key.as_str()],
+                &args,
+                reply::was_owner,
+                left,
+            )
             .await?;
         if repaired.value {
             self.client.counters.trace(|| {
@@ -308,7 +324,15 @@ impl Owners {
         let (script, key, left) = (&OWNER_RELEASE, &release_request.key, deadline.left());
         let (_, reply) = self
             .client
-            .call_script(&connection, script, key, &args, reply::was_owner, left)
+            .call_script(
+                &connection,
+                script,
+                key,
+                &[key.as_str()],
+                &args,
+                reply::was_owner,
+                left,
+            )
             .await?;
         Ok(ReleaseOutcome::without_waiters(
             reply.value,

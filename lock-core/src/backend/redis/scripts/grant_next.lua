@@ -1,7 +1,7 @@
 -- grant_next: while K is free and waiters exist, gives K to the first live waiter.
 --
 -- Not a script of its own: acquire.lua and release.lua include this function, after the lines that
--- serve a lock without waiters.
+-- serve a lock without waiters. So does force_release.lua.
 --
 -- Arguments:
 --   command  of the script: time (the reply to TIME), now (microseconds), floor and lead (of tokens),

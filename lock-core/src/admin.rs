@@ -1,0 +1,178 @@
+//! What operators see of locks, and what they do with them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::LockError;
+use crate::info::{HolderInfo, LockInfo};
+use crate::manager::LockManager;
+use crate::protocol::key::{LockKey, LockName};
+use crate::runtime::inner::ManagerInner;
+
+mod error;
+mod list;
+mod release;
+
+pub use self::error::AdminError;
+pub use self::list::{Cursor, ListLocks, LockPage};
+pub use self::release::{ForceRelease, Revocation};
+
+impl LockManager {
+    /// Reads a lock: its holder, and its waiters in the order in which they get the lock.
+    ///
+    /// This is one read-only command. The lock may have changed when the reply arrives, so use it for
+    /// people and for monitoring. To act on the result, compare the
+    /// [token](crate::ForceRelease::expect_token). The name is read in the manager's
+    /// [`dialect`](crate::LockManagerBuilder::dialect); locks of the other dialects that write an
+    /// owner are found too.
+    ///
+    /// # Errors
+    /// - [`LockError::InvalidName`] when the name is invalid.
+    /// - [`LockError::Backend`] when the server does not reply within the command timeout, or when the
+    ///   user may not read the lock.
+    /// - [`LockError::ForeignKey`] when the queue of the lock has another type.
+    /// - [`LockError::NoRuntime`] outside of a tokio runtime.
+    /// - [`LockError::Forked`] in a forked child.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on any lock.
+    pub async fn inspect(&self, name: impl Into<LockName>) -> Result<LockInfo, LockError> {
+        let inner = self.inner();
+        let name = name.into();
+        let key = inner.admin_key(&name)?;
+        let limit = inner.config.command_timeout;
+        let reply = inner.backend.admin().inspect(&key, limit).await?;
+        Ok(LockInfo::new(&key, name, &reply, &|owner_id| {
+            inner.is_own(owner_id)
+        }))
+    }
+
+    /// Returns the holder of a lock. Returns `None` when the lock is free or blocked, and when the key
+    /// holds something that is not a lock.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on any lock.
+    pub async fn holder(&self, name: impl Into<LockName>) -> Result<Option<HolderInfo>, LockError> {
+        Ok(self.inspect(name).await?.into_holder())
+    }
+
+    /// Returns the operations of operators: they list locks, and take locks from their holders.
+    ///
+    /// They are apart from the manager, so that a review finds their uses with one search.
+    #[must_use]
+    pub fn admin(&self) -> Admin {
+        Admin {
+            inner: Arc::clone(self.inner()),
+        }
+    }
+}
+
+/// The operations of operators. Made by [`LockManager::admin`].
+#[derive(Clone)]
+pub struct Admin {
+    inner: Arc<ManagerInner>,
+}
+
+impl Admin {
+    /// Makes a request for a list of the locks whose names match the pattern. Await it to send it.
+    ///
+    /// The pattern is a glob of Redis: `*`, `?`, `[a-z]`, `[^a]`, and `\\` before a special character.
+    /// `*` lists all locks of the manager's prefix.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # let locks = lock_core::LockManager::in_memory();
+    /// let _held = locks.lock("order:42").acquire().await?;
+    /// let mut next = None;
+    /// loop {
+    ///     let page = locks.admin().list("order:*").limit(200).after(next).await?;
+    ///     for lock in page.locks {
+    ///         println!("{} {:?}", lock.key, lock.state);
+    ///     }
+    ///     next = page.next;
+    ///     if next.is_none() {
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The list is not a snapshot. A lock that is acquired or released meanwhile may be missing, and a
+    /// lock may be on two pages. One page takes at most 100 `SCAN` commands of about 500 keys each. A
+    /// server with very many keys of other programs needs many pages.
+    ///
+    /// # Errors
+    /// - [`LockError::Backend`] when the server does not reply to a command within the command timeout,
+    ///   or when the user may not list. Applications do not need that right, and should not have it:
+    ///   `SCAN` shows the names of all keys of the server.
+    /// - [`LockError::NoRuntime`] outside of a tokio runtime.
+    /// - [`LockError::Forked`] in a forked child.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on any lock.
+    pub fn list(&self, pattern: impl Into<String>) -> ListLocks {
+        ListLocks::new(Arc::clone(&self.inner), pattern.into())
+    }
+
+    /// Makes a request that takes a lock from its holder. Await it to send it.
+    ///
+    /// By default it **revokes** the lock: the key has no owner any more, but stays locked until the
+    /// old lease ends. So exclusion holds. The holder learns of it at its next renewal, at most a
+    /// third of its ttl later: its lock is lost, and
+    /// [`loss_reason`](crate::LockGuard::loss_reason) returns the operator and the reason. A holder
+    /// that does not renew learns of it when its lease ends. The waiters get the lock when the old
+    /// lease ends. [`now`](ForceRelease::now) frees the key at once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = lock_core::LockManager::in_memory();
+    /// # let _held = locks.lock("import").acquire().await?;
+    /// if let Some(holder) = locks.holder("import").await? {
+    ///     let request = locks.admin().force_release("import").reason("stuck import");
+    ///     let revoked = request.expect_token(holder.token).await?;
+    ///     println!("free in {:?}", revoked.free_at);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The request is sent once. After an error of the connection the lock may or may not be
+    /// released: inspect it.
+    ///
+    /// # Errors
+    /// - [`AdminError::Changed`] when the lock does not have the expected token.
+    /// - [`AdminError::Foreign`] when the key holds the value of another library.
+    /// - [`AdminError::NoExpiry`] when the key to revoke has no expiry.
+    /// - [`AdminError::Lock`] with the errors of [`LockManager::inspect`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not undo a release that was sent.
+    #[doc(alias = "revoke")]
+    pub fn force_release(&self, name: impl Into<LockName>) -> ForceRelease {
+        ForceRelease::new(Arc::clone(&self.inner), name.into())
+    }
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admin")
+            .field("settings", &self.inner.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ManagerInner {
+    /// Checks that the manager can reach its backend, and returns the key of a name.
+    fn admin_key(&self, name: &LockName) -> Result<LockKey, LockError> {
+        self.check_admin()?;
+        let key = LockKey::new(&self.config.prefix, name)
+            .map_err(|reason| LockError::invalid_name(name, reason))?;
+        Ok(key.in_dialect(self.config.dialect))
+    }
+}

@@ -1,0 +1,215 @@
+//! Takes a lock from its holder.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::error::AdminError;
+use crate::backend::admin::{ForceRequest, ForeignValues};
+use crate::info::{HolderInfo, LockStatus};
+use crate::protocol::acquisition::ObservedHolder;
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::inspection::KeyContent;
+use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceVerdict};
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::revocation::{parse_revoked, revoked_label};
+use crate::runtime::inner::ManagerInner;
+
+/// A request to take a lock from its holder, made by
+/// [`Admin::force_release`](crate::Admin::force_release). Await it to send it.
+#[must_use = "nothing is sent before the request is awaited"]
+#[derive(Clone)]
+pub struct ForceRelease {
+    inner: Arc<ManagerInner>,
+    name: LockName,
+    mode: ForceMode,
+    by: Option<String>,
+    reason: Option<String>,
+    token: Option<FencingToken>,
+    foreign: ForeignValues,
+}
+
+impl ForceRelease {
+    pub(super) fn new(inner: Arc<ManagerInner>, name: LockName) -> Self {
+        Self {
+            inner,
+            name,
+            mode: ForceMode::Revoke,
+            by: None,
+            reason: None,
+            token: None,
+            foreign: ForeignValues::Keep,
+        }
+    }
+
+    /// Sets who releases the lock. The holder and other operators see at most 40 bytes of the text.
+    /// Defaults to the manager's label.
+    pub fn by(mut self, by: impl Into<String>) -> Self {
+        self.by = Some(by.into());
+        self
+    }
+
+    /// Sets why the lock is released. The holder and other operators see it. The text is cut, so that
+    /// it has 96 bytes together with `by`. Defaults to no reason.
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+
+    /// Releases the lock only if it has this token. So the next holder keeps its lock, if the lock
+    /// changed hands since the caller inspected it. Defaults to any token.
+    pub fn expect_token(mut self, token: impl Into<Option<FencingToken>>) -> Self {
+        self.token = token.into();
+        self
+    }
+
+    /// Frees the key at once and grants the next waiter, instead of waiting for the end of the lease.
+    ///
+    /// The old holder works on until its next renewal, at most a third of its ttl later. Until then
+    /// two holders may work at the same time. Only a resource that checks the
+    /// [fencing token](FencingToken) refuses the old one. Defaults to a revocation, which keeps
+    /// exclusion.
+    pub fn now(mut self) -> Self {
+        self.mode = ForceMode::Now;
+        self
+    }
+
+    /// Sets whether to remove the value of another library. Such a value cannot be revoked: its key
+    /// is deleted at once, if it still holds the same value. Defaults to `false`, which refuses it.
+    pub fn foreign(mut self, remove: bool) -> Self {
+        self.foreign = if remove {
+            ForeignValues::Remove
+        } else {
+            ForeignValues::Keep
+        };
+        self
+    }
+
+    async fn send(self) -> Result<Revocation, AdminError> {
+        let inner = &self.inner;
+        let key = inner.admin_key(&self.name)?;
+        let by = self.by.as_deref().unwrap_or(&inner.config.label);
+        let request = ForceRequest {
+            key: key.clone(),
+            mode: self.mode,
+            label: revoked_label(by, self.reason.as_deref()),
+            token: self.token,
+            foreign: self.foreign,
+            longest: inner.revoked_lease(&key),
+        };
+        let limit = inner.config.command_timeout;
+        let admin = inner.backend.admin();
+        let (time, reply) = admin.force_release(&request, limit).await?;
+        let owner_id = owner_id(&reply.content);
+        let is_done = matches!(
+            reply.verdict,
+            ForceVerdict::Revoked { .. } | ForceVerdict::Freed(_)
+        );
+        if let Some(owner_id) = owner_id.filter(|_| is_done) {
+            inner.on_force_released(owner_id);
+        }
+        let status = LockStatus::new(&key, &reply.content, time, &|id| inner.is_own(id));
+        let revocation = revocation(&key, &reply.verdict, status)?;
+        if is_done {
+            self.audit(&request, &revocation);
+        }
+        Ok(revocation)
+    }
+
+    /// Traces what an operator did. All texts are sanitized.
+    fn audit(&self, request: &ForceRequest, revocation: &Revocation) {
+        let previous = revocation.previous.as_ref();
+        let (by, reason) = parse_revoked(&request.label).unzip();
+        let reason = reason.flatten();
+        let mode = match self.mode {
+            ForceMode::Revoke => "revoke",
+            ForceMode::Now | ForceMode::Grant => "now",
+        };
+        self.inner.counters.trace(|| {
+            warn!(
+                target: "lock_core::audit",
+                key = %request.key,
+                by = by.as_deref(),
+                reason = reason.as_deref(),
+                mode,
+                previous_label = previous.map(|holder| tracing::field::display(&holder.label)),
+                previous_token = previous.and_then(|holder| holder.token).map(u64::from),
+                "an operator released the lock"
+            );
+        });
+    }
+}
+
+/// Returns the owner of the key that was released.
+fn owner_id(content: &KeyContent) -> Option<OwnerId> {
+    let KeyContent::Text(found) = content else {
+        return None;
+    };
+    ObservedHolder::from_value(&found.value, None, None)?.owner_id
+}
+
+/// Interprets what an operator's release did to a key that had this status.
+fn revocation(
+    key: &LockKey,
+    verdict: &ForceVerdict,
+    status: LockStatus,
+) -> Result<Revocation, AdminError> {
+    if matches!(verdict, ForceVerdict::Foreign { .. }) {
+        return Err(AdminError::foreign(key, status));
+    }
+    let holder = match status {
+        LockStatus::Held(holder) => Some(holder),
+        _ => None,
+    };
+    let (free_at, granted) = match verdict {
+        ForceVerdict::Revoked { locked_ms } => (Duration::from_millis(*locked_ms), false),
+        ForceVerdict::Freed(granted) => (Duration::ZERO, *granted == ForceGrant::Waiter),
+        ForceVerdict::Changed => return Err(AdminError::Changed { now: holder }),
+        ForceVerdict::Endless => return Err(AdminError::NoExpiry { key: key.text() }),
+        ForceVerdict::Free | ForceVerdict::Foreign { .. } => (Duration::ZERO, false),
+    };
+    Ok(Revocation {
+        previous: holder,
+        free_at,
+        granted,
+    })
+}
+
+impl IntoFuture for ForceRelease {
+    type Output = Result<Revocation, AdminError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+impl fmt::Debug for ForceRelease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForceRelease")
+            .field("name", &self.name)
+            .field("mode", &self.mode)
+            .field("by", &self.by)
+            .field("reason", &self.reason)
+            .field("token", &self.token)
+            .field("foreign", &self.foreign)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`Admin::force_release`](crate::Admin::force_release) did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Revocation {
+    /// The holder that lost the lock. `None` when no holder had it: it was free, or blocked.
+    pub previous: Option<HolderInfo>,
+    /// How long the key stays locked: the rest of the old lease. Zero when the key was freed.
+    pub free_at: Duration,
+    /// Whether the next waiter has the lock now.
+    pub granted: bool,
+}

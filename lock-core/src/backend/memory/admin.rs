@@ -1,0 +1,143 @@
+//! What operators do with the locks in memory.
+
+use std::time::{Duration, SystemTime};
+
+use super::{MemoryBackend, endless_ms, server_ms};
+use crate::backend::admin::{ForceRequest, ListReply, ListRequest, ListedLock};
+use crate::backend::{AdminBackend, Boxed};
+use crate::error::LockError;
+use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::glob;
+use crate::protocol::inspection::{InspectReply, KeyContent, ListCursor, ReadTime};
+use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::lock_state::{
+    Env, ForceCommand, ForceGrant, ForceMode, ForceReply, ForceVerdict, LockState,
+};
+use crate::protocol::ttl::whole_millis;
+
+impl MemoryBackend {
+    fn force_release_now(&self, request: &ForceRequest) -> (ReadTime, ForceReply) {
+        let now = Clock::Tokio.now();
+        let force = |mode| {
+            move |lock_state: &mut LockState, env: &Env<'_>, floor_us| {
+                let command = ForceCommand {
+                    mode,
+                    floor_us,
+                    lead_us: 0,
+                    label: &request.label,
+                    token: request.token.filter(|_| mode != ForceMode::Grant),
+                    longest_ms: whole_millis(request.longest),
+                };
+                lock_state.force_release(&command, env)
+            }
+        };
+        let key = request.key.text();
+        let mut reply = self.command(&key, now, force(request.mode));
+        while reply.verdict == ForceVerdict::Freed(ForceGrant::More) {
+            reply.verdict = self.command(&key, now, force(ForceMode::Grant)).verdict;
+        }
+        without_endless(&mut reply.content);
+        (read_at(now), reply)
+    }
+
+    fn list_now(&self, request: &ListRequest) -> ListReply {
+        let now = Clock::Tokio.now();
+        let after = match &request.after {
+            Some(ListCursor::After(name)) => name.as_str(),
+            Some(ListCursor::Scan { .. }) | None => "",
+        };
+        let state = self.state.lock();
+        let mut scanned = 0;
+        let mut names = Vec::new();
+        for key in state.locks.keys() {
+            scanned += 1;
+            let name = key.strip_prefix(request.prefix.as_str());
+            names
+                .extend(name.filter(|name| *name > after && glob::matches(&request.pattern, name)));
+        }
+        names.sort_unstable();
+        let mut locks = Vec::new();
+        let mut next = None;
+        for name in names {
+            if locks.len() == request.limit {
+                next = locks.last().map(last_of);
+                break;
+            }
+            let name = LockName::from(name);
+            let Ok(key) = LockKey::new(&request.prefix, &name) else {
+                continue;
+            };
+            let mut found = inspected(state.locks.get(key.as_str()), now);
+            found.entries = Vec::new();
+            if found.content != KeyContent::Free {
+                locks.push(ListedLock { name, key, found });
+            }
+        }
+        ListReply {
+            locks,
+            next,
+            scanned,
+        }
+    }
+
+    fn inspect_now(&self, key: &LockKey) -> InspectReply {
+        let now = Clock::Tokio.now();
+        let state = self.state.lock();
+        inspected(state.locks.get(key.as_str()), now)
+    }
+}
+
+fn read_at(now: Moment) -> ReadTime {
+    ReadTime {
+        server_ms: server_ms(now),
+        system: SystemTime::now(),
+    }
+}
+
+/// Reads a lock state.
+fn inspected(lock_state: Option<&LockState>, now: Moment) -> InspectReply {
+    let time = read_at(now);
+    let mut reply = lock_state.map_or_else(
+        || InspectReply::of_nothing(time),
+        |lock_state| lock_state.inspect(time),
+    );
+    without_endless(&mut reply.content);
+    reply
+}
+
+/// Removes the remaining time of a lock that lives as long as its guard.
+fn without_endless(content: &mut KeyContent) {
+    if let KeyContent::Text(found) = content {
+        found.remaining_ms = found.remaining_ms.filter(|left| *left < endless_ms());
+    }
+}
+
+fn last_of(last: &ListedLock) -> ListCursor {
+    ListCursor::After(last.name.as_str().to_owned())
+}
+
+impl AdminBackend for MemoryBackend {
+    fn inspect<'a>(
+        &'a self,
+        key: &'a LockKey,
+        _limit: Duration,
+    ) -> Boxed<'a, Result<InspectReply, LockError>> {
+        Box::pin(std::future::ready(Ok(self.inspect_now(key))))
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceRequest,
+        _limit: Duration,
+    ) -> Boxed<'a, Result<(ReadTime, ForceReply), LockError>> {
+        Box::pin(async move { Ok(self.force_release_now(request)) })
+    }
+
+    fn list<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        _limit: Duration,
+    ) -> Boxed<'a, Result<ListReply, LockError>> {
+        Box::pin(async move { Ok(self.list_now(request)) })
+    }
+}

@@ -1,0 +1,130 @@
+//! The commands of operators: they read locks of any dialect, and take them from their holders.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::RedisClient;
+use super::connection::Connection;
+use super::reply;
+use super::scripts::{FORCE_RELEASE, INSPECT};
+use crate::backend::admin::{ForceRequest, ForeignValues, ListReply, ListRequest};
+use crate::backend::{AdminBackend, Boxed};
+use crate::error::LockError;
+use crate::protocol::clock::{Clock, Deadline};
+use crate::protocol::inspection::{INSPECTED_WAITERS, InspectReply, ReadTime};
+use crate::protocol::key::LockKey;
+use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdict};
+
+mod list;
+
+/// Asks the script for the digest of a foreign value.
+const ASK_DIGEST: &str = "?";
+
+impl RedisClient {
+    async fn inspect(&self, key: &LockKey, limit: Duration) -> Result<InspectReply, LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
+        let connection = self.pool.for_current_runtime(limit).await?;
+        let keys = [key.as_str(), key.queue()];
+        let args = [INSPECTED_WAITERS];
+        let left = deadline.left();
+        let (_, reply) = self
+            .call_script(
+                &connection,
+                &INSPECT,
+                key,
+                &keys,
+                &args,
+                reply::inspect,
+                left,
+            )
+            .await?;
+        Ok(reply.value)
+    }
+
+    /// Takes the lock from its holder. A foreign value is read first, and then removed if it is still
+    /// the same.
+    async fn force_release(
+        &self,
+        request: &ForceRequest,
+        limit: Duration,
+    ) -> Result<(ReadTime, ForceReply), LockError> {
+        let connection = self.pool.for_current_runtime(limit).await?;
+        let digest = match request.foreign {
+            ForeignValues::Keep => "",
+            ForeignValues::Remove => ASK_DIGEST,
+        };
+        let (time, first) = self.force(&connection, request, digest, limit).await?;
+        let (time, reply) = match &first.verdict {
+            ForceVerdict::Foreign { digest } if request.foreign == ForeignValues::Remove => {
+                self.force(&connection, request, digest, limit).await?
+            }
+            _ => (time, first),
+        };
+        if reply.verdict != ForceVerdict::Freed(ForceGrant::More) {
+            return Ok((time, reply));
+        }
+        // The key may have another holder by now, so only the queue is served.
+        let rest = ForceRequest {
+            mode: ForceMode::Grant,
+            token: None,
+            foreign: ForeignValues::Keep,
+            ..request.clone()
+        };
+        let mut again = reply.clone();
+        while again.verdict == ForceVerdict::Freed(ForceGrant::More) {
+            (_, again) = self.force(&connection, &rest, "", limit).await?;
+        }
+        let verdict = again.verdict;
+        Ok((time, ForceReply { verdict, ..reply }))
+    }
+
+    async fn force(
+        &self,
+        connection: &Arc<Connection>,
+        request: &ForceRequest,
+        digest: &str,
+        limit: Duration,
+    ) -> Result<(ReadTime, ForceReply), LockError> {
+        let mode = match request.mode {
+            ForceMode::Revoke => "revoke",
+            ForceMode::Now => "now",
+            ForceMode::Grant => "grant",
+        };
+        let token = request.token.map(|token| token.to_string());
+        let floor = connection.floor_us().to_string();
+        let token = token.as_deref().unwrap_or_default();
+        let args = [mode, &floor, "0", &request.label, token, digest];
+        let (script, read) = (&FORCE_RELEASE, reply::force_release);
+        let key = &request.key;
+        let (_, reply) = self
+            .call_script(connection, script, key, &key.all(), &args, read, limit)
+            .await?;
+        Ok((ReadTime::of_server(reply.server_us), reply.value))
+    }
+}
+
+impl AdminBackend for RedisClient {
+    fn inspect<'a>(
+        &'a self,
+        key: &'a LockKey,
+        limit: Duration,
+    ) -> Boxed<'a, Result<InspectReply, LockError>> {
+        Box::pin(self.inspect(key, limit))
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        request: &'a ForceRequest,
+        limit: Duration,
+    ) -> Boxed<'a, Result<(ReadTime, ForceReply), LockError>> {
+        Box::pin(self.force_release(request, limit))
+    }
+
+    fn list<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        limit: Duration,
+    ) -> Boxed<'a, Result<ListReply, LockError>> {
+        Box::pin(self.list(request, limit))
+    }
+}

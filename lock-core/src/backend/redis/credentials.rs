@@ -1,0 +1,343 @@
+//! Asks the provider of credentials, and renews the logins of live connections.
+//!
+//! Each connection remembers when its credentials have to be renewed. One task of the background worker
+//! waits for the earliest of these times, asks the provider, and sends `AUTH` over all connections. So
+//! a connection that opened meanwhile with older credentials has its turn too.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tracing::warn;
+
+use super::connection::Connection;
+use super::errors::{MAX_ERROR_TEXT, lock_error};
+use crate::config::credentials::{CredentialFuture, Credentials};
+use crate::config::server::SharedProvider;
+use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::backoff::{Backoff, Jitter};
+use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::wire::tidy;
+use crate::stats::Counters;
+use crate::sync::{Mutex, Process, catch, caught};
+
+/// The shortest pause between two renewals, for credentials that are almost or entirely expired.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+const NO_ADVICE: &str = "the provider is asked again at the next connection";
+
+/// Credentials as the provider gave them.
+pub(super) struct Issued {
+    pub(super) user: String,
+    pub(super) password: String,
+    /// When four fifths of the lifetime have passed.
+    pub(super) renew_at: Option<Moment>,
+}
+
+/// The provider, and the connections that logged in with its credentials.
+pub(super) struct CredentialSource {
+    provider: SharedProvider,
+    timeout: Duration,
+    counters: Arc<Counters>,
+    process: Process,
+    /// The call that is under way.
+    asking: Mutex<Option<Asking>>,
+    logins: Mutex<Logins>,
+    /// Notified when the earliest time of a renewal may have changed.
+    changed: Notify,
+    /// Tells the subscription, which has a connection of the client library.
+    renewed: watch::Sender<Option<Arc<Issued>>>,
+}
+
+/// The outcome of a call. The channel closes without one when the call is dropped.
+type Asking = watch::Receiver<Option<Result<Arc<Issued>, LockError>>>;
+
+#[derive(Default)]
+struct Logins {
+    connections: Vec<Weak<Connection>>,
+    /// When the login of the subscription has to be renewed.
+    subscription: Option<Moment>,
+}
+
+impl CredentialSource {
+    pub(super) fn new(
+        provider: SharedProvider,
+        timeout: Duration,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self {
+            provider,
+            timeout,
+            counters,
+            process: Process::current(),
+            asking: Mutex::default(),
+            logins: Mutex::default(),
+            changed: Notify::new(),
+            renewed: watch::Sender::new(None),
+        }
+    }
+
+    /// Asks the provider, for at most `limit`. Concurrent callers share one call.
+    ///
+    /// # Cancel safety
+    /// When the caller that made the call is dropped, another caller makes a new one.
+    pub(super) async fn ask(&self, limit: Duration) -> Result<Arc<Issued>, LockError> {
+        let answer = tokio::time::timeout(limit, self.share_call()).await;
+        answer.unwrap_or_else(|_elapsed| {
+            Err(LockError::advised(
+                BackendErrorKind::TimedOut,
+                "the provider of credentials gave no answer in time",
+                "make the provider faster, or raise `command_timeout`",
+            ))
+        })
+    }
+
+    async fn share_call(&self) -> Result<Arc<Issued>, LockError> {
+        loop {
+            let (sender, receiver) = watch::channel(None);
+            let known = {
+                let mut asking = self.asking.lock();
+                let known = asking.clone();
+                if known.is_none() {
+                    *asking = Some(receiver);
+                }
+                known
+            };
+            let Some(mut known) = known else {
+                let call = SharedCall { source: self };
+                let outcome = self.call().await;
+                drop(call);
+                sender.send_replace(Some(outcome.clone()));
+                return outcome;
+            };
+            // The runtime of that caller may be blocked, and its timer with it.
+            let patience = self.timeout / 2;
+            let answered = async { known.wait_for(Option::is_some).await.map(|it| it.clone()) };
+            match tokio::time::timeout(patience, answered).await {
+                Ok(Ok(Some(outcome))) => return outcome,
+                Ok(Ok(None) | Err(_)) => {}
+                Err(_elapsed) => return self.call().await,
+            }
+        }
+    }
+
+    /// Calls the provider. It is foreign code: no mutex is held, and a panic is caught.
+    async fn call(&self) -> Result<Arc<Issued>, LockError> {
+        let credentials = match catch(|| self.provider.0.credentials()) {
+            Ok(future) => {
+                let mut call = ProviderCall {
+                    future: Some(future),
+                    counters: &self.counters,
+                };
+                match &mut call.future {
+                    Some(future) => caught(future.as_mut()).await,
+                    None => return Err(panicked()),
+                }
+            }
+            Err(payload) => Err(payload),
+        };
+        match credentials {
+            Ok(Ok(credentials)) => Ok(Arc::new(Issued::new(credentials))),
+            Ok(Err(error)) => Err(LockError::from_provider(error)),
+            Err(payload) => {
+                self.counters.panicked("a provider of credentials", payload);
+                Err(panicked())
+            }
+        }
+    }
+
+    /// Renews the login of this connection from now on.
+    pub(super) fn register(&self, connection: &Arc<Connection>) {
+        {
+            let mut logins = self.logins.lock();
+            logins.connections.retain(|known| known.strong_count() > 0);
+            logins.connections.push(Arc::downgrade(connection));
+        }
+        self.counters.waking(|| self.changed.notify_one());
+    }
+
+    /// Renews the login of the subscription from now on, until the result is dropped.
+    pub(super) fn register_subscription(self: &Arc<Self>, issued: &Issued) -> SubscriptionLogin {
+        let renewed = self.renewed.subscribe();
+        self.set_subscription(issued.renew_at);
+        SubscriptionLogin {
+            source: Arc::clone(self),
+            renewed,
+        }
+    }
+
+    fn set_subscription(&self, renew_at: Option<Moment>) {
+        self.logins.lock().subscription = renew_at;
+        self.counters.waking(|| self.changed.notify_one());
+    }
+
+    fn live_connections(&self) -> Vec<Arc<Connection>> {
+        let known = self.logins.lock().connections.clone();
+        let connections = known.iter().filter_map(Weak::upgrade);
+        connections.filter(|it| !it.is_broken()).collect()
+    }
+
+    /// Returns the earliest time at which a login has to be renewed.
+    fn next_renewal(&self) -> Option<Moment> {
+        let subscription = self.logins.lock().subscription;
+        let connections = self.live_connections();
+        let renewals = connections.iter().filter_map(|it| it.renew_login_at());
+        renewals.chain(subscription).min()
+    }
+
+    /// Logs all live connections in again. A connection that the server refuses is not used any more.
+    async fn log_in_again(&self, issued: &Arc<Issued>) {
+        let mut logins = JoinSet::new();
+        for connection in self.live_connections() {
+            let (issued, timeout) = (Arc::clone(issued), self.timeout);
+            logins.spawn(async move { connection.log_in(&issued, timeout).await });
+        }
+        self.logins.lock().subscription = None;
+        self.counters
+            .waking(|| drop(self.renewed.send_replace(Some(Arc::clone(issued)))));
+        while let Some(refused) = logins.join_next().await {
+            if let Ok(Err(error)) = refused {
+                self.counters.trace(|| {
+                    warn!(%error, "the lock server refused new credentials on a connection");
+                });
+            }
+        }
+    }
+}
+
+/// Renews logins for as long as it is polled. A failure leaves the connections as they are.
+pub(super) async fn renew_logins(source: Arc<CredentialSource>) {
+    let mut backoff = Backoff::new(Jitter::from_os());
+    let mut not_before = Clock::System.now();
+    loop {
+        let changed = source.changed.notified();
+        let Some(due) = source.next_renewal() else {
+            changed.await;
+            continue;
+        };
+        let pause = due.max(not_before).since(Clock::System.now());
+        tokio::select! {
+            () = changed => continue,
+            () = tokio::time::sleep(pause) => {}
+        }
+        let mut pause = SHORTEST_PAUSE;
+        match source.ask(source.timeout).await {
+            Ok(issued) => {
+                backoff.reset();
+                source.log_in_again(&issued).await;
+            }
+            Err(error) => {
+                pause += backoff.pause();
+                let reason = std::error::Error::source(&error);
+                let reason = reason.map(|reason| tidy(&reason.to_string(), MAX_ERROR_TEXT));
+                source.counters.trace(|| {
+                    warn!(%error, reason, "cannot renew the login of the connections");
+                });
+            }
+        }
+        not_before = Clock::System.now().plus(pause);
+    }
+}
+
+/// Forgets a call when it ends or is dropped.
+struct SharedCall<'a> {
+    source: &'a CredentialSource,
+}
+
+impl Drop for SharedCall<'_> {
+    fn drop(&mut self) {
+        // No thread of a forked child unlocks a mutex that was locked at the fork.
+        if self.source.process.is_current() {
+            let ended = self.source.asking.lock().take();
+            drop(ended);
+        }
+    }
+}
+
+/// A call of the provider. The drop of the future is foreign code too.
+struct ProviderCall<'a> {
+    future: Option<CredentialFuture<'a>>,
+    counters: &'a Counters,
+}
+
+impl Drop for ProviderCall<'_> {
+    fn drop(&mut self) {
+        let future = self.future.take();
+        if let Err(payload) = catch(|| drop(future)) {
+            self.counters.panicked("a provider of credentials", payload);
+        }
+    }
+}
+
+/// The login of the subscription. Dropping it ends its renewals.
+pub(super) struct SubscriptionLogin {
+    source: Arc<CredentialSource>,
+    renewed: watch::Receiver<Option<Arc<Issued>>>,
+}
+
+impl SubscriptionLogin {
+    /// Waits for new credentials.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(super) async fn renewed(&mut self) -> Arc<Issued> {
+        loop {
+            if self.renewed.changed().await.is_err() {
+                // The source lives as long as `self`.
+                std::future::pending::<()>().await;
+            }
+            let issued = self.renewed.borrow_and_update().clone();
+            if let Some(issued) = issued {
+                return issued;
+            }
+        }
+    }
+
+    /// Records that the subscription has logged in with these credentials.
+    pub(super) fn is_renewed(&self, issued: &Issued) {
+        self.source.set_subscription(issued.renew_at);
+    }
+}
+
+impl Drop for SubscriptionLogin {
+    fn drop(&mut self) {
+        if self.source.process.is_current() {
+            self.source.set_subscription(None);
+        }
+    }
+}
+
+impl Issued {
+    fn new(credentials: Credentials) -> Self {
+        let now = Clock::System.now();
+        let lifetime = credentials.expires_at.map(|at| {
+            let left = at.duration_since(SystemTime::now());
+            left.unwrap_or_default()
+        });
+        Self {
+            user: credentials.user,
+            password: credentials.password,
+            renew_at: lifetime.map(|lifetime| now.plus(lifetime / 5 * 4)),
+        }
+    }
+
+    /// Returns the command that logs in.
+    pub(super) fn auth(&self) -> redis::Cmd {
+        let mut auth = redis::cmd("AUTH");
+        auth.arg(&self.user).arg(&self.password);
+        auth
+    }
+}
+
+fn panicked() -> LockError {
+    LockError::advised(
+        BackendErrorKind::Authentication,
+        "the provider of credentials panicked",
+        NO_ADVICE,
+    )
+}
+
+/// Returns the error of a refused login.
+pub(super) fn refused(error: &redis::RedisError) -> LockError {
+    lock_error("the lock server refused new credentials", error)
+}

@@ -1,0 +1,40 @@
+#!lua flags=no-writes
+-- inspect: reads the lock and the first waiters of its queue. Changes nothing.
+--
+-- KEYS[1] lock key K          a string with an expiry
+-- KEYS[2] queue of waiters    a zset: entry -> order of arrival
+-- ARGV[1] limit               the most entries that the reply has
+--
+-- Returns an array, with the server's time in microseconds as second element:
+--   free     now  total  entries                    K does not exist
+--   held     now  total  remaining  value  entries  K holds a string: a lock, or a foreign value
+--   foreign  now  total  type  entries              K holds something that is no string
+-- `total` is the number of all entries. A remaining of -1 is a key without expiry. The value is cut to
+-- 200 bytes. It may have spaces and any other bytes.
+--
+-- By hand, from this folder:
+--   redis-cli --eval inspect.lua lock:a '{lock:a}:q' , 100
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
+  return value
+end
+
+-- The number of entries, by the commands for which every user of locks has the right.
+local last = redis.call('ZRANGE', KEYS[2], -1, -1)[1]
+local total = last and redis.call('ZRANK', KEYS[2], last) + 1 or 0
+
+local reply
+if type(value) == 'table' then
+  reply = {'foreign', now, total, redis.call('TYPE', KEYS[1]).ok}
+elseif value then
+  reply = {'held', now, total, redis.call('PTTL', KEYS[1]), string.sub(value, 1, 200)}
+else
+  reply = {'free', now, total}
+end
+for _, entry in ipairs(redis.call('ZRANGE', KEYS[2], 0, ARGV[1] - 1)) do
+  reply[#reply + 1] = entry
+end
+return reply

@@ -1,0 +1,82 @@
+//! The address of a server, in types of this library.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// The address of a server and the login, for
+/// [`LockManagerBuilder::endpoint`](crate::LockManagerBuilder::endpoint). Use it when there is no URL,
+/// for example because another part of the program has parsed it.
+///
+/// It has no types of a client library. The [guide](crate::guide::configuration) converts a
+/// `redis::Client`. TLS is not supported yet.
+///
+/// ```
+/// # use lock_core::{Endpoint, LockManager};
+/// let endpoint = Endpoint::tcp("redis.internal", 6379).db(2).user("app").password("secret");
+/// let builder = LockManager::builder().endpoint(endpoint);
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+#[must_use = "an endpoint has no effect before a builder has it"]
+pub struct Endpoint {
+    pub(crate) address: EndpointAddress,
+    pub(crate) db: i64,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EndpointAddress {
+    Tcp(String, u16),
+    Unix(PathBuf),
+}
+
+impl Endpoint {
+    /// A server over TCP. The host is a name or an IP address, without brackets.
+    pub fn tcp(host: impl Into<String>, port: u16) -> Self {
+        Self::at(EndpointAddress::Tcp(host.into(), port))
+    }
+
+    /// A server on a Unix socket.
+    pub fn unix(path: impl Into<PathBuf>) -> Self {
+        Self::at(EndpointAddress::Unix(path.into()))
+    }
+
+    fn at(address: EndpointAddress) -> Self {
+        Self {
+            address,
+            db: 0,
+            user: None,
+            password: None,
+        }
+    }
+
+    /// Sets the number of the database. Defaults to 0.
+    pub fn db(mut self, db: i64) -> Self {
+        self.db = db;
+        self
+    }
+
+    /// Sets the user. `None` is the server's default user. Defaults to `None`.
+    pub fn user<'a>(mut self, user: impl Into<Option<&'a str>>) -> Self {
+        self.user = user.into().map(str::to_owned);
+        self
+    }
+
+    /// Sets the password. Defaults to `None`.
+    pub fn password<'a>(mut self, password: impl Into<Option<&'a str>>) -> Self {
+        self.password = password.into().map(str::to_owned);
+        self
+    }
+}
+
+/// Does not show the password.
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("address", &self.address)
+            .field("db", &self.db)
+            .field("user", &self.user)
+            .field("password", &self.password.as_ref().map(|_| "***"))
+            .finish()
+    }
+}

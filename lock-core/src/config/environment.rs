@@ -1,0 +1,232 @@
+//! The configuration in environment variables.
+
+use std::env::{VarError, var, vars_os};
+use std::ffi::OsString;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tracing::warn;
+
+use super::manager_config::ManagerConfig;
+use super::parse_duration;
+use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::nearest::nearest;
+use crate::protocol::wire::tidy;
+use crate::stats::Counters;
+
+/// All variables of the library begin with this text.
+const VARIABLES: &str = "DISTRIBUTED_LOCK_";
+
+/// The detail of connection errors whose URL comes from the environment.
+pub(crate) const URL_FROM_VARIABLE: &str =
+    "the URL is that of the environment variable DISTRIBUTED_LOCK_URL";
+
+/// Reads the text of a variable into the configuration.
+type Read = fn(&mut ManagerConfig, String) -> Result<(), String>;
+
+/// The variables, and the field of each.
+pub(crate) const SETTINGS: [(&str, Read); 8] = [
+    ("DISTRIBUTED_LOCK_URL", |config, text| {
+        config.url = Some(text);
+        Ok(())
+    }),
+    ("DISTRIBUTED_LOCK_PREFIX", |config, text| {
+        config.prefix = Some(text);
+        Ok(())
+    }),
+    ("DISTRIBUTED_LOCK_DEFAULT_TTL", |config, text| {
+        config.default_ttl = Some(parse_duration(&text)?);
+        Ok(())
+    }),
+    ("DISTRIBUTED_LOCK_DEFAULT_WAIT", |config, text| {
+        config.default_wait = Some(parse_duration(&text)?);
+        Ok(())
+    }),
+    ("DISTRIBUTED_LOCK_COMMAND_TIMEOUT", |config, text| {
+        config.command_timeout = Some(parse_duration(&text)?);
+        Ok(())
+    }),
+    ("DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT", |config, text| {
+        config.shutdown_timeout = Some(parse_duration(&text)?);
+        Ok(())
+    }),
+    ("DISTRIBUTED_LOCK_LABEL", |config, text| {
+        config.label = Some(text);
+        Ok(())
+    }),
+    ("DISTRIBUTED_LOCK_CLIENT_NAME", |config, text| {
+        config.client_name = Some(text);
+        Ok(())
+    }),
+];
+
+impl ManagerConfig {
+    /// Reads the configuration from environment variables. Variables that are not set leave their
+    /// fields `None`.
+    ///
+    /// The variables are `DISTRIBUTED_LOCK_URL`, `DISTRIBUTED_LOCK_PREFIX`,
+    /// `DISTRIBUTED_LOCK_DEFAULT_TTL`, `DISTRIBUTED_LOCK_DEFAULT_WAIT`,
+    /// `DISTRIBUTED_LOCK_COMMAND_TIMEOUT`, `DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT`,
+    /// `DISTRIBUTED_LOCK_LABEL` and `DISTRIBUTED_LOCK_CLIENT_NAME`. Durations are written as in the
+    /// attribute: `30s`. An unknown variable whose name resembles one of these is traced as a
+    /// warning, once.
+    ///
+    /// # Errors
+    /// - [`LockError::InvalidSetting`] when a variable is not a duration, or not UTF-8.
+    /// - [`LockError::Backend`] when the URL is not UTF-8.
+    pub fn from_env() -> Result<Self, LockError> {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        if !WARNED.swap(true, Ordering::Relaxed) {
+            warn_of_unknown(vars_os().map(|(name, _)| name));
+        }
+        Self::read(|name| var(name))
+    }
+
+    fn read(value: impl Fn(&str) -> Result<String, VarError>) -> Result<Self, LockError> {
+        let mut config = Self::default();
+        for (name, read) in SETTINGS {
+            let text = match value(name) {
+                Ok(text) => text,
+                Err(VarError::NotPresent) => continue,
+                Err(VarError::NotUnicode(_)) => return Err(not_unicode(name)),
+            };
+            let shown: String = tidy(&text, 40);
+            read(&mut config, text).map_err(|advice| LockError::InvalidSetting {
+                setting: name,
+                value: shown.into(),
+                advice: advice.into(),
+            })?;
+        }
+        Ok(config)
+    }
+}
+
+fn not_unicode(name: &'static str) -> LockError {
+    if name.ends_with("_URL") {
+        let text = "the lock URL is not UTF-8";
+        return LockError::backend(BackendErrorKind::InvalidUrl, text)
+            .with_detail(URL_FROM_VARIABLE);
+    }
+    LockError::InvalidSetting {
+        setting: name,
+        value: "not UTF-8".into(),
+        advice: "write the value in UTF-8".into(),
+    }
+}
+
+/// Warns about variables whose names are probably misspelt.
+fn warn_of_unknown(names: impl Iterator<Item = OsString>) {
+    for (variable, meant) in misspelt(names) {
+        // A subscriber that panics must not prevent the connection.
+        Counters::default().trace(|| {
+            warn!("unknown environment variable `{variable}`; did you mean `{meant}`?");
+        });
+    }
+}
+
+/// Returns the variables whose names are probably misspelt, and what they probably mean.
+fn misspelt(names: impl Iterator<Item = OsString>) -> Vec<(String, &'static str)> {
+    let known = SETTINGS.map(|(name, _)| name);
+    // Only the ends are compared: all names have the same beginning.
+    let ends = known.map(|name| &name[VARIABLES.len()..]);
+    let mut found = Vec::new();
+    for name in names {
+        let Ok(name) = name.into_string() else {
+            continue;
+        };
+        let Some(end) = name.strip_prefix(VARIABLES) else {
+            continue;
+        };
+        let meant = nearest(end, ends).filter(|meant| *meant != end);
+        let meant = meant.and_then(|meant| known.iter().find(|name| name.ends_with(meant)));
+        if let Some(meant) = meant {
+            found.push((tidy(&name, 80), *meant));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<ManagerConfig, LockError> {
+        ManagerConfig::read(|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found
+                .map(|(_, value)| (*value).to_owned())
+                .ok_or(VarError::NotPresent)
+        })
+    }
+
+    #[test]
+    fn each_variable_sets_its_field() {
+        let config = read(&[
+            ("DISTRIBUTED_LOCK_URL", "redis://h"),
+            ("DISTRIBUTED_LOCK_PREFIX", "shop:"),
+            ("DISTRIBUTED_LOCK_DEFAULT_TTL", "10s"),
+            ("DISTRIBUTED_LOCK_DEFAULT_WAIT", "0s"),
+            ("DISTRIBUTED_LOCK_COMMAND_TIMEOUT", "500ms"),
+            ("DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT", "1m"),
+            ("DISTRIBUTED_LOCK_LABEL", "a"),
+            ("DISTRIBUTED_LOCK_CLIENT_NAME", "b"),
+        ]);
+        let expected = ManagerConfig {
+            url: Some("redis://h".into()),
+            prefix: Some("shop:".into()),
+            default_ttl: Some(Duration::from_secs(10)),
+            default_wait: Some(Duration::ZERO),
+            command_timeout: Some(Duration::from_millis(500)),
+            shutdown_timeout: Some(Duration::from_secs(60)),
+            label: Some("a".into()),
+            client_name: Some("b".into()),
+            ..ManagerConfig::default()
+        };
+        assert_eq!(config.unwrap(), expected);
+        assert_eq!(read(&[]).unwrap(), ManagerConfig::default());
+    }
+
+    #[test]
+    fn variable_that_is_no_duration_is_named() {
+        let error = read(&[("DISTRIBUTED_LOCK_DEFAULT_TTL", "30")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid setting `DISTRIBUTED_LOCK_DEFAULT_TTL` (`30`): \
+             invalid duration `30`: write it as \"30s\""
+        );
+    }
+
+    #[test]
+    fn misspelt_variables_are_found() {
+        let names = [
+            "DISTRIBUTED_LOCK_DEFAULT_TLL",
+            "DISTRIBUTED_LOCK_LABLE",
+            "DISTRIBUTED_LOCK_URL",
+            "DISTRIBUTED_LOCK_REDIS",
+            "DEFAULT_TLL",
+        ];
+        assert_eq!(
+            misspelt(names.into_iter().map(OsString::from)),
+            [
+                (
+                    "DISTRIBUTED_LOCK_DEFAULT_TLL".to_owned(),
+                    "DISTRIBUTED_LOCK_DEFAULT_TTL"
+                ),
+                (
+                    "DISTRIBUTED_LOCK_LABLE".to_owned(),
+                    "DISTRIBUTED_LOCK_LABEL"
+                ),
+            ]
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn text_that_is_not_utf_8_is_refused() {
+        let not_text = |_: &str| Err(VarError::NotUnicode(OsString::from("x")));
+        let error = ManagerConfig::read(not_text).unwrap_err().to_string();
+        assert!(error.contains("not UTF-8") && error.contains("DISTRIBUTED_LOCK_URL"));
+    }
+}

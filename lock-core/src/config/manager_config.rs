@@ -1,0 +1,182 @@
+//! The configuration of a manager as users write it, in a file or in the environment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::overrides::Override;
+use super::{Handover, ManagerSettings};
+use crate::protocol::dialect::Dialect;
+use crate::protocol::wire::tidy_label;
+
+/// The configuration of a [`LockManager`](crate::LockManager). `None` leaves a setting as it is.
+///
+/// With the feature `serde`, each format of serde gives a configuration. Durations are text, in the
+/// grammar of the attribute: `"1m30s"`, `"500ms"`. An unknown field is an error, which names the
+/// nearest known one.
+///
+/// [`LockManagerBuilder::config`](crate::LockManagerBuilder::config) takes a configuration. The
+/// [guide](crate::guide::configuration) has a table of all settings.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use lock_core::{LockError, LockManager, ManagerConfig};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let mut config = ManagerConfig::default();
+/// config.url = Some("memory://".into());
+/// config.default_wait = Some(Duration::from_secs(2));
+/// let locks = LockManager::builder().config(config).build().await?;
+/// # drop(locks);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ManagerConfig {
+    /// The URL of the server: see [`connect`](crate::LockManagerBuilder::connect).
+    pub url: Option<String>,
+    /// See [`prefix`](crate::LockManagerBuilder::prefix).
+    pub prefix: Option<String>,
+    /// See [`default_ttl`](crate::LockManagerBuilder::default_ttl).
+    pub default_ttl: Option<Duration>,
+    /// See [`default_wait`](crate::LockManagerBuilder::default_wait).
+    pub default_wait: Option<Duration>,
+    /// See [`command_timeout`](crate::LockManagerBuilder::command_timeout).
+    pub command_timeout: Option<Duration>,
+    /// See [`shutdown_timeout`](crate::LockManagerBuilder::shutdown_timeout).
+    pub shutdown_timeout: Option<Duration>,
+    /// See [`retry_interval`](crate::LockManagerBuilder::retry_interval).
+    pub retry_interval: Option<Duration>,
+    /// See [`label`](crate::LockManagerBuilder::label).
+    pub label: Option<String>,
+    /// See [`client_name`](crate::LockManagerBuilder::client_name).
+    pub client_name: Option<String>,
+    /// See [`dialect`](crate::LockManagerBuilder::dialect).
+    pub dialect: Option<Dialect>,
+    /// See [`handover`](crate::LockManagerBuilder::handover).
+    pub handover: Option<Handover>,
+    /// See [`overrides`](crate::LockManagerBuilder::overrides).
+    pub overrides: BTreeMap<String, Override>,
+}
+
+impl ManagerConfig {
+    /// Moves the fields that are set into the settings of a manager, and returns the URL.
+    pub(crate) fn apply(self, settings: &mut ManagerSettings) -> Option<String> {
+        // All fields by name, so that none is forgotten.
+        let Self {
+            url,
+            prefix,
+            default_ttl,
+            default_wait,
+            command_timeout,
+            shutdown_timeout,
+            retry_interval,
+            label,
+            client_name,
+            dialect,
+            handover,
+            overrides,
+        } = self;
+        set(&mut settings.prefix, prefix.map(Into::into));
+        set(&mut settings.default_ttl, default_ttl);
+        set(&mut settings.default_wait, default_wait);
+        set(&mut settings.command_timeout, command_timeout);
+        set(&mut settings.shutdown_timeout, shutdown_timeout);
+        set(&mut settings.retry_interval, retry_interval);
+        set(&mut settings.label, label.map(|it| tidy_label(&it).into()));
+        if client_name.is_some() {
+            settings.client_name = client_name.map(Into::into);
+        }
+        set(&mut settings.dialect, dialect);
+        set(&mut settings.handover, handover);
+        settings.overrides.extend(overrides);
+        url
+    }
+}
+
+fn set<T>(setting: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *setting = value;
+    }
+}
+
+/// Does not show the user and the password of the URL.
+impl fmt::Debug for ManagerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManagerConfig")
+            .field("url", &self.url.as_deref().map(without_password))
+            .field("prefix", &self.prefix)
+            .field("default_ttl", &self.default_ttl)
+            .field("default_wait", &self.default_wait)
+            .field("command_timeout", &self.command_timeout)
+            .field("shutdown_timeout", &self.shutdown_timeout)
+            .field("retry_interval", &self.retry_interval)
+            .field("label", &self.label)
+            .field("client_name", &self.client_name)
+            .field("dialect", &self.dialect)
+            .field("handover", &self.handover)
+            .field("overrides", &self.overrides)
+            .finish()
+    }
+}
+
+/// Returns a URL for people. Hides all that may belong to a password, also in a malformed URL.
+pub(crate) fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return "***".to_owned();
+    };
+    // The scheme may be a part of a password, too.
+    if scheme.contains(['@', ':']) {
+        return "***".to_owned();
+    }
+    let (hidden, shown) = match rest.rsplit_once('@') {
+        Some((_, after)) => ("***@", after),
+        None => ("", rest),
+    };
+    let shown = match shown.split_once('?') {
+        Some((before, query)) if query.contains("pass") || !hidden.is_empty() => {
+            format!("{before}?***")
+        }
+        _ => shown.to_owned(),
+    };
+    format!("{scheme}://{hidden}{shown}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_is_shown_without_its_password() {
+        for (url, shown) in [
+            ("redis://h:6379/1", "redis://h:6379/1"),
+            ("redis://h/1?client_name=a", "redis://h/1?client_name=a"),
+            ("redis://u:secret@h/1", "redis://***@h/1"),
+            ("redis://u:se@c/r?et@h/1", "redis://***@h/1"),
+            ("unix:///s?db=1&pass=secret", "unix:///s?***"),
+            ("secret", "***"),
+            ("u:secret@h://x", "***"),
+            ("memory://", "memory://"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
+
+    #[test]
+    fn fields_that_are_not_set_leave_the_settings() {
+        let mut settings = ManagerSettings::default();
+        let before = format!("{settings:?}");
+        assert_eq!(ManagerConfig::default().apply(&mut settings), None);
+        assert_eq!(format!("{settings:?}"), before);
+        let config = ManagerConfig {
+            default_wait: Some(Duration::ZERO),
+            label: Some("a\nb".into()),
+            ..ManagerConfig::default()
+        };
+        config.apply(&mut settings);
+        assert_eq!(settings.default_wait, Duration::ZERO);
+        assert_eq!(&*settings.label, "ab");
+        assert_eq!(&*settings.prefix, "lock:");
+    }
+}

@@ -1,0 +1,46 @@
+//! The server of a manager, before it is connected.
+
+use std::fmt;
+#[cfg(feature = "redis")]
+use std::sync::Arc;
+
+#[cfg(feature = "redis")]
+use super::credentials::CredentialProvider;
+#[cfg(feature = "redis")]
+use super::endpoint::Endpoint;
+use super::manager_config::without_password;
+
+/// The server of a builder.
+#[derive(Clone, Default)]
+pub(crate) struct ServerSettings {
+    pub(crate) url: Option<String>,
+    #[cfg(feature = "redis")]
+    pub(crate) endpoint: Option<Endpoint>,
+    #[cfg(feature = "redis")]
+    pub(crate) credentials: Option<SharedProvider>,
+}
+
+/// Where the server is.
+#[cfg(feature = "redis")]
+pub(crate) enum ServerPlace {
+    Url(String),
+    Endpoint(Endpoint),
+}
+
+/// A provider of user and password. It is foreign code.
+#[cfg(feature = "redis")]
+#[derive(Clone)]
+pub(crate) struct SharedProvider(pub(crate) Arc<dyn CredentialProvider>);
+
+/// Does not show passwords, and nothing of the provider.
+impl fmt::Debug for ServerSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("ServerSettings");
+        shown.field("url", &self.url.as_deref().map(without_password));
+        #[cfg(feature = "redis")]
+        shown
+            .field("endpoint", &self.endpoint)
+            .field("has_credential_provider", &self.credentials.is_some());
+        shown.finish()
+    }
+}

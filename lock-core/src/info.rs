@@ -1,0 +1,242 @@
+//! What an operator sees of a lock: its holder, and its waiters.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::error::{LockError, foreign_key};
+use crate::protocol::acquisition::ObservedHolder;
+use crate::protocol::clock::ServerMs;
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime};
+use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::kind::Kind;
+use crate::protocol::lock_state::RawHolder;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::wire::{QueueEntry, escaped, label_tag, tidy_label};
+
+/// A lock and its waiters at one moment. Returned by
+/// [`LockManager::inspect`](crate::LockManager::inspect) and, without the waiters, in a
+/// [`LockPage`](crate::LockPage).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// The name of the lock, exactly as it is on the server. It may have control characters.
+    pub name: LockName,
+    /// The key of the lock: the manager's prefix and the name. Control characters are escaped, so it
+    /// can be printed.
+    pub key: Arc<str>,
+    /// Whether the lock is held, and by which holder.
+    pub state: LockStatus,
+    /// The first waiters in the queue, in the order in which they get the lock: at most 100.
+    pub waiters: Vec<WaiterInfo>,
+    /// How many entries the queue has. They include waiters that died, until a handover or a poll
+    /// removes them.
+    pub waiters_total: u64,
+    /// The time of the server's clock when it read the lock.
+    pub server_time: SystemTime,
+}
+
+impl LockInfo {
+    /// Returns the holder. Returns `None` when the lock is free or blocked, and when the key holds
+    /// something that is not a lock.
+    #[must_use]
+    pub fn holder(&self) -> Option<&HolderInfo> {
+        match &self.state {
+            LockStatus::Held(holder) => Some(holder),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn into_holder(self) -> Option<HolderInfo> {
+        match self.state {
+            LockStatus::Held(holder) => Some(holder),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a lock is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockStatus {
+    /// The key does not exist: the next caller gets the lock.
+    Free,
+    /// A holder has the lock. It may be a client of another library.
+    Held(HolderInfo),
+    /// The lock has no holder, and no caller gets it before `until`. The holder released it before
+    /// its [`min_hold`](crate::LockRequest::min_hold) had passed, or an operator revoked it.
+    #[non_exhaustive]
+    Blocked {
+        /// When the lock is free, on the server's clock. `None` for a key without an expiry: such a
+        /// key stays locked until an operator removes it.
+        until: Option<SystemTime>,
+        /// The label of the last holder; or, after a revocation, `revoked by <by>: <reason>`.
+        text: Arc<str>,
+    },
+    /// The key holds something that cannot be locked. An acquire fails with
+    /// [`LockError::ForeignKey`], which has the same texts.
+    #[non_exhaustive]
+    Foreign {
+        /// The value that the key holds.
+        found: Arc<str>,
+        /// What to do about it.
+        advice: Arc<str>,
+    },
+}
+
+/// The holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HolderInfo {
+    /// The label of the holder's manager, without the tag: by default the host name and the process
+    /// id. For the lock of another library, this is the beginning of the key's value.
+    pub label: Arc<str>,
+    /// The [tag](crate::LockManagerBuilder::holder_tag) of the acquisition, such as a trace id.
+    pub tag: Option<Arc<str>>,
+    /// The fencing token. `None` in [dialects](crate::Dialect) without tokens.
+    pub token: Option<FencingToken>,
+    /// How long the lock has been held. `None` where the value does not say it: in other dialects.
+    pub held_for: Option<Duration>,
+    /// How long the lease lasts without another renewal. `None` for a key without an expiry, and in
+    /// memory for a lock that lasts as long as its guard.
+    pub remaining: Option<Duration>,
+    /// The kind of the lock.
+    pub kind: Kind,
+    /// Whether a guard of the manager that inspected the lock holds it.
+    pub is_this_manager: bool,
+    /// Whether another library wrote the lock. [`Admin::force_release`](crate::Admin::force_release)
+    /// refuses such a lock, unless it is told to remove it.
+    pub is_foreign: bool,
+}
+
+/// A waiter in the queue of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaiterInfo {
+    /// How many entries are ahead of it.
+    pub position: u64,
+    /// The label of the waiter's manager, without the tag.
+    pub label: Arc<str>,
+    /// The [tag](crate::LockManagerBuilder::holder_tag) of its acquisition.
+    pub tag: Option<Arc<str>>,
+    /// How long it has been waiting. `None` in this version: an entry of the queue has an order of
+    /// arrival, and no time.
+    pub waiting: Option<Duration>,
+    /// How long the entry counts without a sign of life of the waiter. Zero for a waiter that is
+    /// gone: the next handover removes its entry.
+    pub expires_in: Duration,
+}
+
+/// Whether an owner id belongs to the manager that inspects.
+pub(crate) type IsOwn<'a> = &'a dyn Fn(OwnerId) -> bool;
+
+impl LockInfo {
+    /// Interprets the reply to an inspection.
+    pub(crate) fn new(
+        key: &LockKey,
+        name: LockName,
+        reply: &InspectReply,
+        is_own: IsOwn<'_>,
+    ) -> Self {
+        let time = reply.time;
+        let waiters = (0..)
+            .zip(&reply.entries)
+            .map(|(position, entry)| waiter(position, entry, time.server_ms))
+            .collect();
+        Self {
+            name,
+            key: escaped(key.as_str()).into(),
+            state: LockStatus::new(key, &reply.content, time, is_own),
+            waiters,
+            waiters_total: reply.total,
+            server_time: time.system,
+        }
+    }
+}
+
+fn waiter(position: u64, entry: &str, now_ms: ServerMs) -> WaiterInfo {
+    // The text of an entry that a newer version wrote may have an owner id, and is not shown.
+    let (label, expires_at_ms) = QueueEntry::parse(entry).map_or_else(
+        || (Arc::from("a waiter of another version"), now_ms),
+        |entry| (entry.label, entry.expires_at_ms),
+    );
+    let (label, tag) = without_tag(&tidy_label(&label));
+    WaiterInfo {
+        position,
+        label,
+        tag,
+        waiting: None,
+        expires_in: Duration::from_millis(expires_at_ms.since(now_ms)),
+    }
+}
+
+impl LockStatus {
+    /// Interprets the content of a key.
+    pub(crate) fn new(
+        key: &LockKey,
+        content: &KeyContent,
+        time: ReadTime,
+        is_own: IsOwn<'_>,
+    ) -> Self {
+        match content {
+            KeyContent::Free => Self::Free,
+            KeyContent::OtherType(kind) => foreign(foreign_key::of_type(key, kind)),
+            KeyContent::Text(found) => of_text(key, found, time, is_own),
+        }
+    }
+}
+
+fn of_text(key: &LockKey, found: &RawHolder, time: ReadTime, is_own: IsOwn<'_>) -> LockStatus {
+    let remaining = found.remaining_ms.map(Duration::from_millis);
+    let value = found.value.as_str();
+    let observed = ObservedHolder::from_value(value, remaining, Some(time.server_ms));
+    let owner_id = observed.as_ref().and_then(|holder| holder.owner_id);
+    if owner_id == Some(OwnerId::nil()) {
+        return LockStatus::Blocked {
+            until: remaining.and_then(|remaining| time.system.checked_add(remaining)),
+            text: observed.map_or_else(|| "".into(), |holder| holder.label),
+        };
+    }
+    let is_foreign = owner_id.is_none();
+    if is_foreign
+        && let Some(refusal) = foreign_key::of_value(key, value, remaining, time.server_ms)
+    {
+        return foreign(refusal);
+    }
+    // An empty value has no holder; it comes from another library.
+    let label = observed.as_ref().map_or("", |holder| &holder.label);
+    let (label, tag) = if is_foreign {
+        (label.into(), None)
+    } else {
+        without_tag(label)
+    };
+    LockStatus::Held(HolderInfo {
+        label,
+        tag,
+        token: observed.as_ref().and_then(|holder| holder.token),
+        held_for: observed.as_ref().and_then(|holder| holder.held_for),
+        remaining,
+        kind: Kind::Exclusive,
+        is_this_manager: owner_id.is_some_and(is_own),
+        is_foreign,
+    })
+}
+
+/// Splits a label into its text and its tag.
+fn without_tag(label: &str) -> (Arc<str>, Option<Arc<str>>) {
+    let Some(tag) = label_tag(label) else {
+        return (label.into(), None);
+    };
+    let text = &label[..label.len() - tag.len() - " #".len()];
+    (text.into(), Some(tag.into()))
+}
+
+fn foreign(refusal: LockError) -> LockStatus {
+    match refusal {
+        LockError::ForeignKey { found, advice, .. } => LockStatus::Foreign { found, advice },
+        other => LockStatus::Foreign {
+            found: other.to_string().into(),
+            advice: "".into(),
+        },
+    }
+}

@@ -1,0 +1,204 @@
+//! Makes managers from configurations: files, the environment, endpoints and overrides.
+
+use std::collections::BTreeMap;
+#[cfg(feature = "redis")]
+use std::sync::Arc;
+
+use super::{LockManager, LockManagerBuilder};
+#[cfg(feature = "redis")]
+use crate::backend::NotificationSink;
+use crate::backend::url::{self, UrlScheme};
+use crate::config::manager_config::ManagerConfig;
+use crate::config::overrides::{self, Override};
+#[cfg(feature = "redis")]
+use crate::config::server::ServerPlace;
+use crate::error::LockError;
+#[cfg(feature = "redis")]
+use crate::runtime::inner::{ManagerInner, check_runtime};
+#[cfg(feature = "redis")]
+use crate::runtime::notifications::Notifications;
+#[cfg(feature = "redis")]
+use crate::stats::Counters;
+
+impl LockManager {
+    /// Connects with the configuration in the environment variables `DISTRIBUTED_LOCK_*`: see
+    /// [`ManagerConfig::from_env`].
+    ///
+    /// Each call makes a manager of its own, and does not install it.
+    ///
+    /// # Errors
+    /// - [`LockError::NotConfigured`] when `DISTRIBUTED_LOCK_URL` is not set.
+    /// - The errors of [`ManagerConfig::from_env`] and of [`LockManagerBuilder::connect`].
+    ///
+    /// # Panics
+    /// As [`LockManagerBuilder::connect`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves no connection and no task behind.
+    pub async fn from_env() -> Result<Self, LockError> {
+        if std::env::var_os("DISTRIBUTED_LOCK_URL").is_none() {
+            return Err(LockError::NotConfigured);
+        }
+        let config = ManagerConfig::from_env()?;
+        let built = Self::builder().config(config).build().await;
+        built.map_err(|error| error.with_detail(super::default::FROM_VARIABLE))
+    }
+
+    /// Replaces all overrides: see [`Override`]. Calls from now on use them. Held locks, and calls that
+    /// wait already, keep their times. An empty list removes all overrides.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lock_core::{LockError, LockManager, Override};
+    /// # fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let times = Override::new().ttl(Duration::from_secs(10));
+    /// locks.set_overrides([("order:{order_id}", times)])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`LockError::InvalidOverride`] when a time is invalid. The manager keeps its overrides then.
+    /// [`LockError::Forked`] in a forked child.
+    pub fn set_overrides(
+        &self,
+        overrides: impl IntoIterator<Item = (impl Into<String>, Override)>,
+    ) -> Result<(), LockError> {
+        let overrides = collect(overrides);
+        overrides::check(&overrides)?;
+        self.inner.check_process()?;
+        let now = self.inner.clock().now();
+        self.inner.overrides.replace(overrides, now);
+        Ok(())
+    }
+}
+
+fn collect(
+    overrides: impl IntoIterator<Item = (impl Into<String>, Override)>,
+) -> BTreeMap<String, Override> {
+    let overrides = overrides.into_iter();
+    overrides
+        .map(|(template, times)| (template.into(), times))
+        .collect()
+}
+
+impl LockManagerBuilder {
+    /// Takes all settings of the configuration that are set, and adds its overrides. Later calls of
+    /// setters change them. [`build`](Self::build) connects to its URL.
+    pub fn config(mut self, config: ManagerConfig) -> Self {
+        if let Some(url) = config.apply(&mut self.config) {
+            self.server.url = Some(url);
+        }
+        self
+    }
+
+    /// Sets the times of all locks of a template: see [`Override`]. Replaces all overrides that were
+    /// set before. [`LockManager::set_overrides`] changes them later. Defaults to none.
+    pub fn overrides(
+        mut self,
+        overrides: impl IntoIterator<Item = (impl Into<String>, Override)>,
+    ) -> Self {
+        self.config.overrides = collect(overrides);
+        self
+    }
+
+    /// Sets the name of the manager's connections, which `CLIENT LIST` shows on the server. The roles
+    /// `:command`, `:worker` and `:pubsub` follow the name. Other characters than visible ASCII become
+    /// `_`. The parameter `client_name` of the URL does the same. Defaults to `lock:` and the label.
+    pub fn client_name(mut self, name: &str) -> Self {
+        self.config.client_name = Some(name.into());
+        self
+    }
+
+    /// Connects to the server of the configuration: to the URL of [`config`](Self::config), or to the
+    /// [`endpoint`](Self::endpoint).
+    ///
+    /// # Errors
+    /// - [`LockError::InvalidSetting`] when there is neither a URL nor an endpoint, or both.
+    /// - The errors of [`connect`](Self::connect).
+    ///
+    /// # Panics
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves no connection and no task behind.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(clippy::unused_async, reason = "only a server makes it wait")
+    )]
+    pub async fn build(mut self) -> Result<LockManager, LockError> {
+        self.config.check()?;
+        let url = self.server.url.take();
+        #[cfg(feature = "redis")]
+        if let Some(endpoint) = self.server.endpoint.take() {
+            if url.is_some() {
+                let advice = "set either a URL or an endpoint, and not both";
+                return Err(no_server("endpoint and url", advice));
+            }
+            return self.connect_redis(ServerPlace::Endpoint(endpoint)).await;
+        }
+        let Some(url) = url else {
+            let advice = "set `url` in the configuration or an `endpoint`, or call `connect(url)`";
+            return Err(no_server("none", advice));
+        };
+        match url::scheme(&url)? {
+            UrlScheme::Memory => self.try_in_memory(),
+            #[cfg(feature = "redis")]
+            UrlScheme::Redis => self.connect_redis(ServerPlace::Url(url)).await,
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    async fn connect_redis(self, place: ServerPlace) -> Result<LockManager, LockError> {
+        check_runtime()?;
+        let counters = Arc::new(Counters::default());
+        let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
+        let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
+        let login = self.server.credentials;
+        let counted = Arc::clone(&counters);
+        let backend =
+            crate::backend::redis::connect(place, login, &self.config, sink, counted).await?;
+        let backend = Arc::new(backend);
+        let inner = ManagerInner::with_worker(backend, notifications, counters, self.config)?;
+        Ok(LockManager {
+            inner: Arc::new(inner),
+        })
+    }
+}
+
+fn no_server(value: &str, advice: &str) -> LockError {
+    LockError::InvalidSetting {
+        setting: "url",
+        value: value.into(),
+        advice: advice.into(),
+    }
+}
+
+/// What needs the Redis backend.
+#[cfg(feature = "redis")]
+mod redis {
+    use std::sync::Arc;
+
+    use super::LockManagerBuilder;
+    use crate::config::credentials::CredentialProvider;
+    use crate::config::endpoint::Endpoint;
+    use crate::config::server::SharedProvider;
+
+    impl LockManagerBuilder {
+        /// Sets the server as a host and its options instead of a URL. [`build`](Self::build) connects
+        /// to it. Defaults to none.
+        pub fn endpoint(mut self, endpoint: Endpoint) -> Self {
+            self.server.endpoint = Some(endpoint);
+            self
+        }
+
+        /// Sets the source of user and password: see [`CredentialProvider`]. The URL or the endpoint
+        /// must have neither a user nor a password then. A manager in memory does not ask the
+        /// provider. Defaults to none.
+        pub fn credentials(mut self, provider: impl CredentialProvider) -> Self {
+            self.server.credentials = Some(SharedProvider(Arc::new(provider)));
+            self
+        }
+    }
+}

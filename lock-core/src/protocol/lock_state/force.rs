@@ -1,0 +1,158 @@
+//! What an operator's release does with a lock state.
+
+use super::queue::QueueScan;
+use super::{Env, Expiring, KeyValue, LockState};
+use crate::protocol::clock::ServerMs;
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::inspection::KeyContent;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::wire::WireNotification;
+
+/// How an operator's release treats the holder's lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForceMode {
+    /// The key stays locked, without an owner, until the lease ends.
+    Revoke,
+    /// The key is free at once, for the next waiter.
+    Now,
+    /// Only grants a free key: continues a release that met more dead waiters than one call removes.
+    Grant,
+}
+
+/// The arguments of an operator's release.
+#[derive(Clone, Debug)]
+pub(crate) struct ForceCommand<'a> {
+    pub(crate) mode: ForceMode,
+    pub(crate) floor_us: u64,
+    pub(crate) lead_us: u64,
+    /// The label of a revoked key.
+    pub(crate) label: &'a str,
+    /// The token that the lock must have; `None` for any.
+    pub(crate) token: Option<FencingToken>,
+    /// The longest lease of a revoked key. In memory, a lock may have an endless one.
+    pub(crate) longest_ms: u64,
+}
+
+/// The reply to an operator's release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ForceReply {
+    pub(crate) verdict: ForceVerdict,
+    /// The key before the release.
+    pub(crate) content: KeyContent,
+}
+
+/// What an operator's release did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ForceVerdict {
+    Free,
+    /// The lock has another token.
+    Changed,
+    /// The key has no expiry, so a revocation would never end.
+    Endless,
+    /// Another client wrote the key. The digest identifies the value; it may be empty.
+    Foreign {
+        digest: String,
+    },
+    Revoked {
+        locked_ms: u64,
+    },
+    Freed(ForceGrant),
+}
+
+/// Which waiter got a freed key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForceGrant {
+    Nobody,
+    Waiter,
+    /// All entries that the call scanned were dead: repeat it in the mode [`ForceMode::Grant`].
+    More,
+}
+
+impl LockState {
+    pub(crate) fn force_release(
+        &mut self,
+        command: &ForceCommand<'_>,
+        env: &Env<'_>,
+    ) -> (ForceReply, Vec<WireNotification>) {
+        let now_ms = env.now_ms();
+        self.expire(now_ms);
+        let content = self.content(now_ms);
+        if let Some(verdict) = self.forced(command, now_ms) {
+            return (ForceReply { verdict, content }, Vec::new());
+        }
+        self.key = None;
+        let (granted, notifications) = self.grant_forced(command, env);
+        let verdict = ForceVerdict::Freed(granted);
+        (ForceReply { verdict, content }, notifications)
+    }
+
+    /// Revokes the key or refuses the command. Returns `None` if the key is to be freed.
+    fn forced(&mut self, command: &ForceCommand<'_>, now_ms: ServerMs) -> Option<ForceVerdict> {
+        let token = match &self.key {
+            Some(Expiring {
+                value: KeyValue::Native(owner),
+                ..
+            }) => Some(owner.token),
+            _ => None,
+        };
+        if command.token.is_some() && command.token != token {
+            return Some(ForceVerdict::Changed);
+        }
+        let nobody = ForceVerdict::Freed(ForceGrant::Nobody);
+        match (&mut self.key, command.mode) {
+            (Some(_), ForceMode::Grant) => Some(nobody),
+            (None, ForceMode::Grant | ForceMode::Now) => None,
+            (None, ForceMode::Revoke) => Some(ForceVerdict::Free),
+            (
+                Some(Expiring {
+                    value: KeyValue::Native(owner),
+                    expires_ms,
+                }),
+                mode,
+            ) => {
+                if mode == ForceMode::Now {
+                    return None;
+                }
+                let Some(end) = expires_ms else {
+                    return Some(ForceVerdict::Endless);
+                };
+                *end = (*end).min(now_ms.plus(command.longest_ms));
+                if owner.owner_id != OwnerId::nil() {
+                    owner.owner_id = OwnerId::nil();
+                    owner.since_ms = now_ms;
+                    command.label.clone_into(&mut owner.label);
+                }
+                let locked_ms = end.since(now_ms);
+                Some(ForceVerdict::Revoked { locked_ms })
+            }
+            (Some(_), _) => Some(ForceVerdict::Foreign {
+                digest: String::new(),
+            }),
+        }
+    }
+
+    fn grant_forced(
+        &mut self,
+        command: &ForceCommand<'_>,
+        env: &Env<'_>,
+    ) -> (ForceGrant, Vec<WireNotification>) {
+        if self.queue.is_none() {
+            return (ForceGrant::Nobody, Vec::new());
+        }
+        let QueueScan {
+            next_owner,
+            grace_ms,
+            more,
+            ..
+        } = self.grant_next(None, env);
+        let granted = next_owner.as_ref();
+        let token = granted.map(|to| self.grant(to, command.floor_us, command.lead_us, env));
+        let notifications = self.notifications(granted.zip(token), true, grace_ms, env);
+        let granted = match granted {
+            Some(_) => ForceGrant::Waiter,
+            None if more => ForceGrant::More,
+            None => ForceGrant::Nobody,
+        };
+        (granted, notifications)
+    }
+}

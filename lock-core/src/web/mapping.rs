@@ -1,0 +1,98 @@
+//! What a client learns about an error. All frameworks share this table.
+
+use std::time::Duration;
+
+use super::retry_after::until_free;
+use crate::error::LockError;
+use crate::protocol::key::InvalidNameReason;
+
+/// The kind of a problem, as clients see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProblemKind {
+    Contended,
+    Timeout,
+    Lost,
+    ShuttingDown,
+    Unavailable,
+    InvalidName,
+    Misconfigured,
+}
+
+impl ProblemKind {
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Contended,
+        Self::Timeout,
+        Self::Lost,
+        Self::ShuttingDown,
+        Self::Unavailable,
+        Self::InvalidName,
+        Self::Misconfigured,
+    ];
+
+    pub(super) fn of(error: &LockError) -> Self {
+        match error {
+            LockError::Contended { .. } => Self::Contended,
+            LockError::Timeout { .. } => Self::Timeout,
+            LockError::Lost { .. } => Self::Lost,
+            LockError::ShuttingDown => Self::ShuttingDown,
+            LockError::Backend(error) if error.kind().is_transient() => Self::Unavailable,
+            // Values of the request make these names. Other faults of a name are the program's.
+            LockError::InvalidName {
+                reason: InvalidNameReason::EmptyValue | InvalidNameReason::TooLong,
+                ..
+            } => Self::InvalidName,
+            _ => Self::Misconfigured,
+        }
+    }
+
+    /// The end of the problem's `type`, and the heading in `guide::problems`.
+    pub(crate) fn slug(self) -> &'static str {
+        match self {
+            Self::Contended => "contended",
+            Self::Timeout => "timeout",
+            Self::Lost => "lost",
+            Self::ShuttingDown => "shutting-down",
+            Self::Unavailable => "unavailable",
+            Self::InvalidName => "invalid-name",
+            Self::Misconfigured => "misconfigured",
+        }
+    }
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Contended => "The resource is in use",
+            Self::Timeout => "The resource was not free in time",
+            Self::Lost => "The operation was interrupted",
+            Self::ShuttingDown => "The service is shutting down",
+            Self::Unavailable => "The lock service is not available",
+            Self::InvalidName => "A value in the request cannot name a resource",
+            Self::Misconfigured => "The service is misconfigured",
+        }
+    }
+
+    /// The time after which the client should call again. None when the same call fails again, or
+    /// when its work may be half done.
+    pub(crate) fn retry_after(self, error: &LockError) -> Option<Duration> {
+        match self {
+            Self::Contended | Self::Timeout => Some(until_free(error)),
+            Self::ShuttingDown => Some(Duration::from_secs(1)),
+            Self::Unavailable => Some(Duration::from_secs(2)),
+            Self::Lost | Self::InvalidName | Self::Misconfigured => None,
+        }
+    }
+}
+
+#[cfg(any(feature = "axum-0-8", feature = "actix-web-4"))]
+impl ProblemKind {
+    /// A held lock is a conflict and no failure of the service: proxies eject an instance that
+    /// replies 503. An interrupted operation is 500, because clients repeat a 503 by themselves.
+    pub(crate) fn status(self) -> u16 {
+        match self {
+            Self::Contended | Self::Timeout => 409,
+            Self::Lost | Self::Misconfigured => 500,
+            Self::ShuttingDown | Self::Unavailable => 503,
+            Self::InvalidName => 400,
+        }
+    }
+}

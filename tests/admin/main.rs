@@ -1,0 +1,5 @@
+//! What operators see of locks, and what they do with them, on a real server and in memory.
+
+mod inspect;
+mod list;
+mod release;

@@ -130,4 +130,6 @@ pub(crate) struct Renewal {
     pub(crate) owner_id: OwnerId,
     pub(crate) ttl: Duration,
     pub(crate) lease_config: LeaseConfig,
+    /// When the command was sent that confirmed the lease last.
+    pub(crate) confirmed_at: Moment,
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::error::LockError;
 use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::loss::LossReason;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::reentrancy;
@@ -69,6 +70,16 @@ impl LockGuard {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.held().is_lost()
+    }
+
+    /// Returns why the lock was lost. Returns `None` while it is held.
+    ///
+    /// A server reports the reason in its reply to a renewal, so the holder knows it at most a third
+    /// of the ttl after the loss. A lease that ended before that is
+    /// [`Expired`](LossReason::Expired).
+    #[must_use]
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.held().loss_reason()
     }
 
     /// Returns a future that completes when the lock is lost. It never completes after a release.
@@ -185,6 +196,13 @@ impl LockWatch {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.held.is_lost()
+    }
+
+    /// Returns why the lock was lost, as [`LockGuard::loss_reason`] does. Also returns the reason after
+    /// the guard of a lost lock was dropped.
+    #[must_use]
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.held.loss_reason()
     }
 
     /// Returns whether the lock is certainly held now: neither lost nor released.

@@ -53,6 +53,7 @@ pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, Release
 pub use protocol::fencing_token::{FencingToken, ParseTokenError};
 pub use protocol::key::{InvalidNameReason, LockName};
 pub use protocol::kind::Kind;
+pub use protocol::loss::LossReason;
 pub use protocol::renew::Renew;
 pub use request::LockRequest;
 pub use stats::LockStats;
@@ -119,6 +120,11 @@ pub mod guide {
         #![doc = include_str!("../docs/coming_from.md")]
     }
 
+    #[cfg(feature = "redis")]
+    pub mod configuration {
+        #![doc = include_str!("../docs/configuration.md")]
+    }
+
     #[cfg(feature = "macros")]
     pub mod cookbook {
         #![doc = include_str!("../docs/cookbook.md")]
@@ -152,8 +158,8 @@ pub mod guide {
         #![doc = include_str!("../docs/on_loss.md")]
     }
 
-    pub mod problems {
-        #![doc = include_str!("../docs/problems.md")]
+    pub mod operations {
+        #![doc = include_str!("../docs/operations.md")]
     }
 
     pub mod performance {
@@ -165,6 +171,10 @@ pub mod guide {
         #![doc = include_str!("../docs/plots/commands.svg")]
         #![doc = include_str!("../docs/plots/waits.svg")]
         #![doc = include_str!("../docs/plots/pair.svg")]
+    }
+
+    pub mod problems {
+        #![doc = include_str!("../docs/problems.md")]
     }
 
     pub mod production {
@@ -186,5 +196,17 @@ pub mod guide {
     #[cfg(feature = "macros")]
     pub mod testing {
         #![doc = include_str!("../docs/testing.md")]
+    }
+
+    // It links to the items of all four features.
+    #[cfg(all(
+        feature = "macros",
+        feature = "axum-0-8",
+        feature = "actix-web-4",
+        feature = "tonic-0-14",
+        feature = "tower"
+    ))]
+    pub mod web {
+        #![doc = include_str!("../docs/web.md")]
     }
 }

@@ -1,5 +1,6 @@
 //! Runs every example and checks its output.
 
+mod assets;
 mod check_my_redis;
 mod cookbook;
 mod fenced;

@@ -16,6 +16,7 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::inspection::KeyContent;
 use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceVerdict};
+use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::revocation::{parse_revoked, revoked_label};
 use crate::runtime::inner::ManagerInner;
@@ -111,7 +112,7 @@ impl ForceRelease {
             ForceVerdict::Revoked { .. } | ForceVerdict::Freed(_)
         );
         if let Some(owner_id) = owner_id.filter(|_| is_done) {
-            inner.on_force_released(owner_id);
+            inner.on_force_released(owner_id, loss_reason(&request, &reply.verdict));
         }
         let status = LockStatus::new(&key, &reply.content, time, &|id| inner.is_own(id));
         let revocation = revocation(&key, &reply.verdict, status)?;
@@ -142,6 +143,15 @@ impl ForceRelease {
                 "an operator released the lock"
             );
         });
+    }
+}
+
+/// Returns why the holder lost its lock, where no renewal tells it.
+fn loss_reason(request: &ForceRequest, verdict: &ForceVerdict) -> LossReason {
+    match (verdict, parse_revoked(&request.label)) {
+        (ForceVerdict::Revoked { .. }, Some((by, reason))) => LossReason::Revoked { by, reason },
+        (ForceVerdict::Freed(ForceGrant::Waiter), _) => LossReason::Replaced,
+        _ => LossReason::Removed,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::protocol::key::LockKey;
 use crate::stats::Counters;
 
 mod access;
-mod admin;
+pub(crate) mod admin;
 mod client;
 mod command;
 mod connection;
@@ -66,6 +66,7 @@ pub(crate) async fn connect(
     );
     let client = Arc::new(client);
     let connection = client.pool.first(timeout).await?;
+    client.server_changed_at(&connection);
     if config.dialect.capabilities().needs_clocks {
         check_clocks(&connection)?;
     }

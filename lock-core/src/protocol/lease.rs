@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::protocol::clock::Moment;
+use crate::protocol::loss::LossReason;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
 
@@ -169,6 +170,22 @@ impl Lease {
         let ttl = self.config.ttl.as_duration();
         self.ends_at
             .map_or(ttl, |ends_at| ttl.min(ends_at.since(now).max(MIN_RENEWED)))
+    }
+
+    /// Returns when the command was sent that confirmed the lease last.
+    pub(crate) fn confirmed_at(&self) -> Moment {
+        self.sent
+    }
+
+    /// Returns why the lease ends without a reply of the server: because of the longest hold, or
+    /// because no renewal was confirmed. Near the end of the longest hold, renewals are only for the
+    /// rest of it.
+    pub(crate) fn own_end(&self) -> LossReason {
+        let whole = self.sent.plus(self.config.ttl.as_duration());
+        match self.ends_at {
+            Some(end) if end <= whole || self.deadline == Some(end) => LossReason::MaxHold,
+            _ => LossReason::Expired,
+        }
     }
 
     pub(crate) fn deadline(&self) -> Option<Moment> {

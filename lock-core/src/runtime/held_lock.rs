@@ -13,6 +13,7 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::{Lease, LeaseAction};
+use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::stats::Counters;
 use crate::sync::{Mutex, Process};
@@ -37,7 +38,8 @@ pub(crate) struct HeldLock {
 #[derive(Debug)]
 struct HeldState {
     lease: Lease,
-    loss_is_counted: bool,
+    /// Why the lock was lost. Set when the loss is counted; stays after the release.
+    loss: Option<LossReason>,
     /// The wakers of tasks that wait for the loss. A map, since one lock may have thousands.
     listeners: HashMap<u64, Waker>,
     next_listener: u64,
@@ -62,7 +64,7 @@ impl HeldLock {
             process,
             state: Mutex::new(HeldState {
                 lease,
-                loss_is_counted: false,
+                loss: None,
                 listeners: HashMap::new(),
                 next_listener: 0,
             }),
@@ -116,6 +118,7 @@ impl HeldLock {
             owner_id: self.owner_id,
             ttl: state.lease.renewed_ttl(now),
             lease_config: state.lease.lease_config(),
+            confirmed_at: state.lease.confirmed_at(),
         }
     }
 
@@ -135,14 +138,14 @@ impl HeldLock {
                 }
                 Ok(())
             }
-            Ok(RenewOutcome::NotOwner) => {
-                self.change(Lease::refused);
+            Ok(RenewOutcome::NotOwner(reason)) => {
+                self.lose(reason.clone());
                 let is_released = self.is_released();
                 self.counters.trace(|| {
                     if is_released {
                         debug!(key = %self.key, "a renewal arrived after the release");
                     } else {
-                        warn!(key = %self.key, "lock lost: the server reports a different owner or none");
+                        warn!(key = %self.key, %reason, "lock lost: the server reports a different owner or none");
                     }
                 });
                 Err(self.lost_error())
@@ -226,8 +229,26 @@ impl HeldLock {
         self.young_slot.store(number, Ordering::Release);
     }
 
+    /// Returns why the lock was lost; `None` while it is held, and after a release that came first.
+    pub(crate) fn loss_reason(&self) -> Option<LossReason> {
+        let now = self.clock.now();
+        let state = self.state.lock();
+        let own_end = || state.lease.is_lost(now).then(|| state.lease.own_end());
+        state.loss.clone().or_else(own_end)
+    }
+
+    /// Records that the server refused a renewal for this reason.
+    fn lose(&self, reason: LossReason) {
+        self.change_for(Some(reason), Lease::refused);
+    }
+
     /// Changes the lease, and wakes the listeners if the change lost the lock.
     fn change<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
+        self.change_for(None, change)
+    }
+
+    /// As [`change`](Self::change). The reason is for a lock that this change loses.
+    fn change_for<T>(&self, reason: Option<LossReason>, change: impl FnOnce(&mut Lease) -> T) -> T {
         let now = self.clock.now();
         let (result, woken) = {
             let mut state = self.state.lock();
@@ -235,7 +256,9 @@ impl HeldLock {
             let was_lost = state.lease.is_lost(now);
             let result = change(&mut state.lease);
             let is_lost = state.lease.is_lost(now);
-            if (was_lost || is_lost) && !std::mem::replace(&mut state.loss_is_counted, true) {
+            if (was_lost || is_lost) && state.loss.is_none() {
+                let own_end = state.lease.own_end();
+                state.loss = Some(reason.filter(|_| !was_lost).unwrap_or(own_end));
                 self.counters.lost();
             }
             let woken = is_lost.then(|| std::mem::take(&mut state.listeners));

@@ -215,9 +215,10 @@ impl PendingAcquire {
             owner_id: sent.owner_id,
             ttl: sent.lease_config.ttl.as_duration(),
             lease_config: sent.lease_config,
+            confirmed_at: self.now(),
         }];
         let result = self.inner.backend.renew(&renewal, limit).await.pop();
-        let result = result.unwrap_or(Ok(RenewOutcome::NotOwner));
+        let result = result.unwrap_or_else(|| Ok(RenewOutcome::missing()));
         if let Err(error) = &result {
             self.inner.counters.trace(|| {
                 debug!(key = %self.key(), %error, "the renewal that confirms a grant failed");

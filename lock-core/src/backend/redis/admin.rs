@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::client::RedisClient;
 use super::connection::Connection;
-use super::reply;
 use super::scripts::{FORCE_RELEASE, INSPECT};
 use crate::backend::admin::{ForceRequest, ForeignValues, ListReply, ListRequest};
 use crate::backend::{AdminBackend, Boxed};
@@ -16,6 +15,7 @@ use crate::protocol::key::LockKey;
 use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdict};
 
 mod list;
+pub(crate) mod reply;
 
 /// Asks the script for the digest of a foreign value.
 const ASK_DIGEST: &str = "?";

@@ -28,7 +28,7 @@ use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::PlainOwner;
 
 /// The bytes of a value that are read: more than any owner of this library has.
-const VALUE_LIMIT: usize = 200;
+pub(super) const VALUE_LIMIT: usize = 200;
 
 pub(super) struct Owners {
     client: Arc<RedisClient>,
@@ -303,8 +303,8 @@ impl Owners {
             vec![self.owner(renewal.owner_id), ttl.to_string()]
         };
         let read = |renewal: &Renewal, _, sent, reply| {
-            let ScriptReply { value, server_us } = reply::was_owner(reply)?;
-            let value = RenewOutcome::if_owner(value, renewal.ttl, sent);
+            let ScriptReply { value, server_us } = reply::dialect_renew(reply)?;
+            let value = RenewOutcome::unless_lost(value, renewal.ttl, sent);
             Ok(ScriptReply { value, server_us })
         };
         self.client

@@ -181,7 +181,7 @@ fn every_file_is_registered() {
 
 #[test]
 fn every_example_is_run_by_a_test() {
-    let tests: String = rust_files(&["tests/processes/"])
+    let tests: String = rust_files(&["tests/processes/", "tests/postgres/"])
         .iter()
         .map(|file| read(file))
         .collect();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use test_support::fixtures::NAME;
-use test_support::{Random, RedisServer, Scratch};
+use test_support::fixtures::{KEY, NAME, SOON, queue_length};
+use test_support::{Random, RedisServer, Scratch, eventually};
 
 use crate::program::Lockctl;
 
@@ -26,6 +26,23 @@ sleep 0.1
 : > "$BUSY"
 echo "end $$" >> "$LOG"
 "#;
+
+/// A handover gives a lease of two seconds at most. The command begins with the whole ttl, so that it is
+/// dead before the lease ends when its lockctl is killed.
+#[test]
+fn command_begins_with_the_whole_ttl() {
+    let server = RedisServer::start();
+    let holder = crate::admin::hold(&server, NAME, "web-1:42");
+    let show = format!("redis-cli -p {} PTTL {KEY}; sleep 60", server.port());
+    let flags = [
+        "run", "--name", NAME, "--wait", "1m", "--", "sh", "-c", &show,
+    ];
+    let waiter = Lockctl::on(&server, &flags).start();
+    eventually(SOON, || queue_length(&server) == 1);
+    holder.signal(Signal::TERM);
+    let left: u64 = waiter.line("").parse().unwrap();
+    assert!(left > 20_000, "{left} ms");
+}
 
 #[test]
 fn two_runs_never_overlap() {

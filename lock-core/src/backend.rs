@@ -13,6 +13,7 @@ use crate::protocol::key::LockKey;
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::owner_id::{OwnerId, ShortId};
+use crate::telemetry::ServerAddress;
 
 pub(crate) mod admin;
 #[cfg(feature = "testing")]
@@ -93,6 +94,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Receives notifications for as long as the future is polled.
     fn listen(&self) -> Boxed<'_, ()>;
 
+    /// Returns the address of the server. A backend in this process has none.
+    fn server(&self) -> Option<&ServerAddress> {
+        None
+    }
+
     /// Returns whether a lock lives as long as its guard without renewals. Any other backend needs
     /// a background worker.
     fn holds_without_renewal(&self) -> bool;
@@ -130,4 +136,6 @@ pub(crate) struct Renewal {
     pub(crate) owner_id: OwnerId,
     pub(crate) ttl: Duration,
     pub(crate) lease_config: LeaseConfig,
+    /// When the command was sent that confirmed the lease last.
+    pub(crate) confirmed_at: Moment,
 }

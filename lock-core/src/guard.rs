@@ -10,10 +10,10 @@ use std::time::Duration;
 use crate::error::LockError;
 use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::loss::LossReason;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::reentrancy;
-use tracing::warn;
 
 mod lost;
 
@@ -69,6 +69,16 @@ impl LockGuard {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.held().is_lost()
+    }
+
+    /// Returns why the lock was lost. Returns `None` while it is held.
+    ///
+    /// A server reports the reason in its reply to a renewal, so the holder knows it at most a third
+    /// of the ttl after the loss. A lease that ended before that is
+    /// [`Expired`](LossReason::Expired).
+    #[must_use]
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.held().loss_reason()
     }
 
     /// Returns a future that completes when the lock is lost. It never completes after a release.
@@ -187,6 +197,13 @@ impl LockWatch {
         self.held.is_lost()
     }
 
+    /// Returns why the lock was lost, as [`LockGuard::loss_reason`] does. Also returns the reason after
+    /// the guard of a lost lock was dropped.
+    #[must_use]
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.held.loss_reason()
+    }
+
     /// Returns whether the lock is certainly held now: neither lost nor released.
     #[must_use]
     pub fn is_held(&self) -> bool {
@@ -261,23 +278,11 @@ pub(crate) fn release_after(
     guard: &LockGuard,
 ) -> impl Future<Output = Option<ReleaseOutcome>> + Send + use<> {
     let release = guard.acquired.send_release();
-    let held = Arc::clone(guard.held());
     let counters = Arc::clone(&guard.acquired.inner.counters);
     async move {
         let outcome = release.await;
-        let lost;
-        let error = match &outcome {
-            Ok(outcome) if outcome.was_owner => None,
-            Ok(_) => {
-                lost = held.lost_error();
-                Some(&lost)
-            }
-            Err(error) => Some(error),
-        };
-        if let Some(error) = error {
-            let key = &held.key;
+        if !outcome.as_ref().is_ok_and(|outcome| outcome.was_owner) {
             counters.release_failed();
-            counters.trace(|| warn!(%key, %error, "the body completed, but its release failed"));
         }
         outcome.ok()
     }

@@ -21,6 +21,7 @@ mod request;
 mod runtime;
 mod stats;
 mod sync;
+pub mod telemetry;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
@@ -53,6 +54,7 @@ pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, Release
 pub use protocol::fencing_token::{FencingToken, ParseTokenError};
 pub use protocol::key::{InvalidNameReason, LockName};
 pub use protocol::kind::Kind;
+pub use protocol::loss::LossReason;
 pub use protocol::renew::Renew;
 pub use request::LockRequest;
 pub use stats::LockStats;
@@ -138,8 +140,28 @@ pub mod guide {
         #![doc = include_str!("../docs/protocol.md")]
     }
 
+    pub mod telemetry {
+        #![doc = include_str!("../docs/telemetry.md")]
+    }
+
+    pub mod operations {
+        #![doc = include_str!("../docs/lockctl.md")]
+    }
+
     pub mod failure_modes {
         #![doc = include_str!("../docs/failure_modes.md")]
+    }
+
+    // It links to the items of all four features.
+    #[cfg(all(
+        feature = "macros",
+        feature = "axum-0-8",
+        feature = "actix-web-4",
+        feature = "tonic-0-14",
+        feature = "tower"
+    ))]
+    pub mod web {
+        #![doc = include_str!("../docs/web.md")]
     }
 
     pub mod problems {

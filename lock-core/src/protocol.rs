@@ -15,6 +15,7 @@ pub(crate) mod kind;
 pub(crate) mod lease;
 pub(crate) mod local_queue;
 pub(crate) mod lock_state;
+pub(crate) mod loss;
 pub(crate) mod mailbox;
 pub(crate) mod nearest;
 pub(crate) mod owner_id;

@@ -12,6 +12,7 @@ use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseRequest, ReleaseSubject};
 use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::lease::LeaseConfig;
+use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
@@ -185,7 +186,7 @@ impl Faults {
         held.retain(|held| is_chosen(&held.key));
         for held in &held {
             // The holder learns of the loss before another caller can get the lock.
-            let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner));
+            let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner(LossReason::Removed)));
             let ttl = held.renewal().lease_config.ttl;
             self.release(held.key.clone(), held.owner_id, ttl);
         }

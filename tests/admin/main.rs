@@ -2,4 +2,5 @@
 
 mod inspect;
 mod list;
+mod loss;
 mod release;

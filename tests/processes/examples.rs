@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use test_support::Helper;
 
+mod assets;
 mod check_my_redis;
 mod fenced;
 mod gallery;

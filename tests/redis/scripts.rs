@@ -99,6 +99,25 @@ fn native_scripts_run_as_their_headers_say() {
 }
 
 #[test]
+fn scripts_of_operators_run_as_their_headers_say() {
+    let server = RedisServer::start();
+    assert_eq!(run(&server, "inspect.lua")[0], "free");
+    assert_eq!(run(&server, "force_release.lua")[0], "free");
+    run(&server, "acquire.lua");
+    let value = server.cli(&["GET", "lock:a"]).text().to_owned();
+    let inspected = run(&server, "inspect.lua");
+    assert_eq!(inspected[0], "held");
+    assert_eq!(inspected[4..], [value.as_str()]);
+    let revoked = run(&server, "force_release.lua");
+    assert_eq!(revoked[0], "revoked");
+    assert_eq!(revoked[4], value);
+    let value = server.cli(&["GET", "lock:a"]).text().to_owned();
+    assert!(value.ends_with(" revoked by me"), "{value}");
+    assert!(server.cli(&["PTTL", "lock:a"]).integer() > 25_000);
+    assert_eq!(words(&run(&server, "renew.lua"))[3..].join(" "), value);
+}
+
+#[test]
 fn dialect_scripts_run_as_their_headers_say() {
     let server = RedisServer::start();
     let run = |script: &str| run(&server, &format!("dialects/{script}"))[0].clone();
@@ -162,7 +181,7 @@ fn deadline_of_an_unconfirmed_renewal_is_not_changed() {
     }
 }
 
-/// `grant_next.lua` is a part of two other scripts. The tests above run every other file.
+/// `grant_next.lua` and `next_token.lua` are parts of other scripts. The tests above run every other file.
 #[test]
 fn every_script_is_tested() {
     let scripts_in = |folder: &str| {
@@ -178,7 +197,9 @@ fn every_script_is_tested() {
         scripts_in(FOLDER),
         [
             "acquire.lua",
+            "force_release.lua",
             "grant_next.lua",
+            "inspect.lua",
             "next_token.lua",
             "release.lua",
             "renew.lua"

@@ -6,8 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::warn;
-
 use super::error::AdminError;
 use crate::backend::admin::{ForceRequest, ForeignValues};
 use crate::info::{HolderInfo, LockStatus};
@@ -16,9 +14,11 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::inspection::KeyContent;
 use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceVerdict};
+use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::revocation::{parse_revoked, revoked_label};
 use crate::runtime::inner::ManagerInner;
+use crate::telemetry::LockEvent;
 
 /// A request to take a lock from its holder, made by
 /// [`Admin::force_release`](crate::Admin::force_release). Await it to send it.
@@ -111,7 +111,7 @@ impl ForceRelease {
             ForceVerdict::Revoked { .. } | ForceVerdict::Freed(_)
         );
         if let Some(owner_id) = owner_id.filter(|_| is_done) {
-            inner.on_force_released(owner_id);
+            inner.on_force_released(owner_id, loss_reason(&request, &reply.verdict));
         }
         let status = LockStatus::new(&key, &reply.content, time, &|id| inner.is_own(id));
         let revocation = revocation(&key, &reply.verdict, status)?;
@@ -130,18 +130,24 @@ impl ForceRelease {
             ForceMode::Revoke => "revoke",
             ForceMode::Now | ForceMode::Grant => "now",
         };
-        self.inner.counters.trace(|| {
-            warn!(
-                target: "lock_core::audit",
-                key = %request.key,
-                by = by.as_deref(),
-                reason = reason.as_deref(),
-                mode,
-                previous_label = previous.map(|holder| tracing::field::display(&holder.label)),
-                previous_token = previous.and_then(|holder| holder.token).map(u64::from),
-                "an operator released the lock"
-            );
+        let counters = &self.inner.counters;
+        counters.emit(&LockEvent::Revoked {
+            lock: counters.id(&request.key),
+            by: by.as_deref().unwrap_or_default(),
+            reason: reason.as_deref(),
+            mode,
+            previous_label: previous.map(|holder| &*holder.label),
+            previous_token: previous.and_then(|holder| holder.token),
         });
+    }
+}
+
+/// Returns why the holder lost its lock, where no renewal tells it.
+fn loss_reason(request: &ForceRequest, verdict: &ForceVerdict) -> LossReason {
+    match (verdict, parse_revoked(&request.label)) {
+        (ForceVerdict::Revoked { .. }, Some((by, reason))) => LossReason::Revoked { by, reason },
+        (ForceVerdict::Freed(ForceGrant::Waiter), _) => LossReason::Replaced,
+        _ => LossReason::Removed,
     }
 }
 

@@ -20,6 +20,7 @@ use crate::protocol::clock_sync::NotAfter;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::lock_state::{self, AcquireReply, Env, LockState, Verdict};
+use crate::protocol::loss::LossReason;
 use crate::protocol::mailbox::{Grant, Notification};
 use crate::protocol::renew::Renew;
 use crate::protocol::wire::{Mode, WireNotification};
@@ -236,11 +237,9 @@ impl MemoryBackend {
         let now = Clock::Tokio.now();
         let lease = lease_of(renewal.lease_config);
         let ttl_ms = crate::protocol::ttl::whole_millis(lease);
-        let reply = self.command(&renewal.key.text(), now, |lock_state, at, _| {
-            (
-                lock_state.renew(renewal.owner_id, ttl_ms, at.now_ms()),
-                Vec::new(),
-            )
+        let (reply, content) = self.command(&renewal.key.text(), now, |lock_state, at, _| {
+            let reply = lock_state.renew(renewal.owner_id, ttl_ms, at.now_ms());
+            ((reply, lock_state.content(at.now_ms())), Vec::new())
         });
         match reply {
             lock_state::RenewReply::Held { token, .. } => RenewOutcome::Held {
@@ -248,7 +247,9 @@ impl MemoryBackend {
                 sent: now,
                 remaining: lease,
             },
-            lock_state::RenewReply::NotOwner => RenewOutcome::NotOwner,
+            lock_state::RenewReply::NotOwner => {
+                RenewOutcome::NotOwner(LossReason::from_content(&content))
+            }
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::protocol::clock::Moment;
+use crate::protocol::loss::LossReason;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
 
@@ -160,6 +161,18 @@ impl Lease {
         }
     }
 
+    /// Returns whether a renewal that is confirmed at `now` comes late: after more than half of the lease,
+    /// or after its interval and a sixth of the lease.
+    pub(crate) fn is_late(&self, now: Moment) -> bool {
+        let Some(deadline) = self.deadline else {
+            return false;
+        };
+        let lease = deadline.since(self.sent);
+        let interval = self.config.interval().unwrap_or_default();
+        let allowed = (lease / 2).max(interval.saturating_add(lease / 6));
+        self.is_valid(now) && now > self.sent.plus(allowed)
+    }
+
     pub(crate) fn lease_config(&self) -> LeaseConfig {
         self.config
     }
@@ -169,6 +182,22 @@ impl Lease {
         let ttl = self.config.ttl.as_duration();
         self.ends_at
             .map_or(ttl, |ends_at| ttl.min(ends_at.since(now).max(MIN_RENEWED)))
+    }
+
+    /// Returns when the command was sent that confirmed the lease last.
+    pub(crate) fn confirmed_at(&self) -> Moment {
+        self.sent
+    }
+
+    /// Returns why the lease ends without a reply of the server: because of the longest hold, or
+    /// because no renewal was confirmed. Near the end of the longest hold, renewals are only for the
+    /// rest of it.
+    pub(crate) fn own_end(&self) -> LossReason {
+        let whole = self.sent.plus(self.config.ttl.as_duration());
+        match self.ends_at {
+            Some(end) if end <= whole || self.deadline == Some(end) => LossReason::MaxHold,
+            _ => LossReason::Expired,
+        }
     }
 
     pub(crate) fn deadline(&self) -> Option<Moment> {

@@ -16,6 +16,7 @@ use crate::protocol::cleanup::{
 use crate::protocol::clock::Clock;
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
 use crate::protocol::key::LockKey;
+use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::runtime::activity::Activity;
 use crate::runtime::background::BackgroundWorker;
@@ -161,9 +162,9 @@ impl ManagerInner {
     }
 
     /// Tells the holder that an operator released its lock, where no renewal tells it.
-    pub(crate) fn on_force_released(&self, owner_id: OwnerId) {
+    pub(crate) fn on_force_released(&self, owner_id: OwnerId, reason: LossReason) {
         if let Some(held) = self.tracked.by_owner(owner_id) {
-            let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner));
+            let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner(reason)));
         }
     }
 
@@ -185,7 +186,7 @@ impl ManagerInner {
         let limit = self.config.command_timeout.min(held.remaining());
         let renewal = [held.renewal()];
         let result = self.backend.renew(&renewal, limit).await.pop();
-        let result = held.apply_renewal(result.unwrap_or(Ok(RenewOutcome::NotOwner)));
+        let result = held.apply_renewal(result.unwrap_or_else(|| Ok(RenewOutcome::missing())));
         self.track(held);
         result
     }

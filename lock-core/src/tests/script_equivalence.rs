@@ -9,12 +9,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::backend::redis::reply;
 use crate::backend::redis::scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
+use crate::backend::redis::{admin, reply};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::inspection::{INSPECTED_WAITERS, ReadTime};
 use crate::protocol::lock_state::{
     AcquireCommand, AcquireReply, Env, Expiring, ForceCommand, ForceMode, KeyValue, ReleaseCommand,
+    RenewReply,
 };
 use crate::protocol::wire::WireNotification;
 
@@ -146,9 +147,11 @@ fn step(
             let expected = model
                 .lock_state
                 .renew(owner_id(*who), *ttl_ms, env.now_ms());
+            let refused = expected == RenewReply::NotOwner;
+            let found = refused.then(|| model.found(env.now_ms())).flatten();
             (
                 format!("{:?}", reply.value),
-                format!("{expected:?}"),
+                format!("{:?}", (expected, found)),
                 Vec::new(),
             )
         }
@@ -174,7 +177,8 @@ fn step(
             let token = token.map_or_else(String::new, |token| token.to_string());
             let floor = command.floor_us.to_string();
             let args = [mode, &floor, "0", command.label, &token, ""].map(str::to_owned);
-            let reply = reply::force_release(server.run(&FORCE_RELEASE, &KEYS, &args)).unwrap();
+            let reply =
+                admin::reply::force_release(server.run(&FORCE_RELEASE, &KEYS, &args)).unwrap();
             assert_eq!(reply.server_us, micros);
             let (expected, notifications) = model.lock_state.force_release(&command, &env);
             (
@@ -185,7 +189,7 @@ fn step(
         }
         Step::Inspect => {
             let args = [INSPECTED_WAITERS.to_string()];
-            let reply = reply::inspect(server.run(&INSPECT, &KEYS[..2], &args)).unwrap();
+            let reply = admin::reply::inspect(server.run(&INSPECT, &KEYS[..2], &args)).unwrap();
             let expected = model.lock_state.inspect(ReadTime::of_server(micros));
             (
                 format!("{:?}", reply.value),

@@ -20,6 +20,7 @@ use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
 use crate::protocol::key::LockKey;
+use crate::protocol::loss::LossReason;
 use crate::stats::Counters;
 
 use crate::config::ManagerSettings;
@@ -92,6 +93,15 @@ pub(super) struct RedisClient {
     pub(super) counters: Arc<Counters>,
     pub(super) command_timeout: Duration,
     server_clock: Mutex<ServerClock>,
+    server_process: Mutex<ServerProcess>,
+}
+
+/// The server process that the client knows.
+#[derive(Clone, Copy, Debug, Default)]
+struct ServerProcess {
+    run_id: Option<u64>,
+    /// When the client connected to this process, if it knew another one before.
+    changed_at: Option<Moment>,
 }
 
 impl RedisClient {
@@ -108,6 +118,7 @@ impl RedisClient {
             counters,
             command_timeout: config.command_timeout,
             server_clock: Mutex::default(),
+            server_process: Mutex::default(),
         }
     }
 
@@ -146,6 +157,18 @@ impl RedisClient {
             server_us,
             run_id: connection.first.run_id,
         });
+    }
+
+    /// Records the server process of a connection. Returns when the client connected to this process, if
+    /// it knew another one before. Leases that were confirmed earlier come from that other one.
+    pub(super) fn server_changed_at(&self, connection: &Connection) -> Option<Moment> {
+        let ClockSync { run_id, sent, .. } = connection.first;
+        let mut known = self.server_process.lock();
+        if known.run_id.is_some_and(|known| known != run_id) {
+            known.changed_at = Some(sent);
+        }
+        known.run_id = Some(run_id);
+        known.changed_at
     }
 
     /// Returns the connection for a release. A cancel uses the connection of its acquire, so that
@@ -239,6 +262,7 @@ impl RedisClient {
             Err(error) => return renewals.iter().map(|_| Err(error.clone())).collect(),
         };
         let now = Clock::System.now();
+        let changed_at = self.server_changed_at(&connection);
         let server_ms = self.not_after(&connection, now).server_ms;
         let all_args: Vec<_> = renewals
             .iter()
@@ -256,7 +280,14 @@ impl RedisClient {
         };
         let read = |at: usize, sent, reply| {
             let reply = read(&renewals[at], server_ms, sent, reply)?;
-            Ok((reply.value, Some(reply.server_us)))
+            let is_older =
+                changed_at.is_some_and(|at_change| renewals[at].confirmed_at < at_change);
+            let outcome = if is_older {
+                reply.value.map_loss(LossReason::after_server_change)
+            } else {
+                reply.value
+            };
+            Ok((outcome, Some(reply.server_us)))
         };
         let left = deadline.left();
         self.run_each(&connection, script, &calls, write_args, read, left)

@@ -126,7 +126,7 @@ impl Dialects {
                 Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => watched.next(),
                 _ => owned.next(),
             };
-            next.unwrap_or(Ok(RenewOutcome::NotOwner))
+            next.unwrap_or_else(|| Ok(RenewOutcome::missing()))
         };
         renewals.iter().map(outcome).collect()
     }

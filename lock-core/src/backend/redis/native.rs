@@ -197,7 +197,8 @@ impl NativeLocks {
         };
         let read = |_: &Renewal, _, sent, reply| {
             let ScriptReply { value, server_us } = reply::renew(text_of(&reply))?;
-            let value = RenewOutcome::from_reply(value, sent);
+            let (reply, found) = value;
+            let value = RenewOutcome::from_reply(reply, found.as_deref(), sent);
             Ok(ScriptReply { value, server_us })
         };
         self.client

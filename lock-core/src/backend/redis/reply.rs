@@ -7,11 +7,8 @@ use redis::{FromRedisValue, Value};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime};
-use crate::protocol::lock_state::{
-    AcquireReply, ForceGrant, ForceReply, ForceVerdict, RawHolder, ReleaseReply, RenewReply,
-    Verdict,
-};
+use crate::protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewReply, Verdict};
+use crate::protocol::loss::LossReason;
 
 /// The value of a reply, and the server's time in microseconds when the script ran.
 #[derive(Debug, PartialEq, Eq)]
@@ -74,7 +71,10 @@ pub(crate) fn release(reply: Option<&[u8]>) -> Result<(ReleaseReply, Option<u64>
     Ok((ReleaseReply { verdict, more }, Some(server_us)))
 }
 
-pub(crate) fn renew(reply: Option<&[u8]>) -> Result<ScriptReply<RenewReply>, LockError> {
+/// Reads the reply to a renewal, and the value that a refused one found.
+pub(crate) fn renew(
+    reply: Option<&[u8]>,
+) -> Result<ScriptReply<(RenewReply, Option<String>)>, LockError> {
     let mut words = Words::of(reply)?;
     let verdict = words.next()?;
     let server_us = words.time()?;
@@ -86,60 +86,8 @@ pub(crate) fn renew(reply: Option<&[u8]>) -> Result<ScriptReply<RenewReply>, Loc
         b"gone" => RenewReply::NotOwner,
         _ => return Err(unexpected()),
     };
-    Ok(ScriptReply { value, server_us })
-}
-
-/// Reads the reply of the script that inspects a lock.
-pub(crate) fn inspect(reply: Value) -> Result<ScriptReply<InspectReply>, LockError> {
-    let mut parts = Parts::of(reply)?;
-    let verdict = parts.text()?;
-    let server_us = parts.number()?;
-    let total = parts.number()?;
-    let content = match verdict.as_str() {
-        "free" => KeyContent::Free,
-        "held" => KeyContent::Text(parts.holder()?),
-        "foreign" => KeyContent::OtherType(parts.text()?),
-        _ => return Err(unexpected()),
-    };
-    let value = InspectReply {
-        time: ReadTime::of_server(server_us),
-        content,
-        total,
-        entries: parts.texts()?,
-    };
-    Ok(ScriptReply { value, server_us })
-}
-
-/// Reads the reply to an operator's release.
-pub(crate) fn force_release(reply: Value) -> Result<ScriptReply<ForceReply>, LockError> {
-    let mut parts = Parts::of(reply)?;
-    let verdict = parts.text()?;
-    let server_us = parts.number()?;
-    let found = parts.text()?;
-    let holder = parts.holder()?;
-    let locked_ms = holder.remaining_ms.unwrap_or(0);
-    let content = match found.as_str() {
-        "none" => KeyContent::Free,
-        "string" => KeyContent::Text(holder),
-        _ => KeyContent::OtherType(found),
-    };
-    let verdict = match verdict.as_str() {
-        "free" => ForceVerdict::Free,
-        "changed" => ForceVerdict::Changed,
-        "endless" => ForceVerdict::Endless,
-        "foreign" => ForceVerdict::Foreign {
-            digest: parts.text()?,
-        },
-        "revoked" => ForceVerdict::Revoked { locked_ms },
-        "freed" => ForceVerdict::Freed(match parts.text()?.as_str() {
-            "nobody" => ForceGrant::Nobody,
-            "waiter" => ForceGrant::Waiter,
-            "more" => ForceGrant::More,
-            _ => return Err(unexpected()),
-        }),
-        _ => return Err(unexpected()),
-    };
-    let value = ForceReply { verdict, content };
+    let found = (!words.is_at_end()).then(|| words.rest());
+    let value = (value, found);
     Ok(ScriptReply { value, server_us })
 }
 
@@ -230,6 +178,21 @@ pub(crate) fn was_owner(reply: Value) -> Result<ScriptReply<bool>, LockError> {
     Ok(ScriptReply { value, server_us })
 }
 
+/// Reads the reply to a renewal in another dialect: why the lock was lost, if it was.
+pub(crate) fn dialect_renew(reply: Value) -> Result<ScriptReply<Option<LossReason>>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let value = match verdict.as_str() {
+        "held" => None,
+        "gone" => Some(LossReason::from_value(
+            parts.texts()?.first().map(String::as_str),
+        )),
+        _ => return Err(unexpected()),
+    };
+    Ok(ScriptReply { value, server_us })
+}
+
 /// The reply of a script that acquires a lock in another dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DialectReply {
@@ -266,10 +229,10 @@ pub(crate) fn unexpected() -> LockError {
     )
 }
 
-struct Parts(std::vec::IntoIter<Value>);
+pub(super) struct Parts(std::vec::IntoIter<Value>);
 
 impl Parts {
-    fn of(reply: Value) -> Result<Self, LockError> {
+    pub(super) fn of(reply: Value) -> Result<Self, LockError> {
         match reply {
             Value::Array(parts) => Ok(Self(parts.into_iter())),
             _ => Err(unexpected()),
@@ -281,13 +244,13 @@ impl Parts {
         T::from_redis_value(part).map_err(|_| unexpected())
     }
 
-    fn text(&mut self) -> Result<String, LockError> {
+    pub(super) fn text(&mut self) -> Result<String, LockError> {
         // A foreign client may write a value that is not text.
         let bytes: Vec<u8> = self.next()?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn texts(&mut self) -> Result<Vec<String>, LockError> {
+    pub(super) fn texts(&mut self) -> Result<Vec<String>, LockError> {
         let mut texts = Vec::with_capacity(self.0.len());
         while self.0.len() > 0 {
             texts.push(self.text()?);
@@ -295,11 +258,11 @@ impl Parts {
         Ok(texts)
     }
 
-    fn number(&mut self) -> Result<u64, LockError> {
+    pub(super) fn number(&mut self) -> Result<u64, LockError> {
         self.next()
     }
 
-    fn holder(&mut self) -> Result<RawHolder, LockError> {
+    pub(super) fn holder(&mut self) -> Result<RawHolder, LockError> {
         let remaining: i64 = self.next()?;
         Ok(RawHolder {
             remaining_ms: u64::try_from(remaining).ok(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::protocol::clock::{Moment, ServerMs};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lock_state::RenewReply;
+use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
 use crate::protocol::wire::{OwnerValue, PlainOwner, tidy_label};
@@ -77,19 +78,21 @@ pub(crate) enum AcquireOutcome {
 }
 
 /// The outcome of a renewal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RenewOutcome {
     Held {
         token: Option<FencingToken>,
         sent: Moment,
         remaining: Duration,
     },
-    NotOwner,
+    /// The lock is lost for this reason.
+    NotOwner(LossReason),
 }
 
 impl RenewOutcome {
-    /// Returns the outcome of the reply to a renewal that was sent at `sent`.
-    pub(crate) fn from_reply(reply: RenewReply, sent: Moment) -> Self {
+    /// Returns the outcome of the reply to a renewal that was sent at `sent`. `found` is the value that a
+    /// refused renewal found.
+    pub(crate) fn from_reply(reply: RenewReply, found: Option<&str>, sent: Moment) -> Self {
         match reply {
             RenewReply::Held {
                 token,
@@ -99,19 +102,33 @@ impl RenewOutcome {
                 sent,
                 remaining: Duration::from_millis(remaining_ms),
             },
-            RenewReply::NotOwner => Self::NotOwner,
+            RenewReply::NotOwner => Self::NotOwner(LossReason::from_value(found)),
         }
     }
 
     /// Returns the outcome of a renewal to `ttl` that compared the owner.
-    pub(crate) fn if_owner(was_owner: bool, ttl: Duration, sent: Moment) -> Self {
-        if !was_owner {
-            return Self::NotOwner;
+    pub(crate) fn unless_lost(lost: Option<LossReason>, ttl: Duration, sent: Moment) -> Self {
+        match lost {
+            Some(reason) => Self::NotOwner(reason),
+            None => Self::Held {
+                token: None,
+                sent,
+                remaining: ttl,
+            },
         }
-        Self::Held {
-            token: None,
-            sent,
-            remaining: ttl,
+    }
+
+    /// The outcome of a backend that returned none. It never happens.
+    pub(crate) fn missing() -> Self {
+        Self::NotOwner(LossReason::Removed)
+    }
+
+    /// Changes the reason of a loss.
+    #[cfg(feature = "redis")]
+    pub(crate) fn map_loss(self, change: impl FnOnce(LossReason) -> LossReason) -> Self {
+        match self {
+            Self::NotOwner(reason) => Self::NotOwner(change(reason)),
+            held @ Self::Held { .. } => held,
         }
     }
 

@@ -9,6 +9,7 @@ use test_support::{FrozenClock, RedisServer};
 use crate::backend::redis::scripts::Script;
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::inspection::KeyContent;
 use crate::protocol::lock_state::{Expiring, KeyValue, LockState};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::QueueEntry;
@@ -151,6 +152,15 @@ impl Model {
             state.push(line(KEYS[3], String::new(), *expires_ms));
         }
         state
+    }
+
+    /// Returns what a refused renewal finds in the key.
+    pub(super) fn found(&self, now_ms: ServerMs) -> Option<String> {
+        match self.lock_state.content(now_ms) {
+            KeyContent::Free => None,
+            KeyContent::Text(holder) => Some(holder.value),
+            KeyContent::OtherType(found) => Some(found),
+        }
     }
 
     /// Returns the token of the last grant. The lock may have another holder, or none.

@@ -247,7 +247,7 @@ impl<P: Peers> ClientStep<'_, P> {
             }
             (Awaited::Renewal { sent, .. }, Reply::Renew(reply)) => {
                 self.manager.record(sent, server_us);
-                let result = Ok(RenewOutcome::from_reply(reply, sent));
+                let result = Ok(RenewOutcome::from_reply(reply, None, sent));
                 let connectivity = self.manager.connectivity;
                 acquisition.on_renew_reply(result, connectivity, now, self.peers)
             }

@@ -68,7 +68,7 @@ impl<P: Peers> ClientStep<'_, P> {
         let Reply::Renew(reply) = *reply else {
             panic!("the reply to a renewal: {reply:?}");
         };
-        match RenewOutcome::from_reply(reply, sent) {
+        match RenewOutcome::from_reply(reply, None, sent) {
             RenewOutcome::Held {
                 sent, remaining, ..
             } => {
@@ -78,7 +78,7 @@ impl<P: Peers> ClientStep<'_, P> {
                     self.effects.push(Effect::Extended);
                 }
             }
-            RenewOutcome::NotOwner => holding.lease.refused(),
+            RenewOutcome::NotOwner(_) => holding.lease.refused(),
         }
         self.manager.record(sent, server_us);
     }

@@ -113,14 +113,14 @@ impl Deadlines {
             args.map(|arg| arg.to_string()).collect()
         };
         let read = |renewal: &Renewal, server_ms, sent, reply| {
-            let ScriptReply { value, server_us } = reply::was_owner(reply)?;
+            let ScriptReply { value, server_us } = reply::dialect_renew(reply)?;
             let deadline = Self::end_of(server_ms, renewal.ttl);
-            if value {
+            if value.is_none() {
                 self.written.lock().extended(renewal.owner_id, deadline);
             }
             // The server's clock may be ahead of the last clock sync.
             let left = Duration::from_millis(deadline.saturating_sub(server_us / 1000));
-            let value = RenewOutcome::if_owner(value, renewal.ttl, sent).for_at_most(left);
+            let value = RenewOutcome::unless_lost(value, renewal.ttl, sent).for_at_most(left);
             Ok(ScriptReply { value, server_us })
         };
         self.client

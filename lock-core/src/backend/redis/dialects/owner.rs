@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisError, Value};
-use tracing::warn;
 
 use super::acquire::acquire_by_script;
 use super::found::{FoundValue, expect_owner};
@@ -26,9 +25,10 @@ use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::PlainOwner;
+use crate::telemetry::LockEvent;
 
 /// The bytes of a value that are read: more than any owner of this library has.
-const VALUE_LIMIT: usize = 200;
+pub(super) const VALUE_LIMIT: usize = 200;
 
 pub(super) struct Owners {
     client: Arc<RedisClient>,
@@ -177,9 +177,9 @@ impl Owners {
             )
             .await?;
         if repaired.value {
-            self.client.counters.trace(|| {
-                warn!(%key, "gave an expiry to a lock without one: its holder died, or is slow");
-            });
+            let counters = &self.client.counters;
+            let lock = counters.id(&key);
+            counters.emit(&LockEvent::ExpiryRepaired { lock });
         }
         Ok(AcquireOutcome::Busy {
             holder_expiry: HolderExpiry::Polled {
@@ -303,8 +303,8 @@ impl Owners {
             vec![self.owner(renewal.owner_id), ttl.to_string()]
         };
         let read = |renewal: &Renewal, _, sent, reply| {
-            let ScriptReply { value, server_us } = reply::was_owner(reply)?;
-            let value = RenewOutcome::if_owner(value, renewal.ttl, sent);
+            let ScriptReply { value, server_us } = reply::dialect_renew(reply)?;
+            let value = RenewOutcome::unless_lost(value, renewal.ttl, sent);
             Ok(ScriptReply { value, server_us })
         };
         self.client

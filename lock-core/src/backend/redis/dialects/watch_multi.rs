@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisError, Value};
-use tracing::debug;
 
+use super::owner::VALUE_LIMIT;
 use crate::backend::Renewal;
 use crate::backend::redis::client::{RedisClient, server_error};
 use crate::backend::redis::connection::{Connection, Connector};
@@ -19,8 +19,10 @@ use crate::protocol::acquisition::RenewOutcome;
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::key::LockKey;
+use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::ttl::whole_millis;
+use crate::telemetry::LockEvent;
 
 pub(super) struct WatchMulti {
     client: Arc<RedisClient>,
@@ -29,8 +31,8 @@ pub(super) struct WatchMulti {
 
 /// The outcome of a change.
 struct Changed {
-    /// The key still had this owner.
-    was_owner: bool,
+    /// What the key had instead of this owner, if it had another one.
+    lost: Option<LossReason>,
     /// When the change was sent.
     sent: Moment,
     server_ms: ServerMs,
@@ -60,9 +62,11 @@ impl WatchMulti {
             let left = deadline.left();
             let owner = owner(renewal.owner_id);
             let changed = self.change(&renewal.key, &owner, &change, left).await;
-            outcomes.push(changed.map(|changed| {
-                RenewOutcome::if_owner(changed.was_owner, renewal.ttl, changed.sent)
-            }));
+            outcomes.push(
+                changed.map(|changed| {
+                    RenewOutcome::unless_lost(changed.lost, renewal.ttl, changed.sent)
+                }),
+            );
         }
         outcomes
     }
@@ -97,7 +101,7 @@ impl WatchMulti {
             .change(&release_request.key, owner, &change, limit)
             .await?;
         Ok(ReleaseOutcome::without_waiters(
-            changed.was_owner,
+            changed.lost.is_none(),
             changed.server_ms,
         ))
     }
@@ -129,9 +133,9 @@ impl WatchMulti {
             {
                 return Ok(changed);
             }
-            self.client.counters.trace(|| {
-                debug!(%key, "another client touched the key; the transaction is repeated");
-            });
+            let counters = &self.client.counters;
+            let lock = counters.id(key);
+            counters.emit(&LockEvent::TransactionRepeated { lock });
         }
     }
 
@@ -148,19 +152,27 @@ impl WatchMulti {
         let server_error = |error: RedisError| server_error(connection, key, &error);
         let mut inspect = Pipeline::with_capacity(2);
         inspect.cmd("WATCH").arg(key.as_str());
-        // One byte more than the owner has: a longer value belongs to another holder.
+        // More bytes than the owner has: a longer value belongs to another holder.
         inspect
             .cmd("GETRANGE")
             .arg(key.as_str())
             .arg(0)
-            .arg(owner.len());
+            .arg(owner.len().max(VALUE_LIMIT));
         let [watching, value] = call(connection, &mut inspect, limit).await?;
         watching.map_err(server_error)?;
-        let was_owner = match value {
-            Ok(value) => value == Value::BulkString(owner.as_bytes().to_vec()),
-            Err(error) if is_wrong_type(&error) => false,
+        let lost = match value {
+            Ok(Value::BulkString(value)) if value == owner.as_bytes() => None,
+            // Without the key, the server returns an empty text.
+            Ok(Value::BulkString(value)) => {
+                let value = String::from_utf8_lossy(&value);
+                let found = Some(&*value).filter(|value| !value.is_empty());
+                Some(LossReason::from_value(found))
+            }
+            Ok(_) => return Err(unexpected()),
+            Err(error) if is_wrong_type(&error) => Some(LossReason::Replaced),
             Err(error) => return Err(server_error(error)),
         };
+        let was_owner = lost.is_none();
         let mut transaction = Pipeline::with_capacity(5);
         transaction.cmd("MULTI");
         if was_owner {
@@ -185,7 +197,7 @@ impl WatchMulti {
         let server_us = server_time(time.map_err(server_error)?)?;
         self.client.record_server_time(connection, sent, server_us);
         let changed = Changed {
-            was_owner,
+            lost,
             sent,
             server_ms: ServerMs::from_micros(server_us),
         };

@@ -9,7 +9,8 @@
 -- Returns one string. Its words are separated by spaces. `now` is two words: the seconds of the
 -- server's time, and the microseconds in the second.
 --   held  now  token  remaining   the lease is extended
---   gone  now                     the caller does not hold the lock
+--   gone  now  value              the caller does not hold the lock. The value is that of K, cut to
+--                                 200 bytes, or its type if it is no string. Without K there is no value
 --
 -- By hand, from this folder:
 --   redis-cli --eval renew.lua lock:a , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000
@@ -29,7 +30,10 @@ if type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. 
   end
   return 'held ' .. stamp .. ' ' .. string.match(value, '^%S+ (%S+)') .. string.format(' %.0f', remaining)
 end
-if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
-  return value
+if type(value) == 'table' then
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then
+    return value
+  end
+  value = redis.call('TYPE', KEYS[1]).ok
 end
-return 'gone ' .. stamp
+return 'gone ' .. stamp .. (value and ' ' .. string.sub(value, 1, 200) or '')

@@ -1,0 +1,62 @@
+//! Reads the replies of the scripts of operators.
+
+use redis::Value;
+
+use super::super::reply::{Parts, ScriptReply, unexpected};
+use crate::error::LockError;
+use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime};
+use crate::protocol::lock_state::{ForceGrant, ForceReply, ForceVerdict};
+
+/// Reads the reply of the script that inspects a lock.
+pub(crate) fn inspect(reply: Value) -> Result<ScriptReply<InspectReply>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let total = parts.number()?;
+    let content = match verdict.as_str() {
+        "free" => KeyContent::Free,
+        "held" => KeyContent::Text(parts.holder()?),
+        "foreign" => KeyContent::OtherType(parts.text()?),
+        _ => return Err(unexpected()),
+    };
+    let value = InspectReply {
+        time: ReadTime::of_server(server_us),
+        content,
+        total,
+        entries: parts.texts()?,
+    };
+    Ok(ScriptReply { value, server_us })
+}
+
+/// Reads the reply to an operator's release.
+pub(crate) fn force_release(reply: Value) -> Result<ScriptReply<ForceReply>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let found = parts.text()?;
+    let holder = parts.holder()?;
+    let locked_ms = holder.remaining_ms.unwrap_or(0);
+    let content = match found.as_str() {
+        "none" => KeyContent::Free,
+        "string" => KeyContent::Text(holder),
+        _ => KeyContent::OtherType(found),
+    };
+    let verdict = match verdict.as_str() {
+        "free" => ForceVerdict::Free,
+        "changed" => ForceVerdict::Changed,
+        "endless" => ForceVerdict::Endless,
+        "foreign" => ForceVerdict::Foreign {
+            digest: parts.text()?,
+        },
+        "revoked" => ForceVerdict::Revoked { locked_ms },
+        "freed" => ForceVerdict::Freed(match parts.text()?.as_str() {
+            "nobody" => ForceGrant::Nobody,
+            "waiter" => ForceGrant::Waiter,
+            "more" => ForceGrant::More,
+            _ => return Err(unexpected()),
+        }),
+        _ => return Err(unexpected()),
+    };
+    let value = ForceReply { verdict, content };
+    Ok(ScriptReply { value, server_us })
+}

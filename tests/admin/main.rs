@@ -4,3 +4,4 @@ mod inspect;
 mod list;
 mod loss;
 mod release;
+mod tags;

@@ -122,6 +122,10 @@ pub mod guide {
         #![doc = include_str!("../docs/redis.md")]
     }
 
+    pub mod operations {
+        #![doc = include_str!("../docs/operations.md")]
+    }
+
     pub mod dialects {
         #![doc = include_str!("../docs/dialects.md")]
     }

@@ -13,6 +13,7 @@ use crate::protocol::key::LockKey;
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::owner_id::{OwnerId, ShortId};
+use crate::telemetry::ServerAddress;
 
 pub(crate) mod admin;
 #[cfg(feature = "testing")]
@@ -92,6 +93,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
 
     /// Receives notifications for as long as the future is polled.
     fn listen(&self) -> Boxed<'_, ()>;
+
+    /// Returns the address of the server. A backend in this process has none.
+    fn server(&self) -> Option<&ServerAddress> {
+        None
+    }
 
     /// Returns whether a lock lives as long as its guard without renewals. Any other backend needs
     /// a background worker.

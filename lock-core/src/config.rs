@@ -51,6 +51,7 @@ pub(crate) struct ManagerSettings {
     pub(crate) handover: Handover,
     pub(crate) dialect: Dialect,
     pub(crate) retry_interval: Duration,
+    pub(crate) redact_keys: bool,
     /// The name of the connections on the server; the label, if it is `None`.
     pub(crate) client_name: Option<Arc<str>>,
     /// The first overrides. The manager keeps the current ones.
@@ -87,6 +88,7 @@ impl Default for ManagerSettings {
             handover: Handover::Immediate,
             dialect: Dialect::Native,
             retry_interval: RETRY_INTERVAL,
+            redact_keys: false,
             client_name: None,
             overrides: BTreeMap::new(),
         }

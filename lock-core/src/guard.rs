@@ -14,7 +14,6 @@ use crate::protocol::loss::LossReason;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::reentrancy;
-use tracing::warn;
 
 mod lost;
 
@@ -279,23 +278,11 @@ pub(crate) fn release_after(
     guard: &LockGuard,
 ) -> impl Future<Output = Option<ReleaseOutcome>> + Send + use<> {
     let release = guard.acquired.send_release();
-    let held = Arc::clone(guard.held());
     let counters = Arc::clone(&guard.acquired.inner.counters);
     async move {
         let outcome = release.await;
-        let lost;
-        let error = match &outcome {
-            Ok(outcome) if outcome.was_owner => None,
-            Ok(_) => {
-                lost = held.lost_error();
-                Some(&lost)
-            }
-            Err(error) => Some(error),
-        };
-        if let Some(error) = error {
-            let key = &held.key;
+        if !outcome.as_ref().is_ok_and(|outcome| outcome.was_owner) {
             counters.release_failed();
-            counters.trace(|| warn!(%key, %error, "the body completed, but its release failed"));
         }
         outcome.ok()
     }

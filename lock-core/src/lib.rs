@@ -21,6 +21,7 @@ mod request;
 mod runtime;
 mod stats;
 mod sync;
+pub mod telemetry;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
@@ -102,7 +103,8 @@ macro_rules! lock_name {
     };
 }
 
-/// Guides: how to use the library, what it promises, and how it works.
+/// Guides: how to use the library, what it promises, and how it works. Each page begins with its question
+/// and a short answer. The order of the front page is that in which a newcomer needs them.
 pub mod guide {
     #[cfg(feature = "macros")]
     pub mod attribute {
@@ -110,40 +112,55 @@ pub mod guide {
     }
 
     #[cfg(feature = "macros")]
+    pub mod choosing {
+        #![doc = include_str!("../docs/choosing.md")]
+    }
+
+    #[cfg(feature = "macros")]
     pub mod coming_from {
         #![doc = include_str!("../docs/coming_from.md")]
     }
 
-    pub mod guarantees {
-        #![doc = include_str!("../docs/guarantees.md")]
+    #[cfg(feature = "redis")]
+    pub mod configuration {
+        #![doc = include_str!("../docs/configuration.md")]
     }
 
-    pub mod redis {
-        #![doc = include_str!("../docs/redis.md")]
-    }
-
-    pub mod operations {
-        #![doc = include_str!("../docs/operations.md")]
+    #[cfg(feature = "macros")]
+    pub mod cookbook {
+        #![doc = include_str!("../docs/cookbook.md")]
     }
 
     pub mod dialects {
         #![doc = include_str!("../docs/dialects.md")]
     }
 
-    pub mod migrating {
-        #![doc = include_str!("../docs/migrating.md")]
-    }
-
-    pub mod protocol {
-        #![doc = include_str!("../docs/protocol.md")]
-    }
-
     pub mod failure_modes {
         #![doc = include_str!("../docs/failure_modes.md")]
     }
 
-    pub mod problems {
-        #![doc = include_str!("../docs/problems.md")]
+    pub mod faq {
+        #![doc = include_str!("../docs/faq.md")]
+    }
+
+    pub mod fencing {
+        #![doc = include_str!("../docs/fencing.md")]
+    }
+
+    pub mod guarantees {
+        #![doc = include_str!("../docs/guarantees.md")]
+    }
+
+    pub mod migrating {
+        #![doc = include_str!("../docs/migrating.md")]
+    }
+
+    pub mod on_loss {
+        #![doc = include_str!("../docs/on_loss.md")]
+    }
+
+    pub mod operations {
+        #![doc = include_str!("../docs/operations.md")]
     }
 
     pub mod performance {
@@ -155,5 +172,46 @@ pub mod guide {
         #![doc = include_str!("../docs/plots/commands.svg")]
         #![doc = include_str!("../docs/plots/waits.svg")]
         #![doc = include_str!("../docs/plots/pair.svg")]
+    }
+
+    pub mod problems {
+        #![doc = include_str!("../docs/problems.md")]
+    }
+
+    pub mod production {
+        #![doc = include_str!("../docs/production.md")]
+    }
+
+    pub mod protocol {
+        #![doc = include_str!("../docs/protocol.md")]
+    }
+
+    pub mod redis {
+        #![doc = include_str!("../docs/redis.md")]
+    }
+
+    pub mod sizing {
+        #![doc = include_str!("../docs/sizing.md")]
+    }
+
+    pub mod telemetry {
+        #![doc = include_str!("../docs/telemetry.md")]
+    }
+
+    #[cfg(feature = "macros")]
+    pub mod testing {
+        #![doc = include_str!("../docs/testing.md")]
+    }
+
+    // It links to the items of all four features.
+    #[cfg(all(
+        feature = "macros",
+        feature = "axum-0-8",
+        feature = "actix-web-4",
+        feature = "tonic-0-14",
+        feature = "tower"
+    ))]
+    pub mod web {
+        #![doc = include_str!("../docs/web.md")]
     }
 }

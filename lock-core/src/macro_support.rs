@@ -15,8 +15,6 @@ use std::fmt;
 use std::future::Ready;
 use std::marker::PhantomData;
 
-use tracing::debug;
-
 use crate::error::LockError;
 use crate::guard::LockGuard;
 
@@ -27,7 +25,7 @@ pub use self::name::{
     name_with_hash_tag,
 };
 pub use self::options::{
-    Options, checked_max_hold, checked_min_hold, checked_renew, checked_ttl, dynamic,
+    OnContended, Options, checked_max_hold, checked_min_hold, checked_renew, checked_ttl, dynamic,
 };
 pub use self::polling::{
     GuardSlot, MapOutcome, OnLost, ReturnOutcome, RunBody, RunBodyThenRelease, guard,
@@ -116,8 +114,7 @@ pub fn return_error<R: FromLockError>(error: LockError) -> R {
 
 /// Returns from an annotated function whose lock has another holder.
 #[must_use]
-pub fn return_skipped<R: Skipped>(error: &LockError) -> R {
-    debug!(%error, "skipped: another holder has the lock");
+pub fn return_skipped<R: Skipped>(_: &LockError) -> R {
     R::skipped()
 }
 

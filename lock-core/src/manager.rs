@@ -19,6 +19,7 @@ use crate::request::LockRequest;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::notifications::Notifications;
 use crate::stats::{Counters, LockStats};
+use crate::telemetry::{self, KeyDisplay, LockObserver, ObserverHandle, PanicSource};
 
 mod configured;
 mod default;
@@ -99,6 +100,7 @@ impl LockManager {
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder {
             config: ManagerSettings::default(),
+            observer: None,
             server: ServerSettings::default(),
         }
     }
@@ -191,6 +193,7 @@ impl std::fmt::Debug for LockManager {
 #[must_use = "no manager is made before `connect`, `build` or `in_memory`"]
 pub struct LockManagerBuilder {
     config: ManagerSettings,
+    observer: Option<ObserverHandle>,
     server: ServerSettings,
 }
 
@@ -297,6 +300,32 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets the observer, which gets each event of the manager: acquires, waits, losses, renewals,
+    /// connections. See [`guide::telemetry`](crate::guide::telemetry). Defaults to none.
+    pub fn observer(mut self, observer: impl LockObserver + 'static) -> Self {
+        self.observer = Some(ObserverHandle(Arc::new(observer)));
+        self
+    }
+
+    /// Sets whether events show the template of a lock's name in place of its key. Use it when keys have
+    /// personal data. Errors still have the key. Defaults to `false`.
+    pub fn redact_keys(mut self, redact: bool) -> Self {
+        self.config.redact_keys = redact;
+        self
+    }
+
+    /// Makes the counters, with the readers of events.
+    fn counters(&self) -> Counters {
+        let key_display = if self.config.redact_keys {
+            KeyDisplay::Template
+        } else {
+            KeyDisplay::Key
+        };
+        let counters = Counters::new(self.observer.clone(), key_display);
+        counters.guarded(PanicSource::Recorder, telemetry::metrics::describe);
+        counters
+    }
+
     /// Connects to the server in the URL: `redis://[user:password@]host[:port][/db]`,
     /// `unix:///path?db=1`, or `memory://`.
     ///
@@ -367,7 +396,7 @@ impl LockManagerBuilder {
             let reason = InvalidDialectReason::NoServer;
             return Err(LockError::InvalidDialect { dialect, reason });
         }
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(self.counters());
         let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
         let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
         let backend = Arc::new(wrap(MemoryBackend::new(sink, self.config.grace())));

@@ -14,6 +14,8 @@ use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::waiter;
+#[cfg(feature = "macros")]
+use crate::telemetry::LockEvent;
 
 mod overridden;
 
@@ -173,6 +175,22 @@ impl LockRequest {
     pub async fn acquire(self) -> Result<LockGuard, LockError> {
         let acquiring = self.start(Attempts::UntilWaitEnds)?;
         acquiring.await
+    }
+
+    /// As [`acquire`](Self::acquire), for a caller that skips its work when another holder has the lock.
+    #[cfg(feature = "macros")]
+    pub(crate) async fn acquire_or_skip(self) -> Result<LockGuard, LockError> {
+        let (inner, name) = (Arc::clone(&self.inner), self.name.clone());
+        let dialect = self.dialect;
+        let result = self.acquire().await;
+        if result.as_ref().is_err_and(LockError::is_contended)
+            && let Ok(key) = LockKey::new(&inner.config.prefix, &name)
+        {
+            let key = key.in_dialect(dialect);
+            let lock = inner.counters.id(&key);
+            inner.counters.emit(&LockEvent::Skipped { lock });
+        }
+        result
     }
 
     /// Makes one attempt to acquire the lock. Never waits for another holder, and ignores

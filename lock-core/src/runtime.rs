@@ -10,6 +10,7 @@ pub(crate) mod notifications;
 pub(crate) mod overrides;
 pub(crate) mod pending;
 pub(crate) mod probe;
+pub(crate) mod records;
 pub(crate) mod reentrancy;
 pub(crate) mod tracked;
 pub(crate) mod waiter;

@@ -36,6 +36,11 @@ impl<T> Mutex<T> {
             _counted: counting::Counted::new(),
         }
     }
+
+    /// Returns the data without locking: the exclusive reference shows that no other thread has it.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl<T> std::ops::Deref for MutexGuard<'_, T> {

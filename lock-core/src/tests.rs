@@ -7,5 +7,6 @@ mod model;
 mod problems;
 #[cfg(feature = "redis")]
 mod script_equivalence;
+mod settings_table;
 mod simulation;
 mod virtual_client;

@@ -39,10 +39,8 @@ pub(crate) fn function(args: &Args, function: Function) -> TokenStream {
     let manager = manager(args);
     let name = name(args, function);
     // With `on_contended = skip`, a held lock skips the call at once, unless `wait` is given.
-    let tries_once = matches!(args.on_contended, OnContended::Skip(_));
-    let options = args
-        .timing
-        .expand(&args.krate, &function.generics, tries_once);
+    let skips = matches!(args.on_contended, OnContended::Skip(_));
+    let options = args.timing.expand(&args.krate, &function.generics, skips);
     let handler = handler(args);
     let section = match &args.on_contended {
         OnContended::Closure(closure) => {

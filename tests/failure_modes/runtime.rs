@@ -246,7 +246,7 @@ async fn f41_failed_release_hides_no_result() {
         42
     };
     assert_eq!(request.clone().run(body).await.unwrap(), 42);
-    trace.assert_says("its release failed");
+    trace.assert_says("lock.release_failed");
     proxy.forward();
     assert_nothing_left(&server, &locks).await;
 

@@ -133,7 +133,7 @@ async fn f28_eviction_logs_a_warning_and_reports_the_loss() {
     server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
     let (trace, _tracing) = Trace::begin();
     let locks = connect(&server).await;
-    trace.assert_says("may evict locks");
+    trace.assert_says("lock.eviction_policy");
     let held = locks.lock(NAME).ttl(ms(900)).acquire().await.unwrap();
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     // The server evicts keys before it executes a command.

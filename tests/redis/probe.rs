@@ -10,6 +10,9 @@ use tracing::{Event, Metadata, Subscriber, span};
 /// The subscriber panics at events about keys that contain this text.
 pub(crate) const EXPLOSIVE: &str = "explosive";
 
+/// The password of tests that look for it in events.
+pub(crate) const SECRET: &str = "Kennwort7d41";
+
 static VIOLATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 pub(crate) fn install() {
@@ -26,15 +29,20 @@ pub(crate) fn check(what: &str) {
     {
         let held = lock_core::held_mutexes();
         if held > 0 {
-            let mut violations = VIOLATIONS.lock().unwrap_or_else(PoisonError::into_inner);
-            violations.push(format!("{what} under {held}"));
+            violation(format!("{what} under {held}"));
         }
     }
     #[cfg(not(debug_assertions))]
     let _ = what;
 }
 
-/// Checks that no foreign code has run under a mutex until now.
+fn violation(text: String) {
+    let mut violations = VIOLATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    violations.push(text);
+}
+
+/// Checks that no foreign code has run under a mutex until now, and that no event contained
+/// [`SECRET`].
 #[track_caller]
 pub(crate) fn assert_no_violation() {
     let violations = VIOLATIONS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,6 +77,9 @@ impl Subscriber for Probe {
         let mut text = EventText::default();
         event.record(&mut text);
         check(&text.0);
+        if text.0.contains(SECRET) {
+            violation(format!("a password is in an event:{}", text.0));
+        }
         assert!(
             !text.0.contains(EXPLOSIVE),
             "the subscriber panics:{}",

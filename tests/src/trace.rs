@@ -18,6 +18,20 @@ impl Trace {
         (trace, guard)
     }
 
+    /// Returns how often these words appear in the events.
+    #[must_use]
+    pub fn count(&self, words: &str) -> usize {
+        let events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        events.matches(words).count()
+    }
+
+    /// Returns all events, one in each line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        events.clone()
+    }
+
     /// Checks that an event contains these words.
     #[track_caller]
     pub fn assert_says(&self, words: &str) {

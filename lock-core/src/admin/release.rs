@@ -6,8 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::warn;
-
 use super::error::AdminError;
 use crate::backend::admin::{ForceRequest, ForeignValues};
 use crate::info::{HolderInfo, LockStatus};
@@ -20,6 +18,7 @@ use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::revocation::{parse_revoked, revoked_label};
 use crate::runtime::inner::ManagerInner;
+use crate::telemetry::LockEvent;
 
 /// A request to take a lock from its holder, made by
 /// [`Admin::force_release`](crate::Admin::force_release). Await it to send it.
@@ -131,17 +130,14 @@ impl ForceRelease {
             ForceMode::Revoke => "revoke",
             ForceMode::Now | ForceMode::Grant => "now",
         };
-        self.inner.counters.trace(|| {
-            warn!(
-                target: "lock_core::audit",
-                key = %request.key,
-                by = by.as_deref(),
-                reason = reason.as_deref(),
-                mode,
-                previous_label = previous.map(|holder| tracing::field::display(&holder.label)),
-                previous_token = previous.and_then(|holder| holder.token).map(u64::from),
-                "an operator released the lock"
-            );
+        let counters = &self.inner.counters;
+        counters.emit(&LockEvent::Revoked {
+            lock: counters.id(&request.key),
+            by: by.as_deref().unwrap_or_default(),
+            reason: reason.as_deref(),
+            mode,
+            previous_label: previous.map(|holder| &*holder.label),
+            previous_token: previous.and_then(|holder| holder.token),
         });
     }
 }

@@ -8,10 +8,11 @@ use crate::config::ManagerSettings;
 use crate::config::server::{ServerPlace, SharedProvider};
 use crate::error::LockError;
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::key::LockKey;
 use crate::stats::Counters;
+use crate::telemetry::{LockCommand, ServerAddress};
 
 mod access;
 pub(crate) mod admin;
@@ -27,6 +28,7 @@ mod native;
 mod pool;
 mod pubsub;
 pub(crate) mod reply;
+mod report;
 pub(crate) mod scripts;
 mod transport;
 
@@ -136,6 +138,17 @@ fn scheme(key: &LockKey) -> Option<Scheme> {
     Scheme::of(key.dialect())
 }
 
+fn command_of(release_request: &ReleaseRequest) -> LockCommand {
+    match release_request.subject {
+        ReleaseSubject::Guard => LockCommand::Release,
+        ReleaseSubject::Acquire => LockCommand::Cancel,
+    }
+}
+
+fn first_error<T>(results: &[Result<T, LockError>]) -> Option<&LockError> {
+    results.iter().find_map(|result| result.as_ref().err())
+}
+
 impl Backend for RedisBackend {
     fn clock(&self) -> Clock {
         Clock::System
@@ -147,8 +160,20 @@ impl Backend for RedisBackend {
         limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
         match scheme(&sent.key) {
-            None => Box::pin(self.native.acquire(sent, limit)),
-            Some(scheme) => Box::pin(self.dialects.acquire(scheme, sent, limit)),
+            None => Box::pin(async move {
+                let began = self.client.begin_command();
+                let result = self.native.acquire(sent, limit).await;
+                let error = result.as_ref().err();
+                self.client.end_command(LockCommand::Acquire, began, error);
+                result
+            }),
+            Some(scheme) => Box::pin(async move {
+                let began = self.client.begin_command();
+                let result = self.dialects.acquire(scheme, sent, limit).await;
+                let error = result.as_ref().err();
+                self.client.end_command(LockCommand::Acquire, began, error);
+                result
+            }),
         }
     }
 
@@ -157,7 +182,13 @@ impl Backend for RedisBackend {
         renewals: &'a [Renewal],
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<RenewOutcome, LockError>>> {
-        Box::pin(self.renew(renewals, limit))
+        Box::pin(async move {
+            let began = self.client.begin_command();
+            let results = self.renew(renewals, limit).await;
+            let error = first_error(&results);
+            self.client.end_command(LockCommand::Renew, began, error);
+            results
+        })
     }
 
     fn release<'a>(
@@ -165,9 +196,22 @@ impl Backend for RedisBackend {
         release_request: &'a ReleaseRequest,
         limit: Duration,
     ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
+        let command = command_of(release_request);
         match scheme(&release_request.key) {
-            None => Box::pin(self.native.release(release_request, limit)),
-            Some(scheme) => Box::pin(self.dialects.release(scheme, release_request, limit)),
+            None => Box::pin(async move {
+                let began = self.client.begin_command();
+                let result = self.native.release(release_request, limit).await;
+                let error = result.as_ref().err();
+                self.client.end_command(command, began, error);
+                result
+            }),
+            Some(scheme) => Box::pin(async move {
+                let began = self.client.begin_command();
+                let result = self.dialects.release(scheme, release_request, limit).await;
+                let error = result.as_ref().err();
+                self.client.end_command(command, began, error);
+                result
+            }),
         }
     }
 
@@ -180,7 +224,17 @@ impl Backend for RedisBackend {
         release_requests: &'a [&'a ReleaseRequest],
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
-        Box::pin(self.release_all(release_requests, limit))
+        let command = release_requests.first().map(|first| command_of(first));
+        Box::pin(async move {
+            let began = self.client.begin_command();
+            let results = self.release_all(release_requests, limit).await;
+            let (command, error) = (
+                command.unwrap_or(LockCommand::Release),
+                first_error(&results),
+            );
+            self.client.end_command(command, began, error);
+            results
+        })
     }
 
     fn admin(&self) -> &dyn AdminBackend {
@@ -219,6 +273,10 @@ impl Backend for RedisBackend {
                 tokio::join!(listening, credentials::renew_logins(source));
             }),
         }
+    }
+
+    fn server(&self) -> Option<&ServerAddress> {
+        Some(&self.client.pool.connector.server)
     }
 
     fn holds_without_renewal(&self) -> bool {

@@ -69,6 +69,7 @@ deserialize_fields!(ManagerConfig, "the configuration of a lock manager", {
     client_name: String,
     dialect: Dialect,
     handover: Handover,
+    redact_keys: bool,
     overrides: BTreeMap<String, Override>,
 });
 

@@ -4,14 +4,13 @@ use std::env::{VarError, var, vars_os};
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tracing::warn;
-
 use super::manager_config::ManagerConfig;
 use super::parse_duration;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::nearest::nearest;
 use crate::protocol::wire::tidy;
 use crate::stats::Counters;
+use crate::telemetry::LockEvent;
 
 /// All variables of the library begin with this text.
 const VARIABLES: &str = "DISTRIBUTED_LOCK_";
@@ -117,8 +116,9 @@ fn not_unicode(name: &'static str) -> LockError {
 fn warn_of_unknown(names: impl Iterator<Item = OsString>) {
     for (variable, meant) in misspelt(names) {
         // A subscriber that panics must not prevent the connection.
-        Counters::default().trace(|| {
-            warn!("unknown environment variable `{variable}`; did you mean `{meant}`?");
+        Counters::default().emit(&LockEvent::UnknownVariable {
+            variable: &variable,
+            meant,
         });
     }
 }

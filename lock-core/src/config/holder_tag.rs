@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::protocol::wire::{MAX_LABEL, MAX_TAG, tidy};
 use crate::stats::Counters;
-use crate::sync::catch;
+use crate::telemetry::PanicSource;
 
 /// Between the label and the tag.
 const SEPARATOR: &str = " #";
@@ -22,14 +22,9 @@ impl HolderTag {
     /// Returns the label with the tag of the calling task. A panic of the user's function is counted,
     /// and the lock has no tag.
     pub(crate) fn label(&self, label: &Arc<str>, counters: &Counters) -> Arc<str> {
-        match catch(|| (self.0)()) {
-            Ok(tag) => tag.and_then(|tag| with_tag(label, &tag)),
-            Err(payload) => {
-                counters.panicked("a holder tag", payload);
-                None
-            }
-        }
-        .unwrap_or_else(|| Arc::clone(label))
+        let tag = counters.guarded(PanicSource::HolderTag, || (self.0)());
+        let tagged = tag.flatten().and_then(|tag| with_tag(label, &tag));
+        tagged.unwrap_or_else(|| Arc::clone(label))
     }
 }
 

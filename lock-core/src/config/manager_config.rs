@@ -56,6 +56,8 @@ pub struct ManagerConfig {
     pub dialect: Option<Dialect>,
     /// See [`handover`](crate::LockManagerBuilder::handover).
     pub handover: Option<Handover>,
+    /// See [`redact_keys`](crate::LockManagerBuilder::redact_keys).
+    pub redact_keys: Option<bool>,
     /// See [`overrides`](crate::LockManagerBuilder::overrides).
     pub overrides: BTreeMap<String, Override>,
 }
@@ -76,6 +78,7 @@ impl ManagerConfig {
             client_name,
             dialect,
             handover,
+            redact_keys,
             overrides,
         } = self;
         set(&mut settings.prefix, prefix.map(Into::into));
@@ -90,6 +93,7 @@ impl ManagerConfig {
         }
         set(&mut settings.dialect, dialect);
         set(&mut settings.handover, handover);
+        set(&mut settings.redact_keys, redact_keys);
         settings.overrides.extend(overrides);
         url
     }
@@ -116,6 +120,7 @@ impl fmt::Debug for ManagerConfig {
             .field("client_name", &self.client_name)
             .field("dialect", &self.dialect)
             .field("handover", &self.handover)
+            .field("redact_keys", &self.redact_keys)
             .field("overrides", &self.overrides)
             .finish()
     }

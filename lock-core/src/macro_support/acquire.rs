@@ -4,7 +4,7 @@ use std::future::{self, Future};
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::options::Options;
+use super::options::{OnContended, Options};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::manager::LockManager;
@@ -35,7 +35,10 @@ pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -
             None => current_manager(options.wait).await?,
         };
         let request = options.apply(manager.lock(name));
-        request.spent(spent).acquire().await
+        match options.on_contended {
+            OnContended::Return => request.spent(spent).acquire().await,
+            OnContended::Skip => request.spent(spent).acquire_or_skip().await,
+        }
     }))
 }
 

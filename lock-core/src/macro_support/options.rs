@@ -20,6 +20,18 @@ pub struct Options {
     pub max_hold: Option<Duration>,
     /// `min_hold = ..`
     pub min_hold: Option<Duration>,
+    /// `on_contended = ..`
+    pub on_contended: OnContended,
+}
+
+/// What an annotated function does when another holder has the lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnContended {
+    /// It returns an error, or calls a handler.
+    #[default]
+    Return,
+    /// It skips the body.
+    Skip,
 }
 
 impl Options {
@@ -30,6 +42,7 @@ impl Options {
         renew: Renew::Auto,
         max_hold: None,
         min_hold: None,
+        on_contended: OnContended::Return,
     };
 
     pub(super) fn apply(self, mut request: LockRequest) -> LockRequest {

@@ -17,8 +17,6 @@ use crate::error::LockError;
 use crate::runtime::inner::{ManagerInner, check_runtime};
 #[cfg(feature = "redis")]
 use crate::runtime::notifications::Notifications;
-#[cfg(feature = "redis")]
-use crate::stats::Counters;
 
 impl LockManager {
     /// Connects with the configuration in the environment variables `DISTRIBUTED_LOCK_*`: see
@@ -152,7 +150,7 @@ impl LockManagerBuilder {
     #[cfg(feature = "redis")]
     async fn connect_redis(self, place: ServerPlace) -> Result<LockManager, LockError> {
         check_runtime()?;
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(self.counters());
         let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
         let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
         let login = self.server.credentials;

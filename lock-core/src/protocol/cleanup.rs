@@ -206,6 +206,11 @@ impl Cleanup {
         &self.request
     }
 
+    /// Returns how often it failed.
+    pub(crate) fn tries(&self) -> u32 {
+        self.tries
+    }
+
     pub(crate) fn shutdown_waits(&self) -> ShutdownWaits {
         self.shutdown_waits
     }

@@ -161,6 +161,18 @@ impl Lease {
         }
     }
 
+    /// Returns whether a renewal that is confirmed at `now` comes late: after more than half of the lease,
+    /// or after its interval and a sixth of the lease.
+    pub(crate) fn is_late(&self, now: Moment) -> bool {
+        let Some(deadline) = self.deadline else {
+            return false;
+        };
+        let lease = deadline.since(self.sent);
+        let interval = self.config.interval().unwrap_or_default();
+        let allowed = (lease / 2).max(interval.saturating_add(lease / 6));
+        self.is_valid(now) && now > self.sent.plus(allowed)
+    }
+
     pub(crate) fn lease_config(&self) -> LeaseConfig {
         self.config
     }

@@ -44,7 +44,11 @@ impl Acquired {
     /// Enters the scope of the body. While the returned scope lives, an acquire of this lock on
     /// this task fails at once.
     pub(crate) fn enter(&self) -> reentrancy::BodyScope {
-        reentrancy::enter(self.inner.manager_id(), self.held.key.text())
+        let entered = reentrancy::enter(self.inner.manager_id(), self.held.key.text());
+        if self.held.record().is_some() {
+            return entered.in_span(Arc::clone(&self.held));
+        }
+        entered
     }
 
     /// Sends the release and returns its outcome. The caller passes the outcome to
@@ -71,7 +75,13 @@ impl Acquired {
             };
             inner.untrack(&held);
             let limit = inner.config.command_timeout;
-            inner.release(request, validity, limit).await
+            let result = inner.release(request, validity, limit).await;
+            match &result {
+                Ok(outcome) if outcome.was_owner => held.on_release(None),
+                Ok(_) => held.on_release(Some(&held.lost_error())),
+                Err(error) => held.on_release(Some(error)),
+            }
+            result
         }
     }
 
@@ -93,6 +103,7 @@ impl Drop for Acquired {
             self.inner.untrack(&self.held);
             self.inner.release_in_background(request);
         }
+        self.held.end_guard();
         // Last: a shutdown that sees no held lock also sees the release.
         self.inner.activity.end_hold(&self.inner.counters);
     }

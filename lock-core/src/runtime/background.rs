@@ -24,6 +24,7 @@ use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
 use crate::stats::Counters;
 use crate::sync::{Mutex, Process, catch, caught};
+use crate::telemetry::PanicSource;
 
 mod cleanup;
 mod context;
@@ -203,7 +204,7 @@ fn run(runtime: &tokio::runtime::Runtime, state: &Arc<WorkerState>) {
             Err(payload) => state
                 .context
                 .counters
-                .panicked("the background thread", payload),
+                .panicked(PanicSource::Worker, payload),
         }
         std::thread::sleep(AFTER_PANIC);
     }
@@ -254,7 +255,7 @@ async fn listen(state: Arc<WorkerState>) {
         state
             .context
             .counters
-            .panicked("the background thread", payload);
+            .panicked(PanicSource::Worker, payload);
         tokio::time::sleep(AFTER_PANIC).await;
     }
 }

@@ -15,9 +15,10 @@ use crate::protocol::key::LockKey;
 use crate::protocol::lease::{Lease, LeaseAction};
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
+use crate::runtime::records::HoldRecord;
 use crate::stats::Counters;
 use crate::sync::{Mutex, Process};
-use tracing::{debug, warn};
+use crate::telemetry::{HoldEnd, LockEvent};
 
 /// One held lock.
 #[derive(Debug)]
@@ -28,6 +29,10 @@ pub(crate) struct HeldLock {
     pub(crate) clock: Clock,
     counters: Arc<Counters>,
     process: Process,
+    /// When the command was sent that acquired the lock.
+    since: Moment,
+    /// `None` if no event had a reader when the lock was acquired.
+    record: Option<Box<HoldRecord>>,
     state: Mutex<HeldState>,
     /// Its time in the background worker's schedule, in nanoseconds; zero if it is not scheduled.
     scheduled: AtomicU64,
@@ -56,6 +61,8 @@ impl HeldLock {
         process: Process,
     ) -> Self {
         Self {
+            record: HoldRecord::begin(&counters, &key, token, process),
+            since: lease.confirmed_at(),
             key,
             owner_id,
             token,
@@ -128,37 +135,104 @@ impl HeldLock {
         result: Result<RenewOutcome, LockError>,
     ) -> Result<(), LockError> {
         let now = self.clock.now();
+        let lock = self.counters.id(&self.key);
         match result {
             Ok(RenewOutcome::Held {
                 sent, remaining, ..
             }) => {
-                self.change(|lease| lease.renewed(sent, remaining, now));
+                let late = self.change(|lease| {
+                    let late = lease.is_late(now).then(|| lease.remaining(now));
+                    lease.renewed(sent, remaining, now);
+                    late
+                });
                 if self.is_lost() {
                     return Err(self.lost_error());
+                }
+                if let Some(record) = &self.record {
+                    record.renewed();
+                }
+                match late {
+                    Some(remaining) => self.emit(&LockEvent::RenewalLate { lock, remaining }),
+                    None if self.counters.listens() => self.emit(&LockEvent::Renewed { lock }),
+                    None => {}
                 }
                 Ok(())
             }
             Ok(RenewOutcome::NotOwner(reason)) => {
-                self.lose(reason.clone());
-                let is_released = self.is_released();
-                self.counters.trace(|| {
-                    if is_released {
-                        debug!(key = %self.key, "a renewal arrived after the release");
-                    } else {
-                        warn!(key = %self.key, %reason, "lock lost: the server reports a different owner or none");
-                    }
-                });
+                self.lose(reason);
+                // After a release, the server refuses a renewal that was on its way.
+                if !self.is_released() {
+                    self.emit(&LockEvent::RenewalRefused { lock });
+                }
                 Err(self.lost_error())
             }
             Err(error) => {
                 self.counters.renewal_failed();
-                self.change(|lease| lease.unanswered(now));
-                self.counters.trace(|| {
-                    warn!(key = %self.key, %error, "renewal failed; it is repeated until the lease ends");
+                let remaining = self.change(|lease| {
+                    lease.unanswered(now);
+                    lease.remaining(now)
+                });
+                self.emit(&LockEvent::RenewalFailed {
+                    lock,
+                    remaining,
+                    error: &error,
                 });
                 Err(error)
             }
         }
+    }
+
+    /// Gives an event to its readers, in the span `lock.hold`.
+    fn emit(&self, event: &LockEvent<'_>) {
+        let span = self.record.as_ref().and_then(|record| record.span());
+        self.counters.emit_in(span.as_deref(), event);
+        self.counters.drop_span(span);
+    }
+
+    /// Reports the outcome of a release: the error for the caller, if it failed.
+    pub(crate) fn on_release(&self, error: Option<&LockError>) {
+        let lock = self.counters.id(&self.key);
+        match error {
+            None => self.end_hold(HoldEnd::Released),
+            Some(LockError::Lost { .. }) => {
+                // The lease had not ended, so the key was removed or has another owner.
+                if self.loss_reason().is_none() {
+                    self.report_loss(&LossReason::Removed);
+                }
+                self.emit(&LockEvent::BodyOutlivedLease { lock });
+            }
+            Some(error) => {
+                self.emit(&LockEvent::ReleaseFailed {
+                    lock,
+                    error: Some(error),
+                });
+                self.end_hold(HoldEnd::ReleaseFailed);
+            }
+        }
+    }
+
+    fn end_hold(&self, outcome: HoldEnd) {
+        if let Some(record) = &self.record {
+            let lock = self.counters.id(&self.key);
+            let held_for = self.clock.now().since(self.since);
+            record.end(&self.counters, lock, outcome, held_for, self.token);
+        }
+    }
+
+    /// Ends the span `lock.hold`: the guard is gone. A guard that was dropped counts as released.
+    pub(crate) fn end_guard(&self) {
+        self.end_hold(HoldEnd::Released);
+        if let Some(record) = &self.record {
+            record.close(&self.counters);
+        }
+    }
+
+    pub(crate) fn record(&self) -> Option<&HoldRecord> {
+        self.record.as_deref()
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Releases the lease. Returns false if it was released before.
@@ -250,23 +324,39 @@ impl HeldLock {
     /// As [`change`](Self::change). The reason is for a lock that this change loses.
     fn change_for<T>(&self, reason: Option<LossReason>, change: impl FnOnce(&mut Lease) -> T) -> T {
         let now = self.clock.now();
-        let (result, woken) = {
+        let (result, woken, loss) = {
             let mut state = self.state.lock();
             // A release hides that the lease had ended before it.
             let was_lost = state.lease.is_lost(now);
             let result = change(&mut state.lease);
             let is_lost = state.lease.is_lost(now);
+            let mut loss = None;
             if (was_lost || is_lost) && state.loss.is_none() {
                 let own_end = state.lease.own_end();
-                state.loss = Some(reason.filter(|_| !was_lost).unwrap_or(own_end));
+                let reason = reason.filter(|_| !was_lost).unwrap_or(own_end);
+                loss = Some(reason.clone());
+                state.loss = Some(reason);
                 self.counters.lost();
             }
             let woken = is_lost.then(|| std::mem::take(&mut state.listeners));
-            (result, woken)
+            (result, woken, loss)
         };
         for waker in woken.into_iter().flat_map(HashMap::into_values) {
             self.counters.wake(waker);
         }
+        if let Some(reason) = loss {
+            self.report_loss(&reason);
+        }
         result
+    }
+
+    fn report_loss(&self, reason: &LossReason) {
+        self.emit(&LockEvent::Lost {
+            lock: self.counters.id(&self.key),
+            reason,
+            held_for: self.clock.now().since(self.since),
+            token: self.token,
+        });
+        self.end_hold(HoldEnd::Lost);
     }
 }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tracing::warn;
-
 use crate::config::overrides::Override;
 use crate::protocol::clock::Moment;
 use crate::protocol::nearest::nearest;
 use crate::protocol::wire::escaped;
 use crate::stats::Counters;
 use crate::sync::Mutex;
+use crate::telemetry::LockEvent;
 
 /// After this time, an override without a call is most likely misspelt. Jobs that run every few
 /// minutes have run by then.
@@ -149,9 +148,8 @@ impl OverrideTable {
 
 /// The event `lock.override_unused`.
 fn report_unused(counters: &Counters, template: &str, nearest: Option<&str>) {
-    let template = escaped(template);
-    let text = "no call has used this override; a template is written as in the code";
-    counters.trace(|| warn!(template, nearest, "{text}"));
+    let template = &escaped(template);
+    counters.emit(&LockEvent::OverrideUnused { template, nearest });
 }
 
 #[cfg(test)]

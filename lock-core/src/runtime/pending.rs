@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tracing::{debug, warn};
-
 use crate::backend::NotificationSink;
 use crate::error::{BackendErrorKind, Holder, LockError, foreign_key};
 use crate::protocol::acquisition::{
@@ -20,16 +18,24 @@ use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::notifications::{LocalPeers, Registrant};
+use crate::runtime::records::AcquireRecord;
+use crate::telemetry::LockEvent;
 
 /// An acquisition that is cancelled when it is dropped, at any await.
 pub(crate) struct PendingAcquire {
     pub(crate) inner: Arc<ManagerInner>,
     pub(crate) acquisition: Acquisition<LockError>,
     pub(crate) peers: LocalPeers,
+    /// `None` if no event had a reader when the acquire began.
+    pub(crate) record: Option<Box<AcquireRecord>>,
 }
 
 impl PendingAcquire {
-    pub(crate) fn new(inner: &Arc<ManagerInner>, config: AcquireConfig) -> Self {
+    pub(crate) fn new(
+        inner: &Arc<ManagerInner>,
+        config: AcquireConfig,
+        record: Option<Box<AcquireRecord>>,
+    ) -> Self {
         let owner_id = OwnerId::random();
         let registrant = match config.patience {
             Patience::Wait { .. } => Registrant::Waiter,
@@ -45,6 +51,7 @@ impl PendingAcquire {
             inner: Arc::clone(inner),
             acquisition: Acquisition::new(config, owner_id, jitter),
             peers,
+            record,
         }
     }
 
@@ -54,9 +61,6 @@ impl PendingAcquire {
 
     /// Continues under a new owner id, and cancels the old one.
     pub(crate) fn start_over(&mut self) -> NextAction<LockError> {
-        self.inner.counters.trace(|| {
-            debug!(key = %self.key(), "a grant arrived after its lease; the lock is released");
-        });
         self.end();
         let owner_id = OwnerId::random();
         let key = self.key().text();
@@ -85,7 +89,22 @@ impl PendingAcquire {
     }
 
     /// Returns the guard's part of the lock, or the error for the caller.
-    pub(crate) fn finish(self, result: AcquireResult<LockError>) -> Result<Acquired, LockError> {
+    pub(crate) fn finish(
+        mut self,
+        result: AcquireResult<LockError>,
+    ) -> Result<Acquired, LockError> {
+        let record = self.record.take();
+        let result = self.into_result(result);
+        if let Some(mut record) = record {
+            match &result {
+                Ok(acquired) => record.granted(acquired.held.token),
+                Err(error) => record.failed(error),
+            }
+        }
+        result
+    }
+
+    fn into_result(self, result: AcquireResult<LockError>) -> Result<Acquired, LockError> {
         match result {
             AcquireResult::Acquired {
                 token,
@@ -103,9 +122,9 @@ impl PendingAcquire {
             } => {
                 let holder = self.inner.holder(holder, rank);
                 if holder.as_ref().is_some_and(Holder::is_this_process) {
-                    self.inner.counters.trace(|| {
-                        warn!(key = %self.key(), "gave up waiting for a lock that this process holds");
-                    });
+                    let lock = self.inner.counters.id(self.key());
+                    let event = LockEvent::HeldByThisProcess { lock };
+                    self.inner.counters.emit(&event);
                 }
                 Err(LockError::Timeout {
                     key: self.key().text(),
@@ -132,11 +151,7 @@ impl PendingAcquire {
             Arc::clone(&self.inner.counters),
             self.inner.process(),
         ));
-        let acquired = Acquired::new(Arc::clone(&self.inner), Arc::clone(&held), release_request);
-        self.inner.counters.trace(|| {
-            debug!(key = %held.key, token = token.map(tracing::field::display), "lock acquired");
-        });
-        acquired
+        Acquired::new(Arc::clone(&self.inner), held, release_request)
     }
 }
 

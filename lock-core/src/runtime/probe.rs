@@ -13,6 +13,7 @@ use crate::protocol::ttl::Ttl;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::inner::{ManagerInner, check_runtime};
 use crate::runtime::waiter;
+use crate::telemetry::{LockCommand, LockEvent};
 
 /// Readiness checks of several load balancers come at about the same time.
 const REUSED_FOR: Duration = Duration::from_secs(1);
@@ -20,6 +21,9 @@ const REUSED_FOR: Duration = Duration::from_secs(1);
 const PROBE_TTL: Duration = Duration::from_secs(1);
 /// The pause before another attempt, while an earlier probe of this manager is being cancelled.
 const AFTER_CONTENTION: Duration = Duration::from_millis(5);
+
+/// The name in events and metrics.
+const TEMPLATE: &str = "_PING";
 
 /// The reply to a probe: a lock was acquired and released. Returned by
 /// [`LockManager::ping`](crate::LockManager::ping).
@@ -44,7 +48,7 @@ pub(crate) struct Probe {
 impl Default for Probe {
     fn default() -> Self {
         Self {
-            name: format!("ping:{}", OwnerId::random()).into(),
+            name: LockName::from(format!("ping:{}", OwnerId::random())).with_template(TEMPLATE),
             latest: tokio::sync::Mutex::default(),
         }
     }
@@ -82,6 +86,20 @@ pub(crate) async fn ping(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
 }
 
 async fn probe(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
+    let began = inner.clock().now();
+    let result = measure(inner).await;
+    if let Some(server) = inner.backend.server() {
+        inner.counters.emit(&LockEvent::CommandEnded {
+            command: LockCommand::Ping,
+            server,
+            duration: inner.clock().now().since(began),
+            error: result.as_ref().err(),
+        });
+    }
+    result
+}
+
+async fn measure(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
     let started = inner.clock().now();
     let mut acquired = loop {
         match attempt(inner).await {

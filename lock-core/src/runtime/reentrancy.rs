@@ -10,6 +10,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use tokio::task::Id;
+use tracing::Span;
+
+use crate::runtime::held_lock::HeldLock;
+use crate::runtime::records::HoldRecord;
+use crate::telemetry::{PanicSource, span};
 
 /// A lock whose body this thread is polling.
 struct Frame {
@@ -26,10 +31,31 @@ thread_local! {
 
 /// The scope of one poll of a body. Dropping it leaves the scope, even in a panic. It belongs to
 /// its thread, so it is not `Send`.
-pub(crate) struct BodyScope(PhantomData<*const ()>);
+pub(crate) struct BodyScope {
+    /// The lock and its span, if a subscriber wants the span.
+    span: Option<(Arc<HeldLock>, Arc<Span>)>,
+    _thread: PhantomData<*const ()>,
+}
+
+impl BodyScope {
+    /// Enters the span of the lock, too.
+    pub(crate) fn in_span(mut self, held: Arc<HeldLock>) -> Self {
+        if let Some(span) = held.record().and_then(HoldRecord::span) {
+            held.counters()
+                .guarded(PanicSource::Subscriber, || span::enter(&span));
+            self.span = Some((held, span));
+        }
+        self
+    }
+}
 
 impl Drop for BodyScope {
     fn drop(&mut self) {
+        if let Some((held, span)) = self.span.take() {
+            held.counters()
+                .guarded(PanicSource::Subscriber, || span::exit(&span));
+            held.counters().drop_span(Some(span));
+        }
         FRAMES.with_borrow_mut(Vec::pop);
     }
 }
@@ -44,7 +70,10 @@ pub(crate) fn enter(manager_id: usize, key: Arc<str>) -> BodyScope {
             task,
         });
     });
-    BodyScope(PhantomData)
+    BodyScope {
+        span: None,
+        _thread: PhantomData,
+    }
 }
 
 /// Returns whether the calling task is inside the body of this lock.

@@ -7,12 +7,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::{debug, warn};
-
 use crate::backend::Renewal;
 use crate::error::LockError;
 use crate::protocol::acquisition::{
-    AcquireConfig, Action, Connectivity, LeaseKind, NextAction, Patience, RenewOutcome, RenewReason,
+    AcquireConfig, AcquireOutcome, Action, Connectivity, LeaseKind, NextAction, Patience,
+    RenewOutcome, RenewReason,
 };
 use crate::protocol::cleanup::Validity;
 use crate::protocol::clock::Moment;
@@ -23,7 +22,9 @@ use crate::protocol::renew::Renew;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::inner::{ManagerInner, check_runtime};
 use crate::runtime::pending::PendingAcquire;
+use crate::runtime::records::AcquireRecord;
 use crate::runtime::reentrancy;
+use crate::telemetry::{LockEvent, NotificationKind, NotificationUse};
 
 /// A future in a box, so that the caller's future does not contain the large state of an acquisition.
 pub(crate) type BoxedAcquire = Pin<Box<dyn Future<Output = Result<Acquired, LockError>> + Send>>;
@@ -42,7 +43,7 @@ pub(crate) fn try_acquire(
     let started = inner.clock().now();
     let until = started.plus(inner.config.command_timeout.saturating_sub(spent));
     let patience = Patience::OneAttempt { started, until };
-    start(inner, key, lease_config, patience, until)
+    start(inner, key, lease_config, patience, started, until)
 }
 
 /// Waits for the lock for at most `wait`, of which `spent` has passed.
@@ -59,11 +60,10 @@ pub(crate) fn acquire(
     let started = inner.clock().now().minus(spent);
     let deadline = started.plus(wait);
     let patience = Patience::Wait { started, deadline };
-    start(inner, key, lease_config, patience, deadline)
+    start(inner, key, lease_config, patience, started, deadline)
 }
 
 fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
-    inner.check_process()?;
     if inner.activity.is_closing() {
         return Err(LockError::ShuttingDown);
     }
@@ -82,9 +82,14 @@ fn start(
     key: LockKey,
     lease_config: LeaseConfig,
     patience: Patience,
+    started: Moment,
     connect_until: Moment,
 ) -> Result<BoxedAcquire, LockError> {
-    check(inner, &key)?;
+    inner.check_process()?;
+    let record = AcquireRecord::begin(inner, &key, started);
+    if let Err(error) = check(inner, &key) {
+        return Err(failed(record, error));
+    }
     let holds_without_renewal =
         inner.backend.holds_without_renewal() && lease_config.renew != Renew::Never;
     let config = AcquireConfig {
@@ -101,9 +106,14 @@ fn start(
         retry_interval: inner.config.retry_interval,
     };
     Ok(if inner.backend.seems_down() {
-        Box::pin(connect_first(Arc::clone(inner), config, connect_until))
+        Box::pin(connect_first(
+            Arc::clone(inner),
+            config,
+            record,
+            connect_until,
+        ))
     } else {
-        Box::pin(drive(PendingAcquire::new(inner, config)))
+        Box::pin(drive(PendingAcquire::new(inner, config, record)))
     })
 }
 
@@ -122,16 +132,28 @@ impl Drop for ConnectingAcquire<'_> {
 async fn connect_first(
     inner: Arc<ManagerInner>,
     config: AcquireConfig,
+    record: Option<Box<AcquireRecord>>,
     until: Moment,
 ) -> Result<Acquired, LockError> {
     inner.activity.begin_acquire();
     let _connecting = ConnectingAcquire(&inner);
-    tokio::select! {
+    let connected = tokio::select! {
         biased;
-        () = inner.activity.closed() => return Err(LockError::ShuttingDown),
-        result = inner.backend.wait_connected(until) => result?,
+        () = inner.activity.closed() => Err(LockError::ShuttingDown),
+        result = inner.backend.wait_connected(until) => result,
+    };
+    if let Err(error) = connected {
+        return Err(failed(record, error));
     }
-    Box::pin(drive(PendingAcquire::new(&inner, config))).await
+    Box::pin(drive(PendingAcquire::new(&inner, config, record))).await
+}
+
+/// Reports an acquire that failed before it began.
+fn failed(record: Option<Box<AcquireRecord>>, error: LockError) -> LockError {
+    if let Some(mut record) = record {
+        record.failed(&error);
+    }
+    error
 }
 
 /// Performs the actions of the acquisition until it is done.
@@ -192,11 +214,11 @@ impl PendingAcquire {
         let result = self.inner.backend.acquire(sent, limit).await;
         let now = self.now();
         match result {
-            Ok(outcome) => self.acquisition.on_reply(outcome, now, &mut self.peers),
+            Ok(outcome) => {
+                self.report_busy(&outcome);
+                self.acquisition.on_reply(outcome, now, &mut self.peers)
+            }
             Err(error) => {
-                self.inner.counters.trace(|| {
-                    debug!(key = %self.key(), %error, "an acquire failed");
-                });
                 let connectivity = self.connectivity();
                 self.acquisition.on_no_reply(error, connectivity, now)
             }
@@ -205,9 +227,7 @@ impl PendingAcquire {
 
     async fn renew(&mut self, limit: Duration, reason: RenewReason) -> NextAction<LockError> {
         if reason == RenewReason::Implausible {
-            self.inner.counters.trace(|| {
-                warn!(key = %self.key(), "the server cannot have written this grant; it is confirmed first");
-            });
+            self.report_notification(NotificationKind::Grant, NotificationUse::Refused);
         }
         let sent = self.acquisition.sent();
         let renewal = [Renewal {
@@ -219,11 +239,6 @@ impl PendingAcquire {
         }];
         let result = self.inner.backend.renew(&renewal, limit).await.pop();
         let result = result.unwrap_or_else(|| Ok(RenewOutcome::missing()));
-        if let Err(error) = &result {
-            self.inner.counters.trace(|| {
-                debug!(key = %self.key(), %error, "the renewal that confirms a grant failed");
-            });
-        }
         let (now, connectivity) = (self.now(), self.connectivity());
         self.acquisition
             .on_renew_reply(result, connectivity, now, &mut self.peers)
@@ -232,11 +247,6 @@ impl PendingAcquire {
     async fn cancel(&mut self, limit: Duration) -> NextAction<LockError> {
         let request = self.acquisition.sent().release_request();
         let result = self.inner.release(request, Validity::Lost, limit).await;
-        if let Err(error) = &result {
-            self.inner.counters.trace(|| {
-                debug!(key = %self.key(), %error, "the background worker leaves the queue for this waiter");
-            });
-        }
         let now = self.now();
         self.acquisition.on_cancel_reply(result.ok().as_ref(), now)
     }
@@ -255,10 +265,7 @@ impl PendingAcquire {
         };
         let now = self.now();
         match notification {
-            Some(notification) => {
-                self.acquisition
-                    .on_notification(notification, now, &mut self.peers)
-            }
+            Some(notification) => self.on_notification(notification, now),
             None => self.acquisition.on_timeout(now),
         }
     }
@@ -275,11 +282,52 @@ impl PendingAcquire {
         };
         let now = self.now();
         match woken {
-            Woken::Notified(notification) => {
-                self.acquisition
-                    .on_notification(notification, now, &mut self.peers)
-            }
+            Woken::Notified(notification) => self.on_notification(notification, now),
             Woken::Connected(result) => self.acquisition.on_reconnect(result, now),
+        }
+    }
+
+    fn on_notification(
+        &mut self,
+        notification: Notification,
+        now: Moment,
+    ) -> NextAction<LockError> {
+        let kind = match notification {
+            Notification::Grant(_) => Some(NotificationKind::Grant),
+            Notification::Head { .. } => Some(NotificationKind::Head),
+            Notification::First | Notification::Poll | Notification::ShuttingDown => None,
+        };
+        let next = self
+            .acquisition
+            .on_notification(notification, now, &mut self.peers);
+        let is_refused = matches!(
+            next,
+            NextAction::Perform(Action::Renew {
+                reason: RenewReason::Implausible,
+                ..
+            })
+        );
+        if let Some(kind) = kind.filter(|_| !is_refused && self.inner.counters.listens()) {
+            self.report_notification(kind, NotificationUse::Used);
+        }
+        next
+    }
+
+    fn report_notification(&self, kind: NotificationKind, outcome: NotificationUse) {
+        let event = LockEvent::NotificationReceived { kind, outcome };
+        self.inner.counters.emit(&event);
+    }
+
+    /// Reports a waiter that found the lock busy.
+    fn report_busy(&mut self, outcome: &AcquireOutcome) {
+        let Some(record) = &mut self.record else {
+            return;
+        };
+        let waits = self.acquisition.sent().waits_until.is_some();
+        match outcome {
+            AcquireOutcome::Queued { rank, .. } if waits => record.on_busy(Some(*rank)),
+            AcquireOutcome::Busy { .. } if waits => record.on_busy(None),
+            _ => {}
         }
     }
 }
@@ -299,6 +347,7 @@ mod tests {
         let acquisition = size_of::<Acquisition<LockError>>();
         assert!(acquisition <= 632, "{acquisition}");
         let future = output_size(drive);
-        assert!(future <= 952, "{future}");
+        // Eight of them are for the record of telemetry, which is in a box.
+        assert!(future <= 960, "{future}");
     }
 }

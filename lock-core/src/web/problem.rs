@@ -181,3 +181,47 @@ impl From<&LockError> for Problem {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_one_member_for_each_field_that_is_set() {
+        let problem = Problem::from(&LockError::ShuttingDown);
+        let base = TYPE_BASE;
+        assert_eq!(
+            problem.to_json(),
+            format!(
+                r#"{{"type":"{base}shutting-down","title":"The service is shutting down","status":503,"retry_after":1}}"#
+            )
+        );
+        let changed = problem
+            .type_uri("about:blank")
+            .title("Stop \"now\"")
+            .status(421)
+            .detail("line\nbreak")
+            .retry_after(Duration::from_millis(1_500))
+            .extension("zone", "b")
+            .extension("instance", "/orders/7")
+            .extension("zone", "c");
+        assert_eq!(
+            changed.to_json(),
+            r#"{"type":"about:blank","title":"Stop \"now\"","status":421,"detail":"line\nbreak","retry_after":2,"instance":"/orders/7","zone":"c"}"#
+        );
+        assert_eq!(changed.retry_after_seconds(), Some(2));
+    }
+
+    #[test]
+    fn extension_never_repeats_a_field() {
+        let mut problem = Problem::from(&LockError::NotConfigured).retry_after(None);
+        let plain = problem.to_json();
+        for field in FIELDS {
+            problem = problem.extension(field, "forged");
+        }
+        assert_eq!(problem.to_json(), plain);
+        // An error without a holder adds none.
+        let problem = problem.holder(&LockError::NotConfigured);
+        assert_eq!(problem.to_json(), plain);
+    }
+}

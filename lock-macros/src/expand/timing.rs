@@ -9,13 +9,14 @@ use crate::parse::generics::GenericNames;
 use crate::parse::timing::{RenewArg, Timing};
 
 impl Timing {
-    /// Writes an expression of the type `macro_support::Options`. Without `wait`, `tries_once`
-    /// selects one attempt in place of the manager's default.
+    /// Writes an expression of the type `macro_support::Options`. `skips` says that a call whose lock has
+    /// another holder returns at once. Without `wait` it selects one attempt in place of the manager's
+    /// default.
     pub(super) fn expand(
         &self,
         krate: &CratePath,
         generics: &GenericNames,
-        tries_once: bool,
+        skips: bool,
     ) -> TokenStream {
         let site = Span::mixed_site();
         let support = krate.at(site);
@@ -36,7 +37,7 @@ impl Timing {
         ] {
             let value = match duration {
                 Some(duration) => value(duration),
-                None if option == "wait" && tries_once => {
+                None if option == "wait" && skips => {
                     quote_spanned!(site=> ::core::time::Duration::ZERO)
                 }
                 None => continue,
@@ -53,9 +54,12 @@ impl Timing {
             Some(RenewArg::Auto) | None => None,
         };
         fields.extend(renew.map(|renew| quote_spanned!(site=> renew: #renew)));
+        if skips {
+            fields.push(quote_spanned!(site=> on_contended: #support::OnContended::Skip));
+        }
         let options = match fields.len() {
             0 => quote_spanned!(site=> #support::Options::DEFAULT),
-            5 => quote_spanned!(site=> #support::Options { #(#fields,)* }),
+            6 => quote_spanned!(site=> #support::Options { #(#fields,)* }),
             _ => quote_spanned! {site=>
                 #support::Options { #(#fields,)* ..#support::Options::DEFAULT }
             },

@@ -4,6 +4,7 @@
 mod actix_shop;
 mod axum_shop;
 mod grpc_shop;
+mod guide;
 mod in_actix;
 mod in_axum;
 mod in_grpc;

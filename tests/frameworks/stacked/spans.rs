@@ -16,7 +16,29 @@ use tracing_core::span::Current;
 #[derive(Default)]
 struct Entered {
     last: AtomicU64,
-    spans: Mutex<HashMap<u64, &'static Metadata<'static>>>,
+    spans: Mutex<HashMap<u64, Entry>>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    metadata: &'static Metadata<'static>,
+    /// The span that was current when this one began.
+    parent: Option<u64>,
+}
+
+impl Entered {
+    /// Returns the names of the current span and of its parents, the outermost first.
+    fn path(&self) -> String {
+        let spans = self.spans.lock().expect("no panic");
+        let mut names = Vec::new();
+        let mut next = STACK.with_borrow(|stack| stack.last().copied());
+        while let Some(Entry { metadata, parent }) = next.map(|id| spans[&id]) {
+            names.push(metadata.name());
+            next = parent;
+        }
+        names.reverse();
+        names.join(">")
+    }
 }
 
 thread_local! {
@@ -35,7 +57,11 @@ impl Subscriber for Entered {
     fn new_span(&self, span: &Attributes<'_>) -> Id {
         let id = self.last.fetch_add(1, Ordering::SeqCst) + 1;
         let mut spans = self.spans.lock().expect("no panic");
-        spans.insert(id, span.metadata());
+        let entry = Entry {
+            metadata: span.metadata(),
+            parent: STACK.with_borrow(|stack| stack.last().copied()),
+        };
+        spans.insert(id, entry);
         drop(spans);
         Id::from_u64(id)
     }
@@ -57,17 +83,25 @@ impl Subscriber for Entered {
     fn current_span(&self) -> Current {
         let id = STACK.with_borrow(|stack| stack.last().copied());
         id.map_or_else(Current::none, |id| {
-            let metadata = self.spans.lock().expect("no panic")[&id];
+            let Entry { metadata, .. } = self.spans.lock().expect("no panic")[&id];
             Current::new(Id::from_u64(id), metadata)
         })
     }
 }
 
-/// Returns the name of the current span. In `name = ..` that is the span of the wait.
+/// Returns the current span and its parents. In `name = ..` these are the spans of the wait.
 fn span() -> String {
-    let span = Span::current();
-    span.metadata()
-        .map_or_else(|| "none".into(), |span| span.name().into())
+    let path = tracing::dispatcher::get_default(|dispatch| {
+        let entered = dispatch.downcast_ref::<Entered>();
+        entered.map(Entered::path).unwrap_or_default()
+    });
+    if path.is_empty() {
+        return "none".into();
+    }
+    let innermost = path.rsplit('>').next().unwrap_or_default();
+    let current = Span::current();
+    assert_eq!(current.metadata().map(Metadata::name), Some(innermost));
+    path
 }
 
 /// The span of the wait and the span of the body.
@@ -119,15 +153,18 @@ async fn lower_attribute_is_the_outer_one() {
     let _default = tracing::subscriber::set_default(Entered::default());
     let locks = LockManager::in_memory();
     let spans = |waiting: &str, body: &str| (format!("lock:{waiting}"), body.to_owned());
-    // The span contains the wait, and is entered before the name is computed.
-    assert_eq!(above(&locks).await.expect("free"), spans("above", "above"));
+    // The span contains the wait, and is entered before the name is computed. The library runs the body
+    // in its own span `lock.hold`, whose parent is the user's.
+    let expected = spans("above", "above>lock.hold");
+    assert_eq!(above(&locks).await.expect("free"), expected);
     let work = Worker(1);
     let answer = work.above(&locks, 2).await;
-    assert_eq!(answer.expect("free"), spans("above", "above"));
+    assert_eq!(answer.expect("free"), expected);
     // The span begins when the lock is held.
-    assert_eq!(below(&locks).await.expect("free"), spans("none", "below"));
+    let expected = spans("none", "lock.hold>below");
+    assert_eq!(below(&locks).await.expect("free"), expected);
     let answer = work.below(&locks, 2).await;
-    assert_eq!(answer.expect("free"), spans("none", "below"));
+    assert_eq!(answer.expect("free"), expected);
 }
 
 /// Errors and results of an instrumented function are events of its span.

@@ -12,6 +12,9 @@
 //!   `{"lost": true}` when the lock is known to be lost.
 //! - `call` calls a function with the attribute once, and writes `{"done": true}` or
 //!   `{"error": MESSAGE}`.
+//! - `config` writes the configuration in the environment, `{"config": DEBUG}`.
+//! - `from-env` connects with that configuration, acquires a lock, and writes
+//!   `{"key": .., "remaining_ms": .., "trace": EVENTS}`.
 //!
 //! The server is the one that `DISTRIBUTED_LOCK_URL` names.
 
@@ -19,10 +22,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lock_core::{LockError, distributed_lock};
+use lock_core::{LockError, LockManager, ManagerConfig, distributed_lock};
 use serde_json::json;
 use test_support::child::{Arguments, say, wait_for_end_of_input};
-use tests::{connect_to_env, shut_down};
+use tests::{Trace, connect_to_env, shut_down};
 use tokio::task::JoinSet;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -50,6 +53,11 @@ async fn main() {
             Ok(()) => say(&json!({ "done": true })),
             Err(error) => say(&json!({ "error": error.to_string() })),
         },
+        "config" => {
+            let config = ManagerConfig::from_env().expect("the configuration is valid");
+            say(&json!({ "config": format!("{config:?}") }));
+        }
+        "from-env" => from_env().await,
         other => panic!("no job named `{other}`"),
     }
 }
@@ -62,6 +70,19 @@ async fn increment(file: &Path) -> Result<(), LockError> {
     tokio::task::yield_now().await;
     fs::write(file, (before + 1).to_string()).expect("the file is writable");
     Ok(())
+}
+
+async fn from_env() {
+    let (trace, _tracing) = Trace::begin();
+    let locks = LockManager::from_env().await.expect("the server is there");
+    // The second manager must not repeat a warning.
+    let again = LockManager::from_env().await.expect("the server is there");
+    let held = locks.lock("from-env").acquire().await.expect("it is free");
+    let left = u64::try_from(held.remaining().as_millis()).expect("some seconds");
+    say(&json!({ "key": held.key(), "remaining_ms": left, "trace": trace.text() }));
+    held.release().await.expect("it is released");
+    shut_down(&again).await;
+    shut_down(&locks).await;
 }
 
 async fn count(file: PathBuf, tasks: u32, rounds: u32) {

@@ -9,6 +9,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
 use super::connection::keepalive;
 use super::credentials::{CredentialSource, Issued};
 use super::errors::error_text;
+use super::report::server_address;
 use crate::backend::WORKER_THREAD;
 use crate::config::ManagerSettings;
 use crate::config::endpoint::{Endpoint, EndpointAddress};
@@ -16,6 +17,7 @@ use crate::config::server::{ServerPlace, SharedProvider};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::wire::tidy_label;
 use crate::stats::Counters;
+use crate::telemetry::{ConnectionKind, ServerAddress};
 
 /// The name of the library that `CLIENT LIST` shows, in the form that Redis recommends.
 const LIBRARY: &str = "lock-core(redis-rs)";
@@ -26,38 +28,19 @@ pub(super) struct Access {
     info: ConnectionInfo,
     /// The address, for error texts.
     pub(super) address: Arc<str>,
+    /// The address, for telemetry.
+    pub(super) server: Arc<ServerAddress>,
     /// The name of the connections, without their role.
     name: String,
     pub(super) credentials: Option<Arc<CredentialSource>>,
 }
 
-/// What a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ConnectionRole {
-    /// Lock commands of a runtime that uses locks.
-    Command,
-    /// Renewals and releases of the background worker.
-    Worker,
-    /// Notifications.
-    Pubsub,
-}
-
-impl ConnectionRole {
-    /// Returns the role of a connection for lock commands that opens on this thread.
-    pub(super) fn of_this_thread() -> Self {
-        if std::thread::current().name() == Some(WORKER_THREAD) {
-            Self::Worker
-        } else {
-            Self::Command
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Command => "command",
-            Self::Worker => "worker",
-            Self::Pubsub => "pubsub",
-        }
+/// Returns the kind of a connection for lock commands that opens on this thread.
+pub(super) fn kind_of_this_thread() -> ConnectionKind {
+    if std::thread::current().name() == Some(WORKER_THREAD) {
+        ConnectionKind::Worker
+    } else {
+        ConnectionKind::Command
     }
 }
 
@@ -109,6 +92,7 @@ impl Access {
             provider.map(|provider| CredentialSource::new(provider, timeout, Arc::clone(counters)));
         Ok(Self {
             address: info.addr().to_string().into(),
+            server: Arc::new(server_address(info.addr())),
             name: in_client_name(&name),
             info,
             credentials: credentials.map(Arc::new),
@@ -133,8 +117,8 @@ impl Access {
     }
 
     /// Returns the name of a connection, as `CLIENT SETNAME` takes it.
-    pub(super) fn client_name(&self, role: ConnectionRole) -> String {
-        format!("{}:{}", self.name, role.name())
+    pub(super) fn client_name(&self, kind: ConnectionKind) -> String {
+        format!("{}:{}", self.name, kind.as_str())
     }
 }
 
@@ -195,7 +179,7 @@ mod tests {
         let named = ServerPlace::Url("redis://h/1?client_name=my%20app".into());
         let unix = ServerPlace::Url("unix:///s?db=1&client_name=x".into());
         let set = |settings: &mut ManagerSettings| settings.client_name = Some("set".into());
-        let role = ConnectionRole::Pubsub;
+        let role = ConnectionKind::Pubsub;
         for (place, change, name) in [
             (&plain, (|_| {}) as fn(&mut _), "lock:web_7_:pubsub"),
             (&named, |_| {}, "my_app:pubsub"),

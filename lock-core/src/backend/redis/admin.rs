@@ -13,6 +13,7 @@ use crate::protocol::clock::{Clock, Deadline};
 use crate::protocol::inspection::{INSPECTED_WAITERS, InspectReply, ReadTime};
 use crate::protocol::key::LockKey;
 use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdict};
+use crate::telemetry::LockCommand;
 
 mod list;
 pub(crate) mod reply;
@@ -109,7 +110,12 @@ impl AdminBackend for RedisClient {
         key: &'a LockKey,
         limit: Duration,
     ) -> Boxed<'a, Result<InspectReply, LockError>> {
-        Box::pin(self.inspect(key, limit))
+        Box::pin(async move {
+            let began = self.begin_command();
+            let result = self.inspect(key, limit).await;
+            self.end_command(LockCommand::Inspect, began, result.as_ref().err());
+            result
+        })
     }
 
     fn force_release<'a>(

@@ -10,10 +10,11 @@ use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value};
 use tokio::time::error::Elapsed;
 
-use super::access::{Access, ConnectionRole};
+use super::access::{Access, kind_of_this_thread};
 use super::credentials::{self, Issued};
 use super::dial::{Setup, dial};
 use super::errors::{connect_error, io_error, timed_out};
+use super::report::ConnectionReport;
 use super::scripts::Script;
 use super::transport::Transport;
 use super::transport::frames::{self, is_error, text_range};
@@ -22,8 +23,8 @@ use crate::protocol::acquisition::Origin;
 use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::clock_sync::ClockSync;
 use crate::stats::Counters;
-
 use crate::sync::Mutex;
+use crate::telemetry::{ConnectionKind, ServerAddress};
 
 /// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
 /// drop packets without a reply. Without keepalive, the first call after a pause would time out.
@@ -35,6 +36,9 @@ pub(super) struct Connector {
     pub(super) access: Arc<Access>,
     /// The address, for error texts.
     pub(super) address: Arc<str>,
+    pub(super) server: Arc<ServerAddress>,
+    /// The eviction policy was reported.
+    pub(super) eviction_is_known: AtomicBool,
     timeout: Duration,
     pub(super) scripts: Vec<&'static Script>,
     pub(super) counters: Arc<Counters>,
@@ -46,6 +50,7 @@ pub(super) struct Connector {
 pub(super) struct Connection {
     transport: Transport,
     address: Arc<str>,
+    pub(super) report: ConnectionReport,
     pub(super) origin: Origin,
     /// The server's time and run id when the connection began. The time is also the lowest
     /// fencing token that a grant over this connection may have.
@@ -88,6 +93,8 @@ impl Connector {
     ) -> Self {
         Self {
             address: Arc::clone(&access.address),
+            server: Arc::clone(&access.server),
+            eviction_is_known: AtomicBool::new(false),
             access,
             timeout,
             scripts,
@@ -119,25 +126,35 @@ impl Connector {
             .set_response_timeout(None)
     }
 
+    /// Returns the report of a connection.
+    pub(super) fn report(&self, kind: ConnectionKind) -> ConnectionReport {
+        ConnectionReport {
+            counters: Arc::clone(&self.counters),
+            server: Arc::clone(&self.server),
+            kind,
+        }
+    }
+
     /// Opens a connection for lock commands.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, LockError> {
         let failed = |error: RedisError| connect_error(&self.address, &error);
         let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
         let (info, issued) = self.access.login(deadline.left()).await?;
-        let role = ConnectionRole::of_this_thread();
+        let kind = kind_of_this_thread();
         let connecting = async {
             let stream = dial(&info, &keepalive()).await.map_err(failed)?;
             let setup = Setup::begin(stream, &info, Self::config()).await;
             let mut setup = setup.map_err(failed)?;
             let origin = next_origin();
             let mut handle = setup.connection.clone();
-            let greeting = setup.drive(self.handshake(&mut handle, role)).await;
+            let greeting = setup.drive(self.handshake(&mut handle, kind)).await;
             drop(handle);
             let (first, clock_difference) = greeting?;
             let stream = setup.finish().await.map_err(failed)?;
             Ok(Connection {
                 transport: Transport::start(stream, Arc::clone(&self.counters)),
                 address: Arc::clone(&self.address),
+                report: self.report(kind),
                 origin,
                 first,
                 clock_difference,
@@ -167,7 +184,7 @@ impl Connector {
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
                 .map_err(|error| connect_error(&self.address, &error))?;
-            let (first, _) = self.handshake(&mut handle, ConnectionRole::Pubsub).await?;
+            let (first, _) = self.handshake(&mut handle, ConnectionKind::Pubsub).await?;
             Ok(LibraryConnection {
                 handle,
                 first,
@@ -221,10 +238,12 @@ impl Connection {
 
     /// Marks the connection broken, so that it is not used any more.
     pub(super) fn mark_broken(&self, error: &LockError) {
-        let error = error.clone();
-        let replaced = self.broken_by.lock().replace(error);
+        let broken_by = error.clone();
+        let replaced = self.broken_by.lock().replace(broken_by);
         drop(replaced);
-        self.broken.store(true, Ordering::Release);
+        if !self.broken.swap(true, Ordering::AcqRel) {
+            self.report.disconnected(Some(error));
+        }
     }
 
     /// Returns whether the server has executed a command over this connection.

@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tracing::warn;
 
 use super::connection::Connection;
 use super::errors::{MAX_ERROR_TEXT, lock_error};
@@ -21,6 +20,7 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::wire::tidy;
 use crate::stats::Counters;
 use crate::sync::{Mutex, Process, catch, caught};
+use crate::telemetry::{LockEvent, PanicSource};
 
 /// The shortest pause between two renewals, for credentials that are almost or entirely expired.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
@@ -140,7 +140,7 @@ impl CredentialSource {
             Ok(Ok(credentials)) => Ok(Arc::new(Issued::new(credentials))),
             Ok(Err(error)) => Err(LockError::from_provider(error)),
             Err(payload) => {
-                self.counters.panicked("a provider of credentials", payload);
+                self.counters.panicked(PanicSource::Credentials, payload);
                 Err(panicked())
             }
         }
@@ -197,8 +197,9 @@ impl CredentialSource {
             .waking(|| drop(self.renewed.send_replace(Some(Arc::clone(issued)))));
         while let Some(refused) = logins.join_next().await {
             if let Ok(Err(error)) = refused {
-                self.counters.trace(|| {
-                    warn!(%error, "the lock server refused new credentials on a connection");
+                self.counters.emit(&LockEvent::LoginFailed {
+                    error: &error,
+                    reason: None,
                 });
             }
         }
@@ -230,8 +231,9 @@ pub(super) async fn renew_logins(source: Arc<CredentialSource>) {
                 pause += backoff.pause();
                 let reason = std::error::Error::source(&error);
                 let reason = reason.map(|reason| tidy(&reason.to_string(), MAX_ERROR_TEXT));
-                source.counters.trace(|| {
-                    warn!(%error, reason, "cannot renew the login of the connections");
+                source.counters.emit(&LockEvent::LoginFailed {
+                    error: &error,
+                    reason: reason.as_deref(),
                 });
             }
         }
@@ -264,7 +266,7 @@ impl Drop for ProviderCall<'_> {
     fn drop(&mut self) {
         let future = self.future.take();
         if let Err(payload) = catch(|| drop(future)) {
-            self.counters.panicked("a provider of credentials", payload);
+            self.counters.panicked(PanicSource::Credentials, payload);
         }
     }
 }

@@ -1,22 +1,21 @@
 //! Checks a new connection: role, version, run id, clock and eviction policy.
 
-use super::access::ConnectionRole;
 use super::connection::{Connector, since_epoch};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, Value};
-use tracing::warn;
 
 use super::errors::{connect_error, error_text, lock_error};
 use super::reply::micros_of;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::Clock;
 use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
-
 use crate::protocol::wire::{MAX_LABEL, tidy};
+use crate::telemetry::{ConnectionKind, LockEvent};
 
 impl Connector {
     /// Reads role, server information and time, loads the scripts, and sets the name of the
@@ -24,7 +23,7 @@ impl Connector {
     pub(super) async fn handshake(
         &self,
         handle: &mut MultiplexedConnection,
-        role: ConnectionRole,
+        kind: ConnectionKind,
     ) -> Result<(ClockSync, Duration), LockError> {
         let mut pipeline = Pipeline::new();
         pipeline
@@ -38,7 +37,7 @@ impl Connector {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
         }
         // Last, because its outcome does not matter: many users may not run it.
-        let name = self.access.client_name(role);
+        let name = self.access.client_name(kind);
         pipeline.cmd("CLIENT").arg("SETNAME").arg(name);
         pipeline.ignore_errors();
         let sent = Clock::System.now();
@@ -78,9 +77,13 @@ impl Connector {
         let run_id = self.run_id(info)?;
         if let Some(Err(error)) = replies.take(self.scripts.len()).find(Result::is_err) {
             // Each script is then sent with its text once.
-            let error = error_text(&error);
-            self.counters
-                .trace(|| warn!(error, "the lock server does not load scripts"));
+            let effect = error_text(&error);
+            self.counters.emit(&LockEvent::ServerRestricted {
+                server: &self.server,
+                command: "SCRIPT LOAD",
+                effect: "the lock server does not load scripts, and each is sent with its text once",
+                error: &effect,
+            });
         }
         let wall = Duration::from_micros(server_us);
         // The server read its clock at some moment between the two.
@@ -122,9 +125,11 @@ impl Connector {
     /// Returns the error for an unknown role; `None` if the role is not needed.
     fn role_error(&self, error: &RedisError) -> Option<LockError> {
         if error.code() == Some("NOPERM") {
-            let address = &self.address;
-            self.counters.trace(|| {
-                warn!(%address, "the user may not run ROLE: a replica cannot be recognized");
+            self.counters.emit(&LockEvent::ServerRestricted {
+                server: &self.server,
+                command: "ROLE",
+                effect: "a replica cannot be recognized",
+                error: &error_text(error),
             });
             return None;
         }
@@ -143,12 +148,10 @@ impl Connector {
         let info = match info {
             Ok(info) => info,
             Err(error) => {
-                let error = error_text(&error);
-                self.counters.trace(|| {
-                    warn!(
-                        error,
-                        "the user may not run INFO: waiters poll instead of receiving notifications"
-                    );
+                let error = format!("the user may not run INFO: {}", error_text(&error));
+                self.counters.emit(&LockEvent::NotificationsOff {
+                    server: &self.server,
+                    error: &error,
                 });
                 return Ok(UNKNOWN_RUN_ID);
             }
@@ -196,12 +199,12 @@ impl Connector {
             return;
         };
         if limit != "0" && policy != "noeviction" {
-            let policy = tidy(policy, MAX_LABEL);
-            self.counters.trace(|| {
-                warn!(
-                    policy,
-                    "the lock server may evict locks when its memory is full: set maxmemory-policy to noeviction"
-                );
+            if self.eviction_is_known.swap(true, Ordering::Relaxed) {
+                return;
+            }
+            self.counters.emit(&LockEvent::EvictionPolicy {
+                server: &self.server,
+                policy: &tidy(policy, MAX_LABEL),
             });
         }
     }

@@ -149,6 +149,7 @@ impl Pool {
         let connection = Arc::new(self.connector.connect(limit).await?);
         self.connector.registers(&connection);
         self.saw_run_id(connection.first.run_id);
+        connection.report.connected(false);
         let runtime = self.for_runtime()?;
         let replaced = runtime
             .state
@@ -346,6 +347,7 @@ impl Dialing {
 
     fn succeeded(&mut self, connection: Arc<Connection>) {
         let now = Clock::System.now();
+        let report = connection.report.clone();
         let replaced = {
             let mut state = self.runtime.state.lock();
             state.is_dialing = false;
@@ -354,7 +356,9 @@ impl Dialing {
             (connection, state.failure.take())
         };
         self.is_over = true;
+        let is_reconnect = replaced.0.is_some();
         drop(replaced);
+        report.connected(is_reconnect);
     }
 
     fn failed(&mut self, error: LockError) {

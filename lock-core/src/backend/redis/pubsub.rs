@@ -9,7 +9,6 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
-use tracing::{debug, warn};
 
 use super::client::{RedisClient, SubscriptionState};
 use super::credentials::{Issued, SubscriptionLogin};
@@ -19,6 +18,7 @@ use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::Clock;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::wire::WireNotification;
+use crate::telemetry::{ConnectionKind, LockEvent, NotificationKind, NotificationUse};
 
 /// A connection that breaks silently is detected after at most this and the command timeout.
 const HEARTBEAT: Duration = Duration::from_secs(3);
@@ -35,6 +35,8 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
     }
     let mut backoff = Backoff::new(Jitter::from_os());
     let mut warned = false;
+    let mut is_reconnect = false;
+    let report = client.pool.connector.report(ConnectionKind::Pubsub);
     loop {
         let pause = match subscribe(&client).await {
             Ok(subscribed) => {
@@ -42,17 +44,17 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
                 warned = false;
                 client.pool.saw_run_id(subscribed.run_id);
                 set_state(&client, SubscriptionState::Up(subscribed.run_id));
+                report.connected(std::mem::replace(&mut is_reconnect, true));
                 wait_until_broken(&client, subscribed).await;
-                client.counters.trace(|| {
-                    debug!("the subscription was lost; waiters poll until it is restored");
-                });
+                report.disconnected(None);
                 Duration::ZERO
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
-                    client
-                        .counters
-                        .trace(|| warn!(%error, "cannot receive notifications; waiters poll"));
+                    client.counters.emit(&LockEvent::NotificationsOff {
+                        server: &report.server,
+                        error: &error.to_string(),
+                    });
                 }
                 let is_forbidden = matches!(
                     &error,
@@ -170,9 +172,7 @@ fn receive(client: &RedisClient, message: &PushInfo) {
         .and_then(WireNotification::parse)
     else {
         // Any client with the permission to publish can send anything. One log line is enough.
-        client
-            .counters
-            .trace(|| debug!("unknown message on the manager's private channel"));
+        client.counters.emit(&LockEvent::UnknownMessage {});
         return;
     };
     let SubscriptionState::Up(run_id) = client.subscription.state() else {
@@ -186,8 +186,12 @@ fn receive(client: &RedisClient, message: &PushInfo) {
     };
     if !is_awaited {
         // The acquisition has ended, and its cancel releases whatever was granted.
-        client
-            .counters
-            .trace(|| debug!(%notification, "notification for a waiter that has ended"));
+        let kind = match notification {
+            WireNotification::Grant { .. } => NotificationKind::Grant,
+            WireNotification::Head { .. } => NotificationKind::Head,
+        };
+        let outcome = NotificationUse::Stale;
+        let event = LockEvent::NotificationReceived { kind, outcome };
+        client.counters.emit(&event);
     }
 }

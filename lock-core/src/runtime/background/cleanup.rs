@@ -11,16 +11,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tracing::{debug, warn};
 
 use super::context::WorkerContext;
 use crate::error::LockError;
 use crate::protocol::acquisition::Failure;
 use crate::protocol::cleanup::{
-    Cleanup, CleanupStep, GiveUpReason, ReleaseOutcome, ReleaseRequest, ShutdownWaits,
+    Cleanup, CleanupStep, GiveUpReason, ReleaseOutcome, ReleaseRequest, ReleaseSubject,
+    ShutdownWaits,
 };
 use crate::protocol::clock::Moment;
 use crate::sync::Mutex;
+use crate::telemetry::metrics::OpenCleanups;
+use crate::telemetry::{CleanupEnd, CleanupOperation, LockEvent, PanicSource};
 
 mod queue;
 
@@ -28,6 +30,9 @@ use self::queue::{CleanupQueue, Lane, Progress};
 
 /// The pause before a task is repeated after a panic.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
+
+/// A release that failed this often is reported once as a warning.
+const TRIES_TO_WARN: u32 = 3;
 
 /// All open releases and cancels.
 pub(super) struct CleanupRunner {
@@ -38,6 +43,7 @@ pub(super) struct CleanupRunner {
     drained: Notify,
     /// The ends of the leases whose releases the server has forbidden.
     given_up: Mutex<Vec<Moment>>,
+    gauge: OpenCleanups,
 }
 
 impl CleanupRunner {
@@ -48,6 +54,7 @@ impl CleanupRunner {
             open: AtomicUsize::new(0),
             drained: Notify::new(),
             given_up: Mutex::default(),
+            gauge: OpenCleanups::default(),
         }
     }
 
@@ -76,6 +83,7 @@ impl CleanupRunner {
     pub(super) fn put(&self, request: ReleaseRequest) {
         self.open.fetch_add(1, Ordering::AcqRel);
         let lane = self.lane(&request);
+        self.report_start(&request);
         let now = self.context.now();
         let task = Cleanup::new(request, now, self.context.command_timeout);
         self.queue.lock().put(task, lane);
@@ -142,8 +150,52 @@ impl CleanupRunner {
         self.queue.lock().defer(at, task);
     }
 
+    fn report_start(&self, request: &ReleaseRequest) {
+        let counters = &self.context.counters;
+        counters.guarded(PanicSource::Recorder, || self.gauge.add());
+        if counters.listens() {
+            counters.emit(&LockEvent::CleanupStarted {
+                lock: counters.id(&request.key),
+                operation: operation(request),
+                is_unconfirmed: request.unconfirmed_until_ms.is_some(),
+            });
+        }
+    }
+
+    /// Reports a failure that is repeated.
+    fn report_retry(&self, task: &Cleanup, error: Option<&LockError>) {
+        let counters = &self.context.counters;
+        let request = task.request();
+        let (lock, operation, tries) =
+            (counters.id(&request.key), operation(request), task.tries());
+        counters.emit(&LockEvent::CleanupRetried {
+            lock,
+            operation,
+            tries,
+            error,
+        });
+        // Once, because an outage makes all of them fail again and again.
+        if operation == CleanupOperation::Release && tries == TRIES_TO_WARN {
+            counters.emit(&LockEvent::ReleaseFailed { lock, error });
+        }
+    }
+
     /// Forgets a finished task.
-    fn finish(&self, task: &Cleanup) {
+    fn finish(&self, task: &Cleanup, outcome: CleanupEnd, error: Option<&LockError>) {
+        let counters = &self.context.counters;
+        let (lock, operation) = (counters.id(&task.request().key), operation(task.request()));
+        counters.guarded(PanicSource::Recorder, || self.gauge.subtract());
+        if outcome != CleanupEnd::Confirmed && operation == CleanupOperation::Release {
+            counters.emit(&LockEvent::ReleaseFailed { lock, error });
+        }
+        if outcome != CleanupEnd::Confirmed || counters.listens() {
+            counters.emit(&LockEvent::CleanupEnded {
+                lock,
+                operation,
+                outcome,
+                tries: task.tries(),
+            });
+        }
         self.context.notifications.remove(task.request().owner_id);
         if task.shutdown_waits() == ShutdownWaits::Yes {
             self.job_done();
@@ -223,14 +275,24 @@ async fn run(mut in_flight: InFlight) {
     }
     let now = context.now();
     let expired = runner.queue.lock().end_send(in_flight.lane, progress, now);
-    if !expired.is_empty() {
-        let count = expired.len();
-        context
-            .counters
-            .trace(|| warn!(count, "gave up releases; the leases expire by themselves"));
-    }
     for task in expired {
-        runner.finish(&task);
+        runner.finish(&task, CleanupEnd::Expired, None);
+    }
+}
+
+fn operation(request: &ReleaseRequest) -> CleanupOperation {
+    match request.subject {
+        ReleaseSubject::Guard => CleanupOperation::Release,
+        ReleaseSubject::Acquire => CleanupOperation::Cancel,
+    }
+}
+
+fn end_of(reason: GiveUpReason) -> CleanupEnd {
+    match reason {
+        GiveUpReason::Expired => CleanupEnd::Expired,
+        GiveUpReason::ClockSetBack => CleanupEnd::ClockSetBack,
+        GiveUpReason::Forbidden => CleanupEnd::Forbidden,
+        GiveUpReason::Refused => CleanupEnd::Refused,
     }
 }
 
@@ -240,9 +302,7 @@ fn apply_result(
     mut task: Cleanup,
     result: Result<ReleaseOutcome, LockError>,
 ) -> Progress {
-    let counters = &runner.context.counters;
     let now = runner.context.now();
-    let key = task.request().key.clone();
     let waited_before = task.shutdown_waits();
     let error = match result {
         Ok(outcome) => {
@@ -254,7 +314,6 @@ fn apply_result(
             Some(error)
         }
     };
-    let error = error.as_ref().map(tracing::field::display);
     let progress = match (task.next_step(now), &error) {
         (CleanupStep::GaveUp(GiveUpReason::Expired) | CleanupStep::WaitUntil(_), Some(_)) => {
             Progress::None
@@ -262,28 +321,20 @@ fn apply_result(
         _ => Progress::Some,
     };
     match task.next_step(now) {
-        CleanupStep::Finished => runner.finish(&task),
+        CleanupStep::Finished => runner.finish(&task, CleanupEnd::Confirmed, None),
         CleanupStep::GaveUp(reason) => {
-            counters.trace(|| {
-                if reason == GiveUpReason::ClockSetBack {
-                    warn!(%key, "gave up a cancel: the server's clock was set back");
-                } else {
-                    warn!(%key, error, "gave up a release; the lease expires by itself");
-                }
-            });
             if reason == GiveUpReason::Forbidden {
                 runner.count_forbidden(&task);
             }
-            runner.finish(&task);
+            runner.finish(&task, end_of(reason), error.as_ref());
         }
         step @ (CleanupStep::Send | CleanupStep::AwaitReply | CleanupStep::WaitUntil(_)) => {
-            if let Some(error) = &error {
-                counters.trace(|| debug!(%key, error, "release failed; it will be repeated"));
-            }
+            runner.report_retry(&task, error.as_ref());
             if task.shutdown_waits() != waited_before {
-                counters.trace(|| {
-                    warn!(%key, error, "still retrying a release: the key may have no expiry");
-                });
+                let counters = &runner.context.counters;
+                let lock = counters.id(&task.request().key);
+                let error = error.as_ref();
+                counters.emit(&LockEvent::ReleaseFailed { lock, error });
                 runner.job_done();
             }
             let at = match step {

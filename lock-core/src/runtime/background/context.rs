@@ -11,6 +11,7 @@ use crate::protocol::clock::Moment;
 use crate::runtime::notifications::Notifications;
 use crate::stats::Counters;
 use crate::sync::{assert_no_mutex_held, caught};
+use crate::telemetry::PanicSource;
 
 /// The context that all tasks of the background worker share.
 pub(super) struct WorkerContext {
@@ -34,7 +35,7 @@ impl WorkerContext {
         assert_no_mutex_held();
         tokio::spawn(async move {
             if let Err(payload) = caught(task).await {
-                counters.panicked("the background thread", payload);
+                counters.panicked(PanicSource::Worker, payload);
             }
         });
     }

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::{debug, warn};
-
 use super::{BATCH, WorkerState};
 use crate::error::LockError;
 use crate::protocol::acquisition::RenewOutcome;
@@ -46,15 +44,11 @@ pub(super) fn renew_due(state: &Arc<WorkerState>, due: Vec<Arc<HeldLock>>, now: 
             continue;
         }
         match next_action {
-            LeaseAction::Renew { .. } => {}
             LeaseAction::WaitUntil(at) => {
                 state.schedule(at, &held);
             }
-            LeaseAction::Done if held.is_released() => {}
-            LeaseAction::Done => state
-                .context
-                .counters
-                .trace(|| warn!(key = %held.key, "lock lost: its lease ended")),
+            // A lease that has ended was reported when its action was read.
+            LeaseAction::Renew { .. } | LeaseAction::Done => {}
         }
     }
     for (limit, locks) in batches(renewed) {
@@ -117,12 +111,8 @@ fn apply_result(
     held: &Arc<HeldLock>,
     result: Result<RenewOutcome, LockError>,
 ) {
-    if held.apply_renewal(result).is_ok() {
-        state
-            .context
-            .counters
-            .trace(|| debug!(key = %held.key, "lease renewed"));
-    }
+    // The held lock reports the outcome.
+    let _reported = held.apply_renewal(result);
     if let Some(due) = held.next_deadline() {
         state.schedule(due, held);
     } else {

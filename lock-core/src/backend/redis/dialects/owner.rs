@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisError, Value};
-use tracing::warn;
 
 use super::acquire::acquire_by_script;
 use super::found::{FoundValue, expect_owner};
@@ -26,6 +25,7 @@ use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::PlainOwner;
+use crate::telemetry::LockEvent;
 
 /// The bytes of a value that are read: more than any owner of this library has.
 pub(super) const VALUE_LIMIT: usize = 200;
@@ -177,9 +177,9 @@ impl Owners {
             )
             .await?;
         if repaired.value {
-            self.client.counters.trace(|| {
-                warn!(%key, "gave an expiry to a lock without one: its holder died, or is slow");
-            });
+            let counters = &self.client.counters;
+            let lock = counters.id(&key);
+            counters.emit(&LockEvent::ExpiryRepaired { lock });
         }
         Ok(AcquireOutcome::Busy {
             holder_expiry: HolderExpiry::Polled {

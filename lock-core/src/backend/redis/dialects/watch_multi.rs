@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisError, Value};
-use tracing::debug;
 
 use super::owner::VALUE_LIMIT;
 use crate::backend::Renewal;
@@ -23,6 +22,7 @@ use crate::protocol::key::LockKey;
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::ttl::whole_millis;
+use crate::telemetry::LockEvent;
 
 pub(super) struct WatchMulti {
     client: Arc<RedisClient>,
@@ -133,9 +133,9 @@ impl WatchMulti {
             {
                 return Ok(changed);
             }
-            self.client.counters.trace(|| {
-                debug!(%key, "another client touched the key; the transaction is repeated");
-            });
+            let counters = &self.client.counters;
+            let lock = counters.id(key);
+            counters.emit(&LockEvent::TransactionRepeated { lock });
         }
     }
 

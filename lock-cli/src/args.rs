@@ -1,0 +1,333 @@
+//! The commands and their flags.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::builder::styling::{Style, Styles};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use lock_core::FencingToken;
+
+use crate::duration;
+use crate::exit::{self, Exit};
+use crate::failure::Failure;
+use crate::output::Output;
+
+#[cfg(unix)]
+mod run;
+
+#[cfg(unix)]
+pub(crate) use run::{ExecArgs, OnContended, RunArgs};
+
+const ABOUT: &str = "Runs commands under a distributed lock on Redis, shows and frees locks, and \
+                     checks servers";
+
+const AFTER_HELP: &str =
+    "Durations are written as in the attribute of lock-core: 500ms, 30s, 1m30s, 2h.";
+
+/// The bold headings of the help, without colours.
+const STYLES: Styles = Styles::plain()
+    .header(Style::new().bold())
+    .usage(Style::new().bold())
+    .literal(Style::new().bold());
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "lockctl",
+    version,
+    about = ABOUT,
+    after_help = AFTER_HELP,
+    after_long_help = exit_codes(),
+    styles = STYLES,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    arg_required_else_help = false
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The flags of all commands.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Global options")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each of them is a flag of the command line"
+)]
+pub(crate) struct GlobalArgs {
+    /// The server: redis://[user:password@]host[:port][/db] or unix:///path. A password in this flag
+    /// is visible in the process list, so set the variable instead
+    #[arg(
+        long,
+        global = true,
+        env = "DISTRIBUTED_LOCK_URL",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    pub(crate) url: Option<String>,
+
+    /// The text before every name on the server
+    #[arg(
+        long,
+        global = true,
+        env = "DISTRIBUTED_LOCK_PREFIX",
+        hide_env_values = true,
+        default_value = "lock:",
+        value_name = "TEXT"
+    )]
+    pub(crate) prefix: String,
+
+    /// How long one command of the server may take
+    #[arg(long, global = true, default_value = "1s", value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) timeout: Duration,
+
+    /// Writes JSON to stdout, also for errors
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: Color,
+
+    /// Writes no warnings and no notes
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+
+    /// Writes the causes of errors, and what the command does
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+
+    /// Whether the URL was an argument, and not a variable.
+    #[arg(skip)]
+    pub(crate) url_is_argument: bool,
+}
+
+impl GlobalArgs {
+    /// Names the place where the URL was set.
+    pub(crate) fn url_source(&self) -> &'static str {
+        if self.url_is_argument {
+            "--url"
+        } else {
+            "DISTRIBUTED_LOCK_URL"
+        }
+    }
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless `NO_COLOR` is set
+    #[default]
+    Auto,
+    /// Also in pipes and files
+    Always,
+    /// Never
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    #[cfg(unix)]
+    Run(RunArgs),
+    List(ListArgs),
+    Show(NameArgs),
+    Release(ReleaseArgs),
+    Watch(WatchArgs),
+    Doctor(DoctorArgs),
+    /// Prints the completions of a shell
+    ///
+    /// Example: lockctl completions bash > /usr/share/bash-completion/completions/lockctl
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Prints the manual page
+    ///
+    /// Example: lockctl man > /usr/local/share/man/man1/lockctl.1
+    Man {
+        /// The page of this command instead
+        command: Option<String>,
+    },
+}
+
+/// Lists the locks that are held
+///
+/// The list is not a snapshot. It uses SCAN, so the user needs +scan. A pattern is a glob of Redis: `*`,
+/// `?`, `[a-z]`.
+///
+/// Example: lockctl list 'order:*'
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// The names to list
+    #[arg(default_value = "*", hide_default_value = true)]
+    pub(crate) pattern: String,
+
+    /// The most locks to list
+    #[arg(long, default_value_t = 200, value_name = "COUNT")]
+    pub(crate) limit: usize,
+
+    /// Lists the keys of other programs too
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+/// Shows who holds a lock, since when, and who waits for it
+///
+/// The exit code is 0 if the name is locked, and 1 if it is free. With -q nothing is printed.
+///
+/// Example: lockctl show order:42
+#[derive(Debug, clap::Args)]
+pub(crate) struct NameArgs {
+    /// The name of the lock
+    pub(crate) name: String,
+}
+
+/// Takes a lock from its holder
+///
+/// The lock is revoked: it has no holder any more, but stays locked until its lease ends. The holder learns
+/// of it at its next renewal, at most a third of its ttl later. So two never hold the lock at once. With
+/// --now the lock is free at once, and the old holder may work on until it notices.
+///
+/// The command shows the holder and asks. It releases the lock that it showed, and not that of a next
+/// holder. The exit code is 1 if nothing is held, or if the holder changed.
+///
+/// Example: lockctl release import --reason "stuck import"
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReleaseArgs {
+    /// The name of the lock
+    pub(crate) name: String,
+
+    /// Frees the lock at once, instead of at the end of its lease
+    #[arg(long)]
+    pub(crate) now: bool,
+
+    /// Does not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+
+    /// Why. The holder and other operators see it
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+
+    /// Releases the lock only if it has this token
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<FencingToken>,
+
+    /// Deletes the key of another program
+    #[arg(long)]
+    pub(crate) foreign: bool,
+}
+
+/// Follows locks: redraws a table on a terminal, and writes a line for each change elsewhere
+///
+/// Example: lockctl watch 'order:*'
+#[derive(Debug, clap::Args)]
+pub(crate) struct WatchArgs {
+    /// The name or the names to follow
+    #[arg(default_value = "*", hide_default_value = true)]
+    pub(crate) pattern: String,
+
+    /// The time between two looks
+    #[arg(long, default_value = "1s", value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) interval: Duration,
+}
+
+/// Checks whether a server is fit for locks
+///
+/// Each finding says what it means for locks, and what to do. The exit code is 1 if a check failed. The
+/// checks read INFO, acquire and release one lock, and list keys if the user has +scan.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// Counts warnings as failures
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
+
+fn exit_codes() -> String {
+    let mut text = format!("{AFTER_HELP}\n\nExit codes:\n");
+    for (code, meaning) in exit::TABLE {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {code:<6} {meaning}");
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// Reads the arguments of the process.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    if let Some(color) = early_color(arguments) {
+        command = command.color(color);
+    }
+    let matches = command.try_get_matches_from(arguments)?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    let is_argument =
+        |matches: &clap::ArgMatches| matches.value_source("url") == Some(ValueSource::CommandLine);
+    cli.global.url_is_argument = is_argument(&matches)
+        || matches
+            .subcommand()
+            .is_some_and(|(_, matches)| is_argument(matches));
+    // An empty variable is the same as none.
+    cli.global.url = cli.global.url.take().filter(|url| !url.is_empty());
+    Ok(cli)
+}
+
+/// The arguments before `--`: those after it belong to CMD.
+pub(crate) fn own(arguments: &[OsString]) -> impl Iterator<Item = &str> {
+    let own = arguments
+        .iter()
+        .map_while(|argument| match argument.to_str() {
+            Some("--") => None,
+            text => Some(text.unwrap_or_default()),
+        });
+    own.skip(1)
+}
+
+/// Finds `--color` before the arguments are read, because the help and the errors need it.
+pub(crate) fn early_color(arguments: &[OsString]) -> Option<clap::ColorChoice> {
+    let mut own = own(arguments);
+    let mut found = None;
+    while let Some(argument) = own.next() {
+        let value = match argument.strip_prefix("--color") {
+            Some("") => own.next(),
+            Some(rest) => rest.strip_prefix('='),
+            None => None,
+        };
+        found = match value {
+            Some("always") => Some(clap::ColorChoice::Always),
+            Some("never") => Some(clap::ColorChoice::Never),
+            Some("auto") => Some(clap::ColorChoice::Auto),
+            _ => found,
+        };
+    }
+    found
+}
+
+/// Prints what clap has to say: the help, the version, or what is wrong with the arguments.
+pub(crate) fn explain(refused: &clap::Error, output: &Output) -> Result<Exit, Failure> {
+    match refused.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            refused.print()?;
+            Ok(Exit::Success)
+        }
+        _ if output.is_json() => {
+            let text = refused.to_string();
+            // Without the usage and the hints that follow an empty line.
+            let lines = text.lines().take_while(|line| !line.is_empty());
+            let line = lines.map(str::trim).collect::<Vec<_>>().join(" ");
+            let line = line.strip_prefix("error: ").unwrap_or(&line);
+            Err(Failure::new(Exit::Usage, "usage", line))
+        }
+        _ => {
+            refused.print()?;
+            Ok(Exit::Usage)
+        }
+    }
+}

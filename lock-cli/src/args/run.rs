@@ -1,0 +1,102 @@
+//! The flags of `run`, and of the guard process.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::duration;
+
+/// Runs a command while a lock is held
+///
+/// The lock is renewed while the command runs, and released when it exits. When the lock is lost, the
+/// command gets SIGTERM, and SIGKILL after `--kill-after`. So two commands overlap at most from the end of
+/// the lease until then; a resource that checks LOCKCTL_FENCING_TOKEN refuses a late writer.
+///
+/// The command gets LOCKCTL_NAME, LOCKCTL_KEY and LOCKCTL_FENCING_TOKEN. Processes that it leaves behind
+/// run without the lock. No shell is involved: for one, write `-- sh -c '..'`.
+///
+/// Example: lockctl run --name nightly-report -- /usr/local/bin/report
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// The name of the lock
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: String,
+
+    /// How long the lock outlives a machine that dies, from 100ms to 24h
+    #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) ttl: Duration,
+
+    /// How long to wait for the lock. Without it, one attempt is made
+    #[arg(long, value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) wait: Option<Duration>,
+
+    /// The longest time for which the command may run. Then the lock counts as lost
+    #[arg(long, value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) max_hold: Option<Duration>,
+
+    /// The shortest time for which the name stays locked, for jobs that many machines start at about
+    /// the same time. Less than the ttl
+    #[arg(long, value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) min_hold: Option<Duration>,
+
+    /// What to do while another holder has the lock
+    #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
+    pub(crate) on_contended: OnContended,
+
+    /// The exit code while another holder has the lock
+    #[arg(short = 'E', long, default_value_t = 75, value_name = "CODE")]
+    pub(crate) conflict_exit_code: u8,
+
+    /// How long the command may take to end after SIGTERM. Defaults to the smaller of 5s and half of the
+    /// ttl: then a command whose lockctl was killed is dead before its lease ends
+    #[arg(long, value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) kill_after: Option<Duration>,
+
+    /// The text that others see as the holder. Defaults to the host name and the process id
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+
+    /// Leaves DISTRIBUTED_LOCK_URL in the environment of the command. It may hold a password
+    #[arg(long)]
+    pub(crate) keep_url: bool,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What to do while another holder has the lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnContended {
+    /// Ends with the conflict exit code
+    #[default]
+    Fail,
+    /// Ends with 0: another machine does the work
+    Skip,
+}
+
+/// The hidden `lockctl exec`, which `run` starts. It is not among the commands, so that completions and
+/// manual pages do not show it.
+#[derive(Debug, clap::Parser)]
+#[command(name = "lockctl exec", no_binary_name = true)]
+pub(crate) struct ExecArgs {
+    /// The process id of lockctl
+    pub(crate) parent: i32,
+
+    /// How long the command may take to end after SIGTERM
+    #[arg(long, value_parser = duration::parse)]
+    pub(crate) kill_after: Duration,
+
+    /// The command belongs to the foreground group of a terminal
+    #[arg(long)]
+    pub(crate) terminal: bool,
+
+    /// Writes JSON to stdout for errors
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}

@@ -1,0 +1,101 @@
+//! Connects to the server of the URL.
+
+use std::time::Duration;
+
+use lock_core::{LockError, LockManager};
+
+use crate::args::GlobalArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// How long the release of a lock may take at the end: as long as a service has for its shutdown.
+pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Returns the URL. Warns about a password that other users of the machine can see.
+pub(crate) fn url<'a>(global: &'a GlobalArgs, output: &Output) -> Result<&'a str, Failure> {
+    let Some(url) = global.url.as_deref() else {
+        return Err(Failure::new(
+            Exit::Config,
+            "configuration",
+            "no server is configured; set DISTRIBUTED_LOCK_URL, or pass --url",
+        ));
+    };
+    if global.url_is_argument && has_password(url) {
+        output.note(
+            "warning: the password is visible in the process list; set DISTRIBUTED_LOCK_URL instead",
+        );
+    }
+    Ok(url)
+}
+
+/// Connects a manager. `label` is what others see as the holder.
+pub(crate) async fn manager(
+    global: &GlobalArgs,
+    label: Option<&str>,
+    output: &Output,
+) -> Result<LockManager, Failure> {
+    let url = url(global, output)?;
+    if url.trim_start().to_ascii_lowercase().starts_with("memory:") {
+        return Err(Failure::new(
+            Exit::Config,
+            "invalid-url",
+            "locks in memory exist only in one process; use redis:// or unix://",
+        ));
+    }
+    let mut builder = LockManager::builder()
+        .prefix(&global.prefix)
+        .command_timeout(global.timeout)
+        .shutdown_timeout(RELEASE_TIMEOUT);
+    if let Some(label) = label {
+        builder = builder.label(label);
+    }
+    builder
+        .connect(url)
+        .await
+        .map_err(|error| failure(global, &error))
+}
+
+/// Makes the failure of an error of the library.
+pub(crate) fn failure(global: &GlobalArgs, error: &LockError) -> Failure {
+    Failure::of_lock(error, global.url_source())
+}
+
+/// Whether a URL holds a password: after `:` in the user part, or in a parameter.
+fn has_password(url: &str) -> bool {
+    let Some((_, rest)) = url.split_once("://") else {
+        return false;
+    };
+    let user = rest.rsplit_once('@').map(|(user, _)| user);
+    user.and_then(|user| user.split_once(':'))
+        .is_some_and(|(_, password)| !password.is_empty())
+        || rest.contains("?pass=")
+        || rest.contains("&pass=")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_password;
+
+    #[test]
+    fn passwords_are_found() {
+        for url in [
+            "redis://:secret@h",
+            "redis://user:secret@h:1/2",
+            "redis://user:se@cret@h",
+            "unix:///path?pass=secret",
+            "unix:///path?db=1&pass=secret",
+        ] {
+            assert!(has_password(url), "{url}");
+        }
+        for url in [
+            "redis://h:1",
+            "redis://user@h",
+            "unix:///path?db=1",
+            "x",
+            "redis://user:@h",
+        ] {
+            assert!(!has_password(url), "{url}");
+        }
+    }
+}

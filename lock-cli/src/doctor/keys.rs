@@ -1,0 +1,261 @@
+//! The checks of the keys under the prefix.
+
+use std::time::Duration;
+
+use redis::{Pipeline, RedisError, Value};
+
+use super::Check;
+use super::connection::Server;
+use crate::args::GlobalArgs;
+
+/// How many keys one SCAN looks at: more do not make it faster, and block the server for longer.
+const COUNT: u32 = 500;
+/// The limit of one search. It sees some 100,000 keys of the server.
+const SCANS: u32 = 200;
+/// A free lock has waiters for a moment only: the next poll of the first of them takes it.
+const ORPHANED_AFTER: Duration = Duration::from_millis(1_500);
+
+/// What was found under the prefix.
+#[derive(Default)]
+struct Found {
+    locks: usize,
+    no_expiry: Vec<String>,
+    foreign: Vec<String>,
+    orphans: Vec<String>,
+    /// Whether the search ended at its limit.
+    is_partial: bool,
+}
+
+/// Looks at the keys, if the user may list them.
+pub(super) async fn checks(server: &mut Server, global: &GlobalArgs) -> Vec<Check> {
+    match find(server, &global.prefix).await {
+        Ok(found) => found.checks(),
+        Err(error) => ["no_expiry", "foreign", "queue_orphans"]
+            .map(|id| {
+                Check::warn(id, format!("not checked ({error})"))
+                    .means("applications do not need +scan, and should not have it")
+                    .advice("run `lockctl doctor` as a user with +scan")
+            })
+            .into(),
+    }
+}
+
+async fn find(server: &mut Server, prefix: &str) -> Result<Found, RedisError> {
+    let mut found = Found::default();
+    let keys = scan(server, &format!("{}*", glob(prefix)), &mut found.is_partial).await?;
+    let is_lock = |key: &&String| !is_companion(key);
+    let keys: Vec<_> = keys.iter().filter(is_lock).cloned().collect();
+    found.locks = keys.len();
+    for keys in keys.chunks(usize::try_from(COUNT).unwrap_or(usize::MAX)) {
+        for (key, state) in keys.iter().zip(states(server, keys).await?) {
+            match state {
+                State::Gone => found.locks = found.locks.saturating_sub(1),
+                State::Native => {}
+                State::Foreign => found.foreign.push(key.clone()),
+                State::NoExpiry => found.no_expiry.push(key.clone()),
+            }
+        }
+    }
+    let queues = queues(server, prefix, &mut found.is_partial).await?;
+    if !queues.is_empty() {
+        tokio::time::sleep(ORPHANED_AFTER).await;
+        for key in queues {
+            if is_orphan(server, &key).await? {
+                found.orphans.push(key);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What a key under the prefix holds.
+enum State {
+    Gone,
+    Native,
+    Foreign,
+    NoExpiry,
+}
+
+async fn states(server: &mut Server, keys: &[String]) -> Result<Vec<State>, RedisError> {
+    let mut pipeline = Pipeline::new();
+    for key in keys {
+        pipeline.cmd("TYPE").arg(key).cmd("PTTL").arg(key);
+    }
+    let replies: Vec<Value> = server.pipeline(&pipeline).await?;
+    let mut states = Vec::new();
+    for (key, pair) in keys.iter().zip(replies.chunks(2)) {
+        let kind: String = redis::from_redis_value(pair[0].clone())?;
+        let left: i64 = redis::from_redis_value(pair[1].clone())?;
+        states.push(match (kind.as_str(), left) {
+            ("none", _) | (_, -2) => State::Gone,
+            (_, -1) => State::NoExpiry,
+            ("string", _) => {
+                let value: Option<Vec<u8>> = server.call(redis::cmd("GET").arg(key)).await?;
+                match value {
+                    None => State::Gone,
+                    Some(value) if value.starts_with(b"lk1:") => State::Native,
+                    Some(_) => State::Foreign,
+                }
+            }
+            _ => State::Foreign,
+        });
+    }
+    Ok(states)
+}
+
+/// Returns the keys of locks that are free and have waiters.
+async fn queues(
+    server: &mut Server,
+    prefix: &str,
+    is_partial: &mut bool,
+) -> Result<Vec<String>, RedisError> {
+    let prefix = glob(prefix);
+    let mut keys = Vec::new();
+    // `{lock:name}:q`, and `lock:{tag}:name:q`.
+    for pattern in [format!("{{{prefix}*}}:q"), format!("{prefix}*{{*}}*:q")] {
+        for queue in scan(server, &pattern, is_partial).await? {
+            let key = queue.strip_suffix(":q").unwrap_or(&queue);
+            let plain = key.strip_prefix('{').and_then(|key| key.strip_suffix('}'));
+            let key = plain.unwrap_or(key).to_owned();
+            if is_orphan(server, &key).await? {
+                keys.push(key);
+            }
+        }
+    }
+    Ok(keys)
+}
+
+async fn is_orphan(server: &mut Server, key: &str) -> Result<bool, RedisError> {
+    let queue = if key.contains('{') {
+        format!("{key}:q")
+    } else {
+        format!("{{{key}}}:q")
+    };
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("EXISTS").arg(key).cmd("EXISTS").arg(&queue);
+    let (held, waiting): (bool, bool) = server.pipeline(&pipeline).await?;
+    Ok(!held && waiting)
+}
+
+async fn scan(
+    server: &mut Server,
+    pattern: &str,
+    is_partial: &mut bool,
+) -> Result<Vec<String>, RedisError> {
+    let mut keys = Vec::new();
+    let mut cursor = 0_u64;
+    for _ in 0..SCANS {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor)
+            .arg("MATCH")
+            .arg(pattern)
+            .arg("COUNT")
+            .arg(COUNT);
+        let (next, page): (u64, Vec<Vec<u8>>) = server.call(&scan).await?;
+        // Names of locks are text.
+        keys.extend(
+            page.into_iter()
+                .filter_map(|key| String::from_utf8(key).ok()),
+        );
+        cursor = next;
+        if cursor == 0 {
+            keys.sort_unstable();
+            keys.dedup();
+            return Ok(keys);
+        }
+    }
+    *is_partial = true;
+    Ok(keys)
+}
+
+/// Escapes the characters that have a meaning in a pattern.
+fn glob(text: &str) -> String {
+    let mut escaped = String::new();
+    for letter in text.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+            escaped.push('\\');
+        }
+        escaped.push(letter);
+    }
+    escaped
+}
+
+/// Whether a key with a hash tag belongs to another lock: its queue, its counter, its grace.
+fn is_companion(key: &str) -> bool {
+    key.contains('{')
+        && [":q", ":f", ":g", ":h"]
+            .iter()
+            .any(|end| key.ends_with(end))
+}
+
+impl Found {
+    fn checks(&self) -> Vec<Check> {
+        vec![self.no_expiry(), self.foreign(), self.orphans()]
+    }
+
+    fn no_expiry(&self) -> Check {
+        if self.no_expiry.is_empty() {
+            return Check::ok("no_expiry", format!("all keys expire{}", self.extent()));
+        }
+        let text = format!(
+            "{} without an expiry{}",
+            some(&self.no_expiry),
+            self.extent()
+        );
+        Check::fail("no_expiry", text)
+            .means("nobody gets these locks until somebody deletes the keys")
+            .advice("find out who wrote them; `lockctl release NAME --foreign` deletes one")
+    }
+
+    fn foreign(&self) -> Check {
+        if self.foreign.is_empty() {
+            let text = format!("none among {} locks{}", self.locks, self.extent());
+            return Check::ok("foreign", text);
+        }
+        let text = format!(
+            "{} written by other programs{}",
+            some(&self.foreign),
+            self.extent()
+        );
+        Check::warn("foreign", text)
+            .means("a lock of another library is respected; other data blocks the name")
+            .advice("choose a prefix that nothing else uses, or a dialect that all of them use")
+    }
+
+    fn orphans(&self) -> Check {
+        if self.orphans.is_empty() {
+            return Check::ok("queue_orphans", format!("none{}", self.extent()));
+        }
+        let text = format!(
+            "{} free, with waiters that do not take it{}",
+            some(&self.orphans),
+            self.extent()
+        );
+        Check::warn("queue_orphans", text)
+            .means("the waiters died; the next acquire removes them, and the queue expires")
+            .advice("nothing, unless it goes on: then look for services that are killed")
+    }
+
+    fn extent(&self) -> &'static str {
+        if self.is_partial {
+            " (a part of the keys)"
+        } else {
+            ""
+        }
+    }
+}
+
+/// Counts keys and names one.
+fn some(keys: &[String]) -> String {
+    let first = keys.first().map_or("", String::as_str);
+    // A name may hold anything; an error in a log must stay on one line.
+    let first: String = first
+        .chars()
+        .flat_map(char::escape_debug)
+        .take(80)
+        .collect();
+    match keys.len() {
+        1 => format!("`{first}` is"),
+        count => format!("{count} keys, such as `{first}`, are"),
+    }
+}

@@ -1,0 +1,363 @@
+//! The checks of what the server says about itself.
+
+use std::time::Duration;
+
+use redis::{IntoConnectionInfo, RedisError};
+
+use super::connection::Server;
+use super::{Check, Info};
+use crate::text::human;
+
+/// The first version with the commands and the replies that the scripts need.
+const OLDEST: u32 = 7;
+/// A lock costs two round trips, so this adds a fifth of a second to each section.
+const SLOW_PING: Duration = Duration::from_millis(100);
+/// A clock that differs that much makes the times that people read wrong.
+const CLOCK_WARN: Duration = Duration::from_millis(500);
+/// A clock that differs that much has no time service.
+const CLOCK_FAIL: Duration = Duration::from_secs(5);
+/// Shares of a limit, in percent.
+const NEAR: u64 = 80;
+const AT_LIMIT: u64 = 95;
+
+pub(super) fn reachable(mut times: Vec<Duration>, address: &str) -> Check {
+    times.sort_unstable();
+    let at = |percent: usize| {
+        let place = (times.len() * percent).div_ceil(100).saturating_sub(1);
+        times.get(place).copied().unwrap_or_default()
+    };
+    let (p50, p99) = (at(50), at(99));
+    let text = format!(
+        "{address}, {} pings: p50 {}, p99 {}",
+        times.len(),
+        precise(p50),
+        precise(p99)
+    );
+    let means = "a lock costs two round trips";
+    if p50 > SLOW_PING {
+        return Check::warn("reachable", text)
+            .means(format!("{means}, which is about {} here", human(p50 * 2)))
+            .advice("run the services near the server");
+    }
+    Check::ok("reachable", text).means(means)
+}
+
+fn precise(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1_000.0)
+}
+
+/// The user may not run INFO.
+pub(super) fn no_info(refused: &RedisError) -> Check {
+    Check::fail(
+        "version",
+        format!("the server does not reply to INFO ({refused})"),
+    )
+    .means("without +info, waiters get no notifications, and most checks here are left out")
+    .advice("grant +info, or run `lockctl doctor` as another user")
+}
+
+pub(super) fn version(info: &Info) -> Check {
+    let version = info.text("redis_version").unwrap_or("unknown");
+    let product = match info.text("valkey_version") {
+        Some(valkey) => format!("Valkey {valkey} (as Redis {version})"),
+        None => format!("Redis {version}"),
+    };
+    let major = version
+        .split('.')
+        .next()
+        .and_then(|major| major.parse::<u32>().ok());
+    match major {
+        Some(major) if major < OLDEST => Check::fail("version", product)
+            .means("the library refuses to connect")
+            .advice("use Redis 7.0 or later, or Valkey"),
+        Some(_) => Check::ok("version", product),
+        None => Check::warn("version", product)
+            .means("the server does not say which version of Redis it is like")
+            .advice("test your services on it before you rely on it"),
+    }
+}
+
+pub(super) fn role(role: Option<&str>, info: &Info) -> Check {
+    match role.or(info.text("role")) {
+        Some("master") => Check::ok("role", "primary"),
+        Some("slave") => Check::fail("role", "replica")
+            .means("a replica accepts no writes, so it grants no lock")
+            .advice("connect to the primary"),
+        Some("sentinel") => Check::fail("role", "Sentinel")
+            .means("a Sentinel has no keys, so it grants no lock")
+            .advice("connect to the primary that it watches"),
+        _ => Check::warn("role", "unknown: the user may run neither ROLE nor INFO")
+            .means("a replica is found at the first lock only")
+            .advice("grant +role"),
+    }
+}
+
+pub(super) fn topology(role: Option<&str>, info: &Info) -> Check {
+    if info.text("cluster_enabled") == Some("1") {
+        return Check::fail("topology", "a node of a cluster")
+            .means("this version of lock-core does not support clusters")
+            .advice("use a primary that is not part of a cluster");
+    }
+    if role == Some("sentinel") || info.text("redis_mode") == Some("sentinel") {
+        return Check::fail("topology", "a Sentinel behind a plain URL")
+            .means("this version of lock-core does not ask Sentinels for the primary")
+            .advice("use an address that always leads to the primary");
+    }
+    Check::ok("topology", "a single server")
+        .means("a failover by Sentinel is not followed: an address has to lead to the primary")
+}
+
+/// The checks that need INFO only.
+pub(super) fn of_info(info: &Info) -> Vec<Check> {
+    vec![
+        eviction(info),
+        memory(info),
+        persistence(info),
+        replicas(info),
+        clients(info),
+    ]
+}
+
+fn eviction(info: &Info) -> Check {
+    let policy = info.text("maxmemory_policy").unwrap_or("unknown");
+    let limit = info.number::<u64>("maxmemory").unwrap_or(0);
+    let text = format!("maxmemory-policy is {policy}");
+    let advice = "set maxmemory-policy to noeviction, or give locks a server of their own";
+    match (policy, limit) {
+        ("noeviction", _) => Check::ok("eviction", text),
+        ("unknown", _) => Check::warn("eviction", text)
+            .means("a server that evicts keys evicts locks too")
+            .advice(advice),
+        (_, 0) => Check::warn("eviction", format!("{text}, without maxmemory"))
+            .means("no lock is evicted until somebody sets maxmemory")
+            .advice(advice),
+        _ => Check::fail(
+            "eviction",
+            format!("{text}, with maxmemory {}", bytes(limit)),
+        )
+        .means("when the memory is full, the server deletes locks that are held")
+        .advice(advice),
+    }
+}
+
+fn memory(info: &Info) -> Check {
+    let used = info.number::<u64>("used_memory").unwrap_or(0);
+    let Some(limit) = info.number::<u64>("maxmemory").filter(|limit| *limit > 0) else {
+        return Check::ok("memory", format!("{} used, without maxmemory", bytes(used)));
+    };
+    let share = percent(used, limit);
+    let text = format!("{} of {} used ({share} %)", bytes(used), bytes(limit));
+    let full = "a full server refuses to grant and to renew locks (OOM)";
+    let advice = "raise maxmemory, or move other data away";
+    level_of("memory", share, text).means(full).advice(advice)
+}
+
+fn clients(info: &Info) -> Check {
+    let connected = info.number::<u64>("connected_clients").unwrap_or(0);
+    let Some(limit) = info.number::<u64>("maxclients").filter(|limit| *limit > 0) else {
+        return Check::ok("clients", format!("{connected} connected"));
+    };
+    let share = percent(connected, limit);
+    let text = format!("{connected} of {limit} connected");
+    level_of("clients", share, text)
+        .means("each manager needs one connection for each runtime, and two more")
+        .advice("raise maxclients, or close connections")
+}
+
+fn level_of(id: &'static str, share: u64, text: String) -> Check {
+    match share {
+        AT_LIMIT.. => Check::fail(id, text),
+        NEAR.. => Check::warn(id, text),
+        _ => Check::ok(id, text),
+    }
+}
+
+fn percent(used: u64, limit: u64) -> u64 {
+    let share = u128::from(used) * 100 / u128::from(limit.max(1));
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+fn persistence(info: &Info) -> Check {
+    let failing = |field| info.text(field).is_some_and(|status| status != "ok");
+    if failing("rdb_last_bgsave_status") || failing("aof_last_write_status") {
+        return Check::fail("persistence", "the last write to disk failed")
+            .means("the server refuses writes (MISCONF), or will forget more than it should")
+            .advice("see the log of the server: the disk may be full");
+    }
+    if info.text("aof_enabled") == Some("1") {
+        return Check::ok("persistence", "AOF").means(
+            "a crash of the machine forgets the locks of the last second, unless appendfsync is always",
+        );
+    }
+    let saved = info.number::<u64>("rdb_saves").unwrap_or(0);
+    let text = if saved > 0 {
+        "RDB snapshots, no AOF"
+    } else {
+        "no AOF, and no RDB snapshot yet"
+    };
+    Check::warn("persistence", text)
+        .means(if saved > 0 {
+            "a restart forgets the locks since the last snapshot, and another holder gets them"
+        } else {
+            "a restart forgets all locks, and another holder gets them"
+        })
+        .advice("turn on AOF; or keep the server down for the longest ttl before it restarts")
+}
+
+fn replicas(info: &Info) -> Check {
+    let count = info.number::<u64>("connected_slaves").unwrap_or(0);
+    let good = info.number::<u64>("min_slaves_good_slaves");
+    match (count, good) {
+        (_, Some(good)) => Check::ok(
+            "replicas",
+            format!("{count} connected, {good} good for min-replicas-to-write"),
+        )
+        .means("a primary that is cut off stops granting locks"),
+        (0, None) => Check::ok("replicas", "none"),
+        (count, None) => Check::warn(
+            "replicas",
+            format!("{count} connected, and min-replicas-to-write is 0"),
+        )
+        .means("a primary that is cut off grants locks on, beside the new primary")
+        .advice("set min-replicas-to-write to 1, and check fencing tokens at the resource"),
+    }
+}
+
+pub(super) fn clock(local: Duration, server: Duration, error: Duration) -> Check {
+    let (difference, word) = if server >= local {
+        (server.saturating_sub(local), "ahead")
+    } else {
+        (local.saturating_sub(server), "behind")
+    };
+    let text = format!(
+        "{} {word}, give or take {}",
+        human(difference),
+        precise(error)
+    );
+    let certain = difference.saturating_sub(error);
+    let advice = "run a time service (NTP) on both machines";
+    if certain >= CLOCK_FAIL {
+        return Check::fail("clock", text)
+            .means("a clock that is set while locks are held ends leases early or late")
+            .advice(advice);
+    }
+    if certain >= CLOCK_WARN {
+        return Check::warn("clock", text)
+            .means("times in the output are wrong by this much; native locks do not compare clocks")
+            .advice(advice);
+    }
+    Check::ok("clock", text)
+}
+
+pub(super) fn tls(url: &str, address: &str) -> Check {
+    let info = url.into_connection_info().ok();
+    let is_remote = info.as_ref().is_some_and(Server::is_remote);
+    let has_password = info.is_some_and(|info| info.redis_settings().password().is_some());
+    match (is_remote, has_password) {
+        (true, true) => Check::warn(
+            "tls",
+            format!("the password goes to {address} in plain text"),
+        )
+        .means("whoever reads the network can take and free every lock")
+        .advice("use a tunnel or a private network: this version does not support TLS yet"),
+        (true, false) => Check::ok("tls", "plain TCP to another host, without a password")
+            .means("whoever reaches the server can take and free every lock"),
+        (false, _) => Check::ok("tls", "not needed on this machine"),
+    }
+}
+
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let mut unit = 0;
+    let mut rest = count;
+    while rest >= 10_000 && unit + 1 < UNITS.len() {
+        rest /= 1_000;
+        unit += 1;
+    }
+    format!("{rest} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+
+    fn level(check: &Check) -> Level {
+        check.level
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_major_number() {
+        for (version, expected) in [
+            ("6.2.14", Level::Fail),
+            ("7.0.0", Level::Ok),
+            ("10.1", Level::Ok),
+            ("", Level::Warn),
+        ] {
+            let info = Info::parse(&format!("redis_version:{version}\r\n"));
+            assert_eq!(level(&super::version(&info)), expected, "{version}");
+        }
+    }
+
+    #[test]
+    fn sentinels_and_cluster_nodes_are_named() {
+        let info = |text: &str| Info::parse(text);
+        let sentinel = info("redis_mode:sentinel\r\n");
+        assert_eq!(level(&topology(None, &sentinel)), Level::Fail);
+        assert_eq!(level(&role(Some("sentinel"), &sentinel)), Level::Fail);
+        let node = info("redis_mode:cluster\r\ncluster_enabled:1\r\n");
+        assert_eq!(level(&topology(Some("master"), &node)), Level::Fail);
+        let single = info("redis_mode:standalone\r\ncluster_enabled:0\r\nrole:master\r\n");
+        assert_eq!(level(&topology(None, &single)), Level::Ok);
+        assert_eq!(level(&role(None, &single)), Level::Ok);
+        assert_eq!(level(&role(None, &info(""))), Level::Warn);
+    }
+
+    #[test]
+    fn shares_of_limits_have_levels() {
+        for (used, expected) in [(10, Level::Ok), (80, Level::Warn), (95, Level::Fail)] {
+            let info = Info::parse(&format!("used_memory:{used}\r\nmaxmemory:100\r\n"));
+            assert_eq!(level(&memory(&info)), expected, "{used}");
+            let info = Info::parse(&format!("connected_clients:{used}\nmaxclients:100\n"));
+            assert_eq!(level(&clients(&info)), expected, "{used}");
+        }
+    }
+
+    #[test]
+    fn clocks_are_compared_beyond_the_error() {
+        let at = Duration::from_millis;
+        for (server, error, expected) in [
+            (10_400, 0, Level::Ok),
+            (10_600, 0, Level::Warn),
+            (10_600, 200, Level::Ok),
+            (9_400, 0, Level::Warn),
+            (15_100, 0, Level::Fail),
+            (4_900, 0, Level::Fail),
+        ] {
+            let check = clock(at(10_000), at(server), at(error));
+            assert_eq!(level(&check), expected, "{server} {error}");
+        }
+    }
+
+    #[test]
+    fn password_over_plain_tcp_to_another_host_is_warned_about() {
+        for (url, expected) in [
+            ("redis://:x@db.internal", Level::Warn),
+            ("redis://:x@10.0.0.1:1", Level::Warn),
+            ("redis://db.internal", Level::Ok),
+            ("redis://:x@localhost", Level::Ok),
+            ("redis://:x@127.0.0.2", Level::Ok),
+            ("redis://:x@[::1]:1", Level::Ok),
+            ("unix:///path?pass=x", Level::Ok),
+        ] {
+            assert_eq!(level(&tls(url, "h")), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn percentiles_are_of_the_sorted_times() {
+        let times = (1..=20).rev().map(Duration::from_millis).collect();
+        let check = reachable(times, "h");
+        assert_eq!(check.text, "h, 20 pings: p50 10.00 ms, p99 20.00 ms");
+    }
+}

@@ -1,0 +1,14 @@
+//! The text of a duration, in the grammar of the attribute: `1h30m`, `90s`, `500ms`.
+
+use std::time::Duration;
+
+/// Reads the text of a duration, or returns the message of the error.
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    lock_core::parse_duration(text).map_err(|message| {
+        // clap says that the value is invalid, and quotes it.
+        match message.split_once(": ") {
+            Some((start, advice)) if start.starts_with("invalid duration") => advice.to_owned(),
+            _ => message,
+        }
+    })
+}

@@ -1,0 +1,127 @@
+//! What went wrong: a line of text, an exit code, and the causes.
+
+use std::error::Error;
+use std::io;
+
+use lock_core::{BackendErrorKind, LockError};
+
+use crate::exit::Exit;
+
+/// A failure of a command.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    /// The kind in `--json`: a word that does not change.
+    pub(crate) kind: &'static str,
+    /// One line for people.
+    pub(crate) text: String,
+    /// The causes, for `-v`.
+    pub(crate) causes: Vec<String>,
+    /// Nobody reads the output any more, so nothing is reported.
+    pub(crate) is_silent: bool,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, kind: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            exit,
+            kind,
+            text: text.into(),
+            causes: Vec::new(),
+            is_silent: false,
+        }
+    }
+
+    pub(crate) fn internal(what: &str, cause: &dyn Error) -> Self {
+        Self::new(Exit::Internal, "internal", format!("{what}: {cause}")).caused_by(cause)
+    }
+
+    /// Adds the causes of `error`.
+    pub(crate) fn caused_by(mut self, error: &dyn Error) -> Self {
+        let mut source = error.source();
+        while let Some(cause) = source {
+            self.causes.push(cause.to_string());
+            source = cause.source();
+        }
+        self
+    }
+
+    /// Makes the failure of an error of the library. `source` says where the URL came from.
+    pub(crate) fn of_lock(error: &LockError, source: &str) -> Self {
+        let (exit, kind) = class(error);
+        let text = unreachable_text(error, source).unwrap_or_else(|| error.to_string());
+        Self::new(exit, kind, text).caused_by(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// An error while this program writes its output.
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            // The reader has seen enough, as in `lockctl man | head`.
+            return Self {
+                is_silent: true,
+                ..Self::new(Exit::Success, "closed", "the output was closed")
+            };
+        }
+        Self::internal("cannot write the output", &error)
+    }
+}
+
+/// Returns the exit code and the kind of an error.
+fn class(error: &LockError) -> (Exit, &'static str) {
+    match error {
+        LockError::Contended { .. } => (Exit::Contended, "contended"),
+        LockError::Timeout { .. } => (Exit::Contended, "timeout"),
+        LockError::Lost { .. } => (Exit::Lost, "lost"),
+        LockError::ForeignKey { .. } => (Exit::Config, "foreign-key"),
+        LockError::InvalidName { .. } => (Exit::Usage, "invalid-name"),
+        LockError::InvalidTtl { .. }
+        | LockError::InvalidMaxHold { .. }
+        | LockError::InvalidMinHold { .. }
+        | LockError::InvalidRenewal { .. } => (Exit::Usage, "invalid-time"),
+        LockError::InvalidDialect { .. } | LockError::InvalidSetting { .. } => {
+            (Exit::Config, "configuration")
+        }
+        LockError::NotConfigured => (Exit::Config, "configuration"),
+        LockError::Backend(error) => backend_class(error.kind()),
+        _ => (Exit::Internal, "internal"),
+    }
+}
+
+fn backend_class(kind: BackendErrorKind) -> (Exit, &'static str) {
+    match kind {
+        BackendErrorKind::InvalidUrl => (Exit::Config, "invalid-url"),
+        BackendErrorKind::Unsupported | BackendErrorKind::ClocksDiffer => {
+            (Exit::Config, "unsupported")
+        }
+        BackendErrorKind::Authentication => (Exit::Denied, "authentication"),
+        BackendErrorKind::Permission => (Exit::Denied, "permission"),
+        BackendErrorKind::Unreachable => (Exit::Unavailable, "unreachable"),
+        BackendErrorKind::TimedOut
+        | BackendErrorKind::Loading
+        | BackendErrorKind::ScriptBusy
+        | BackendErrorKind::OutOfMemory
+        | BackendErrorKind::Misconfigured
+        | BackendErrorKind::NoReplicas
+        | BackendErrorKind::NotPrimary
+        | BackendErrorKind::TooManyClients => (Exit::Unavailable, "unavailable"),
+        _ => (Exit::Internal, "internal"),
+    }
+}
+
+/// Returns the text of a failed connection, with the address and the source of the URL.
+fn unreachable_text(error: &LockError, source: &str) -> Option<String> {
+    let LockError::Backend(backend) = error else {
+        return None;
+    };
+    if backend.kind() != BackendErrorKind::Unreachable {
+        return None;
+    }
+    let text = backend.to_string();
+    let rest = text.strip_prefix("cannot connect to the lock server at ")?;
+    let (server, _advice) = rest.split_once("):")?;
+    Some(format!(
+        "cannot reach {server}); is the server running? URL from {source}"
+    ))
+}

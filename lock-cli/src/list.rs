@@ -1,0 +1,96 @@
+//! `lockctl list`: the locks of the prefix.
+
+use lock_core::{LockInfo, LockManager};
+
+use crate::args::{GlobalArgs, ListArgs};
+use crate::connect;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::table;
+use crate::view::{self, LockRecord};
+
+/// Locks that match a pattern.
+pub(crate) struct Listed {
+    pub(crate) locks: Vec<LockInfo>,
+    /// How many keys of other programs were left out.
+    foreign: usize,
+    /// Whether more locks match.
+    has_more: bool,
+}
+
+/// Lists the locks that match a pattern, in the order of their names.
+pub(crate) async fn matching(
+    locks: &LockManager,
+    args: &ListArgs,
+    global: &GlobalArgs,
+) -> Result<Listed, Failure> {
+    let mut found = Listed {
+        locks: Vec::new(),
+        foreign: 0,
+        has_more: false,
+    };
+    let mut next = None;
+    loop {
+        let left = args
+            .limit
+            .saturating_sub(found.locks.len())
+            .saturating_add(1);
+        let request = locks
+            .admin()
+            .list(args.pattern.as_str())
+            .limit(left)
+            .after(next);
+        let page = request
+            .await
+            .map_err(|error| connect::failure(global, &error))?;
+        for lock in page.locks {
+            if !args.all && view::is_foreign(&lock) {
+                found.foreign += 1;
+            } else {
+                found.locks.push(lock);
+            }
+        }
+        next = page.next;
+        if next.is_none() || found.locks.len() > args.limit {
+            break;
+        }
+    }
+    found
+        .locks
+        .sort_by(|one, other| one.name.as_str().cmp(other.name.as_str()));
+    // A lock may be on two pages.
+    found.locks.dedup_by(|one, other| one.name == other.name);
+    found.has_more = next.is_some() || found.locks.len() > args.limit;
+    found.locks.truncate(args.limit);
+    Ok(found)
+}
+
+/// Prints the locks.
+pub(crate) async fn run(
+    global: &GlobalArgs,
+    args: &ListArgs,
+    output: &Output,
+) -> Result<Exit, Failure> {
+    let locks = connect::manager(global, None, output).await?;
+    let found = matching(&locks, args, global).await?;
+    if output.is_json() {
+        for lock in &found.locks {
+            output.record(&LockRecord::in_list(lock))?;
+        }
+    } else {
+        let rows: Vec<_> = found.locks.iter().map(view::row).collect();
+        output.print(&table::write(view::COLUMNS, &rows))?;
+    }
+    if found.has_more {
+        output.note("more locks match; raise --limit, or use a narrower pattern");
+    }
+    match found.foreign {
+        0 => {}
+        1 => output.note("1 key of another program is not shown; --all shows it"),
+        count => output.note(&format!(
+            "{count} keys of other programs are not shown; --all shows them"
+        )),
+    }
+    Ok(Exit::Success)
+}

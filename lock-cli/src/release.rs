@@ -1,0 +1,220 @@
+//! `lockctl release`: takes a lock from its holder.
+
+use std::io::{self, BufRead, IsTerminal};
+
+use lock_core::{AdminError, FencingToken, LockInfo, LockManager, LockStatus, Revocation};
+use serde::Serialize;
+
+use crate::args::{GlobalArgs, ReleaseArgs};
+use crate::connect;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::show;
+use crate::text::{human, millis};
+use crate::view::{self, HolderRecord};
+
+#[derive(Serialize)]
+struct ReleaseRecord<'a> {
+    schema: &'static str,
+    name: &'a str,
+    released: bool,
+    mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous: Option<HolderRecord<'a>>,
+    free_in_ms: u64,
+    granted: bool,
+}
+
+/// Shows the holder, asks, and releases the lock that it showed.
+pub(crate) async fn run(
+    global: &GlobalArgs,
+    args: &ReleaseArgs,
+    output: &Output,
+) -> Result<Exit, Failure> {
+    let asks = !args.yes;
+    if asks && (output.is_json() || !io::stdin().is_terminal()) {
+        return Err(Failure::new(
+            Exit::Usage,
+            "usage",
+            "`release` asks before it takes a lock from its holder; pass --yes to release without a \
+             question",
+        ));
+    }
+    let locks = connect::manager(global, None, output).await?;
+    let lock = show::inspect(&locks, &args.name, global).await?;
+    let shown = token_of(&lock, &locks, args, global).await?;
+    if asks {
+        output.print(&show::describe(&lock))?;
+        if !is_confirmed(&question(&lock, args), output)? {
+            return Err(Failure::new(Exit::No, "refused", "nothing was released"));
+        }
+    }
+    let mut request = locks
+        .admin()
+        .force_release(args.name.as_str())
+        .by(operator())
+        .foreign(args.foreign)
+        // The lock that the user has seen, and not that of the next holder.
+        .expect_token(args.token.or(shown));
+    if let Some(reason) = &args.reason {
+        request = request.reason(reason);
+    }
+    if args.now {
+        request = request.now();
+    }
+    let released = request
+        .await
+        .map_err(|error| failure(&error, args, global))?;
+    report(&lock, &released, args, output)
+}
+
+/// Returns the token of the lock, or fails when there is nothing to release.
+async fn token_of(
+    lock: &LockInfo,
+    locks: &LockManager,
+    args: &ReleaseArgs,
+    global: &GlobalArgs,
+) -> Result<Option<FencingToken>, Failure> {
+    match &lock.state {
+        LockStatus::Held(holder) => Ok(holder.token),
+        // Only `--now` frees a key that has no holder any more.
+        LockStatus::Blocked { .. } if args.now => Ok(None),
+        LockStatus::Blocked { until, text, .. } => {
+            let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
+            let left = left.map_or_else(
+                || "for ever".to_owned(),
+                |left| format!("for {}", human(left)),
+            );
+            let text = format!(
+                "no holder has the lock `{}`; it is blocked {left} ({text}); --now frees it",
+                view::tidy(&args.name)
+            );
+            Err(Failure::new(Exit::No, "not-held", text))
+        }
+        LockStatus::Foreign { .. } => Ok(None),
+        _ => Err(show::not_held(locks, &args.name, global).await),
+    }
+}
+
+fn question(lock: &LockInfo, args: &ReleaseArgs) -> String {
+    let name = view::tidy(&args.name);
+    let of = lock
+        .holder()
+        .map(|holder| format!(" of {}", view::label(holder)))
+        .unwrap_or_default();
+    if args.now {
+        format!(
+            "Free the lock `{name}`{of} now? Until the old holder notices, two may hold it. [y/N] "
+        )
+    } else {
+        format!("Revoke the lock `{name}`{of}? It stays locked until its lease ends. [y/N] ")
+    }
+}
+
+fn is_confirmed(question: &str, output: &Output) -> Result<bool, Failure> {
+    output.print(question)?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(
+        answer.trim().to_ascii_lowercase().as_str(),
+        "y" | "yes"
+    ))
+}
+
+/// Names the operator, as the holder will see it: `ops@host`.
+fn operator() -> String {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let user = ["SUDO_USER", "USER", "LOGNAME", "USERNAME"]
+        .into_iter()
+        .find_map(variable);
+    let user = user.unwrap_or_else(|| "lockctl".to_owned());
+    match host() {
+        Some(host) => format!("{user}@{host}"),
+        None => user,
+    }
+}
+
+#[cfg(unix)]
+fn host() -> Option<String> {
+    let name = rustix::system::uname();
+    name.nodename().to_str().ok().map(ToOwned::to_owned)
+}
+
+#[cfg(not(unix))]
+fn host() -> Option<String> {
+    std::env::var("COMPUTERNAME").ok()
+}
+
+fn failure(error: &AdminError, args: &ReleaseArgs, global: &GlobalArgs) -> Failure {
+    let name = view::tidy(&args.name);
+    match error {
+        AdminError::Changed { now, .. } => {
+            let now = match now {
+                Some(holder) => {
+                    let token = holder.token.map(|token| format!(" with token {token}"));
+                    format!(
+                        "{} holds it now{}",
+                        view::label(holder),
+                        token.unwrap_or_default()
+                    )
+                }
+                None => "no holder has it now".to_owned(),
+            };
+            let text = format!("the lock `{name}` changed: {now}; nothing was released");
+            Failure::new(Exit::No, "changed", text)
+        }
+        AdminError::Foreign { found, .. } => {
+            let text = format!(
+                "the key of `{name}` holds {found}, which is no lock of this library; --foreign deletes it"
+            );
+            Failure::new(Exit::Config, "foreign-key", text)
+        }
+        AdminError::NoExpiry { .. } => {
+            let text = format!(
+                "the lock `{name}` has no expiry, so a revocation would never end; --now frees it"
+            );
+            Failure::new(Exit::Config, "no-expiry", text)
+        }
+        AdminError::Lock(error) => connect::failure(global, error),
+        other => Failure::internal("cannot release the lock", other),
+    }
+}
+
+fn report(
+    lock: &LockInfo,
+    released: &Revocation,
+    args: &ReleaseArgs,
+    output: &Output,
+) -> Result<Exit, Failure> {
+    let is_revoked = !released.free_at.is_zero();
+    let previous = released.previous.as_ref();
+    if output.is_json() {
+        output.record(&ReleaseRecord {
+            schema: "lockctl.release/1",
+            name: &args.name,
+            released: true,
+            mode: if is_revoked { "revoke" } else { "now" },
+            previous: previous.map(|holder| HolderRecord::new(holder, lock.server_time)),
+            free_in_ms: millis(released.free_at),
+            granted: released.granted,
+        })?;
+        return Ok(Exit::Success);
+    }
+    let name = view::tidy(&args.name);
+    let of = previous.map(|holder| format!(" of {}", view::label(holder)));
+    let of = of.unwrap_or_default();
+    let text = if is_revoked {
+        format!(
+            "revoked the lock `{name}`{of}; it is free in {}, and the holder learns of it at its next \
+             renewal\n",
+            human(released.free_at)
+        )
+    } else if released.granted {
+        format!("freed the lock `{name}`{of}; the next waiter has it\n")
+    } else {
+        format!("freed the lock `{name}`{of}\n")
+    };
+    output.print(&text)?;
+    Ok(Exit::Success)
+}

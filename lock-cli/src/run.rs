@@ -1,0 +1,278 @@
+//! `lockctl run`: runs a command while a lock is held.
+//!
+//! There are three processes: this one holds the lock, the guard process ends the command when this one
+//! is gone, and the command. The guard process leads a process group of its own, so that a signal reaches
+//! the whole tree. On a terminal all three stay in the foreground group: a background process gets no
+//! input.
+
+use std::time::Duration;
+
+use lock_core::{Holder, LockError, LockGuard, LockManager, LossReason};
+use rustix::process::Signal;
+
+use crate::args::{GlobalArgs, OnContended, RunArgs};
+use crate::connect;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::text::human;
+use crate::view;
+
+mod child;
+pub(crate) mod guard_process;
+mod processes;
+mod signals;
+
+use child::{Child, Ended};
+use signals::{Event, Signals};
+
+/// The longest default of `--kill-after`.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+
+/// How long this process waits for the cancel of its queue entry after a signal. The entry of a waiter
+/// that died costs the others nothing.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Runs CMD while the lock is held.
+pub(crate) async fn run(
+    global: &GlobalArgs,
+    args: RunArgs,
+    output: &Output,
+) -> Result<Exit, Failure> {
+    // Before anything else, so that a signal always has a defined effect, also for process 1 of a
+    // container: there the kernel drops signals without a handler.
+    let mut signals =
+        Signals::install().map_err(|error| Failure::internal("cannot handle signals", &error))?;
+    let job = Job {
+        global,
+        kill_after: args.kill_after.unwrap_or(KILL_AFTER.min(args.ttl / 2)),
+        args,
+        output,
+    };
+    let locks = tokio::select! {
+        biased;
+        signal = signals.end_of_wait() => return Ok(ended_by(signal)),
+        locks = connect::manager(global, job.args.label.as_deref(), output) => locks?,
+    };
+    let acquired = tokio::select! {
+        biased;
+        signal = signals.end_of_wait() => Err(ended_by(signal)),
+        acquired = job.acquire(&locks) => Ok(acquired),
+    };
+    let exit = match acquired {
+        Ok(Ok(guard)) => return job.work(&locks, guard, signals).await,
+        Ok(Err(error)) => job.not_acquired(&error),
+        Err(exit) => Ok(exit),
+    };
+    // The queue entry, or a lock that was granted meanwhile. Without an answer, both expire.
+    let _ = tokio::time::timeout(CANCEL_TIMEOUT, locks.shutdown()).await;
+    exit
+}
+
+fn ended_by(signal: Signal) -> Exit {
+    Exit::Signal(u8::try_from(signal.as_raw()).unwrap_or(0))
+}
+
+struct Job<'a> {
+    global: &'a GlobalArgs,
+    args: RunArgs,
+    kill_after: Duration,
+    output: &'a Output,
+}
+
+impl Job<'_> {
+    /// Acquires the lock with its whole ttl.
+    async fn acquire(&self, locks: &LockManager) -> Result<LockGuard, LockError> {
+        let args = &self.args;
+        let mut request = locks
+            .lock(args.name.as_str())
+            .ttl(args.ttl)
+            .wait(args.wait.unwrap_or_default());
+        if let Some(max_hold) = args.max_hold {
+            request = request.max_hold(max_hold);
+        }
+        if let Some(min_hold) = args.min_hold {
+            request = request.min_hold(min_hold);
+        }
+        let guard = request.acquire().await?;
+        // A handover gives a lease of two seconds at most. When this process is killed right after the
+        // command has begun, the guard process needs `--kill-after` before the lease ends.
+        guard.renew().await?;
+        Ok(guard)
+    }
+
+    /// Returns the exit code of a lock that was not acquired.
+    fn not_acquired(&self, error: &LockError) -> Result<Exit, Failure> {
+        if !error.is_contended() {
+            return Err(connect::failure(self.global, error));
+        }
+        let skip = self.args.on_contended == OnContended::Skip;
+        let exit = if skip {
+            Exit::Success
+        } else {
+            Exit::Chosen(self.args.conflict_exit_code)
+        };
+        let mut failure = connect::failure(self.global, error);
+        failure.exit = exit;
+        failure.text = contended_text(&self.args.name, error, exit);
+        if skip && !self.output.is_json() {
+            self.output.note(&failure.text);
+            return Ok(exit);
+        }
+        Err(failure)
+    }
+
+    /// Runs CMD, and releases the lock.
+    async fn work(
+        &self,
+        locks: &LockManager,
+        guard: LockGuard,
+        mut signals: Signals,
+    ) -> Result<Exit, Failure> {
+        let mut child = match Child::spawn(self, &guard) {
+            Ok(child) => child,
+            Err(error) => {
+                self.release(locks, guard).await;
+                return Err(Failure::internal("cannot start the guard process", &error));
+            }
+        };
+        self.output.detail(&format!(
+            "acquired the lock `{}` (token {})",
+            self.args.name,
+            guard
+                .fencing_token()
+                .map_or_else(|| "none".to_owned(), |token| token.to_string()),
+        ));
+        let mut lost = std::pin::pin!(guard.lost());
+        let ended = loop {
+            tokio::select! {
+                biased;
+                event = signals.next() => match event {
+                    Event::ChildChanged => if let Some(ended) = child.reap() { break Some(ended) },
+                    Event::Suspend => {
+                        child.suspend();
+                        // This process was stopped until here. When the lock was lost meanwhile, the
+                        // command gets SIGTERM before it continues.
+                        if guard.is_lost() { break None }
+                        child.resume();
+                    }
+                    Event::Signal(signal) => child.forward(signal),
+                },
+                () = &mut lost => break None,
+            }
+        };
+        let Some(ended) = ended else {
+            return self.lost(locks, guard, child, signals).await;
+        };
+        if ended == Ended::GuardKilled {
+            // Somebody killed the guard process. Without it the command would run on without the lock.
+            child.end_group(self.kill_after).await;
+        }
+        self.release(locks, guard).await;
+        Ok(ended.exit())
+    }
+
+    /// Ends CMD after the loss of the lock.
+    async fn lost(
+        &self,
+        locks: &LockManager,
+        guard: LockGuard,
+        mut child: Child,
+        mut signals: Signals,
+    ) -> Result<Exit, Failure> {
+        let reason = self.loss_reason(&guard);
+        let text = format!(
+            "lost the lock `{}`{reason}; ending the command",
+            self.args.name
+        );
+        let mut failure = Failure::new(Exit::Lost, "lost", text);
+        // Told before the command ends, since that may take `--kill-after`.
+        if !self.output.is_json() {
+            let _ = self.output.failure(&failure);
+            failure.is_silent = true;
+        }
+        child.end(self.kill_after, &mut signals).await;
+        // After a `--max-hold` the server still has the lock.
+        drop(guard);
+        let _ = tokio::time::timeout(CANCEL_TIMEOUT, locks.shutdown()).await;
+        Err(failure)
+    }
+
+    fn loss_reason(&self, guard: &LockGuard) -> String {
+        let reason = match guard.loss_reason() {
+            Some(LossReason::Revoked { by, reason, .. }) => match reason {
+                Some(reason) => format!("revoked by {by}: {reason}"),
+                None => format!("revoked by {by}"),
+            },
+            Some(LossReason::MaxHold) => {
+                let max_hold = self.args.max_hold.unwrap_or_default();
+                format!("held for the `--max-hold` of {}", human(max_hold))
+            }
+            Some(LossReason::Expired) => "its lease ended without a renewal".to_owned(),
+            Some(LossReason::Removed) => "its key was removed".to_owned(),
+            Some(LossReason::Replaced) => "its key has another owner".to_owned(),
+            Some(LossReason::ServerChanged) => "the server restarted without it".to_owned(),
+            _ => return String::new(),
+        };
+        format!(" ({reason})")
+    }
+
+    /// Releases the lock. The code of CMD stays, whatever happens here.
+    async fn release(&self, locks: &LockManager, guard: LockGuard) {
+        let limit = tokio::time::Instant::now() + connect::RELEASE_TIMEOUT;
+        let Err(error) = guard.release().await else {
+            return;
+        };
+        let name = &self.args.name;
+        if error.is_lost() {
+            self.output.note(&format!(
+                "warning: the lock `{name}` was lost before the command ended; check its work"
+            ));
+            return;
+        }
+        // The release continues in the background.
+        let open = tokio::time::timeout_at(limit, locks.shutdown()).await;
+        if !matches!(open, Ok(Ok(()))) {
+            let left = human(self.args.ttl);
+            self.output.note(&format!(
+                "warning: the lock `{name}` was not released ({error}); it ends within {left}"
+            ));
+        }
+    }
+}
+
+/// Says that the lock is not free.
+fn contended_text(name: &str, error: &LockError, exit: Exit) -> String {
+    let name = view::tidy(name);
+    let state = match error.holder() {
+        // An operator took the lock from its holder, and the old lease has not ended.
+        Some(holder) if holder.label().starts_with("revoked by ") => {
+            format!("is blocked ({})", holder.label())
+        }
+        Some(holder) => format!("is held by {}", held_by(holder)),
+        None => "is held by another holder".to_owned(),
+    };
+    let waited = match error {
+        LockError::Timeout { waited, .. } => format!("waited {}; ", human(*waited)),
+        _ => String::new(),
+    };
+    let code = exit.code();
+    format!("the lock `{name}` {state}; {waited}nothing was run (exit {code})")
+}
+
+fn held_by(holder: &Holder) -> String {
+    let label = holder.label();
+    match holder.held_for() {
+        Some(held_for) => format!("{label} for {}", human(held_for)),
+        None => label.to_owned(),
+    }
+}
+
+impl Ended {
+    fn exit(self) -> Exit {
+        match self {
+            Self::Code(code) => Exit::Chosen(code),
+            Self::GuardKilled => Exit::Signal(u8::try_from(Signal::KILL.as_raw()).unwrap_or(0)),
+        }
+    }
+}

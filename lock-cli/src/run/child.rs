@@ -1,0 +1,181 @@
+//! The guard process and the command, as the process that holds the lock sees them.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use lock_core::LockGuard;
+use rustix::process::{Pid, Signal};
+use tokio::time::Instant;
+
+use super::Job;
+use super::processes::{self, ChildEnd};
+use super::signals::{Event, Signals};
+
+/// The signal by which this process tells the guard process to end the command. No terminal and no
+/// service manager sends it.
+pub(super) const END: Signal = Signal::ALARM;
+
+/// How much longer than `--kill-after` the guard process may take, before this process ends the group
+/// itself.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How often a group without its guard process is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How CMD ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The code of CMD, or 128+n.
+    Code(u8),
+    /// The guard process was killed, so CMD may still run.
+    GuardKilled,
+}
+
+/// The guard process.
+pub(super) struct Child {
+    pid: Pid,
+    is_on_terminal: bool,
+}
+
+impl Child {
+    /// Starts the guard process, which starts CMD.
+    pub(super) fn spawn(job: &Job<'_>, guard: &LockGuard) -> io::Result<Self> {
+        let args = &job.args;
+        let is_on_terminal = io::stdin().is_terminal();
+        let mut command = Command::new(this_program()?);
+        command.arg0("lockctl");
+        command
+            .arg("exec")
+            .arg(std::process::id().to_string())
+            .arg("--kill-after")
+            .arg(format!("{}ms", job.kill_after.as_millis()));
+        // The guard process reports a command that cannot be run.
+        if job.output.is_json() {
+            command.arg("--json");
+        }
+        if is_on_terminal {
+            command.arg("--terminal");
+        } else {
+            command.process_group(0);
+        }
+        command.arg("--").args(&args.command);
+        command
+            .env("LOCKCTL_NAME", &args.name)
+            .env("LOCKCTL_KEY", guard.key());
+        match guard.fencing_token() {
+            Some(token) => command.env("LOCKCTL_FENCING_TOKEN", token.to_string()),
+            None => command.env_remove("LOCKCTL_FENCING_TOKEN"),
+        };
+        if !args.keep_url {
+            command.env_remove("DISTRIBUTED_LOCK_URL");
+        }
+        // `reap` waits for all children.
+        let child = command.spawn()?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        Ok(Self {
+            pid: pid.ok_or_else(|| io::Error::other("the process has no id"))?,
+            is_on_terminal,
+        })
+    }
+
+    /// Passes a signal to the command.
+    pub(super) fn forward(&self, signal: Signal) {
+        // A process that has ended needs no signal.
+        let _ = if !self.is_on_terminal {
+            rustix::process::kill_process_group(self.pid, signal)
+        } else if matches!(signal, Signal::INT | Signal::QUIT | Signal::WINCH) {
+            // The terminal sends it to the whole foreground group.
+            Ok(())
+        } else {
+            // The guard process knows the command.
+            rustix::process::kill_process(self.pid, signal)
+        };
+    }
+
+    /// Stops the command and this process, as Ctrl-Z does. Returns when this process continues.
+    pub(super) fn suspend(&self) {
+        if !self.is_on_terminal {
+            let _ = rustix::process::kill_process_group(self.pid, Signal::STOP);
+        }
+        processes::stop_this_process();
+    }
+
+    /// Lets the command continue.
+    pub(super) fn resume(&self) {
+        if !self.is_on_terminal {
+            let _ = rustix::process::kill_process_group(self.pid, Signal::CONT);
+        }
+    }
+
+    /// Returns how CMD ended, if it has ended.
+    pub(super) fn reap(&mut self) -> Option<Ended> {
+        Some(match processes::reap(self.pid)? {
+            ChildEnd::Code(code) => Ended::Code(code),
+            ChildEnd::Signal(_) => Ended::GuardKilled,
+        })
+    }
+
+    /// Ends CMD: SIGTERM now, SIGKILL after `kill_after`.
+    pub(super) async fn end(&mut self, kill_after: Duration, signals: &mut Signals) {
+        if !self.is_on_terminal {
+            // At once, since a group that was stopped continues below.
+            let _ = rustix::process::kill_process_group(self.pid, Signal::TERM);
+        }
+        let _ = rustix::process::kill_process(self.pid, END);
+        self.resume();
+        let limit = Instant::now() + kill_after + GRACE;
+        loop {
+            let event = tokio::time::timeout_at(limit, signals.next()).await;
+            match event {
+                Ok(Event::ChildChanged) => match self.reap() {
+                    Some(Ended::GuardKilled) if !self.is_on_terminal => {
+                        // It ends itself with its group, or somebody killed it.
+                        return self.end_group(limit - Instant::now()).await;
+                    }
+                    Some(_) => return,
+                    None => {}
+                },
+                Ok(Event::Signal(signal)) => self.forward(signal),
+                Ok(Event::Suspend) => {}
+                Err(_) => {
+                    // The guard process does not do its work, so it has to go too.
+                    let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
+                    let _ = rustix::process::kill_process(self.pid, Signal::KILL);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends a group whose guard process is gone. The number of the group cannot be used again while it
+    /// has members.
+    pub(super) async fn end_group(&self, kill_after: Duration) {
+        if self.is_on_terminal {
+            return;
+        }
+        let signal = |signal| rustix::process::kill_process_group(self.pid, signal);
+        let limit = Instant::now() + kill_after;
+        let mut is_there = signal(Signal::TERM).is_ok();
+        while is_there && Instant::now() < limit {
+            tokio::time::sleep(LOOK).await;
+            processes::reap(self.pid);
+            is_there = rustix::process::test_kill_process_group(self.pid).is_ok();
+        }
+        let _ = signal(Signal::KILL);
+    }
+}
+
+/// Returns the program of this process. On Linux the link works also when an update has replaced the
+/// file.
+fn this_program() -> io::Result<OsString> {
+    let link = Path::new("/proc/self/exe");
+    if cfg!(target_os = "linux") && link.exists() {
+        return Ok(link.into());
+    }
+    env::current_exe().map(Into::into)
+}

@@ -1,0 +1,176 @@
+//! `lockctl show`: one lock with its queue.
+
+use std::fmt::Write as _;
+
+use lock_core::{LockInfo, LockManager, LockStatus};
+
+use crate::args::{GlobalArgs, ListArgs, NameArgs};
+use crate::connect;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::{BOLD, Output};
+use crate::table;
+use crate::text::{human, rfc3339};
+use crate::view::{self, LockRecord};
+
+/// The longest list in which similar names are looked for.
+const SEARCHED: usize = 1_000;
+/// The most similar names that are shown.
+const SUGGESTED: usize = 3;
+
+/// Prints a lock. The exit code says whether it is locked.
+pub(crate) async fn run(
+    global: &GlobalArgs,
+    args: &NameArgs,
+    output: &Output,
+) -> Result<Exit, Failure> {
+    let locks = connect::manager(global, None, output).await?;
+    let lock = inspect(&locks, &args.name, global).await?;
+    let is_free = matches!(lock.state, LockStatus::Free);
+    if output.is_quiet() {
+        return Ok(if is_free { Exit::No } else { Exit::Success });
+    }
+    if output.is_json() {
+        output.record(&LockRecord::whole(&lock))?;
+        return Ok(if is_free { Exit::No } else { Exit::Success });
+    }
+    if is_free && lock.waiters_total == 0 {
+        return Err(not_held(&locks, &args.name, global).await);
+    }
+    output.print(&describe(&lock))?;
+    Ok(if is_free { Exit::No } else { Exit::Success })
+}
+
+/// Reads a lock.
+pub(crate) async fn inspect(
+    locks: &LockManager,
+    name: &str,
+    global: &GlobalArgs,
+) -> Result<LockInfo, Failure> {
+    let reply = locks.inspect(name).await;
+    reply.map_err(|error| connect::failure(global, &error))
+}
+
+/// The failure of a name that no lock has, with similar names.
+pub(crate) async fn not_held(locks: &LockManager, name: &str, global: &GlobalArgs) -> Failure {
+    let all = ListArgs {
+        pattern: "*".to_owned(),
+        limit: SEARCHED,
+        all: false,
+    };
+    // A user may inspect a lock without being allowed to list all of them.
+    let held = crate::list::matching(locks, &all, global).await;
+    let held = held.map_or_else(|_| Vec::new(), |found| found.locks);
+    let names = held.iter().map(|lock| lock.name.as_str());
+    let similar = similar(name, names);
+    let mut text = format!("no lock `{}` is held", view::tidy(name));
+    if !similar.is_empty() {
+        let similar: Vec<_> = similar.into_iter().map(view::tidy).collect();
+        let _ = write!(text, "; similar: {}", similar.join(", "));
+    }
+    Failure::new(Exit::No, "not-held", text)
+}
+
+/// Returns the names that a user may have meant, the nearest first.
+fn similar<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    // One mistake in four characters, and at least one.
+    let limit = (name.chars().count() / 4).max(1);
+    let mut near: Vec<_> = names
+        .map(|other| (strsim::osa_distance(name, other), other))
+        .filter(|(distance, _)| (1..=limit).contains(distance))
+        .collect();
+    near.sort_unstable();
+    near.truncate(SUGGESTED);
+    near.into_iter().map(|(_, other)| other).collect()
+}
+
+/// Describes a lock for people.
+pub(crate) fn describe(lock: &LockInfo) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        let name = BOLD.on(&format!("{name:<8}"));
+        let _ = writeln!(text, "{name}  {value}");
+    };
+    line("name", &view::name(lock));
+    line("key", &lock.key);
+    match &lock.state {
+        LockStatus::Held(holder) => {
+            line("state", "held");
+            line("holder", &holder.label);
+            if let Some(tag) = &holder.tag {
+                line("tag", tag);
+            }
+            if let Some(token) = holder.token {
+                line("token", &token.to_string());
+            }
+            if let Some(held) = holder.held_for {
+                let since = lock.server_time.checked_sub(held).map(rfc3339);
+                let since = since.unwrap_or_default();
+                line("since", &format!("{since} ({} ago)", human(held)));
+            }
+            let left = match holder.remaining {
+                Some(left) => format!("{}, unless renewed", human(left)),
+                None => "for ever: the key has no expiry".to_owned(),
+            };
+            line("left", &left);
+            if holder.is_foreign {
+                line("kind", "a lock of another library");
+            } else {
+                line("kind", &holder.kind.to_string());
+            }
+        }
+        LockStatus::Blocked { until, text, .. } => {
+            line("state", "blocked: no holder, and not free yet");
+            line("text", text);
+            let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
+            let left = left.map_or_else(|| "for ever".to_owned(), human);
+            line("left", &left);
+        }
+        LockStatus::Foreign { found, advice, .. } => {
+            line("state", "foreign: the key holds no lock");
+            line("found", found);
+            line("do", advice);
+        }
+        _ => line("state", "free"),
+    }
+    line("waiting", &lock.waiters_total.to_string());
+    if !lock.waiters.is_empty() {
+        text.push('\n');
+        text.push_str(&queue(lock));
+    }
+    text
+}
+
+fn queue(lock: &LockInfo) -> String {
+    let rows: Vec<_> = lock
+        .waiters
+        .iter()
+        .map(|waiter| {
+            let tag = waiter.tag.as_deref().map(|tag| format!(" #{tag}"));
+            let state = if waiter.expires_in.is_zero() {
+                "gone"
+            } else {
+                "waiting"
+            };
+            [
+                waiter.position.to_string(),
+                format!("{}{}", waiter.label, tag.unwrap_or_default()),
+                waiter.waiting.map_or_else(|| state.to_owned(), human),
+            ]
+        })
+        .collect();
+    table::write(["POSITION", "WAITER", "STATE"], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::similar;
+
+    #[test]
+    fn similar_names_are_few_and_near() {
+        let names = ["order:1", "order:2", "invoice:1", "ordr:1"];
+        assert_eq!(similar("ordr:1", names.into_iter()), ["order:1"]);
+        assert_eq!(similar("order:1", names.into_iter()), ["order:2", "ordr:1"]);
+        assert_eq!(similar("nothing", names.into_iter()), [""; 0]);
+    }
+}

@@ -1,0 +1,224 @@
+//! Locks as people and programs see them.
+
+use std::time::{Duration, SystemTime};
+
+use lock_core::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
+use serde::Serialize;
+
+use crate::text::{human, millis, rfc3339};
+
+/// A lock, with the fields of the schemas `lockctl.lock/1` and `lockctl.show/1`.
+#[derive(Serialize)]
+pub(crate) struct LockRecord<'a> {
+    schema: &'static str,
+    name: &'a str,
+    key: &'a str,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<HolderRecord<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocked: Option<BlockedRecord<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    foreign: Option<ForeignRecord<'a>>,
+    waiting: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<Vec<WaiterRecord<'a>>>,
+}
+
+/// The holder of a lock.
+#[derive(Serialize)]
+pub(crate) struct HolderRecord<'a> {
+    label: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<&'a str>,
+    /// A text: the number may be larger than those of JavaScript.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining_ms: Option<u64>,
+    foreign: bool,
+}
+
+#[derive(Serialize)]
+struct BlockedRecord<'a> {
+    text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ForeignRecord<'a> {
+    found: &'a str,
+    advice: &'a str,
+}
+
+#[derive(Serialize)]
+struct WaiterRecord<'a> {
+    position: u64,
+    label: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_ms: Option<u64>,
+    expires_in_ms: u64,
+}
+
+impl<'a> LockRecord<'a> {
+    /// A line of a list.
+    pub(crate) fn in_list(lock: &'a LockInfo) -> Self {
+        Self::new("lockctl.lock/1", lock)
+    }
+
+    /// The whole lock with its queue.
+    pub(crate) fn whole(lock: &'a LockInfo) -> Self {
+        let queue = lock.waiters.iter().map(WaiterRecord::new).collect();
+        Self {
+            queue: Some(queue),
+            ..Self::new("lockctl.show/1", lock)
+        }
+    }
+
+    fn new(schema: &'static str, lock: &'a LockInfo) -> Self {
+        let mut record = Self {
+            schema,
+            name: lock.name.as_str(),
+            key: &lock.key,
+            state: state(lock),
+            holder: None,
+            blocked: None,
+            foreign: None,
+            waiting: lock.waiters_total,
+            queue: None,
+        };
+        match &lock.state {
+            LockStatus::Held(holder) => {
+                record.holder = Some(HolderRecord::new(holder, lock.server_time));
+            }
+            LockStatus::Blocked { until, text, .. } => {
+                let until = until.map(rfc3339);
+                record.blocked = Some(BlockedRecord { text, until });
+            }
+            LockStatus::Foreign { found, advice, .. } => {
+                record.foreign = Some(ForeignRecord { found, advice });
+            }
+            _ => {}
+        }
+        record
+    }
+}
+
+impl<'a> HolderRecord<'a> {
+    pub(crate) fn new(holder: &'a HolderInfo, server_time: SystemTime) -> Self {
+        let since = holder
+            .held_for
+            .and_then(|held| server_time.checked_sub(held));
+        Self {
+            label: &holder.label,
+            tag: holder.tag.as_deref(),
+            token: holder.token.map(|token| token.to_string()),
+            kind: holder.kind.to_string(),
+            since: since.map(rfc3339),
+            held_ms: holder.held_for.map(millis),
+            remaining_ms: holder.remaining.map(millis),
+            foreign: holder.is_foreign,
+        }
+    }
+}
+
+impl<'a> WaiterRecord<'a> {
+    fn new(waiter: &'a WaiterInfo) -> Self {
+        Self {
+            position: waiter.position,
+            label: &waiter.label,
+            tag: waiter.tag.as_deref(),
+            waiting_ms: waiter.waiting.map(millis),
+            expires_in_ms: millis(waiter.expires_in),
+        }
+    }
+}
+
+/// The word for the state of a lock.
+pub(crate) fn state(lock: &LockInfo) -> &'static str {
+    match lock.state {
+        LockStatus::Free => "free",
+        LockStatus::Held(_) => "held",
+        LockStatus::Blocked { .. } => "blocked",
+        _ => "foreign",
+    }
+}
+
+/// Whether the key belongs to another program, and not to this library.
+pub(crate) fn is_foreign(lock: &LockInfo) -> bool {
+    match &lock.state {
+        LockStatus::Held(holder) => holder.is_foreign,
+        LockStatus::Foreign { .. } => true,
+        _ => false,
+    }
+}
+
+/// The holder for people: `web-1:42 #3f2a`.
+pub(crate) fn label(holder: &HolderInfo) -> String {
+    match &holder.tag {
+        Some(tag) => format!("{} #{tag}", holder.label),
+        None => holder.label.to_string(),
+    }
+}
+
+/// The columns of a list.
+pub(crate) const COLUMNS: [&str; 5] = ["NAME", "HOLDER", "SINCE", "LEFT", "WAITING"];
+
+/// The line of a lock in a list.
+pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
+    let ago = |held: Duration| format!("{} ago", human(held));
+    let none = || "-".to_owned();
+    let (holder, since, left) = match &lock.state {
+        LockStatus::Held(holder) => (
+            label(holder),
+            holder.held_for.map_or_else(none, ago),
+            holder
+                .remaining
+                .map_or_else(|| "for ever".to_owned(), human),
+        ),
+        LockStatus::Blocked { until, text, .. } => {
+            let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
+            let left = left.map_or_else(|| "for ever".to_owned(), human);
+            (format!("(blocked: {text})"), none(), left)
+        }
+        LockStatus::Foreign { found, .. } => (format!("({found})"), none(), none()),
+        _ => ("(free)".to_owned(), none(), none()),
+    };
+    [
+        name(lock),
+        holder,
+        since,
+        left,
+        lock.waiters_total.to_string(),
+    ]
+}
+
+/// The name of a lock, without characters that could forge a line.
+pub(crate) fn name(lock: &LockInfo) -> String {
+    tidy(lock.name.as_str())
+}
+
+/// Escapes characters that could forge a line.
+pub(crate) fn tidy(text: &str) -> String {
+    let mut tidy = String::with_capacity(text.len());
+    for letter in text.chars() {
+        let changes_direction = matches!(
+            letter,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        );
+        if letter.is_control() || changes_direction {
+            tidy.extend(letter.escape_unicode());
+        } else {
+            tidy.push(letter);
+        }
+    }
+    tidy
+}

@@ -1,0 +1,271 @@
+//! `lockctl watch`: follows locks. On a terminal it redraws a table; elsewhere it writes a line for each
+//! change.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::time::SystemTime;
+
+use crossterm::{cursor, queue, terminal};
+use lock_core::{LockInfo, LockManager, LockStatus};
+use serde::Serialize;
+
+use crate::args::{GlobalArgs, ListArgs, WatchArgs};
+use crate::connect;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::text::{human, rfc3339};
+use crate::view::{self, LockRecord};
+use crate::{list, show, table};
+
+/// The most locks that are followed.
+const LIMIT: usize = 1_000;
+
+/// The size of a terminal that does not tell it.
+const USUAL_SIZE: (u16, u16) = (80, 24);
+
+/// A change of a lock, with the fields of the schema `lockctl.change/1`.
+#[derive(Serialize)]
+struct ChangeRecord<'a> {
+    schema: &'static str,
+    time: String,
+    change: &'static str,
+    lock: LockRecord<'a>,
+}
+
+/// Follows the locks until a signal comes.
+pub(crate) async fn run(
+    global: &GlobalArgs,
+    args: &WatchArgs,
+    output: &Output,
+) -> Result<Exit, Failure> {
+    let locks = connect::manager(global, None, output).await?;
+    let watch = Watch {
+        locks,
+        global,
+        args,
+        output,
+    };
+    let is_screen = io::stdout().is_terminal() && !output.is_json();
+    let follow = async {
+        if is_screen {
+            watch.redraw().await
+        } else {
+            watch.follow().await
+        }
+    };
+    tokio::select! {
+        biased;
+        signal = end() => Ok(Exit::Signal(signal)),
+        ended = follow => ended,
+    }
+}
+
+/// Waits for a signal that ends the program.
+#[cfg(unix)]
+async fn end() -> u8 {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let wait = async |kind: SignalKind| match signal(kind) {
+        Ok(mut signals) => {
+            signals.recv().await;
+        }
+        Err(_) => std::future::pending().await,
+    };
+    tokio::select! {
+        () = wait(SignalKind::interrupt()) => 2,
+        () = wait(SignalKind::terminate()) => 15,
+        () = wait(SignalKind::hangup()) => 1,
+    }
+}
+
+#[cfg(not(unix))]
+async fn end() -> u8 {
+    let _ = tokio::signal::ctrl_c().await;
+    2
+}
+
+struct Watch<'a> {
+    locks: LockManager,
+    global: &'a GlobalArgs,
+    args: &'a WatchArgs,
+    output: &'a Output,
+}
+
+impl Watch<'_> {
+    /// Reads the locks that are locked now.
+    async fn read(&self) -> Result<Vec<LockInfo>, Failure> {
+        let pattern = &self.args.pattern;
+        if !pattern.contains(['*', '?', '[', '\\']) {
+            // A name needs no search, which looks at all keys of the server.
+            let lock = show::inspect(&self.locks, pattern, self.global).await?;
+            let is_free = matches!(lock.state, LockStatus::Free);
+            return Ok(if is_free { Vec::new() } else { vec![lock] });
+        }
+        let args = ListArgs {
+            pattern: pattern.clone(),
+            limit: LIMIT,
+            all: false,
+        };
+        Ok(list::matching(&self.locks, &args, self.global).await?.locks)
+    }
+
+    async fn pause(&self) {
+        tokio::time::sleep(self.args.interval).await;
+    }
+
+    /// Writes a line for each change.
+    async fn follow(&self) -> Result<Exit, Failure> {
+        let mut known: BTreeMap<String, LockInfo> = BTreeMap::new();
+        let mut is_down = false;
+        loop {
+            match self.read().await {
+                Ok(locks) => {
+                    is_down = false;
+                    let locks = locks.into_iter().map(|lock| (lock.name.to_string(), lock));
+                    let locks = locks.collect();
+                    self.changes(&known, &locks)?;
+                    known = locks;
+                }
+                Err(failure) if !passes(&failure) => return Err(failure),
+                Err(failure) => {
+                    if !std::mem::replace(&mut is_down, true) {
+                        self.output.note(&failure.text);
+                    }
+                }
+            }
+            self.pause().await;
+        }
+    }
+
+    fn changes(
+        &self,
+        before: &BTreeMap<String, LockInfo>,
+        after: &BTreeMap<String, LockInfo>,
+    ) -> Result<(), Failure> {
+        for (name, lock) in before {
+            if !after.contains_key(name) {
+                let mut lock = lock.clone();
+                lock.state = LockStatus::Free;
+                lock.waiters_total = 0;
+                self.change(&lock)?;
+            }
+        }
+        for (name, lock) in after {
+            if before.get(name).is_none_or(|before| differs(before, lock)) {
+                self.change(lock)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&self, lock: &LockInfo) -> Result<(), Failure> {
+        let time = rfc3339(SystemTime::now());
+        let change = view::state(lock);
+        if self.output.is_json() {
+            let record = ChangeRecord {
+                schema: "lockctl.change/1",
+                time,
+                change,
+                lock: LockRecord::in_list(lock),
+            };
+            return Ok(self.output.record(&record)?);
+        }
+        let [name, holder, _, _, waiting] = view::row(lock);
+        let text = match &lock.state {
+            LockStatus::Free => String::new(),
+            _ => format!("  {holder}  waiting {waiting}"),
+        };
+        Ok(self
+            .output
+            .print(&format!("{time}  {change:<7}  {name}{text}\n"))?)
+    }
+
+    /// Redraws a table.
+    async fn redraw(&self) -> Result<Exit, Failure> {
+        let screen = Screen::open()?;
+        loop {
+            let text = match self.read().await {
+                Ok(locks) => {
+                    let rows: Vec<_> = locks.iter().map(view::row).collect();
+                    table::write(view::COLUMNS, &rows)
+                }
+                Err(failure) if passes(&failure) => format!("{}\n", failure.text),
+                Err(failure) => return Err(failure),
+            };
+            let head = format!(
+                "{}  every {}, Ctrl-C ends  {}\n\n",
+                view::tidy(&self.args.pattern),
+                human(self.args.interval),
+                rfc3339(SystemTime::now()),
+            );
+            screen.draw(&format!("{head}{text}"), self.output)?;
+            self.pause().await;
+        }
+    }
+}
+
+/// Whether it may work at the next attempt.
+fn passes(failure: &Failure) -> bool {
+    failure.exit == Exit::Unavailable
+}
+
+/// Whether people want to know of the difference. The rest of the lease changes all the time.
+fn differs(before: &LockInfo, after: &LockInfo) -> bool {
+    let token = |lock: &LockInfo| {
+        let holder = lock.holder();
+        holder.map(|holder| (holder.token, holder.label.clone()))
+    };
+    view::state(before) != view::state(after)
+        || token(before) != token(after)
+        || before.waiters_total != after.waiters_total
+}
+
+/// A terminal with a hidden cursor.
+struct Screen;
+
+impl Screen {
+    fn open() -> io::Result<Self> {
+        let mut out = io::stdout();
+        queue!(out, cursor::Hide, terminal::Clear(terminal::ClearType::All))?;
+        out.flush()?;
+        Ok(Self)
+    }
+
+    /// Draws from the top, and clears the rest, so that nothing flickers.
+    fn draw(&self, text: &str, output: &Output) -> io::Result<()> {
+        let Self = self;
+        let size = terminal::size().ok();
+        // Some terminals tell a size of zero.
+        let size = size.filter(|(columns, lines)| *columns > 0 && *lines > 0);
+        let (columns, lines) = size.unwrap_or(USUAL_SIZE);
+        let mut out = io::stdout();
+        queue!(out, cursor::MoveTo(0, 0))?;
+        out.flush()?;
+        // The last line stays empty: a line feed there would scroll.
+        let shown = text.lines().take(usize::from(lines.saturating_sub(1)));
+        for line in shown {
+            output.print(&cut(line, usize::from(columns)))?;
+            queue!(out, terminal::Clear(terminal::ClearType::UntilNewLine))?;
+            out.write_all(b"\r\n")?;
+        }
+        queue!(out, terminal::Clear(terminal::ClearType::FromCursorDown))?;
+        out.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let mut out = io::stdout();
+        let _ = queue!(out, cursor::Show);
+        let _ = out.flush();
+    }
+}
+
+/// Cuts a line that is wider than the terminal. Only the header has styles, and it is short.
+fn cut(line: &str, columns: usize) -> String {
+    if line.chars().count() <= columns || line.contains('\x1b') {
+        return line.to_owned();
+    }
+    line.chars().take(columns).collect()
+}

@@ -1,0 +1,71 @@
+//! What telemetry learns from the connections and commands of this backend.
+
+use std::sync::Arc;
+
+use redis::ConnectionAddr;
+
+use super::client::RedisClient;
+use crate::error::LockError;
+use crate::protocol::clock::{Clock, Moment};
+use crate::stats::Counters;
+use crate::telemetry::{ConnectionKind, LockCommand, LockEvent, ServerAddress};
+
+/// Reports the begin and the end of one connection.
+#[derive(Clone, Debug)]
+pub(super) struct ConnectionReport {
+    pub(super) counters: Arc<Counters>,
+    pub(super) server: Arc<ServerAddress>,
+    pub(super) kind: ConnectionKind,
+}
+
+impl ConnectionReport {
+    pub(super) fn connected(&self, is_reconnect: bool) {
+        self.counters.emit(&LockEvent::Connected {
+            server: &self.server,
+            connection: self.kind,
+            is_reconnect,
+        });
+    }
+
+    pub(super) fn disconnected(&self, error: Option<&LockError>) {
+        self.counters.emit(&LockEvent::Disconnected {
+            server: &self.server,
+            connection: self.kind,
+            error,
+        });
+    }
+}
+
+/// Returns the address for labels.
+pub(super) fn server_address(address: &ConnectionAddr) -> ServerAddress {
+    match address {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            ServerAddress::new(host.as_str(), Some(*port))
+        }
+        other => ServerAddress::new(other.to_string(), None),
+    }
+}
+
+impl RedisClient {
+    /// Returns the time before a command, if an event has a reader.
+    pub(super) fn begin_command(&self) -> Option<Moment> {
+        self.counters.listens().then(|| Clock::System.now())
+    }
+
+    /// Reports the end of a command.
+    pub(super) fn end_command(
+        &self,
+        command: LockCommand,
+        began: Option<Moment>,
+        error: Option<&LockError>,
+    ) {
+        if let Some(began) = began {
+            self.counters.emit(&LockEvent::CommandEnded {
+                command,
+                server: &self.pool.connector.server,
+                duration: Clock::System.now().since(began),
+                error,
+            });
+        }
+    }
+}

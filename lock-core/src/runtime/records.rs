@@ -1,0 +1,243 @@
+//! What telemetry keeps of an acquire and of a held lock: times, spans and units of gauges.
+//!
+//! A record exists only if an event has a reader when the acquire begins, or when the lock is granted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tracing::Span;
+
+use crate::error::LockError;
+use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::key::LockKey;
+use crate::runtime::inner::ManagerInner;
+use crate::stats::Counters;
+use crate::sync::{Mutex, Process};
+use crate::telemetry::metrics::{self, GaugeUnit};
+use crate::telemetry::{AcquireEnd, HoldEnd, LockEvent, LockId, PanicSource, span};
+
+/// An acquire in progress. Dropping it reports that the caller cancelled the acquire.
+pub(crate) struct AcquireRecord {
+    counters: Arc<Counters>,
+    key: LockKey,
+    clock: Clock,
+    process: Process,
+    started: Moment,
+    span: Option<Span>,
+    queue: Option<Queued>,
+    waiting: Option<GaugeUnit>,
+    is_over: bool,
+}
+
+/// The first reply said that the lock is busy.
+#[derive(Clone, Copy)]
+struct Queued {
+    position: Option<u64>,
+}
+
+impl AcquireRecord {
+    pub(crate) fn begin(inner: &ManagerInner, key: &LockKey, started: Moment) -> Option<Box<Self>> {
+        let counters = &inner.counters;
+        if !counters.listens() {
+            return None;
+        }
+        let server = inner.backend.server();
+        let span = counters.guarded(PanicSource::Subscriber, || {
+            span::acquire(counters.id(key), server)
+        });
+        Some(Box::new(Self {
+            counters: Arc::clone(counters),
+            key: key.clone(),
+            clock: inner.clock(),
+            process: inner.process(),
+            started,
+            span: span.flatten(),
+            queue: None,
+            waiting: None,
+            is_over: false,
+        }))
+    }
+
+    /// Records a reply that the lock is busy. Only the first one counts.
+    pub(crate) fn on_busy(&mut self, position: Option<u64>) {
+        if self.queue.is_some() {
+            return;
+        }
+        self.queue = Some(Queued { position });
+        let lock = self.counters.id(&self.key);
+        self.waiting = gauge_unit(&self.counters, metrics::WAITING, lock);
+        if let (Some(span), Some(position)) = (&self.span, position) {
+            self.counters
+                .guarded(PanicSource::Subscriber, || span::queued(span, position));
+        }
+        let event = LockEvent::Queued { lock, position };
+        self.counters.emit_in(self.span.as_ref(), &event);
+    }
+
+    pub(crate) fn granted(&mut self, token: Option<FencingToken>) {
+        self.end(AcquireEnd::Acquired, token, None);
+    }
+
+    pub(crate) fn failed(&mut self, error: &LockError) {
+        let outcome = match error {
+            LockError::Contended { .. } | LockError::WouldDeadlock { .. } => AcquireEnd::Contended,
+            LockError::Timeout { .. } => AcquireEnd::TimedOut,
+            _ => AcquireEnd::Failed,
+        };
+        self.end(outcome, None, Some(error));
+    }
+
+    fn end(&mut self, outcome: AcquireEnd, token: Option<FencingToken>, error: Option<&LockError>) {
+        self.is_over = true;
+        let counters = &self.counters;
+        let waited = self.clock.now().since(self.started);
+        let lock = counters.id(&self.key);
+        let position = self.queue.and_then(|queued| queued.position);
+        drop_unit(counters, self.waiting.take());
+        if let Some(span) = &self.span {
+            counters.guarded(PanicSource::Subscriber, || {
+                span::end_acquire(span, outcome, waited, token, error);
+            });
+        }
+        let event = match outcome {
+            AcquireEnd::Acquired => LockEvent::Granted {
+                lock,
+                waited,
+                position,
+                token,
+            },
+            _ => LockEvent::NotAcquired {
+                lock,
+                outcome,
+                waited,
+                position,
+                error,
+            },
+        };
+        counters.emit_in(self.span.as_ref(), &event);
+        let span = self.span.take();
+        counters.guarded(PanicSource::Subscriber, || drop(span));
+    }
+}
+
+impl Drop for AcquireRecord {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            // In a forked child, another thread may have held a mutex of the subscriber at the fork.
+            std::mem::forget(self.span.take());
+        } else if !self.is_over {
+            self.end(AcquireEnd::Cancelled, None, None);
+        }
+    }
+}
+
+/// A held lock.
+#[derive(Debug)]
+pub(crate) struct HoldRecord {
+    renewals: AtomicU64,
+    process: Process,
+    state: Mutex<RecordState>,
+}
+
+#[derive(Debug)]
+struct RecordState {
+    held: Option<GaugeUnit>,
+    span: Option<Arc<Span>>,
+    is_over: bool,
+}
+
+impl HoldRecord {
+    pub(crate) fn begin(
+        counters: &Counters,
+        key: &LockKey,
+        token: Option<FencingToken>,
+        process: Process,
+    ) -> Option<Box<Self>> {
+        if !counters.listens() {
+            return None;
+        }
+        let lock = counters.id(key);
+        let span = counters.guarded(PanicSource::Subscriber, || span::hold(lock, token));
+        Some(Box::new(Self {
+            renewals: AtomicU64::new(0),
+            process,
+            state: Mutex::new(RecordState {
+                held: gauge_unit(counters, metrics::HELD, lock),
+                span: span.flatten().map(Arc::new),
+                is_over: false,
+            }),
+        }))
+    }
+
+    /// Returns the span, until the guard ends.
+    pub(crate) fn span(&self) -> Option<Arc<Span>> {
+        self.state.lock().span.clone()
+    }
+
+    pub(crate) fn renewed(&self) {
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reports the end, unless it was reported before.
+    pub(crate) fn end(
+        &self,
+        counters: &Counters,
+        lock: LockId<'_>,
+        outcome: HoldEnd,
+        held_for: Duration,
+        token: Option<FencingToken>,
+    ) {
+        let (unit, span) = {
+            let mut state = self.state.lock();
+            if std::mem::replace(&mut state.is_over, true) {
+                return;
+            }
+            (state.held.take(), state.span.clone())
+        };
+        drop_unit(counters, unit);
+        let renewals = self.renewals.load(Ordering::Relaxed);
+        if let Some(span) = &span {
+            counters.guarded(PanicSource::Subscriber, || {
+                span::end_hold(span, outcome, held_for, renewals);
+            });
+        }
+        let event = LockEvent::HoldEnded {
+            lock,
+            outcome,
+            held_for,
+            renewals,
+            token,
+        };
+        counters.emit_in(span.as_deref(), &event);
+        counters.guarded(PanicSource::Subscriber, || drop(span));
+    }
+
+    /// Ends the span: the guard is gone.
+    pub(crate) fn close(&self, counters: &Counters) {
+        let span = self.state.lock().span.take();
+        counters.guarded(PanicSource::Subscriber, || drop(span));
+    }
+}
+
+impl Drop for HoldRecord {
+    fn drop(&mut self) {
+        // In a forked child, another thread may have held a mutex of the subscriber at the fork.
+        if !self.process.is_current() {
+            std::mem::forget(self.state.get_mut().span.take());
+        }
+    }
+}
+
+fn gauge_unit(counters: &Counters, metric: &'static str, lock: LockId<'_>) -> Option<GaugeUnit> {
+    counters
+        .guarded(PanicSource::Recorder, || GaugeUnit::add(metric, lock))
+        .flatten()
+}
+
+fn drop_unit(counters: &Counters, unit: Option<GaugeUnit>) {
+    if let Some(unit) = unit {
+        counters.guarded(PanicSource::Recorder, || unit.subtract());
+    }
+}

@@ -1,0 +1,54 @@
+//! The `error.type` of an error.
+
+use crate::error::{BackendErrorKind, LockError};
+
+/// Returns the `error.type` of an error: a short word from a fixed list, for labels of metrics and spans.
+///
+/// The word never has a value of the request in it. A failure of the server gives the word of its
+/// [`BackendErrorKind`], such as `unreachable` or `timed_out`.
+#[must_use]
+pub fn error_type(error: &LockError) -> &'static str {
+    match error {
+        LockError::Contended { .. } => "contended",
+        LockError::Timeout { .. } => "timeout",
+        LockError::Lost { .. } => "lost",
+        LockError::WouldDeadlock { .. } => "would_deadlock",
+        LockError::ForeignKey { .. } => "foreign_key",
+        LockError::InvalidDialect { .. } => "invalid_dialect",
+        LockError::InvalidName { .. } => "invalid_name",
+        LockError::InvalidTtl { .. } => "invalid_ttl",
+        LockError::InvalidSetting { .. } => "invalid_setting",
+        LockError::InvalidOverride { .. } => "invalid_override",
+        LockError::InvalidRenewal { .. } => "invalid_renewal",
+        LockError::InvalidMaxHold { .. } => "invalid_max_hold",
+        LockError::InvalidMinHold { .. } => "invalid_min_hold",
+        LockError::NotConfigured => "not_configured",
+        LockError::NoRuntime => "no_runtime",
+        LockError::AlreadyInstalled => "already_installed",
+        LockError::ShuttingDown => "shutting_down",
+        LockError::Forked => "forked",
+        LockError::Backend(error) => kind_type(error.kind()),
+    }
+}
+
+fn kind_type(kind: BackendErrorKind) -> &'static str {
+    match kind {
+        BackendErrorKind::InvalidUrl => "invalid_url",
+        BackendErrorKind::Unreachable => "unreachable",
+        BackendErrorKind::TimedOut => "timed_out",
+        BackendErrorKind::Loading => "loading",
+        BackendErrorKind::ScriptBusy => "script_busy",
+        BackendErrorKind::OutOfMemory => "out_of_memory",
+        BackendErrorKind::Misconfigured => "misconfigured",
+        BackendErrorKind::NoReplicas => "no_replicas",
+        BackendErrorKind::NotPrimary => "not_primary",
+        BackendErrorKind::Authentication => "authentication",
+        BackendErrorKind::Permission => "permission",
+        BackendErrorKind::TooManyClients => "too_many_clients",
+        BackendErrorKind::Unsupported => "unsupported",
+        BackendErrorKind::ClocksDiffer => "clocks_differ",
+        BackendErrorKind::ReleaseUnconfirmed => "release_unconfirmed",
+        BackendErrorKind::BackgroundWorker => "background_worker",
+        BackendErrorKind::Other => "other",
+    }
+}

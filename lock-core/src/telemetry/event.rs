@@ -1,0 +1,304 @@
+//! The events.
+
+use std::time::Duration;
+
+use super::labels::{
+    AcquireEnd, CleanupEnd, CleanupOperation, ConnectionKind, HoldEnd, LockCommand, LockId,
+    NotificationKind, NotificationUse, PanicSource, ServerAddress,
+};
+use crate::error::LockError;
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::loss::LossReason;
+
+/// An event of a manager. [`guide::telemetry`](crate::guide::telemetry) says which events become tracing
+/// events and metrics.
+///
+/// Later versions add variants and fields. So match with `..` and a last arm `_`.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum LockEvent<'a> {
+    /// A caller found the lock busy, and waits.
+    #[non_exhaustive]
+    Queued {
+        /// The lock.
+        lock: LockId<'a>,
+        /// How many waiters are ahead. `None` in a dialect without a queue.
+        position: Option<u64>,
+    },
+    /// A caller got the lock.
+    #[non_exhaustive]
+    Granted {
+        /// The lock.
+        lock: LockId<'a>,
+        /// The time from the call to the lock.
+        waited: Duration,
+        /// The position of the first reply that said that the lock is busy.
+        position: Option<u64>,
+        /// The fencing token, in dialects that have one.
+        token: Option<FencingToken>,
+    },
+    /// An acquire ended without the lock.
+    #[non_exhaustive]
+    NotAcquired {
+        /// The lock.
+        lock: LockId<'a>,
+        /// How it ended. Never [`AcquireEnd::Acquired`].
+        outcome: AcquireEnd,
+        /// The time from the call to its end.
+        waited: Duration,
+        /// The position of the first reply that said that the lock is busy.
+        position: Option<u64>,
+        /// The error that the caller gets. `None` when the caller dropped the future.
+        error: Option<&'a LockError>,
+    },
+    /// An annotated function with `on_contended = skip` did not run its body.
+    #[non_exhaustive]
+    Skipped {
+        /// The lock.
+        lock: LockId<'a>,
+    },
+    /// A waiter gave up on a lock that a guard of the same manager holds.
+    #[non_exhaustive]
+    HeldByThisProcess {
+        /// The lock.
+        lock: LockId<'a>,
+    },
+    /// The holding of a lock ended. Each [`Granted`](Self::Granted) has exactly one such event, unless the
+    /// guard is leaked.
+    #[non_exhaustive]
+    HoldEnded {
+        /// The lock.
+        lock: LockId<'a>,
+        /// How it ended.
+        outcome: HoldEnd,
+        /// The time from the grant to the end.
+        held_for: Duration,
+        /// How often the lease was renewed.
+        renewals: u64,
+        /// The fencing token, in dialects that have one.
+        token: Option<FencingToken>,
+    },
+    /// A held lock was lost.
+    #[non_exhaustive]
+    Lost {
+        /// The lock.
+        lock: LockId<'a>,
+        /// Why.
+        reason: &'a LossReason,
+        /// The time from the grant to the loss.
+        held_for: Duration,
+        /// The fencing token, in dialects that have one.
+        token: Option<FencingToken>,
+    },
+    /// The release of a guard failed, or the background worker tried a release three times, or gave up.
+    #[non_exhaustive]
+    ReleaseFailed {
+        /// The lock.
+        lock: LockId<'a>,
+        /// The failure. `None` when the worker gave up for another reason.
+        error: Option<&'a LockError>,
+    },
+    /// A body completed after its lock was lost.
+    #[non_exhaustive]
+    BodyOutlivedLease {
+        /// The lock.
+        lock: LockId<'a>,
+    },
+    /// A renewal succeeded in time.
+    #[non_exhaustive]
+    Renewed {
+        /// The lock.
+        lock: LockId<'a>,
+    },
+    /// A renewal succeeded after more than half of the lease.
+    #[non_exhaustive]
+    RenewalLate {
+        /// The lock.
+        lock: LockId<'a>,
+        /// What was left of the lease before.
+        remaining: Duration,
+    },
+    /// A renewal got no reply, or an error. The background worker repeats it until the lease ends.
+    #[non_exhaustive]
+    RenewalFailed {
+        /// The lock.
+        lock: LockId<'a>,
+        /// What is left of the lease.
+        remaining: Duration,
+        /// The failure.
+        error: &'a LockError,
+    },
+    /// The server refused a renewal: the key is free, or has another owner.
+    #[non_exhaustive]
+    RenewalRefused {
+        /// The lock.
+        lock: LockId<'a>,
+    },
+    /// The background worker got a release or a cancel.
+    #[non_exhaustive]
+    CleanupStarted {
+        /// The lock.
+        lock: LockId<'a>,
+        /// What it does.
+        operation: CleanupOperation,
+        /// Whether an acquire was sent whose reply has not come.
+        is_unconfirmed: bool,
+    },
+    /// A release or a cancel in the background failed. The worker repeats it.
+    #[non_exhaustive]
+    CleanupRetried {
+        /// The lock.
+        lock: LockId<'a>,
+        /// What it does.
+        operation: CleanupOperation,
+        /// How often it failed.
+        tries: u32,
+        /// The failure. `None` when the reply does not confirm it yet.
+        error: Option<&'a LockError>,
+    },
+    /// A release or a cancel in the background ended.
+    #[non_exhaustive]
+    CleanupEnded {
+        /// The lock.
+        lock: LockId<'a>,
+        /// What it did.
+        operation: CleanupOperation,
+        /// How it ended.
+        outcome: CleanupEnd,
+        /// How often it failed before.
+        tries: u32,
+    },
+    /// A command to the server ended: it got its reply, or it failed.
+    #[non_exhaustive]
+    CommandEnded {
+        /// The command.
+        command: LockCommand,
+        /// The server.
+        server: &'a ServerAddress,
+        /// The time from the call to the reply. It contains the wait for a connection.
+        duration: Duration,
+        /// The failure. In a pipeline, the first failure.
+        error: Option<&'a LockError>,
+    },
+    /// A connection was made.
+    #[non_exhaustive]
+    Connected {
+        /// The server.
+        server: &'a ServerAddress,
+        /// What the connection is for.
+        connection: ConnectionKind,
+        /// Whether it replaces a connection that broke.
+        is_reconnect: bool,
+    },
+    /// A connection broke.
+    #[non_exhaustive]
+    Disconnected {
+        /// The server.
+        server: &'a ServerAddress,
+        /// What the connection was for.
+        connection: ConnectionKind,
+        /// What broke it, if it is known.
+        error: Option<&'a LockError>,
+    },
+    /// The server sends no notifications. Waiters poll.
+    #[non_exhaustive]
+    NotificationsOff {
+        /// The server.
+        server: &'a ServerAddress,
+        /// Why.
+        error: &'a str,
+    },
+    /// A notification arrived.
+    #[non_exhaustive]
+    NotificationReceived {
+        /// What it says.
+        kind: NotificationKind,
+        /// What became of it.
+        outcome: NotificationUse,
+    },
+    /// A client published a text on this manager's channel that is no notification.
+    #[non_exhaustive]
+    UnknownMessage {},
+    /// The server may evict keys, and so locks, when its memory is full.
+    #[non_exhaustive]
+    EvictionPolicy {
+        /// The server.
+        server: &'a ServerAddress,
+        /// Its `maxmemory-policy`.
+        policy: &'a str,
+    },
+    /// The user of the server lacks a right that the library can do without.
+    #[non_exhaustive]
+    ServerRestricted {
+        /// The server.
+        server: &'a ServerAddress,
+        /// The command that the user may not run.
+        command: &'static str,
+        /// What follows from it.
+        effect: &'static str,
+        /// The reply of the server.
+        error: &'a str,
+    },
+    /// A connection could not log in again: the provider of credentials failed, or the server refused
+    /// them.
+    #[non_exhaustive]
+    LoginFailed {
+        /// The failure.
+        error: &'a LockError,
+        /// The error of the provider.
+        reason: Option<&'a str>,
+    },
+    /// An environment variable is probably misspelt.
+    #[non_exhaustive]
+    UnknownVariable {
+        /// Its name.
+        variable: &'a str,
+        /// The known variable whose name is nearest.
+        meant: &'static str,
+    },
+    /// A client of another library left a lock without an expiry. This library gave it one.
+    #[non_exhaustive]
+    ExpiryRepaired {
+        /// The lock.
+        lock: LockId<'a>,
+    },
+    /// Another client changed a key during a transaction. The transaction is repeated.
+    #[non_exhaustive]
+    TransactionRepeated {
+        /// The lock.
+        lock: LockId<'a>,
+    },
+    /// An operator released a lock by force.
+    #[non_exhaustive]
+    Revoked {
+        /// The lock.
+        lock: LockId<'a>,
+        /// The label of the manager that did it.
+        by: &'a str,
+        /// The reason that the operator gave.
+        reason: Option<&'a str>,
+        /// `revoke`, or `now` when the next waiter got the lock at once.
+        mode: &'static str,
+        /// The label of the holder.
+        previous_label: Option<&'a str>,
+        /// The fencing token of the holder.
+        previous_token: Option<FencingToken>,
+    },
+    /// No call has used an override of the settings for some time. Its template may be misspelt.
+    #[non_exhaustive]
+    OverrideUnused {
+        /// The template of the override.
+        template: &'a str,
+        /// The nearest template that a call has used.
+        nearest: Option<&'a str>,
+    },
+    /// Foreign code panicked: a tracing subscriber, a metrics recorder, an observer, or a waker. The
+    /// library caught the panic.
+    #[non_exhaustive]
+    PanicCaught {
+        /// The code that panicked.
+        source: PanicSource,
+        /// The message of the panic.
+        message: &'a str,
+    },
+}

@@ -1,0 +1,302 @@
+//! `list`, `show` and `release`.
+
+use test_support::fixtures::{KEY, NAME, SOON, exists, queue_length};
+use test_support::{RedisServer, eventually};
+
+use crate::program::{Lockctl, Outcome, Running};
+use crate::terminal::Terminal;
+
+/// Runs a command that holds the lock until it is ended.
+pub(crate) fn hold(server: &RedisServer, name: &str, label: &str) -> Running {
+    let script = "echo child $$; exec sleep 60";
+    let flags = [
+        "run", "--name", name, "--label", label, "--ttl", "3s", "--", "sh", "-c", script,
+    ];
+    let holder = Lockctl::on(server, &flags).start();
+    holder.line("child ");
+    holder
+}
+
+/// Waits behind a holder.
+pub(crate) fn wait(server: &RedisServer, label: &str) -> Running {
+    let before = queue_length(server);
+    let flags = [
+        "run",
+        "--name",
+        NAME,
+        "--label",
+        label,
+        "--wait",
+        "1m",
+        "--",
+        "sh",
+        "-c",
+        "echo ran; sleep 60",
+    ];
+    let waiter = Lockctl::on(server, &flags).start();
+    eventually(SOON, || queue_length(server) == before + 1);
+    waiter
+}
+
+fn on(server: &RedisServer, arguments: &[&str]) -> Outcome {
+    Lockctl::on(server, arguments).run()
+}
+
+/// The lines of a table, with one space between the columns.
+fn rows(outcome: &Outcome) -> Vec<String> {
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let lines = outcome.stdout.lines();
+    lines
+        .map(|line| {
+            let cells: Vec<_> = line
+                .split("   ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .collect();
+            cells.join(" | ")
+        })
+        .collect()
+}
+
+#[test]
+fn list_shows_locks_in_the_order_of_their_names() {
+    let server = RedisServer::start();
+    assert_eq!(
+        rows(&on(&server, &["list"])),
+        ["NAME | HOLDER | SINCE | LEFT | WAITING"]
+    );
+    let _holders = [
+        hold(&server, NAME, "web-1:42"),
+        hold(&server, "a", "web-2:7"),
+        hold(&server, "order:1", "web-3:9"),
+    ];
+    let _waiter = wait(&server, "web-4:1");
+    server.cli(&["SET", "lock:theirs", "uuid", "PX", "60000"]);
+    let outcome = on(&server, &["list"]);
+    let rows_of = rows(&outcome);
+    assert_eq!(rows_of.len(), 4, "{outcome:?}");
+    for (row, start) in rows_of[1..].iter().zip([
+        "a | web-2:7 | ",
+        "job | web-1:42 | ",
+        "order:1 | web-3:9 | ",
+    ]) {
+        assert!(row.starts_with(start) && row.contains(" ago | "), "{row}");
+    }
+    assert!(rows_of[2].ends_with(" | 1"), "{}", rows_of[2]);
+    assert_eq!(
+        outcome.stderr,
+        "lockctl: 1 key of another program is not shown; --all shows it\n"
+    );
+    let all = rows(&on(&server, &["list", "--all"]));
+    assert!(all[4].starts_with("theirs | uuid | - | "), "{all:?}");
+    assert_eq!(rows(&on(&server, &["list", "order:*"])).len(), 2);
+    let limited = on(&server, &["list", "--limit", "2", "-v"]);
+    assert_eq!(rows(&limited).len(), 3);
+    assert!(
+        limited
+            .stderr
+            .starts_with("lockctl: more locks match; raise --limit"),
+        "{limited:?}"
+    );
+}
+
+#[test]
+fn list_needs_the_right_to_scan() {
+    let server = RedisServer::start();
+    server.cli(&[
+        "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-scan",
+    ]);
+    let url = format!("redis://app:secret@{}", server.address());
+    let outcome = Lockctl::new(&["list"])
+        .env("DISTRIBUTED_LOCK_URL", &url)
+        .run();
+    assert_eq!(outcome.code, Some(77), "{outcome:?}");
+    assert!(outcome.stderr.contains("+scan"), "{outcome:?}");
+    // Without the right there are no similar names, and `show` works.
+    let outcome = Lockctl::new(&["show", NAME])
+        .env("DISTRIBUTED_LOCK_URL", &url)
+        .run();
+    assert_eq!(
+        (outcome.code, outcome.stderr.as_str()),
+        (Some(1), "lockctl: no lock `job` is held\n")
+    );
+}
+
+#[test]
+fn show_names_the_holder_and_the_queue() {
+    let server = RedisServer::start();
+    let _holder = hold(&server, NAME, "web-1:42");
+    let _waiters = [wait(&server, "web-2:7"), wait(&server, "web-3:9")];
+    let outcome = on(&server, &["show", NAME]);
+    assert_eq!(outcome.code, Some(0));
+    let value = |name: &str| {
+        let line = outcome
+            .stdout
+            .lines()
+            .find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name}: {}", outcome.stdout))
+            .trim()
+            .to_owned()
+    };
+    assert_eq!(value("key "), KEY);
+    assert_eq!(value("state "), "held");
+    assert_eq!(value("holder "), "web-1:42");
+    assert!(value("token ").parse::<u64>().is_ok());
+    assert!(value("since ").ends_with(" ago)"));
+    assert!(value("left ").ends_with(", unless renewed"));
+    assert_eq!(value("waiting "), "2");
+    assert_eq!(value("0 "), "web-2:7   waiting");
+    assert_eq!(value("1 "), "web-3:9   waiting");
+    let quiet = on(&server, &["show", "-q", NAME]);
+    assert_eq!(
+        (quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()),
+        (Some(0), "", "")
+    );
+}
+
+#[test]
+fn show_of_a_free_lock_suggests_similar_names() {
+    let server = RedisServer::start();
+    let _holder = hold(&server, "order:1", "web-1:42");
+    let outcome = on(&server, &["show", "ordr:1"]);
+    assert_eq!(outcome.code, Some(1));
+    assert_eq!(
+        outcome.stderr,
+        "lockctl: no lock `ordr:1` is held; similar: order:1\n"
+    );
+    let quiet = on(&server, &["show", "-q", "ordr:1"]);
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (Some(1), ""));
+    let outcome = on(&server, &["show", "other"]);
+    assert_eq!(outcome.stderr, "lockctl: no lock `other` is held\n");
+}
+
+#[test]
+fn release_revokes_and_the_holder_learns_why() {
+    let server = RedisServer::start();
+    let holder = hold(&server, NAME, "web-1:42");
+    let waiter = wait(&server, "web-2:7");
+    let release = Lockctl::on(
+        &server,
+        &["release", NAME, "--yes", "--reason", "stuck import"],
+    );
+    let outcome = release.env("USER", "ops").env("SUDO_USER", "").run();
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let start = "revoked the lock `job` of web-1:42; it is free in ";
+    assert!(outcome.stdout.starts_with(start), "{outcome:?}");
+    let ended = holder.wait();
+    assert_eq!(ended.code, Some(79));
+    assert!(
+        ended.stderr.starts_with("lockctl: lost the lock `job`"),
+        "{ended:?}"
+    );
+    waiter.line("ran");
+}
+
+#[test]
+fn release_now_hands_over_at_once() {
+    let server = RedisServer::start();
+    let holder = hold(&server, NAME, "web-1:42");
+    let waiter = wait(&server, "web-2:7");
+    let outcome = on(&server, &["release", NAME, "--yes", "--now"]);
+    assert_eq!(outcome.code, Some(0));
+    assert_eq!(
+        outcome.stdout,
+        "freed the lock `job` of web-1:42; the next waiter has it\n"
+    );
+    waiter.line("ran");
+    assert_eq!(holder.wait().code, Some(79));
+}
+
+#[test]
+fn release_keeps_the_lock_of_the_next_holder() {
+    let server = RedisServer::start();
+    let _holder = hold(&server, NAME, "web-1:42");
+    let outcome = on(&server, &["release", NAME, "--yes", "--token", "1"]);
+    assert_eq!(outcome.code, Some(1));
+    let start = "lockctl: the lock `job` changed: web-1:42 holds it now with token ";
+    assert!(outcome.stderr.starts_with(start), "{outcome:?}");
+    assert!(
+        outcome.stderr.ends_with("; nothing was released\n"),
+        "{outcome:?}"
+    );
+    assert!(exists(&server, KEY));
+}
+
+#[test]
+fn release_asks_on_a_terminal_only() {
+    let server = RedisServer::start();
+    let _holder = hold(&server, NAME, "web-1:42");
+    let outcome = on(&server, &["release", NAME]);
+    assert_eq!(outcome.code, Some(64));
+    assert!(outcome.stderr.contains("pass --yes"), "{outcome:?}");
+    for (answer, code) in [("\n", 1), ("n\n", 1), ("yes\n", 0)] {
+        let mut terminal = Terminal::start(&server, &[crate::program::LOCKCTL, "release", NAME]);
+        let question =
+            "Revoke the lock `job` of web-1:42? It stays locked until its lease ends. [y/N] ";
+        eventually(SOON, || terminal.screen().contains(question));
+        assert!(
+            terminal.screen().contains("token "),
+            "{}",
+            terminal.screen()
+        );
+        terminal.press(answer);
+        assert_eq!(terminal.code(), Some(code), "{}", terminal.screen());
+    }
+    // The lock is blocked now.
+    let outcome = on(&server, &["release", NAME, "--yes"]);
+    assert_eq!(outcome.code, Some(1));
+    let start = "lockctl: no holder has the lock `job`; it is blocked for ";
+    assert!(outcome.stderr.starts_with(start), "{outcome:?}");
+    assert!(
+        outcome.stderr.ends_with("; --now frees it\n"),
+        "{outcome:?}"
+    );
+    let outcome = on(&server, &["release", NAME, "--yes", "--now"]);
+    assert_eq!(
+        (outcome.code, outcome.stdout.as_str()),
+        (Some(0), "freed the lock `job`\n")
+    );
+    assert!(!exists(&server, KEY));
+}
+
+#[test]
+fn release_of_a_free_lock_suggests_similar_names() {
+    let server = RedisServer::start();
+    let _holder = hold(&server, "order:1", "web-1:42");
+    let outcome = on(&server, &["release", "--yes", "ordr:1"]);
+    assert_eq!(outcome.code, Some(1));
+    assert_eq!(
+        outcome.stderr,
+        "lockctl: no lock `ordr:1` is held; similar: order:1\n"
+    );
+}
+
+#[test]
+fn release_deletes_foreign_keys_on_demand_only() {
+    let server = RedisServer::start();
+    server.cli(&["SET", KEY, "uuid", "PX", "60000"]);
+    let outcome = on(&server, &["release", NAME, "--yes"]);
+    assert_eq!(outcome.code, Some(78), "{outcome:?}");
+    assert!(
+        outcome.stderr.ends_with("--foreign deletes it\n"),
+        "{outcome:?}"
+    );
+    assert!(exists(&server, KEY));
+    let outcome = on(&server, &["release", NAME, "--yes", "--foreign"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(!exists(&server, KEY));
+}
+
+#[test]
+fn run_behind_a_revoked_lock_says_so() {
+    let server = RedisServer::start();
+    let _holder = hold(&server, NAME, "web-1:42");
+    let release = Lockctl::on(&server, &["release", NAME, "--yes", "--reason", "stuck"]);
+    assert_eq!(release.env("USER", "ops").run().code, Some(0));
+    let outcome = on(&server, &["run", "--name", NAME, "--", "true"]);
+    assert_eq!(outcome.code, Some(75));
+    assert!(
+        outcome.stderr.contains(" is blocked (revoked by "),
+        "{outcome:?}"
+    );
+}

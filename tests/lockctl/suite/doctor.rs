@@ -1,0 +1,329 @@
+//! `doctor` on healthy servers and on servers with one defect each.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use test_support::fixtures::SOON;
+use test_support::{Direction, FrozenClock, Proxy, RedisServer, eventually};
+
+use crate::program::{Lockctl, Outcome};
+
+/// The findings of a run.
+struct Findings {
+    code: i32,
+    checks: BTreeMap<String, Value>,
+}
+
+impl Findings {
+    fn of(url: &str, flags: &[&str]) -> Self {
+        let mut arguments = vec!["doctor", "--json"];
+        arguments.extend(flags);
+        let outcome = Lockctl::new(&arguments)
+            .env("DISTRIBUTED_LOCK_URL", url)
+            .run();
+        assert_eq!(outcome.stderr, "");
+        let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        assert!(
+            outcome
+                .stdout
+                .starts_with("{\"schema\":\"lockctl.doctor/1\",")
+        );
+        let checks = report["checks"].as_array().unwrap();
+        for check in checks {
+            assert_ne!(
+                check["means"], "",
+                "{check}: it says what it means for locks"
+            );
+            assert!(check["level"] == "ok" || check["do"] != "", "{check}");
+        }
+        Self {
+            code: outcome.code.unwrap(),
+            checks: checks
+                .iter()
+                .map(|check| (check["id"].as_str().unwrap().to_owned(), check.clone()))
+                .collect(),
+        }
+    }
+
+    fn on(server: &RedisServer) -> Self {
+        Self::of(&server.url(), &[])
+    }
+
+    /// The ids of the findings of this level.
+    fn ids(&self, level: &str) -> Vec<&str> {
+        let found = self
+            .checks
+            .iter()
+            .filter(|(_, check)| check["level"] == level);
+        found.map(|(id, _)| id.as_str()).collect()
+    }
+
+    fn text(&self, id: &str) -> &str {
+        self.checks[id]["text"].as_str().unwrap()
+    }
+
+    /// Checks that exactly this check failed.
+    #[track_caller]
+    fn fails_only(&self, id: &str) {
+        assert_eq!(self.ids("fail"), [id], "{:#?}", self.checks);
+        assert_eq!(self.code, 1);
+    }
+}
+
+const ALL: [&str; 16] = [
+    "clients",
+    "clock",
+    "eviction",
+    "foreign",
+    "memory",
+    "no_expiry",
+    "notifications",
+    "persistence",
+    "queue_orphans",
+    "reachable",
+    "replicas",
+    "rights",
+    "role",
+    "tls",
+    "topology",
+    "version",
+];
+
+#[test]
+fn healthy_server_passes_each_check() {
+    let server = RedisServer::options().args(["--appendonly", "yes"]).start();
+    let findings = Findings::of(&server.url(), &["--strict"]);
+    assert_eq!(findings.ids("ok"), ALL, "{:#?}", findings.checks);
+    assert_eq!(findings.code, 0);
+    // The probe leaves no key, except the counter of its fencing tokens, which expires.
+    assert_eq!(test_support::fixtures::keys(&server), [""; 0]);
+}
+
+#[test]
+fn doctor_names_each_defect() {
+    let on = |arguments: &[&str]| RedisServer::options().args(arguments).start();
+
+    let server = on(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let findings = Findings::on(&server);
+    findings.fails_only("eviction");
+    assert_eq!(
+        findings.text("eviction"),
+        "maxmemory-policy is allkeys-lru, with maxmemory 104 MB"
+    );
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    let findings = Findings::on(&server);
+    assert_eq!(
+        (findings.code, findings.ids("warn")),
+        (0, vec!["eviction", "persistence"])
+    );
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+
+    server.cli(&["CONFIG", "SET", "maxclients", "40"]);
+    let connections: Vec<_> = (0..35).map(|_| server.connect().unwrap()).collect();
+    eventually(SOON, || {
+        Findings::on(&server).ids("warn") == ["clients", "persistence"]
+    });
+    drop(connections);
+
+    let address = server.address();
+    let port = address.port().to_string();
+    let replica = on(&["--replicaof", "127.0.0.1", &port]);
+    Findings::on(&replica).fails_only("role");
+    eventually(SOON, || {
+        let findings = Findings::on(&server);
+        let text = "1 connected, and min-replicas-to-write is 0";
+        findings.ids("warn").contains(&"replicas") && findings.text("replicas") == text
+    });
+    drop(replica);
+
+    let node = on(&["--cluster-enabled", "yes"]);
+    Findings::on(&node).fails_only("topology");
+}
+
+#[test]
+fn doctor_names_the_rights_that_an_old_user_lacks() {
+    let server = RedisServer::start();
+    // As an older version of the library needed them: without +time and +zscore, without channels.
+    let mut old = vec![
+        "ACL",
+        "SETUSER",
+        "old",
+        "on",
+        ">secret",
+        "~lock:*",
+        "~{lock:*}:*",
+    ];
+    let rights = "+role +info +ping +script|load +evalsha +eval +get +set +del +exists +type +incr \
+                  +pttl +pexpire +zadd +zrem +zrange +zrank +publish +pubsub|numsub";
+    old.extend(rights.split_whitespace());
+    server.cli(&old);
+    let url = format!("redis://old:secret@{}", server.address());
+    let findings = Findings::of(&url, &[]);
+    findings.fails_only("rights");
+    let text = "the user `old` lacks +time, +zscore, the channel of `publish`";
+    assert!(
+        findings.text("rights").starts_with(text),
+        "{}",
+        findings.text("rights")
+    );
+    assert!(findings.ids("warn").contains(&"notifications"));
+    for id in ["no_expiry", "foreign", "queue_orphans"] {
+        assert!(
+            findings.text(id).starts_with("not checked ("),
+            "{}",
+            findings.text(id)
+        );
+    }
+    // Rights for another prefix.
+    server.cli(&[
+        "ACL", "SETUSER", "other", "on", ">secret", "~other:*", "&*", "+@all",
+    ]);
+    let url = format!("redis://other:secret@{}", server.address());
+    let findings = Findings::of(&url, &[]);
+    findings.fails_only("rights");
+    assert!(
+        findings.text("rights").contains("the keys of `set`"),
+        "{}",
+        findings.text("rights")
+    );
+}
+
+#[test]
+fn doctor_compares_the_clocks() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let clock = FrozenClock::at(now.as_micros().try_into().unwrap());
+    let server = RedisServer::options().clock(&clock).start();
+    clock.run_ahead_by(0);
+    assert!(Findings::on(&server).ids("ok").contains(&"clock"));
+    clock.run_ahead_by(-1_500_000);
+    let findings = Findings::on(&server);
+    assert!(
+        findings.text("clock").contains("s behind, "),
+        "{}",
+        findings.text("clock")
+    );
+    assert!(findings.ids("warn").contains(&"clock"));
+    clock.run_ahead_by(6_500_000);
+    let findings = Findings::on(&server);
+    findings.fails_only("clock");
+    assert!(
+        findings.text("clock").starts_with("6."),
+        "{}",
+        findings.text("clock")
+    );
+}
+
+#[test]
+fn doctor_finds_full_memory() {
+    let server = RedisServer::start();
+    let info = server.cli(&["INFO", "memory"]);
+    let used = info
+        .text()
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"));
+    let used: u64 = used.unwrap().trim().parse().unwrap();
+    let limit = (used * 100 / 85).to_string();
+    server.cli(&["CONFIG", "SET", "maxmemory", &limit]);
+    let findings = Findings::on(&server);
+    let level = &findings.checks["memory"]["level"];
+    assert!(level == "warn" || level == "fail", "{:#?}", findings.checks);
+    // No lock can be granted.
+    server.cli(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    let findings = Findings::on(&server);
+    assert_eq!(
+        findings.ids("fail"),
+        ["memory", "rights"],
+        "{:#?}",
+        findings.checks
+    );
+}
+
+#[test]
+fn doctor_finds_keys_that_block_names() {
+    let server = RedisServer::start();
+    server.cli(&["SET", "lock:forgotten", "me"]);
+    server.cli(&["SET", "lock:theirs", "uuid", "PX", "60000"]);
+    server.cli(&["ZADD", "{lock:dead}:q", "1", "a waiter that died"]);
+    // Neither under the prefix nor a lock.
+    server.cli(&["SET", "session:1", "me"]);
+    let findings = Findings::on(&server);
+    findings.fails_only("no_expiry");
+    assert_eq!(
+        findings.text("no_expiry"),
+        "`lock:forgotten` is without an expiry"
+    );
+    assert_eq!(
+        findings.text("foreign"),
+        "`lock:theirs` is written by other programs"
+    );
+    assert!(
+        findings
+            .text("queue_orphans")
+            .starts_with("`lock:dead` is free")
+    );
+    assert_eq!(
+        findings.ids("warn"),
+        ["foreign", "persistence", "queue_orphans"]
+    );
+    // Characters of the prefix that have a meaning in patterns.
+    let findings = Findings::of(&server.url(), &["--prefix", "l*"]);
+    assert_eq!(findings.ids("fail"), [""; 0], "{:#?}", findings.checks);
+}
+
+#[test]
+fn doctor_measures_round_trips() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    proxy.delay(Direction::ToClient, Duration::from_millis(150));
+    let findings = Findings::of(&proxy.url(), &[]);
+    assert!(
+        findings.ids("warn").contains(&"reachable"),
+        "{:#?}",
+        findings.checks
+    );
+}
+
+#[test]
+fn doctor_explains_findings_to_people() {
+    let server = RedisServer::start();
+    server.cli(&["SET", "lock:forgotten", "me"]);
+    let Outcome { code, stdout, .. } = Lockctl::on(&server, &["doctor"]).run();
+    assert_eq!(code, Some(1));
+    let lines: Vec<_> = stdout.lines().collect();
+    let finding = lines
+        .iter()
+        .position(|line| line.starts_with("FAIL  no_expiry      `lock:forgotten`"));
+    let finding = finding.unwrap_or_else(|| panic!("{stdout}"));
+    assert!(lines[finding + 1].starts_with("      means  "), "{stdout}");
+    assert!(lines[finding + 2].starts_with("      do     "), "{stdout}");
+    let last = format!(
+        "{}: not fit for locks: 1 defect, and 1 warning",
+        server.address()
+    );
+    assert_eq!(lines.last(), Some(&last.as_str()));
+    assert!(!stdout.contains('\x1b'));
+}
+
+#[test]
+fn doctor_without_a_server_has_nothing_to_check() {
+    let closed = RedisServer::start();
+    closed.kill9();
+    let doctor = |url: &str| {
+        Lockctl::new(&["doctor"])
+            .env("DISTRIBUTED_LOCK_URL", url)
+            .run()
+    };
+    let outcome = doctor(&closed.url());
+    assert_eq!(outcome.code, Some(69));
+    let text = format!(
+        "lockctl: cannot reach {} (connection refused); is the server running? URL from DISTRIBUTED_LOCK_URL\n",
+        closed.address()
+    );
+    assert_eq!(outcome.stderr, text);
+    assert_eq!(doctor("rediss://h").code, Some(78));
+    let server = RedisServer::options().password("secret").start();
+    let outcome = doctor(&format!("redis://:wrong@{}", server.address()));
+    assert_eq!(outcome.code, Some(77), "{outcome:?}");
+    assert!(!outcome.stderr.contains("wrong@"), "{outcome:?}");
+}

@@ -1,0 +1,287 @@
+//! Each row of the table of exit codes.
+
+use test_support::fixtures::{KEY, LONG, NAME, exists, queue_length};
+use test_support::{RedisServer, eventually};
+
+use rustix::process::Signal;
+use test_support::fixtures::SOON;
+
+use crate::program::Lockctl;
+
+fn code(program: &Lockctl) -> (i32, String) {
+    let outcome = program.run();
+    let code = outcome.code.expect("lockctl ends by itself");
+    (code, outcome.stderr)
+}
+
+fn run<'a>(flags: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec!["run", "--name", NAME];
+    arguments.extend(flags);
+    arguments.push("--");
+    arguments.extend(command);
+    arguments
+}
+
+/// A lock of another client, for longer than the test.
+fn hold(server: &RedisServer) {
+    let millis = LONG.as_millis().to_string();
+    server.cli(&["SET", KEY, "another-library", "PX", &millis]);
+}
+
+#[test]
+fn exit_codes_of_the_command() {
+    let server = RedisServer::start();
+    for (script, expected) in [
+        ("true", 0),
+        ("exit 7", 7),
+        ("exit 255", 255),
+        ("kill -TERM $$", 143),
+        ("kill -9 $$", 137),
+    ] {
+        let (code, stderr) = code(&Lockctl::on(&server, &run(&[], &["sh", "-c", script])));
+        assert_eq!((code, stderr.as_str()), (expected, ""), "{script}");
+        assert!(!exists(&server, KEY), "{script}: the lock is released");
+    }
+    let (missing, stderr) = code(&Lockctl::on(&server, &run(&[], &["no-such-program"])));
+    assert_eq!(missing, 127);
+    assert_eq!(
+        stderr,
+        "lockctl: the command `no-such-program` was not found\n"
+    );
+    let (denied, stderr) = code(&Lockctl::on(&server, &run(&[], &["/dev/null"])));
+    assert_eq!(denied, 126);
+    assert!(
+        stderr.starts_with("lockctl: cannot run `/dev/null`: "),
+        "{stderr}"
+    );
+    assert!(!exists(&server, KEY));
+}
+
+#[test]
+fn exit_codes_while_another_holder_has_the_lock() {
+    let server = RedisServer::start();
+    hold(&server);
+    let text = |code| {
+        format!(
+            "lockctl: the lock `job` is held by another-library; nothing was run (exit {code})\n"
+        )
+    };
+    for (flags, expected) in [
+        (vec![], 75),
+        (vec!["--conflict-exit-code", "3"], 3),
+        (vec!["-E", "4"], 4),
+        (vec!["--on-contended", "skip"], 0),
+    ] {
+        let outcome = code(&Lockctl::on(&server, &run(&flags, &["echo"])));
+        assert_eq!(outcome, (expected, text(expected)), "{flags:?}");
+    }
+    let flags = ["--on-contended", "skip", "-q"];
+    assert_eq!(
+        code(&Lockctl::on(&server, &run(&flags, &["echo"]))),
+        (0, String::new())
+    );
+    let (timeout, stderr) = code(&Lockctl::on(&server, &run(&["--wait", "300ms"], &["echo"])));
+    assert_eq!(timeout, 75);
+    assert!(
+        stderr.contains("held by another-library; waited "),
+        "{stderr}"
+    );
+    assert!(stderr.ends_with("nothing was run (exit 75)\n"), "{stderr}");
+}
+
+#[test]
+fn contended_text_names_the_holder_and_its_time() {
+    let server = RedisServer::start();
+    let holder = Lockctl::on(&server, &run(&["--label", "web-1:42"], &["sleep", "60"])).start();
+    eventually(SOON, || exists(&server, KEY));
+    let (_, stderr) = code(&Lockctl::on(&server, &run(&[], &["echo"])));
+    let start = "lockctl: the lock `job` is held by web-1:42 for ";
+    assert!(stderr.starts_with(start), "{stderr}");
+    assert!(
+        stderr.ends_with("s; nothing was run (exit 75)\n"),
+        "{stderr}"
+    );
+    drop(holder);
+}
+
+#[test]
+fn exit_codes_of_wrong_arguments() {
+    let server = RedisServer::start();
+    for arguments in [
+        vec![],
+        vec!["rum"],
+        vec!["run", "--", "true"],
+        vec!["run", "--name", NAME],
+        run(&["--ttl", "30"], &["true"]),
+        run(&["--ttl", "1ms"], &["true"]),
+        run(&["--ttl", "25h"], &["true"]),
+        run(&["--max-hold", "1s"], &["true"]),
+        run(&["--min-hold", "30s"], &["true"]),
+        run(&["--read"], &["true"]),
+        vec!["run", "--name", "", "--", "true"],
+        vec!["run", "--name", "a{b", "--", "true"],
+        vec!["man", "no-such-command"],
+    ] {
+        let (code, stderr) = code(&Lockctl::on(&server, &arguments));
+        assert_eq!(code, 64, "{arguments:?}: {stderr}");
+        assert!(!stderr.is_empty(), "{arguments:?}");
+    }
+    let (_, stderr) = code(&Lockctl::on(&server, &run(&["--ttl", "30"], &["true"])));
+    let text = "error: invalid value '30' for '--ttl <TIME>': write it as \"30s\"";
+    assert!(stderr.starts_with(text), "{stderr}");
+}
+
+#[test]
+fn exit_codes_of_the_server_and_its_url() {
+    let server = RedisServer::start();
+    server.cli(&[
+        "ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@read", "+ping", "+info", "+role",
+        "+time",
+    ]);
+    server.cli(&["SADD", "lock:set", "member"]);
+    let closed = RedisServer::start();
+    closed.kill9();
+    let address = server.address();
+    let on = |url: String, name: &str| {
+        let program = Lockctl::new(&["run", "--name", name, "--", "true"]);
+        code(&program.env("DISTRIBUTED_LOCK_URL", url))
+    };
+    for (url, name, expected, text) in [
+        (
+            closed.url(),
+            NAME,
+            69,
+            "; is the server running? URL from DISTRIBUTED_LOCK_URL\n",
+        ),
+        (
+            format!("redis://nobody:wrong@{address}"),
+            NAME,
+            77,
+            "check user and password",
+        ),
+        (
+            format!("redis://reader:secret@{address}"),
+            NAME,
+            77,
+            "grant the user",
+        ),
+        (
+            "http://h".to_owned(),
+            NAME,
+            78,
+            "use redis://, unix:// or memory://",
+        ),
+        (
+            "memory://".to_owned(),
+            NAME,
+            78,
+            "locks in memory exist only in one process",
+        ),
+        (server.url(), "set", 78, "holds a set, and cannot be locked"),
+        (
+            String::new(),
+            NAME,
+            78,
+            "no server is configured; set DISTRIBUTED_LOCK_URL, or pass --url\n",
+        ),
+    ] {
+        let (code, stderr) = on(url.clone(), name);
+        assert_eq!(code, expected, "{url}: {stderr}");
+        assert!(stderr.contains(text), "{url}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(
+            !stderr.contains("secret") && !stderr.contains("wrong"),
+            "{stderr}"
+        );
+    }
+    let (_, stderr) = on(closed.url(), NAME);
+    let start = format!(
+        "lockctl: cannot reach {} (connection refused); ",
+        closed.address()
+    );
+    assert!(stderr.starts_with(&start), "{stderr}");
+    // A long prefix is a fault of the configuration.
+    let program = Lockctl::on(&server, &run(&[], &["true"]));
+    let (code, _) = code(&program.env("DISTRIBUTED_LOCK_PREFIX", "x".repeat(65)));
+    assert_eq!(code, 78);
+}
+
+#[test]
+fn exit_codes_of_a_signal_during_the_wait() {
+    let server = RedisServer::start();
+    for (signal, expected) in [
+        (Signal::INT, 130),
+        (Signal::TERM, 143),
+        (Signal::HUP, 129),
+        (Signal::QUIT, 131),
+    ] {
+        hold(&server);
+        let waiting = Lockctl::on(&server, &run(&["--wait", "1m"], &["true"])).start();
+        eventually(SOON, || queue_length(&server) == 1);
+        waiting.signal(signal);
+        assert_eq!(waiting.wait().code, Some(expected));
+    }
+}
+
+#[test]
+fn errors_in_json_are_one_object_on_stdout() {
+    let server = RedisServer::start();
+    hold(&server);
+    for (arguments, kind, expected) in [
+        (run(&["--json"], &["true"]), "contended", 75),
+        (
+            run(&["--json", "--on-contended", "skip"], &["true"]),
+            "contended",
+            0,
+        ),
+        (
+            vec!["--json", "run", "--name", "free", "--", "no-such-program"],
+            "not-found",
+            127,
+        ),
+        (vec!["--json", "run", "--name", "free"], "usage", 64),
+        (
+            vec![
+                "--json",
+                "--url",
+                "redis://127.0.0.1:1",
+                "run",
+                "--name",
+                "a",
+                "--",
+                "true",
+            ],
+            "unreachable",
+            69,
+        ),
+    ] {
+        let outcome = Lockctl::on(&server, &arguments).run();
+        assert_eq!(outcome.code, Some(expected), "{arguments:?}");
+        assert_eq!(outcome.stderr, "", "{arguments:?}");
+        assert!(
+            outcome
+                .stdout
+                .starts_with("{\"schema\":\"lockctl.error/1\",")
+        );
+        let record: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+        assert_eq!(record["kind"], kind);
+        assert_eq!(record["exit"], expected);
+        let text = record["text"].as_str().unwrap();
+        assert!(!text.is_empty() && !text.contains('\n'), "{text}");
+    }
+}
+
+#[test]
+fn password_in_an_argument_is_warned_about() {
+    let server = RedisServer::options().password("secret").start();
+    let url = server.url();
+    let program = Lockctl::new(&["--url", &url, "run", "--name", NAME, "--", "true"]);
+    let outcome = program.run();
+    assert_eq!(outcome.code, Some(0));
+    assert_eq!(
+        outcome.stderr,
+        "lockctl: warning: the password is visible in the process list; set DISTRIBUTED_LOCK_URL instead\n"
+    );
+    let outcome = Lockctl::on(&server, &["run", "--name", NAME, "--", "true"]).run();
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+}

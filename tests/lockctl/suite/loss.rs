@@ -1,0 +1,147 @@
+//! What happens when the lock is lost while the command runs.
+
+use std::time::{Duration, Instant};
+
+use test_support::RedisServer;
+use test_support::fixtures::{KEY, NAME, exists};
+
+use crate::program::{Lockctl, is_alive};
+
+const STUBBORN: &str = "trap '' TERM; sh -c 'trap \"\" TERM; echo grandchild $$; exec sleep 60' & echo child $$; wait; wait";
+
+#[test]
+fn loss_ends_a_command_that_ignores_term() {
+    let server = RedisServer::start();
+    let flags = [
+        "run",
+        "--name",
+        NAME,
+        "--ttl",
+        "1s",
+        "--kill-after",
+        "1s",
+        "--",
+        "sh",
+        "-c",
+        STUBBORN,
+    ];
+    let running = Lockctl::on(&server, &flags).start();
+    let child: i32 = running.line("child ").parse().unwrap();
+    let grandchild: i32 = running.line("grandchild ").parse().unwrap();
+    let started = Instant::now();
+    server.cli(&["DEL", KEY]);
+    let outcome = running.wait();
+    let elapsed = started.elapsed();
+    assert_eq!(outcome.code, Some(79));
+    assert!(!is_alive(child) && !is_alive(grandchild));
+    let (bound, slack) = (Duration::from_secs(2), Duration::from_secs(2));
+    assert!(elapsed < bound + slack, "lease and kill-after: {elapsed:?}");
+    assert_eq!(
+        outcome.stderr,
+        "lockctl: lost the lock `job` (its key was removed); ending the command\n"
+    );
+}
+
+#[test]
+fn loss_gives_the_command_time_to_clean_up() {
+    let server = RedisServer::start();
+    let script = "trap 'echo cleaned up; exit 9' TERM; echo child $$; while :; do sleep 0.05; done";
+    let flags = [
+        "run", "--name", NAME, "--ttl", "1s", "--", "sh", "-c", script,
+    ];
+    let running = Lockctl::on(&server, &flags).start();
+    running.line("child ");
+    server.cli(&["DEL", KEY]);
+    let outcome = running.wait();
+    assert_eq!(outcome.code, Some(79));
+    assert!(outcome.stdout.ends_with("cleaned up\n"));
+}
+
+#[test]
+fn outage_of_the_server_ends_the_command_at_the_end_of_the_lease() {
+    let server = RedisServer::start();
+    let flags = [
+        "run",
+        "--name",
+        NAME,
+        "--ttl",
+        "1s",
+        "--",
+        "sh",
+        "-c",
+        "echo child $$; exec sleep 60",
+    ];
+    let running = Lockctl::on(&server, &flags).start();
+    running.line("child ");
+    server.kill9();
+    let outcome = running.wait();
+    assert_eq!(outcome.code, Some(79));
+    assert_eq!(
+        outcome.stderr,
+        "lockctl: lost the lock `job` (its lease ended without a renewal); ending the command\n"
+    );
+}
+
+#[test]
+fn max_hold_ends_the_command() {
+    let server = RedisServer::start();
+    let flags = [
+        "run",
+        "--name",
+        NAME,
+        "--ttl",
+        "500ms",
+        "--max-hold",
+        "1s",
+        "--",
+        "sleep",
+        "60",
+    ];
+    let outcome = Lockctl::on(&server, &flags).run();
+    assert_eq!(outcome.code, Some(79));
+    assert_eq!(
+        outcome.stderr,
+        "lockctl: lost the lock `job` (held for the `--max-hold` of 1 s); ending the command\n"
+    );
+}
+
+#[test]
+fn loss_that_the_command_outlives_is_a_warning() {
+    let server = RedisServer::start();
+    // The command removes the lock, and ends before the next renewal.
+    let port = server.port().to_string();
+    let script = format!("redis-cli -p {port} DEL {KEY} >&2 >/dev/null; exit 4");
+    let outcome = Lockctl::on(&server, &["run", "--name", NAME, "--", "sh", "-c", &script]).run();
+    assert_eq!(outcome.code, Some(4));
+    assert_eq!(
+        outcome.stderr,
+        "lockctl: warning: the lock `job` was lost before the command ended; check its work\n"
+    );
+}
+
+#[test]
+fn release_that_fails_is_a_warning() {
+    let server = RedisServer::start();
+    let script = format!("kill -9 {}; exit 4", server.pid());
+    let outcome = Lockctl::on(&server, &["run", "--name", NAME, "--", "sh", "-c", &script]).run();
+    assert_eq!(outcome.code, Some(4));
+    assert!(
+        outcome
+            .stderr
+            .starts_with("lockctl: warning: the lock `job` was not released ("),
+        "{outcome:?}"
+    );
+    assert!(
+        outcome.stderr.ends_with("; it ends within 30 s\n"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn min_hold_keeps_the_name_locked() {
+    let server = RedisServer::start();
+    let flags = ["run", "--name", NAME, "--min-hold", "20s", "--", "true"];
+    assert_eq!(Lockctl::on(&server, &flags).run().code, Some(0));
+    assert!(exists(&server, KEY));
+    assert_eq!(Lockctl::on(&server, &flags).run().code, Some(75));
+}

@@ -1,0 +1,15 @@
+//! `lockctl` against real servers, with real processes, signals and terminals.
+
+mod admin;
+mod container;
+mod doctor;
+mod exclusion;
+mod exit_codes;
+mod golden;
+mod guide;
+mod json;
+mod loss;
+mod program;
+mod signals;
+mod terminal;
+mod watch;

@@ -1,0 +1,79 @@
+//! Observers that panic, block, and call the library.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use lock_core::telemetry::LockEvent;
+use lock_core::{LockGuard, LockManager};
+use test_support::RedisServer;
+use test_support::fixtures::{KEY, NAME, SOON, exists, ms};
+use tests::{lost_in_time, one_attempt, start_waiter};
+
+use super::alone;
+
+/// All that a caller sees is the same with and without the observer.
+#[test]
+fn a_panicking_observer_changes_nothing() {
+    alone(async {
+        let server = RedisServer::start();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        let builder = one_attempt(LockManager::builder()).observer(move |_: &LockEvent<'_>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            panic!("the observer");
+        });
+        let locks = builder.connect(&server.url()).await.unwrap();
+        let request = || locks.lock(NAME).ttl(ms(600));
+        let value = request().run(async |_: &LockGuard| 42).await;
+        assert_eq!(value.unwrap(), 42);
+        let held = request().acquire().await.unwrap();
+        assert!(request().try_acquire().await.unwrap().is_none());
+        // Renewals go on.
+        tests::assert_held_for(ms(1_000), &held).await;
+        let waiter = start_waiter(&server, request().wait(SOON), 1).await;
+        held.release().await.unwrap();
+        let next = waiter.await.unwrap().unwrap();
+        server.cli(&["DEL", KEY]);
+        lost_in_time(&next).await;
+        drop(next);
+        let cancelled = tests::poll_once(&mut Box::pin(request().acquire())).await;
+        assert!(cancelled.is_pending());
+        tests::shut_down(&locks).await;
+        assert!(!exists(&server, KEY));
+        let stats = locks.stats();
+        assert_eq!(stats.lost, 1);
+        let calls = u64::try_from(calls.load(Ordering::Relaxed)).unwrap();
+        assert!(calls > 10, "{calls}");
+        assert_eq!(stats.panics, calls);
+    });
+}
+
+/// No event is emitted under a mutex, so an observer may use the library.
+#[test]
+fn observer_may_call_the_library() {
+    alone(async {
+        let server = RedisServer::start();
+        let shared: Arc<Mutex<Option<LockManager>>> = Arc::default();
+        let seen = Arc::clone(&shared);
+        let builder = one_attempt(LockManager::builder()).observer(move |_: &LockEvent<'_>| {
+            assert_eq!(lock_core::held_mutexes(), 0);
+            let locks = seen.lock().unwrap().clone();
+            if let Some(locks) = locks {
+                assert_eq!(locks.stats().panics, 0);
+                assert!(locks.health().held < 10);
+            }
+        });
+        let locks = builder.connect(&server.url()).await.unwrap();
+        *shared.lock().unwrap() = Some(locks.clone());
+        let request = || locks.lock(NAME).ttl(ms(600));
+        let held = request().acquire().await.unwrap();
+        let waiter = start_waiter(&server, request().wait(SOON), 1).await;
+        tests::assert_held_for(ms(500), &held).await;
+        server.cli(&["DEL", KEY]);
+        lost_in_time(&held).await;
+        drop(waiter.await.unwrap().unwrap());
+        tests::shut_down(&locks).await;
+        assert_eq!(locks.stats().panics, 0);
+        *shared.lock().unwrap() = None;
+    });
+}

@@ -1,0 +1,124 @@
+//! What operators do: they revoke locks, write settings, and change logins.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use lock_core::{Credentials, LockManager, Override};
+use test_support::fixtures::{LONG, NAME, current_thread_runtime, ms};
+use test_support::{RedisServer, eventually_async};
+use tests::{connect, lost_in_time};
+
+use super::Proof;
+use crate::subscriber;
+
+const TEMPLATE: &str = "job:{operators}";
+
+pub(super) async fn run(proof: &mut Proof) {
+    let server = RedisServer::start();
+    revoked(proof, &server).await;
+    unused_override(proof).await;
+    misspelt(proof);
+    logged_out(proof, &server).await;
+}
+
+async fn revoked(proof: &mut Proof, server: &RedisServer) {
+    proof.begin();
+    let locks = connect(server).await;
+    let request = || locks.lock(NAME).template(TEMPLATE).ttl(ms(900));
+    let held = request().acquire().await.unwrap();
+    locks.inspect(NAME).await.unwrap();
+    proof
+        .metric(
+            "distributed_lock.command.duration",
+            &[("command", "inspect")],
+        )
+        .await;
+    let operator = connect(server).await;
+    let admin = operator.admin();
+    admin.force_release(NAME).reason("stuck").await.unwrap();
+    proof.event("lock.revoked", "WARN").await;
+    proof
+        .metric("distributed_lock.revocations", &[("mode", "revoke")])
+        .await;
+    lost_in_time(&held).await;
+    admin.force_release(NAME).now().await.unwrap();
+    proof
+        .metric("distributed_lock.revocations", &[("mode", "now")])
+        .await;
+    let audited = subscriber::events(|event| event.name == "lock.revoked");
+    assert_eq!(audited[0].target, "lock_core::audit");
+    assert_eq!(audited[0].fields.get("reason"), Some("stuck"));
+}
+
+async fn unused_override(proof: &mut Proof) {
+    proof.begin();
+    // On a clock of its own, because it takes ten minutes.
+    let reported = std::thread::spawn(|| {
+        current_thread_runtime().block_on(async {
+            tokio::time::pause();
+            let times = Override::new().ttl(Duration::from_secs(10));
+            let builder = LockManager::builder().overrides([("ordr:{id}", times)]);
+            let locks = builder.in_memory();
+            let request = || locks.lock("order:7").template("order:{id}");
+            drop(request().acquire().await.unwrap());
+            tokio::time::advance(Duration::from_secs(601)).await;
+            drop(request().acquire().await.unwrap());
+        });
+    });
+    reported.join().unwrap();
+    proof.event("lock.override_unused", "WARN").await;
+    let events = subscriber::events(|event| event.name == "lock.override_unused");
+    assert_eq!(events[0].fields.get("nearest"), Some("order:{id}"));
+}
+
+/// In a process of its own, because a test must not change the environment of the others.
+fn misspelt(proof: &mut Proof) {
+    let program = std::env::current_exe().unwrap();
+    let test = "scenarios::operators::child_with_a_misspelt_variable";
+    let output = Command::new(program)
+        .args([test, "--exact", "--ignored", "--nocapture"])
+        .env("DISTRIBUTED_LOCK_URL", "memory://")
+        .env("DISTRIBUTED_LOCK_LABLE", "web")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("lock.unknown_variable WARN"), "{printed}");
+    proof
+        .events
+        .insert(("lock.unknown_variable".into(), "WARN".into()));
+}
+
+#[test]
+#[ignore = "`misspelt` runs it as a process of its own"]
+fn child_with_a_misspelt_variable() {
+    crate::alone(async {
+        LockManager::from_env().await.unwrap();
+        for event in subscriber::events(|_| true) {
+            println!("{} {}", event.name, event.level);
+        }
+    });
+}
+
+/// The provider fails when the login has to be renewed.
+async fn logged_out(proof: &mut Proof, server: &RedisServer) {
+    proof.begin();
+    server.cli(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all"]);
+    let calls = AtomicU32::new(0);
+    let provider = move || {
+        let call = calls.fetch_add(1, Ordering::Relaxed);
+        async move {
+            if call > 2 {
+                return Err("the vault is sealed");
+            }
+            let expires_at = SystemTime::now() + Duration::from_secs(2);
+            Ok(Credentials::new("app", "pw").expires_at(expires_at))
+        }
+    };
+    let builder = LockManager::builder().credentials(provider);
+    let locks = builder.connect(&server.url()).await.unwrap();
+    let held = locks.lock(NAME).ttl(LONG).acquire().await;
+    drop(held.unwrap());
+    proof.event("lock.login_failed", "WARN").await;
+    eventually_async(LONG, async || locks.lock(NAME).try_acquire().await.is_ok()).await;
+}

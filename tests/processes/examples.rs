@@ -14,6 +14,7 @@ mod fenced;
 mod gallery;
 mod nightly_job;
 mod orders;
+mod otel;
 mod quickstart;
 mod rights;
 

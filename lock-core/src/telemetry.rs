@@ -11,7 +11,9 @@
 //! [`guide::telemetry`](crate::guide::telemetry) has the tables of spans, events and metrics.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+
+use crate::stats::Counters;
 
 mod error_type;
 mod event;
@@ -30,6 +32,14 @@ pub use self::metrics::{ACQUIRE_BUCKETS, HOLD_BUCKETS, METRICS, MetricInfo, Metr
 
 /// The name of a lock whose template is not known.
 pub const OTHER: &str = "_OTHER";
+
+/// Does the checks for readers of an uncontended pair. Not an interface: for a bench of this project.
+#[doc(hidden)]
+#[must_use]
+pub fn idle_checks() -> bool {
+    static WITHOUT_OBSERVER: LazyLock<Counters> = LazyLock::new(Counters::default);
+    WITHOUT_OBSERVER.checks_of_a_pair()
+}
 
 /// Reads the events of a manager. Set it with
 /// [`LockManagerBuilder::observer`](crate::LockManagerBuilder::observer).

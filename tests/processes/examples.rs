@@ -9,6 +9,7 @@ mod fenced_s3;
 mod gallery;
 mod nightly_job;
 mod orders;
+mod otel;
 mod quickstart;
 mod rights;
 mod service;

@@ -46,6 +46,12 @@ pub(crate) fn span_fields() -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
+fn guide_shows_the_observer_of_the_example() {
+    let observer = include_str!("../../examples/otel/observer.rs");
+    assert!(GUIDE.contains(&format!("```ignore\n{observer}```")));
+}
+
+#[test]
 fn guide_has_the_metrics_of_the_code() {
     let in_guide: Vec<_> = GUIDE
         .split("\n## ")

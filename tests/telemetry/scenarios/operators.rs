@@ -42,6 +42,9 @@ async fn revoked(proof: &mut Proof, server: &RedisServer) {
         .metric("distributed_lock.revocations", &[("mode", "revoke")])
         .await;
     lost_in_time(&held).await;
+    proof
+        .metric("distributed_lock.losses", &[("reason", "revoked")])
+        .await;
     admin.force_release(NAME).now().await.unwrap();
     proof
         .metric("distributed_lock.revocations", &[("mode", "now")])

@@ -52,6 +52,30 @@ fn auto_renews_after_a_third_of_the_ttl() {
 }
 
 #[test]
+fn renewal_is_late_after_half_of_the_lease_or_a_sixth_after_its_interval() {
+    let lease = fresh();
+    // The lease that the holder counts has 29,698 ms.
+    assert!(!lease.is_late(at(1_000 + 14_849)));
+    assert!(lease.is_late(at(1_000 + 14_951)));
+    assert!(!lease.is_late(at(40_000)), "it has ended");
+    let every = |ms| Renew::Every(Duration::from_millis(ms));
+    let rare = Lease::confirmed(
+        lease_config(1_200, every(600)),
+        at(0),
+        Duration::from_millis(1_200),
+    );
+    assert!(!rare.is_late(at(790)), "its interval is half of the ttl");
+    assert!(rare.is_late(at(801)));
+    let often = Lease::confirmed(
+        lease_config(1_200, every(10)),
+        at(0),
+        Duration::from_millis(1_200),
+    );
+    assert!(!often.is_late(at(590)));
+    assert!(often.is_late(at(601)));
+}
+
+#[test]
 fn renew_never_does_not_renew_and_every_renews_at_the_interval() {
     let mut never = Lease::confirmed(lease_config(1_000, Renew::Never), at(0), secs(1));
     assert_eq!(never.next_action(at(1)), LeaseAction::WaitUntil(at(988)));

@@ -1,0 +1,98 @@
+//! The dashboard and its alerts name metrics that exist.
+
+use std::collections::BTreeSet;
+
+use lock_core::telemetry::{METRICS, MetricInfo, MetricKind};
+use serde_json::Value;
+
+const DASHBOARD: &str = include_str!("../../docs/grafana.json");
+
+/// Returns the texts of all fields `expr`.
+fn expressions(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match field.as_str() {
+                    Some(text) if name == "expr" => found.push(text.to_owned()),
+                    _ => expressions(field, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| expressions(item, found)),
+        _ => {}
+    }
+}
+
+/// Returns the series that Prometheus shows for a metric.
+fn series(metric: &MetricInfo) -> Vec<String> {
+    let name = metric.name.replace('.', "_");
+    match metric.kind {
+        MetricKind::Histogram => ["bucket", "sum", "count"]
+            .map(|end| format!("{name}_{end}"))
+            .into(),
+        _ => vec![name],
+    }
+}
+
+fn words(expression: &str) -> impl Iterator<Item = &str> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("distributed_lock_"))
+}
+
+#[test]
+fn dashboard_names_existing_metrics() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let mut found = Vec::new();
+    expressions(&dashboard, &mut found);
+    assert!(found.len() > 10, "{found:?}");
+    let labels = |metric: &MetricInfo| {
+        let labels = metric.labels.iter().map(|label| label.replace('.', "_"));
+        labels.collect::<Vec<_>>()
+    };
+    let known_labels: BTreeSet<_> = METRICS.iter().flat_map(labels).collect();
+    let mut shown = BTreeSet::new();
+    for word in found.iter().flat_map(|expression| words(expression)) {
+        let metric = METRICS
+            .iter()
+            .find(|metric| series(metric).iter().any(|series| series == word));
+        match metric {
+            Some(metric) => {
+                shown.insert(metric.name);
+            }
+            None => assert!(known_labels.contains(word), "no metric has the name {word}"),
+        }
+    }
+    let all: BTreeSet<_> = METRICS.iter().map(|metric| metric.name).collect();
+    assert_eq!(shown, all, "the dashboard shows each metric");
+}
+
+#[test]
+fn alerts_are_those_of_the_guide() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let alerts = dashboard["alerts"].as_array().unwrap();
+    let expressions: Vec<_> = alerts
+        .iter()
+        .map(|alert| alert["expr"].as_str().unwrap())
+        .collect();
+    for (at, metric) in ["losses", "acquire_duration", "cleanups_open"]
+        .into_iter()
+        .enumerate()
+    {
+        assert!(expressions[at].contains(metric), "{expressions:?}");
+        for text in ["summary", "runbook"] {
+            assert!(alerts[at]["annotations"][text].is_string());
+        }
+    }
+    let section = super::tables::GUIDE
+        .split("\n## ")
+        .find(|part| part.starts_with("Alerts"));
+    let rows = section
+        .unwrap()
+        .lines()
+        .filter(|line| line.starts_with("| "));
+    assert_eq!(
+        rows.count(),
+        alerts.len() + 1,
+        "a heading and a row for each"
+    );
+}

@@ -199,20 +199,12 @@ impl Job<'_> {
     }
 
     fn loss_reason(&self, guard: &LockGuard) -> String {
-        let reason = match guard.loss_reason() {
-            Some(LossReason::Revoked { by, reason, .. }) => match reason {
-                Some(reason) => format!("revoked by {by}: {reason}"),
-                None => format!("revoked by {by}"),
-            },
-            Some(LossReason::MaxHold) => {
-                let max_hold = self.args.max_hold.unwrap_or_default();
+        let reason = match (guard.loss_reason(), self.args.max_hold) {
+            (Some(LossReason::MaxHold), Some(max_hold)) => {
                 format!("held for the `--max-hold` of {}", human(max_hold))
             }
-            Some(LossReason::Expired) => "its lease ended without a renewal".to_owned(),
-            Some(LossReason::Removed) => "its key was removed".to_owned(),
-            Some(LossReason::Replaced) => "its key has another owner".to_owned(),
-            Some(LossReason::ServerChanged) => "the server restarted without it".to_owned(),
-            _ => return String::new(),
+            (Some(reason), _) => reason.to_string(),
+            (None, _) => return String::new(),
         };
         format!(" ({reason})")
     }

@@ -78,7 +78,7 @@ fn outage_of_the_server_ends_the_command_at_the_end_of_the_lease() {
     assert_eq!(outcome.code, Some(79));
     assert_eq!(
         outcome.stderr,
-        "lockctl: lost the lock `job` (its lease ended without a renewal); ending the command\n"
+        "lockctl: lost the lock `job` (its lease ended); ending the command\n"
     );
 }
 

@@ -29,6 +29,14 @@ faults *args:
 simulate *args:
     ./scripts/simulate {{args}}
 
+# Shows the flash sale in the browser
+flash-sale *args:
+    cargo run -p flash-sale -- {{args}}
+
+# Tests the flash sale in Chromium and with PostgreSQL
+browser *args:
+    ./scripts/browser {{args}}
+
 # Races lock clients in other languages
 interop *args:
     ./scripts/interop {{args}}

@@ -50,6 +50,7 @@ async fn parent() -> Result<(), Box<dyn Error>> {
     let answer = database.write(token, &read.minus(30))?;
     println!("the parent acquired the lock and withdraws 30: {answer}");
     guard.release().await?;
+    locks.shutdown().await?;
 
     kill_process(child.pid()?, Signal::CONT)?;
     child.send("continue")?;
@@ -84,6 +85,8 @@ async fn child(path: &Path) -> Result<(), Box<dyn Error>> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     println!("wrote {}", database.write(token, &read.minus(50))?);
+    drop(guard);
+    locks.shutdown().await?;
     Ok(())
 }
 
@@ -147,10 +150,12 @@ impl Accounts {
     fn write(&self, token: i64, new: &Balances) -> rusqlite::Result<&'static str> {
         self.0
             .execute("UPDATE plain SET balance = ?1", params![new.plain])?;
+        // region: write
         let rows = self.0.execute(
             "UPDATE fenced SET balance = ?1, token = ?2 WHERE token <= ?2",
             params![new.fenced, token],
         )?;
+        // endregion
         Ok(if rows == 1 { "accepted" } else { "rejected" })
     }
 }

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lock_core::LockManager;
+use lock_core::{LockGuard, LockManager};
 
 /// The clocks of the instances may differ by this time. An instance that starts later by less than this
 /// does not run the job again.
@@ -27,12 +27,16 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // A crashed instance keeps the lock for one ttl. A running instance renews it as long as the job
     // runs.
     let lock = locks.lock("nightly-report").ttl(Duration::from_secs(30));
-    let Some(guard) = lock.try_acquire().await? else {
-        println!("skipped: another instance runs the report");
-        return Ok(());
-    };
-    println!("running: this instance has the lock");
+    match lock.try_acquire().await? {
+        None => println!("skipped: another instance runs the report"),
+        Some(guard) => run_report(guard, takes).await?,
+    }
+    locks.shutdown().await?;
+    Ok(())
+}
 
+async fn run_report(guard: LockGuard, takes: Duration) -> Result<(), Box<dyn Error>> {
+    println!("running: this instance has the lock");
     let late_starters = tokio::time::sleep(LATE_STARTERS);
     // When the lock is lost, the job stops: another instance may be running it.
     tokio::select! {

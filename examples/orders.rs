@@ -18,7 +18,6 @@
 //! the response time of the bank.
 
 use std::error::Error;
-use std::future::IntoFuture;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,8 +31,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use lock_core::web::{Problem, ScopeLayer};
 use lock_core::{LockError, LockManager, distributed_lock};
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 
 /// Waits while another request works on the order: a payment soon ends, and then the reply is
 /// definite. `bind` gives the body the guard.
@@ -76,10 +73,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // Connects here and not at the first request: a wrong URL should stop the service from
     // starting.
     let locks = LockManager::connect(&examples::lock_url()?).await?;
-    let port = examples::option("--port")?.unwrap_or(0);
-    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-    println!("listening on http://{}", listener.local_addr()?);
-    serve(listener, app(&locks, shop)).await?;
+    // Ends after a signal, when the requests have ended or their time is over.
+    examples::http::serve(app(&locks, shop)).await?;
     // Last, when no request needs a lock any more. Otherwise the lock of a dropped request stays until
     // its ttl.
     locks.shutdown().await?;
@@ -93,25 +88,6 @@ fn app(locks: &LockManager, shop: Shop) -> Router {
         .route("/orders/{order}", axum::routing::delete(cancel))
         .with_state(Arc::new(shop))
         .layer(ScopeLayer::new(locks.clone()))
-}
-
-/// Serves until Ctrl-C, and then lets the requests end for 20 s at most.
-async fn serve(listener: TcpListener, app: Router) -> std::io::Result<()> {
-    let (sender, stopping) = oneshot::channel();
-    let stop = async {
-        _ = tokio::signal::ctrl_c().await;
-        _ = sender.send(());
-    };
-    let server = axum::serve(listener, app).with_graceful_shutdown(stop);
-    // A graceful shutdown has no bound of its own.
-    let deadline = async {
-        _ = stopping.await;
-        tokio::time::sleep(Duration::from_secs(20)).await;
-    };
-    tokio::select! {
-        ended = server.into_future() => ended,
-        () = deadline => Ok(()),
-    }
 }
 
 /// The reason why a request was not executed.

@@ -3,6 +3,7 @@
 //! Needs no server: `cargo run -p examples --example quickstart`
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,9 +17,10 @@ const CLICKS: [(char, u32); 4] = [('A', 41), ('B', 41), ('C', 41), ('D', 42)];
 const BANK: Duration = Duration::from_millis(150);
 
 #[tokio::main]
-async fn main() -> Result<(), LockError> {
-    // In a service: LockManager::connect("redis://..").await?.install_global()?
-    LockManager::in_memory().install_global()?;
+async fn main() -> Result<(), Box<dyn Error>> {
+    // In a service: LockManager::connect("redis://..").await?
+    let locks = LockManager::in_memory();
+    locks.install_global()?;
 
     println!("Without a lock:");
     let shop = Arc::new(Shop::open());
@@ -39,6 +41,7 @@ async fn main() -> Result<(), LockError> {
         paid?;
     }
     shop.close();
+    locks.shutdown().await?;
     Ok(())
 }
 

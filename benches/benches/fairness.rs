@@ -69,7 +69,7 @@ async fn measure(url: &str, managers: usize, runs: usize) -> Vec<RunResult> {
         }
         let holds = started.elapsed();
         let round_trips = round_trip.measure(sections, SECTION).await;
-        let base = holds + round_trips.iter().sum();
+        let base = holds + round_trips.iter().sum::<Duration>();
         let (waits, total) = contend(&managers).await;
         let (waits, ahead): (Vec<_>, Vec<_>) = waits.into_iter().unzip();
         let middle = percentile(&waits, 0.5);

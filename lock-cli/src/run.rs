@@ -5,9 +5,9 @@
 //! the whole tree. On a terminal all three stay in the foreground group: a background process gets no
 //! input.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lock_core::{Holder, LockError, LockGuard, LockManager};
+use lock_core::{Holder, LockError, LockGuard, LockManager, LossReason};
 use rustix::process::Signal;
 
 use crate::args::{GlobalArgs, OnContended, RunArgs};
@@ -129,7 +129,6 @@ impl Job<'_> {
         guard: LockGuard,
         mut signals: Signals,
     ) -> Result<Exit, Failure> {
-        let acquired_at = Instant::now();
         let mut child = match Child::spawn(self, &guard) {
             Ok(child) => child,
             Err(error) => {
@@ -163,7 +162,7 @@ impl Job<'_> {
             }
         };
         let Some(ended) = ended else {
-            return self.lost(locks, guard, child, signals, acquired_at).await;
+            return self.lost(locks, guard, child, signals).await;
         };
         if ended == Ended::GuardKilled {
             // Somebody killed the guard process. Without it the command would run on without the lock.
@@ -180,9 +179,8 @@ impl Job<'_> {
         guard: LockGuard,
         mut child: Child,
         mut signals: Signals,
-        acquired_at: Instant,
     ) -> Result<Exit, Failure> {
-        let reason = self.loss_reason(&guard, acquired_at);
+        let reason = self.loss_reason(&guard);
         let text = format!(
             "lost the lock `{}`{reason}; ending the command",
             self.args.name
@@ -200,13 +198,15 @@ impl Job<'_> {
         Err(failure)
     }
 
-    fn loss_reason(&self, _guard: &LockGuard, acquired_at: Instant) -> String {
-        match self.args.max_hold {
-            Some(max_hold) if acquired_at.elapsed() + self.args.ttl >= max_hold => {
-                format!(" (held for the `--max-hold` of {})", human(max_hold))
+    fn loss_reason(&self, guard: &LockGuard) -> String {
+        let reason = match (guard.loss_reason(), self.args.max_hold) {
+            (Some(LossReason::MaxHold), Some(max_hold)) => {
+                format!("held for the `--max-hold` of {}", human(max_hold))
             }
-            _ => String::new(),
-        }
+            (Some(reason), _) => reason.to_string(),
+            (None, _) => return String::new(),
+        };
+        format!(" ({reason})")
     }
 
     /// Releases the lock. The code of CMD stays, whatever happens here.

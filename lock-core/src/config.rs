@@ -18,10 +18,12 @@ mod deserialize;
 #[cfg(feature = "redis")]
 pub(crate) mod endpoint;
 pub(crate) mod environment;
+pub(crate) mod holder_tag;
 pub(crate) mod manager_config;
 pub(crate) mod overrides;
 pub(crate) mod server;
 
+use holder_tag::HolderTag;
 use overrides::Override;
 
 /// Says what a release does when clients of other libraries may wait for the same key.
@@ -45,6 +47,7 @@ pub(crate) struct ManagerSettings {
     pub(crate) command_timeout: Duration,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) label: Arc<str>,
+    pub(crate) holder_tag: Option<HolderTag>,
     pub(crate) handover: Handover,
     pub(crate) dialect: Dialect,
     pub(crate) retry_interval: Duration,
@@ -81,6 +84,7 @@ impl Default for ManagerSettings {
             command_timeout: COMMAND_TIMEOUT,
             shutdown_timeout: SHUTDOWN_TIMEOUT,
             label: default_label().into(),
+            holder_tag: None,
             handover: Handover::Immediate,
             dialect: Dialect::Native,
             retry_interval: RETRY_INTERVAL,

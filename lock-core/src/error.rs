@@ -283,17 +283,6 @@ impl LockError {
         ))
     }
 
-    /// The error of a provider of credentials that failed.
-    #[cfg(feature = "redis")]
-    pub(crate) fn from_provider(error: Box<dyn Error + Send + Sync>) -> Self {
-        let (kind, text) = (
-            BackendErrorKind::Authentication,
-            "the provider of credentials failed",
-        );
-        let error = BackendError::new(kind, text.to_owned(), Some(error.into()));
-        Self::Backend(error.with_advice("see the cause; each new connection asks it again"))
-    }
-
     /// Whether the server refused the command in its reply, so that the command had no effect.
     #[cfg(feature = "redis")]
     pub(crate) fn is_refusal(&self) -> bool {

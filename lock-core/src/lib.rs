@@ -103,11 +103,17 @@ macro_rules! lock_name {
     };
 }
 
-/// Guides: how to use the library, what it promises, and how it works.
+/// Guides: how to use the library, what it promises, and how it works. Each page begins with its question
+/// and a short answer. The order of the front page is that in which a newcomer needs them.
 pub mod guide {
     #[cfg(feature = "macros")]
     pub mod attribute {
         #![doc = include_str!("../docs/attribute.md")]
+    }
+
+    #[cfg(feature = "macros")]
+    pub mod choosing {
+        #![doc = include_str!("../docs/choosing.md")]
     }
 
     #[cfg(feature = "macros")]
@@ -120,36 +126,81 @@ pub mod guide {
         #![doc = include_str!("../docs/configuration.md")]
     }
 
-    pub mod guarantees {
-        #![doc = include_str!("../docs/guarantees.md")]
-    }
-
-    pub mod redis {
-        #![doc = include_str!("../docs/redis.md")]
+    #[cfg(feature = "macros")]
+    pub mod cookbook {
+        #![doc = include_str!("../docs/cookbook.md")]
     }
 
     pub mod dialects {
         #![doc = include_str!("../docs/dialects.md")]
     }
 
+    pub mod failure_modes {
+        #![doc = include_str!("../docs/failure_modes.md")]
+    }
+
+    pub mod faq {
+        #![doc = include_str!("../docs/faq.md")]
+    }
+
+    pub mod fencing {
+        #![doc = include_str!("../docs/fencing.md")]
+    }
+
+    pub mod guarantees {
+        #![doc = include_str!("../docs/guarantees.md")]
+    }
+
     pub mod migrating {
         #![doc = include_str!("../docs/migrating.md")]
+    }
+
+    pub mod on_loss {
+        #![doc = include_str!("../docs/on_loss.md")]
+    }
+
+    pub mod operations {
+        #![doc = include_str!("../docs/operations.md")]
+    }
+
+    pub mod performance {
+        #![doc = include_str!("../docs/performance.md")]
+        // The images of the last section are for the repository's page: rustdoc has no such files.
+        #![doc = "<style>.repository-only { display: none }</style>"]
+        #![doc = ""]
+        #![doc = include_str!("../docs/plots/handoff.svg")]
+        #![doc = include_str!("../docs/plots/commands.svg")]
+        #![doc = include_str!("../docs/plots/waits.svg")]
+        #![doc = include_str!("../docs/plots/pair.svg")]
+    }
+
+    pub mod problems {
+        #![doc = include_str!("../docs/problems.md")]
+    }
+
+    pub mod production {
+        #![doc = include_str!("../docs/production.md")]
     }
 
     pub mod protocol {
         #![doc = include_str!("../docs/protocol.md")]
     }
 
+    pub mod redis {
+        #![doc = include_str!("../docs/redis.md")]
+    }
+
+    pub mod sizing {
+        #![doc = include_str!("../docs/sizing.md")]
+    }
+
     pub mod telemetry {
         #![doc = include_str!("../docs/telemetry.md")]
     }
 
-    pub mod operations {
-        #![doc = include_str!("../docs/lockctl.md")]
-    }
-
-    pub mod failure_modes {
-        #![doc = include_str!("../docs/failure_modes.md")]
+    #[cfg(feature = "macros")]
+    pub mod testing {
+        #![doc = include_str!("../docs/testing.md")]
     }
 
     // It links to the items of all four features.
@@ -162,20 +213,5 @@ pub mod guide {
     ))]
     pub mod web {
         #![doc = include_str!("../docs/web.md")]
-    }
-
-    pub mod problems {
-        #![doc = include_str!("../docs/problems.md")]
-    }
-
-    pub mod performance {
-        #![doc = include_str!("../docs/performance.md")]
-        // The images of the last section are for the repository's page: rustdoc has no such files.
-        #![doc = "<style>.repository-only { display: none }</style>"]
-        #![doc = ""]
-        #![doc = include_str!("../docs/plots/handoff.svg")]
-        #![doc = include_str!("../docs/plots/commands.svg")]
-        #![doc = include_str!("../docs/plots/waits.svg")]
-        #![doc = include_str!("../docs/plots/pair.svg")]
     }
 }

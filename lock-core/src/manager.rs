@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::backend::memory::MemoryBackend;
 use crate::backend::{Backend, NotificationSink};
+use crate::config::holder_tag::HolderTag;
 use crate::config::server::ServerSettings;
 use crate::config::{Handover, ManagerSettings};
 #[cfg(feature = "macros")]
@@ -233,6 +234,43 @@ impl LockManagerBuilder {
     /// Defaults to the host name and the process id.
     pub fn label(mut self, label: &str) -> Self {
         self.config.label = tidy_label(label).into();
+        self
+    }
+
+    /// Sets a function that returns a tag for each acquisition, such as the id of the caller's trace.
+    ///
+    /// The function runs on the caller's task when an acquire begins. The tag is appended to the label
+    /// as ` #tag`: other clients see it in [`Holder::tag`](crate::Holder::tag) and
+    /// [`HolderInfo::tag`](crate::HolderInfo::tag), so that they find the holder's trace. It has at most
+    /// 32 visible ASCII characters; other characters are removed. The label is cut so that both have 96
+    /// bytes. `None` gives no tag, and so does a panic of the function, which is counted in
+    /// [`LockStats`](crate::LockStats). Locks in other dialects have no tag.
+    ///
+    /// The tag is written to the server: return nothing that is secret. Defaults to no tag.
+    ///
+    /// ```
+    /// # use lock_core::LockManager;
+    /// tokio::task_local! {
+    ///     static TRACE_ID: String;
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// let locks = LockManager::builder()
+    ///     .holder_tag(|| TRACE_ID.try_with(Clone::clone).ok())
+    ///     .in_memory();
+    /// let traced = TRACE_ID.scope("4bf92f3577b34da6".to_owned(), async {
+    ///     locks.lock("order:42").acquire().await
+    /// });
+    /// let held = traced.await?;
+    /// let holder = locks.holder("order:42").await?.expect("it is held");
+    /// assert_eq!(holder.tag.as_deref(), Some("4bf92f3577b34da6"));
+    /// # drop(held);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn holder_tag(mut self, tag: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        self.config.holder_tag = Some(HolderTag::new(tag));
         self
     }
 

@@ -126,6 +126,7 @@ impl AcquisitionRecord {
             | LockError::InvalidName { .. }
             | LockError::InvalidTtl { .. }
             | LockError::InvalidSetting { .. }
+            | LockError::InvalidOverride { .. }
             | LockError::InvalidRenewal { .. }
             | LockError::InvalidMaxHold { .. }
             | LockError::InvalidMinHold { .. }

@@ -4,3 +4,5 @@ mod inspect;
 mod list;
 mod loss;
 mod release;
+mod rights;
+mod tags;

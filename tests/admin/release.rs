@@ -106,8 +106,12 @@ async fn revoke_keeps_exclusion() {
     }
     let revoked = locks.admin().force_release(NAME).await.unwrap();
     assert!(revoked.previous.is_some());
-    // Long enough for the waiters, if they had been let in.
-    tokio::time::sleep(ms(200)).await;
+    // Long enough for the waiters, if they were let in. A newcomer makes the server look at them.
+    for _ in 0..10 {
+        let newcomer = locks.lock(NAME).try_acquire().await.unwrap();
+        assert!(newcomer.is_none());
+        tokio::time::sleep(ms(20)).await;
+    }
     slow.send_line("write");
     slow.cont();
     slow.record(SOON, |record| record.get("written").is_some());

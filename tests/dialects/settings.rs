@@ -73,7 +73,7 @@ async fn documented_rights_are_sufficient() {
         let server = RedisServer::start();
         let rights = line.split('`').nth(3).unwrap().replace("\\|", "|");
         let mut command = vec!["ACL", "SETUSER", "app", "on", ">pass", "~lock:*"];
-        command.extend(["+role", "+info", "+time"]);
+        command.extend(["+role", "+info", "+time", "+client|setname"]);
         command.extend(rights.split(' '));
         assert_eq!(server.cli(&command).text(), "OK");
         let locks = connect_in(dialect, &format!("redis://app:pass@{}", server.address())).await;

@@ -114,8 +114,8 @@ fn current_and_from_env_use_all_variables() {
     assert_eq!(record["key"], "shop:from-env", "{record}");
     let left = record["remaining_ms"].as_u64().unwrap();
     assert!((1..=10_000).contains(&left), "{record}");
-    let warning = "unknown environment variable `DISTRIBUTED_LOCK_LABLE`; \
-                   did you mean `DISTRIBUTED_LOCK_LABEL`?";
+    let warning = "did you mean the one in `meant`? variable=\"DISTRIBUTED_LOCK_LABLE\" \
+                   meant=\"DISTRIBUTED_LOCK_LABEL\"";
     let trace = record["trace"].as_str().unwrap();
     assert_eq!(trace.matches(warning).count(), 1, "{trace}");
     let broken = [variables[0], ("DISTRIBUTED_LOCK_DEFAULT_WAIT", "5")];

@@ -36,6 +36,31 @@ async fn assert_rights_suffice(rights: &[&str]) {
     }
 }
 
+/// The guide names all required rights: the server denies nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn documented_rights_are_sufficient() {
+    let page = include_str!("../../lock-core/docs/redis.md");
+    let (_, line) = page.split_once("ACL SETUSER locks on >secret").unwrap();
+    let (line, _) = line.split_once("```").unwrap();
+    let rights = line.split_whitespace().filter(|word| *word != "\\");
+    let mut command = vec!["ACL", "SETUSER", "app", "on", ">pass"];
+    command.extend(rights);
+    let server = RedisServer::start();
+    assert_eq!(server.cli(&command).error(), None);
+    let url = format!("redis://app:pass@{}", server.address());
+    let locks = LockManager::connect(&url).await.unwrap();
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
+    held.renew().await.unwrap();
+    held.release().await.unwrap();
+    let granted = granted(SOON, waiting).await;
+    granted.release().await.unwrap();
+    assert!(locks.ping().await.unwrap().notifications);
+    assert_nothing_left(&server, &locks).await;
+    let denied = server.cli(&["ACL", "LOG"]);
+    assert!(denied.array().is_empty(), "{denied:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_without_channels_poll() {
     assert_rights_suffice(&["~*", "resetchannels", "+@all"]).await;

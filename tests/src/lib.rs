@@ -2,11 +2,13 @@
 //!
 //! Helpers that need no lock are in `test_support`.
 
+mod example;
 mod managers;
 mod timing;
 mod trace;
 mod waiters;
 
+pub use example::example;
 pub use managers::{
     SET_NX_PX, WATCH_MULTI, acquire_and_release, assert_nothing_left, backend_error_kind, connect,
     connect_to, connect_to_env, connect_with_timeout, fencing_token, one_attempt, shut_down,

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "redis")]
+use super::LockError;
 use crate::protocol::acquisition::FailureClass;
 
 /// Why a server, or the connection to it, failed.
@@ -171,6 +173,19 @@ impl BackendError {
     #[must_use]
     pub fn kind(&self) -> BackendErrorKind {
         self.0.kind
+    }
+}
+
+#[cfg(feature = "redis")]
+impl LockError {
+    /// The error of a provider of credentials that failed.
+    pub(crate) fn from_provider(error: Box<dyn Error + Send + Sync>) -> Self {
+        let (kind, text) = (
+            BackendErrorKind::Authentication,
+            "the provider of credentials failed",
+        );
+        let error = BackendError::new(kind, text.to_owned(), Some(error.into()));
+        Self::Backend(error.with_advice("see the cause; each new connection asks it again"))
     }
 }
 

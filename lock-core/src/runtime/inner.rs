@@ -100,6 +100,15 @@ impl ManagerInner {
         }
     }
 
+    /// Returns the label of an acquisition of the calling task.
+    pub(crate) fn acquire_label(&self) -> Arc<str> {
+        let label = &self.config.label;
+        match &self.config.holder_tag {
+            Some(tag) => tag.label(label, &self.counters),
+            None => Arc::clone(label),
+        }
+    }
+
     /// Checks that an operator's command can be sent.
     pub(crate) fn check_admin(&self) -> Result<(), LockError> {
         self.check_process()?;

@@ -95,7 +95,7 @@ fn start(
     let config = AcquireConfig {
         key,
         lease_config,
-        label: Arc::clone(&inner.config.label),
+        label: inner.acquire_label(),
         patience,
         lease_kind: if holds_without_renewal {
             LeaseKind::Endless

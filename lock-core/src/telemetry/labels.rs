@@ -241,6 +241,8 @@ labels! {
         Recorder = "metrics_recorder",
         /// A provider of credentials.
         Credentials = "credential_provider",
+        /// The function that returns the tag of a holder.
+        HolderTag = "holder_tag",
         /// The waker of a task.
         Waker = "waker",
         /// Code on the thread of the background worker.

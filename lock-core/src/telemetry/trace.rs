@@ -291,7 +291,7 @@ fn write_for_operators(event: &LockEvent<'_>) {
         ),
         LockEvent::UnknownVariable { variable, meant } => server!(
             WARN, "lock.unknown_variable", { variable, meant, },
-            "an environment variable is probably misspelt"
+            "unknown environment variable; did you mean the one in `meant`?"
         ),
         LockEvent::OverrideUnused { template, nearest } => server!(
             WARN, "lock.override_unused", { template, nearest, },

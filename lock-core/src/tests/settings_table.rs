@@ -108,6 +108,11 @@ fn guide_has_all_settings_with_their_defaults_and_ranges() {
             "`immediate`, `yield_to_others`".to_owned(),
         ),
         (
+            "redact_keys",
+            default.redact_keys.to_string(),
+            "true, false".to_owned(),
+        ),
+        (
             "overrides",
             "none".to_owned(),
             "see [overrides](#overrides)".to_owned(),

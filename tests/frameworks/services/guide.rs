@@ -9,7 +9,7 @@ fn blocks(page: &str) -> Vec<String> {
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
         if line.starts_with("```") {
-            assert_eq!(line, "```rust,ignore", "a block of another kind");
+            assert_eq!(line, "```rust,custom", "a block of another kind");
             let block: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
             blocks.push(block.join("\n"));
         }

@@ -6,7 +6,7 @@ use test_support::{RedisServer, eventually};
 use crate::program::{LOCKCTL, Lockctl, Outcome};
 use crate::terminal::Terminal;
 
-const PAGE: &str = include_str!("../../../lock-core/docs/lockctl.md");
+const PAGE: &str = include_str!("../../../lock-core/docs/operations.md");
 
 /// Returns the output that the page shows for a command.
 #[track_caller]

@@ -36,13 +36,9 @@ fn loss_ends_a_command_that_ignores_term() {
     assert!(!is_alive(child) && !is_alive(grandchild));
     let (bound, slack) = (Duration::from_secs(2), Duration::from_secs(2));
     assert!(elapsed < bound + slack, "lease and kill-after: {elapsed:?}");
-    assert!(
-        outcome.stderr.starts_with("lockctl: lost the lock `job`"),
-        "{outcome:?}"
-    );
-    assert!(
-        outcome.stderr.ends_with("; ending the command\n"),
-        "{outcome:?}"
+    assert_eq!(
+        outcome.stderr,
+        "lockctl: lost the lock `job` (its key was removed); ending the command\n"
     );
 }
 
@@ -78,7 +74,12 @@ fn outage_of_the_server_ends_the_command_at_the_end_of_the_lease() {
     let running = Lockctl::on(&server, &flags).start();
     running.line("child ");
     server.kill9();
-    assert_eq!(running.wait().code, Some(79));
+    let outcome = running.wait();
+    assert_eq!(outcome.code, Some(79));
+    assert_eq!(
+        outcome.stderr,
+        "lockctl: lost the lock `job` (its lease ended); ending the command\n"
+    );
 }
 
 #[test]

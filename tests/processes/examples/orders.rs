@@ -9,11 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use lock_core::LockManager;
-use test_support::fixtures::SOON;
+use test_support::fixtures::{LONG, SOON, exists};
 use test_support::process::Process;
-use test_support::{Recording, RedisServer, Reply, eventually, eventually_some};
+use test_support::{Helper, Recording, RedisServer, Reply, eventually, eventually_some};
 
 use super::example;
+use super::service::{send, terminate};
 
 /// An instance of the service.
 struct Instance {
@@ -34,14 +35,21 @@ impl Shop {
     }
 
     fn instance(&self) -> Instance {
-        let process = example("orders")
+        Self::start(&self.program())
+    }
+
+    fn program(&self) -> Helper {
+        example("orders")
             .arg("--redis")
             .arg(self.server.url())
             .arg("--ledger")
             .arg(self.ledger_file())
             .arg("--bank")
             .arg(self.bank.as_millis().to_string())
-            .spawn();
+    }
+
+    fn start(program: &Helper) -> Instance {
+        let process = program.spawn();
         let address = eventually_some(SOON, || {
             let lines = process.lines();
             let address = lines.first()?.strip_prefix("listening on http://")?;
@@ -77,23 +85,7 @@ impl Shop {
 impl Instance {
     /// Sends a request, and returns the status and the text of the reply.
     fn send(&self, method: &str, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.address).expect("the instance listens");
-        stream
-            .set_read_timeout(Some(SOON))
-            .expect("the timeout is not zero");
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\
-             content-length: 0\r\n\r\n"
-        )
-        .expect("the instance reads");
-        let mut reply = String::new();
-        stream
-            .read_to_string(&mut reply)
-            .expect("the instance replies in time");
-        let (head, text) = reply.split_once("\r\n\r\n").expect("a head and a body");
-        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-        (status.expect("a status line"), text.trim().to_owned())
+        send(&self.address, method, path, &[], "")
     }
 
     fn pay(&self, order: u32) -> (u16, String) {
@@ -204,6 +196,43 @@ fn killed_instance_costs_other_instances_at_most_the_ttl() {
     assert!(shop.ledger(1).is_empty());
     // The ttl is 5 s, and a payment waits for 10 s.
     assert_eq!(there.pay(1).0, 200);
+}
+
+#[test]
+fn stopped_instance_ends_its_payment_and_leaves_no_lock() {
+    let shop = Shop::open(Duration::from_secs(1));
+    let instance = shop.instance();
+    thread::scope(|scope| {
+        let paying = scope.spawn(|| instance.pay(1));
+        eventually(SOON, || exists(&shop.server, "lock:order:1"));
+        terminate(&instance.process);
+        assert_eq!(paying.join().unwrap().0, 200);
+    });
+    assert!(instance.process.wait(SOON).success());
+    assert!(!exists(&shop.server, "lock:order:1"));
+}
+
+#[test]
+fn request_without_end_does_not_keep_a_stopped_instance() {
+    let shop = Shop::open(LONG);
+    let instance = Shop::start(&shop.program().arg("--drain").arg("200"));
+    thread::scope(|scope| {
+        let address = &instance.address;
+        scope.spawn(move || {
+            let mut stream = TcpStream::connect(address).expect("the instance listens");
+            let request = "POST /orders/1/payment HTTP/1.1\r\nhost: shop\r\n\r\n";
+            let sent = stream.write_all(request.as_bytes());
+            sent.expect("the instance reads");
+            // No reply comes, because the process ends.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        eventually(SOON, || exists(&shop.server, "lock:order:1"));
+        terminate(&instance.process);
+        // The exit code says that a lock is left. It ends with its ttl.
+        assert!(!instance.process.wait(SOON).success());
+    });
+    eventually(SOON, || !exists(&shop.server, "lock:order:1"));
+    assert!(shop.ledger(1).is_empty());
 }
 
 /// Returns the commands that clients sent for each section of one lock, by the section's owner id.

@@ -1,6 +1,7 @@
 //! The environment of tests: real servers, a lossy network, controlled clocks, and real processes.
 //!
 //! - [`RedisServer`] owns a `redis-server` on a free port, and removes it on drop.
+//! - [`PostgresServer`] does the same with a PostgreSQL server.
 //! - [`Proxy`] is in front of a server and delays, cuts, loses, mutes and refuses.
 //! - [`FrozenClock`] is the wall clock of a server, which only the test moves.
 //! - [`Helper`] starts a child process that writes JSON lines and can be killed or frozen.
@@ -18,6 +19,7 @@ pub mod fixtures;
 mod janitor;
 pub mod monitor;
 mod ports;
+pub mod postgres;
 pub mod preload;
 pub mod process;
 pub mod proxy;
@@ -32,6 +34,7 @@ pub use clock::FrozenClock;
 pub use cut::cut;
 pub use janitor::Scratch;
 pub use monitor::{Monitor, Recording};
+pub use postgres::PostgresServer;
 pub use preload::Shim;
 pub use process::{Helper, Process};
 pub use proxy::{Direction, Lost, Proxy};

@@ -49,3 +49,8 @@ pub(crate) fn cont(pid: u32) {
 pub(crate) fn terminate(pid: u32) {
     send(pid, Signal::TERM);
 }
+
+/// Requests the child to end at once, with its own children.
+pub(crate) fn quit(pid: u32) {
+    send(pid, Signal::QUIT);
+}

@@ -1,0 +1,81 @@
+//! The rights of operators in `guide::redis`.
+
+use lock_core::{AdminError, LockManager};
+use test_support::fixtures::{KEY, LONG, NAME, SOON};
+use test_support::{RedisServer, Reply};
+use tests::{backend_error_kind, connect, granted, start_waiter};
+
+/// Returns the command with which the guide's administrator creates the operator.
+fn operator_command() -> Vec<String> {
+    let page = include_str!("../../lock-core/docs/redis.md").replace("\\\n", " ");
+    let line = page
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER operator"))
+        .expect("`guide::redis` has the command");
+    line.split_whitespace().map(ToOwned::to_owned).collect()
+}
+
+async fn operator(server: &RedisServer, command: &[String]) -> LockManager {
+    assert_eq!(server.cli(command), Reply::Status("OK".into()));
+    let url = format!("redis://operator:secret@{}", server.address());
+    LockManager::connect(&url).await.unwrap()
+}
+
+/// Does everything that an operator may do.
+async fn use_all(server: &RedisServer, operator: &LockManager) -> Result<(), AdminError> {
+    let locks = connect(server).await;
+    for waits in [false, true] {
+        let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
+        let waiter = if waits {
+            Some(start_waiter(server, locks.lock(NAME).wait(SOON), 1).await)
+        } else {
+            None
+        };
+        assert!(operator.holder(NAME).await?.is_some());
+        assert_eq!(operator.admin().list("*").await?.locks.len(), 1);
+        operator.admin().force_release(NAME).await?;
+        let released = operator.admin().force_release(NAME).now().await?;
+        assert_eq!(released.granted, waits);
+        if let Some(waiter) = waiter {
+            granted(SOON, waiter).await.release().await.unwrap();
+        }
+        drop(held);
+    }
+    server.cli(&["SET", KEY, "theirs", "PX", "60000"]);
+    operator.admin().force_release(NAME).foreign(true).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_of_operators_in_the_guide_are_sufficient() {
+    let server = RedisServer::start();
+    let operator = operator(&server, &operator_command()).await;
+    use_all(&server, &operator).await.unwrap();
+    // The server logs every command that it refused.
+    let refused = server.cli(&["ACL", "LOG"]);
+    assert_eq!(refused, Reply::Array(Vec::new()), "{refused:?}");
+}
+
+/// An operator has no right that no command needs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_of_operators_in_the_guide_are_needed() {
+    let command = operator_command();
+    for right in [
+        "+scan", "+zcard", "+dump", "+set", "+del", "+incr", "+zrem", "+pttl", "+zrank",
+    ] {
+        let server = RedisServer::start();
+        let mut fewer = command.clone();
+        fewer.retain(|word| word != right);
+        assert_eq!(
+            fewer.len() + 1,
+            command.len(),
+            "{right} is not in the guide"
+        );
+        let operator = operator(&server, &fewer).await;
+        let Err(AdminError::Lock(error)) = use_all(&server, &operator).await else {
+            panic!("{right} is not needed");
+        };
+        let kind = backend_error_kind::<()>(Err(error));
+        assert_eq!(kind, lock_core::BackendErrorKind::Permission, "{right}");
+    }
+}

@@ -1,0 +1,90 @@
+//! The recipe `leader`.
+
+use std::time::{Duration, Instant};
+
+use test_support::fixtures::{SOON, time_to_expiry};
+use test_support::{Process, RedisServer, Reply, eventually};
+
+use crate::examples::example;
+use crate::examples::service::terminate;
+
+const KEY: &str = "lock:leader:billing";
+
+/// The ttl of the lead.
+const TTL: Duration = Duration::from_secs(3);
+
+fn start(server: &RedisServer) -> Process {
+    let process = example("leader").arg("--redis").arg(server.url()).spawn();
+    eventually(SOON, || !process.lines().is_empty());
+    process
+}
+
+/// Returns the token of each time for which the instance led.
+fn turns(process: &Process) -> Vec<u64> {
+    let lines = process.lines();
+    let tokens = lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("leading with token "));
+    tokens.map(|token| token.parse().unwrap()).collect()
+}
+
+fn has_led(process: &Process, times: usize) -> impl FnMut() -> bool {
+    move || turns(process).len() == times
+}
+
+/// Returns a leader and an instance in its queue.
+fn leader_and_standby(server: &RedisServer) -> (Process, Process) {
+    let leader = start(server);
+    eventually(SOON, has_led(&leader, 1));
+    let standby = start(server);
+    let queue = format!("{{{KEY}}}:q");
+    eventually(SOON, || server.cli(&["ZCARD", &queue]) == Reply::Integer(1));
+    (leader, standby)
+}
+
+#[test]
+fn standby_follows_a_leader_that_stops_before_its_lease_ends() {
+    let server = RedisServer::start();
+    let (leader, standby) = leader_and_standby(&server);
+    let left = time_to_expiry(&server, KEY);
+    let stopped = Instant::now();
+    terminate(&leader);
+    eventually(SOON, has_led(&standby, 1));
+    assert!(stopped.elapsed() < left, "only the end of the lease helped");
+    assert!(leader.wait(SOON).success());
+    assert_eq!(leader.lines().last().unwrap(), "stopping");
+    assert!(turns(&standby)[0] > turns(&leader)[0]);
+    terminate(&standby);
+    assert!(standby.wait(SOON).success());
+    assert_eq!(server.cli(&["EXISTS", KEY]), Reply::Integer(0));
+}
+
+#[test]
+fn standby_follows_a_killed_leader_within_the_ttl() {
+    let server = RedisServer::start();
+    let (leader, standby) = leader_and_standby(&server);
+    let killed = Instant::now();
+    leader.kill9();
+    assert!(turns(&standby).is_empty());
+    eventually(SOON, has_led(&standby, 1));
+    // A busy machine may be late by a second.
+    assert!(killed.elapsed() < TTL + Duration::from_secs(1));
+}
+
+#[test]
+fn leader_that_was_frozen_stops_its_work_and_waits_again() {
+    let server = RedisServer::start();
+    let (leader, standby) = leader_and_standby(&server);
+    leader.stop();
+    eventually(SOON, has_led(&standby, 1));
+    leader.cont();
+    let lost = "not the leader any more";
+    eventually(SOON, || leader.lines().iter().any(|line| line == lost));
+    // No step comes after the loss: the body is dropped.
+    standby.kill9();
+    eventually(SOON, has_led(&leader, 2));
+    let lines = leader.lines();
+    let at = lines.iter().position(|line| line == lost).unwrap();
+    assert!(lines[at + 1].starts_with("leading with"), "{lines:#?}");
+    assert!(turns(&leader)[1] > turns(&standby)[0]);
+}

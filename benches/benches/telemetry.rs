@@ -65,7 +65,7 @@ async fn measure(server: &RedisServer) {
     let mut idle = Vec::new();
     let rounds = if is_short() { SHORT_ROUNDS } else { ROUNDS };
     for round in 0..WARM_UP + rounds {
-        let recorded = async || {
+        let with_metrics = async || {
             // Of this thread, which does all the work of a pair.
             let _recorder = metrics::set_default_local_recorder(&recorder);
             block(&locks).await
@@ -74,12 +74,12 @@ async fn measure(server: &RedisServer) {
         let [alone, with_recorder, with_events] = if round % 2 == 0 {
             [
                 block(&locks).await,
-                recorded().await,
+                with_metrics().await,
                 block(&observed).await,
             ]
         } else {
             let with_events = block(&observed).await;
-            let with_recorder = recorded().await;
+            let with_recorder = with_metrics().await;
             [block(&locks).await, with_recorder, with_events]
         };
         if round >= WARM_UP {

@@ -53,8 +53,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     drop(lost);
 
     provider.force_flush()?;
-    let exported = exporter.get_finished_metrics()?;
-    let latest = exported.last().ok_or("nothing was exported")?;
+    let snapshots = exporter.get_finished_metrics()?;
+    let latest = snapshots.last().ok_or("nothing was exported")?;
     for scope in latest.scope_metrics() {
         for metric in scope.metrics() {
             print(metric);

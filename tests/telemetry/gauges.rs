@@ -11,7 +11,7 @@ use super::{alone, recorder};
 
 const TEMPLATE: &str = "gauge:{id}";
 
-fn gauges() -> [f64; 3] {
+fn gauges() -> [i64; 3] {
     let named = [("distributed_lock.name", TEMPLATE)];
     [
         recorder::sum("distributed_lock.held", &named),
@@ -22,7 +22,7 @@ fn gauges() -> [f64; 3] {
 
 async fn assert_at_rest(what: &str) {
     println!("{what}");
-    eventually_async(SOON, async || gauges() == [0.0; 3]).await;
+    eventually_async(SOON, async || gauges() == [0; 3]).await;
 }
 
 #[distributed_lock(name = "gauge:{id}", manager = locks)]
@@ -33,7 +33,7 @@ async fn panics(locks: &LockManager, id: u32) -> Result<(), LockError> {
 async fn every_end(locks: &LockManager, server: Option<&RedisServer>) {
     let request = || locks.lock(NAME).template(TEMPLATE).ttl(ms(900));
     let held = request().acquire().await.unwrap();
-    assert_eq!(gauges(), [1.0, 0.0, 0.0]);
+    assert_eq!(gauges(), [1, 0, 0]);
     held.release().await.unwrap();
     assert_at_rest("a release").await;
 
@@ -68,7 +68,7 @@ async fn every_end(locks: &LockManager, server: Option<&RedisServer>) {
     if let Some(server) = server {
         let held = request().acquire().await.unwrap();
         let waiter = start_waiter(server, request().wait(SOON), 1).await;
-        eventually_async(SOON, async || gauges()[..2] == [1.0, 1.0]).await;
+        eventually_async(SOON, async || gauges()[..2] == [1, 1]).await;
         server.cli(&["DEL", "lock:job"]);
         lost_in_time(&held).await;
         drop(waiter.await.unwrap().unwrap());
@@ -82,7 +82,7 @@ async fn every_end(locks: &LockManager, server: Option<&RedisServer>) {
         let _held = leaked_until_the_end.acquire().await.unwrap();
         std::future::pending::<()>().await;
     });
-    eventually_async(SOON, async || gauges()[0] == 1.0).await;
+    eventually_async(SOON, async || gauges()[0] == 1).await;
     runtime.abort();
     assert_at_rest("an aborted task").await;
 }

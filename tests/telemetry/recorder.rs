@@ -9,7 +9,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 pub(crate) type Series = (String, Vec<(String, String)>);
 
 /// The sums of all series.
-static TOTALS: Mutex<BTreeMap<Series, f64>> = Mutex::new(BTreeMap::new());
+static TOTALS: Mutex<BTreeMap<Series, i64>> = Mutex::new(BTreeMap::new());
 static SNAPSHOTTER: OnceLock<Snapshotter> = OnceLock::new();
 
 /// Installs the recorder of the process, once.
@@ -23,7 +23,7 @@ pub(crate) fn install() {
 }
 
 /// Returns all series: counters and gauges with their values, histograms with their numbers of values.
-pub(crate) fn totals() -> MutexGuard<'static, BTreeMap<Series, f64>> {
+pub(crate) fn totals() -> MutexGuard<'static, BTreeMap<Series, i64>> {
     install();
     let mut totals = TOTALS.lock().unwrap_or_else(PoisonError::into_inner);
     // A snapshot sets all values to zero.
@@ -35,11 +35,10 @@ pub(crate) fn totals() -> MutexGuard<'static, BTreeMap<Series, f64>> {
             .collect();
         labels.sort();
         let value = match value {
-            DebugValue::Counter(count) => f64::from(u32::try_from(count).expect("a small count")),
-            DebugValue::Gauge(value) => value.into_inner(),
-            DebugValue::Histogram(values) => {
-                f64::from(u32::try_from(values.len()).expect("a small count"))
-            }
+            DebugValue::Counter(count) => i64::try_from(count).expect("a small count"),
+            // All gauges are counts.
+            DebugValue::Gauge(value) => format!("{value:.0}").parse().expect("a whole number"),
+            DebugValue::Histogram(values) => i64::try_from(values.len()).expect("a small count"),
         };
         *totals.entry((key.name().to_owned(), labels)).or_default() += value;
     }
@@ -53,7 +52,7 @@ pub(crate) fn matches((name, known): &Series, metric: &str, labels: &[(&str, &st
 }
 
 /// Returns the sum over all series of a metric with these labels.
-pub(crate) fn sum(metric: &str, labels: &[(&str, &str)]) -> f64 {
+pub(crate) fn sum(metric: &str, labels: &[(&str, &str)]) -> i64 {
     let totals = totals();
     let matching = totals
         .iter()

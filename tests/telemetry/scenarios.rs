@@ -22,7 +22,7 @@ struct Proof {
     metrics: BTreeSet<String>,
     events: BTreeSet<(String, String)>,
     /// The state when the scenario began.
-    before: BTreeMap<Series, f64>,
+    before: BTreeMap<Series, i64>,
     events_before: usize,
 }
 

@@ -3,7 +3,7 @@
 use lock_core::{LockError, LockGuard, LockManager, distributed_lock};
 use test_support::fixtures::{KEY, LONG, NAME, SOON, ms};
 use test_support::{RedisServer, eventually_async};
-use tests::{connect, lost_in_time, start_waiter};
+use tests::{connect, lost_in_time, one_attempt, start_waiter};
 use tracing::Instrument;
 
 use super::subscriber::RecordedSpan;
@@ -29,7 +29,8 @@ async fn work(locks: &LockManager, id: u32) -> Result<(), LockError> {
 fn spans_have_the_fields_of_the_table() {
     alone(async {
         let server = RedisServer::start();
-        let locks = connect(&server).await;
+        let tagged = one_attempt(LockManager::builder()).holder_tag(|| Some("trace-7".into()));
+        let locks = tagged.connect(&server.url()).await.unwrap();
         let request = || locks.lock(NAME).template("spans:fields").ttl(LONG);
         let held = request().acquire().await.unwrap();
         let failing = locks.lock(NAME).template("spans:failing").wait(ms(40));
@@ -65,16 +66,18 @@ fn spans_have_the_fields_of_the_table() {
             Some("timeout")
         );
         assert_eq!(failed.fields.get("error.type"), Some("timeout"));
+        let tag = failed.fields.get("distributed_lock.holder.tag");
+        assert_eq!(tag, Some("trace-7"));
 
-        let (_, hold) = only("lock.hold", "spans:fields");
-        assert_eq!(hold.fields.get("otel.kind"), Some("internal"));
+        let (_, span) = only("lock.hold", "spans:fields");
+        assert_eq!(span.fields.get("otel.kind"), Some("internal"));
         assert_eq!(
-            hold.fields.get("distributed_lock.outcome"),
+            span.fields.get("distributed_lock.outcome"),
             Some("released")
         );
-        assert_eq!(hold.fields.get("distributed_lock.renewals"), Some("0"));
-        assert!(hold.fields.get("distributed_lock.hold_ms").is_some());
-        assert!(hold.is_closed);
+        assert_eq!(span.fields.get("distributed_lock.renewals"), Some("0"));
+        assert!(span.fields.get("distributed_lock.hold_ms").is_some());
+        assert!(span.is_closed);
 
         for (name, known) in tables::span_fields() {
             for (_, span) in subscriber::spans(|span| span.name == name) {
@@ -139,13 +142,13 @@ fn loss_is_an_event_of_the_holders_span() {
             !subscriber::events(lost).is_empty()
         };
         eventually_async(SOON, async || is_reported()).await;
-        let (_, hold) = only("lock.hold", "spans:lost");
-        assert!(!hold.is_closed, "the guard still exists");
+        let (_, span) = only("lock.hold", "spans:lost");
+        assert!(!span.is_closed, "the guard still exists");
         drop(held);
-        let (_, hold) = only("lock.hold", "spans:lost");
-        assert_eq!(hold.fields.get("distributed_lock.outcome"), Some("lost"));
+        let (_, span) = only("lock.hold", "spans:lost");
+        assert_eq!(span.fields.get("distributed_lock.outcome"), Some("lost"));
         // A handle that only watches does not keep the span open.
-        assert!(hold.is_closed);
+        assert!(span.is_closed);
         drop(watch);
     });
 }

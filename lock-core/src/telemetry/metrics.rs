@@ -14,10 +14,10 @@ use self::without::change_cleanups_open;
 #[cfg(not(feature = "metrics"))]
 pub(crate) use self::without::{GaugeUnit, describe, is_recorded, write};
 
-/// Buckets for [`ACQUIRE_DURATION`] in seconds: those that OpenTelemetry advises for durations, and 30.
+/// Buckets for `distributed_lock.acquire.duration` in seconds: those that OpenTelemetry advises for durations, and 30.
 pub const ACQUIRE_BUCKETS: [f64; 10] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
 
-/// Buckets for [`HOLD_DURATION`] in seconds: [`ACQUIRE_BUCKETS`], and buckets up to an hour.
+/// Buckets for `distributed_lock.hold.duration` in seconds: [`ACQUIRE_BUCKETS`], and buckets up to an hour.
 pub const HOLD_BUCKETS: [f64; 14] = [
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
 ];

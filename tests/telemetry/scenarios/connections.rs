@@ -6,6 +6,8 @@ use tests::{connect, start_waiter};
 
 use super::Proof;
 
+const METRIC: &str = "distributed_lock.notifications";
+
 pub(super) async fn run(proof: &mut Proof) {
     restarted(proof).await;
     notified(proof).await;
@@ -49,7 +51,6 @@ async fn notified(proof: &mut Proof) {
         assert_eq!(server.cli(&["PUBLISH", &channel, text]).integer(), 1);
     };
     let kind = |kind, outcome| [("kind", kind), ("outcome", outcome)];
-    const METRIC: &str = "distributed_lock.notifications";
 
     publish("hello");
     proof.event("lock.unknown_message", "DEBUG").await;

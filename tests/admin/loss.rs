@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lock_core::{LockError, LockGuard, LockManager, LossReason, Renew};
+use lock_core::{
+    LockError, LockGuard, LockManager, LockWatch, LossReason, Renew, distributed_lock,
+};
 use test_support::fixtures::{KEY, LONG, NAME, SOON, ms};
 use test_support::{Proxy, RedisServer, eventually};
 use tests::{SET_NX_PX, WATCH_MULTI, connect, connect_to, lost_in_time};
@@ -88,7 +90,31 @@ async fn renewal_tells_why_the_lock_is_lost() {
     assert_eq!(reason_of(held).await.to_string(), "revoked by console");
 }
 
-/// `run` and the attribute report a loss as any other.
+/// Revokes its own lock, and hangs.
+#[distributed_lock(name = "job", ttl = "1500ms", bind = held)]
+async fn revoked_section(
+    locks: &LockManager,
+    watch: &mut Option<LockWatch>,
+) -> Result<(), LockError> {
+    *watch = Some(held.watch());
+    let release = locks.admin().force_release(NAME).by("ops");
+    release.await.expect("the lock is held");
+    std::future::pending().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revoked_function_returns_lost_and_its_watch_tells_why() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let mut watch = None;
+    let call = locks.scope(revoked_section(&locks, &mut watch));
+    let error = call.await.unwrap_err();
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
+    let reason = watch.unwrap().loss_reason().unwrap();
+    assert_eq!(reason.to_string(), "revoked by ops");
+}
+
+/// `run` reports a loss as any other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn revoked_body_is_dropped_and_its_watch_tells_why() {
     let server = RedisServer::start();

@@ -12,6 +12,7 @@ use subject::Subject;
 mod holding;
 mod load;
 mod losing;
+mod operating;
 mod subject;
 mod waiting;
 
@@ -19,6 +20,7 @@ mod contracts {
     pub(crate) use super::holding::*;
     pub(crate) use super::load::*;
     pub(crate) use super::losing::*;
+    pub(crate) use super::operating::*;
     pub(crate) use super::waiting::*;
 }
 
@@ -57,6 +59,10 @@ macro_rules! conformance {
             max_hold_ends_the_lock
             lost_guard_does_not_release_the_next_holder
             fencing_tokens_grow_with_each_grant
+            inspect_shows_the_holder_and_the_waiters
+            list_shows_the_locks_of_a_pattern
+            revoked_lock_stays_locked_until_its_lease_ends
+            force_release_now_frees_the_lock
             one_manager_holds_a_thousand_locks
             no_update_is_lost
         );
@@ -117,6 +123,7 @@ fn conformance_runs_every_contract() {
         include_str!("holding.rs"),
         include_str!("load.rs"),
         include_str!("losing.rs"),
+        include_str!("operating.rs"),
         include_str!("waiting.rs"),
     ];
     let mut written: Vec<_> = sources

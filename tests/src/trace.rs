@@ -1,10 +1,10 @@
 //! The tracing events of the library.
 
 use std::fmt::{Debug, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tracing::field::{Field, Visit};
-use tracing::span;
+use tracing::{Dispatch, span};
 
 /// Collects the tracing events of the library on this thread.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +13,11 @@ pub struct Trace(Arc<Mutex<String>>);
 impl Trace {
     /// Collects events until the guard is dropped.
     pub fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
+        // While `tracing` knows one subscriber only, it asks the subscriber of the thread that reaches an
+        // event first. When that thread has none, the event is off for all threads. So there is a second
+        // subscriber.
+        static SECOND: OnceLock<Dispatch> = OnceLock::new();
+        SECOND.get_or_init(|| Dispatch::new(Self::default()));
         let trace = Self::default();
         let guard = tracing::subscriber::set_default(trace.clone());
         (trace, guard)

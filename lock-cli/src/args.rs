@@ -212,7 +212,7 @@ pub(crate) struct ReleaseArgs {
     #[arg(short, long)]
     pub(crate) yes: bool,
 
-    /// Why. The holder and other operators see it
+    /// Why. The holder and other operators see it; with `--now` only this program's event has it
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
 

@@ -478,3 +478,35 @@ async fn release_works_in_memory() {
     assert_eq!(revoked.free_at, ttl / 2);
     drop(held);
 }
+
+/// A waiter in memory has the lock before its task reads that it has it. Nothing renews that lock.
+#[tokio::test(start_paused = true)]
+async fn waiter_that_has_not_read_its_grant_is_told_too() {
+    for now in [false, true] {
+        let locks = LockManager::in_memory();
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        let waiter = tokio::spawn(locks.lock(NAME).wait(LONG).acquire());
+        tokio::time::sleep(ms(100)).await;
+        drop(held);
+        let request = locks.admin().force_release(NAME);
+        let request = if now { request.now() } else { request };
+        let revoked = request.await.unwrap();
+        assert!(revoked.previous.is_some(), "the waiter has the lock");
+        let told = waiter.await.unwrap().unwrap();
+        let next = locks.lock(NAME).wait(LONG).acquire().await.unwrap();
+        assert!(told.is_lost(), "now: {now}");
+        drop((told, next));
+        assert_eq!(locks.inspect(NAME).await.unwrap().state, LockStatus::Free);
+    }
+}
+
+/// The holder wanted its lock to stay locked for longer than the ttl of other locks.
+#[tokio::test(start_paused = true)]
+async fn revocation_in_memory_keeps_a_min_hold() {
+    let min_hold = Duration::from_secs(600);
+    let locks = LockManager::in_memory();
+    let job = locks.lock(NAME).ttl(min_hold * 2).min_hold(min_hold);
+    job.run(async |_| ()).await.unwrap();
+    let revoked = locks.admin().force_release(NAME).await.unwrap();
+    assert_eq!(revoked.free_at, min_hold);
+}

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, LockManager};
-use test_support::fixtures::{NAME, SLACK, SOON, keys, ms};
+use test_support::fixtures::{NAME, SLACK, SOON, keys, ms, queue_length};
 use test_support::{Proxy, RedisServer, eventually_async};
 use tests::{backend_error_kind, poll_once, shut_down};
 
@@ -169,4 +169,58 @@ async fn shutdown_counts_guards_that_still_exist() {
     tokio::time::sleep(ttl * 2).await;
     held.release().await.unwrap();
     locks.shutdown().await.unwrap();
+}
+
+/// A call that begins while the server is down counts once, also after the reconnect.
+#[tokio::test]
+async fn call_that_waited_for_a_connection_counts_once() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let builder = LockManager::builder().command_timeout(ms(500));
+    let locks = connect_with(builder, &proxy.url()).await;
+    let other = connect(&server).await;
+    let held = other.lock(NAME).acquire().await.unwrap();
+    proxy.refuse();
+    proxy.cut_all();
+    locks.lock("other").acquire().await.unwrap_err();
+    let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+    eventually_async(SOON, async || locks.health().waiting == 1).await;
+    proxy.forward();
+    eventually_async(SOON, async || queue_length(&server) == 1).await;
+    assert_eq!(locks.health().waiting, 1);
+    held.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(locks.health().waiting, 0);
+    shut_down(&locks).await;
+}
+
+#[tokio::test]
+async fn ping_of_a_stopped_server_tells_the_reason() {
+    let server = RedisServer::start();
+    let timeout = ms(300);
+    let builder = LockManager::builder().command_timeout(timeout);
+    let locks = connect_with(builder, &server.url()).await;
+    server.kill9();
+    for _ in 0..2 {
+        let started = Instant::now();
+        let error = locks.ping().await.unwrap_err();
+        let took = started.elapsed();
+        assert!(took < timeout + SLACK, "{took:?}");
+        assert!(error.to_string().contains("connection refused"), "{error}");
+        tokio::time::sleep(REUSED).await;
+    }
+}
+
+/// The server grants locks, and its notifications do not arrive yet.
+#[tokio::test]
+async fn first_ping_does_not_need_the_subscription() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let builder = LockManager::builder().command_timeout(ms(700));
+    let locks = connect_with(builder, &proxy.url()).await;
+    // A lock takes two round trips, and a subscription three more.
+    proxy.delay_round_trip(ms(160));
+    assert!(!locks.ping().await.unwrap().notifications);
+    proxy.forward();
+    shut_down(&locks).await;
 }

@@ -62,7 +62,8 @@ impl ForceRelease {
     }
 
     /// Releases the lock only if it has this token. So the next holder keeps its lock, if the lock
-    /// changed hands since the caller inspected it. Defaults to any token.
+    /// changed hands since the caller inspected it. `None` is any token: check that the inspected holder
+    /// has one. Defaults to any token.
     pub fn expect_token(mut self, token: impl Into<Option<FencingToken>>) -> Self {
         self.token = token.into();
         self

@@ -64,7 +64,8 @@ pub type CredentialFuture<'a> =
 /// error as the source. Connections that exist already stay as they are, and so do held locks. The
 /// library catches a panic of the provider and counts it in [`LockStats`](crate::LockStats).
 ///
-/// A call runs on a runtime that uses locks, or on the runtime of the background worker.
+/// A call runs on a runtime that uses locks, or on the runtime of the background worker. It must not block
+/// the thread: the background worker renews all held locks on that thread.
 ///
 /// ```
 /// # use std::time::{Duration, SystemTime};

@@ -155,8 +155,8 @@ impl ManagerInner {
     pub(crate) fn track(&self, held: &Arc<HeldLock>) {
         if let Some(worker) = &self.worker {
             worker.track(held);
-        } else {
-            self.tracked.add(held);
+        } else if let Some(reason) = self.tracked.add(held) {
+            let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner(reason)));
         }
     }
 
@@ -172,7 +172,11 @@ impl ManagerInner {
 
     /// Tells the holder that an operator released its lock, where no renewal tells it.
     pub(crate) fn on_force_released(&self, owner_id: OwnerId, reason: LossReason) {
-        if let Some(held) = self.tracked.by_owner(owner_id) {
+        if self.worker.is_some() {
+            return;
+        }
+        let is_acquiring = |owner_id| self.is_own(owner_id);
+        if let Some(held) = self.tracked.take(owner_id, &reason, is_acquiring) {
             let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner(reason)));
         }
     }

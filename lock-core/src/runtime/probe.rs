@@ -63,6 +63,7 @@ pub(crate) async fn ping(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
     inner.check_process()?;
     check_runtime()?;
     let limit = inner.config.command_timeout;
+    let called = inner.clock().now();
     let shared = async {
         // Concurrent calls wait here for the outcome of the first.
         let mut latest = inner.probe.latest.lock().await;
@@ -72,7 +73,7 @@ pub(crate) async fn ping(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
         {
             return outcome.clone();
         }
-        let outcome = probe(inner).await;
+        let outcome = probe(inner, called).await;
         *latest = Some((inner.clock().now(), outcome.clone()));
         outcome
     };
@@ -85,9 +86,9 @@ pub(crate) async fn ping(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
     })
 }
 
-async fn probe(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
+async fn probe(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, LockError> {
     let began = inner.clock().now();
-    let result = measure(inner).await;
+    let result = measure(inner, called).await;
     if let Some(server) = inner.backend.server() {
         inner.counters.emit(&LockEvent::CommandEnded {
             command: LockCommand::Ping,
@@ -99,10 +100,10 @@ async fn probe(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
     result
 }
 
-async fn measure(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
+async fn measure(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, LockError> {
     let started = inner.clock().now();
     let mut acquired = loop {
-        match attempt(inner).await {
+        match attempt(inner, spent(inner, called)).await {
             Err(LockError::Contended { .. }) => tokio::time::sleep(AFTER_CONTENTION).await,
             outcome => break outcome?,
         }
@@ -110,7 +111,12 @@ async fn measure(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
     let round_trip = inner.clock().now().since(started);
     let released = acquired.send_release().await?;
     acquired.finish_release(&released);
-    let notifications = inner.backend.notifies_waiters(inner.config.command_timeout);
+    // The lock was granted: a subscription that hangs must not make the call fail.
+    let left = inner
+        .config
+        .command_timeout
+        .saturating_sub(spent(inner, called));
+    let notifications = inner.backend.notifies_waiters(left);
     Ok(Pong {
         round_trip,
         notifications: inner.config.dialect.capabilities().handover && notifications.await,
@@ -118,7 +124,14 @@ async fn measure(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
     })
 }
 
-async fn attempt(inner: &Arc<ManagerInner>) -> Result<Acquired, LockError> {
+/// Returns the part of the command timeout that the probe may not use any more. It ends a little before
+/// the call, so that the call returns the reason of a failure.
+fn spent(inner: &ManagerInner, called: Moment) -> Duration {
+    let margin = inner.config.command_timeout / 16;
+    inner.clock().now().since(called).saturating_add(margin)
+}
+
+async fn attempt(inner: &Arc<ManagerInner>, spent: Duration) -> Result<Acquired, LockError> {
     let dialect = inner.config.dialect;
     let name = &inner.probe.name;
     let key = LockKey::new(&inner.config.prefix, name)
@@ -134,5 +147,5 @@ async fn attempt(inner: &Arc<ManagerInner>) -> Result<Acquired, LockError> {
         max_hold: None,
         margin: dialect.margin(),
     };
-    waiter::try_acquire(inner, key.in_dialect(dialect), lease_config, Duration::ZERO)?.await
+    waiter::try_acquire(inner, key.in_dialect(dialect), lease_config, spent)?.await
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::backend::Renewal;
 use crate::error::LockError;
 use crate::protocol::acquisition::{
-    AcquireConfig, AcquireOutcome, Action, Connectivity, LeaseKind, NextAction, Patience,
-    RenewOutcome, RenewReason,
+    AcquireConfig, AcquireFailure, AcquireOutcome, AcquireResult, Action, Connectivity, LeaseKind,
+    NextAction, Patience, RenewOutcome, RenewReason,
 };
 use crate::protocol::cleanup::Validity;
 use crate::protocol::clock::Moment;
@@ -136,7 +136,7 @@ async fn connect_first(
     until: Moment,
 ) -> Result<Acquired, LockError> {
     inner.activity.begin_acquire();
-    let _connecting = ConnectingAcquire(&inner);
+    let connecting = ConnectingAcquire(&inner);
     let connected = tokio::select! {
         biased;
         () = inner.activity.closed() => Err(LockError::ShuttingDown),
@@ -145,7 +145,10 @@ async fn connect_first(
     if let Err(error) = connected {
         return Err(failed(record, error));
     }
-    Box::pin(drive(PendingAcquire::new(&inner, config, record))).await
+    let pending = PendingAcquire::new(&inner, config, record);
+    // The acquisition counts itself.
+    drop(connecting);
+    Box::pin(drive(pending)).await
 }
 
 /// Reports an acquire that failed before it began.
@@ -170,7 +173,7 @@ fn drive(
     async move {
         // A shutdown that began before the waiter was registered did not notify it.
         if pending.inner.activity.is_closing() {
-            return Err(LockError::ShuttingDown);
+            return pending.finish(AcquireResult::Failed(AcquireFailure::ShuttingDown));
         }
         let mut next = pending.acquisition.on_start(pending.now());
         loop {

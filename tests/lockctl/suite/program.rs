@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Once};
 
 use rustix::process::{Pid, Signal};
 use test_support::fixtures::SOON;
@@ -21,6 +23,20 @@ const VARIABLES: [&str; 6] = [
     "CLICOLOR",
     "COLUMNS",
 ];
+
+/// Lets the programs of this test get the signals that its parent ignores: those of `nohup`, and of a
+/// job in the background of a shell. A signal that is ignored stays ignored in a child, and one with a
+/// handler does not.
+fn stop_ignoring_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for (signal, code) in [(Signal::HUP, 129), (Signal::INT, 130), (Signal::QUIT, 131)] {
+            let always = Arc::new(AtomicBool::new(true));
+            signal_hook::flag::register_conditional_shutdown(signal.as_raw(), code, always)
+                .expect("the signal may have a handler");
+        }
+    });
+}
 
 /// How a run of `lockctl` ended.
 #[derive(Debug)]
@@ -68,6 +84,7 @@ impl Lockctl {
 
     /// Starts the program, with its output in files. It is killed at the end of the test.
     pub(crate) fn start(&self) -> Running {
+        stop_ignoring_signals();
         let scratch = Scratch::new();
         // The shell becomes the program, and keeps its process id.
         let unset: String = VARIABLES.map(|name| format!("unset {name}; ")).concat();

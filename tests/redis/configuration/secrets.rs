@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::Write;
+use std::time::{Duration, SystemTime};
 
 use lock_core::{Credentials, Endpoint, LockError, LockManager, ManagerConfig};
 use test_support::fixtures::{AT_ONCE, NAME};
@@ -77,6 +78,33 @@ async fn passwords_never_appear() {
     shown.push(texts(&refused.unwrap_err()));
     for text in &shown {
         assert!(!text.contains(SECRET), "{text}");
+    }
+    probe::assert_no_violation();
+}
+
+/// A server that does not know a command repeats its arguments: an old server, or a proxy.
+#[tokio::test]
+async fn unknown_commands_do_not_show_the_password() {
+    probe::install();
+    for command in ["HELLO", "AUTH"] {
+        let options = ServerOptions::default().args(["--rename-command", command, ""]);
+        let server = options.start();
+        let lifetime = Duration::from_secs(2);
+        let provider = move || async move {
+            let credentials = Credentials::new("default", SECRET);
+            Ok::<_, LockError>(credentials.expires_at(SystemTime::now() + lifetime))
+        };
+        let with_provider = LockManager::builder().credentials(provider);
+        let plain = format!("redis://{}", server.address());
+        let of_url = LockManager::connect(&format!("redis://:{SECRET}@{}", server.address())).await;
+        let of_provider = with_provider.connect(&plain).await;
+        if command == "AUTH" {
+            // The next login is at 1.6 s.
+            tokio::time::sleep(lifetime).await;
+        }
+        for refused in [of_url.err(), of_provider.err()].into_iter().flatten() {
+            assert!(!texts(&refused).contains(SECRET), "{command}: {refused:?}");
+        }
     }
     probe::assert_no_violation();
 }

@@ -15,9 +15,15 @@ pub(super) const MAX_ERROR_TEXT: usize = 300;
 #[error("{0}")]
 struct Cause(String);
 
-/// Returns the text of an error, without characters that could forge a log line.
+/// Before the arguments of a command that the server does not know. Those of a login have the password.
+const ARGUMENTS: &str = ", with args beginning with";
+
+/// Returns the text of an error, without characters that could forge a log line, and without the
+/// arguments of a command.
 pub(super) fn error_text(error: &RedisError) -> String {
-    tidy(&error.to_string(), MAX_ERROR_TEXT)
+    let text = error.to_string();
+    let text = text.split(ARGUMENTS).next().unwrap_or_default();
+    tidy(text, MAX_ERROR_TEXT)
 }
 
 /// Converts an error of the client library or the server.

@@ -116,8 +116,9 @@ impl LockState {
                 let Some(end) = expires_ms else {
                     return Some(ForceVerdict::Endless);
                 };
-                *end = (*end).min(now_ms.plus(command.longest_ms));
+                // A key without an owner keeps its end: that of an earlier revocation or a `min_hold`.
                 if owner.owner_id != OwnerId::nil() {
+                    *end = (*end).min(now_ms.plus(command.longest_ms));
                     owner.owner_id = OwnerId::nil();
                     owner.since_ms = now_ms;
                     command.label.clone_into(&mut owner.label);

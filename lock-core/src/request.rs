@@ -188,7 +188,7 @@ impl LockRequest {
         {
             let key = key.in_dialect(dialect);
             let lock = inner.counters.id(&key);
-            inner.counters.emit(&LockEvent::Skipped { lock });
+            inner.counters.emit(&LockEvent::BodySkipped { lock });
         }
         result
     }

@@ -53,7 +53,7 @@ pub enum LockEvent<'a> {
     },
     /// An annotated function with `on_contended = skip` did not run its body.
     #[non_exhaustive]
-    Skipped {
+    BodySkipped {
         /// The lock.
         lock: LockId<'a>,
     },

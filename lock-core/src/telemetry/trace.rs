@@ -94,7 +94,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
                 "the guard was released or dropped"
             );
         }
-        LockEvent::Skipped { lock } => {
+        LockEvent::BodySkipped { lock } => {
             quiet!(
                 "lock.skipped",
                 lock,

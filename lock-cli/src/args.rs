@@ -170,12 +170,21 @@ pub(crate) struct ListArgs {
     pub(crate) pattern: String,
 
     /// The most locks to list
-    #[arg(long, default_value_t = 200, value_name = "COUNT")]
+    #[arg(long, default_value_t = 200, value_parser = parse_limit, value_name = "COUNT")]
     pub(crate) limit: usize,
 
     /// Lists the keys of other programs too
     #[arg(long)]
     pub(crate) all: bool,
+}
+
+/// Reads the limit of a list.
+fn parse_limit(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("use at least 1".to_owned()),
+        Ok(limit) => Ok(limit),
+        Err(_) => Err("write a whole number".to_owned()),
+    }
 }
 
 /// Shows who holds a lock, since when, and who waits for it
@@ -235,7 +244,7 @@ pub(crate) struct WatchArgs {
     pub(crate) pattern: String,
 
     /// The time between two looks
-    #[arg(long, default_value = "1s", value_parser = duration::parse, value_name = "TIME")]
+    #[arg(long, default_value = "1s", value_parser = duration::parse_interval, value_name = "TIME")]
     pub(crate) interval: Duration,
 }
 

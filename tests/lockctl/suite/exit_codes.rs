@@ -121,6 +121,8 @@ fn exit_codes_of_wrong_arguments() {
         vec!["run", "--name", "", "--", "true"],
         vec!["run", "--name", "a{b", "--", "true"],
         vec!["man", "no-such-command"],
+        vec!["watch", "--interval", "0s"],
+        vec!["list", "--limit", "0"],
     ] {
         let (code, stderr) = code(&Lockctl::on(&server, &arguments));
         assert_eq!(code, 64, "{arguments:?}: {stderr}");

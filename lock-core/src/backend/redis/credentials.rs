@@ -107,7 +107,8 @@ impl CredentialSource {
                 let call = SharedCall { source: self };
                 let outcome = self.call().await;
                 drop(call);
-                sender.send_replace(Some(outcome.clone()));
+                let shared = Some(outcome.clone());
+                self.counters.waking(|| drop(sender.send_replace(shared)));
                 return outcome;
             };
             // The runtime of that caller may be blocked, and its timer with it.

@@ -1,7 +1,7 @@
 //! Measures what telemetry costs an uncontended pair of acquire and release:
 //! `cargo bench -p benches --bench telemetry`
 //!
-//! - `idle`: a pair when nobody listens, divided by a pair without the checks for listeners. There is no
+//! - `idle`: a pair without a reader of events, divided by a pair without the checks for listeners. There is no
 //!   build without these checks, so the bench measures them alone, and adds their share of the pair. They
 //!   take a few nanoseconds, and the time of a pair varies by more than that.
 //! - `idle_checks`: the checks of one pair, in nanoseconds.

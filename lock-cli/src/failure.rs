@@ -17,7 +17,7 @@ pub(crate) struct Failure {
     pub(crate) text: String,
     /// The causes, for `-v`.
     pub(crate) causes: Vec<String>,
-    /// Nobody reads the output any more, so nothing is reported.
+    /// The reader of the output has ended, so nothing is reported.
     pub(crate) is_silent: bool,
 }
 

@@ -165,7 +165,7 @@ impl Job<'_> {
             return self.lost(locks, guard, child, signals).await;
         };
         if ended == Ended::GuardKilled {
-            // Somebody killed the guard process. Without it the command would run on without the lock.
+            // The guard process was killed. Without it the command would run on without the lock.
             child.end_group(self.kill_after).await;
         }
         self.release(locks, guard).await;
@@ -186,7 +186,7 @@ impl Job<'_> {
             self.args.name
         );
         let mut failure = Failure::new(Exit::Lost, "lost", text);
-        // Told before the command ends, since that may take `--kill-after`.
+        // Reported before the command ends, since that may take `--kill-after`.
         if !self.output.is_json() {
             let _ = self.output.failure(&failure);
             failure.is_silent = true;

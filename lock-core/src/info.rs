@@ -105,7 +105,7 @@ pub struct HolderInfo {
     /// Whether a guard of the manager that inspected the lock holds it.
     pub is_this_manager: bool,
     /// Whether another library wrote the lock. [`Admin::force_release`](crate::Admin::force_release)
-    /// refuses such a lock, unless it is told to remove it.
+    /// refuses such a lock, unless the caller allows it.
     pub is_foreign: bool,
 }
 

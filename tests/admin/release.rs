@@ -60,7 +60,7 @@ async fn revoked_lock_is_lost_and_stays_locked_until_its_lease_ends() {
         "revoked by ops@host: stuck import"
     );
 
-    // The holder is told by its next renewal, and the waiter is not let in with it.
+    // The next renewal reports the loss to the holder, and does not grant the lock to the waiter.
     lost_in_time(&held).await;
     let told = revoked_at.elapsed();
     assert!(told < ttl / 3 + SLACK, "{told:?}");
@@ -353,7 +353,7 @@ async fn lock_without_an_expiry_is_only_freed_at_once() {
     drop(held);
 }
 
-/// A holder that does not renew is not told before its lease ends.
+/// A holder that does not renew learns of it when its lease ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holder_without_renewal_is_told_when_its_lease_ends() {
     let ttl = Duration::from_secs(1);
@@ -436,7 +436,7 @@ async fn release_without_the_rights_is_an_error() {
     held.release().await.unwrap();
 }
 
-/// In memory the holder is told at once, and the lock stays locked for its ttl.
+/// In memory the holder learns of it at once, and the lock stays locked for its ttl.
 #[tokio::test(start_paused = true)]
 async fn release_works_in_memory() {
     let ttl = Duration::from_secs(10);

@@ -26,7 +26,7 @@ const TOLD: usize = 1024;
 
 /// What the instances told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Told {
+pub(crate) enum Report {
     Event(usize, Event),
     Stopped(usize),
 }
@@ -42,7 +42,7 @@ pub(crate) struct Demo {
     pub(crate) instances: Option<Instances>,
     model: Mutex<Model>,
     opening: tokio::sync::Mutex<()>,
-    told: broadcast::Sender<Told>,
+    told: broadcast::Sender<Report>,
     view: watch::Sender<Arc<View>>,
     end: watch::Sender<bool>,
 }
@@ -86,7 +86,7 @@ impl Demo {
         format!("{}-{number}", std::process::id())
     }
 
-    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Told> {
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Report> {
         self.told.subscribe()
     }
 
@@ -113,7 +113,7 @@ impl Demo {
     pub(crate) fn on_event(&self, number: usize, event: Event, now: Instant) {
         self.model().on_event(number, event, now);
         // Fails when no experiment listens.
-        let _ = self.told.send(Told::Event(number, event));
+        let _ = self.told.send(Report::Event(number, event));
     }
 
     pub(crate) fn on_stopped(&self, number: usize) {
@@ -125,7 +125,7 @@ impl Demo {
         }
         model.on_stopped(number);
         drop(model);
-        let _ = self.told.send(Told::Stopped(number));
+        let _ = self.told.send(Report::Stopped(number));
     }
 
     /// Opens a sale with a new row, so that late writes of an earlier sale do not change it.

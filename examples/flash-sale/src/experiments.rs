@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use tokio::sync::broadcast::Receiver;
 use tokio::time::{sleep, timeout};
 
-use crate::demo::{Demo, Told};
+use crate::demo::{Demo, Report};
 use crate::event::Event;
 use crate::model::{State, Tone};
 use crate::processes::{Instances, signal};
@@ -95,11 +95,11 @@ async fn pause_purchase(
 }
 
 /// Returns the token of the paused purchase, or `None` when the instance has ended.
-async fn paused(told: &mut Receiver<Told>, number: usize) -> Option<Option<u64>> {
+async fn paused(told: &mut Receiver<Report>, number: usize) -> Option<Option<u64>> {
     loop {
         match told.recv().await {
-            Ok(Told::Event(of, Event::Paused { token })) if of == number => return Some(token),
-            Ok(Told::Stopped(of)) if of == number => return None,
+            Ok(Report::Event(of, Event::Paused { token })) if of == number => return Some(token),
+            Ok(Report::Stopped(of)) if of == number => return None,
             Ok(_) | Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
             Err(_) => return None,
         }

@@ -120,7 +120,7 @@ impl Instances {
     pub(crate) async fn start(&self, demo: &Arc<Demo>, number: usize) -> Result<(), BoxError> {
         let mut slot = self.running[number - 1].lock().await;
         if let Some(earlier) = slot.take() {
-            // Its end is told before the new start.
+            // Its end is reported before the new start.
             let _ = earlier.reading.await;
         }
         let mut instance = std::process::Command::new(std::env::current_exe()?);

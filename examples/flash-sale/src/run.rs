@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
-use crate::demo::{self, Demo, Told};
+use crate::demo::{self, Demo, Report};
 use crate::model::{Model, Settings};
 use crate::options::{Database, Options};
 use crate::processes::{Guarded, Instances};
@@ -179,7 +179,7 @@ async fn start_instances(
     }
     let all_serve = async {
         while demo.model().serving() < count {
-            if let Told::Stopped(number) = told.recv().await? {
+            if let Report::Stopped(number) = told.recv().await? {
                 return Err(format!("instance {number} could not start").into());
             }
         }

@@ -134,7 +134,7 @@ impl Child {
             match event {
                 Ok(Event::ChildChanged) => match self.reap() {
                     Some(Ended::GuardKilled) if !self.is_on_terminal => {
-                        // It ends itself with its group, or somebody killed it.
+                        // It ends itself with its group, or it was killed.
                         return self.end_group(limit - Instant::now()).await;
                     }
                     Some(_) => return,

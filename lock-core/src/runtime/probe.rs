@@ -17,7 +17,7 @@ use crate::telemetry::{LockCommand, LockEvent};
 
 /// Readiness checks of several load balancers come at about the same time.
 const REUSED_FOR: Duration = Duration::from_secs(1);
-/// A probe that nobody releases blocks no other lock, and the next probe for this long at most.
+/// A probe without a release blocks only the next probe, and for this long at most.
 const PROBE_TTL: Duration = Duration::from_secs(1);
 /// The pause before another attempt, while an earlier probe of this manager is being cancelled.
 const AFTER_CONTENTION: Duration = Duration::from_millis(5);

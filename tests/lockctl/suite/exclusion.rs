@@ -61,7 +61,7 @@ fn two_runs_never_overlap() {
     let mut killed = 0;
     for round in 0..ROUNDS {
         if round % 5 == 0 {
-            // Its section is longer than its lease, so it would overlap if nobody ended it.
+            // Its section is longer than its lease, so it would overlap if it were not ended.
             let victim = start(round, "4");
             running.push(start(ROUNDS + round, "0.05"));
             eventually(SOON, || read().contains(&format!("begin {round} ")));

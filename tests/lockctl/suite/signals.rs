@@ -65,7 +65,7 @@ fn a_signal_ends_the_wait() {
         "{:?}",
         started.elapsed()
     );
-    // Its queue entry is gone, so nobody waits for it.
+    // Its queue entry is gone, so no waiter is left.
     assert_eq!(queue_length(&server), 0);
 }
 

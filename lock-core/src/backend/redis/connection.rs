@@ -42,7 +42,7 @@ pub(super) struct Connector {
     timeout: Duration,
     pub(super) scripts: Vec<&'static Script>,
     pub(super) counters: Arc<Counters>,
-    /// The version that the server told at the latest handshake.
+    /// The version of the server at the latest handshake.
     server_version: Mutex<Option<Arc<str>>>,
 }
 

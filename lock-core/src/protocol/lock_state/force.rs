@@ -62,7 +62,7 @@ pub(crate) enum ForceVerdict {
 /// Which waiter got a freed key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForceGrant {
-    Nobody,
+    None,
     Waiter,
     /// All entries that the call scanned were dead: repeat it in the mode [`ForceMode::Grant`].
     More,
@@ -98,9 +98,9 @@ impl LockState {
         if command.token.is_some() && command.token != token {
             return Some(ForceVerdict::Changed);
         }
-        let nobody = ForceVerdict::Freed(ForceGrant::Nobody);
+        let to_none = ForceVerdict::Freed(ForceGrant::None);
         match (&mut self.key, command.mode) {
-            (Some(_), ForceMode::Grant) => Some(nobody),
+            (Some(_), ForceMode::Grant) => Some(to_none),
             (None, ForceMode::Grant | ForceMode::Now) => None,
             (None, ForceMode::Revoke) => Some(ForceVerdict::Free),
             (
@@ -138,7 +138,7 @@ impl LockState {
         env: &Env<'_>,
     ) -> (ForceGrant, Vec<WireNotification>) {
         if self.queue.is_none() {
-            return (ForceGrant::Nobody, Vec::new());
+            return (ForceGrant::None, Vec::new());
         }
         let QueueScan {
             next_owner,
@@ -152,7 +152,7 @@ impl LockState {
         let granted = match granted {
             Some(_) => ForceGrant::Waiter,
             None if more => ForceGrant::More,
-            None => ForceGrant::Nobody,
+            None => ForceGrant::None,
         };
         (granted, notifications)
     }

@@ -50,7 +50,7 @@ pub(crate) fn force_release(reply: Value) -> Result<ScriptReply<ForceReply>, Loc
         },
         "revoked" => ForceVerdict::Revoked { locked_ms },
         "freed" => ForceVerdict::Freed(match parts.text()?.as_str() {
-            "nobody" => ForceGrant::Nobody,
+            "none" => ForceGrant::None,
             "waiter" => ForceGrant::Waiter,
             "more" => ForceGrant::More,
             _ => return Err(unexpected()),

@@ -23,7 +23,7 @@
 --   foreign  now  type  remaining  value  digest    another client wrote K; nothing was changed
 --   revoked  now  type  remaining  value            K has no owner, and stays locked for `remaining`
 --   freed    now  type  remaining  value  granted   K was free or is deleted
--- `granted` is "waiter" when the next waiter holds K now, "nobody", or "more": K is free, and the first
+-- `granted` is "waiter" when the next waiter holds K now, "none", or "more": K is free, and the first
 -- hundred entries were dead and are removed, so call again with the mode "grant". A remaining of -1 is a
 -- key without expiry. The value is cut to 200 bytes, "" for a type other than string.
 --
@@ -62,7 +62,7 @@ if ARGV[5] ~= '' and token ~= ARGV[5] then
 end
 if ARGV[1] == 'grant' then
   if found ~= 'none' then
-    return reply('freed', 'nobody')
+    return reply('freed', 'none')
   end
 elseif found ~= 'none' and not id then
   local digest = ''
@@ -90,7 +90,7 @@ end
 
 -- Before everything that can fail: a broken queue or counter is reported, and K is free.
 redis.call('DEL', KEYS[1])
-local granted = 'nobody'
+local granted = 'none'
 if redis.call('EXISTS', KEYS[2]) == 1 then
   local command = {time = time, now = now, floor = ARGV[2], lead = ARGV[3]}
   local owner, _, _, more = grant_next(command, false, true)

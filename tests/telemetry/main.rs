@@ -1,6 +1,5 @@
 //! Spans, events, metrics and observers, on a real server.
 
-mod gauges;
 mod grafana;
 mod labels;
 mod observers;

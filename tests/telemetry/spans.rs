@@ -145,10 +145,11 @@ fn loss_is_an_event_of_the_holders_span() {
         let (_, span) = only("lock.hold", "spans:lost");
         assert!(!span.is_closed, "the guard still exists");
         drop(held);
+        // A handle that only watches does not keep the span open. The worker that found the loss may
+        // still have it open for a moment.
+        eventually_async(SOON, async || only("lock.hold", "spans:lost").1.is_closed).await;
         let (_, span) = only("lock.hold", "spans:lost");
         assert_eq!(span.fields.get("distributed_lock.outcome"), Some("lost"));
-        // A handle that only watches does not keep the span open.
-        assert!(span.is_closed);
         drop(watch);
     });
 }

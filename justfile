@@ -4,9 +4,13 @@
 ci:
     ./.ci/run
 
-# Runs all tests, or those that the arguments select
+# Runs the tests of the library, or those that the arguments select
 test *args:
     ./scripts/test {{args}}
+
+# Tests the web frameworks, the flash sale and lockctl
+test-apps *args:
+    ./scripts/test-apps {{args}}
 
 # Checks the sources without running them
 lint *args:

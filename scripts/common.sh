@@ -26,3 +26,17 @@ package_field() {
 installed_toolchain() {
   rustup toolchain list 2>/dev/null | sed -n "s/^\(${1//./\\.}[-.][^ ]*\).*/\1/p" | head -n 1
 }
+
+# The packages that ./scripts/test-apps tests, and ./scripts/test leaves out.
+# shellcheck disable=SC2034 # The scripts that read this file use it.
+app_packages=(flash-sale frameworks lock-cli lockctl-tests)
+
+# Runs `cargo test` with a server: run_tests ARGUMENT...
+run_tests() {
+  ./scripts/ensure-server
+  # Most tests wait for a server, a lease or a process, and use a core for a tenth of their time.
+  : "${RUST_TEST_THREADS:=$((4 * $(nproc 2>/dev/null || echo 2)))}"
+  export RUST_TEST_THREADS
+  # Continues after a failure, so that one run shows all failures.
+  cargo test --all-features --no-fail-fast "$@"
+}

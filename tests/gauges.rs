@@ -18,10 +18,17 @@ const TEMPLATE: &str = "gauge:{id}";
 
 fn gauges() -> [i64; 3] {
     let named = [("distributed_lock.name", TEMPLATE)];
+    let totals = recorder::totals();
+    let sum = |metric: &str, labels: &[(&str, &str)]| {
+        let matching = totals
+            .iter()
+            .filter(|(series, _)| recorder::matches(series, metric, labels));
+        matching.map(|(_, value)| value).sum()
+    };
     [
-        recorder::sum("distributed_lock.held", &named),
-        recorder::sum("distributed_lock.waiting", &named),
-        recorder::sum("distributed_lock.cleanups.open", &[]),
+        sum("distributed_lock.held", &named),
+        sum("distributed_lock.waiting", &named),
+        sum("distributed_lock.cleanups.open", &[]),
     ]
 }
 

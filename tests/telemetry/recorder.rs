@@ -50,12 +50,3 @@ pub(crate) fn matches((name, known): &Series, metric: &str, labels: &[(&str, &st
     let has = |(key, value): &(&str, &str)| known.iter().any(|(k, v)| k == key && v == value);
     name == metric && labels.iter().all(has)
 }
-
-/// Returns the sum over all series of a metric with these labels.
-pub(crate) fn sum(metric: &str, labels: &[(&str, &str)]) -> i64 {
-    let totals = totals();
-    let matching = totals
-        .iter()
-        .filter(|(series, _)| matches(series, metric, labels));
-    matching.map(|(_, value)| value).sum()
-}

@@ -72,6 +72,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     let (drain, drained) = oneshot::channel::<()>();
     let server = axum::serve(listener, app(&locks, Store::default()));
+    // Begins when `drain` is dropped.
     let server = server.with_graceful_shutdown(async { _ = drained.await });
     let mut server = pin!(server.into_future());
     tokio::select! {
@@ -80,8 +81,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
         _ = terminate.recv() => {}
     }
     // The server accepts no more connections. It has no bound of its own for the running requests.
-    _ = drain.send(());
-    if timeout(DRAIN, server).await.is_err() {
+    drop(drain);
+    if let Ok(ended) = timeout(DRAIN, server).await {
+        ended?;
+    } else {
         tracing::warn!("some requests did not end in time");
     }
     // Last, when no request needs a lock. It ends after `shutdown_timeout`, 5 s, at the latest.

@@ -13,5 +13,6 @@ mod otel;
 mod quickstart;
 mod rights;
 mod service;
+mod web_service;
 
 use tests::example;

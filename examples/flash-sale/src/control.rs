@@ -20,28 +20,54 @@ pub(crate) struct Form {
     rate: Option<u32>,
 }
 
-/// Does what the form says. An unknown action does nothing.
-pub(crate) async fn apply(demo: &Arc<Demo>, form: Form) -> Result<(), BoxError> {
+/// Why a form was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ControlError {
+    #[error(
+        "unknown action `{0}`; use start, reset, lock, fence, slow, or freeze-N, kill-N or start-N with \
+         the number of an instance"
+    )]
+    Unknown(String),
+    #[error("`{0}` needs instances that are processes; start the demo without --in-process")]
+    NeedsProcesses(String),
+    #[error(transparent)]
+    Failed(#[from] BoxError),
+}
+
+/// Does what the form says.
+pub(crate) async fn apply(demo: &Arc<Demo>, form: Form) -> Result<(), ControlError> {
     if let Some(rate) = form.rate {
         demo.model().settings.rate = rate.clamp(*RATES.start(), *RATES.end());
+        if form.action.is_empty() {
+            return Ok(());
+        }
     }
     match form.action.as_str() {
         "start" => start(demo).await?,
-        "reset" => demo.open_sale(Phase::Ready).await?,
+        "reset" => demo.open_sale(Phase::Ready).await.map_err(BoxError::from)?,
         "lock" => demo.model().switch_lock(),
         "fence" => demo.model().switch_fence(),
         "slow" => demo.model().switch_slow(),
         action => {
-            if let Some((verb, number)) = action.split_once('-')
-                && let Some(instances) = &demo.instances
-                && let Ok(number) = number.parse::<usize>()
-                && (1..=demo.model().instances.len()).contains(&number)
-            {
-                instance(demo, instances, verb, number).await?;
-            }
+            let count = demo.model().instances.len();
+            let Some((verb, number)) = of_an_instance(action, count) else {
+                return Err(ControlError::Unknown(form.action));
+            };
+            let Some(instances) = &demo.instances else {
+                return Err(ControlError::NeedsProcesses(form.action));
+            };
+            instance(demo, instances, verb, number).await?;
         }
     }
     Ok(())
+}
+
+/// Reads an action such as `freeze-2`.
+fn of_an_instance(action: &str, count: usize) -> Option<(&str, usize)> {
+    let (verb, number) = action.split_once('-')?;
+    let number = number.parse().ok()?;
+    let is_known = ["freeze", "kill", "start"].contains(&verb) && (1..=count).contains(&number);
+    is_known.then_some((verb, number))
 }
 
 /// Starts the sale that is ready, or a new one. A sale that runs goes on.

@@ -106,6 +106,7 @@ impl Demo {
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut end = self.end.subscribe();
         async move {
+            // Fails when the demo was dropped, which is its end too.
             let _ = end.wait_for(|ended| *ended).await;
         }
     }
@@ -125,6 +126,7 @@ impl Demo {
         }
         model.on_stopped(number);
         drop(model);
+        // Fails when no experiment listens.
         let _ = self.told.send(Report::Stopped(number));
     }
 

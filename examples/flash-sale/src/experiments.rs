@@ -124,5 +124,6 @@ async fn sell_some(demo: &Arc<Demo>) {
         let sale = demo.model().sale;
         sale.totals.sold * 5 >= u64::from(sale.items)
     });
+    // When that takes too long, the experiment begins with less sold.
     let _ = timeout(BEGINNING, sold).await;
 }

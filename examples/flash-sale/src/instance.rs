@@ -70,18 +70,25 @@ pub(crate) async fn run(options: InstanceOptions) -> Result<(), BoxError> {
     events.send(Event::Ready { pid, address })?;
     let (accepting, mut refusing) = watch::channel(());
     let serving = axum::serve(listener, shop.router()).with_graceful_shutdown(async move {
+        // Fails when `accepting` is dropped: that is the signal.
         let _ = refusing.changed().await;
     });
     let mut serving = std::pin::pin!(serving.into_future());
     tokio::select! {
-        served = &mut serving => served?,
+        served = &mut serving => return Ok(served?),
         _ = terminate.recv() => {}
         _ = ended.changed() => {}
     }
     // Stop accepting, let the open requests end, also a paused one, then release what they leave.
     shop.pause.end();
     drop(accepting);
-    let _ = timeout(DRAIN, serving).await;
+    match timeout(DRAIN, serving).await {
+        Ok(served) => served?,
+        Err(_) => eprintln!(
+            "flash-sale: instance {}: some requests did not end in time",
+            options.number
+        ),
+    }
     locks.shutdown().await?;
     Ok(())
 }

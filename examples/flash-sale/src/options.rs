@@ -157,6 +157,24 @@ impl<I: Iterator<Item = String>> Arguments<I> {
         })
     }
 
+    /// Returns the URL of a server. The error does not show the value, which may have a password.
+    fn redis(&mut self, name: &str, inline: Option<String>) -> Result<String, String> {
+        let url = self.value(name, inline)?;
+        let scheme = url.split("://").next().unwrap_or_default();
+        // Locks in memory would be in each instance for itself.
+        let is_server = ["redis", "redis+unix", "unix"]
+            .iter()
+            .any(|known| scheme.eq_ignore_ascii_case(known));
+        if is_server {
+            Ok(url)
+        } else {
+            Err(format!(
+                "`{name}` needs a URL that begins with redis:// or unix://; for locks in memory use \
+                 --in-process"
+            ))
+        }
+    }
+
     fn database(&mut self, name: &str, inline: Option<String>) -> Result<Database, String> {
         let text = self.value(name, inline)?;
         let database = text.parse::<Database>();
@@ -182,7 +200,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, Str
             "--items" => options.items = arguments.number(&name, inline, &(1..=10_000))?,
             "--rate" => options.rate = arguments.number(&name, inline, &RATES)?,
             "--seed" => options.seed = arguments.number(&name, inline, &(0..=u64::MAX))?,
-            "--redis" => options.redis = Some(arguments.value(&name, inline)?),
+            "--redis" => options.redis = Some(arguments.redis(&name, inline)?),
             "--database" => options.database = Some(arguments.database(&name, inline)?),
             "--in-process" => options.in_process = true,
             "--help" | "-h" => return Ok(Mode::Help),
@@ -285,6 +303,16 @@ mod tests {
                 "--database mysql:x",
                 "`mysql:x` is not a valid value of `--database`; use `sqlite:FILE` or \
                  `postgres://user@host/name`",
+            ),
+            (
+                "--redis memory://",
+                "`--redis` needs a URL that begins with redis:// or unix://; for locks in memory use \
+                 --in-process",
+            ),
+            (
+                "--redis=:secret@host:6379",
+                "`--redis` needs a URL that begins with redis:// or unix://; for locks in memory use \
+                 --in-process",
             ),
             (
                 "--in-process --redis redis://x",

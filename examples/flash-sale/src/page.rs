@@ -18,7 +18,7 @@ use axum::{Router, http::HeaderName};
 use futures_util::stream::{self, Stream, StreamExt};
 use tokio::sync::watch;
 
-use crate::control;
+use crate::control::{self, ControlError};
 use crate::demo::Demo;
 use crate::view::View;
 
@@ -62,9 +62,13 @@ async fn control(
     headers: HeaderMap,
     Form(form): Form<control::Form>,
 ) -> Response {
-    if let Err(error) = control::apply(&demo, form).await {
-        eprintln!("flash-sale: {error}");
-        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    match control::apply(&demo, form).await {
+        Ok(()) => {}
+        Err(ControlError::Failed(error)) => {
+            eprintln!("flash-sale: {error}");
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        }
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     }
     let accepts = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
     if accepts == Some("application/json") {

@@ -62,6 +62,7 @@ impl Guarded {
     /// Ends the command: see [`end_group`].
     pub(crate) async fn end(mut self) {
         end_group(self.group, async move {
+            // Its exit code says only that it was ended.
             let _ = self.guard.wait().await;
         })
         .await;
@@ -120,7 +121,7 @@ impl Instances {
     pub(crate) async fn start(&self, demo: &Arc<Demo>, number: usize) -> Result<(), BoxError> {
         let mut slot = self.running[number - 1].lock().await;
         if let Some(earlier) = slot.take() {
-            // Its end is reported before the new start.
+            // Its end is reported before the new start. A panic was printed when it happened.
             let _ = earlier.reading.await;
         }
         let mut instance = std::process::Command::new(std::env::current_exe()?);
@@ -141,6 +142,7 @@ impl Instances {
                     demo.on_event(number, event, now);
                 }
             }
+            // With any exit code, the instance has ended. It printed the reason.
             let _ = guard.wait().await;
             demo.on_stopped(number);
         });
@@ -166,6 +168,7 @@ impl Instances {
         let ending = self.running.iter().map(async |running| {
             if let Some(running) = running.lock().await.take() {
                 end_group(running.group, async {
+                    // A panic was printed when it happened.
                     let _ = running.reading.await;
                 })
                 .await;

@@ -69,7 +69,10 @@ impl Parts {
             demo.end();
         }
         if let Some(serving) = self.serving {
-            let _ = timeout(DRAIN, serving).await;
+            let served = timeout(DRAIN, serving).await;
+            if !matches!(served, Ok(Ok(Ok(())))) {
+                eprintln!("flash-sale: the page did not end in order: {served:?}");
+            }
         }
         if let Some(demo) = &self.demo {
             if let Some(instances) = &demo.instances {
@@ -234,6 +237,7 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
+            // Fails when a guard has removed it already.
             let _ = std::fs::remove_dir_all(path);
         }
     }

@@ -50,9 +50,10 @@ async fn serve(
     let serving = serving.into_future();
     let mut serving = std::pin::pin!(serving);
     tokio::select! {
-        served = &mut serving => served?,
+        // It may end first, because the same signal ends both. It must not be polled again then.
+        served = &mut serving => return Ok(served?),
         () = ended => {}
     }
-    let _ = timeout(DRAIN, serving).await;
-    Ok(())
+    let served = timeout(DRAIN, serving).await;
+    Ok(served.map_err(|_| "some requests did not end in time")??)
 }

@@ -20,8 +20,11 @@ impl Service {
         let process = program.spawn();
         let address = eventually_some(SOON, || {
             let lines = process.lines();
-            let address = lines.first()?.strip_prefix("listening on http://")?;
-            Some(address.to_owned())
+            // The log may have lines before it.
+            let mut addresses = lines
+                .iter()
+                .filter_map(|line| line.strip_prefix("listening on http://"));
+            addresses.next().map(str::to_owned)
         });
         Self { process, address }
     }

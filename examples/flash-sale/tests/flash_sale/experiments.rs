@@ -129,7 +129,8 @@ fn instances_of_one_process_sell_too_but_cannot_be_frozen() {
     demo.sell();
     assert!(demo.number("oversold") > 0);
     for action in ["freeze-1", "kill-2", "start-1"] {
-        demo.press(action);
+        let sent = demo.send("POST", "/control", "", &format!("action={action}"));
+        assert_eq!(sent.status, 400, "{action}");
     }
     let state = demo.state();
     for instance in state["instances"].as_array().expect("a list") {

@@ -30,6 +30,26 @@ fn page_works_without_a_script() {
 }
 
 #[test]
+fn unknown_action_is_refused_with_the_known_ones() {
+    let demo = Demo::start(&["--in-process"]);
+    for action in ["stop", "", "freeze-3", "freeze-x", "thaw-1", "-"] {
+        let sent = demo.send("POST", "/control", "", &format!("action={action}"));
+        assert_eq!(sent.status, 400, "{action}");
+        let text = format!(
+            "unknown action `{action}`; use start, reset, lock, fence, slow, or freeze-N, kill-N or \
+             start-N with the number of an instance\n"
+        );
+        assert_eq!(sent.body, text);
+    }
+    let sent = demo.send("POST", "/control", "", "action=freeze-1");
+    assert_eq!(sent.status, 400);
+    assert_eq!(
+        sent.body,
+        "`freeze-1` needs instances that are processes; start the demo without --in-process\n"
+    );
+}
+
+#[test]
 fn nothing_comes_from_or_goes_to_other_hosts() {
     let demo = Demo::start(&["--in-process"]);
     for path in ["/", "/style.css", "/app.js", "/icon.svg"] {

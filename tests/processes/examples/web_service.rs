@@ -1,0 +1,98 @@
+//! The example `web_service`, which the guide's page `web` shows as a whole.
+
+use std::thread;
+
+use lock_core::LockManager;
+use test_support::fixtures::{SOON, exists};
+use test_support::{Helper, RedisServer, eventually};
+
+use super::example;
+use super::service::{Service, terminate};
+
+fn program(server: &RedisServer) -> Helper {
+    example("web_service")
+        .env("DISTRIBUTED_LOCK_URL", server.url())
+        .env("LISTEN", "127.0.0.1:0")
+}
+
+#[test]
+fn requests_for_one_order_pay_it_once() {
+    let server = RedisServer::start();
+    let service = Service::start(&program(&server));
+    let mut replies: Vec<_> = thread::scope(|scope| {
+        let requests: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| service.post("/orders/7/payment", &[], "")))
+            .collect();
+        requests.into_iter().map(|r| r.join().unwrap()).collect()
+    });
+    replies.sort();
+    let before = (200, "order 7 was paid before".to_owned());
+    let now = (200, "order 7 is paid now".to_owned());
+    assert_eq!(replies, [now, before.clone(), before]);
+    assert!(!exists(&server, "lock:order:7"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn held_order_is_a_conflict() {
+    let server = RedisServer::start();
+    let service = Service::start(&program(&server));
+    let other = LockManager::connect(&server.url()).await.unwrap();
+    let guard = other.lock("order:7").acquire().await.unwrap();
+    let (status, text) = service.post("/orders/7/payment", &[], "");
+    assert_eq!(status, 409, "{text}");
+    assert!(text.contains("guide/problems"), "{text}");
+    guard.release().await.unwrap();
+}
+
+#[test]
+fn sigterm_lets_the_payment_end_and_leaves_no_lock() {
+    let server = RedisServer::start();
+    let service = Service::start(&program(&server));
+    thread::scope(|scope| {
+        let paying = scope.spawn(|| service.post("/orders/7/payment", &[], ""));
+        eventually(SOON, || exists(&server, "lock:order:7"));
+        terminate(&service.process);
+        let reply = (200, "order 7 is paid now".to_owned());
+        assert_eq!(paying.join().unwrap(), reply);
+    });
+    let ended = service.process.wait(SOON);
+    assert_eq!(ended.code(), Some(0), "{:#?}", service.process.lines());
+    assert!(!exists(&server, "lock:order:7"));
+}
+
+#[test]
+fn release_that_stays_open_is_logged_and_is_no_failure() {
+    let server = RedisServer::start();
+    let service = Service::start(&program(&server));
+    thread::scope(|scope| {
+        let paying = scope.spawn(|| service.post("/orders/7/payment", &[], ""));
+        eventually(SOON, || exists(&server, "lock:order:7"));
+        server.kill9();
+        terminate(&service.process);
+        paying.join().unwrap();
+    });
+    let ended = service.process.wait(SOON);
+    let lines = service.process.lines();
+    assert_eq!(ended.code(), Some(0), "{lines:#?}");
+    let warning = lines
+        .iter()
+        .filter(|line| line.contains("WARN web_service"));
+    assert_eq!(warning.count(), 1, "{lines:#?}");
+}
+
+#[test]
+fn failed_start_logs_the_text_of_the_error() {
+    let server = RedisServer::start();
+    let program = program(&server);
+    server.kill9();
+    let process = program.spawn();
+    assert_eq!(process.wait(SOON).code(), Some(1));
+    let lines = process.lines();
+    let error = lines.join("\n");
+    assert!(
+        error.contains("cannot connect to the lock server"),
+        "{error}"
+    );
+    // Not `Debug`, which `fn main() -> Result<_, LockError>` prints.
+    assert!(!error.contains("Backend"), "{error}");
+}

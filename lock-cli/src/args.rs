@@ -251,12 +251,31 @@ pub(crate) struct WatchArgs {
 /// Checks whether a server is fit for locks
 ///
 /// Each finding says what it means for locks, and what to do. The exit code is 1 if a check failed. The
-/// checks read INFO, acquire and release one lock, and list keys if the user has +scan.
+/// checks read INFO, acquire and release one lock, and list keys if the user has +scan. What the user
+/// lacks is not checked, and a note says so.
+///
+/// The user is checked too: whether it has the rights of an application, and those of an operator. A user
+/// with the rights of one of them passes; --role asks for one.
+///
+/// Example: lockctl doctor --role app
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
     /// Counts warnings as failures
     #[arg(long)]
     pub(crate) strict: bool,
+
+    /// Fails if the user lacks a right of this role. By default, the rights of one of the roles suffice
+    #[arg(long, value_enum, value_name = "ROLE")]
+    pub(crate) role: Option<Role>,
+}
+
+/// What a user of the server is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Role {
+    /// Acquires, renews and releases locks
+    App,
+    /// Shows, lists and releases the locks of others
+    Operator,
 }
 
 fn exit_codes() -> String {

@@ -35,7 +35,15 @@ pub(crate) async fn manager(
     label: Option<&str>,
     output: &Output,
 ) -> Result<LockManager, Failure> {
-    let url = url(global, output)?;
+    to(url(global, output)?, global, label).await
+}
+
+/// Connects a manager to a URL.
+pub(crate) async fn to(
+    url: &str,
+    global: &GlobalArgs,
+    label: Option<&str>,
+) -> Result<LockManager, Failure> {
     if url.trim_start().to_ascii_lowercase().starts_with("memory:") {
         return Err(Failure::new(
             Exit::Config,

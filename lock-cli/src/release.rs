@@ -80,15 +80,11 @@ async fn token_of(
         LockStatus::Held(holder) => Ok(holder.token),
         // Only `--now` frees a key that has no holder any more.
         LockStatus::Blocked { .. } if args.now => Ok(None),
-        LockStatus::Blocked { until, text, .. } => {
-            let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
-            let left = left.map_or_else(
-                || "for ever".to_owned(),
-                |left| format!("for {}", human(left)),
-            );
+        LockStatus::Blocked { .. } => {
             let text = format!(
-                "no holder has the lock `{}`; it is blocked {left} ({text}); --now frees it",
-                view::tidy(&args.name)
+                "the lock `{}` has {}; --now frees it",
+                view::tidy(&args.name),
+                view::blocked(lock).unwrap_or_default(),
             );
             Err(Failure::new(Exit::No, "not-held", text))
         }

@@ -61,7 +61,7 @@ pub(crate) async fn run(
     };
     let exit = match acquired {
         Ok(Ok(guard)) => return job.work(&locks, guard, signals).await,
-        Ok(Err(error)) => job.not_acquired(&error),
+        Ok(Err(error)) => job.not_acquired(&locks, &error).await,
         Err(exit) => Ok(exit),
     };
     // The queue entry, or a lock that was granted meanwhile. Without an answer, both expire.
@@ -102,7 +102,7 @@ impl Job<'_> {
     }
 
     /// Returns the exit code of a lock that was not acquired.
-    fn not_acquired(&self, error: &LockError) -> Result<Exit, Failure> {
+    async fn not_acquired(&self, locks: &LockManager, error: &LockError) -> Result<Exit, Failure> {
         if !error.is_contended() {
             return Err(connect::failure(self.global, error));
         }
@@ -114,7 +114,10 @@ impl Job<'_> {
         };
         let mut failure = connect::failure(self.global, error);
         failure.exit = exit;
-        failure.text = contended_text(&self.args.name, error, exit);
+        // The error does not say whether the holder that it names has released the lock already.
+        let lock = locks.inspect(self.args.name.as_str()).await.ok();
+        let blocked = lock.as_ref().and_then(view::blocked);
+        failure.text = contended_text(&self.args.name, error, blocked, exit);
         if skip && !self.output.is_json() {
             self.output.note(&failure.text);
             return Ok(exit);
@@ -234,15 +237,12 @@ impl Job<'_> {
 }
 
 /// Says that the lock is not free.
-fn contended_text(name: &str, error: &LockError, exit: Exit) -> String {
+fn contended_text(name: &str, error: &LockError, blocked: Option<String>, exit: Exit) -> String {
     let name = view::tidy(name);
-    let state = match error.holder() {
-        // An operator took the lock from its holder, and the old lease has not ended.
-        Some(holder) if holder.label().starts_with("revoked by ") => {
-            format!("is blocked ({})", holder.label())
-        }
-        Some(holder) => format!("is held by {}", held_by(holder)),
-        None => "is held by another holder".to_owned(),
+    let state = match (blocked, error.holder()) {
+        (Some(blocked), _) => format!("has {blocked}"),
+        (None, Some(holder)) => format!("is held by {}", held_by(holder)),
+        (None, None) => "is held by another holder".to_owned(),
     };
     let waited = match error {
         LockError::Timeout { waited, .. } => format!("waited {}; ", human(*waited)),

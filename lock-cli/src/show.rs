@@ -119,12 +119,8 @@ pub(crate) fn describe(lock: &LockInfo) -> String {
                 line("kind", &holder.kind.to_string());
             }
         }
-        LockStatus::Blocked { until, text, .. } => {
-            line("state", "blocked: no holder, and not free yet");
-            line("text", text);
-            let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
-            let left = left.map_or_else(|| "for ever".to_owned(), human);
-            line("left", &left);
+        LockStatus::Blocked { .. } => {
+            line("state", &view::blocked(lock).unwrap_or_default());
         }
         LockStatus::Foreign { found, advice, .. } => {
             line("state", "foreign: the key holds no lock");

@@ -169,6 +169,33 @@ pub(crate) fn label(holder: &HolderInfo) -> String {
     }
 }
 
+/// Says why a lock without a holder is not free, and for how long. Returns `None` for all other locks.
+pub(crate) fn blocked(lock: &LockInfo) -> Option<String> {
+    let LockStatus::Blocked { until, text, .. } = &lock.state else {
+        return None;
+    };
+    let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
+    let left = match left {
+        Some(left) => format!("for {}", human(left)),
+        None => "for ever, since the key has no expiry".to_owned(),
+    };
+    Some(if is_revoked(text) {
+        format!("no holder; kept locked {left} after it was {text}")
+    } else {
+        format!("no holder; kept locked by {} {left}", min_hold_of(text))
+    })
+}
+
+/// Whether the text of a lock without a holder is that of an operator.
+fn is_revoked(text: &str) -> bool {
+    text.starts_with("revoked by ")
+}
+
+/// Names the last holder, whose `--min-hold` has not passed.
+fn min_hold_of(label: &str) -> String {
+    format!("--min-hold of {label}")
+}
+
 /// The columns of a list.
 pub(crate) const COLUMNS: [&str; 5] = ["NAME", "HOLDER", "SINCE", "LEFT", "WAITING"];
 
@@ -187,7 +214,12 @@ pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
         LockStatus::Blocked { until, text, .. } => {
             let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
             let left = left.map_or_else(|| "for ever".to_owned(), human);
-            (format!("(blocked: {text})"), none(), left)
+            let why = if is_revoked(text) {
+                text.to_string()
+            } else {
+                min_hold_of(text)
+            };
+            (format!("(none: {why})"), none(), left)
         }
         LockStatus::Foreign { found, .. } => (format!("({found})"), none(), none()),
         _ => ("(free)".to_owned(), none(), none()),

@@ -245,7 +245,7 @@ fn release_asks_on_a_terminal_only() {
     // The lock is blocked now.
     let outcome = on(&server, &["release", NAME, "--yes"]);
     assert_eq!(outcome.code, Some(1));
-    let start = "lockctl: no holder has the lock `job`; it is blocked for ";
+    let start = "lockctl: the lock `job` has no holder; kept locked for ";
     assert!(outcome.stderr.starts_with(start), "{outcome:?}");
     assert!(
         outcome.stderr.ends_with("; --now frees it\n"),
@@ -295,8 +295,60 @@ fn run_behind_a_revoked_lock_says_so() {
     assert_eq!(release.env("USER", "ops").run().code, Some(0));
     let outcome = on(&server, &["run", "--name", NAME, "--", "true"]);
     assert_eq!(outcome.code, Some(75));
+    let start = "lockctl: the lock `job` has no holder; kept locked for ";
+    assert!(outcome.stderr.starts_with(start), "{outcome:?}");
     assert!(
-        outcome.stderr.contains(" is blocked (revoked by "),
+        outcome.stderr.contains(" s after it was revoked by "),
         "{outcome:?}"
+    );
+}
+
+/// Returns the text without the numbers of its times.
+fn without_times(text: &str) -> String {
+    let words = text.split(' ');
+    let words: Vec<_> = words
+        .map(|word| {
+            let is_number = word.parse::<f64>().is_ok();
+            if is_number { "N" } else { word }
+        })
+        .collect();
+    words.join(" ")
+}
+
+/// All commands say in the same words that nobody holds the lock.
+#[test]
+fn lock_that_min_hold_keeps_has_no_holder() {
+    let server = RedisServer::start();
+    let flags = ["--label", "web-1:42", "--ttl", "60s", "--min-hold", "50s"];
+    let mut job = vec!["run", "--name", NAME];
+    job.extend(flags);
+    job.extend(["--", "true"]);
+    assert_eq!(on(&server, &job).code, Some(0));
+    let reason = "no holder; kept locked by --min-hold of web-1:42 for N s";
+    let shown = on(&server, &["show", NAME]);
+    assert_eq!(shown.code, Some(0));
+    let state = format!("\nstate     {reason}\nwaiting   N\n");
+    let text = without_times(&shown.stdout.replace("waiting   0", "waiting   N"));
+    assert!(text.ends_with(&state), "{text}");
+    for (arguments, start, end) in [
+        (
+            vec!["run", "--name", NAME, "--", "true"],
+            "lockctl: the lock `job` has ",
+            "; nothing was run (exit 75)\n",
+        ),
+        (
+            vec!["release", NAME, "--yes"],
+            "lockctl: the lock `job` has ",
+            "; --now frees it\n",
+        ),
+    ] {
+        let outcome = on(&server, &arguments);
+        let expected = format!("{start}{reason}{end}");
+        assert_eq!(without_times(&outcome.stderr), expected, "{outcome:?}");
+    }
+    let rows = rows(&on(&server, &["list"]));
+    assert!(
+        rows[1].starts_with("job | (none: --min-hold of web-1:42) | - | "),
+        "{rows:?}"
     );
 }

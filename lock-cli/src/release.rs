@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal};
 
-use lock_core::{AdminError, FencingToken, LockInfo, LockManager, LockStatus, Revocation};
+use lock_core::{AdminError, LockInfo, LockManager, LockStatus, Revocation};
 use serde::Serialize;
 
 use crate::args::{GlobalArgs, ReleaseArgs};
@@ -43,7 +43,7 @@ pub(crate) async fn run(
     }
     let locks = connect::manager(global, None, output).await?;
     let lock = show::inspect(&locks, &args.name, global).await?;
-    let shown = token_of(&lock, &locks, args, global).await?;
+    check_held(&lock, &locks, args, global).await?;
     if asks {
         output.print(&show::describe(&lock))?;
         if !is_confirmed(&question(&lock, args), output)? {
@@ -56,7 +56,10 @@ pub(crate) async fn run(
         .by(operator())
         .foreign(args.foreign)
         // The lock that the user has seen, and not that of the next holder.
-        .expect_token(args.token.or(shown));
+        .expect_unchanged(&lock);
+    if let Some(token) = args.token {
+        request = request.expect_token(token);
+    }
     if let Some(reason) = &args.reason {
         request = request.reason(reason);
     }
@@ -69,17 +72,17 @@ pub(crate) async fn run(
     report(&lock, &released, args, output)
 }
 
-/// Returns the token of the lock, or fails when there is nothing to release.
-async fn token_of(
+/// Fails when there is nothing to release.
+async fn check_held(
     lock: &LockInfo,
     locks: &LockManager,
     args: &ReleaseArgs,
     global: &GlobalArgs,
-) -> Result<Option<FencingToken>, Failure> {
+) -> Result<(), Failure> {
     match &lock.state {
-        LockStatus::Held(holder) => Ok(holder.token),
+        LockStatus::Held(_) | LockStatus::Foreign { .. } => Ok(()),
         // Only `--now` frees a key that has no holder any more.
-        LockStatus::Blocked { .. } if args.now => Ok(None),
+        LockStatus::Blocked { .. } if args.now => Ok(()),
         LockStatus::Blocked { .. } => {
             let text = format!(
                 "the lock `{}` has {}; --now frees it",
@@ -88,7 +91,6 @@ async fn token_of(
             );
             Err(Failure::new(Exit::No, "not-held", text))
         }
-        LockStatus::Foreign { .. } => Ok(None),
         _ => Err(show::not_held(locks, &args.name, global).await),
     }
 }

@@ -352,3 +352,42 @@ fn lock_that_min_hold_keeps_has_no_holder() {
         "{rows:?}"
     );
 }
+
+/// While the user reads the question, another client gets the lock. A lock without a token is known by
+/// its value, and a lock without a holder too.
+#[test]
+fn release_takes_only_the_lock_that_it_showed() {
+    let server = RedisServer::start();
+    let set = |value: &str| server.cli(&["SET", KEY, value, "PX", "60000"]);
+    let owner =
+        |number: u32, label: &str| format!("{number:08}-0000-4000-8000-000000000000 {label}");
+    let next = owner(2, "web-2:7");
+    for (shown, flags) in [
+        (owner(1, "web-1:42"), &[][..]),
+        (owner(1, "web-1:42"), &["--now"]),
+        // The min_hold of its last holder keeps it.
+        (
+            owner(0, "web-1:42").replace("-4000-8000", "-0000-0000"),
+            &["--now"],
+        ),
+        ("of another library".to_owned(), &["--foreign"]),
+    ] {
+        set(&shown);
+        let mut arguments = vec![crate::program::LOCKCTL, "release", NAME];
+        arguments.extend(flags);
+        let mut terminal = Terminal::start(&server, &arguments);
+        eventually(SOON, || terminal.screen().ends_with("[y/N] "));
+        set(&next);
+        terminal.press("y\n");
+        assert_eq!(terminal.code(), Some(1), "{}", terminal.screen());
+        let text = "lockctl: the lock `job` changed: web-2:7 holds it now; nothing was released";
+        eventually(SOON, || terminal.screen().contains(text));
+        assert_eq!(server.cli(&["GET", KEY]).text(), next);
+        // Without a change, the same command releases it.
+        set(&shown);
+        let mut terminal = Terminal::start(&server, &arguments);
+        eventually(SOON, || terminal.screen().ends_with("[y/N] "));
+        terminal.press("y\n");
+        assert_eq!(terminal.code(), Some(0), "{}", terminal.screen());
+    }
+}

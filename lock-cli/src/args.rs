@@ -25,8 +25,7 @@ pub(crate) use run::{ExecArgs, OnContended, RunArgs};
 const ABOUT: &str = "Runs commands under a distributed lock on Redis, shows and frees locks, and \
                      checks servers";
 
-const AFTER_HELP: &str =
-    "Durations are written as in the attribute of lock-core: 500ms, 30s, 1m30s, 2h.";
+const AFTER_HELP: &str = "A TIME has units, the largest first: 500ms, 30s, 1m30s, 2h.";
 
 /// The bold headings of the help, without colours.
 const STYLES: Styles = Styles::plain()

@@ -23,6 +23,7 @@ mod table;
 mod text;
 mod view;
 mod watch;
+mod wording;
 
 use args::{Cli, Command};
 use exit::Exit;

@@ -13,6 +13,7 @@ use crate::output::Output;
 use crate::show;
 use crate::text::{human, millis};
 use crate::view::{self, HolderRecord};
+use crate::wording;
 
 #[derive(Serialize)]
 struct ReleaseRecord<'a> {
@@ -164,7 +165,8 @@ fn failure(error: &AdminError, args: &ReleaseArgs, global: &GlobalArgs) -> Failu
         }
         AdminError::Foreign { found, .. } => {
             let text = format!(
-                "the key of `{name}` holds {found}, which is no lock of this library; --foreign deletes it"
+                "the key of `{name}` holds {}, which is no lock of this library; --foreign deletes it",
+                wording::plain(found)
             );
             Failure::new(Exit::Config, "foreign-key", text)
         }

@@ -104,7 +104,14 @@ impl Job<'_> {
     /// Returns the exit code of a lock that was not acquired.
     async fn not_acquired(&self, locks: &LockManager, error: &LockError) -> Result<Exit, Failure> {
         if !error.is_contended() {
-            return Err(connect::failure(self.global, error));
+            let mut failure = connect::failure(self.global, error);
+            if error.is_lost() {
+                // The server has granted the lock, and did not renew it.
+                let name = view::tidy(&self.args.name);
+                failure.text =
+                    format!("lost the lock `{name}` before the command began; nothing was run");
+            }
+            return Err(failure);
         }
         let skip = self.args.on_contended == OnContended::Skip;
         let exit = if skip {

@@ -12,6 +12,7 @@ use crate::output::{BOLD, Output};
 use crate::table;
 use crate::text::{human, rfc3339};
 use crate::view::{self, LockRecord};
+use crate::wording;
 
 /// The longest list in which similar names are looked for.
 const SEARCHED: usize = 1_000;
@@ -124,8 +125,8 @@ pub(crate) fn describe(lock: &LockInfo) -> String {
         }
         LockStatus::Foreign { found, advice, .. } => {
             line("state", "foreign: the key holds no lock");
-            line("found", found);
-            line("do", advice);
+            line("found", &wording::plain(found));
+            line("do", &wording::plain(advice));
         }
         _ => line("state", "free"),
     }

@@ -20,6 +20,24 @@ pub(crate) fn human(time: Duration) -> String {
     }
 }
 
+/// Writes a duration as the flags take it: `500ms`, `1m30s`, `48h`.
+pub(crate) fn flag(time: Duration) -> String {
+    const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    let mut rest = millis(time);
+    let mut text = String::new();
+    for (unit, factor) in UNITS {
+        let count = rest / factor;
+        rest %= factor;
+        if count > 0 {
+            text.push_str(&format!("{count}{unit}"));
+        }
+    }
+    if text.is_empty() {
+        text.push_str("0s");
+    }
+    text
+}
+
 /// Returns the whole milliseconds of a duration.
 pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
@@ -67,6 +85,15 @@ mod tests {
         ] {
             assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }
+    }
+
+    #[test]
+    fn times_of_flags_are_read_back() {
+        for text in ["0s", "1ms", "1500ms", "48h", "1m30s", "1h1m1s1ms"] {
+            let time = crate::duration::parse(text).unwrap();
+            assert_eq!(crate::duration::parse(&flag(time)), Ok(time), "{text}");
+        }
+        assert_eq!(flag(Duration::from_secs(172_800)), "48h");
     }
 
     #[test]

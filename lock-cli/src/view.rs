@@ -6,6 +6,7 @@ use lock_core::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
 use serde::Serialize;
 
 use crate::text::{human, millis, rfc3339};
+use crate::wording;
 
 /// A lock, with the fields of the schemas `lockctl.lock/1` and `lockctl.show/1`.
 #[derive(Serialize)]
@@ -19,7 +20,7 @@ pub(crate) struct LockRecord<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<BlockedRecord<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    foreign: Option<ForeignRecord<'a>>,
+    foreign: Option<ForeignRecord>,
     waiting: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<Vec<WaiterRecord<'a>>>,
@@ -52,9 +53,9 @@ struct BlockedRecord<'a> {
 }
 
 #[derive(Serialize)]
-struct ForeignRecord<'a> {
-    found: &'a str,
-    advice: &'a str,
+struct ForeignRecord {
+    found: String,
+    advice: String,
 }
 
 #[derive(Serialize)]
@@ -104,7 +105,10 @@ impl<'a> LockRecord<'a> {
                 record.blocked = Some(BlockedRecord { text, until });
             }
             LockStatus::Foreign { found, advice, .. } => {
-                record.foreign = Some(ForeignRecord { found, advice });
+                record.foreign = Some(ForeignRecord {
+                    found: wording::plain(found),
+                    advice: wording::plain(advice),
+                });
             }
             _ => {}
         }
@@ -221,7 +225,9 @@ pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
             };
             (format!("(none: {why})"), none(), left)
         }
-        LockStatus::Foreign { found, .. } => (format!("({found})"), none(), none()),
+        LockStatus::Foreign { found, .. } => {
+            (format!("({})", wording::plain(found)), none(), none())
+        }
         _ => ("(free)".to_owned(), none(), none()),
     };
     [

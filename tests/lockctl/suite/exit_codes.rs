@@ -129,8 +129,46 @@ fn exit_codes_of_wrong_arguments() {
         assert!(!stderr.is_empty(), "{arguments:?}");
     }
     let (_, stderr) = code(&Lockctl::on(&server, &run(&["--ttl", "30"], &["true"])));
-    let text = "error: invalid value '30' for '--ttl <TIME>': write it as \"30s\"";
+    let text = "lockctl: invalid value '30' for '--ttl <TIME>': write it as \"30s\"";
     assert!(stderr.starts_with(text), "{stderr}");
+}
+
+/// The texts of the library name the settings of programs; those of lockctl name its flags.
+#[test]
+fn wrong_times_and_settings_name_their_flags() {
+    let server = RedisServer::start();
+    for (flags, text) in [
+        (
+            &["--ttl", "48h"][..],
+            "invalid --ttl 48h: use at least 100ms and at most 24h",
+        ),
+        (
+            &["--max-hold", "1m30s", "--ttl", "2m"],
+            "invalid --max-hold 1m30s: use more than the --ttl",
+        ),
+        (
+            &["--min-hold", "30s"],
+            "invalid --min-hold 30s: use less than the --ttl",
+        ),
+        (
+            &["--timeout", "0s"],
+            "invalid --timeout `0ns`: use at least 1 ms",
+        ),
+        (
+            &["--prefix", "a{b"],
+            "invalid --prefix `a{b`: use no braces; put the hash tag into the name",
+        ),
+    ] {
+        let (_, stderr) = code(&Lockctl::on(&server, &run(flags, &["true"])));
+        assert_eq!(stderr, format!("lockctl: {text}\n"));
+    }
+    server.cli(&["SET", KEY, "of-a-program-that-died"]);
+    let (foreign, stderr) = code(&Lockctl::on(&server, &run(&["--wait", "1s"], &["true"])));
+    assert_eq!(foreign, 78);
+    let text = "a service with the dialect `SetnxExpire` sets the missing expiry";
+    assert!(stderr.contains(text), "{stderr}");
+    let shown = Lockctl::on(&server, &["show", NAME]).run();
+    assert!(shown.stdout.contains(text), "{shown:?}");
 }
 
 #[test]
@@ -171,7 +209,26 @@ fn exit_codes_of_the_server_and_its_url() {
             "http://h".to_owned(),
             NAME,
             78,
-            "use redis://, unix:// or memory://",
+            "unknown scheme `http` in the lock URL: use redis:// or unix://\n",
+        ),
+        (
+            format!("{}/99", server.url()),
+            NAME,
+            78,
+            " has no database 99: the server has fewer databases: use a lower number, or raise \
+             `databases` in its redis.conf\n",
+        ),
+        (
+            format!("{}/xyz", server.url()),
+            NAME,
+            78,
+            "the path of the URL must be a database number such as /0, or empty\n",
+        ),
+        (
+            "redis://a,b".to_owned(),
+            NAME,
+            78,
+            "the lock URL names several servers, which are not supported yet; name one server\n",
         ),
         (
             "memory://".to_owned(),
@@ -195,6 +252,15 @@ fn exit_codes_of_the_server_and_its_url() {
             !stderr.contains("secret") && !stderr.contains("wrong"),
             "{stderr}"
         );
+        if expected == 78 && name == NAME {
+            // All commands say the same about a URL.
+            let doctor = Lockctl::new(&["doctor"]).env("DISTRIBUTED_LOCK_URL", url);
+            assert_eq!(doctor.run().stderr, stderr);
+        }
+        for word in ["::", "use redis://, unix:// or memory://"] {
+            let text = stderr.replace("redis://", "").replace("https://", "");
+            assert!(!text.contains(word), "{stderr}");
+        }
     }
     let (_, stderr) = on(closed.url(), NAME);
     let start = format!(

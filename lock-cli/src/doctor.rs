@@ -255,6 +255,7 @@ fn write_check(text: &mut String, check: &Check, output: &Output) {
     let explained = check.level >= Level::Warn || output.is_verbose();
     for (name, line) in [("means", &check.means), ("do", &check.advice)] {
         if explained && !line.is_empty() {
+            // As above.
             let _ = writeln!(text, "      {name:<6} {line}");
         }
     }

@@ -139,9 +139,10 @@ impl Output {
         Ok(())
     }
 
-    /// Writes a line to stderr. The work does not depend on a reader of stderr.
+    /// Writes a line to stderr.
     fn complain(&self, text: &str) {
         let mut stderr = AutoStream::new(io::stderr(), self.color);
+        // The work does not depend on a reader of stderr.
         let _ = writeln!(stderr, "lockctl: {text}");
     }
 }

@@ -198,11 +198,12 @@ impl Job<'_> {
         let mut failure = Failure::new(Exit::Lost, "lost", text);
         // Reported before the command ends, since that may take `--kill-after`.
         if !self.output.is_json() {
+            // The command ends, whether or not the text can be written.
             let _ = self.output.failure(&failure);
             failure.is_silent = true;
         }
         child.end(self.kill_after, &mut signals).await;
-        // After a `--max-hold` the server still has the lock.
+        // After a `--max-hold` the server still has the lock. Without an answer, it expires.
         drop(guard);
         let _ = tokio::time::timeout(CANCEL_TIMEOUT, locks.shutdown()).await;
         Err(failure)

@@ -67,6 +67,7 @@ pub(crate) async fn not_held(locks: &LockManager, name: &str, global: &GlobalArg
     let mut text = format!("no lock `{}` is held", view::tidy(name));
     if !similar.is_empty() {
         let similar: Vec<_> = similar.into_iter().map(view::tidy).collect();
+        // Writing to a string cannot fail.
         let _ = write!(text, "; similar: {}", similar.join(", "));
     }
     Failure::new(Exit::No, "not-held", text)
@@ -90,6 +91,7 @@ pub(crate) fn describe(lock: &LockInfo) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         let name = BOLD.on(&format!("{name:<8}"));
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{name}  {value}");
     };
     line("name", &view::name(lock));

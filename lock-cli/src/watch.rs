@@ -81,7 +81,10 @@ async fn end() -> u8 {
 
 #[cfg(not(unix))]
 async fn end() -> u8 {
-    let _ = tokio::signal::ctrl_c().await;
+    // Without a handler, the system ends the program.
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
     2
 }
 
@@ -257,8 +260,8 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         let mut out = io::stdout();
-        let _ = queue!(out, cursor::Show);
-        let _ = out.flush();
+        // A terminal that is gone needs no cursor.
+        let _ = queue!(out, cursor::Show).and_then(|()| out.flush());
     }
 }
 

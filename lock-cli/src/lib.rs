@@ -48,7 +48,7 @@ pub fn main() -> ExitCode {
         }
         Err(refused) => {
             let output = Output::before_parsing(&arguments);
-            end(&output, args::explain(&refused, &output))
+            end(&output, args::explain(&refused, &arguments))
         }
     };
     exit.into()

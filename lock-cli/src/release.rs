@@ -38,8 +38,8 @@ pub(crate) async fn run(
         return Err(Failure::new(
             Exit::Usage,
             "usage",
-            "`release` asks before it takes a lock from its holder; pass --yes to release without a \
-             question",
+            "`release` asks before it takes a lock from its holder, and there is no terminal to ask; \
+             pass --yes to release without a question",
         ));
     }
     let locks = connect::manager(global, None, output).await?;
@@ -54,7 +54,7 @@ pub(crate) async fn run(
     let mut request = locks
         .admin()
         .force_release(args.name.as_str())
-        .by(operator())
+        .by(args.by.clone().unwrap_or_else(operator))
         .foreign(args.foreign)
         // The lock that the user has seen, and not that of the next holder.
         .expect_unchanged(&lock);
@@ -127,11 +127,22 @@ fn operator() -> String {
     let user = ["SUDO_USER", "USER", "LOGNAME", "USERNAME"]
         .into_iter()
         .find_map(variable);
-    let user = user.unwrap_or_else(|| "lockctl".to_owned());
+    let user = user.unwrap_or_else(user_id);
     match host() {
         Some(host) => format!("{user}@{host}"),
         None => user,
     }
+}
+
+/// Names the user where no variable does, as in cron and in containers.
+#[cfg(unix)]
+fn user_id() -> String {
+    format!("uid {}", rustix::process::getuid().as_raw())
+}
+
+#[cfg(not(unix))]
+fn user_id() -> String {
+    "lockctl".to_owned()
 }
 
 #[cfg(unix)]

@@ -15,7 +15,7 @@ use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::text::human;
+use crate::text::{flag, human};
 use crate::view;
 
 mod child;
@@ -43,6 +43,7 @@ pub(crate) async fn run(
     // container: there the kernel drops signals without a handler.
     let mut signals =
         Signals::install().map_err(|error| Failure::internal("cannot handle signals", &error))?;
+    warn(&args, output);
     let job = Job {
         global,
         kill_after: args.kill_after.unwrap_or(KILL_AFTER.min(args.ttl / 2)),
@@ -67,6 +68,27 @@ pub(crate) async fn run(
     // The queue entry, or a lock that was granted meanwhile. Without an answer, both expire.
     let _ = tokio::time::timeout(CANCEL_TIMEOUT, locks.shutdown()).await;
     exit
+}
+
+/// Warns about flags that hide something, or that weaken the lock.
+fn warn(args: &RunArgs, output: &Output) {
+    if args.conflict_exit_code == 0 {
+        output.note(
+            "warning: with the conflict exit code 0, a caller cannot see that another holder has the \
+             lock; if that is meant, use --on-contended skip",
+        );
+    }
+    // While renewals succeed, a lease has two thirds of its ttl left.
+    if let Some(kill_after) = args.kill_after
+        && kill_after > args.ttl * 2 / 3
+    {
+        output.note(&format!(
+            "warning: --kill-after {} is more than two thirds of the --ttl {}; if lockctl is killed, the \
+             command may work on after the lease",
+            flag(kill_after),
+            flag(args.ttl),
+        ));
+    }
 }
 
 fn ended_by(signal: Signal) -> Exit {

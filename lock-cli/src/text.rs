@@ -1,5 +1,6 @@
 //! Times for people and for machines.
 
+use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Writes a duration for people: `900 ms`, `1.5 s`, `12 s`, `3 min`, `5 h`, `2 days`.
@@ -29,7 +30,8 @@ pub(crate) fn flag(time: Duration) -> String {
         let count = rest / factor;
         rest %= factor;
         if count > 0 {
-            text.push_str(&format!("{count}{unit}"));
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{count}{unit}");
         }
     }
     if text.is_empty() {

@@ -137,6 +137,9 @@ impl Watch<'_> {
                     }
                 }
             }
+            if is_closed() {
+                return Ok(Exit::Success);
+            }
             self.pause().await;
         }
     }
@@ -265,10 +268,60 @@ impl Drop for Screen {
     }
 }
 
-/// Cuts a line that is wider than the terminal. Only the header has styles, and it is short.
+/// Cuts a line that is wider than the terminal. Styles have no width, and end behind the cut too.
 fn cut(line: &str, columns: usize) -> String {
-    if line.chars().count() <= columns || line.contains('\x1b') {
-        return line.to_owned();
+    let mut shown = String::with_capacity(line.len());
+    let mut width = 0;
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        if letter == '\x1b' {
+            shown.push(letter);
+            for letter in letters.by_ref() {
+                shown.push(letter);
+                if letter == 'm' {
+                    break;
+                }
+            }
+        } else if width < columns {
+            width += 1;
+            shown.push(letter);
+        }
     }
-    line.chars().take(columns).collect()
+    shown
+}
+
+/// Whether the reader of stdout has ended. A write would tell it too, but `watch` may have nothing to write
+/// for a long time.
+#[cfg(unix)]
+fn is_closed() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    let stdout = io::stdout();
+    // Errors are reported without being asked for.
+    let mut events = [PollFd::new(&stdout, PollFlags::empty())];
+    let at_once = Timespec::default();
+    poll(&mut events, Some(&at_once)).is_ok() && events[0].revents().contains(PollFlags::ERR)
+}
+
+#[cfg(not(unix))]
+fn is_closed() -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_cut_to_the_width_of_the_terminal() {
+        for (line, cut_line) in [
+            ("12345", "12345"),
+            ("123456", "12345"),
+            ("größer", "größe"),
+            ("\x1b[1m123456\x1b[0m", "\x1b[1m12345\x1b[0m"),
+            ("\x1b[1m123\x1b[0m", "\x1b[1m123\x1b[0m"),
+        ] {
+            assert_eq!(cut(line, 5), cut_line);
+        }
+    }
 }

@@ -192,6 +192,39 @@ fn release_revokes_and_the_holder_learns_why() {
     waiter.line("ran");
 }
 
+/// In cron and in containers, no variable names the user.
+#[test]
+fn release_names_the_operator_without_a_variable_too() {
+    let server = RedisServer::start();
+    let release = |flags: &[&str]| {
+        server.cli(&[
+            "SET",
+            KEY,
+            "00000001-0000-4000-8000-000000000000 web-1",
+            "PX",
+            "60000",
+        ]);
+        let mut arguments = vec!["release", NAME, "--yes"];
+        arguments.extend(flags);
+        let mut release = Lockctl::on(&server, &arguments);
+        for variable in ["SUDO_USER", "USER", "LOGNAME", "USERNAME"] {
+            release = release.env(variable, "");
+        }
+        assert_eq!(release.run().code, Some(0));
+        let value = server.cli(&["GET", KEY]);
+        value.text().split_once(' ').unwrap().1.to_owned()
+    };
+    let by = release(&[]);
+    assert!(
+        by.starts_with("revoked by uid ") && by.contains('@'),
+        "{by}"
+    );
+    assert_eq!(
+        release(&["--by", "runbook 7", "--reason", "stuck"]),
+        "revoked by runbook 7: stuck"
+    );
+}
+
 #[test]
 fn release_now_hands_over_at_once() {
     let server = RedisServer::start();
@@ -228,7 +261,9 @@ fn release_asks_on_a_terminal_only() {
     let _holder = hold(&server, NAME, "web-1:42");
     let outcome = on(&server, &["release", NAME]);
     assert_eq!(outcome.code, Some(64));
-    assert!(outcome.stderr.contains("pass --yes"), "{outcome:?}");
+    let text = "lockctl: `release` asks before it takes a lock from its holder, and there is no terminal to ask; \
+                pass --yes to release without a question\n";
+    assert_eq!(outcome.stderr, text);
     for (answer, code) in [("\n", 1), ("n\n", 1), ("yes\n", 0)] {
         let mut terminal = Terminal::start(&server, &[crate::program::LOCKCTL, "release", NAME]);
         let question =

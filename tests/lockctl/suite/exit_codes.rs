@@ -126,11 +126,26 @@ fn exit_codes_of_wrong_arguments() {
     ] {
         let (code, stderr) = code(&Lockctl::on(&server, &arguments));
         assert_eq!(code, 64, "{arguments:?}: {stderr}");
-        assert!(!stderr.is_empty(), "{arguments:?}");
+        assert!(stderr.starts_with("lockctl: "), "{arguments:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+        // The variable has the URL.
+        assert!(!stderr.contains("--url"), "{arguments:?}: {stderr}");
     }
     let (_, stderr) = code(&Lockctl::on(&server, &run(&["--ttl", "30"], &["true"])));
-    let text = "lockctl: invalid value '30' for '--ttl <TIME>': write it as \"30s\"";
-    assert!(stderr.starts_with(text), "{stderr}");
+    let text = "lockctl: invalid value '30' for '--ttl <TIME>': write it as \"30s\"; see `lockctl run --help`\n";
+    assert_eq!(stderr, text);
+    let (_, stderr) = code(&Lockctl::on(&server, &["watch", "--intervall", "1s"]));
+    let text = "lockctl: unexpected argument '--intervall' found; a similar argument exists: \
+                '--interval'; see `lockctl watch --help`\n";
+    assert_eq!(stderr, text);
+    let (_, stderr) = code(&Lockctl::on(&server, &["run"]));
+    let text = "lockctl: the following required arguments were not provided: --name <NAME> <CMD>...; \
+                see `lockctl run --help`\n";
+    assert_eq!(stderr, text);
+    let (_, stderr) = code(&Lockctl::on(&server, &["doctor", "--role", "x"]));
+    let text = "lockctl: invalid value 'x' for '--role <ROLE>' [possible values: app, operator]; see \
+                `lockctl doctor --help`\n";
+    assert_eq!(stderr, text);
 }
 
 /// The texts of the library name the settings of programs; those of lockctl name its flags.
@@ -337,6 +352,31 @@ fn errors_in_json_are_one_object_on_stdout() {
         let text = record["text"].as_str().unwrap();
         assert!(!text.is_empty() && !text.contains('\n'), "{text}");
     }
+}
+
+/// The caller of these runs cannot see something that it may rely on.
+#[test]
+fn flags_that_hide_or_weaken_are_warned_about() {
+    let server = RedisServer::start();
+    let (_, stderr) = code(&Lockctl::on(&server, &run(&["-E", "0"], &["true"])));
+    assert_eq!(
+        stderr,
+        "lockctl: warning: with the conflict exit code 0, a caller cannot see that another holder has the \
+         lock; if that is meant, use --on-contended skip\n"
+    );
+    let flags = ["--ttl", "30s", "--kill-after", "1m"];
+    let (_, stderr) = code(&Lockctl::on(&server, &run(&flags, &["true"])));
+    assert_eq!(
+        stderr,
+        "lockctl: warning: --kill-after 1m is more than two thirds of the --ttl 30s; if lockctl is killed, \
+         the command may work on after the lease\n"
+    );
+    let flags = ["-E", "0", "--kill-after", "1m", "-q"];
+    let (_, stderr) = code(&Lockctl::on(&server, &run(&flags, &["true"])));
+    assert_eq!(stderr, "");
+    let flags = ["--ttl", "30s", "--kill-after", "20s"];
+    let (_, stderr) = code(&Lockctl::on(&server, &run(&flags, &["true"])));
+    assert_eq!(stderr, "");
 }
 
 #[test]

@@ -5,28 +5,26 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::builder::styling::{Style, Styles};
-use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use lock_core::FencingToken;
 
 use crate::duration;
-use crate::exit::{self, Exit};
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::exit;
 
 #[cfg(unix)]
 mod run;
+mod usage;
 
 #[cfg(unix)]
 pub(crate) use run::{ExecArgs, OnContended, RunArgs};
+pub(crate) use usage::explain;
 
 const ABOUT: &str = "Runs commands under a distributed lock on Redis, shows and frees locks, and \
                      checks servers";
 
-const AFTER_HELP: &str =
-    "Durations are written as in the attribute of lock-core: 500ms, 30s, 1m30s, 2h.";
+const AFTER_HELP: &str = "A TIME has units, the largest first: 500ms, 30s, 1m30s, 2h.";
 
 /// The bold headings of the help, without colours.
 const STYLES: Styles = Styles::plain()
@@ -88,7 +86,7 @@ pub(crate) struct GlobalArgs {
     #[arg(long, global = true, default_value = "1s", value_parser = duration::parse, value_name = "TIME")]
     pub(crate) timeout: Duration,
 
-    /// Writes JSON to stdout, also for errors
+    /// Writes JSON to stdout, also for errors. `run` writes only its errors: stdout is that of CMD
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
@@ -205,7 +203,8 @@ pub(crate) struct NameArgs {
 /// --now the lock is free at once, and the old holder may work on until it notices.
 ///
 /// The command shows the holder and asks. It releases the lock that it showed, and not that of a next
-/// holder. The exit code is 1 if nothing is held, or if the holder changed.
+/// holder. The exit code is 1 if nothing is held, or if the holder changed. Without a terminal it cannot
+/// ask: pass --yes.
 ///
 /// Example: lockctl release import --reason "stuck import"
 #[derive(Debug, clap::Args)]
@@ -220,6 +219,10 @@ pub(crate) struct ReleaseArgs {
     /// Does not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
+
+    /// Who releases the lock, as the holder and other operators see it. Defaults to the user and the host
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) by: Option<String>,
 
     /// Why. The holder and other operators see it; with `--now` only this program's event has it
     #[arg(long, value_name = "TEXT")]
@@ -251,12 +254,31 @@ pub(crate) struct WatchArgs {
 /// Checks whether a server is fit for locks
 ///
 /// Each finding says what it means for locks, and what to do. The exit code is 1 if a check failed. The
-/// checks read INFO, acquire and release one lock, and list keys if the user has +scan.
+/// checks read INFO, acquire and release one lock, and list keys if the user has +scan. What the user
+/// lacks is not checked, and a note says so.
+///
+/// The user is checked too: whether it has the rights of an application, and those of an operator. A user
+/// with the rights of one of them passes; --role asks for one.
+///
+/// Example: lockctl doctor --role app
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
     /// Counts warnings as failures
     #[arg(long)]
     pub(crate) strict: bool,
+
+    /// Fails if the user lacks a right of this role. By default, the rights of one of the roles suffice
+    #[arg(long, value_enum, value_name = "ROLE")]
+    pub(crate) role: Option<Role>,
+}
+
+/// What a user of the server is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Role {
+    /// Acquires, renews and releases locks
+    App,
+    /// Shows, lists and releases the locks of others
+    Operator,
 }
 
 fn exit_codes() -> String {
@@ -269,9 +291,30 @@ fn exit_codes() -> String {
     text
 }
 
+/// The commands that use no server.
+pub(crate) const WITHOUT_SERVER: [&str; 2] = ["completions", "man"];
+/// The flags of all commands that these ignore.
+const OF_SERVER: [&str; 3] = ["url", "prefix", "timeout"];
+
+/// Returns the definitions of the commands. Help and manual pages leave out what a command ignores.
+pub(crate) fn definitions() -> clap::Command {
+    let mut definitions = Cli::command();
+    // Gives each command the flags of all commands.
+    definitions.build();
+    for name in WITHOUT_SERVER {
+        definitions = definitions.mut_subcommand(name, |command| {
+            command.mut_args(|arg| {
+                let is_ignored = OF_SERVER.contains(&arg.get_id().as_str());
+                if is_ignored { arg.hide(true) } else { arg }
+            })
+        });
+    }
+    definitions
+}
+
 /// Reads the arguments of the process.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-    let mut command = Cli::command();
+    let mut command = definitions();
     if let Some(color) = early_color(arguments) {
         command = command.color(color);
     }
@@ -317,26 +360,4 @@ pub(crate) fn early_color(arguments: &[OsString]) -> Option<clap::ColorChoice> {
         };
     }
     found
-}
-
-/// Prints what clap has to say: the help, the version, or what is wrong with the arguments.
-pub(crate) fn explain(refused: &clap::Error, output: &Output) -> Result<Exit, Failure> {
-    match refused.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            refused.print()?;
-            Ok(Exit::Success)
-        }
-        _ if output.is_json() => {
-            let text = refused.to_string();
-            // Without the usage and the hints that follow an empty line.
-            let lines = text.lines().take_while(|line| !line.is_empty());
-            let line = lines.map(str::trim).collect::<Vec<_>>().join(" ");
-            let line = line.strip_prefix("error: ").unwrap_or(&line);
-            Err(Failure::new(Exit::Usage, "usage", line))
-        }
-        _ => {
-            refused.print()?;
-            Ok(Exit::Usage)
-        }
-    }
 }

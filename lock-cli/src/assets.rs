@@ -3,10 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use crate::args;
 use crate::exit::{Exit, TABLE};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -23,7 +22,7 @@ const SHELLS: [Shell; 5] = [
 /// Prints the completions of a shell.
 pub(crate) fn completions(shell: Shell, output: &Output) -> Result<Exit, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut public(), "lockctl", &mut script);
+    clap_complete::generate(shell, &mut completed(), "lockctl", &mut script);
     output.print(&String::from_utf8_lossy(&script))?;
     Ok(Exit::Success)
 }
@@ -78,7 +77,27 @@ fn exit_section() -> String {
 
 /// The definitions of the commands.
 fn public() -> clap::Command {
-    Cli::command()
+    args::definitions()
+}
+
+/// The definitions for completions, which do not leave out hidden flags by themselves.
+fn completed() -> clap::Command {
+    let mut definitions = public();
+    for name in args::WITHOUT_SERVER {
+        definitions = definitions.mut_subcommand(name, |command| {
+            let is_shown = |arg: &&clap::Arg| !arg.is_hide_set() && arg.get_id() != "help";
+            let shown: Vec<_> = command.get_arguments().filter(is_shown).cloned().collect();
+            let mut fewer = clap::Command::new(name).args(shown);
+            if let Some(about) = command.get_about() {
+                fewer = fewer.about(about.clone());
+            }
+            if let Some(name) = command.get_bin_name() {
+                fewer = fewer.bin_name(name.to_owned());
+            }
+            fewer
+        });
+    }
+    definitions
 }
 
 /// Writes all manual pages and completions into a folder.
@@ -97,7 +116,7 @@ pub fn write_assets(folder: &Path) -> io::Result<()> {
         write(format!("lockctl-{name}.1"), &page)?;
     }
     for shell in SHELLS {
-        clap_complete::generate_to(shell, &mut public(), "lockctl", folder)?;
+        clap_complete::generate_to(shell, &mut completed(), "lockctl", folder)?;
     }
     Ok(())
 }

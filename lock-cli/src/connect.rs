@@ -8,6 +8,7 @@ use crate::args::GlobalArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::wording;
 
 /// How long the release of a lock may take at the end: as long as a service has for its shutdown.
 pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,12 +36,27 @@ pub(crate) async fn manager(
     label: Option<&str>,
     output: &Output,
 ) -> Result<LockManager, Failure> {
-    let url = url(global, output)?;
+    to(url(global, output)?, global, label).await
+}
+
+/// Connects a manager to a URL.
+pub(crate) async fn to(
+    url: &str,
+    global: &GlobalArgs,
+    label: Option<&str>,
+) -> Result<LockManager, Failure> {
     if url.trim_start().to_ascii_lowercase().starts_with("memory:") {
         return Err(Failure::new(
             Exit::Config,
             "invalid-url",
-            "locks in memory exist only in one process; use redis:// or unix://",
+            wording::NOT_IN_MEMORY,
+        ));
+    }
+    if has_several_hosts(url) {
+        return Err(Failure::new(
+            Exit::Config,
+            "invalid-url",
+            "the lock URL names several servers, which are not supported yet; name one server",
         ));
     }
     let mut builder = LockManager::builder()
@@ -61,6 +77,17 @@ pub(crate) fn failure(global: &GlobalArgs, error: &LockError) -> Failure {
     Failure::of_lock(error, global.url_source())
 }
 
+/// Whether a URL names several hosts: `redis://a,b`. A comma before `@` belongs to user or password.
+fn has_several_hosts(url: &str) -> bool {
+    let Some(("redis", rest)) = url.trim().split_once("://") else {
+        return false;
+    };
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    host.split(['/', '?', '#'])
+        .next()
+        .is_some_and(|host| host.contains(','))
+}
+
 /// Whether a URL holds a password: after `:` in the user part, or in a parameter.
 fn has_password(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else {
@@ -75,7 +102,17 @@ fn has_password(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::has_password;
+    use super::{has_password, has_several_hosts};
+
+    #[test]
+    fn several_hosts_are_found() {
+        for url in ["redis://a,b", "redis://u:p@a:1,b:2/3"] {
+            assert!(has_several_hosts(url), "{url}");
+        }
+        for url in ["redis://a", "redis://u:p,q@a:1/3", "unix:///a,b", "a,b"] {
+            assert!(!has_several_hosts(url), "{url}");
+        }
+    }
 
     #[test]
     fn passwords_are_found() {

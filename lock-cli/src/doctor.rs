@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use redis::RedisError;
 use serde::Serialize;
 
 use crate::args::{DoctorArgs, GlobalArgs};
@@ -17,16 +18,20 @@ mod connection;
 mod info;
 mod keys;
 mod probe;
+mod rights;
 mod server;
 
 use connection::Server;
 use info::Info;
+use rights::Rights;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Level {
     Ok,
+    /// Nothing is wrong, but something was not checked, or the user has not all rights.
+    Note,
     Warn,
     Fail,
 }
@@ -44,6 +49,9 @@ struct Check {
     /// What to do. Empty if nothing has to be done.
     #[serde(rename = "do")]
     advice: String,
+    /// Why it was not checked.
+    #[serde(skip)]
+    skipped: Option<String>,
 }
 
 impl Check {
@@ -54,7 +62,18 @@ impl Check {
             text: text.into(),
             means: usual_meaning(id).to_owned(),
             advice: String::new(),
+            skipped: None,
         }
+    }
+
+    /// A check that could not run.
+    fn skipped(id: &'static str, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self {
+            skipped: Some(reason.clone()),
+            ..Self::new(id, Level::Note, format!("not checked: {reason}"))
+        }
+        .advice("to check it, run `lockctl doctor` as a user with these rights")
     }
 
     fn ok(id: &'static str, text: impl Into<String>) -> Self {
@@ -87,7 +106,9 @@ fn usual_meaning(id: &str) -> &'static str {
         "version" => "the scripts of locks need Redis 7.0 or later",
         "role" => "only a primary grants locks",
         "topology" => "all managers have to reach the same server",
-        "rights" => "without one of its rights, a user gets no lock",
+        "app_rights" => "without one of these rights, a user gets no lock",
+        "operator_rights" => "without one of these rights, a command of lockctl fails",
+        "probe" => "services get locks",
         "notifications" => "waiters learn of a grant at once",
         "eviction" => "no lock is deleted to make room for other data",
         "memory" => "a full server refuses to grant and to renew locks (OOM)",
@@ -122,34 +143,47 @@ pub(crate) async fn run(
     let mut server = Server::connect(url, global).await?;
     let mut checks = vec![server.reachable().await?];
     let info = server.info().await;
+    let known = match &info {
+        Ok(info) => info.clone(),
+        Err(_) => server.greeting().await,
+    };
     let role = server.role().await;
+    checks.push(server::version(&known));
+    checks.push(server::role(role.as_deref(), &known));
+    checks.push(server::topology(role.as_deref(), &known));
+    // Another server has no locks to check, and replies to few commands.
+    let has_locks = checks.iter().all(|check| check.level != Level::Fail);
     match &info {
-        Ok(info) => {
-            checks.push(server::version(info));
-            checks.push(server::role(role.as_deref(), info));
-            checks.push(server::topology(role.as_deref(), info));
-        }
-        Err(refused) => checks.push(server::no_info(refused)),
-    }
-    let can_lock = checks.iter().all(|check| check.level != Level::Fail);
-    if can_lock {
-        checks.push(probe::rights(&mut server, global).await);
-        checks.push(probe::notifications(&mut server, global).await);
-    }
-    if let Ok(info) = &info {
-        checks.extend(server::of_info(info));
+        Ok(info) => checks.extend(server::of_info(info)),
+        Err(error) => checks.extend(without_info(error)),
     }
     checks.extend(server.clock().await);
-    if can_lock {
-        checks.extend(keys::checks(&mut server, global).await);
-    }
     checks.push(server::tls(url, server.address()));
-    report(&checks, server.address(), args, output)
+    let mut user = None;
+    if has_locks {
+        let rights = Rights::read(&mut server, &global.prefix).await;
+        checks.extend(keys::checks(&mut server, global, &rights).await);
+        checks.extend(probe::checks(&mut server, global, &rights).await);
+        checks.extend(rights.checks(args.role));
+        user = Some(rights.summary());
+    }
+    report(&checks, server.address(), user.as_deref(), args, output)
+}
+
+/// The checks that need INFO, where the server refuses it.
+fn without_info(error: &RedisError) -> [Check; 5] {
+    let reason = if rights::is_refused(error) {
+        "the user lacks +info".to_owned()
+    } else {
+        format!("the server does not reply to INFO ({error})")
+    };
+    server::OF_INFO.map(|id| Check::skipped(id, reason.as_str()))
 }
 
 fn report(
     checks: &[Check],
     address: &str,
+    user: Option<&str>,
     args: &DoctorArgs,
     output: &Output,
 ) -> Result<Exit, Failure> {
@@ -165,20 +199,48 @@ fn report(
         })?;
     } else {
         let mut text = String::new();
-        for check in checks {
-            write_check(&mut text, check, output);
-        }
-        let _ = writeln!(text, "{address}: {}", summary(failed, warnings));
+        write_checks(&mut text, checks, output);
+        let user = user.map(|user| format!("; {user}")).unwrap_or_default();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{address}: {}{user}", summary(checks));
         output.print(&text)?;
     }
     let is_bad = failed > 0 || args.strict && warnings > 0;
     Ok(if is_bad { Exit::No } else { Exit::Success })
 }
 
+/// Writes the checks. Those that were skipped for the same reason have one line, so that a missing
+/// right is named once.
+fn write_checks(text: &mut String, checks: &[Check], output: &Output) {
+    let mut reasons = Vec::new();
+    for check in checks {
+        let Some(reason) = &check.skipped else {
+            write_check(text, check, output);
+            continue;
+        };
+        if reasons.contains(&reason) {
+            continue;
+        }
+        reasons.push(reason);
+        let same = checks
+            .iter()
+            .filter(|other| other.skipped.as_ref() == Some(reason));
+        let ids: Vec<_> = same.map(|check| check.id).collect();
+        let merged = Check {
+            id: "not checked",
+            text: format!("{}: {reason}", ids.join(", ")),
+            means: String::new(),
+            ..check.clone()
+        };
+        write_check(text, &merged, output);
+    }
+}
+
 /// The word that names a level, and its colour.
 fn word(level: Level) -> (&'static str, output::Paint) {
     match level {
         Level::Ok => ("ok", output::GREEN),
+        Level::Note => ("note", output::YELLOW),
         Level::Warn => ("warn", output::YELLOW),
         Level::Fail => ("FAIL", output::RED),
     }
@@ -187,25 +249,40 @@ fn word(level: Level) -> (&'static str, output::Paint) {
 fn write_check(text: &mut String, check: &Check, output: &Output) {
     let (word, paint) = word(check.level);
     let word = paint.on(&format!("{word:<4}"));
-    let _ = writeln!(text, "{word}  {:<14} {}", check.id, check.text);
-    let explained = check.level != Level::Ok || output.is_verbose();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{word}  {:<15}  {}", check.id, check.text);
+    // A note is no defect, and most need nothing.
+    let explained = check.level >= Level::Warn || output.is_verbose();
     for (name, line) in [("means", &check.means), ("do", &check.advice)] {
         if explained && !line.is_empty() {
+            // As above.
             let _ = writeln!(text, "      {name:<6} {line}");
         }
     }
 }
 
-fn summary(failed: usize, warnings: usize) -> String {
-    let count = |number: usize, word: &str| match number {
-        1 => format!("1 {word}"),
-        number => format!("{number} {word}s"),
+/// Says whether the server is fit. The rights of the user are no property of the server.
+fn summary(checks: &[Check]) -> String {
+    let of_server = |check: &&Check| !rights::IDS.contains(&check.id);
+    let count = |level, word: &str| {
+        let found = checks.iter().filter(of_server);
+        match found.filter(|check| check.level == level).count() {
+            0 => None,
+            1 => Some(format!("1 {word}")),
+            number => Some(format!("{number} {word}s")),
+        }
     };
-    let (failed_text, warning_text) = (count(failed, "defect"), count(warnings, "warning"));
-    match (failed, warnings) {
-        (0, 0) => "fit for locks".to_owned(),
-        (0, _) => format!("fit for locks, with {warning_text}"),
-        (_, 0) => format!("not fit for locks: {failed_text}"),
-        (_, _) => format!("not fit for locks: {failed_text}, and {warning_text}"),
+    let extent = if checks.iter().any(|check| check.skipped.is_some()) {
+        " as far as it was checked"
+    } else {
+        ""
+    };
+    match (count(Level::Fail, "defect"), count(Level::Warn, "warning")) {
+        (None, None) => format!("fit for locks{extent}"),
+        (None, Some(warnings)) => format!("fit for locks{extent}, with {warnings}"),
+        (Some(defects), None) => format!("not fit for locks: {defects}"),
+        (Some(defects), Some(warnings)) => {
+            format!("not fit for locks: {defects}, and {warnings}")
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::io;
 use lock_core::{BackendErrorKind, LockError};
 
 use crate::exit::Exit;
+use crate::wording;
 
 /// A failure of a command.
 #[derive(Debug)]
@@ -49,8 +50,7 @@ impl Failure {
     /// Makes the failure of an error of the library. `source` says where the URL came from.
     pub(crate) fn of_lock(error: &LockError, source: &str) -> Self {
         let (exit, kind) = class(error);
-        let text = unreachable_text(error, source).unwrap_or_else(|| error.to_string());
-        Self::new(exit, kind, text).caused_by(error)
+        Self::new(exit, kind, wording::of_lock(error, source)).caused_by(error)
     }
 }
 
@@ -108,20 +108,4 @@ fn backend_class(kind: BackendErrorKind) -> (Exit, &'static str) {
         | BackendErrorKind::TooManyClients => (Exit::Unavailable, "unavailable"),
         _ => (Exit::Internal, "internal"),
     }
-}
-
-/// Returns the text of a failed connection, with the address and the source of the URL.
-fn unreachable_text(error: &LockError, source: &str) -> Option<String> {
-    let LockError::Backend(backend) = error else {
-        return None;
-    };
-    if backend.kind() != BackendErrorKind::Unreachable {
-        return None;
-    }
-    let text = backend.to_string();
-    let rest = text.strip_prefix("cannot connect to the lock server at ")?;
-    let (server, _advice) = rest.split_once("):")?;
-    Some(format!(
-        "cannot reach {server}); is the server running? URL from {source}"
-    ))
 }

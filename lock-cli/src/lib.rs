@@ -23,6 +23,7 @@ mod table;
 mod text;
 mod view;
 mod watch;
+mod wording;
 
 use args::{Cli, Command};
 use exit::Exit;
@@ -47,7 +48,7 @@ pub fn main() -> ExitCode {
         }
         Err(refused) => {
             let output = Output::before_parsing(&arguments);
-            end(&output, args::explain(&refused, &output))
+            end(&output, args::explain(&refused, &arguments))
         }
     };
     exit.into()

@@ -70,7 +70,15 @@ impl Output {
     /// The output while the arguments are wrong.
     pub(crate) fn before_parsing(arguments: &[OsString]) -> Self {
         let json = args::own(arguments).any(|argument| argument == "--json");
-        Self::plain(json)
+        let color = match args::early_color(arguments) {
+            Some(clap::ColorChoice::Always) => ColorChoice::Always,
+            Some(clap::ColorChoice::Never) => ColorChoice::Never,
+            _ => ColorChoice::Auto,
+        };
+        Self {
+            color,
+            ..Self::plain(json)
+        }
     }
 
     pub(crate) fn is_json(&self) -> bool {
@@ -139,9 +147,10 @@ impl Output {
         Ok(())
     }
 
-    /// Writes a line to stderr. The work does not depend on a reader of stderr.
+    /// Writes a line to stderr.
     fn complain(&self, text: &str) {
         let mut stderr = AutoStream::new(io::stderr(), self.color);
+        // The work does not depend on a reader of stderr.
         let _ = writeln!(stderr, "lockctl: {text}");
     }
 }

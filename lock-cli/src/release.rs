@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal};
 
-use lock_core::{AdminError, FencingToken, LockInfo, LockManager, LockStatus, Revocation};
+use lock_core::{AdminError, LockInfo, LockManager, LockStatus, Revocation};
 use serde::Serialize;
 
 use crate::args::{GlobalArgs, ReleaseArgs};
@@ -13,6 +13,7 @@ use crate::output::Output;
 use crate::show;
 use crate::text::{human, millis};
 use crate::view::{self, HolderRecord};
+use crate::wording;
 
 #[derive(Serialize)]
 struct ReleaseRecord<'a> {
@@ -37,13 +38,13 @@ pub(crate) async fn run(
         return Err(Failure::new(
             Exit::Usage,
             "usage",
-            "`release` asks before it takes a lock from its holder; pass --yes to release without a \
-             question",
+            "`release` asks before it takes a lock from its holder, and there is no terminal to ask; \
+             pass --yes to release without a question",
         ));
     }
     let locks = connect::manager(global, None, output).await?;
     let lock = show::inspect(&locks, &args.name, global).await?;
-    let shown = token_of(&lock, &locks, args, global).await?;
+    check_held(&lock, &locks, args, global).await?;
     if asks {
         output.print(&show::describe(&lock))?;
         if !is_confirmed(&question(&lock, args), output)? {
@@ -53,10 +54,13 @@ pub(crate) async fn run(
     let mut request = locks
         .admin()
         .force_release(args.name.as_str())
-        .by(operator())
+        .by(args.by.clone().unwrap_or_else(operator))
         .foreign(args.foreign)
         // The lock that the user has seen, and not that of the next holder.
-        .expect_token(args.token.or(shown));
+        .expect_unchanged(&lock);
+    if let Some(token) = args.token {
+        request = request.expect_token(token);
+    }
     if let Some(reason) = &args.reason {
         request = request.reason(reason);
     }
@@ -69,30 +73,25 @@ pub(crate) async fn run(
     report(&lock, &released, args, output)
 }
 
-/// Returns the token of the lock, or fails when there is nothing to release.
-async fn token_of(
+/// Fails when there is nothing to release.
+async fn check_held(
     lock: &LockInfo,
     locks: &LockManager,
     args: &ReleaseArgs,
     global: &GlobalArgs,
-) -> Result<Option<FencingToken>, Failure> {
+) -> Result<(), Failure> {
     match &lock.state {
-        LockStatus::Held(holder) => Ok(holder.token),
+        LockStatus::Held(_) | LockStatus::Foreign { .. } => Ok(()),
         // Only `--now` frees a key that has no holder any more.
-        LockStatus::Blocked { .. } if args.now => Ok(None),
-        LockStatus::Blocked { until, text, .. } => {
-            let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
-            let left = left.map_or_else(
-                || "for ever".to_owned(),
-                |left| format!("for {}", human(left)),
-            );
+        LockStatus::Blocked { .. } if args.now => Ok(()),
+        LockStatus::Blocked { .. } => {
             let text = format!(
-                "no holder has the lock `{}`; it is blocked {left} ({text}); --now frees it",
-                view::tidy(&args.name)
+                "the lock `{}` has {}; --now frees it",
+                view::tidy(&args.name),
+                view::blocked(lock).unwrap_or_default(),
             );
             Err(Failure::new(Exit::No, "not-held", text))
         }
-        LockStatus::Foreign { .. } => Ok(None),
         _ => Err(show::not_held(locks, &args.name, global).await),
     }
 }
@@ -128,11 +127,22 @@ fn operator() -> String {
     let user = ["SUDO_USER", "USER", "LOGNAME", "USERNAME"]
         .into_iter()
         .find_map(variable);
-    let user = user.unwrap_or_else(|| "lockctl".to_owned());
+    let user = user.unwrap_or_else(user_id);
     match host() {
         Some(host) => format!("{user}@{host}"),
         None => user,
     }
+}
+
+/// Names the user where no variable does, as in cron and in containers.
+#[cfg(unix)]
+fn user_id() -> String {
+    format!("uid {}", rustix::process::getuid().as_raw())
+}
+
+#[cfg(not(unix))]
+fn user_id() -> String {
+    "lockctl".to_owned()
 }
 
 #[cfg(unix)]
@@ -166,7 +176,8 @@ fn failure(error: &AdminError, args: &ReleaseArgs, global: &GlobalArgs) -> Failu
         }
         AdminError::Foreign { found, .. } => {
             let text = format!(
-                "the key of `{name}` holds {found}, which is no lock of this library; --foreign deletes it"
+                "the key of `{name}` holds {}, which is no lock of this library; --foreign deletes it",
+                wording::plain(found)
             );
             Failure::new(Exit::Config, "foreign-key", text)
         }

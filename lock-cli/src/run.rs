@@ -15,7 +15,7 @@ use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::text::human;
+use crate::text::{flag, human};
 use crate::view;
 
 mod child;
@@ -43,6 +43,7 @@ pub(crate) async fn run(
     // container: there the kernel drops signals without a handler.
     let mut signals =
         Signals::install().map_err(|error| Failure::internal("cannot handle signals", &error))?;
+    warn(&args, output);
     let job = Job {
         global,
         kill_after: args.kill_after.unwrap_or(KILL_AFTER.min(args.ttl / 2)),
@@ -61,12 +62,33 @@ pub(crate) async fn run(
     };
     let exit = match acquired {
         Ok(Ok(guard)) => return job.work(&locks, guard, signals).await,
-        Ok(Err(error)) => job.not_acquired(&error),
+        Ok(Err(error)) => job.not_acquired(&locks, &error).await,
         Err(exit) => Ok(exit),
     };
     // The queue entry, or a lock that was granted meanwhile. Without an answer, both expire.
     let _ = tokio::time::timeout(CANCEL_TIMEOUT, locks.shutdown()).await;
     exit
+}
+
+/// Warns about flags that hide something, or that weaken the lock.
+fn warn(args: &RunArgs, output: &Output) {
+    if args.conflict_exit_code == 0 {
+        output.note(
+            "warning: with the conflict exit code 0, a caller cannot see that another holder has the \
+             lock; if that is meant, use --on-contended skip",
+        );
+    }
+    // While renewals succeed, a lease has two thirds of its ttl left.
+    if let Some(kill_after) = args.kill_after
+        && kill_after > args.ttl * 2 / 3
+    {
+        output.note(&format!(
+            "warning: --kill-after {} is more than two thirds of the --ttl {}; if lockctl is killed, the \
+             command may work on after the lease",
+            flag(kill_after),
+            flag(args.ttl),
+        ));
+    }
 }
 
 fn ended_by(signal: Signal) -> Exit {
@@ -102,9 +124,16 @@ impl Job<'_> {
     }
 
     /// Returns the exit code of a lock that was not acquired.
-    fn not_acquired(&self, error: &LockError) -> Result<Exit, Failure> {
+    async fn not_acquired(&self, locks: &LockManager, error: &LockError) -> Result<Exit, Failure> {
         if !error.is_contended() {
-            return Err(connect::failure(self.global, error));
+            let mut failure = connect::failure(self.global, error);
+            if error.is_lost() {
+                // The server has granted the lock, and did not renew it.
+                let name = view::tidy(&self.args.name);
+                failure.text =
+                    format!("lost the lock `{name}` before the command began; nothing was run");
+            }
+            return Err(failure);
         }
         let skip = self.args.on_contended == OnContended::Skip;
         let exit = if skip {
@@ -114,7 +143,10 @@ impl Job<'_> {
         };
         let mut failure = connect::failure(self.global, error);
         failure.exit = exit;
-        failure.text = contended_text(&self.args.name, error, exit);
+        // The error does not say whether the holder that it names has released the lock already.
+        let lock = locks.inspect(self.args.name.as_str()).await.ok();
+        let blocked = lock.as_ref().and_then(view::blocked);
+        failure.text = contended_text(&self.args.name, error, blocked, exit);
         if skip && !self.output.is_json() {
             self.output.note(&failure.text);
             return Ok(exit);
@@ -188,11 +220,12 @@ impl Job<'_> {
         let mut failure = Failure::new(Exit::Lost, "lost", text);
         // Reported before the command ends, since that may take `--kill-after`.
         if !self.output.is_json() {
+            // The command ends, whether or not the text can be written.
             let _ = self.output.failure(&failure);
             failure.is_silent = true;
         }
         child.end(self.kill_after, &mut signals).await;
-        // After a `--max-hold` the server still has the lock.
+        // After a `--max-hold` the server still has the lock. Without an answer, it expires.
         drop(guard);
         let _ = tokio::time::timeout(CANCEL_TIMEOUT, locks.shutdown()).await;
         Err(failure)
@@ -234,15 +267,12 @@ impl Job<'_> {
 }
 
 /// Says that the lock is not free.
-fn contended_text(name: &str, error: &LockError, exit: Exit) -> String {
+fn contended_text(name: &str, error: &LockError, blocked: Option<String>, exit: Exit) -> String {
     let name = view::tidy(name);
-    let state = match error.holder() {
-        // An operator took the lock from its holder, and the old lease has not ended.
-        Some(holder) if holder.label().starts_with("revoked by ") => {
-            format!("is blocked ({})", holder.label())
-        }
-        Some(holder) => format!("is held by {}", held_by(holder)),
-        None => "is held by another holder".to_owned(),
+    let state = match (blocked, error.holder()) {
+        (Some(blocked), _) => format!("has {blocked}"),
+        (None, Some(holder)) => format!("is held by {}", held_by(holder)),
+        (None, None) => "is held by another holder".to_owned(),
     };
     let waited = match error {
         LockError::Timeout { waited, .. } => format!("waited {}; ", human(*waited)),

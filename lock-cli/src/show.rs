@@ -12,6 +12,7 @@ use crate::output::{BOLD, Output};
 use crate::table;
 use crate::text::{human, rfc3339};
 use crate::view::{self, LockRecord};
+use crate::wording;
 
 /// The longest list in which similar names are looked for.
 const SEARCHED: usize = 1_000;
@@ -66,6 +67,7 @@ pub(crate) async fn not_held(locks: &LockManager, name: &str, global: &GlobalArg
     let mut text = format!("no lock `{}` is held", view::tidy(name));
     if !similar.is_empty() {
         let similar: Vec<_> = similar.into_iter().map(view::tidy).collect();
+        // Writing to a string cannot fail.
         let _ = write!(text, "; similar: {}", similar.join(", "));
     }
     Failure::new(Exit::No, "not-held", text)
@@ -89,6 +91,7 @@ pub(crate) fn describe(lock: &LockInfo) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         let name = BOLD.on(&format!("{name:<8}"));
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{name}  {value}");
     };
     line("name", &view::name(lock));
@@ -119,17 +122,13 @@ pub(crate) fn describe(lock: &LockInfo) -> String {
                 line("kind", &holder.kind.to_string());
             }
         }
-        LockStatus::Blocked { until, text, .. } => {
-            line("state", "blocked: no holder, and not free yet");
-            line("text", text);
-            let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
-            let left = left.map_or_else(|| "for ever".to_owned(), human);
-            line("left", &left);
+        LockStatus::Blocked { .. } => {
+            line("state", &view::blocked(lock).unwrap_or_default());
         }
         LockStatus::Foreign { found, advice, .. } => {
             line("state", "foreign: the key holds no lock");
-            line("found", found);
-            line("do", advice);
+            line("found", &wording::plain(found));
+            line("do", &wording::plain(advice));
         }
         _ => line("state", "free"),
     }

@@ -1,5 +1,6 @@
 //! Times for people and for machines.
 
+use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Writes a duration for people: `900 ms`, `1.5 s`, `12 s`, `3 min`, `5 h`, `2 days`.
@@ -18,6 +19,25 @@ pub(crate) fn human(time: Duration) -> String {
         seconds if seconds < 2 * DAY => format!("{} h", seconds / HOUR),
         seconds => format!("{} days", seconds / DAY),
     }
+}
+
+/// Writes a duration as the flags take it: `500ms`, `1m30s`, `48h`.
+pub(crate) fn flag(time: Duration) -> String {
+    const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    let mut rest = millis(time);
+    let mut text = String::new();
+    for (unit, factor) in UNITS {
+        let count = rest / factor;
+        rest %= factor;
+        if count > 0 {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{count}{unit}");
+        }
+    }
+    if text.is_empty() {
+        text.push_str("0s");
+    }
+    text
 }
 
 /// Returns the whole milliseconds of a duration.
@@ -67,6 +87,15 @@ mod tests {
         ] {
             assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }
+    }
+
+    #[test]
+    fn times_of_flags_are_read_back() {
+        for text in ["0s", "1ms", "1500ms", "48h", "1m30s", "1h1m1s1ms"] {
+            let time = crate::duration::parse(text).unwrap();
+            assert_eq!(crate::duration::parse(&flag(time)), Ok(time), "{text}");
+        }
+        assert_eq!(flag(Duration::from_secs(172_800)), "48h");
     }
 
     #[test]

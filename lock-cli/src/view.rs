@@ -6,6 +6,7 @@ use lock_core::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
 use serde::Serialize;
 
 use crate::text::{human, millis, rfc3339};
+use crate::wording;
 
 /// A lock, with the fields of the schemas `lockctl.lock/1` and `lockctl.show/1`.
 #[derive(Serialize)]
@@ -19,7 +20,7 @@ pub(crate) struct LockRecord<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<BlockedRecord<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    foreign: Option<ForeignRecord<'a>>,
+    foreign: Option<ForeignRecord>,
     waiting: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<Vec<WaiterRecord<'a>>>,
@@ -52,9 +53,9 @@ struct BlockedRecord<'a> {
 }
 
 #[derive(Serialize)]
-struct ForeignRecord<'a> {
-    found: &'a str,
-    advice: &'a str,
+struct ForeignRecord {
+    found: String,
+    advice: String,
 }
 
 #[derive(Serialize)]
@@ -104,7 +105,10 @@ impl<'a> LockRecord<'a> {
                 record.blocked = Some(BlockedRecord { text, until });
             }
             LockStatus::Foreign { found, advice, .. } => {
-                record.foreign = Some(ForeignRecord { found, advice });
+                record.foreign = Some(ForeignRecord {
+                    found: wording::plain(found),
+                    advice: wording::plain(advice),
+                });
             }
             _ => {}
         }
@@ -169,6 +173,33 @@ pub(crate) fn label(holder: &HolderInfo) -> String {
     }
 }
 
+/// Says why a lock without a holder is not free, and for how long. Returns `None` for all other locks.
+pub(crate) fn blocked(lock: &LockInfo) -> Option<String> {
+    let LockStatus::Blocked { until, text, .. } = &lock.state else {
+        return None;
+    };
+    let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
+    let left = match left {
+        Some(left) => format!("for {}", human(left)),
+        None => "for ever, since the key has no expiry".to_owned(),
+    };
+    Some(if is_revoked(text) {
+        format!("no holder; kept locked {left} after it was {text}")
+    } else {
+        format!("no holder; kept locked by {} {left}", min_hold_of(text))
+    })
+}
+
+/// Whether the text of a lock without a holder is that of an operator.
+fn is_revoked(text: &str) -> bool {
+    text.starts_with("revoked by ")
+}
+
+/// Names the last holder, whose `--min-hold` has not passed.
+fn min_hold_of(label: &str) -> String {
+    format!("--min-hold of {label}")
+}
+
 /// The columns of a list.
 pub(crate) const COLUMNS: [&str; 5] = ["NAME", "HOLDER", "SINCE", "LEFT", "WAITING"];
 
@@ -187,9 +218,16 @@ pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
         LockStatus::Blocked { until, text, .. } => {
             let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
             let left = left.map_or_else(|| "for ever".to_owned(), human);
-            (format!("(blocked: {text})"), none(), left)
+            let why = if is_revoked(text) {
+                text.to_string()
+            } else {
+                min_hold_of(text)
+            };
+            (format!("(none: {why})"), none(), left)
         }
-        LockStatus::Foreign { found, .. } => (format!("({found})"), none(), none()),
+        LockStatus::Foreign { found, .. } => {
+            (format!("({})", wording::plain(found)), none(), none())
+        }
         _ => ("(free)".to_owned(), none(), none()),
     };
     [

@@ -81,7 +81,10 @@ async fn end() -> u8 {
 
 #[cfg(not(unix))]
 async fn end() -> u8 {
-    let _ = tokio::signal::ctrl_c().await;
+    // Without a handler, the system ends the program.
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
     2
 }
 
@@ -133,6 +136,9 @@ impl Watch<'_> {
                         self.output.note(&failure.text);
                     }
                 }
+            }
+            if is_closed() {
+                return Ok(Exit::Success);
             }
             self.pause().await;
         }
@@ -257,15 +263,65 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         let mut out = io::stdout();
-        let _ = queue!(out, cursor::Show);
-        let _ = out.flush();
+        // A terminal that is gone needs no cursor.
+        let _ = queue!(out, cursor::Show).and_then(|()| out.flush());
     }
 }
 
-/// Cuts a line that is wider than the terminal. Only the header has styles, and it is short.
+/// Cuts a line that is wider than the terminal. Styles have no width, and end behind the cut too.
 fn cut(line: &str, columns: usize) -> String {
-    if line.chars().count() <= columns || line.contains('\x1b') {
-        return line.to_owned();
+    let mut shown = String::with_capacity(line.len());
+    let mut width = 0;
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        if letter == '\x1b' {
+            shown.push(letter);
+            for letter in letters.by_ref() {
+                shown.push(letter);
+                if letter == 'm' {
+                    break;
+                }
+            }
+        } else if width < columns {
+            width += 1;
+            shown.push(letter);
+        }
     }
-    line.chars().take(columns).collect()
+    shown
+}
+
+/// Whether the reader of stdout has ended. A write would tell it too, but `watch` may have nothing to write
+/// for a long time.
+#[cfg(unix)]
+fn is_closed() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    let stdout = io::stdout();
+    // Errors are reported without being asked for.
+    let mut events = [PollFd::new(&stdout, PollFlags::empty())];
+    let at_once = Timespec::default();
+    poll(&mut events, Some(&at_once)).is_ok() && events[0].revents().contains(PollFlags::ERR)
+}
+
+#[cfg(not(unix))]
+fn is_closed() -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_cut_to_the_width_of_the_terminal() {
+        for (line, cut_line) in [
+            ("12345", "12345"),
+            ("123456", "12345"),
+            ("größer", "größe"),
+            ("\x1b[1m123456\x1b[0m", "\x1b[1m12345\x1b[0m"),
+            ("\x1b[1m123\x1b[0m", "\x1b[1m123\x1b[0m"),
+        ] {
+            assert_eq!(cut(line, 5), cut_line);
+        }
+    }
 }

@@ -21,8 +21,8 @@ impl LockManager {
     /// Reads a lock: its holder, and its waiters in the order in which they get the lock.
     ///
     /// This is one read-only command. The lock may have changed when the reply arrives, so use it for
-    /// people and for monitoring. To act on the result, compare the
-    /// [token](crate::ForceRelease::expect_token). The name is read in the manager's
+    /// people and for monitoring. To act on the result, pass it to
+    /// [`expect_unchanged`](crate::ForceRelease::expect_unchanged). The name is read in the manager's
     /// [`dialect`](crate::LockManagerBuilder::dialect); locks of the other dialects that write an
     /// owner are found too.
     ///
@@ -133,9 +133,10 @@ impl Admin {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let locks = lock_core::LockManager::in_memory();
     /// # let _held = locks.lock("import").acquire().await?;
-    /// if let Some(holder) = locks.holder("import").await? {
+    /// let seen = locks.inspect("import").await?;
+    /// if seen.holder().is_some() {
     ///     let request = locks.admin().force_release("import").reason("stuck import");
-    ///     let revoked = request.expect_token(holder.token).await?;
+    ///     let revoked = request.expect_unchanged(&seen).await?;
     ///     println!("free in {:?}", revoked.free_at);
     /// }
     /// # Ok(())
@@ -146,7 +147,7 @@ impl Admin {
     /// released: inspect it.
     ///
     /// # Errors
-    /// - [`AdminError::Changed`] when the lock does not have the expected token.
+    /// - [`AdminError::Changed`] when the lock does not have the expected token, or has changed.
     /// - [`AdminError::Foreign`] when the key holds the value of another library.
     /// - [`AdminError::NoExpiry`] when the key to revoke has no expiry.
     /// - [`AdminError::Lock`] with the errors of [`LockManager::inspect`].

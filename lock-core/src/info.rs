@@ -7,7 +7,7 @@ use crate::error::{LockError, foreign_key};
 use crate::protocol::acquisition::ObservedHolder;
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime};
+use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime, SeenKey};
 use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::kind::Kind;
 use crate::protocol::lock_state::RawHolder;
@@ -34,6 +34,8 @@ pub struct LockInfo {
     pub waiters_total: u64,
     /// The time of the server's clock when it read the lock.
     pub server_time: SystemTime,
+    /// The content of the key, for [`ForceRelease::expect_unchanged`](crate::ForceRelease).
+    pub(crate) seen: SeenKey,
 }
 
 impl LockInfo {
@@ -150,6 +152,7 @@ impl LockInfo {
             waiters,
             waiters_total: reply.total,
             server_time: time.system,
+            seen: SeenKey::of(&reply.content),
         }
     }
 }

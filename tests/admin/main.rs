@@ -4,5 +4,6 @@ mod inspect;
 mod list;
 mod loss;
 mod release;
+mod release_target;
 mod rights;
 mod tags;

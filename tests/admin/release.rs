@@ -1,20 +1,14 @@
 //! Taking a lock from its holder.
 
 use std::fs;
-use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
-use lock_core::{
-    AdminError, BackendErrorKind, Dialect, FencingToken, LockManager, LockStatus, Renew,
-};
+use lock_core::{AdminError, BackendErrorKind, LockManager, LockStatus, Renew};
 use test_support::fixtures::{
     AT_ONCE, KEY, LONG, NAME, QUEUE, SLACK, SOON, exists, ms, time_to_expiry,
 };
-use test_support::{Direction, Helper, Proxy, RedisServer, eventually_async, helper};
-use tests::{
-    SET_NX_PX, WATCH_MULTI, backend_error_kind, connect, connect_to, fencing_token, granted,
-    lost_in_time, start_waiter,
-};
+use test_support::{Helper, RedisServer, helper};
+use tests::{backend_error_kind, connect, fencing_token, granted, lost_in_time, start_waiter};
 
 /// The value of the key, in its words.
 fn value(server: &RedisServer) -> String {
@@ -151,50 +145,6 @@ async fn now_hands_over_at_once() {
     drop(held);
 }
 
-/// An operator looks at a holder, and the lock changes hands before the operator acts.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn expect_token_protects_the_next_holder() {
-    let server = RedisServer::start();
-    let server_locks = connect(&server).await;
-    for locks in [server_locks, LockManager::in_memory()] {
-        let held = locks.lock(NAME).acquire().await.unwrap();
-        let seen = locks.holder(NAME).await.unwrap().unwrap().token;
-        held.release().await.unwrap();
-        let admin = locks.admin();
-        for now in [false, true] {
-            let release = admin.force_release(NAME).expect_token(seen);
-            let release = if now { release.now() } else { release };
-            let error = release.clone().await.unwrap_err();
-            assert!(
-                matches!(error, AdminError::Changed { now: None, .. }),
-                "{error}"
-            );
-
-            let next = locks.lock(NAME).acquire().await.unwrap();
-            let error = release.await.unwrap_err();
-            let AdminError::Changed { now: Some(now), .. } = &error else {
-                panic!("{error}");
-            };
-            assert_eq!(now.token, next.fencing_token());
-            assert!(error.to_string().contains(&*now.label), "{error}");
-            next.renew().await.unwrap();
-            next.release().await.unwrap();
-        }
-        // The token of the holder is accepted, also after the revocation.
-        let held = locks.lock(NAME).acquire().await.unwrap();
-        let token = held.fencing_token();
-        for previous in [token, None] {
-            let revoked = admin.force_release(NAME).expect_token(token).await.unwrap();
-            assert_eq!(revoked.previous.and_then(|holder| holder.token), previous);
-            assert!(revoked.free_at > Duration::ZERO);
-        }
-        let freed = admin.force_release(NAME).expect_token(token).now();
-        assert_eq!(freed.await.unwrap().previous, None);
-        assert_eq!(locks.inspect(NAME).await.unwrap().state, LockStatus::Free);
-        drop(held);
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn release_of_a_free_lock_changes_nothing() {
     let server = RedisServer::start();
@@ -227,114 +177,6 @@ async fn second_revocation_keeps_the_first() {
     assert!(second.free_at <= LONG && second.free_at > LONG / 2);
     assert_eq!(value(&server), before);
     drop(held);
-}
-
-/// Other libraries' values have no owner that a revocation could replace.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn foreign_values_are_removed_only_on_demand() {
-    let server = RedisServer::start();
-    let locks = connect(&server).await;
-    let admin = locks.admin();
-    for command in [
-        &["SET", KEY, "redsync", "PX", "60000"][..],
-        &["SET", KEY, "\u{1b}[31m"],
-        &["SET", KEY, ""],
-        &["HSET", KEY, "field", "1"],
-        &["SET", KEY, "lk1:no-id 1 2 x", "PX", "60000"],
-    ] {
-        server.cli(command);
-        let before = server.cli(&["DUMP", KEY]);
-        for release in [admin.force_release(NAME), admin.force_release(NAME).now()] {
-            let error = release.await.unwrap_err();
-            assert!(
-                matches!(error, AdminError::Foreign { .. }),
-                "{command:?}: {error}"
-            );
-            assert!(!error.to_string().contains('\u{1b}'), "{error}");
-        }
-        let token: FencingToken = "1".parse().unwrap();
-        let expecting = admin.force_release(NAME).foreign(true).expect_token(token);
-        assert!(matches!(expecting.await, Err(AdminError::Changed { .. })));
-        assert_eq!(server.cli(&["DUMP", KEY]), before);
-        // A waiter behind a value with an expiry gets the lock at once.
-        let mut waiter = None;
-        if command.contains(&"PX") {
-            waiter = Some(start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await);
-        }
-        let removed = admin.force_release(NAME).foreign(true).await.unwrap();
-        assert_eq!(
-            (removed.granted, removed.free_at),
-            (waiter.is_some(), ms(0))
-        );
-        match waiter {
-            Some(waiter) => granted(AT_ONCE, waiter).await.release().await.unwrap(),
-            None => assert!(!exists(&server, KEY)),
-        }
-    }
-    let error = admin.force_release("").await.unwrap_err();
-    assert!(matches!(error, AdminError::Lock(_)), "{error}");
-}
-
-/// The script removes only the value that was seen.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn foreign_value_that_changed_meanwhile_is_kept() {
-    let server = RedisServer::start();
-    server.cli(&["SET", KEY, "first", "PX", "60000"]);
-    let proxy = Proxy::in_front_of(&server);
-    let locks = connect_to(&proxy.url()).await;
-    // The reply with the digest of the first value travels while another client replaces the value.
-    proxy.delay(Direction::ToClient, ms(300));
-    let removing = locks.admin().force_release(NAME).foreign(true);
-    let removing = tokio::spawn(removing.into_future());
-    let was_read = |server: &RedisServer| {
-        let stats = server.cli(&["INFO", "commandstats"]);
-        stats.text().contains("cmdstat_dump:")
-    };
-    eventually_async(SOON, async || was_read(&server)).await;
-    server.cli(&["SET", KEY, "second", "PX", "60000"]);
-    let error = removing.await.unwrap().unwrap_err();
-    assert!(error.to_string().contains("`second`"), "{error}");
-    assert_eq!(value(&server), "second");
-}
-
-/// In the dialects that write an owner, the renewal compares the value.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_of_other_dialects_are_revoked() {
-    let ttl = Duration::from_secs(2);
-    let server = RedisServer::start();
-    let locks = connect(&server).await;
-    for dialect in [
-        SET_NX_PX,
-        WATCH_MULTI,
-        Dialect::LuaSetnxExpire,
-        Dialect::SetnxExpire,
-    ] {
-        let request = locks.lock(NAME).dialect(dialect).ttl(ttl);
-        let held = request.acquire().await.unwrap();
-        let revoked = locks.admin().force_release(NAME).by("ops").await.unwrap();
-        assert!(!revoked.previous.unwrap().is_foreign);
-        assert_eq!(
-            value(&server),
-            "00000000-0000-0000-0000-000000000000 revoked by ops"
-        );
-        lost_in_time(&held).await;
-        assert!(exists(&server, KEY), "{dialect}");
-        drop(held);
-        let freed = locks.admin().force_release(NAME).now().await.unwrap();
-        assert_eq!(freed.previous, None);
-    }
-    // A deadline has no owner.
-    let dialect = Dialect::DeadlineGetset;
-    let held = locks
-        .lock(NAME)
-        .dialect(dialect)
-        .ttl(ttl)
-        .acquire()
-        .await
-        .unwrap();
-    let error = locks.admin().force_release(NAME).await.unwrap_err();
-    assert!(matches!(error, AdminError::Foreign { .. }), "{error}");
-    held.release().await.unwrap();
 }
 
 /// A revocation keeps the time to the expiry, and there is none.

@@ -75,8 +75,9 @@ pub(crate) async fn list_shows_the_locks_of_a_pattern(s: &Subject) {
 pub(crate) async fn revoked_lock_stays_locked_until_its_lease_ends(s: &Subject) {
     let ttl = s.ttl() * 2;
     let held = s.first.lock(NAME).ttl(ttl).acquire().await.unwrap();
+    let seen = s.second.inspect(NAME).await.unwrap();
     let request = s.second.admin().force_release(NAME).by("ops");
-    let request = request.expect_token(held.fencing_token());
+    let request = request.expect_unchanged(&seen);
     if !s.capabilities.unique_owner {
         let error = request.await.unwrap_err();
         assert!(matches!(error, AdminError::Foreign { .. }), "{error}");

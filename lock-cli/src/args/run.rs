@@ -13,8 +13,9 @@ use crate::duration;
 /// command gets SIGTERM, and SIGKILL after `--kill-after`. So two commands overlap at most from the end of
 /// the lease until then; a resource that checks LOCKCTL_FENCING_TOKEN refuses a late writer.
 ///
-/// The command gets LOCKCTL_NAME, LOCKCTL_KEY and LOCKCTL_FENCING_TOKEN. Processes that it leaves behind
-/// run without the lock. No shell is involved: for one, write `-- sh -c '..'`.
+/// The command gets LOCKCTL_NAME, LOCKCTL_KEY and LOCKCTL_FENCING_TOKEN. DISTRIBUTED_LOCK_URL is removed
+/// from its environment, since it may hold a password; --keep-url keeps it. Processes that the command leaves
+/// behind run without the lock. No shell is involved: for one, write `-- sh -c '..'`.
 ///
 /// Example: lockctl run --name nightly-report -- /usr/local/bin/report
 #[derive(Debug, clap::Args)]
@@ -44,12 +45,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     pub(crate) on_contended: OnContended,
 
-    /// The exit code while another holder has the lock
+    /// The exit code while another holder has the lock. With 0, the caller cannot see it
     #[arg(short = 'E', long, default_value_t = 75, value_name = "CODE")]
     pub(crate) conflict_exit_code: u8,
 
-    /// How long the command may take to end after SIGTERM. Defaults to the smaller of 5s and half of the
-    /// ttl: then a command whose lockctl was killed is dead before its lease ends
+    /// How long the command may take to end after the lock was lost, or after lockctl was killed: then it
+    /// gets SIGTERM, and SIGKILL after this time. Signals that lockctl passes on have no such limit. Defaults
+    /// to the smaller of 5s and half of the ttl, so that a command whose lockctl was killed is dead before its
+    /// lease ends
     #[arg(long, value_parser = duration::parse, value_name = "TIME")]
     pub(crate) kill_after: Option<Duration>,
 

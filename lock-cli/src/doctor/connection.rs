@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use super::info::Info;
 use super::{Check, server};
 use crate::args::GlobalArgs;
+use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
@@ -28,24 +29,30 @@ pub(super) struct Server {
 }
 
 impl Server {
+    /// Connects. The failure has the text that all other commands have.
     pub(super) async fn connect(url: &str, global: &GlobalArgs) -> Result<Self, Failure> {
-        check_scheme(url)?;
-        let info = url.into_connection_info().map_err(|error| {
-            let text = format!("the lock URL is invalid ({error}); use redis:// or unix://");
-            Failure::new(Exit::Config, "invalid-url", text)
-        })?;
+        match Self::dial(url, global).await {
+            Ok(server) => Ok(server),
+            Err(error) => match connect::to(url, global, None).await {
+                Err(failure) => Err(failure),
+                Ok(_) => Err(Failure::internal("cannot connect", &error)),
+            },
+        }
+    }
+
+    async fn dial(url: &str, global: &GlobalArgs) -> Result<Self, RedisError> {
+        let info = url.into_connection_info()?;
         let settings = info.redis_settings().clone();
         let info = info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3));
         let address = info.addr().to_string();
-        let failed = |error: &RedisError| failure(error, &address, global);
-        let client = Client::open(info.clone()).map_err(|error| failed(&error))?;
+        let client = Client::open(info.clone())?;
         let (sender, messages) = mpsc::unbounded_channel();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(global.timeout))
             .set_response_timeout(Some(global.timeout))
             .set_push_sender(sender);
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        let connection = connecting.await.map_err(|error| failed(&error))?;
+        let connection = connecting.await?;
         Ok(Self {
             connection,
             info,
@@ -97,6 +104,12 @@ impl Server {
         Ok(Info::parse(&text))
     }
 
+    /// Reads the fields that HELLO has too. Every user may run it.
+    pub(super) async fn greeting(&mut self) -> Info {
+        let reply = self.call(&redis::cmd("HELLO")).await;
+        reply.map_or_else(|_| Info::default(), Info::of_greeting)
+    }
+
     /// Returns the first word of ROLE, if the user may run it.
     pub(super) async fn role(&mut self) -> Option<String> {
         let Ok(Value::Array(parts)) = self.call(&redis::cmd("ROLE")).await else {
@@ -118,6 +131,7 @@ impl Server {
     /// Subscribes to a channel, publishes to it, and returns how long the message took.
     pub(super) async fn echo(&mut self, channel: &str) -> Result<Duration, RedisError> {
         self.connection.subscribe(channel).await?;
+        // Those of an earlier subscription.
         while self.messages.try_recv().is_ok() {}
         let sent = Instant::now();
         let publish = redis::cmd("PUBLISH")
@@ -135,7 +149,7 @@ impl Server {
         };
         let arrived = tokio::time::timeout(self.timeout, message).await;
         let took = sent.elapsed();
-        let _ = self.connection.unsubscribe(channel).await;
+        self.end_subscription(channel).await;
         match arrived {
             Ok(true) => Ok(took),
             _ => Err(RedisError::from((
@@ -143,6 +157,18 @@ impl Server {
                 "the message did not arrive",
             ))),
         }
+    }
+
+    /// Subscribes to a channel, and ends the subscription.
+    pub(super) async fn subscribe_once(&mut self, channel: &str) -> Result<(), RedisError> {
+        self.connection.subscribe(channel).await?;
+        self.end_subscription(channel).await;
+        Ok(())
+    }
+
+    async fn end_subscription(&mut self, channel: &str) {
+        // The connection ends soon, and its subscriptions with it.
+        let _ = self.connection.unsubscribe(channel).await;
     }
 
     /// Whether the server is another machine.
@@ -155,38 +181,4 @@ impl Server {
             _ => false,
         }
     }
-}
-
-/// Says what this version cannot connect to.
-fn check_scheme(url: &str) -> Result<(), Failure> {
-    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-    let is_known = |known: &str| scheme.eq_ignore_ascii_case(known);
-    if ["redis", "unix", "redis+unix"].into_iter().any(is_known) {
-        return Ok(());
-    }
-    // The library has the texts for TLS, Sentinel and clusters, and for all other schemes.
-    Err(Failure::new(
-        Exit::Config,
-        "invalid-url",
-        "this version checks servers at redis:// and unix://; TLS, Sentinel and clusters are not \
-         supported yet",
-    ))
-}
-
-fn failure(error: &RedisError, address: &str, global: &GlobalArgs) -> Failure {
-    let text = error.to_string();
-    let reason = text.split(" (os error").next().unwrap_or_default();
-    let is_denied = matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"))
-        || error.kind() == ErrorKind::AuthenticationFailed;
-    if is_denied {
-        let text = format!("the server at {address} refuses the user or the password ({reason})");
-        return Failure::new(Exit::Denied, "authentication", text);
-    }
-    let mut letters = reason.chars();
-    let first = letters.next().into_iter().flat_map(char::to_lowercase);
-    let reason: String = first.chain(letters).collect();
-    let source = global.url_source();
-    let text =
-        format!("cannot reach {address} ({reason}); is the server running? URL from {source}");
-    Failure::new(Exit::Unavailable, "unreachable", text)
 }

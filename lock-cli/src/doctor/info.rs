@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use redis::Value;
+
 /// The reply to INFO.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Info(BTreeMap<String, String>);
@@ -17,6 +19,26 @@ impl Info {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .collect(),
         )
+    }
+
+    /// Takes what the reply to HELLO has, by the names of INFO.
+    pub(super) fn of_greeting(greeting: BTreeMap<String, Value>) -> Self {
+        let mut fields = BTreeMap::new();
+        for (name, value) in greeting {
+            let Ok(value) = redis::from_redis_value::<String>(value) else {
+                continue;
+            };
+            let (name, value) = match (name.as_str(), value.as_str()) {
+                ("version", _) => ("redis_version", value),
+                ("role", "replica") => ("role", "slave".to_owned()),
+                ("role", _) => ("role", value),
+                ("mode", "cluster") => ("cluster_enabled", "1".to_owned()),
+                ("mode", _) => ("redis_mode", value),
+                _ => continue,
+            };
+            fields.insert(name.to_owned(), value);
+        }
+        Self(fields)
     }
 
     /// Returns a field. Servers of other makers leave some of them out.

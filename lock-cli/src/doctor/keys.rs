@@ -6,6 +6,7 @@ use redis::{Pipeline, RedisError, Value};
 
 use super::Check;
 use super::connection::Server;
+use super::rights::{self, Rights};
 use crate::args::GlobalArgs;
 
 /// How many keys one SCAN looks at: more do not make it faster, and block the server for longer.
@@ -27,17 +28,22 @@ struct Found {
 }
 
 /// Looks at the keys, if the user may list them.
-pub(super) async fn checks(server: &mut Server, global: &GlobalArgs) -> Vec<Check> {
-    match find(server, &global.prefix).await {
-        Ok(found) => found.checks(),
-        Err(error) => ["no_expiry", "foreign", "queue_orphans"]
-            .map(|id| {
-                Check::warn(id, format!("not checked ({error})"))
-                    .means("applications do not need +scan, and should not have it")
-                    .advice("run `lockctl doctor` as a user with +scan")
-            })
-            .into(),
-    }
+pub(super) async fn checks(
+    server: &mut Server,
+    global: &GlobalArgs,
+    rights: &Rights,
+) -> Vec<Check> {
+    let reason = match rights.reason_without("scan") {
+        Some(reason) => reason,
+        None => match find(server, &global.prefix).await {
+            Ok(found) => return found.checks(),
+            Err(error) if rights::is_refused(&error) => "the user may not read the keys".to_owned(),
+            Err(error) => error.to_string(),
+        },
+    };
+    ["no_expiry", "foreign", "queue_orphans"]
+        .map(|id| Check::skipped(id, reason.as_str()))
+        .into()
 }
 
 async fn find(server: &mut Server, prefix: &str) -> Result<Found, RedisError> {
@@ -169,7 +175,7 @@ async fn scan(
 }
 
 /// Escapes the characters that have a meaning in a pattern.
-fn glob(text: &str) -> String {
+pub(super) fn glob(text: &str) -> String {
     let mut escaped = String::new();
     for letter in text.chars() {
         if matches!(letter, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{IntoConnectionInfo, RedisError};
+use redis::IntoConnectionInfo;
 
 use super::connection::Server;
 use super::{Check, Info};
@@ -46,16 +46,6 @@ fn precise(time: Duration) -> String {
     format!("{:.2} ms", time.as_secs_f64() * 1_000.0)
 }
 
-/// The user may not run INFO.
-pub(super) fn no_info(refused: &RedisError) -> Check {
-    Check::fail(
-        "version",
-        format!("the server does not reply to INFO ({refused})"),
-    )
-    .means("without +info, waiters get no notifications, and most checks here are left out")
-    .advice("grant +info, or run `lockctl doctor` as another user")
-}
-
 pub(super) fn version(info: &Info) -> Check {
     let version = info.text("redis_version").unwrap_or("unknown");
     let product = match info.text("valkey_version") {
@@ -88,7 +78,7 @@ pub(super) fn role(role: Option<&str>, info: &Info) -> Check {
             .advice("connect to the primary that it watches"),
         _ => Check::warn("role", "unknown: the user may run neither ROLE nor INFO")
             .means("a replica is found at the first lock only")
-            .advice("grant +role"),
+            .advice("grant +role and +info"),
     }
 }
 
@@ -107,7 +97,10 @@ pub(super) fn topology(role: Option<&str>, info: &Info) -> Check {
         .means("a failover by Sentinel is not followed: an address has to lead to the primary")
 }
 
-/// The checks that need INFO only.
+/// The checks that need INFO.
+pub(super) const OF_INFO: [&str; 5] = ["eviction", "memory", "persistence", "replicas", "clients"];
+
+/// Runs the checks that need INFO.
 pub(super) fn of_info(info: &Info) -> Vec<Check> {
     vec![
         eviction(info),

@@ -85,22 +85,18 @@ impl Child {
 
     /// Passes a signal to the command.
     pub(super) fn forward(&self, signal: Signal) {
-        // A process that has ended needs no signal.
-        let _ = if !self.is_on_terminal {
-            rustix::process::kill_process_group(self.pid, signal)
-        } else if matches!(signal, Signal::INT | Signal::QUIT | Signal::WINCH) {
-            // The terminal sends it to the whole foreground group.
-            Ok(())
-        } else {
-            // The guard process knows the command.
-            rustix::process::kill_process(self.pid, signal)
-        };
+        if !self.is_on_terminal {
+            processes::send_to_group(self.pid, signal);
+        } else if !matches!(signal, Signal::INT | Signal::QUIT | Signal::WINCH) {
+            // The terminal sends those to the whole foreground group. The guard process knows the command.
+            processes::send(self.pid, signal);
+        }
     }
 
     /// Stops the command and this process, as Ctrl-Z does. Returns when this process continues.
     pub(super) fn suspend(&self) {
         if !self.is_on_terminal {
-            let _ = rustix::process::kill_process_group(self.pid, Signal::STOP);
+            processes::send_to_group(self.pid, Signal::STOP);
         }
         processes::stop_this_process();
     }
@@ -108,7 +104,7 @@ impl Child {
     /// Lets the command continue.
     pub(super) fn resume(&self) {
         if !self.is_on_terminal {
-            let _ = rustix::process::kill_process_group(self.pid, Signal::CONT);
+            processes::send_to_group(self.pid, Signal::CONT);
         }
     }
 
@@ -124,9 +120,9 @@ impl Child {
     pub(super) async fn end(&mut self, kill_after: Duration, signals: &mut Signals) {
         if !self.is_on_terminal {
             // At once, since a group that was stopped continues below.
-            let _ = rustix::process::kill_process_group(self.pid, Signal::TERM);
+            processes::send_to_group(self.pid, Signal::TERM);
         }
-        let _ = rustix::process::kill_process(self.pid, END);
+        processes::send(self.pid, END);
         self.resume();
         let limit = Instant::now() + kill_after + GRACE;
         loop {
@@ -144,8 +140,8 @@ impl Child {
                 Ok(Event::Suspend) => {}
                 Err(_) => {
                     // The guard process does not do its work, so it has to go too.
-                    let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
-                    let _ = rustix::process::kill_process(self.pid, Signal::KILL);
+                    processes::send_to_group(self.pid, Signal::KILL);
+                    processes::send(self.pid, Signal::KILL);
                     return;
                 }
             }
@@ -166,7 +162,7 @@ impl Child {
             processes::reap(self.pid);
             is_there = rustix::process::test_kill_process_group(self.pid).is_ok();
         }
-        let _ = signal(Signal::KILL);
+        processes::send_to_group(self.pid, Signal::KILL);
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn main(arguments: &[OsString]) -> Exit {
             crate::end(&output, run(&args, &output))
         }
         Err(refused) => {
-            // A person has typed it.
+            // A person has typed it. When stderr is closed, the exit code is all that is left.
             let _ = refused.print();
             Exit::Usage
         }
@@ -75,7 +75,7 @@ fn run(args: &ExecArgs, output: &Output) -> Result<Exit, Failure> {
     let pid = pid.ok_or_else(|| internal(io::Error::other("the command has no process id")))?;
     // A signal that came while CMD was started may have missed it. A second one does no harm.
     while let Some(signal) = wake.take_first() {
-        let _ = rustix::process::kill_process(pid, signal);
+        processes::send(pid, signal);
     }
     let command = Guarded { pid, args };
     loop {
@@ -133,7 +133,7 @@ impl Guarded<'_> {
     /// Passes a signal on. Without a terminal, the whole group has got it already.
     fn forward(&self, signal: Signal) {
         if self.args.terminal && !matches!(signal, Signal::INT | Signal::QUIT | Signal::WINCH) {
-            let _ = rustix::process::kill_process(self.pid, signal);
+            processes::send(self.pid, signal);
         }
     }
 
@@ -167,15 +167,16 @@ impl Guarded<'_> {
     /// pipeline that started lockctl, so there the signal goes to CMD and its descendants.
     fn signal(&self, signal: Signal) {
         if !self.args.terminal {
+            // The group has this process, so the signal arrives.
             let _ = rustix::process::kill_current_process_group(signal);
             return;
         }
         let descendants = processes::descendants();
         if descendants.is_empty() {
-            let _ = rustix::process::kill_process(self.pid, signal);
+            processes::send(self.pid, signal);
         }
         for process in descendants {
-            let _ = rustix::process::kill_process(process, signal);
+            processes::send(process, signal);
         }
     }
 
@@ -218,7 +219,7 @@ impl Wake {
     /// Waits for a signal, at most for this time.
     fn wait(&mut self, limit: Duration) {
         let limit = Timespec::try_from(limit).ok();
-        // A signal also interrupts the call.
+        // A signal also interrupts the call, and the caller looks for all events after each call.
         let _ = poll(
             &mut [PollFd::new(&self.socket, PollFlags::IN)],
             limit.as_ref(),

@@ -27,10 +27,20 @@ pub(super) fn ignored_signals() -> SignalSet {
     SignalSet(mask.unwrap_or_default())
 }
 
+/// Sends a signal to a process. One that has ended needs none, and one of another user takes none.
+pub(super) fn send(process: Pid, signal: Signal) {
+    let _ = rustix::process::kill_process(process, signal);
+}
+
+/// Sends a signal to a group of processes, as [`send`] does.
+pub(super) fn send_to_group(group: Pid, signal: Signal) {
+    let _ = rustix::process::kill_process_group(group, signal);
+}
+
 /// Stops this process until it gets SIGCONT.
 pub(super) fn stop_this_process() {
     // A process may always stop itself.
-    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+    send(rustix::process::getpid(), Signal::STOP);
 }
 
 /// How a child ended.

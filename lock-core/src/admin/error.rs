@@ -11,7 +11,8 @@ use crate::protocol::wire::escaped;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
-    /// The lock does not have the expected token: another holder has it, or it is free.
+    /// The lock does not have the expected token, or changed since it was inspected: another holder has
+    /// it, it has no holder any more, or it is free.
     #[error("the lock changed hands, and nothing was released{}; inspect it again", holds(now.as_ref()))]
     #[non_exhaustive]
     Changed {

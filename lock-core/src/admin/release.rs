@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::error::AdminError;
 use crate::backend::admin::{ForceRequest, ForeignValues};
-use crate::info::{HolderInfo, LockStatus};
+use crate::info::{HolderInfo, LockInfo, LockStatus};
 use crate::protocol::acquisition::ObservedHolder;
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::KeyContent;
+use crate::protocol::inspection::{KeyContent, SeenKey};
 use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceVerdict};
 use crate::protocol::loss::LossReason;
@@ -31,6 +31,7 @@ pub struct ForceRelease {
     by: Option<String>,
     reason: Option<String>,
     token: Option<FencingToken>,
+    seen: Option<SeenKey>,
     foreign: ForeignValues,
 }
 
@@ -43,6 +44,7 @@ impl ForceRelease {
             by: None,
             reason: None,
             token: None,
+            seen: None,
             foreign: ForeignValues::Keep,
         }
     }
@@ -62,10 +64,22 @@ impl ForceRelease {
     }
 
     /// Releases the lock only if it has this token. So the next holder keeps its lock, if the lock
-    /// changed hands since the caller inspected it. `None` is any token: check that the inspected holder
-    /// has one. Defaults to any token.
-    pub fn expect_token(mut self, token: impl Into<Option<FencingToken>>) -> Self {
-        self.token = token.into();
+    /// changed hands since the caller learned the token. Locks in [dialects](crate::Dialect) without
+    /// tokens never have it: use [`expect_unchanged`](Self::expect_unchanged). Defaults to any token.
+    pub fn expect_token(mut self, token: FencingToken) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Releases the lock only if its key still holds what `seen` shows: the same acquisition of the same
+    /// holder, the same revocation, or the same value of another library. Renewals do not change a lock.
+    /// This works in each dialect. In [`DeadlineGetset`](crate::Dialect::DeadlineGetset) a renewal
+    /// changes the value, so such a lock counts as changed.
+    ///
+    /// `seen` comes from [`LockManager::inspect`](crate::LockManager::inspect) or a
+    /// [`LockPage`](crate::LockPage), for the same name. Defaults to anything.
+    pub fn expect_unchanged(mut self, seen: &LockInfo) -> Self {
+        self.seen = Some(seen.seen.clone());
         self
     }
 
@@ -100,6 +114,7 @@ impl ForceRelease {
             mode: self.mode,
             label: revoked_label(by, self.reason.as_deref()),
             token: self.token,
+            seen: self.seen.clone(),
             foreign: self.foreign,
             longest: inner.revoked_lease(&key),
         };
@@ -204,6 +219,7 @@ impl fmt::Debug for ForceRelease {
             .field("by", &self.by)
             .field("reason", &self.reason)
             .field("token", &self.token)
+            .field("seen", &self.seen)
             .field("foreign", &self.foreign)
             .finish_non_exhaustive()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Boxed;
 use crate::error::LockError;
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::{InspectReply, ListCursor, ReadTime};
+use crate::protocol::inspection::{InspectReply, ListCursor, ReadTime, SeenKey};
 use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::lock_state::{ForceMode, ForceReply};
 
@@ -42,6 +42,8 @@ pub(crate) struct ForceRequest {
     pub(crate) label: String,
     /// The token that the lock must have; `None` for any.
     pub(crate) token: Option<FencingToken>,
+    /// What the key must hold; `None` for anything.
+    pub(crate) seen: Option<SeenKey>,
     pub(crate) foreign: ForeignValues,
     /// The longest lease of a revoked key, where locks may have an endless one.
     pub(crate) longest: Duration,

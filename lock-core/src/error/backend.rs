@@ -13,7 +13,8 @@ use crate::protocol::acquisition::FailureClass;
 #[non_exhaustive]
 pub enum BackendErrorKind {
     /// The URL is malformed, or needs an unsupported feature: TLS, a Sentinel, a cluster, or a
-    /// server when the crate is built without the feature `redis`.
+    /// server when the crate is built without the feature `redis`. Or the server does not have the
+    /// database whose number the URL names.
     InvalidUrl,
     /// There is no connection, or the connection broke.
     Unreachable,

@@ -1,7 +1,9 @@
 //! What a reader of a lock finds: the content of its key, and its queue.
 
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use crate::protocol::acquisition::ObservedHolder;
 use crate::protocol::clock::ServerMs;
 use crate::protocol::lock_state::RawHolder;
 
@@ -36,6 +38,60 @@ pub(crate) enum KeyContent {
     Text(RawHolder),
     /// A value that is not a string, by its Redis type.
     OtherType(String),
+}
+
+/// What a reader has seen in a key, for a later command that compares it. The time to the expiry is not
+/// a part of it, because each renewal changes it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum SeenKey {
+    Free,
+    /// The value of a lock of this library, with or without an owner.
+    Owned(String),
+    /// The value of another client.
+    Foreign(String),
+    /// The Redis type of a value that is not a string.
+    OtherType(String),
+}
+
+impl SeenKey {
+    pub(crate) fn of(content: &KeyContent) -> Self {
+        match content {
+            KeyContent::Free => Self::Free,
+            KeyContent::OtherType(found) => Self::OtherType(found.clone()),
+            KeyContent::Text(found) => {
+                let value = found.value.clone();
+                let holder = ObservedHolder::from_value(&value, None, None);
+                if holder.is_some_and(|holder| holder.owner_id.is_some()) {
+                    Self::Owned(value)
+                } else {
+                    Self::Foreign(value)
+                }
+            }
+        }
+    }
+
+    /// Whether one atomic command may act on a key with this content. It compares the values of locks.
+    /// A foreign value may be anything, so its digest is compared in a second command.
+    pub(crate) fn admits(&self, content: &KeyContent) -> bool {
+        let now = Self::of(content);
+        self == &now || self.is_foreign() && now.is_foreign()
+    }
+
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self, Self::Foreign(_) | Self::OtherType(_))
+    }
+}
+
+/// Without the value: it has the owner id, and a client that knows it can release the lock.
+impl fmt::Debug for SeenKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Free => "Free",
+            Self::Owned(_) => "Owned(..)",
+            Self::Foreign(_) => "Foreign(..)",
+            Self::OtherType(_) => "OtherType(..)",
+        })
+    }
 }
 
 /// One lock, as a single read-only command finds it.

@@ -12,7 +12,7 @@ use proptest::test_runner::{Config, TestRunner};
 use crate::backend::redis::scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
 use crate::backend::redis::{admin, reply};
 use crate::protocol::clock::ServerMs;
-use crate::protocol::inspection::{INSPECTED_WAITERS, ReadTime};
+use crate::protocol::inspection::{INSPECTED_WAITERS, ReadTime, SeenKey};
 use crate::protocol::lock_state::{
     AcquireCommand, AcquireReply, Env, Expiring, ForceCommand, ForceMode, KeyValue, ReleaseCommand,
     RenewReply,
@@ -23,7 +23,7 @@ mod sides;
 mod steps;
 
 use self::sides::{Model, Server, owner_id};
-use self::steps::{Foreign, Step, Wait, steps};
+use self::steps::{Foreign, Seen, Step, Wait, steps};
 
 /// The start of the clock in each sequence, in microseconds.
 const START: u64 = 1_700_000_000_000_000;
@@ -158,15 +158,18 @@ fn step(
         Step::ForceRelease {
             mode,
             token,
+            seen,
             floor_ahead_us,
         } => {
             let token = token.then(|| model.token()).flatten();
+            let seen = seen.and_then(|seen| model.seen(seen, env.now_ms()));
             let command = ForceCommand {
                 mode: *mode,
                 floor_us: micros.saturating_add_signed(*floor_ahead_us),
                 lead_us: 0,
                 label: "revoked by ops",
                 token,
+                seen: seen.as_ref(),
                 longest_ms: u64::MAX,
             };
             let mode = match mode {
@@ -176,7 +179,8 @@ fn step(
             };
             let token = token.map_or_else(String::new, |token| token.to_string());
             let floor = command.floor_us.to_string();
-            let args = [mode, &floor, "0", command.label, &token, ""].map(str::to_owned);
+            let seen = admin::seen_argument(seen.as_ref());
+            let args = [mode, &floor, "0", command.label, &token, "", seen].map(str::to_owned);
             let reply =
                 admin::reply::force_release(server.run(&FORCE_RELEASE, &KEYS, &args)).unwrap();
             assert_eq!(reply.server_us, micros);
@@ -191,6 +195,7 @@ fn step(
             let args = [INSPECTED_WAITERS.to_string()];
             let reply = admin::reply::inspect(server.run(&INSPECT, &KEYS[..2], &args)).unwrap();
             let expected = model.lock_state.inspect(ReadTime::of_server(micros));
+            model.inspected = Some(SeenKey::of(&expected.content));
             (
                 format!("{:?}", reply.value),
                 format!("{expected:?}"),

@@ -192,6 +192,39 @@ fn release_revokes_and_the_holder_learns_why() {
     waiter.line("ran");
 }
 
+/// In cron and in containers, no variable names the user.
+#[test]
+fn release_names_the_operator_without_a_variable_too() {
+    let server = RedisServer::start();
+    let release = |flags: &[&str]| {
+        server.cli(&[
+            "SET",
+            KEY,
+            "00000001-0000-4000-8000-000000000000 web-1",
+            "PX",
+            "60000",
+        ]);
+        let mut arguments = vec!["release", NAME, "--yes"];
+        arguments.extend(flags);
+        let mut release = Lockctl::on(&server, &arguments);
+        for variable in ["SUDO_USER", "USER", "LOGNAME", "USERNAME"] {
+            release = release.env(variable, "");
+        }
+        assert_eq!(release.run().code, Some(0));
+        let value = server.cli(&["GET", KEY]);
+        value.text().split_once(' ').unwrap().1.to_owned()
+    };
+    let by = release(&[]);
+    assert!(
+        by.starts_with("revoked by uid ") && by.contains('@'),
+        "{by}"
+    );
+    assert_eq!(
+        release(&["--by", "runbook 7", "--reason", "stuck"]),
+        "revoked by runbook 7: stuck"
+    );
+}
+
 #[test]
 fn release_now_hands_over_at_once() {
     let server = RedisServer::start();
@@ -228,7 +261,9 @@ fn release_asks_on_a_terminal_only() {
     let _holder = hold(&server, NAME, "web-1:42");
     let outcome = on(&server, &["release", NAME]);
     assert_eq!(outcome.code, Some(64));
-    assert!(outcome.stderr.contains("pass --yes"), "{outcome:?}");
+    let text = "lockctl: `release` asks before it takes a lock from its holder, and there is no terminal to ask; \
+                pass --yes to release without a question\n";
+    assert_eq!(outcome.stderr, text);
     for (answer, code) in [("\n", 1), ("n\n", 1), ("yes\n", 0)] {
         let mut terminal = Terminal::start(&server, &[crate::program::LOCKCTL, "release", NAME]);
         let question =
@@ -245,7 +280,7 @@ fn release_asks_on_a_terminal_only() {
     // The lock is blocked now.
     let outcome = on(&server, &["release", NAME, "--yes"]);
     assert_eq!(outcome.code, Some(1));
-    let start = "lockctl: no holder has the lock `job`; it is blocked for ";
+    let start = "lockctl: the lock `job` has no holder; kept locked for ";
     assert!(outcome.stderr.starts_with(start), "{outcome:?}");
     assert!(
         outcome.stderr.ends_with("; --now frees it\n"),
@@ -295,8 +330,99 @@ fn run_behind_a_revoked_lock_says_so() {
     assert_eq!(release.env("USER", "ops").run().code, Some(0));
     let outcome = on(&server, &["run", "--name", NAME, "--", "true"]);
     assert_eq!(outcome.code, Some(75));
+    let start = "lockctl: the lock `job` has no holder; kept locked for ";
+    assert!(outcome.stderr.starts_with(start), "{outcome:?}");
     assert!(
-        outcome.stderr.contains(" is blocked (revoked by "),
+        outcome.stderr.contains(" s after it was revoked by "),
         "{outcome:?}"
     );
+}
+
+/// Returns the text without the numbers of its times.
+fn without_times(text: &str) -> String {
+    let words = text.split(' ');
+    let words: Vec<_> = words
+        .map(|word| {
+            let is_number = word.parse::<f64>().is_ok();
+            if is_number { "N" } else { word }
+        })
+        .collect();
+    words.join(" ")
+}
+
+/// All commands say in the same words that nobody holds the lock.
+#[test]
+fn lock_that_min_hold_keeps_has_no_holder() {
+    let server = RedisServer::start();
+    let flags = ["--label", "web-1:42", "--ttl", "60s", "--min-hold", "50s"];
+    let mut job = vec!["run", "--name", NAME];
+    job.extend(flags);
+    job.extend(["--", "true"]);
+    assert_eq!(on(&server, &job).code, Some(0));
+    let reason = "no holder; kept locked by --min-hold of web-1:42 for N s";
+    let shown = on(&server, &["show", NAME]);
+    assert_eq!(shown.code, Some(0));
+    let state = format!("\nstate     {reason}\nwaiting   N\n");
+    let text = without_times(&shown.stdout.replace("waiting   0", "waiting   N"));
+    assert!(text.ends_with(&state), "{text}");
+    for (arguments, start, end) in [
+        (
+            vec!["run", "--name", NAME, "--", "true"],
+            "lockctl: the lock `job` has ",
+            "; nothing was run (exit 75)\n",
+        ),
+        (
+            vec!["release", NAME, "--yes"],
+            "lockctl: the lock `job` has ",
+            "; --now frees it\n",
+        ),
+    ] {
+        let outcome = on(&server, &arguments);
+        let expected = format!("{start}{reason}{end}");
+        assert_eq!(without_times(&outcome.stderr), expected, "{outcome:?}");
+    }
+    let rows = rows(&on(&server, &["list"]));
+    assert!(
+        rows[1].starts_with("job | (none: --min-hold of web-1:42) | - | "),
+        "{rows:?}"
+    );
+}
+
+/// While the user reads the question, another client gets the lock. A lock without a token is known by
+/// its value, and a lock without a holder too.
+#[test]
+fn release_takes_only_the_lock_that_it_showed() {
+    let server = RedisServer::start();
+    let set = |value: &str| server.cli(&["SET", KEY, value, "PX", "60000"]);
+    let owner =
+        |number: u32, label: &str| format!("{number:08}-0000-4000-8000-000000000000 {label}");
+    let next = owner(2, "web-2:7");
+    for (shown, flags) in [
+        (owner(1, "web-1:42"), &[][..]),
+        (owner(1, "web-1:42"), &["--now"]),
+        // The min_hold of its last holder keeps it.
+        (
+            owner(0, "web-1:42").replace("-4000-8000", "-0000-0000"),
+            &["--now"],
+        ),
+        ("of another library".to_owned(), &["--foreign"]),
+    ] {
+        set(&shown);
+        let mut arguments = vec![crate::program::LOCKCTL, "release", NAME];
+        arguments.extend(flags);
+        let mut terminal = Terminal::start(&server, &arguments);
+        eventually(SOON, || terminal.screen().ends_with("[y/N] "));
+        set(&next);
+        terminal.press("y\n");
+        assert_eq!(terminal.code(), Some(1), "{}", terminal.screen());
+        let text = "lockctl: the lock `job` changed: web-2:7 holds it now; nothing was released";
+        eventually(SOON, || terminal.screen().contains(text));
+        assert_eq!(server.cli(&["GET", KEY]).text(), next);
+        // Without a change, the same command releases it.
+        set(&shown);
+        let mut terminal = Terminal::start(&server, &arguments);
+        eventually(SOON, || terminal.screen().ends_with("[y/N] "));
+        terminal.press("y\n");
+        assert_eq!(terminal.code(), Some(0), "{}", terminal.screen());
+    }
 }

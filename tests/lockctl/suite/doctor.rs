@@ -10,13 +10,13 @@ use test_support::{Direction, FrozenClock, Proxy, RedisServer, eventually};
 use crate::program::{Lockctl, Outcome};
 
 /// The findings of a run.
-struct Findings {
-    code: i32,
-    checks: BTreeMap<String, Value>,
+pub(crate) struct Findings {
+    pub(crate) code: i32,
+    pub(crate) checks: BTreeMap<String, Value>,
 }
 
 impl Findings {
-    fn of(url: &str, flags: &[&str]) -> Self {
+    pub(crate) fn of(url: &str, flags: &[&str]) -> Self {
         let mut arguments = vec!["doctor", "--json"];
         arguments.extend(flags);
         let outcome = Lockctl::new(&arguments)
@@ -51,7 +51,7 @@ impl Findings {
     }
 
     /// The ids of the findings of this level.
-    fn ids(&self, level: &str) -> Vec<&str> {
+    pub(crate) fn ids(&self, level: &str) -> Vec<&str> {
         let found = self
             .checks
             .iter()
@@ -59,19 +59,20 @@ impl Findings {
         found.map(|(id, _)| id.as_str()).collect()
     }
 
-    fn text(&self, id: &str) -> &str {
+    pub(crate) fn text(&self, id: &str) -> &str {
         self.checks[id]["text"].as_str().unwrap()
     }
 
     /// Checks that exactly this check failed.
     #[track_caller]
-    fn fails_only(&self, id: &str) {
+    pub(crate) fn fails_only(&self, id: &str) {
         assert_eq!(self.ids("fail"), [id], "{:#?}", self.checks);
         assert_eq!(self.code, 1);
     }
 }
 
-const ALL: [&str; 16] = [
+const ALL: [&str; 18] = [
+    "app_rights",
     "clients",
     "clock",
     "eviction",
@@ -79,11 +80,12 @@ const ALL: [&str; 16] = [
     "memory",
     "no_expiry",
     "notifications",
+    "operator_rights",
     "persistence",
+    "probe",
     "queue_orphans",
     "reachable",
     "replicas",
-    "rights",
     "role",
     "tls",
     "topology",
@@ -142,54 +144,6 @@ fn doctor_names_each_defect() {
 }
 
 #[test]
-fn doctor_names_the_rights_that_an_old_user_lacks() {
-    let server = RedisServer::start();
-    // As an older version of the library needed them: without +time and +zscore, without channels.
-    let mut old = vec![
-        "ACL",
-        "SETUSER",
-        "old",
-        "on",
-        ">secret",
-        "~lock:*",
-        "~{lock:*}:*",
-    ];
-    let rights = "+role +info +ping +script|load +evalsha +eval +get +set +del +exists +type +incr \
-                  +pttl +pexpire +zadd +zrem +zrange +zrank +publish +pubsub|numsub";
-    old.extend(rights.split_whitespace());
-    server.cli(&old);
-    let url = format!("redis://old:secret@{}", server.address());
-    let findings = Findings::of(&url, &[]);
-    findings.fails_only("rights");
-    let text = "the user `old` lacks +time, +zscore, the channel of `publish`";
-    assert!(
-        findings.text("rights").starts_with(text),
-        "{}",
-        findings.text("rights")
-    );
-    assert!(findings.ids("warn").contains(&"notifications"));
-    for id in ["no_expiry", "foreign", "queue_orphans"] {
-        assert!(
-            findings.text(id).starts_with("not checked ("),
-            "{}",
-            findings.text(id)
-        );
-    }
-    // Rights for another prefix.
-    server.cli(&[
-        "ACL", "SETUSER", "other", "on", ">secret", "~other:*", "&*", "+@all",
-    ]);
-    let url = format!("redis://other:secret@{}", server.address());
-    let findings = Findings::of(&url, &[]);
-    findings.fails_only("rights");
-    assert!(
-        findings.text("rights").contains("the keys of `set`"),
-        "{}",
-        findings.text("rights")
-    );
-}
-
-#[test]
 fn doctor_compares_the_clocks() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let clock = FrozenClock::at(now.as_micros().try_into().unwrap());
@@ -233,7 +187,7 @@ fn doctor_finds_full_memory() {
     let findings = Findings::on(&server);
     assert_eq!(
         findings.ids("fail"),
-        ["memory", "rights"],
+        ["memory", "probe"],
         "{:#?}",
         findings.checks
     );
@@ -293,12 +247,12 @@ fn doctor_explains_findings_to_people() {
     let lines: Vec<_> = stdout.lines().collect();
     let finding = lines
         .iter()
-        .position(|line| line.starts_with("FAIL  no_expiry      `lock:forgotten`"));
+        .position(|line| line.starts_with("FAIL  no_expiry        `lock:forgotten`"));
     let finding = finding.unwrap_or_else(|| panic!("{stdout}"));
     assert!(lines[finding + 1].starts_with("      means  "), "{stdout}");
     assert!(lines[finding + 2].starts_with("      do     "), "{stdout}");
     let last = format!(
-        "{}: not fit for locks: 1 defect, and 1 warning",
+        "{}: not fit for locks: 1 defect, and 1 warning; the user `default` may lock and operate",
         server.address()
     );
     assert_eq!(lines.last(), Some(&last.as_str()));

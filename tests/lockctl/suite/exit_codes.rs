@@ -126,11 +126,64 @@ fn exit_codes_of_wrong_arguments() {
     ] {
         let (code, stderr) = code(&Lockctl::on(&server, &arguments));
         assert_eq!(code, 64, "{arguments:?}: {stderr}");
-        assert!(!stderr.is_empty(), "{arguments:?}");
+        assert!(stderr.starts_with("lockctl: "), "{arguments:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+        // The variable has the URL.
+        assert!(!stderr.contains("--url"), "{arguments:?}: {stderr}");
     }
     let (_, stderr) = code(&Lockctl::on(&server, &run(&["--ttl", "30"], &["true"])));
-    let text = "error: invalid value '30' for '--ttl <TIME>': write it as \"30s\"";
-    assert!(stderr.starts_with(text), "{stderr}");
+    let text = "lockctl: invalid value '30' for '--ttl <TIME>': write it as \"30s\"; see `lockctl run --help`\n";
+    assert_eq!(stderr, text);
+    let (_, stderr) = code(&Lockctl::on(&server, &["watch", "--intervall", "1s"]));
+    let text = "lockctl: unexpected argument '--intervall' found; a similar argument exists: \
+                '--interval'; see `lockctl watch --help`\n";
+    assert_eq!(stderr, text);
+    let (_, stderr) = code(&Lockctl::on(&server, &["run"]));
+    let text = "lockctl: the following required arguments were not provided: --name <NAME> <CMD>...; \
+                see `lockctl run --help`\n";
+    assert_eq!(stderr, text);
+    let (_, stderr) = code(&Lockctl::on(&server, &["doctor", "--role", "x"]));
+    let text = "lockctl: invalid value 'x' for '--role <ROLE>' [possible values: app, operator]; see \
+                `lockctl doctor --help`\n";
+    assert_eq!(stderr, text);
+}
+
+/// The texts of the library name the settings of programs; those of lockctl name its flags.
+#[test]
+fn wrong_times_and_settings_name_their_flags() {
+    let server = RedisServer::start();
+    for (flags, text) in [
+        (
+            &["--ttl", "48h"][..],
+            "invalid --ttl 48h: use at least 100ms and at most 24h",
+        ),
+        (
+            &["--max-hold", "1m30s", "--ttl", "2m"],
+            "invalid --max-hold 1m30s: use more than the --ttl",
+        ),
+        (
+            &["--min-hold", "30s"],
+            "invalid --min-hold 30s: use less than the --ttl",
+        ),
+        (
+            &["--timeout", "0s"],
+            "invalid --timeout `0ns`: use at least 1 ms",
+        ),
+        (
+            &["--prefix", "a{b"],
+            "invalid --prefix `a{b`: use no braces; put the hash tag into the name",
+        ),
+    ] {
+        let (_, stderr) = code(&Lockctl::on(&server, &run(flags, &["true"])));
+        assert_eq!(stderr, format!("lockctl: {text}\n"));
+    }
+    server.cli(&["SET", KEY, "of-a-program-that-died"]);
+    let (foreign, stderr) = code(&Lockctl::on(&server, &run(&["--wait", "1s"], &["true"])));
+    assert_eq!(foreign, 78);
+    let text = "a service with the dialect `SetnxExpire` sets the missing expiry";
+    assert!(stderr.contains(text), "{stderr}");
+    let shown = Lockctl::on(&server, &["show", NAME]).run();
+    assert!(shown.stdout.contains(text), "{shown:?}");
 }
 
 #[test]
@@ -171,7 +224,26 @@ fn exit_codes_of_the_server_and_its_url() {
             "http://h".to_owned(),
             NAME,
             78,
-            "use redis://, unix:// or memory://",
+            "unknown scheme `http` in the lock URL: use redis:// or unix://\n",
+        ),
+        (
+            format!("{}/99", server.url()),
+            NAME,
+            78,
+            " has no database 99: the server has fewer databases: use a lower number, or raise \
+             `databases` in its redis.conf\n",
+        ),
+        (
+            format!("{}/xyz", server.url()),
+            NAME,
+            78,
+            "the path of the URL must be a database number such as /0, or empty\n",
+        ),
+        (
+            "redis://a,b".to_owned(),
+            NAME,
+            78,
+            "the lock URL names several servers, which are not supported yet; name one server\n",
         ),
         (
             "memory://".to_owned(),
@@ -195,6 +267,15 @@ fn exit_codes_of_the_server_and_its_url() {
             !stderr.contains("secret") && !stderr.contains("wrong"),
             "{stderr}"
         );
+        if expected == 78 && name == NAME {
+            // All commands say the same about a URL.
+            let doctor = Lockctl::new(&["doctor"]).env("DISTRIBUTED_LOCK_URL", url);
+            assert_eq!(doctor.run().stderr, stderr);
+        }
+        for word in ["::", "use redis://, unix:// or memory://"] {
+            let text = stderr.replace("redis://", "").replace("https://", "");
+            assert!(!text.contains(word), "{stderr}");
+        }
     }
     let (_, stderr) = on(closed.url(), NAME);
     let start = format!(
@@ -271,6 +352,31 @@ fn errors_in_json_are_one_object_on_stdout() {
         let text = record["text"].as_str().unwrap();
         assert!(!text.is_empty() && !text.contains('\n'), "{text}");
     }
+}
+
+/// The caller of these runs cannot see something that it may rely on.
+#[test]
+fn flags_that_hide_or_weaken_are_warned_about() {
+    let server = RedisServer::start();
+    let (_, stderr) = code(&Lockctl::on(&server, &run(&["-E", "0"], &["true"])));
+    assert_eq!(
+        stderr,
+        "lockctl: warning: with the conflict exit code 0, a caller cannot see that another holder has the \
+         lock; if that is meant, use --on-contended skip\n"
+    );
+    let flags = ["--ttl", "30s", "--kill-after", "1m"];
+    let (_, stderr) = code(&Lockctl::on(&server, &run(&flags, &["true"])));
+    assert_eq!(
+        stderr,
+        "lockctl: warning: --kill-after 1m is more than two thirds of the --ttl 30s; if lockctl is killed, \
+         the command may work on after the lease\n"
+    );
+    let flags = ["-E", "0", "--kill-after", "1m", "-q"];
+    let (_, stderr) = code(&Lockctl::on(&server, &run(&flags, &["true"])));
+    assert_eq!(stderr, "");
+    let flags = ["--ttl", "30s", "--kill-after", "20s"];
+    let (_, stderr) = code(&Lockctl::on(&server, &run(&flags, &["true"])));
+    assert_eq!(stderr, "");
 }
 
 #[test]

@@ -75,6 +75,25 @@ fn help_man_completions_golden() {
     }
 }
 
+/// These commands use no server, so they have no flag for one.
+#[test]
+fn help_leaves_out_what_a_command_ignores() {
+    for arguments in [["man", "--help"], ["man", "man"], ["completions", "--help"]] {
+        let text = printed(&arguments).replace('\\', "");
+        for flag in ["--url", "--prefix", "--timeout"] {
+            assert!(!text.contains(flag), "{arguments:?}: {text}");
+        }
+        assert!(text.contains("--color"), "{arguments:?}: {text}");
+    }
+    let fish = printed(&["completions", "fish"]);
+    let of_man = fish
+        .lines()
+        .filter(|line| line.contains("using_subcommand man"));
+    let of_man: Vec<_> = of_man.collect();
+    assert!(of_man.iter().any(|line| line.contains("-l color")));
+    assert!(!of_man.iter().any(|line| line.contains("-l url")));
+}
+
 /// As `lockctl man | head -1`.
 #[test]
 fn closed_output_is_no_error() {

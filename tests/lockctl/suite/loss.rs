@@ -20,6 +20,8 @@ fn loss_ends_a_command_that_ignores_term() {
         "1s",
         "--kill-after",
         "1s",
+        // Without the warning that this is longer than the lease.
+        "-q",
         "--",
         "sh",
         "-c",

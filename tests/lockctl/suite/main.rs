@@ -3,6 +3,7 @@
 mod admin;
 mod container;
 mod doctor;
+mod doctor_rights;
 mod exclusion;
 mod exit_codes;
 mod golden;

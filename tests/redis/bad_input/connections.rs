@@ -26,7 +26,6 @@ async fn invalid_url_is_rejected() {
         "://localhost",
         "redis://localhost:port",
         "redis://localhost:99999",
-        "redis://localhost:6379/locks",
         "redis://[::1",
         "unix://",
         "ключ",
@@ -34,6 +33,30 @@ async fn invalid_url_is_rejected() {
         let error = connect_error(url).await;
         let advice = "use redis://, unix:// or memory://";
         assert_backend(&error, BackendErrorKind::InvalidUrl, advice);
+    }
+}
+
+/// The text after the last `/` may be a part of a password, so the error does not show it.
+#[tokio::test]
+async fn database_that_is_no_number_is_rejected() {
+    for url in [
+        "redis://localhost:6379/locks",
+        "redis://localhost/-1",
+        "redis://localhost/1/2",
+        "redis://localhost/99999999999999999999",
+    ] {
+        let error = connect_error(url).await;
+        let advice = "the path of the URL must be a database number such as /0";
+        assert_backend(&error, BackendErrorKind::InvalidUrl, advice);
+        assert!(!error.is_retryable());
+    }
+    for url in [
+        "unix:///s?db=locks",
+        "unix:///s?db=",
+        "redis+unix:///s?db=x",
+    ] {
+        let error = connect_error(url).await;
+        assert_backend(&error, BackendErrorKind::InvalidUrl, "such as `?db=0`");
     }
 }
 

@@ -1,11 +1,12 @@
 //! Servers that refuse commands because of their state.
 
-use lock_core::{BackendErrorKind, LockError};
+use lock_core::{BackendErrorKind, Endpoint, LockError};
 use test_support::fixtures::{NAME, SOON};
 use test_support::{RedisServer, ServerOptions, eventually};
+use tests::acquire_and_release;
 
 use super::{
-    SHORT, assert_at_rest, assert_backend, assert_says, assert_usable_again, connect,
+    SHORT, assert_at_rest, assert_backend, assert_says, assert_usable_again, builder, connect,
     connect_error, errors,
 };
 
@@ -99,11 +100,36 @@ async fn busy_server_returns_script_busy() {
     assert_usable_again(&server, &locks).await;
 }
 
-/// The error contains the server's own reason.
+/// The configuration is wrong, not the server.
 #[tokio::test]
-async fn missing_database_is_reported() {
+async fn missing_database_is_an_invalid_url() {
     let server = ServerOptions::default().args(["--databases", "2"]).start();
-    let error = connect_error(&format!("{}/9", server.url())).await;
-    assert!(matches!(error, LockError::Backend(_)), "{error:?}");
-    assert_says(&error, &["cannot connect to the lock server"]);
+    for number in ["2", "9", "4294967295"] {
+        let error = connect_error(&format!("{}/{number}", server.url())).await;
+        assert_backend(&error, BackendErrorKind::InvalidUrl, "fewer databases");
+        let text = format!("{} has no database {number}:", server.address());
+        assert_says(&error, &[&text, "`databases` in its redis.conf"]);
+        assert!(!error.is_retryable());
+    }
+    assert_no_database(&server, -1).await;
+    let locks = builder().connect(&format!("{}/1", server.url())).await;
+    acquire_and_release(&locks.unwrap()).await;
+}
+
+async fn assert_no_database(server: &RedisServer, db: i64) {
+    let address = server.address();
+    let endpoint = Endpoint::tcp(address.ip().to_string(), address.port()).db(db);
+    let error = builder().endpoint(endpoint).build().await;
+    let error = error.unwrap_err();
+    assert_backend(&error, BackendErrorKind::InvalidUrl, "fewer databases");
+    assert_says(&error, &[&format!("no database {db}")]);
+}
+
+#[tokio::test]
+async fn database_of_a_cluster_node_is_unsupported() {
+    let options = ServerOptions::default();
+    let server = options.args(["--cluster-enabled", "yes"]).start();
+    let error = connect_error(&format!("{}/1", server.url())).await;
+    assert_backend(&error, BackendErrorKind::Unsupported, "cluster");
+    assert_says(&error, &["is a node of a Redis Cluster"]);
 }

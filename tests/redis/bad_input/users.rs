@@ -102,6 +102,14 @@ async fn user_without_rights_returns_permission() {
 }
 
 #[tokio::test]
+async fn user_without_select_returns_permission() {
+    let (_server, url) = with_user(&["~*", "&*", "+@all", "-select"]);
+    let error = connect_error(&format!("{url}/1")).await;
+    let advice = "grant the user the commands, keys and channels";
+    assert_backend(&error, BackendErrorKind::Permission, advice);
+}
+
+#[tokio::test]
 async fn disabled_user_returns_authentication() {
     let (server, url) = with_user(&["~*", "&*", "+@all"]);
     server.cli(&["ACL", "SETUSER", "app", "off"]);

@@ -26,6 +26,7 @@ impl MemoryBackend {
                     lead_us: 0,
                     label: &request.label,
                     token: request.token.filter(|_| mode != ForceMode::Grant),
+                    seen: request.seen.as_ref().filter(|_| mode != ForceMode::Grant),
                     longest_ms: whole_millis(request.longest),
                 };
                 lock_state.force_release(&command, env)

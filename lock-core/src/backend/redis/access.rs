@@ -53,6 +53,7 @@ impl Access {
     ) -> Result<Self, LockError> {
         let (info, name_in_url) = match place {
             ServerPlace::Url(url) => {
+                check_database(url)?;
                 let info = url
                     .as_str()
                     .into_connection_info()
@@ -125,6 +126,39 @@ impl Access {
 fn invalid(error: &RedisError) -> LockError {
     let text = format!("the lock URL is invalid ({})", error_text(error));
     LockError::backend(BackendErrorKind::InvalidUrl, text)
+}
+
+/// Checks the database of a URL. Its text is not shown: it may be a part of a password.
+fn check_database(url: &str) -> Result<(), LockError> {
+    let Some(url) = redis::parse_redis_url(url) else {
+        return Ok(());
+    };
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    let (text, advice) = if url.scheme() == "redis" {
+        let path = url.path().trim_matches('/');
+        if path.is_empty() || is_number(path) {
+            return Ok(());
+        }
+        (
+            "the path of the lock URL is no database number",
+            "the path of the URL must be a database number such as /0, or empty",
+        )
+    } else {
+        let mut parameters = url.query_pairs();
+        let db = parameters.find(|(name, _)| name == "db");
+        if db.is_none_or(|(_, db)| is_number(&db)) {
+            return Ok(());
+        }
+        (
+            "the parameter `db` of the lock URL is no database number",
+            "write a number, such as `?db=0`",
+        )
+    };
+    Err(LockError::advised(
+        BackendErrorKind::InvalidUrl,
+        text,
+        advice,
+    ))
 }
 
 fn of_endpoint(endpoint: &Endpoint) -> Result<ConnectionInfo, LockError> {

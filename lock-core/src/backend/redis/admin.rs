@@ -10,7 +10,7 @@ use crate::backend::admin::{ForceRequest, ForeignValues, ListReply, ListRequest}
 use crate::backend::{AdminBackend, Boxed};
 use crate::error::LockError;
 use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::inspection::{INSPECTED_WAITERS, InspectReply, ReadTime};
+use crate::protocol::inspection::{INSPECTED_WAITERS, InspectReply, ReadTime, SeenKey};
 use crate::protocol::key::LockKey;
 use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdict};
 use crate::telemetry::LockCommand;
@@ -54,7 +54,13 @@ impl RedisClient {
             ForeignValues::Keep => "",
             ForeignValues::Remove => ASK_DIGEST,
         };
-        let (time, first) = self.force(&connection, request, digest, limit).await?;
+        let (time, mut first) = self.force(&connection, request, digest, limit).await?;
+        let seen = request.seen.as_ref();
+        if matches!(first.verdict, ForceVerdict::Foreign { .. })
+            && seen.is_some_and(|seen| *seen != SeenKey::of(&first.content))
+        {
+            first.verdict = ForceVerdict::Changed;
+        }
         let (time, reply) = match &first.verdict {
             ForceVerdict::Foreign { digest } if request.foreign == ForeignValues::Remove => {
                 self.force(&connection, request, digest, limit).await?
@@ -68,6 +74,7 @@ impl RedisClient {
         let rest = ForceRequest {
             mode: ForceMode::Grant,
             token: None,
+            seen: None,
             foreign: ForeignValues::Keep,
             ..request.clone()
         };
@@ -94,13 +101,24 @@ impl RedisClient {
         let token = request.token.map(|token| token.to_string());
         let floor = connection.floor_us().to_string();
         let token = token.as_deref().unwrap_or_default();
-        let args = [mode, &floor, "0", &request.label, token, digest];
+        let seen = seen_argument(request.seen.as_ref());
+        let args = [mode, &floor, "0", &request.label, token, digest, seen];
         let (script, read) = (&FORCE_RELEASE, reply::force_release);
         let key = &request.key;
         let (_, reply) = self
             .call_script(connection, script, key, &key.all(), &args, read, limit)
             .await?;
         Ok((ReadTime::of_server(reply.server_us), reply.value))
+    }
+}
+
+/// Returns the argument of the script that says what the key must hold.
+pub(crate) fn seen_argument(seen: Option<&SeenKey>) -> &str {
+    match seen {
+        None => "",
+        Some(SeenKey::Free) => "free",
+        Some(SeenKey::Owned(value)) => value,
+        Some(SeenKey::Foreign(_) | SeenKey::OtherType(_)) => "foreign",
     }
 }
 

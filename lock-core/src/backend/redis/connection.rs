@@ -144,7 +144,7 @@ impl Connector {
         let connecting = async {
             let stream = dial(&info, &keepalive()).await.map_err(failed)?;
             let setup = Setup::begin(stream, &info, Self::config()).await;
-            let mut setup = setup.map_err(failed)?;
+            let mut setup = setup.map_err(|error| self.setup_error(&info, &error))?;
             let origin = next_origin();
             let mut handle = setup.connection.clone();
             let greeting = setup.drive(self.handshake(&mut handle, kind)).await;
@@ -179,11 +179,12 @@ impl Connector {
         let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
         let (info, issued) = self.access.login(deadline.left()).await?;
         let connecting = async {
-            let client = Client::open(info).map_err(|e| connect_error(&self.address, &e))?;
+            let client =
+                Client::open(info.clone()).map_err(|e| connect_error(&self.address, &e))?;
             let mut handle = client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
-                .map_err(|error| connect_error(&self.address, &error))?;
+                .map_err(|error| self.setup_error(&info, &error))?;
             let (first, _) = self.handshake(&mut handle, ConnectionKind::Pubsub).await?;
             Ok(LibraryConnection {
                 handle,

@@ -51,6 +51,27 @@ pub(super) fn io_error(context: impl Display, error: &RedisError) -> LockError {
     LockError::backend(kind_of(error), text)
 }
 
+/// Returns the error for a server that does not have the database of this number.
+pub(super) fn no_database(address: &str, db: i64) -> LockError {
+    LockError::advised(
+        BackendErrorKind::InvalidUrl,
+        format!("the lock server at {address} has no database {db}"),
+        "the server has fewer databases: use a lower number, or raise `databases` in its redis.conf",
+    )
+}
+
+/// Returns whether the server refused a SELECT because of the number.
+pub(super) fn is_database_out_of_range(error: &RedisError) -> bool {
+    let text = error.detail().unwrap_or_default();
+    text.contains("DB index") || text.contains("out of range")
+}
+
+/// Returns whether the server refused a SELECT because it is a node of a cluster.
+pub(super) fn is_select_in_cluster(error: &RedisError) -> bool {
+    let text = error.detail().unwrap_or_default();
+    text.contains("SELECT is not allowed in cluster mode")
+}
+
 /// Returns the reason as in `connection refused`, without the operating system's error number.
 fn io_reason(error_text: &str) -> String {
     let text = error_text.split(" (os error").next().unwrap_or_default();
@@ -92,6 +113,8 @@ fn kind_of(error: &RedisError) -> BackendErrorKind {
         _ if error_text.contains("max number of clients") => BackendErrorKind::TooManyClients,
         // Inside a script, older servers report this without the code.
         _ if error_text.contains("can't run this command") => BackendErrorKind::Permission,
+        // The client library drops the code of a refused SELECT.
+        _ if error_text.contains("no permissions to run") => BackendErrorKind::Permission,
         _ => match error.kind() {
             ErrorKind::AuthenticationFailed => BackendErrorKind::Authentication,
             ErrorKind::InvalidClientConfig => BackendErrorKind::InvalidUrl,

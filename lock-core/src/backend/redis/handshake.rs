@@ -7,9 +7,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, RedisError, Value};
+use redis::{ConnectionInfo, Pipeline, RedisError, Value};
 
-use super::errors::{connect_error, error_text, lock_error};
+use super::errors::{
+    connect_error, error_text, is_database_out_of_range, is_select_in_cluster, lock_error,
+    no_database,
+};
 use super::reply::micros_of;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::Clock;
@@ -96,6 +99,18 @@ impl Connector {
             run_id,
         };
         Ok((first, difference))
+    }
+
+    /// Returns the error of the login, or of the choice of a database.
+    pub(super) fn setup_error(&self, info: &ConnectionInfo, error: &RedisError) -> LockError {
+        let db = info.redis_settings().db();
+        if db != 0 && is_select_in_cluster(error) {
+            self.is_clustered()
+        } else if db != 0 && is_database_out_of_range(error) {
+            no_database(&self.address, db)
+        } else {
+            connect_error(&self.address, error)
+        }
     }
 
     fn check_role(&self, role: &Value) -> Result<(), LockError> {

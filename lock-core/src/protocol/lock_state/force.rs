@@ -4,7 +4,7 @@ use super::queue::QueueScan;
 use super::{Env, Expiring, KeyValue, LockState};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::KeyContent;
+use crate::protocol::inspection::{KeyContent, SeenKey};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::WireNotification;
 
@@ -29,6 +29,8 @@ pub(crate) struct ForceCommand<'a> {
     pub(crate) label: &'a str,
     /// The token that the lock must have; `None` for any.
     pub(crate) token: Option<FencingToken>,
+    /// What the key must hold; `None` for anything.
+    pub(crate) seen: Option<&'a SeenKey>,
     /// The longest lease of a revoked key. In memory, a lock may have an endless one.
     pub(crate) longest_ms: u64,
 }
@@ -45,7 +47,7 @@ pub(crate) struct ForceReply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ForceVerdict {
     Free,
-    /// The lock has another token.
+    /// The lock has another token, or the key holds something else than was seen.
     Changed,
     /// The key has no expiry, so a revocation would never end.
     Endless,
@@ -77,6 +79,10 @@ impl LockState {
         let now_ms = env.now_ms();
         self.expire(now_ms);
         let content = self.content(now_ms);
+        if command.seen.is_some_and(|seen| !seen.admits(&content)) {
+            let verdict = ForceVerdict::Changed;
+            return (ForceReply { verdict, content }, Vec::new());
+        }
         if let Some(verdict) = self.forced(command, now_ms) {
             return (ForceReply { verdict, content }, Vec::new());
         }

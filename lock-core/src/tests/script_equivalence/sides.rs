@@ -9,7 +9,7 @@ use test_support::{FrozenClock, RedisServer};
 use crate::backend::redis::scripts::Script;
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::KeyContent;
+use crate::protocol::inspection::{KeyContent, SeenKey};
 use crate::protocol::lock_state::{Expiring, KeyValue, LockState};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::QueueEntry;
@@ -120,6 +120,8 @@ pub(super) struct Model {
     pub(super) lock_state: LockState,
     pub(super) histories: BTreeMap<usize, Vec<QueueEntry>>,
     pub(super) strangers: usize,
+    /// What the last inspection found in the key.
+    pub(super) inspected: Option<SeenKey>,
 }
 
 impl Model {
@@ -160,6 +162,16 @@ impl Model {
             KeyContent::Free => None,
             KeyContent::Text(holder) => Some(holder.value),
             KeyContent::OtherType(found) => Some(found),
+        }
+    }
+
+    /// Returns what an operator has seen in the key.
+    pub(super) fn seen(&self, seen: Seen, now_ms: ServerMs) -> Option<SeenKey> {
+        match seen {
+            Seen::Now => Some(SeenKey::of(&self.lock_state.content(now_ms))),
+            Seen::Before => self.inspected.clone(),
+            Seen::Free => Some(SeenKey::Free),
+            Seen::Foreign => Some(SeenKey::Foreign("of another client".to_owned())),
         }
     }
 

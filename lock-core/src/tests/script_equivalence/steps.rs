@@ -34,6 +34,8 @@ pub(super) enum Step {
         mode: ForceMode,
         /// Whether the operator names the token of the lock that was held last.
         token: bool,
+        /// What the operator has seen; `None` if it is not compared.
+        seen: Option<Seen>,
         floor_ahead_us: i64,
     },
     Inspect,
@@ -42,6 +44,18 @@ pub(super) enum Step {
     },
     /// An action of another client or of an operator.
     Foreign(Foreign),
+}
+
+/// What an operator has seen in the key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Seen {
+    /// What it holds now.
+    Now,
+    /// What it held at the last inspection.
+    Before,
+    Free,
+    /// A value of another client.
+    Foreign,
 }
 
 #[derive(Clone, Debug)]
@@ -123,11 +137,21 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(ForceMode::Now),
         Just(ForceMode::Grant)
     ];
+    let seen = prop_oneof![
+        4 => Just(None),
+        2 => Just(Some(Seen::Now)),
+        1 => Just(Some(Seen::Before)),
+        1 => Just(Some(Seen::Free)),
+        1 => Just(Some(Seen::Foreign)),
+    ];
     let force =
-        (mode, any::<bool>(), floor).prop_map(|(mode, token, floor_ahead_us)| Step::ForceRelease {
-            mode,
-            token,
-            floor_ahead_us,
+        (mode, any::<bool>(), seen, floor).prop_map(|(mode, token, seen, floor_ahead_us)| {
+            Step::ForceRelease {
+                mode,
+                token,
+                seen,
+                floor_ahead_us,
+            }
         });
     let renew = (who, ttl_ms.clone()).prop_map(|(who, ttl_ms)| Step::Renew { who, ttl_ms });
     let clock = prop_oneof![

@@ -169,9 +169,11 @@ fn content(
     let pttl = pttl.map_err(|error| server_error(connection, key, &error))?;
     let pttl: i64 = redis::from_redis_value(pttl).map_err(|_| unexpected())?;
     // Another client may have replaced the string since the SCAN.
-    let Some(Value::BulkString(value)) = if_right_type(connection, key, value)? else {
+    let Some(Value::BulkString(mut value)) = if_right_type(connection, key, value)? else {
         return Ok(KeyContent::Free);
     };
+    // As long as the scripts return it, so that a script can compare it.
+    value.truncate(LONGEST_VALUE);
     if pttl == NO_KEY {
         return Ok(KeyContent::Free);
     }
@@ -180,6 +182,9 @@ fn content(
         value: String::from_utf8_lossy(&value).into_owned(),
     }))
 }
+
+/// The longest value that a script returns, in bytes.
+const LONGEST_VALUE: usize = 200;
 
 /// The reply to PTTL for a key that does not exist.
 const NO_KEY: i64 = -2;

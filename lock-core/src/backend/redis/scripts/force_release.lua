@@ -14,11 +14,14 @@
 -- ARGV[5] token               that the lock must have; "" for any
 -- ARGV[6] digest              of the foreign value to remove, as an earlier reply gave it; "" removes
 --                             none, and "?" returns the digest
+-- ARGV[7] seen                what K must hold: the value of a lock, "free" for no key, "foreign" for the
+--                             value of another client, "" for anything
 --
 -- Returns an array, with the server's time in microseconds as second element. Type, remaining and value
 -- are those of K before the call:
 --   free     now  type  remaining  value            K does not exist
---   changed  now  type  remaining  value            K has another token; nothing was changed
+--   changed  now  type  remaining  value            K has another token, or holds something else
+--                                                   than `seen`; nothing was changed
 --   endless  now  type  remaining  value            K has no expiry, so it cannot be revoked
 --   foreign  now  type  remaining  value  digest    another client wrote K; nothing was changed
 --   revoked  now  type  remaining  value            K has no owner, and stays locked for `remaining`
@@ -30,7 +33,7 @@
 -- By hand, from this folder (the included files are inserted where their names stand):
 --   redis-cli --eval <(sed '/^-- include grant_next.lua$/r grant_next.lua' force_release.lua |
 --     sed '/^ *-- include next_token.lua$/r next_token.lua') \
---     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , revoke 0 0 'revoked by me' '' ''
+--     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , revoke 0 0 'revoked by me' '' '' ''
 
 -- include grant_next.lua
 
@@ -57,6 +60,10 @@ local id, token = string.match(value, '^lk1:' .. uuid .. ' (%d+) %d+ ')
 id = id or string.match(value, '^' .. uuid .. ' ')
 local nil_id = '00000000-0000-0000-0000-000000000000'
 
+local seen = id and string.sub(value, 1, 200) or found == 'none' and 'free' or 'foreign'
+if ARGV[7] ~= '' and seen ~= ARGV[7] then
+  return reply('changed')
+end
 if ARGV[5] ~= '' and token ~= ARGV[5] then
   return reply('changed')
 end

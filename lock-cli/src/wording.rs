@@ -1,0 +1,186 @@
+//! The errors of the library in the words of the command line.
+//!
+//! The library's texts are for programs: they name settings of builders, types and pages by their paths.
+
+use std::error::Error;
+
+use lock_core::{BackendError, BackendErrorKind, LockError};
+
+use crate::text::flag;
+use crate::view::tidy;
+
+/// Where the guide is.
+const GUIDE: &str = "https://docs.rs/lock-core/latest/lock_core/guide";
+
+/// What this program does not accept, though the library does.
+pub(crate) const NOT_IN_MEMORY: &str =
+    "locks in memory exist only in one process; use redis:// or unix://";
+
+/// Returns the text of an error. `source` says where the URL came from.
+pub(crate) fn of_lock(error: &LockError, source: &str) -> String {
+    match error {
+        LockError::InvalidTtl { ttl, .. } => {
+            format!(
+                "invalid --ttl {}: use at least 100ms and at most 24h",
+                flag(*ttl)
+            )
+        }
+        LockError::InvalidMaxHold { longest, .. } => {
+            format!(
+                "invalid --max-hold {}: use more than the --ttl",
+                flag(*longest)
+            )
+        }
+        LockError::InvalidMinHold { shortest, .. } => {
+            format!(
+                "invalid --min-hold {}: use less than the --ttl",
+                flag(*shortest)
+            )
+        }
+        LockError::InvalidSetting {
+            setting,
+            value,
+            advice,
+            ..
+        } => {
+            let setting = match *setting {
+                "command_timeout" => "--timeout",
+                "prefix" => "--prefix",
+                "label" => "--label",
+                other => other,
+            };
+            format!("invalid {setting} `{}`: {}", tidy(value), plain(advice))
+        }
+        LockError::Lost { key, .. } => format!("the lock with the key `{}` was lost", tidy(key)),
+        LockError::Backend(backend) => of_backend(backend, source),
+        // All others have nothing to do with the flags, or mean a fault of this program.
+        other => plain(&other.to_string()),
+    }
+}
+
+fn of_backend(error: &BackendError, source: &str) -> String {
+    let text = error.to_string();
+    match error.kind() {
+        BackendErrorKind::Unreachable => unreachable(&text, source).unwrap_or_else(|| plain(&text)),
+        BackendErrorKind::Other => match (text.strip_suffix(": see the cause"), error.source()) {
+            (Some(text), Some(cause)) => format!("{}: {}", plain(text), tidy(&cause.to_string())),
+            _ => plain(&text),
+        },
+        _ => plain(&text),
+    }
+}
+
+/// Returns the text of a failed connection, with the address and the source of the URL.
+fn unreachable(text: &str, source: &str) -> Option<String> {
+    let rest = text.strip_prefix("cannot connect to the lock server at ")?;
+    let (server, _advice) = rest.split_once("):")?;
+    Some(format!(
+        "cannot reach {server}); is the server running? URL from {source}"
+    ))
+}
+
+/// Replaces the words of programs.
+pub(crate) fn plain(text: &str) -> String {
+    let redis = format!("the page \"Redis\" of the guide ({GUIDE}/redis/)");
+    let text = [
+        (
+            "use redis://, unix:// or memory://",
+            "use redis:// or unix://",
+        ),
+        ("`command_timeout`", "--timeout"),
+        ("`lock_core::guide::redis`", redis.as_str()),
+        ("a longer `wait`", "a longer --wait"),
+        ("`max_hold`", "--max-hold"),
+        ("`min_hold`", "--min-hold"),
+        // The names of dialects are those of the guide.
+        ("`Dialect::", "the dialect `"),
+    ]
+    .into_iter()
+    .fold(text.to_owned(), |text, (theirs, ours)| {
+        text.replace(theirs, ours)
+    });
+    text.replace(
+        "the dialect `SetnxExpire` sets",
+        "a service with the dialect `SetnxExpire` sets",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words of programs, which a user of a shell does not know.
+    const OF_PROGRAMS: [&str; 12] = [
+        "::",
+        "max_hold",
+        "min_hold",
+        "command_timeout",
+        "`wait`",
+        "memory://",
+        "builder",
+        "LockManager",
+        "lock_core",
+        "Duration",
+        "see the cause",
+        "feature",
+    ];
+
+    #[track_caller]
+    fn check(text: &str) {
+        let text = text.replace(GUIDE, "");
+        for word in OF_PROGRAMS {
+            assert!(!text.contains(word), "{word}: {text}");
+        }
+    }
+
+    #[test]
+    fn texts_of_the_library_are_replaced() {
+        for (theirs, ours) in [
+            (
+                "the lock URL does not begin with a scheme: use redis://, unix:// or memory://",
+                "the lock URL does not begin with a scheme: use redis:// or unix://",
+            ),
+            (
+                "no answer in time: check the server's load and the network, or raise `command_timeout`",
+                "no answer in time: check the server's load and the network, or raise --timeout",
+            ),
+            (
+                "if a service died between SETNX and EXPIRE, `Dialect::SetnxExpire` sets the missing \
+                 expiry; otherwise remove the key, or use another name or prefix",
+                "if a service died between SETNX and EXPIRE, a service with the dialect `SetnxExpire` \
+                 sets the missing expiry; otherwise remove the key, or use another name or prefix",
+            ),
+            (
+                "the deadline `1` of `Dialect::DeadlineGetset` where `Dialect::Native` expects an owner",
+                "the deadline `1` of the dialect `DeadlineGetset` where the dialect `Native` expects an owner",
+            ),
+        ] {
+            assert_eq!(plain(theirs), ours);
+            check(ours);
+        }
+    }
+
+    /// Most errors of the library cannot be made here, so their texts come from its source: a new text
+    /// with a word of programs is found.
+    #[test]
+    fn texts_of_backends_have_no_words_of_programs() {
+        let source = include_str!("../../lock-core/src/error/backend.rs");
+        let (_, advices) = source.split_once("fn advice(self)").unwrap();
+        let (advices, _) = advices.split_once("\n    }\n}").unwrap();
+        let advices: Vec<_> = advices
+            .split('"')
+            .skip(1)
+            .step_by(2)
+            .map(|text| {
+                let lines: Vec<_> = text.split("\\\n").map(str::trim_start).collect();
+                lines.concat()
+            })
+            .collect();
+        assert!(advices.len() > 10, "{advices:?}");
+        for advice in advices {
+            if advice != "see the cause" {
+                check(&plain(&advice));
+            }
+        }
+    }
+}

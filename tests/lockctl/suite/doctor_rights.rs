@@ -1,0 +1,194 @@
+//! `doctor` as users with the rights of an application, of an operator, of both and of neither.
+
+use test_support::{RedisServer, Reply};
+
+use crate::doctor::Findings;
+use crate::program::Lockctl;
+
+/// Returns the words of the command in `guide::redis` that creates this user, without some rights.
+fn guide(user: &str, without: &[&str]) -> Vec<String> {
+    let page = include_str!("../../../lock-core/docs/redis.md").replace("\\\n", " ");
+    let start = format!("ACL SETUSER {user} ");
+    let line = page.lines().find(|line| line.starts_with(&start));
+    let words = line.expect("`guide::redis` has the command");
+    let words = words.split_whitespace().map(ToOwned::to_owned);
+    words
+        .filter(|word| !without.contains(&word.as_str()))
+        .collect()
+}
+
+/// Creates a user, and returns its URL.
+fn create(server: &RedisServer, command: &[String]) -> String {
+    assert_eq!(server.cli(command), Reply::Status("OK".into()));
+    format!("redis://{}:secret@{}", command[2], server.address())
+}
+
+fn human(url: &str, flags: &[&str]) -> (i32, String) {
+    let mut arguments = vec!["doctor"];
+    arguments.extend(flags);
+    let doctor = Lockctl::new(&arguments).env("DISTRIBUTED_LOCK_URL", url);
+    let outcome = doctor.run();
+    (outcome.code.unwrap(), outcome.stdout)
+}
+
+const KEYS: [&str; 3] = ["foreign", "no_expiry", "queue_orphans"];
+
+#[test]
+fn user_of_an_application_passes() {
+    let server = RedisServer::options().args(["--appendonly", "yes"]).start();
+    let url = create(&server, &guide("locks", &[]));
+    for flags in [&["--strict"][..], &["--strict", "--role", "app"]] {
+        let findings = Findings::of(&url, flags);
+        assert_eq!(findings.code, 0, "{:#?}", findings.checks);
+        assert_eq!(
+            findings.text("app_rights"),
+            "the user `locks` may acquire, renew and release"
+        );
+        for id in KEYS {
+            assert_eq!(findings.text(id), "not checked: the user lacks +scan");
+        }
+    }
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(findings.checks["operator_rights"]["level"], "note");
+    assert_eq!(
+        findings.text("operator_rights"),
+        "the user `locks` may show and release, and cannot list: it lacks +scan, +zcard, +dump"
+    );
+    // A right is named once for the checks that need it.
+    let (_, text) = human(&url, &["--role", "app"]);
+    assert_eq!(text.matches("+scan").count(), 1, "{text}");
+    let line = "note  not checked      no_expiry, foreign, queue_orphans: the user lacks +scan\n";
+    assert!(text.contains(line), "{text}");
+    let last = "fit for locks as far as it was checked; the user `locks` may lock\n";
+    assert!(text.ends_with(last), "{text}");
+    // Asked for the other role, the same user fails.
+    Findings::of(&url, &["--role", "operator"]).fails_only("operator_rights");
+}
+
+#[test]
+fn user_of_an_operator_passes() {
+    let server = RedisServer::start();
+    let url = create(&server, &guide("operator", &[]));
+    for flags in [&[][..], &["--role", "operator"]] {
+        let findings = Findings::of(&url, flags);
+        assert_eq!(findings.code, 0, "{:#?}", findings.checks);
+        assert_eq!(
+            findings.text("operator_rights"),
+            "the user `operator` may show, list and release"
+        );
+        assert_eq!(findings.ids("warn"), ["persistence"]);
+        for id in ["probe", "notifications"] {
+            assert_eq!(findings.text(id), "not checked: the user cannot acquire");
+        }
+        for id in KEYS {
+            assert_eq!(findings.checks[id]["level"], "ok", "{id}");
+        }
+    }
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(findings.checks["app_rights"]["level"], "note");
+    // Each right once, though two commands need `+pexpire`.
+    assert_eq!(
+        findings.text("app_rights"),
+        "the user `operator` cannot acquire: it lacks +pexpire, +zadd, +zscore"
+    );
+    Findings::of(&url, &["--role", "app"]).fails_only("app_rights");
+    let (_, text) = human(&url, &[]);
+    assert!(
+        text.ends_with("; the user `operator` may operate, and not lock\n"),
+        "{text}"
+    );
+    // The last right of operators is for keys of other programs only.
+    let url = create(&server, &guide("operator", &["+dump"]));
+    server.cli(&["ACL", "SETUSER", "operator", "-dump"]);
+    let findings = Findings::of(&url, &["--role", "operator"]);
+    assert_eq!(
+        (findings.code, findings.text("operator_rights")),
+        (
+            0,
+            "the user `operator` may show, list and release, and cannot release --foreign: it lacks +dump"
+        )
+    );
+}
+
+/// The other checks run without INFO.
+#[test]
+fn user_without_info_gets_the_other_checks() {
+    let server = RedisServer::options().args(["--appendonly", "yes"]).start();
+    let url = create(&server, &guide("locks", &["+info"]));
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(findings.ids("fail"), [""; 0], "{:#?}", findings.checks);
+    for id in ["clients", "eviction", "memory", "persistence", "replicas"] {
+        assert_eq!(findings.text(id), "not checked: the user lacks +info");
+    }
+    for id in [
+        "version",
+        "role",
+        "topology",
+        "app_rights",
+        "probe",
+        "clock",
+    ] {
+        assert_eq!(findings.checks[id]["level"], "ok", "{id}");
+    }
+    assert_eq!(findings.text("notifications"), "the user lacks +info");
+    assert_eq!(findings.ids("warn"), ["notifications"]);
+
+    // Every user may run HELLO.
+    let node = RedisServer::options().args(["--cluster-enabled", "yes"]);
+    let node = node.start();
+    let url = create(&node, &guide("locks", &["+info"]));
+    Findings::of(&url, &[]).fails_only("topology");
+    let port = server.address().port().to_string();
+    let replica = RedisServer::options().args(["--replicaof", "127.0.0.1", &port]);
+    let replica = replica.start();
+    let url = create(&replica, &guide("locks", &["+info", "+role"]));
+    Findings::of(&url, &[]).fails_only("role");
+}
+
+/// As an older version of the library needed them: without +time and +zscore, without channels.
+#[test]
+fn missing_rights_of_a_service_are_named() {
+    let server = RedisServer::start();
+    let url = create(
+        &server,
+        &guide("locks", &["+time", "+zscore", "+subscribe", "&lk1:lock::*"]),
+    );
+    let findings = Findings::of(&url, &["--role", "app"]);
+    findings.fails_only("app_rights");
+    assert_eq!(
+        findings.text("app_rights"),
+        "the user `locks` cannot acquire: it lacks +time, +zscore"
+    );
+    // Neither role: both say what is missing.
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(findings.ids("fail"), ["app_rights", "operator_rights"]);
+    let (code, text) = human(&url, &[]);
+    assert_eq!(code, 1);
+    assert!(
+        text.ends_with("; the user `locks` may neither lock nor operate\n"),
+        "{text}"
+    );
+    // With the rights to lock, the channels are for notifications only.
+    server.cli(&["ACL", "SETUSER", "locks", "+time", "+zscore"]);
+    let findings = Findings::of(&url, &["--role", "app"]);
+    assert_eq!(findings.code, 0, "{:#?}", findings.checks);
+    assert_eq!(
+        findings.text("notifications"),
+        "the user lacks +subscribe, &lk1:lock::*"
+    );
+}
+
+#[test]
+fn rights_for_another_prefix_are_named_by_their_patterns() {
+    let server = RedisServer::start();
+    server.cli(&[
+        "ACL", "SETUSER", "other", "on", ">secret", "~other:*", "&*", "+@all",
+    ]);
+    let url = format!("redis://other:secret@{}", server.address());
+    let findings = Findings::of(&url, &["--role", "app"]);
+    findings.fails_only("app_rights");
+    assert_eq!(
+        findings.text("app_rights"),
+        "the user `other` cannot acquire: it lacks ~lock:*, ~{lock:*}:*"
+    );
+}

@@ -9,8 +9,7 @@ use super::parse_duration;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::nearest::nearest;
 use crate::protocol::wire::tidy;
-use crate::stats::Counters;
-use crate::telemetry::LockEvent;
+use crate::telemetry::{LockEvent, Reporter};
 
 /// All variables of the library begin with this text.
 const VARIABLES: &str = "DISTRIBUTED_LOCK_";
@@ -116,7 +115,7 @@ fn not_unicode(name: &'static str) -> LockError {
 fn warn_of_unknown(names: impl Iterator<Item = OsString>) {
     for (variable, meant) in misspelt(names) {
         // A subscriber that panics must not prevent the connection.
-        Counters::default().emit(&LockEvent::UnknownVariable {
+        Reporter::default().emit(&LockEvent::UnknownVariable {
             variable: &variable,
             meant,
         });

@@ -105,6 +105,6 @@ impl Drop for Acquired {
         }
         self.held.end_guard();
         // Last: a shutdown that sees no held lock also sees the release.
-        self.inner.activity.end_hold(&self.inner.counters);
+        self.inner.activity.end_hold(&self.inner.reporter);
     }
 }

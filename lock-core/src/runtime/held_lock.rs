@@ -16,9 +16,8 @@ use crate::protocol::lease::{Lease, LeaseAction};
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::runtime::records::HoldRecord;
-use crate::stats::Counters;
 use crate::sync::{Mutex, Process};
-use crate::telemetry::{HoldEnd, LockEvent};
+use crate::telemetry::{HoldEnd, LockEvent, Reporter};
 
 /// One held lock.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ pub(crate) struct HeldLock {
     pub(crate) owner_id: OwnerId,
     pub(crate) token: Option<FencingToken>,
     pub(crate) clock: Clock,
-    counters: Arc<Counters>,
+    reporter: Arc<Reporter>,
     process: Process,
     /// When the command was sent that acquired the lock.
     since: Moment,
@@ -57,17 +56,17 @@ impl HeldLock {
         token: Option<FencingToken>,
         clock: Clock,
         lease: Lease,
-        counters: Arc<Counters>,
+        reporter: Arc<Reporter>,
         process: Process,
     ) -> Self {
         Self {
-            record: HoldRecord::begin(&counters, &key, token, process),
+            record: HoldRecord::begin(&reporter, &key, token, process),
             since: lease.confirmed_at(),
             key,
             owner_id,
             token,
             clock,
-            counters,
+            reporter,
             process,
             state: Mutex::new(HeldState {
                 lease,
@@ -135,7 +134,7 @@ impl HeldLock {
         result: Result<RenewOutcome, LockError>,
     ) -> Result<(), LockError> {
         let now = self.clock.now();
-        let lock = self.counters.id(&self.key);
+        let lock = self.reporter.id(&self.key);
         match result {
             Ok(RenewOutcome::Held {
                 sent, remaining, ..
@@ -153,7 +152,7 @@ impl HeldLock {
                 }
                 match late {
                     Some(remaining) => self.emit(&LockEvent::RenewalLate { lock, remaining }),
-                    None if self.counters.listens() => self.emit(&LockEvent::Renewed { lock }),
+                    None if self.reporter.listens() => self.emit(&LockEvent::Renewed { lock }),
                     None => {}
                 }
                 Ok(())
@@ -167,7 +166,7 @@ impl HeldLock {
                 Err(self.lost_error())
             }
             Err(error) => {
-                self.counters.renewal_failed();
+                self.reporter.renewal_failed();
                 let remaining = self.change(|lease| {
                     lease.unanswered(now);
                     lease.remaining(now)
@@ -185,13 +184,13 @@ impl HeldLock {
     /// Gives an event to its readers, in the span `lock.hold`.
     fn emit(&self, event: &LockEvent<'_>) {
         let span = self.record.as_ref().and_then(|record| record.span());
-        self.counters.emit_in(span.as_deref(), event);
-        self.counters.drop_span(span);
+        self.reporter.emit_in(span.as_deref(), event);
+        self.reporter.drop_span(span);
     }
 
     /// Reports the outcome of a release: the error for the caller, if it failed.
     pub(crate) fn on_release(&self, error: Option<&LockError>) {
-        let lock = self.counters.id(&self.key);
+        let lock = self.reporter.id(&self.key);
         match error {
             None => self.end_hold(HoldEnd::Released),
             Some(LockError::Lost { .. }) => {
@@ -213,9 +212,9 @@ impl HeldLock {
 
     fn end_hold(&self, outcome: HoldEnd) {
         if let Some(record) = &self.record {
-            let lock = self.counters.id(&self.key);
+            let lock = self.reporter.id(&self.key);
             let held_for = self.clock.now().since(self.since);
-            record.end(&self.counters, lock, outcome, held_for, self.token);
+            record.end(&self.reporter, lock, outcome, held_for, self.token);
         }
     }
 
@@ -223,7 +222,7 @@ impl HeldLock {
     pub(crate) fn end_guard(&self) {
         self.end_hold(HoldEnd::Released);
         if let Some(record) = &self.record {
-            record.close(&self.counters);
+            record.close(&self.reporter);
         }
     }
 
@@ -231,8 +230,8 @@ impl HeldLock {
         self.record.as_deref()
     }
 
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
+    pub(crate) fn reporter(&self) -> &Reporter {
+        &self.reporter
     }
 
     /// Releases the lease. Returns false if it was released before.
@@ -336,13 +335,13 @@ impl HeldLock {
                 let reason = reason.filter(|_| !was_lost).unwrap_or(own_end);
                 loss = Some(reason.clone());
                 state.loss = Some(reason);
-                self.counters.lost();
+                self.reporter.lost();
             }
             let woken = is_lost.then(|| std::mem::take(&mut state.listeners));
             (result, woken, loss)
         };
         for waker in woken.into_iter().flat_map(HashMap::into_values) {
-            self.counters.wake(waker);
+            self.reporter.wake(waker);
         }
         if let Some(reason) = loss {
             self.report_loss(&reason);
@@ -352,7 +351,7 @@ impl HeldLock {
 
     fn report_loss(&self, reason: &LossReason) {
         self.emit(&LockEvent::Lost {
-            lock: self.counters.id(&self.key),
+            lock: self.reporter.id(&self.key),
             reason,
             held_for: self.clock.now().since(self.since),
             token: self.token,

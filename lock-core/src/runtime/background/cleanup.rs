@@ -151,11 +151,11 @@ impl CleanupRunner {
     }
 
     fn report_start(&self, request: &ReleaseRequest) {
-        let counters = &self.context.counters;
-        counters.guarded(PanicSource::Recorder, || self.gauge.add());
-        if counters.listens() {
-            counters.emit(&LockEvent::CleanupStarted {
-                lock: counters.id(&request.key),
+        let reporter = &self.context.reporter;
+        reporter.guarded(PanicSource::Recorder, || self.gauge.add());
+        if reporter.listens() {
+            reporter.emit(&LockEvent::CleanupStarted {
+                lock: reporter.id(&request.key),
                 operation: operation(request),
                 is_unconfirmed: request.unconfirmed_until_ms.is_some(),
             });
@@ -164,11 +164,11 @@ impl CleanupRunner {
 
     /// Reports a failure that is repeated.
     fn report_retry(&self, task: &Cleanup, error: Option<&LockError>) {
-        let counters = &self.context.counters;
+        let reporter = &self.context.reporter;
         let request = task.request();
         let (lock, operation, tries) =
-            (counters.id(&request.key), operation(request), task.tries());
-        counters.emit(&LockEvent::CleanupRetried {
+            (reporter.id(&request.key), operation(request), task.tries());
+        reporter.emit(&LockEvent::CleanupRetried {
             lock,
             operation,
             tries,
@@ -176,20 +176,20 @@ impl CleanupRunner {
         });
         // Once, because an outage makes all of them fail again and again.
         if operation == CleanupOperation::Release && tries == TRIES_TO_WARN {
-            counters.emit(&LockEvent::ReleaseFailed { lock, error });
+            reporter.emit(&LockEvent::ReleaseFailed { lock, error });
         }
     }
 
     /// Forgets a finished task.
     fn finish(&self, task: &Cleanup, outcome: CleanupEnd, error: Option<&LockError>) {
-        let counters = &self.context.counters;
-        let (lock, operation) = (counters.id(&task.request().key), operation(task.request()));
-        counters.guarded(PanicSource::Recorder, || self.gauge.subtract());
+        let reporter = &self.context.reporter;
+        let (lock, operation) = (reporter.id(&task.request().key), operation(task.request()));
+        reporter.guarded(PanicSource::Recorder, || self.gauge.subtract());
         if outcome != CleanupEnd::Confirmed && operation == CleanupOperation::Release {
-            counters.emit(&LockEvent::ReleaseFailed { lock, error });
+            reporter.emit(&LockEvent::ReleaseFailed { lock, error });
         }
-        if outcome != CleanupEnd::Confirmed || counters.listens() {
-            counters.emit(&LockEvent::CleanupEnded {
+        if outcome != CleanupEnd::Confirmed || reporter.listens() {
+            reporter.emit(&LockEvent::CleanupEnded {
                 lock,
                 operation,
                 outcome,
@@ -206,7 +206,7 @@ impl CleanupRunner {
     fn job_done(&self) {
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.context
-                .counters
+                .reporter
                 .waking(|| self.drained.notify_waiters());
             self.context.wake.notify_one();
         }
@@ -331,10 +331,10 @@ fn apply_result(
         step @ (CleanupStep::Send | CleanupStep::AwaitReply | CleanupStep::WaitUntil(_)) => {
             runner.report_retry(&task, error.as_ref());
             if task.shutdown_waits() != waited_before {
-                let counters = &runner.context.counters;
-                let lock = counters.id(&task.request().key);
+                let reporter = &runner.context.reporter;
+                let lock = reporter.id(&task.request().key);
                 let error = error.as_ref();
-                counters.emit(&LockEvent::ReleaseFailed { lock, error });
+                reporter.emit(&LockEvent::ReleaseFailed { lock, error });
                 runner.job_done();
             }
             let at = match step {

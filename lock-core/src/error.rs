@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::protocol::acquisition::{Failure, FailureClass};
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
 use crate::protocol::key::{InvalidNameReason, LockName};
+use crate::protocol::loss::LossReason;
 use crate::protocol::wire::{escaped, label_tag};
 
 mod backend;
@@ -55,17 +56,18 @@ pub enum LockError {
         /// The holder, if it is known.
         holder: Option<Holder>,
     },
-    /// The lock was held and was lost: its lease ended, or its key was removed. The effects of the
-    /// body up to the loss remain.
+    /// The lock was held and was lost: its lease ended, its key was removed, an operator released it, or
+    /// its longest hold ended. The effects of the body up to the loss remain.
     #[error(
-        "lock `{}` was lost while it was held: its lease ended or its key was removed; \
-         check the work that was done under it",
+        "lock `{}` was lost while it was held: {reason}; check the work that was done under it",
         escaped(key)
     )]
     #[non_exhaustive]
     Lost {
         /// The lock's key.
         key: Arc<str>,
+        /// Why, as [`LockGuard::loss_reason`](crate::LockGuard::loss_reason) says it.
+        reason: LossReason,
     },
     /// The call runs in a body of [`run`](crate::LockRequest::run) or of the attribute that holds the
     /// same lock. The task would wait for itself for ever.
@@ -233,7 +235,7 @@ impl LockError {
         match self {
             Self::Contended { key, .. }
             | Self::Timeout { key, .. }
-            | Self::Lost { key }
+            | Self::Lost { key, .. }
             | Self::WouldDeadlock { key }
             | Self::ForeignKey { key, .. } => Some(key),
             _ => None,

@@ -8,7 +8,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockStats {
-    /// Locks that were lost while they were held. Either a renewal found the key free or with
+    /// Locks that were lost while they were held. A renewal or the release found the key free or with
     /// another owner, or the lease ended before a renewal succeeded.
     pub lost: u64,
     /// Renewals that failed: the server did not reply, or replied with an error. The background

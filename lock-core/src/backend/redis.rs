@@ -139,7 +139,7 @@ fn scheme(key: &LockKey) -> Option<Scheme> {
 
 fn command_of(release_request: &ReleaseRequest) -> LockCommand {
     match release_request.subject {
-        ReleaseSubject::Guard => LockCommand::Release,
+        ReleaseSubject::Guard | ReleaseSubject::ReportedGuard => LockCommand::Release,
         ReleaseSubject::Acquire => LockCommand::Cancel,
     }
 }

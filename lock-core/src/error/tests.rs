@@ -66,6 +66,7 @@ fn contended_retryable_and_lost_errors_are_distinct() {
     assert!(!refused.is_retryable());
     let lost = LockError::Lost {
         key: "lock:a".into(),
+        reason: LossReason::Expired,
     };
     assert!(lost.is_lost() && !lost.is_contended() && !lost.is_retryable());
     assert_eq!(lost.key(), Some("lock:a"));
@@ -82,4 +83,22 @@ fn error_text_does_not_repeat_the_cause() {
     assert!(!error.to_string().contains("wires cut"));
     assert_eq!(error.source().unwrap().to_string(), "wires cut");
     assert!(error.to_string().contains("check that the server runs"));
+}
+
+#[test]
+fn lost_error_names_the_reason() {
+    let text = |reason| {
+        let key = "lock:a".into();
+        LockError::Lost { key, reason }.to_string()
+    };
+    assert_eq!(
+        text(LossReason::MaxHold),
+        "lock `lock:a` was lost while it was held: its longest hold ended; check the work that was done \
+         under it"
+    );
+    let revoked = LossReason::Revoked {
+        by: "ops@host".into(),
+        reason: Some("stuck import".into()),
+    };
+    assert!(text(revoked).contains("was held: revoked by ops@host: stuck import; check"));
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::backend::Renewal;
 use crate::error::LockError;
 use crate::protocol::acquisition::RenewOutcome;
+use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
@@ -44,9 +45,31 @@ struct HeldState {
     lease: Lease,
     /// Why the lock was lost. Set when the loss is counted; stays after the release.
     loss: Option<LossReason>,
+    /// An event has said that the release failed.
+    release_failed: bool,
     /// The wakers of tasks that wait for the loss. A map, since one lock may have thousands.
     listeners: HashMap<u64, Waker>,
     next_listener: u64,
+}
+
+impl HeldState {
+    /// Records and counts a loss. Returns its reason, unless a loss was recorded before.
+    #[must_use]
+    fn lose(&mut self, reason: LossReason, reporter: &Reporter) -> Option<LossReason> {
+        if self.loss.is_some() {
+            return None;
+        }
+        reporter.lost();
+        self.loss = Some(reason.clone());
+        Some(reason)
+    }
+
+    /// Records a release that failed. Returns false for a lock that was lost before.
+    #[must_use]
+    fn fail_release(&mut self) -> bool {
+        self.release_failed = true;
+        self.loss.is_none()
+    }
 }
 
 impl HeldLock {
@@ -71,6 +94,7 @@ impl HeldLock {
             state: Mutex::new(HeldState {
                 lease,
                 loss: None,
+                release_failed: false,
                 listeners: HashMap::new(),
                 next_listener: 0,
             }),
@@ -82,6 +106,8 @@ impl HeldLock {
     pub(crate) fn lost_error(&self) -> LockError {
         LockError::Lost {
             key: self.key.text(),
+            // A lock that was released and not lost has no reason: its key is not the caller's any more.
+            reason: self.loss_reason().unwrap_or(LossReason::Removed),
         }
     }
 
@@ -139,13 +165,16 @@ impl HeldLock {
             Ok(RenewOutcome::Held {
                 sent, remaining, ..
             }) => {
-                let late = self.change(|lease| {
+                let (late, is_released) = self.change(|lease| {
                     let late = lease.is_late(now).then(|| lease.remaining(now));
                     lease.renewed(sent, remaining, now);
-                    late
+                    (late, lease.is_released())
                 });
                 if self.is_lost() {
                     return Err(self.lost_error());
+                }
+                if is_released {
+                    return Ok(());
                 }
                 if let Some(record) = &self.record {
                     record.renewed();
@@ -166,16 +195,15 @@ impl HeldLock {
                 Err(self.lost_error())
             }
             Err(error) => {
-                self.reporter.renewal_failed();
-                let remaining = self.change(|lease| {
-                    lease.unanswered(now);
-                    lease.remaining(now)
-                });
-                self.emit(&LockEvent::RenewalFailed {
-                    lock,
-                    remaining,
-                    error: &error,
-                });
+                if let Some(remaining) = self.remaining_of_hold(now) {
+                    self.reporter.renewal_failed();
+                    self.emit(&LockEvent::RenewalFailed {
+                        lock,
+                        remaining,
+                        error: &error,
+                    });
+                }
+                self.change(|lease| lease.unanswered(now));
                 Err(error)
             }
         }
@@ -188,19 +216,31 @@ impl HeldLock {
         self.reporter.drop_span(span);
     }
 
-    /// Reports the outcome of a release: the error for the caller, if it failed.
-    pub(crate) fn on_release(&self, error: Option<&LockError>) {
+    /// Returns what is left of the lease; `None` after the release has begun or the loss was reported. The
+    /// result of a renewal that was on its way then is of no interest.
+    fn remaining_of_hold(&self, now: Moment) -> Option<Duration> {
+        let state = self.state.lock();
+        let is_over = state.lease.is_released() || state.loss.is_some();
+        (!is_over).then(|| state.lease.remaining(now))
+    }
+
+    /// Reports the outcome of a release.
+    pub(crate) fn on_release(&self, result: &Result<ReleaseOutcome, LockError>) {
         let lock = self.reporter.id(&self.key);
-        match error {
-            None => self.end_hold(HoldEnd::Released),
-            Some(LockError::Lost { .. }) => {
-                // The lease had not ended, so the key was removed or has another owner.
-                if self.loss_reason().is_none() {
-                    self.report_loss(&LossReason::Removed);
-                }
+        match result {
+            Ok(outcome) if outcome.was_owner => self.end_hold(HoldEnd::Released),
+            Ok(_) => {
+                // If the lease had not ended, the key was removed or has another owner. The reply does not
+                // say which.
+                let loss = self.state.lock().lose(LossReason::Removed, &self.reporter);
+                self.report_loss(loss);
                 self.emit(&LockEvent::BodyOutlivedLease { lock });
             }
-            Some(error) => {
+            Err(error) => {
+                if !self.state.lock().fail_release() {
+                    self.emit(&LockEvent::BodyOutlivedLease { lock });
+                    return;
+                }
                 self.emit(&LockEvent::ReleaseFailed {
                     lock,
                     error: Some(error),
@@ -208,6 +248,12 @@ impl HeldLock {
                 self.end_hold(HoldEnd::ReleaseFailed);
             }
         }
+    }
+
+    /// Returns whether an event has said that the lock was lost, or that its release failed.
+    pub(crate) fn is_end_reported(&self) -> bool {
+        let state = self.state.lock();
+        state.loss.is_some() || state.release_failed
     }
 
     fn end_hold(&self, outcome: HoldEnd) {
@@ -257,7 +303,9 @@ impl HeldLock {
         let replaced;
         {
             let mut state = self.state.lock();
-            // The lock may have been lost in between, after the listeners were woken.
+            // The lock may have been lost in between, after the listeners were woken. The time need not be
+            // read again: a lease that has ended since then wakes this listener at its deadline, by the
+            // background worker or by the timer of the caller.
             if state.lease.is_lost(now) {
                 return Poll::Ready(());
             }
@@ -330,12 +378,10 @@ impl HeldLock {
             let result = change(&mut state.lease);
             let is_lost = state.lease.is_lost(now);
             let mut loss = None;
-            if (was_lost || is_lost) && state.loss.is_none() {
+            if was_lost || is_lost {
                 let own_end = state.lease.own_end();
                 let reason = reason.filter(|_| !was_lost).unwrap_or(own_end);
-                loss = Some(reason.clone());
-                state.loss = Some(reason);
-                self.reporter.lost();
+                loss = state.lose(reason, &self.reporter);
             }
             let woken = is_lost.then(|| std::mem::take(&mut state.listeners));
             (result, woken, loss)
@@ -343,16 +389,18 @@ impl HeldLock {
         for waker in woken.into_iter().flat_map(HashMap::into_values) {
             self.reporter.wake(waker);
         }
-        if let Some(reason) = loss {
-            self.report_loss(&reason);
-        }
+        self.report_loss(loss);
         result
     }
 
-    fn report_loss(&self, reason: &LossReason) {
+    /// Gives the event of a new loss to its readers.
+    fn report_loss(&self, new: Option<LossReason>) {
+        let Some(reason) = new else {
+            return;
+        };
         self.emit(&LockEvent::Lost {
             lock: self.reporter.id(&self.key),
-            reason,
+            reason: &reason,
             held_for: self.clock.now().since(self.since),
             token: self.token,
         });

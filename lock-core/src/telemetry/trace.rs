@@ -103,8 +103,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
             );
         }
         LockEvent::Renewed { lock } => quiet!("lock.renewed", lock, {}, "the lease was renewed"),
-        LockEvent::HeldByThisProcess { lock } => about!(
-            WARN,
+        LockEvent::HeldByThisProcess { lock } => quiet!(
             "lock.held_by_this_process",
             lock,
             {},

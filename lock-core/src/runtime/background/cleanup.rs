@@ -163,7 +163,7 @@ impl CleanupRunner {
     }
 
     /// Reports a failure that is repeated.
-    fn report_retry(&self, task: &Cleanup, error: Option<&LockError>) {
+    fn report_retry(&self, task: &mut Cleanup, error: Option<&LockError>) {
         let reporter = &self.context.reporter;
         let request = task.request();
         let (lock, operation, tries) =
@@ -174,20 +174,28 @@ impl CleanupRunner {
             tries,
             error,
         });
-        // Once, because an outage makes all of them fail again and again.
-        if operation == CleanupOperation::Release && tries == TRIES_TO_WARN {
+        if tries == TRIES_TO_WARN {
+            self.report_failure(task, error);
+        }
+    }
+
+    /// Reports a release that failed. Once, because an outage makes all of them fail again and again.
+    fn report_failure(&self, task: &mut Cleanup, error: Option<&LockError>) {
+        if task.report_failure() {
+            let reporter = &self.context.reporter;
+            let lock = reporter.id(&task.request().key);
             reporter.emit(&LockEvent::ReleaseFailed { lock, error });
         }
     }
 
     /// Forgets a finished task.
-    fn finish(&self, task: &Cleanup, outcome: CleanupEnd, error: Option<&LockError>) {
+    fn finish(&self, mut task: Cleanup, outcome: CleanupEnd, error: Option<&LockError>) {
+        if outcome != CleanupEnd::Confirmed {
+            self.report_failure(&mut task, error);
+        }
         let reporter = &self.context.reporter;
         let (lock, operation) = (reporter.id(&task.request().key), operation(task.request()));
         reporter.guarded(PanicSource::Recorder, || self.gauge.subtract());
-        if outcome != CleanupEnd::Confirmed && operation == CleanupOperation::Release {
-            reporter.emit(&LockEvent::ReleaseFailed { lock, error });
-        }
         if outcome != CleanupEnd::Confirmed || reporter.listens() {
             reporter.emit(&LockEvent::CleanupEnded {
                 lock,
@@ -276,13 +284,13 @@ async fn run(mut in_flight: InFlight) {
     let now = context.now();
     let expired = runner.queue.lock().end_send(in_flight.lane, progress, now);
     for task in expired {
-        runner.finish(&task, CleanupEnd::Expired, None);
+        runner.finish(task, CleanupEnd::Expired, None);
     }
 }
 
 fn operation(request: &ReleaseRequest) -> CleanupOperation {
     match request.subject {
-        ReleaseSubject::Guard => CleanupOperation::Release,
+        ReleaseSubject::Guard | ReleaseSubject::ReportedGuard => CleanupOperation::Release,
         ReleaseSubject::Acquire => CleanupOperation::Cancel,
     }
 }
@@ -321,20 +329,17 @@ fn apply_result(
         _ => Progress::Some,
     };
     match task.next_step(now) {
-        CleanupStep::Finished => runner.finish(&task, CleanupEnd::Confirmed, None),
+        CleanupStep::Finished => runner.finish(task, CleanupEnd::Confirmed, None),
         CleanupStep::GaveUp(reason) => {
             if reason == GiveUpReason::Forbidden {
                 runner.count_forbidden(&task);
             }
-            runner.finish(&task, end_of(reason), error.as_ref());
+            runner.finish(task, end_of(reason), error.as_ref());
         }
         step @ (CleanupStep::Send | CleanupStep::AwaitReply | CleanupStep::WaitUntil(_)) => {
-            runner.report_retry(&task, error.as_ref());
+            runner.report_retry(&mut task, error.as_ref());
             if task.shutdown_waits() != waited_before {
-                let reporter = &runner.context.reporter;
-                let lock = reporter.id(&task.request().key);
-                let error = error.as_ref();
-                reporter.emit(&LockEvent::ReleaseFailed { lock, error });
+                runner.report_failure(&mut task, error.as_ref());
                 runner.job_done();
             }
             let at = match step {

@@ -205,8 +205,9 @@ impl fmt::Display for BackendError {
     }
 }
 
-impl fmt::Debug for BackendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl BackendError {
+    /// Writes all fields, for `{:#?}`.
+    pub(super) fn fmt_fields(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BackendError")
             .field("kind", &self.0.kind)
             .field("context", &self.0.context)

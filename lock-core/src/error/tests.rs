@@ -102,3 +102,61 @@ fn lost_error_names_the_reason() {
     };
     assert!(text(revoked).contains("was held: revoked by ops@host: stuck import; check"));
 }
+
+/// The form in which `main` prints an error.
+#[test]
+fn debug_text_is_one_line_with_the_causes() {
+    let cause = std::io::Error::other("wires\ncut");
+    let down = LockError::caused(
+        BackendErrorKind::Unreachable,
+        "cannot reach the server",
+        cause,
+    );
+    assert_eq!(
+        format!("{down:?}"),
+        format!("Backend(Unreachable): {down} (caused by: wires\\u{{a}}cut)")
+    );
+    let LockError::Backend(backend) = &down else {
+        panic!("{down}");
+    };
+    assert_eq!(
+        format!("{backend:?}"),
+        format!("Unreachable: {down} (caused by: wires\\u{{a}}cut)")
+    );
+    let timeout = LockError::Timeout {
+        key: "lock:a".into(),
+        waited: Duration::from_secs(5),
+        holder: None,
+    };
+    assert_eq!(
+        format!("{timeout:?}"),
+        "Timeout: lock `lock:a` was not free within 5s; try later, or set a longer `wait`"
+    );
+    assert!(format!("{:?}", LockError::Forked).starts_with("Forked: the process was forked"));
+    let incomplete = ShutdownIncomplete { open: 2, held: 1 };
+    assert_eq!(
+        format!("{incomplete:?}"),
+        format!("ShutdownIncomplete: {incomplete}")
+    );
+}
+
+#[test]
+fn alternate_debug_text_has_all_fields() {
+    let contended = LockError::Contended {
+        key: "lock:a".into(),
+        holder: None,
+    };
+    assert_eq!(
+        format!("{contended:#?}"),
+        "Contended {\n    key: \"lock:a\",\n    holder: None,\n}"
+    );
+    assert_eq!(format!("{:#?}", LockError::Forked), "Forked");
+    let down = LockError::backend(BackendErrorKind::Unreachable, "no connection");
+    let text = format!("{down:#?}");
+    assert!(text.starts_with("Backend(\n    BackendError {\n        kind: Unreachable,"));
+    let incomplete = ShutdownIncomplete { open: 2, held: 1 };
+    assert_eq!(
+        format!("{incomplete:#?}"),
+        "ShutdownIncomplete {\n    open: 2,\n    held: 1,\n}"
+    );
+}

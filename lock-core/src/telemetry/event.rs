@@ -252,13 +252,15 @@ pub enum LockEvent<'a> {
         /// The error of the provider.
         reason: Option<&'a str>,
     },
-    /// An environment variable is probably misspelt.
+    /// An environment variable begins as those of this library, and is none of them.
     #[non_exhaustive]
     UnknownVariable {
         /// Its name.
         variable: &'a str,
-        /// The known variable whose name is nearest.
-        meant: &'static str,
+        /// The known variable that it probably means.
+        meant: Option<&'static str>,
+        /// The known variables.
+        known: &'a [&'static str],
     },
     /// A client of another library left a lock without an expiry. This library gave it one.
     #[non_exhaustive]

@@ -15,6 +15,8 @@ mod debug;
 pub(crate) mod foreign_key;
 mod holder;
 mod invalid_override;
+#[cfg(feature = "redis")]
+mod provider;
 
 pub use self::backend::{BackendError, BackendErrorKind};
 use self::holder::{about, rounded};

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 
 use super::command::CommandWriter;
 use super::connection::{Connection, Connector, EncodedReply};
-use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, lock_error};
+use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, rejected};
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
@@ -427,7 +427,7 @@ pub(super) fn server_error(
     if is_wrong_type(error) {
         return foreign_key::companion(key);
     }
-    let error = lock_error("the lock server rejected the command", error);
+    let error = rejected(connection.user.as_deref(), error);
     if breaks_connection(&error) {
         connection.mark_broken(&error);
     }

@@ -49,6 +49,8 @@ pub(super) struct Connector {
 pub(super) struct Connection {
     transport: Transport,
     address: Arc<str>,
+    /// The user that has logged in; `None` for the default user.
+    pub(super) user: Option<Arc<str>>,
     pub(super) report: ConnectionReport,
     pub(super) origin: Origin,
     /// The server's time and run id when the connection began. The time is also the lowest
@@ -153,6 +155,7 @@ impl Connector {
             Ok(Connection {
                 transport: Transport::start(stream, Arc::clone(&self.reporter)),
                 address: Arc::clone(&self.address),
+                user: info.redis_settings().username().map(Into::into),
                 report: self.report(kind),
                 origin,
                 first,

@@ -138,12 +138,19 @@ impl CredentialSource {
         };
         match credentials {
             Ok(Ok(credentials)) => Ok(Arc::new(Issued::new(credentials))),
-            Ok(Err(error)) => Err(LockError::from_provider(error)),
+            Ok(Err(error)) => Err(LockError::from_provider(error, Arc::clone(&self.reporter))),
             Err(payload) => {
                 self.reporter.panicked(PanicSource::Credentials, payload);
                 Err(panicked())
             }
         }
+    }
+
+    /// Returns the text of the provider's error. It is foreign code too.
+    fn reason_of(&self, error: &LockError) -> Option<String> {
+        let reason = std::error::Error::source(error)?;
+        let text = || tidy(&reason.to_string(), MAX_ERROR_TEXT);
+        self.reporter.guarded(PanicSource::Credentials, text)
     }
 
     /// Renews the login of this connection from now on.
@@ -229,8 +236,7 @@ pub(super) async fn renew_logins(source: Arc<CredentialSource>) {
             }
             Err(error) => {
                 pause += backoff.pause();
-                let reason = std::error::Error::source(&error);
-                let reason = reason.map(|reason| tidy(&reason.to_string(), MAX_ERROR_TEXT));
+                let reason = source.reason_of(&error);
                 source.reporter.emit(&LockEvent::LoginFailed {
                     error: &error,
                     reason: reason.as_deref(),

@@ -7,13 +7,21 @@ use std::time::Duration;
 use crate::protocol::acquisition::{Failure, FailureClass};
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
 use crate::protocol::key::{InvalidNameReason, LockName};
-use crate::protocol::wire::{escaped, label_tag};
+use crate::protocol::loss::LossReason;
+use crate::protocol::wire::escaped;
 
 mod backend;
+mod debug;
 pub(crate) mod foreign_key;
+mod holder;
 mod invalid_override;
+#[cfg(feature = "redis")]
+mod provider;
 
 pub use self::backend::{BackendError, BackendErrorKind};
+use self::holder::{about, rounded};
+
+pub use self::holder::Holder;
 pub use self::invalid_override::InvalidOverrideReason;
 
 /// Why a lock was not acquired, or was lost.
@@ -25,7 +33,10 @@ pub use self::invalid_override::InvalidOverrideReason;
 ///
 /// Only the first group means that another caller does the work. After each of these errors the
 /// caller does not have the lock, and must not do the work.
-#[derive(Clone, Debug, thiserror::Error)]
+///
+/// `{:?}` writes the variant, the text and the causes in one line, so that `main` may return the error.
+/// `{:#?}` writes all fields.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
     /// Another holder has the lock, and the request did not wait.
@@ -55,17 +66,18 @@ pub enum LockError {
         /// The holder, if it is known.
         holder: Option<Holder>,
     },
-    /// The lock was held and was lost: its lease ended, or its key was removed. The effects of the
-    /// body up to the loss remain.
+    /// The lock was held and was lost: its lease ended, its key was removed, an operator released it, or
+    /// its longest hold ended. The effects of the body up to the loss remain.
     #[error(
-        "lock `{}` was lost while it was held: its lease ended or its key was removed; \
-         check the work that was done under it",
+        "lock `{}` was lost while it was held: {reason}; check the work that was done under it",
         escaped(key)
     )]
     #[non_exhaustive]
     Lost {
         /// The lock's key.
         key: Arc<str>,
+        /// Why, as [`LockGuard::loss_reason`](crate::LockGuard::loss_reason) says it.
+        reason: LossReason,
     },
     /// The call runs in a body of [`run`](crate::LockRequest::run) or of the attribute that holds the
     /// same lock. The task would wait for itself for ever.
@@ -233,7 +245,7 @@ impl LockError {
         match self {
             Self::Contended { key, .. }
             | Self::Timeout { key, .. }
-            | Self::Lost { key }
+            | Self::Lost { key, .. }
             | Self::WouldDeadlock { key }
             | Self::ForeignKey { key, .. } => Some(key),
             _ => None,
@@ -314,100 +326,6 @@ impl Failure for LockError {
     }
 }
 
-/// The holder of a lock that a request did not get.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    pub(crate) label: Arc<str>,
-    pub(crate) remaining: Option<Duration>,
-    pub(crate) held_for: Option<Duration>,
-    pub(crate) position: Option<u32>,
-    pub(crate) this_process: bool,
-}
-
-impl Holder {
-    /// Returns the label of the holder: by default its host name and process id. For the lock of
-    /// another library, this is the beginning of the key's value.
-    #[must_use]
-    pub fn label(&self) -> &str {
-        &self.label
-    }
-
-    /// Returns the remaining time of the holder's lease when this client last saw it. The holder
-    /// may renew the lease. Returns `None` for a key without an expiry.
-    #[must_use]
-    pub fn remaining(&self) -> Option<Duration> {
-        self.remaining
-    }
-
-    /// Returns how long the holder had held the lock when this client last saw it, by the server's clock.
-    /// Returns `None` for the lock of another library.
-    #[must_use]
-    pub fn held_for(&self) -> Option<Duration> {
-        self.held_for
-    }
-
-    /// Returns the tag that the holder gave to this lock, such as the id of its trace. It is the part of
-    /// the label after ` #`. Returns `None` when the label has no tag.
-    #[must_use]
-    pub fn tag(&self) -> Option<&str> {
-        label_tag(&self.label)
-    }
-
-    /// Returns how many waiters were ahead of the caller in the queue. Returns `None` when the caller
-    /// did not wait.
-    #[must_use]
-    pub fn position(&self) -> Option<u32> {
-        self.position
-    }
-
-    /// Returns whether the holder is a guard of the same manager.
-    #[must_use]
-    pub fn is_this_process(&self) -> bool {
-        self.this_process
-    }
-}
-
-/// A time, rounded for people.
-fn rounded(time: Duration) -> String {
-    const MINUTE: u64 = 60;
-    const HOUR: u64 = 60 * MINUTE;
-    const YEAR: u64 = 365 * 24 * HOUR;
-    match time.as_secs() {
-        0 => format!("{}ms", time.as_nanos().div_ceil(1_000_000)),
-        seconds @ 1..10 => match time.subsec_millis() / 100 {
-            0 => format!("{seconds}s"),
-            tenths => format!("{seconds}.{tenths}s"),
-        },
-        seconds @ 10..120 => format!("{seconds}s"),
-        seconds @ 120..HOUR => format!("{}m", seconds / MINUTE),
-        seconds @ HOUR..YEAR => format!("{}h", seconds / HOUR),
-        _ => "more than a year".to_owned(),
-    }
-}
-
-fn about(holder: Option<&Holder>) -> String {
-    let Some(holder) = holder else {
-        return String::new();
-    };
-    let name = if holder.this_process {
-        format!("this process (`{}`)", holder.label)
-    } else {
-        format!("`{}`", holder.label)
-    };
-    let (text, lease) = match (holder.held_for, holder.remaining.map(rounded)) {
-        (None, None) => (format!(": {name} holds it"), None),
-        (None, Some(left)) => (format!(": {name} holds it for {left} unless renewed"), None),
-        (Some(time), left) => (
-            format!(": {name} has held it for {}", rounded(time)),
-            left.map(|left| format!(" ({left} left unless renewed)")),
-        ),
-    };
-    let queue = holder
-        .position
-        .map(|position| format!(", waiters ahead: {position}"));
-    [Some(text), lease, queue].into_iter().flatten().collect()
-}
-
 /// The error of a [`LockManager::shutdown`](crate::LockManager::shutdown) that ended with guards or
 /// releases left.
 ///
@@ -415,7 +333,7 @@ fn about(holder: Option<&Holder>) -> String {
 /// expires with its ttl. There is one exception: in the dialect
 /// [`SetnxExpire`](crate::Dialect::SetnxExpire) a lock may have no expiry, if the command that sets
 /// the expiry got no reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} locks were not released within the shutdown timeout{}; each of them expires with its ttl at \
      the latest",

@@ -278,11 +278,11 @@ pub(crate) fn release_after(
     guard: &LockGuard,
 ) -> impl Future<Output = Option<ReleaseOutcome>> + Send + use<> {
     let release = guard.acquired.send_release();
-    let counters = Arc::clone(&guard.acquired.inner.counters);
+    let reporter = Arc::clone(&guard.acquired.inner.reporter);
     async move {
         let outcome = release.await;
         if !outcome.as_ref().is_ok_and(|outcome| outcome.was_owner) {
-            counters.release_failed();
+            reporter.release_failed();
         }
         outcome.ok()
     }

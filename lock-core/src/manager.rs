@@ -18,7 +18,8 @@ use crate::protocol::wire::tidy_label;
 use crate::request::LockRequest;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::notifications::Notifications;
-use crate::stats::{Counters, LockStats};
+use crate::stats::LockStats;
+use crate::telemetry::Reporter;
 use crate::telemetry::{self, KeyDisplay, LockObserver, ObserverHandle, PanicSource};
 
 mod configured;
@@ -148,7 +149,7 @@ impl LockManager {
     /// renewals.
     #[must_use]
     pub fn stats(&self) -> LockStats {
-        self.inner.counters.read()
+        self.inner.reporter.read()
     }
 
     /// Ends this manager: no call acquires a lock any more, and all locks are released.
@@ -314,16 +315,16 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Makes the counters, with the readers of events.
-    fn counters(&self) -> Counters {
+    /// Makes the reporter, with the readers of events.
+    fn reporter(&self) -> Reporter {
         let key_display = if self.config.redact_keys {
             KeyDisplay::Template
         } else {
             KeyDisplay::Key
         };
-        let counters = Counters::new(self.observer.clone(), key_display);
-        counters.guarded(PanicSource::Recorder, telemetry::metrics::describe);
-        counters
+        let reporter = Reporter::new(self.observer.clone(), key_display);
+        reporter.guarded(PanicSource::Recorder, telemetry::metrics::describe);
+        reporter
     }
 
     /// Connects to the server in the URL: `redis://[user:password@]host[:port][/db]`,
@@ -396,12 +397,12 @@ impl LockManagerBuilder {
             let reason = InvalidDialectReason::NoServer;
             return Err(LockError::InvalidDialect { dialect, reason });
         }
-        let counters = Arc::new(self.counters());
-        let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
+        let reporter = Arc::new(self.reporter());
+        let notifications = Arc::new(Notifications::new(Arc::clone(&reporter)));
         let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
         let backend = Arc::new(wrap(MemoryBackend::new(sink, self.config.grace())));
         let erased = Arc::<B>::clone(&backend);
-        let inner = ManagerInner::without_worker(erased, notifications, counters, self.config);
+        let inner = ManagerInner::without_worker(erased, notifications, reporter, self.config);
         let manager = LockManager {
             inner: Arc::new(inner),
         };

@@ -7,6 +7,7 @@ pub(crate) mod clock;
 pub(crate) mod clock_sync;
 pub(crate) mod dialect;
 pub(crate) mod duration_text;
+pub(crate) mod error_line;
 pub(crate) mod fencing_token;
 pub(crate) mod glob;
 pub(crate) mod inspection;

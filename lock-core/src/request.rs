@@ -187,8 +187,8 @@ impl LockRequest {
             && let Ok(key) = LockKey::new(&inner.config.prefix, &name)
         {
             let key = key.in_dialect(dialect);
-            let lock = inner.counters.id(&key);
-            inner.counters.emit(&LockEvent::BodySkipped { lock });
+            let lock = inner.reporter.id(&key);
+            inner.reporter.emit(&LockEvent::BodySkipped { lock });
         }
         result
     }

@@ -13,12 +13,11 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use crate::stats::Counters;
-
 mod error_type;
 mod event;
 mod labels;
 pub(crate) mod metrics;
+mod reporter;
 pub(crate) mod span;
 pub(crate) mod trace;
 
@@ -29,6 +28,7 @@ pub use self::labels::{
     NotificationKind, NotificationUse, PanicSource, ServerAddress,
 };
 pub use self::metrics::{ACQUIRE_BUCKETS, HOLD_BUCKETS, METRICS, MetricInfo, MetricKind};
+pub(crate) use self::reporter::Reporter;
 
 /// The name of a lock whose template is not known.
 pub const OTHER: &str = "_OTHER";
@@ -37,7 +37,7 @@ pub const OTHER: &str = "_OTHER";
 #[doc(hidden)]
 #[must_use]
 pub fn idle_checks() -> bool {
-    static WITHOUT_OBSERVER: LazyLock<Counters> = LazyLock::new(Counters::default);
+    static WITHOUT_OBSERVER: LazyLock<Reporter> = LazyLock::new(Reporter::default);
     WITHOUT_OBSERVER.checks_of_a_pair()
 }
 

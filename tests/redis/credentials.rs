@@ -340,3 +340,53 @@ async fn provider_that_panics_or_is_slow_fails_the_connection() {
     let kind = backend_error_kind(Err::<(), _>(error));
     assert_eq!(kind, BackendErrorKind::TimedOut);
 }
+
+/// An error that panics when it is shown, and when it is dropped.
+#[derive(Debug)]
+struct Explosive;
+
+impl Error for Explosive {}
+
+impl std::fmt::Display for Explosive {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        probe::check("the text of a provider's error");
+        panic!("the text of the error");
+    }
+}
+
+impl Drop for Explosive {
+    fn drop(&mut self) {
+        probe::check("the drop of a provider's error");
+        assert!(std::thread::panicking(), "the drop of the error");
+    }
+}
+
+/// The task that renews logins lives on, and asks again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn error_of_a_provider_that_panics_ends_no_task() {
+    probe::install();
+    let server = RedisServer::start();
+    add_user(&server, "app", "secret");
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let provider = move || {
+        let call = counted.fetch_add(1, Ordering::Relaxed);
+        async move {
+            match call {
+                0 => {
+                    let credentials = Credentials::new("app", "secret");
+                    Ok(credentials.expires_at(SystemTime::now() + SECOND))
+                }
+                1 => Err(Explosive),
+                _ => Ok(Credentials::new("app", "secret")),
+            }
+        }
+    };
+    let builder = LockManager::builder().credentials(provider);
+    let locks = builder.connect(&url(&server)).await.unwrap();
+    eventually_async(SOON, async || calls.load(Ordering::Relaxed) == 3).await;
+    assert_eq!(locks.stats().panics, 2, "its text, and its drop");
+    acquire_and_release(&locks).await;
+    locks.shutdown().await.unwrap();
+    probe::assert_no_violation();
+}

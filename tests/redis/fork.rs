@@ -4,6 +4,25 @@
 use test_support::fixtures::SOON;
 use test_support::{RedisServer, Shim, eventually, helper};
 
+/// Another thread of the parent may have held a mutex of the subscriber at the fork.
+#[test]
+fn body_that_ends_in_a_forked_child_calls_no_reader_of_its_parent() {
+    let shim = Shim::fork();
+    let process = helper!("lock-holder")
+        .preload(&shim)
+        .arg("fork-in-body")
+        .spawn();
+    let read = || {
+        let mut records = process.records().into_iter();
+        records.find_map(|record| record.get("read").cloned())
+    };
+    eventually(SOON, || read().is_some());
+    let calls = read().unwrap();
+    assert_eq!(calls.as_array().map(Vec::len), Some(0), "{calls}");
+    process.close_stdin();
+    assert!(process.wait(SOON).success());
+}
+
 /// Children drop waiters, listeners for a loss, guards and managers, while the parent's other
 /// threads use all mutexes.
 #[test]

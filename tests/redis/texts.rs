@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::thread;
 
 use lock_core::{LockError, LockManager};
@@ -238,6 +239,47 @@ async fn durations_in_errors_are_rounded() {
         assert!(time.len() <= 8 && !time.contains("µs"), "{text}");
     }
     held.release().await.unwrap();
+}
+
+/// Returns what a program prints whose `main` returns the error of a lock.
+fn stderr_of_main(url: Option<&str>) -> String {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_returns-error"));
+    match url {
+        Some(url) => program.env("DISTRIBUTED_LOCK_URL", url),
+        None => program.env_remove("DISTRIBUTED_LOCK_URL"),
+    };
+    let output = program.arg(NAME).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn error_that_main_returns_is_one_line_for_people() {
+    let text = stderr_of_main(None);
+    assert!(
+        text.starts_with("Error: NotConfigured: no lock manager is configured: call"),
+        "{text}"
+    );
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let text = stderr_of_main(Some(&server.url()));
+    assert!(
+        text.starts_with("Error: Contended: lock `lock:job` is busy: `"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
+    held.release().await.unwrap();
+    // Nothing listens there any more.
+    let address = server.address();
+    server.kill9();
+    let text = stderr_of_main(Some(&format!("redis://user:s3cret@{address}")));
+    let begin = format!(
+        "Error: Backend(Unreachable): cannot connect to the lock server at {address} (connection refused)"
+    );
+    assert!(text.starts_with(&begin), "{text}");
+    assert!(!text.contains("s3cret"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
 }
 
 /// `locks.lock("a").await` is the same as `acquire`.

@@ -1,14 +1,18 @@
 //! The errors of operators.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::error::LockError;
 use crate::info::{HolderInfo, LockStatus};
+use crate::protocol::error_line::write_line;
 use crate::protocol::key::LockKey;
 use crate::protocol::wire::escaped;
 
 /// Why [`Admin::force_release`](crate::Admin::force_release) changed nothing.
-#[derive(Clone, Debug, thiserror::Error)]
+///
+/// `{:?}` writes one line, as that of [`LockError`] does.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
     /// The lock does not have the expected token, or changed since it was inspected: another holder has
@@ -56,6 +60,28 @@ impl AdminError {
         };
         let key = key.text();
         Self::Foreign { key, found }
+    }
+}
+
+impl fmt::Debug for AdminError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            return match self {
+                Self::Changed { now } => f.debug_struct("Changed").field("now", now).finish(),
+                Self::Foreign { key, found } => {
+                    let mut fields = f.debug_struct("Foreign");
+                    fields.field("key", key).field("found", found).finish()
+                }
+                Self::NoExpiry { key } => f.debug_struct("NoExpiry").field("key", key).finish(),
+                Self::Lock(error) => f.debug_tuple("Lock").field(error).finish(),
+            };
+        }
+        match self {
+            Self::Changed { .. } => write_line(f, "Changed", self),
+            Self::Foreign { .. } => write_line(f, "Foreign", self),
+            Self::NoExpiry { .. } => write_line(f, "NoExpiry", self),
+            Self::Lock(error) => fmt::Debug::fmt(error, f),
+        }
     }
 }
 

@@ -146,9 +146,9 @@ impl ForceRelease {
             ForceMode::Revoke => "revoke",
             ForceMode::Now | ForceMode::Grant => "now",
         };
-        let counters = &self.inner.counters;
-        counters.emit(&LockEvent::Revoked {
-            lock: counters.id(&request.key),
+        let reporter = &self.inner.reporter;
+        reporter.emit(&LockEvent::Revoked {
+            lock: reporter.id(&request.key),
             by: by.as_deref().unwrap_or_default(),
             reason: reason.as_deref(),
             mode,

@@ -11,8 +11,7 @@ use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::key::LockKey;
-use crate::stats::Counters;
-use crate::telemetry::{LockCommand, ServerAddress};
+use crate::telemetry::{LockCommand, Reporter, ServerAddress};
 
 mod access;
 pub(crate) mod admin;
@@ -51,20 +50,20 @@ pub(crate) async fn connect(
     provider: Option<SharedProvider>,
     config: &ManagerSettings,
     notifications: Arc<dyn NotificationSink>,
-    counters: Arc<Counters>,
+    reporter: Arc<Reporter>,
 ) -> Result<RedisBackend, LockError> {
     let timeout = config.command_timeout;
-    let access = Arc::new(Access::new(&place, provider, config, &counters)?);
+    let access = Arc::new(Access::new(&place, provider, config, &reporter)?);
     let connector = |scripts| {
-        let counters = Arc::clone(&counters);
-        Connector::new(Arc::clone(&access), timeout, scripts, counters)
+        let reporter = Arc::clone(&reporter);
+        Connector::new(Arc::clone(&access), timeout, scripts, reporter)
     };
     let scripts = scripts::of(config.dialect);
     let client = RedisClient::new(
         connector(scripts),
         config,
         notifications,
-        Arc::clone(&counters),
+        Arc::clone(&reporter),
     );
     let client = Arc::new(client);
     let connection = client.pool.first(timeout).await?;
@@ -140,7 +139,7 @@ fn scheme(key: &LockKey) -> Option<Scheme> {
 
 fn command_of(release_request: &ReleaseRequest) -> LockCommand {
     match release_request.subject {
-        ReleaseSubject::Guard => LockCommand::Release,
+        ReleaseSubject::Guard | ReleaseSubject::ReportedGuard => LockCommand::Release,
         ReleaseSubject::Acquire => LockCommand::Cancel,
     }
 }

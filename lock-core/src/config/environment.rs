@@ -9,8 +9,7 @@ use super::parse_duration;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::nearest::nearest;
 use crate::protocol::wire::tidy;
-use crate::stats::Counters;
-use crate::telemetry::LockEvent;
+use crate::telemetry::{LockEvent, Reporter};
 
 /// All variables of the library begin with this text.
 const VARIABLES: &str = "DISTRIBUTED_LOCK_";
@@ -66,8 +65,8 @@ impl ManagerConfig {
     /// `DISTRIBUTED_LOCK_DEFAULT_TTL`, `DISTRIBUTED_LOCK_DEFAULT_WAIT`,
     /// `DISTRIBUTED_LOCK_COMMAND_TIMEOUT`, `DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT`,
     /// `DISTRIBUTED_LOCK_LABEL` and `DISTRIBUTED_LOCK_CLIENT_NAME`. Durations are written as in the
-    /// attribute: `30s`. An unknown variable whose name resembles one of these is traced as a
-    /// warning, once.
+    /// attribute: `30s`. Each other variable that begins with `DISTRIBUTED_LOCK_` is traced as
+    /// a warning, once, with the name that it probably means.
     ///
     /// # Errors
     /// - [`LockError::InvalidSetting`] when a variable is not a duration, or not UTF-8.
@@ -112,22 +111,23 @@ fn not_unicode(name: &'static str) -> LockError {
     }
 }
 
-/// Warns about variables whose names are probably misspelt.
+/// Warns about variables that this library does not know. Their values are not read.
 fn warn_of_unknown(names: impl Iterator<Item = OsString>) {
-    for (variable, meant) in misspelt(names) {
+    let known = SETTINGS.map(|(name, _)| name);
+    for (variable, meant) in unknown(names) {
         // A subscriber that panics must not prevent the connection.
-        Counters::default().emit(&LockEvent::UnknownVariable {
+        Reporter::default().emit(&LockEvent::UnknownVariable {
             variable: &variable,
             meant,
+            known: &known,
         });
     }
 }
 
-/// Returns the variables whose names are probably misspelt, and what they probably mean.
-fn misspelt(names: impl Iterator<Item = OsString>) -> Vec<(String, &'static str)> {
+/// Returns the variables that have the beginning of this library's names and are not known, and what each
+/// of them probably means.
+fn unknown(names: impl Iterator<Item = OsString>) -> Vec<(String, Option<&'static str>)> {
     let known = SETTINGS.map(|(name, _)| name);
-    // Only the ends are compared: all names have the same beginning.
-    let ends = known.map(|name| &name[VARIABLES.len()..]);
     let mut found = Vec::new();
     for name in names {
         let Ok(name) = name.into_string() else {
@@ -136,14 +136,27 @@ fn misspelt(names: impl Iterator<Item = OsString>) -> Vec<(String, &'static str)
         let Some(end) = name.strip_prefix(VARIABLES) else {
             continue;
         };
-        let meant = nearest(end, ends).filter(|meant| *meant != end);
-        let meant = meant.and_then(|meant| known.iter().find(|name| name.ends_with(meant)));
-        if let Some(meant) = meant {
-            found.push((tidy(&name, 80), *meant));
+        if !known.contains(&name.as_str()) {
+            found.push((tidy(&name, 80), meant(end)));
         }
     }
     found.sort();
     found
+}
+
+/// Returns the known variable that an unknown one probably means. Only the ends are compared: all names
+/// have the same beginning.
+fn meant(end: &str) -> Option<&'static str> {
+    let known = SETTINGS.map(|(name, _)| name);
+    let end_of = |name: &'static str| &name[VARIABLES.len()..];
+    if let Some(near) = nearest(end, known.map(end_of)) {
+        return known.into_iter().find(|name| end_of(name) == near);
+    }
+    // `TTL` for `DEFAULT_TTL`, unless several names end so.
+    let is_last_word = |name: &&'static str| end_of(name).rsplit('_').next() == Some(end);
+    let mut longer = known.into_iter().filter(is_last_word);
+    let only = longer.next();
+    only.filter(|_| longer.next().is_none())
 }
 
 #[cfg(test)]
@@ -199,26 +212,30 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_variables_are_found() {
-        let names = [
-            "DISTRIBUTED_LOCK_DEFAULT_TLL",
-            "DISTRIBUTED_LOCK_LABLE",
-            "DISTRIBUTED_LOCK_URL",
-            "DISTRIBUTED_LOCK_REDIS",
-            "DEFAULT_TLL",
+    fn unknown_variables_are_found() {
+        let expected = [
+            ("DEFAULT_TLL", Some("DEFAULT_TTL")),
+            ("DIALECT", None),
+            ("LABLE", Some("LABEL")),
+            ("REDACT_KEYS", None),
+            ("REDIS", None),
+            // One of two.
+            ("TIMEOUT", None),
+            ("TTL", Some("DEFAULT_TTL")),
+            ("WAIT", Some("DEFAULT_WAIT")),
         ];
+        let name = |end: &str| format!("{VARIABLES}{end}");
+        let unlike = ["DEFAULT_TLL", "PATH", "DISTRIBUTED_LOCKS_URL"].map(str::to_owned);
+        let known = SETTINGS.map(|(name, _)| name.to_owned());
+        let all = expected.iter().map(|(end, _)| name(end));
+        let found = unknown(all.chain(unlike).chain(known).map(OsString::from));
+        let found: Vec<_> = found
+            .into_iter()
+            .map(|(name, meant)| (name, meant.map(str::to_owned)))
+            .collect();
         assert_eq!(
-            misspelt(names.into_iter().map(OsString::from)),
-            [
-                (
-                    "DISTRIBUTED_LOCK_DEFAULT_TLL".to_owned(),
-                    "DISTRIBUTED_LOCK_DEFAULT_TTL"
-                ),
-                (
-                    "DISTRIBUTED_LOCK_LABLE".to_owned(),
-                    "DISTRIBUTED_LOCK_LABEL"
-                ),
-            ]
+            found,
+            expected.map(|(end, meant)| (name(end), meant.map(name)))
         );
     }
 

@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::protocol::wire::{MAX_LABEL, MAX_TAG, tidy};
-use crate::stats::Counters;
-use crate::telemetry::PanicSource;
+use crate::telemetry::{PanicSource, Reporter};
 
 /// Between the label and the tag.
 const SEPARATOR: &str = " #";
@@ -21,8 +20,8 @@ impl HolderTag {
 
     /// Returns the label with the tag of the calling task. A panic of the user's function is counted,
     /// and the lock has no tag.
-    pub(crate) fn label(&self, label: &Arc<str>, counters: &Counters) -> Arc<str> {
-        let tag = counters.guarded(PanicSource::HolderTag, || (self.0)());
+    pub(crate) fn label(&self, label: &Arc<str>, reporter: &Reporter) -> Arc<str> {
+        let tag = reporter.guarded(PanicSource::HolderTag, || (self.0)());
         let tagged = tag.flatten().and_then(|tag| with_tag(label, &tag));
         tagged.unwrap_or_else(|| Arc::clone(label))
     }
@@ -68,10 +67,10 @@ mod tests {
 
     #[test]
     fn panic_of_the_function_is_counted() {
-        let counters = Counters::default();
+        let reporter = Reporter::default();
         let label = "web-1".into();
         let tag = HolderTag::new(|| panic!("as the test wants"));
-        assert_eq!(tag.label(&label, &counters), label);
-        assert_eq!(counters.read().panics, 1);
+        assert_eq!(tag.label(&label, &reporter), label);
+        assert_eq!(reporter.read().panics, 1);
     }
 }

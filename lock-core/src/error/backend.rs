@@ -5,8 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "redis")]
-use super::LockError;
+use super::{LockError, provider::ProviderError};
 use crate::protocol::acquisition::FailureClass;
+#[cfg(feature = "redis")]
+use crate::telemetry::Reporter;
 
 /// Why a server, or the connection to it, failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,7 +102,8 @@ impl BackendErrorKind {
             Self::NotPrimary => "connect to the primary",
             Self::Authentication => "check user and password in the URL",
             Self::Permission => {
-                "grant the user the commands, keys and channels that `lock_core::guide::redis` lists"
+                "grant the user this right; `lockctl doctor` names all that are missing, and the page \
+                 `redis` of the guide lists those that locks need"
             }
             Self::TooManyClients => "raise the server's maxclients, or close connections",
             Self::ClocksDiffer => {
@@ -126,15 +129,31 @@ struct Details {
     context: String,
     detail: Option<&'static str>,
     advice: &'static str,
-    cause: Option<Arc<dyn Error + Send + Sync>>,
+    cause: Option<Cause>,
+}
+
+#[derive(Clone)]
+enum Cause {
+    Own(Arc<dyn Error + Send + Sync>),
+    #[cfg(feature = "redis")]
+    Provider(Arc<ProviderError>),
+}
+
+impl Cause {
+    fn get(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Own(cause) => {
+                let cause: &(dyn Error + 'static) = &**cause;
+                Some(cause)
+            }
+            #[cfg(feature = "redis")]
+            Self::Provider(cause) => cause.get(),
+        }
+    }
 }
 
 impl Details {
-    fn new(
-        kind: BackendErrorKind,
-        context: String,
-        cause: Option<Arc<dyn Error + Send + Sync>>,
-    ) -> Self {
+    fn new(kind: BackendErrorKind, context: String, cause: Option<Cause>) -> Self {
         Self {
             kind,
             context,
@@ -151,11 +170,12 @@ impl BackendError {
         context: String,
         cause: Option<Arc<dyn Error + Send + Sync>>,
     ) -> Self {
+        let cause = cause.map(Cause::Own);
         Self(Arc::new(Details::new(kind, context, cause)))
     }
 
     /// The same error with another advice than its kind gives.
-    pub(super) fn with_advice(&self, advice: &'static str) -> Self {
+    pub(crate) fn with_advice(&self, advice: &'static str) -> Self {
         Self(Arc::new(Details {
             advice,
             ..(*self.0).clone()
@@ -180,13 +200,19 @@ impl BackendError {
 #[cfg(feature = "redis")]
 impl LockError {
     /// The error of a provider of credentials that failed.
-    pub(crate) fn from_provider(error: Box<dyn Error + Send + Sync>) -> Self {
+    pub(crate) fn from_provider(
+        error: Box<dyn Error + Send + Sync>,
+        reporter: Arc<Reporter>,
+    ) -> Self {
+        let cause = Cause::Provider(Arc::new(ProviderError::new(error, reporter)));
         let (kind, text) = (
             BackendErrorKind::Authentication,
             "the provider of credentials failed",
         );
-        let error = BackendError::new(kind, text.to_owned(), Some(error.into()));
-        Self::Backend(error.with_advice("see the cause; each new connection asks it again"))
+        Self::Backend(BackendError(Arc::new(Details {
+            advice: "see the cause; each new connection asks it again",
+            ..Details::new(kind, text.to_owned(), Some(cause))
+        })))
     }
 }
 
@@ -205,22 +231,20 @@ impl fmt::Display for BackendError {
     }
 }
 
-impl fmt::Debug for BackendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl BackendError {
+    /// Writes all fields, for `{:#?}`.
+    pub(super) fn fmt_fields(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BackendError")
             .field("kind", &self.0.kind)
             .field("context", &self.0.context)
             .field("detail", &self.0.detail)
-            .field("cause", &self.0.cause)
+            .field("cause", &self.source())
             .finish()
     }
 }
 
 impl Error for BackendError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0
-            .cause
-            .as_deref()
-            .map(|cause| cause as &(dyn Error + 'static))
+        self.0.cause.as_ref().and_then(Cause::get)
     }
 }

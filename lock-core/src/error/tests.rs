@@ -66,6 +66,7 @@ fn contended_retryable_and_lost_errors_are_distinct() {
     assert!(!refused.is_retryable());
     let lost = LockError::Lost {
         key: "lock:a".into(),
+        reason: LossReason::Expired,
     };
     assert!(lost.is_lost() && !lost.is_contended() && !lost.is_retryable());
     assert_eq!(lost.key(), Some("lock:a"));
@@ -82,4 +83,80 @@ fn error_text_does_not_repeat_the_cause() {
     assert!(!error.to_string().contains("wires cut"));
     assert_eq!(error.source().unwrap().to_string(), "wires cut");
     assert!(error.to_string().contains("check that the server runs"));
+}
+
+#[test]
+fn lost_error_names_the_reason() {
+    let text = |reason| {
+        let key = "lock:a".into();
+        LockError::Lost { key, reason }.to_string()
+    };
+    assert_eq!(
+        text(LossReason::MaxHold),
+        "lock `lock:a` was lost while it was held: its longest hold ended; check the work that was done \
+         under it"
+    );
+    let revoked = LossReason::Revoked {
+        by: "ops@host".into(),
+        reason: Some("stuck import".into()),
+    };
+    assert!(text(revoked).contains("was held: revoked by ops@host: stuck import; check"));
+}
+
+/// The form in which `main` prints an error.
+#[test]
+fn debug_text_is_one_line_with_the_causes() {
+    let cause = std::io::Error::other("wires\ncut");
+    let down = LockError::caused(
+        BackendErrorKind::Unreachable,
+        "cannot reach the server",
+        cause,
+    );
+    assert_eq!(
+        format!("{down:?}"),
+        format!("Backend(Unreachable): {down} (caused by: wires\\u{{a}}cut)")
+    );
+    let LockError::Backend(backend) = &down else {
+        panic!("{down}");
+    };
+    assert_eq!(
+        format!("{backend:?}"),
+        format!("Unreachable: {down} (caused by: wires\\u{{a}}cut)")
+    );
+    let timeout = LockError::Timeout {
+        key: "lock:a".into(),
+        waited: Duration::from_secs(5),
+        holder: None,
+    };
+    assert_eq!(
+        format!("{timeout:?}"),
+        "Timeout: lock `lock:a` was not free within 5s; try later, or set a longer `wait`"
+    );
+    assert!(format!("{:?}", LockError::Forked).starts_with("Forked: the process was forked"));
+    let incomplete = ShutdownIncomplete { open: 2, held: 1 };
+    assert_eq!(
+        format!("{incomplete:?}"),
+        format!("ShutdownIncomplete: {incomplete}")
+    );
+}
+
+#[test]
+fn alternate_debug_text_has_all_fields() {
+    let contended = LockError::Contended {
+        key: "lock:a".into(),
+        holder: None,
+    };
+    assert_eq!(
+        format!("{contended:#?}"),
+        "Contended {\n    key: \"lock:a\",\n    holder: None,\n}"
+    );
+    assert_eq!(format!("{:#?}", LockError::Forked), "Forked");
+    let down = LockError::backend(BackendErrorKind::Unreachable, "no connection");
+    let text = format!("{down:#?}");
+    assert!(text.starts_with("Backend(\n    BackendError {\n        kind: Unreachable,"));
+    let incomplete = ShutdownIncomplete { open: 2, held: 1 };
+    assert_eq!(
+        format!("{incomplete:#?}"),
+        "ShutdownIncomplete {\n    open: 2,\n    held: 1,\n}"
+    );
 }

@@ -150,15 +150,15 @@ impl LockManagerBuilder {
     #[cfg(feature = "redis")]
     async fn connect_redis(self, place: ServerPlace) -> Result<LockManager, LockError> {
         check_runtime()?;
-        let counters = Arc::new(self.counters());
-        let notifications = Arc::new(Notifications::new(Arc::clone(&counters)));
+        let reporter = Arc::new(self.reporter());
+        let notifications = Arc::new(Notifications::new(Arc::clone(&reporter)));
         let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
         let login = self.server.credentials;
-        let counted = Arc::clone(&counters);
+        let counted = Arc::clone(&reporter);
         let backend =
             crate::backend::redis::connect(place, login, &self.config, sink, counted).await?;
         let backend = Arc::new(backend);
-        let inner = ManagerInner::with_worker(backend, notifications, counters, self.config)?;
+        let inner = ManagerInner::with_worker(backend, notifications, reporter, self.config)?;
         Ok(LockManager {
             inner: Arc::new(inner),
         })

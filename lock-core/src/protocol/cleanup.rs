@@ -38,6 +38,8 @@ pub(crate) struct ReleaseRequest {
 pub(crate) enum ReleaseSubject {
     /// The lock of a guard.
     Guard,
+    /// The lock of a guard, of which an event has said that it was lost, or that its release failed.
+    ReportedGuard,
     /// An acquire that made no guard.
     Acquire,
 }
@@ -225,6 +227,17 @@ impl Cleanup {
         }
     }
 
+    /// Records that a failure of this release is reported. Returns false if it was reported before, or if it
+    /// is the cancel of an acquire.
+    #[must_use]
+    pub(crate) fn report_failure(&mut self) -> bool {
+        let is_first = self.request.subject == ReleaseSubject::Guard;
+        if is_first {
+            self.request.subject = ReleaseSubject::ReportedGuard;
+        }
+        is_first
+    }
+
     /// Records that the request is about to be sent.
     pub(crate) fn on_send(&mut self) {
         self.state = CleanupState::InFlight;
@@ -263,7 +276,9 @@ impl Cleanup {
             // People grant a permission, and they take longer than a lease lasts.
             FailureClass::Forbidden if !may_come_later => {
                 CleanupState::GaveUp(match self.request.subject {
-                    ReleaseSubject::Guard => GiveUpReason::Forbidden,
+                    ReleaseSubject::Guard | ReleaseSubject::ReportedGuard => {
+                        GiveUpReason::Forbidden
+                    }
                     ReleaseSubject::Acquire => GiveUpReason::Refused,
                 })
             }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::protocol::error_line::write_line;
+
 /// A number that grows with every grant of a lock. A resource uses it to refuse late writes.
 ///
 /// A client can pause between its check of the lock and its write, and a lock service cannot see
@@ -41,9 +43,19 @@ impl From<FencingToken> for u64 {
 }
 
 /// The error of parsing a fencing token from text that is not a decimal number.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a fencing token is a decimal number")]
 pub struct ParseTokenError(#[source] std::num::ParseIntError);
+
+impl fmt::Debug for ParseTokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            f.debug_tuple("ParseTokenError").field(&self.0).finish()
+        } else {
+            write_line(f, "ParseTokenError", self)
+        }
+    }
+}
 
 impl FromStr for FencingToken {
     type Err = ParseTokenError;

@@ -16,7 +16,8 @@ pub enum LossReason {
     /// The lease ended before a renewal was confirmed: the server or the network failed, or the process
     /// stood still.
     Expired,
-    /// The key did not exist any more: it was deleted or evicted, or the server lost it.
+    /// The key did not exist any more: it was deleted or evicted, or the server lost it. Also the reason of
+    /// a loss that only the release found: its reply does not say whether the key has another owner.
     Removed,
     /// The key had another owner, or another client's value.
     Replaced,

@@ -17,7 +17,7 @@ impl LockRequest {
         let template = self.name.template();
         let now = self.inner.clock().now();
         let current = &self.inner.overrides;
-        let times = current.of_call(template, now, &self.inner.counters);
+        let times = current.of_call(template, now, &self.inner.reporter);
         let (Some(template), Some(times)) = (template, times) else {
             let (key, lease_config) = self.checked()?;
             return Ok((key, lease_config, self));

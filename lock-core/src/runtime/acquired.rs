@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LockError;
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, Validity};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject, Validity};
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::reentrancy;
@@ -76,11 +76,7 @@ impl Acquired {
             inner.untrack(&held);
             let limit = inner.config.command_timeout;
             let result = inner.release(request, validity, limit).await;
-            match &result {
-                Ok(outcome) if outcome.was_owner => held.on_release(None),
-                Ok(_) => held.on_release(Some(&held.lost_error())),
-                Err(error) => held.on_release(Some(error)),
-            }
+            held.on_release(&result);
             result
         }
     }
@@ -99,12 +95,15 @@ impl Drop for Acquired {
         if self.inner.check_process().is_err() {
             return;
         }
-        if let Some(request) = self.release_request.take() {
+        if let Some(mut request) = self.release_request.take() {
             self.inner.untrack(&self.held);
+            if self.held.is_end_reported() {
+                request.subject = ReleaseSubject::ReportedGuard;
+            }
             self.inner.release_in_background(request);
         }
         self.held.end_guard();
         // Last: a shutdown that sees no held lock also sees the release.
-        self.inner.activity.end_hold(&self.inner.counters);
+        self.inner.activity.end_hold(&self.inner.reporter);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-use crate::stats::Counters;
+use crate::telemetry::Reporter;
 
 /// The held locks and the acquires of a manager, and whether it is shutting down.
 #[derive(Debug, Default)]
@@ -33,32 +33,32 @@ impl Activity {
         self.held.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(crate) fn end_hold(&self, counters: &Counters) {
+    pub(crate) fn end_hold(&self, reporter: &Reporter) {
         self.held.fetch_sub(1, Ordering::SeqCst);
-        self.report_end(counters);
+        self.report_end(reporter);
     }
 
     pub(crate) fn begin_acquire(&self) {
         self.acquiring.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(crate) fn end_acquire(&self, counters: &Counters) {
+    pub(crate) fn end_acquire(&self, reporter: &Reporter) {
         self.acquiring.fetch_sub(1, Ordering::SeqCst);
-        self.report_end(counters);
+        self.report_end(reporter);
     }
 
     /// The count is written before the flag is read, and [`close`](Self::close) does the opposite: one
     /// of both sees the other.
-    fn report_end(&self, counters: &Counters) {
+    fn report_end(&self, reporter: &Reporter) {
         if self.is_closing() {
-            counters.waking(|| self.changed.notify_waiters());
+            reporter.waking(|| self.changed.notify_waiters());
         }
     }
 
     /// Begins the shutdown.
-    pub(crate) fn close(&self, counters: &Counters) {
+    pub(crate) fn close(&self, reporter: &Reporter) {
         self.is_closing.store(true, Ordering::SeqCst);
-        counters.waking(|| self.changed.notify_waiters());
+        reporter.waking(|| self.changed.notify_waiters());
     }
 
     /// Waits until the shutdown begins.
@@ -97,22 +97,22 @@ mod tests {
 
     #[test]
     fn idle_completes_at_the_last_end() {
-        let (activity, counters) = (Activity::default(), Counters::default());
+        let (activity, reporter) = (Activity::default(), Reporter::default());
         activity.begin_acquire();
         activity.begin_hold();
         activity.begin_hold();
         let mut cx = Context::from_waker(Waker::noop());
         let mut closed = pin!(activity.closed());
         assert!(closed.as_mut().poll(&mut cx).is_pending());
-        activity.close(&counters);
+        activity.close(&reporter);
         assert!(closed.as_mut().poll(&mut cx).is_ready());
         let mut idle = pin!(activity.idle());
         for _ in 0..2 {
             assert!(idle.as_mut().poll(&mut cx).is_pending());
-            activity.end_hold(&counters);
+            activity.end_hold(&reporter);
         }
         assert!(idle.as_mut().poll(&mut cx).is_pending());
-        activity.end_acquire(&counters);
+        activity.end_acquire(&reporter);
         assert!(idle.as_mut().poll(&mut cx).is_ready());
         assert_eq!((activity.held(), activity.acquiring()), (0, 0));
     }

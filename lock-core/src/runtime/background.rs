@@ -22,9 +22,8 @@ use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::clock::Moment;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
-use crate::stats::Counters;
 use crate::sync::{Mutex, Process, catch, caught};
-use crate::telemetry::PanicSource;
+use crate::telemetry::{PanicSource, Reporter};
 
 mod cleanup;
 mod context;
@@ -99,7 +98,7 @@ impl BackgroundWorker {
     pub(crate) fn start(
         backend: Arc<dyn Backend>,
         notifications: Arc<Notifications>,
-        counters: Arc<Counters>,
+        reporter: Arc<Reporter>,
         command_timeout: Duration,
     ) -> Result<Self, LockError> {
         let failed = |error: std::io::Error| {
@@ -116,7 +115,7 @@ impl BackgroundWorker {
         let context = Arc::new(WorkerContext {
             backend,
             notifications,
-            counters,
+            reporter,
             command_timeout,
             wake: Notify::new(),
         });
@@ -203,7 +202,7 @@ fn run(runtime: &tokio::runtime::Runtime, state: &Arc<WorkerState>) {
             Ok(()) => return,
             Err(payload) => state
                 .context
-                .counters
+                .reporter
                 .panicked(PanicSource::Worker, payload),
         }
         std::thread::sleep(AFTER_PANIC);
@@ -254,7 +253,7 @@ async fn listen(state: Arc<WorkerState>) {
     while let Err(payload) = caught(state.context.backend.listen()).await {
         state
             .context
-            .counters
+            .reporter
             .panicked(PanicSource::Worker, payload);
         tokio::time::sleep(AFTER_PANIC).await;
     }

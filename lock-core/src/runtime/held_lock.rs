@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::backend::Renewal;
 use crate::error::LockError;
 use crate::protocol::acquisition::RenewOutcome;
+use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
@@ -16,9 +17,8 @@ use crate::protocol::lease::{Lease, LeaseAction};
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::runtime::records::HoldRecord;
-use crate::stats::Counters;
 use crate::sync::{Mutex, Process};
-use crate::telemetry::{HoldEnd, LockEvent};
+use crate::telemetry::{HoldEnd, LockEvent, Reporter};
 
 /// One held lock.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct HeldLock {
     pub(crate) owner_id: OwnerId,
     pub(crate) token: Option<FencingToken>,
     pub(crate) clock: Clock,
-    counters: Arc<Counters>,
+    reporter: Arc<Reporter>,
     process: Process,
     /// When the command was sent that acquired the lock.
     since: Moment,
@@ -45,9 +45,31 @@ struct HeldState {
     lease: Lease,
     /// Why the lock was lost. Set when the loss is counted; stays after the release.
     loss: Option<LossReason>,
+    /// An event has said that the release failed.
+    release_failed: bool,
     /// The wakers of tasks that wait for the loss. A map, since one lock may have thousands.
     listeners: HashMap<u64, Waker>,
     next_listener: u64,
+}
+
+impl HeldState {
+    /// Records and counts a loss. Returns its reason, unless a loss was recorded before.
+    #[must_use]
+    fn lose(&mut self, reason: LossReason, reporter: &Reporter) -> Option<LossReason> {
+        if self.loss.is_some() {
+            return None;
+        }
+        reporter.lost();
+        self.loss = Some(reason.clone());
+        Some(reason)
+    }
+
+    /// Records a release that failed. Returns false for a lock that was lost before.
+    #[must_use]
+    fn fail_release(&mut self) -> bool {
+        self.release_failed = true;
+        self.loss.is_none()
+    }
 }
 
 impl HeldLock {
@@ -57,21 +79,22 @@ impl HeldLock {
         token: Option<FencingToken>,
         clock: Clock,
         lease: Lease,
-        counters: Arc<Counters>,
+        reporter: Arc<Reporter>,
         process: Process,
     ) -> Self {
         Self {
-            record: HoldRecord::begin(&counters, &key, token, process),
+            record: HoldRecord::begin(&reporter, &key, token, process),
             since: lease.confirmed_at(),
             key,
             owner_id,
             token,
             clock,
-            counters,
+            reporter,
             process,
             state: Mutex::new(HeldState {
                 lease,
                 loss: None,
+                release_failed: false,
                 listeners: HashMap::new(),
                 next_listener: 0,
             }),
@@ -83,6 +106,8 @@ impl HeldLock {
     pub(crate) fn lost_error(&self) -> LockError {
         LockError::Lost {
             key: self.key.text(),
+            // A lock that was released and not lost has no reason: its key is not the caller's any more.
+            reason: self.loss_reason().unwrap_or(LossReason::Removed),
         }
     }
 
@@ -135,25 +160,28 @@ impl HeldLock {
         result: Result<RenewOutcome, LockError>,
     ) -> Result<(), LockError> {
         let now = self.clock.now();
-        let lock = self.counters.id(&self.key);
+        let lock = self.reporter.id(&self.key);
         match result {
             Ok(RenewOutcome::Held {
                 sent, remaining, ..
             }) => {
-                let late = self.change(|lease| {
+                let (late, is_released) = self.change(|lease| {
                     let late = lease.is_late(now).then(|| lease.remaining(now));
                     lease.renewed(sent, remaining, now);
-                    late
+                    (late, lease.is_released())
                 });
                 if self.is_lost() {
                     return Err(self.lost_error());
+                }
+                if is_released {
+                    return Ok(());
                 }
                 if let Some(record) = &self.record {
                     record.renewed();
                 }
                 match late {
                     Some(remaining) => self.emit(&LockEvent::RenewalLate { lock, remaining }),
-                    None if self.counters.listens() => self.emit(&LockEvent::Renewed { lock }),
+                    None if self.reporter.listens() => self.emit(&LockEvent::Renewed { lock }),
                     None => {}
                 }
                 Ok(())
@@ -167,16 +195,15 @@ impl HeldLock {
                 Err(self.lost_error())
             }
             Err(error) => {
-                self.counters.renewal_failed();
-                let remaining = self.change(|lease| {
-                    lease.unanswered(now);
-                    lease.remaining(now)
-                });
-                self.emit(&LockEvent::RenewalFailed {
-                    lock,
-                    remaining,
-                    error: &error,
-                });
+                if let Some(remaining) = self.remaining_of_hold(now) {
+                    self.reporter.renewal_failed();
+                    self.emit(&LockEvent::RenewalFailed {
+                        lock,
+                        remaining,
+                        error: &error,
+                    });
+                }
+                self.change(|lease| lease.unanswered(now));
                 Err(error)
             }
         }
@@ -185,23 +212,35 @@ impl HeldLock {
     /// Gives an event to its readers, in the span `lock.hold`.
     fn emit(&self, event: &LockEvent<'_>) {
         let span = self.record.as_ref().and_then(|record| record.span());
-        self.counters.emit_in(span.as_deref(), event);
-        self.counters.drop_span(span);
+        self.reporter.emit_in(span.as_deref(), event);
+        self.reporter.drop_span(span);
     }
 
-    /// Reports the outcome of a release: the error for the caller, if it failed.
-    pub(crate) fn on_release(&self, error: Option<&LockError>) {
-        let lock = self.counters.id(&self.key);
-        match error {
-            None => self.end_hold(HoldEnd::Released),
-            Some(LockError::Lost { .. }) => {
-                // The lease had not ended, so the key was removed or has another owner.
-                if self.loss_reason().is_none() {
-                    self.report_loss(&LossReason::Removed);
-                }
+    /// Returns what is left of the lease; `None` after the release has begun or the loss was reported. The
+    /// result of a renewal that was on its way then is of no interest.
+    fn remaining_of_hold(&self, now: Moment) -> Option<Duration> {
+        let state = self.state.lock();
+        let is_over = state.lease.is_released() || state.loss.is_some();
+        (!is_over).then(|| state.lease.remaining(now))
+    }
+
+    /// Reports the outcome of a release.
+    pub(crate) fn on_release(&self, result: &Result<ReleaseOutcome, LockError>) {
+        let lock = self.reporter.id(&self.key);
+        match result {
+            Ok(outcome) if outcome.was_owner => self.end_hold(HoldEnd::Released),
+            Ok(_) => {
+                // If the lease had not ended, the key was removed or has another owner. The reply does not
+                // say which.
+                let loss = self.state.lock().lose(LossReason::Removed, &self.reporter);
+                self.report_loss(loss);
                 self.emit(&LockEvent::BodyOutlivedLease { lock });
             }
-            Some(error) => {
+            Err(error) => {
+                if !self.state.lock().fail_release() {
+                    self.emit(&LockEvent::BodyOutlivedLease { lock });
+                    return;
+                }
                 self.emit(&LockEvent::ReleaseFailed {
                     lock,
                     error: Some(error),
@@ -211,11 +250,17 @@ impl HeldLock {
         }
     }
 
+    /// Returns whether an event has said that the lock was lost, or that its release failed.
+    pub(crate) fn is_end_reported(&self) -> bool {
+        let state = self.state.lock();
+        state.loss.is_some() || state.release_failed
+    }
+
     fn end_hold(&self, outcome: HoldEnd) {
         if let Some(record) = &self.record {
-            let lock = self.counters.id(&self.key);
+            let lock = self.reporter.id(&self.key);
             let held_for = self.clock.now().since(self.since);
-            record.end(&self.counters, lock, outcome, held_for, self.token);
+            record.end(&self.reporter, lock, outcome, held_for, self.token);
         }
     }
 
@@ -223,7 +268,7 @@ impl HeldLock {
     pub(crate) fn end_guard(&self) {
         self.end_hold(HoldEnd::Released);
         if let Some(record) = &self.record {
-            record.close(&self.counters);
+            record.close(&self.reporter);
         }
     }
 
@@ -231,8 +276,8 @@ impl HeldLock {
         self.record.as_deref()
     }
 
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
+    pub(crate) fn reporter(&self) -> &Reporter {
+        &self.reporter
     }
 
     /// Releases the lease. Returns false if it was released before.
@@ -258,7 +303,9 @@ impl HeldLock {
         let replaced;
         {
             let mut state = self.state.lock();
-            // The lock may have been lost in between, after the listeners were woken.
+            // The lock may have been lost in between, after the listeners were woken. The time need not be
+            // read again: a lease that has ended since then wakes this listener at its deadline, by the
+            // background worker or by the timer of the caller.
             if state.lease.is_lost(now) {
                 return Poll::Ready(());
             }
@@ -331,29 +378,29 @@ impl HeldLock {
             let result = change(&mut state.lease);
             let is_lost = state.lease.is_lost(now);
             let mut loss = None;
-            if (was_lost || is_lost) && state.loss.is_none() {
+            if was_lost || is_lost {
                 let own_end = state.lease.own_end();
                 let reason = reason.filter(|_| !was_lost).unwrap_or(own_end);
-                loss = Some(reason.clone());
-                state.loss = Some(reason);
-                self.counters.lost();
+                loss = state.lose(reason, &self.reporter);
             }
             let woken = is_lost.then(|| std::mem::take(&mut state.listeners));
             (result, woken, loss)
         };
         for waker in woken.into_iter().flat_map(HashMap::into_values) {
-            self.counters.wake(waker);
+            self.reporter.wake(waker);
         }
-        if let Some(reason) = loss {
-            self.report_loss(&reason);
-        }
+        self.report_loss(loss);
         result
     }
 
-    fn report_loss(&self, reason: &LossReason) {
+    /// Gives the event of a new loss to its readers.
+    fn report_loss(&self, new: Option<LossReason>) {
+        let Some(reason) = new else {
+            return;
+        };
         self.emit(&LockEvent::Lost {
-            lock: self.counters.id(&self.key),
-            reason,
+            lock: self.reporter.id(&self.key),
+            reason: &reason,
             held_for: self.clock.now().since(self.since),
             token: self.token,
         });

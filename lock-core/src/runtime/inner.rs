@@ -25,15 +25,15 @@ use crate::runtime::notifications::Notifications;
 use crate::runtime::overrides::CurrentOverrides;
 use crate::runtime::probe::Probe;
 use crate::runtime::tracked::TrackedLocks;
-use crate::stats::Counters;
 use crate::sync::Process;
+use crate::telemetry::Reporter;
 
 /// Shared by all clones of a manager, its guards and its waiters.
 pub(crate) struct ManagerInner {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notifications: Arc<Notifications>,
     pub(crate) config: ManagerSettings,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) reporter: Arc<Reporter>,
     pub(crate) activity: Activity,
     pub(crate) probe: Probe,
     /// `None` if the backend holds locks without renewals.
@@ -49,7 +49,7 @@ impl ManagerInner {
     pub(crate) fn without_worker(
         backend: Arc<dyn Backend>,
         notifications: Arc<Notifications>,
-        counters: Arc<Counters>,
+        reporter: Arc<Reporter>,
         mut config: ManagerSettings,
     ) -> Self {
         let overrides = std::mem::take(&mut config.overrides);
@@ -59,7 +59,7 @@ impl ManagerInner {
             backend,
             notifications,
             config,
-            counters,
+            reporter,
             activity: Activity::default(),
             probe: Probe::default(),
             worker: None,
@@ -72,18 +72,18 @@ impl ManagerInner {
     pub(crate) fn with_worker(
         backend: Arc<dyn Backend>,
         notifications: Arc<Notifications>,
-        counters: Arc<Counters>,
+        reporter: Arc<Reporter>,
         config: ManagerSettings,
     ) -> Result<Self, LockError> {
         let worker = BackgroundWorker::start(
             Arc::clone(&backend),
             Arc::clone(&notifications),
-            Arc::clone(&counters),
+            Arc::clone(&reporter),
             config.command_timeout,
         )?;
         Ok(Self {
             worker: Some(worker),
-            ..Self::without_worker(backend, notifications, counters, config)
+            ..Self::without_worker(backend, notifications, reporter, config)
         })
     }
 
@@ -104,7 +104,7 @@ impl ManagerInner {
     pub(crate) fn acquire_label(&self) -> Arc<str> {
         let label = &self.config.label;
         match &self.config.holder_tag {
-            Some(tag) => tag.label(label, &self.counters),
+            Some(tag) => tag.label(label, &self.reporter),
             None => Arc::clone(label),
         }
     }
@@ -261,7 +261,7 @@ impl ManagerInner {
         if self.check_process().is_err() {
             return Ok(());
         }
-        self.activity.close(&self.counters);
+        self.activity.close(&self.reporter);
         self.notifications.end_waits();
         let ended = async {
             self.activity.idle().await;

@@ -10,8 +10,8 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::local_queue::{LocalPosition, LocalQueue, ObservedExpiry, Peers, QueuePlace};
 use crate::protocol::mailbox::{Mailbox, Notification};
 use crate::protocol::owner_id::{OwnerId, ShortId};
-use crate::stats::Counters;
 use crate::sync::Mutex;
+use crate::telemetry::Reporter;
 
 /// The mailbox of one waiter.
 #[derive(Debug, Default)]
@@ -34,9 +34,9 @@ impl WaiterSlot {
         }
     }
 
-    fn deliver(&self, notification: Notification, counters: &Counters) {
+    fn deliver(&self, notification: Notification, reporter: &Reporter) {
         self.mailbox.lock().put(notification);
-        counters.waking(|| self.notify.notify_one());
+        reporter.waking(|| self.notify.notify_one());
     }
 }
 
@@ -45,7 +45,7 @@ impl WaiterSlot {
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
     state: Mutex<Registered>,
-    counters: Arc<Counters>,
+    reporter: Arc<Reporter>,
 }
 
 #[derive(Debug, Default)]
@@ -56,10 +56,10 @@ struct Registered {
 }
 
 impl Notifications {
-    pub(crate) fn new(counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(reporter: Arc<Reporter>) -> Self {
         Self {
             state: Mutex::default(),
-            counters,
+            reporter,
         }
     }
 
@@ -100,7 +100,7 @@ impl Notifications {
             state.slots.values().flatten().cloned().collect()
         };
         for slot in slots {
-            slot.deliver(notification, &self.counters);
+            slot.deliver(notification, &self.reporter);
         }
     }
 
@@ -169,7 +169,7 @@ impl Peers for LocalPeers {
         };
         drop(removed);
         if let Some(next) = next {
-            next.deliver(Notification::First, &self.notifications.counters);
+            next.deliver(Notification::First, &self.notifications.reporter);
         }
     }
 
@@ -188,7 +188,7 @@ impl NotificationSink for Notifications {
     fn notify(&self, owner_id: OwnerId, notification: Notification) -> bool {
         let slot = self.state.lock().slots.get(&owner_id).cloned().flatten();
         if let Some(slot) = &slot {
-            slot.deliver(notification, &self.counters);
+            slot.deliver(notification, &self.reporter);
         }
         slot.is_some()
     }
@@ -200,7 +200,7 @@ impl NotificationSink for Notifications {
             matching.filter_map(|(_, slot)| slot.clone()).collect()
         };
         for slot in &slots {
-            slot.deliver(notification, &self.counters);
+            slot.deliver(notification, &self.reporter);
         }
         !slots.is_empty()
     }

@@ -9,9 +9,8 @@ use crate::config::overrides::Override;
 use crate::protocol::clock::Moment;
 use crate::protocol::nearest::nearest;
 use crate::protocol::wire::escaped;
-use crate::stats::Counters;
 use crate::sync::Mutex;
-use crate::telemetry::LockEvent;
+use crate::telemetry::{LockEvent, Reporter};
 
 /// After this time, an override without a call is most likely misspelt. Jobs that run every few
 /// minutes have run by then.
@@ -98,7 +97,7 @@ impl CurrentOverrides {
         &self,
         template: Option<&'static str>,
         now: Moment,
-        counters: &Counters,
+        reporter: &Reporter,
     ) -> Option<Override> {
         let table = self.table();
         let entry = template.and_then(|template| table.overrides.get(template));
@@ -107,7 +106,7 @@ impl CurrentOverrides {
         } else if let Some(template) = template {
             table.seen.lock().insert(template);
         }
-        table.report(now, counters);
+        table.report(now, reporter);
         entry.map(|entry| entry.times)
     }
 
@@ -132,7 +131,7 @@ impl OverrideTable {
     }
 
     /// Reports each unused override once.
-    fn report(&self, now: Moment, counters: &Counters) {
+    fn report(&self, now: Moment, reporter: &Reporter) {
         for (template, usage) in self.unused(now) {
             if usage.is_reported.swap(true, Ordering::Relaxed) {
                 continue;
@@ -141,15 +140,15 @@ impl OverrideTable {
                 let seen = self.seen.lock();
                 nearest(template, seen.iter().copied()).map(str::to_owned)
             };
-            report_unused(counters, template, nearest.as_deref());
+            report_unused(reporter, template, nearest.as_deref());
         }
     }
 }
 
 /// The event `lock.override_unused`.
-fn report_unused(counters: &Counters, template: &str, nearest: Option<&str>) {
+fn report_unused(reporter: &Reporter, template: &str, nearest: Option<&str>) {
     let template = &escaped(template);
-    counters.emit(&LockEvent::OverrideUnused { template, nearest });
+    reporter.emit(&LockEvent::OverrideUnused { template, nearest });
 }
 
 #[cfg(test)]
@@ -169,20 +168,20 @@ mod tests {
 
     #[test]
     fn override_without_a_call_for_ten_minutes_is_unused() {
-        let counters = Counters::default();
+        let reporter = Reporter::default();
         let current = CurrentOverrides::new(overrides(["a:{id}", "b"]), minutes(0));
         assert_eq!(
-            current.of_call(Some("b"), minutes(1), &counters),
+            current.of_call(Some("b"), minutes(1), &reporter),
             Some(TIMES)
         );
-        assert_eq!(current.of_call(Some("c"), minutes(1), &counters), None);
-        assert_eq!(current.of_call(None, minutes(1), &counters), None);
+        assert_eq!(current.of_call(Some("c"), minutes(1), &reporter), None);
+        assert_eq!(current.of_call(None, minutes(1), &reporter), None);
         assert!(current.unused(minutes(9)).is_empty());
         assert_eq!(current.unused(minutes(10)), ["a:{id}"]);
         // A change of the times does not begin the ten minutes again.
         current.replace(overrides(["a:{id}", "new"]), minutes(9));
         assert_eq!(current.unused(minutes(10)), ["a:{id}"]);
-        current.of_call(Some("a:{id}"), minutes(11), &counters);
+        current.of_call(Some("a:{id}"), minutes(11), &reporter);
         assert_eq!(current.unused(minutes(30)), ["new"]);
         current.replace(BTreeMap::new(), minutes(30));
         assert!(!current.are_set());

@@ -122,9 +122,9 @@ impl PendingAcquire {
             } => {
                 let holder = self.inner.holder(holder, rank);
                 if holder.as_ref().is_some_and(Holder::is_this_process) {
-                    let lock = self.inner.counters.id(self.key());
+                    let lock = self.inner.reporter.id(self.key());
                     let event = LockEvent::HeldByThisProcess { lock };
-                    self.inner.counters.emit(&event);
+                    self.inner.reporter.emit(&event);
                 }
                 Err(LockError::Timeout {
                     key: self.key().text(),
@@ -148,7 +148,7 @@ impl PendingAcquire {
             token,
             self.inner.clock(),
             lease,
-            Arc::clone(&self.inner.counters),
+            Arc::clone(&self.inner.reporter),
             self.inner.process(),
         ));
         Acquired::new(Arc::clone(&self.inner), held, release_request)
@@ -181,7 +181,7 @@ impl Drop for PendingAcquire {
         // A forked child has a copy, and must not touch the locks of its parent.
         if self.inner.check_process().is_ok() {
             self.end();
-            self.inner.activity.end_acquire(&self.inner.counters);
+            self.inner.activity.end_acquire(&self.inner.reporter);
         }
     }
 }

@@ -90,7 +90,7 @@ async fn probe(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, LockEr
     let began = inner.clock().now();
     let result = measure(inner, called).await;
     if let Some(server) = inner.backend.server() {
-        inner.counters.emit(&LockEvent::CommandEnded {
+        inner.reporter.emit(&LockEvent::CommandEnded {
             command: LockCommand::Ping,
             server,
             duration: inner.clock().now().since(began),

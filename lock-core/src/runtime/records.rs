@@ -13,14 +13,13 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::runtime::inner::ManagerInner;
-use crate::stats::Counters;
 use crate::sync::{Mutex, Process};
 use crate::telemetry::metrics::{self, GaugeUnit};
-use crate::telemetry::{AcquireEnd, HoldEnd, LockEvent, LockId, PanicSource, span};
+use crate::telemetry::{AcquireEnd, HoldEnd, LockEvent, LockId, PanicSource, Reporter, span};
 
 /// An acquire in progress. Dropping it reports that the caller cancelled the acquire.
 pub(crate) struct AcquireRecord {
-    counters: Arc<Counters>,
+    reporter: Arc<Reporter>,
     key: LockKey,
     clock: Clock,
     process: Process,
@@ -39,16 +38,16 @@ struct Queued {
 
 impl AcquireRecord {
     pub(crate) fn begin(inner: &ManagerInner, key: &LockKey, started: Moment) -> Option<Box<Self>> {
-        let counters = &inner.counters;
-        if !counters.listens() {
+        let reporter = &inner.reporter;
+        if !reporter.listens() {
             return None;
         }
         let server = inner.backend.server();
-        let span = counters.guarded(PanicSource::Subscriber, || {
-            span::acquire(counters.id(key), server)
+        let span = reporter.guarded(PanicSource::Subscriber, || {
+            span::acquire(reporter.id(key), server)
         });
         Some(Box::new(Self {
-            counters: Arc::clone(counters),
+            reporter: Arc::clone(reporter),
             key: key.clone(),
             clock: inner.clock(),
             process: inner.process(),
@@ -66,14 +65,14 @@ impl AcquireRecord {
             return;
         }
         self.queue = Some(Queued { position });
-        let lock = self.counters.id(&self.key);
-        self.waiting = gauge_unit(&self.counters, metrics::WAITING, lock);
+        let lock = self.reporter.id(&self.key);
+        self.waiting = gauge_unit(&self.reporter, metrics::WAITING, lock);
         if let (Some(span), Some(position)) = (&self.span, position) {
-            self.counters
+            self.reporter
                 .guarded(PanicSource::Subscriber, || span::queued(span, position));
         }
         let event = LockEvent::Queued { lock, position };
-        self.counters.emit_in(self.span.as_ref(), &event);
+        self.reporter.emit_in(self.span.as_ref(), &event);
     }
 
     pub(crate) fn granted(&mut self, token: Option<FencingToken>) {
@@ -91,13 +90,13 @@ impl AcquireRecord {
 
     fn end(&mut self, outcome: AcquireEnd, token: Option<FencingToken>, error: Option<&LockError>) {
         self.is_over = true;
-        let counters = &self.counters;
+        let reporter = &self.reporter;
         let waited = self.clock.now().since(self.started);
-        let lock = counters.id(&self.key);
+        let lock = reporter.id(&self.key);
         let position = self.queue.and_then(|queued| queued.position);
-        drop_unit(counters, self.waiting.take());
+        drop_unit(reporter, self.waiting.take());
         if let Some(span) = &self.span {
-            counters.guarded(PanicSource::Subscriber, || {
+            reporter.guarded(PanicSource::Subscriber, || {
                 span::end_acquire(span, outcome, waited, token, error);
             });
         }
@@ -116,9 +115,9 @@ impl AcquireRecord {
                 error,
             },
         };
-        counters.emit_in(self.span.as_ref(), &event);
+        reporter.emit_in(self.span.as_ref(), &event);
         let span = self.span.take();
-        counters.guarded(PanicSource::Subscriber, || drop(span));
+        reporter.drop_span(span);
     }
 }
 
@@ -150,21 +149,21 @@ struct RecordState {
 
 impl HoldRecord {
     pub(crate) fn begin(
-        counters: &Counters,
+        reporter: &Reporter,
         key: &LockKey,
         token: Option<FencingToken>,
         process: Process,
     ) -> Option<Box<Self>> {
-        if !counters.listens() {
+        if !reporter.listens() {
             return None;
         }
-        let lock = counters.id(key);
-        let span = counters.guarded(PanicSource::Subscriber, || span::hold(lock, token));
+        let lock = reporter.id(key);
+        let span = reporter.guarded(PanicSource::Subscriber, || span::hold(lock, token));
         Some(Box::new(Self {
             renewals: AtomicU64::new(0),
             process,
             state: Mutex::new(RecordState {
-                held: gauge_unit(counters, metrics::HELD, lock),
+                held: gauge_unit(reporter, metrics::HELD, lock),
                 span: span.flatten().map(Arc::new),
                 is_over: false,
             }),
@@ -183,7 +182,7 @@ impl HoldRecord {
     /// Reports the end, unless it was reported before.
     pub(crate) fn end(
         &self,
-        counters: &Counters,
+        reporter: &Reporter,
         lock: LockId<'_>,
         outcome: HoldEnd,
         held_for: Duration,
@@ -196,10 +195,10 @@ impl HoldRecord {
             }
             (state.held.take(), state.span.clone())
         };
-        drop_unit(counters, unit);
+        drop_unit(reporter, unit);
         let renewals = self.renewals.load(Ordering::Relaxed);
         if let Some(span) = &span {
-            counters.guarded(PanicSource::Subscriber, || {
+            reporter.guarded(PanicSource::Subscriber, || {
                 span::end_hold(span, outcome, held_for, renewals);
             });
         }
@@ -210,14 +209,14 @@ impl HoldRecord {
             renewals,
             token,
         };
-        counters.emit_in(span.as_deref(), &event);
-        counters.guarded(PanicSource::Subscriber, || drop(span));
+        reporter.emit_in(span.as_deref(), &event);
+        reporter.drop_span(span);
     }
 
     /// Ends the span: the guard is gone.
-    pub(crate) fn close(&self, counters: &Counters) {
+    pub(crate) fn close(&self, reporter: &Reporter) {
         let span = self.state.lock().span.take();
-        counters.guarded(PanicSource::Subscriber, || drop(span));
+        reporter.drop_span(span);
     }
 }
 
@@ -230,14 +229,14 @@ impl Drop for HoldRecord {
     }
 }
 
-fn gauge_unit(counters: &Counters, metric: &'static str, lock: LockId<'_>) -> Option<GaugeUnit> {
-    counters
+fn gauge_unit(reporter: &Reporter, metric: &'static str, lock: LockId<'_>) -> Option<GaugeUnit> {
+    reporter
         .guarded(PanicSource::Recorder, || GaugeUnit::add(metric, lock))
         .flatten()
 }
 
-fn drop_unit(counters: &Counters, unit: Option<GaugeUnit>) {
+fn drop_unit(reporter: &Reporter, unit: Option<GaugeUnit>) {
     if let Some(unit) = unit {
-        counters.guarded(PanicSource::Recorder, || unit.subtract());
+        reporter.guarded(PanicSource::Recorder, || unit.subtract());
     }
 }

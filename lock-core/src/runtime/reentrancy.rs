@@ -41,7 +41,7 @@ impl BodyScope {
     /// Enters the span of the lock, too.
     pub(crate) fn in_span(mut self, held: Arc<HeldLock>) -> Self {
         if let Some(span) = held.record().and_then(HoldRecord::span) {
-            held.counters()
+            held.reporter()
                 .guarded(PanicSource::Subscriber, || span::enter(&span));
             self.span = Some((held, span));
         }
@@ -51,10 +51,11 @@ impl BodyScope {
 
 impl Drop for BodyScope {
     fn drop(&mut self) {
+        // In a forked child, the reporter neither leaves the span nor drops it.
         if let Some((held, span)) = self.span.take() {
-            held.counters()
+            held.reporter()
                 .guarded(PanicSource::Subscriber, || span::exit(&span));
-            held.counters().drop_span(Some(span));
+            held.reporter().drop_span(Some(span));
         }
         FRAMES.with_borrow_mut(Vec::pop);
     }

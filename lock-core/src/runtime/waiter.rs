@@ -123,7 +123,7 @@ struct ConnectingAcquire<'a>(&'a ManagerInner);
 impl Drop for ConnectingAcquire<'_> {
     fn drop(&mut self) {
         if self.0.check_process().is_ok() {
-            self.0.activity.end_acquire(&self.0.counters);
+            self.0.activity.end_acquire(&self.0.reporter);
         }
     }
 }
@@ -310,7 +310,7 @@ impl PendingAcquire {
                 ..
             })
         );
-        if let Some(kind) = kind.filter(|_| !is_refused && self.inner.counters.listens()) {
+        if let Some(kind) = kind.filter(|_| !is_refused && self.inner.reporter.listens()) {
             self.report_notification(kind, NotificationUse::Used);
         }
         next
@@ -318,7 +318,7 @@ impl PendingAcquire {
 
     fn report_notification(&self, kind: NotificationKind, outcome: NotificationUse) {
         let event = LockEvent::NotificationReceived { kind, outcome };
-        self.inner.counters.emit(&event);
+        self.inner.reporter.emit(&event);
     }
 
     /// Reports a waiter that found the lock busy.

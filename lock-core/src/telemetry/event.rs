@@ -57,7 +57,9 @@ pub enum LockEvent<'a> {
         /// The lock.
         lock: LockId<'a>,
     },
-    /// A waiter gave up on a lock that a guard of the same manager holds.
+    /// A waiter gave up on a lock that a guard of the same manager holds. This is ordinary when two tasks
+    /// of a process need one resource. When it comes at each call, a task may hold the guard and wait for
+    /// the same lock.
     #[non_exhaustive]
     HeldByThisProcess {
         /// The lock.
@@ -91,6 +93,7 @@ pub enum LockEvent<'a> {
         token: Option<FencingToken>,
     },
     /// The release of a guard failed, or the background worker tried a release three times, or gave up.
+    /// Comes at most once for a lock, and not after [`Lost`](Self::Lost).
     #[non_exhaustive]
     ReleaseFailed {
         /// The lock.
@@ -118,7 +121,8 @@ pub enum LockEvent<'a> {
         /// What was left of the lease before.
         remaining: Duration,
     },
-    /// A renewal got no reply, or an error. The background worker repeats it until the lease ends.
+    /// A renewal got no reply, or an error. The background worker repeats it until the lease ends. Does not
+    /// come after the release has begun.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
@@ -248,13 +252,15 @@ pub enum LockEvent<'a> {
         /// The error of the provider.
         reason: Option<&'a str>,
     },
-    /// An environment variable is probably misspelt.
+    /// An environment variable begins as those of this library, and is none of them.
     #[non_exhaustive]
     UnknownVariable {
         /// Its name.
         variable: &'a str,
-        /// The known variable whose name is nearest.
-        meant: &'static str,
+        /// The known variable that it probably means.
+        meant: Option<&'static str>,
+        /// The known variables.
+        known: &'a [&'static str],
     },
     /// A client of another library left a lock without an expiry. This library gave it one.
     #[non_exhaustive]

@@ -103,8 +103,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
             );
         }
         LockEvent::Renewed { lock } => quiet!("lock.renewed", lock, {}, "the lease was renewed"),
-        LockEvent::HeldByThisProcess { lock } => about!(
-            WARN,
+        LockEvent::HeldByThisProcess { lock } => quiet!(
             "lock.held_by_this_process",
             lock,
             {},
@@ -289,9 +288,19 @@ fn write_for_operators(event: &LockEvent<'_>) {
             { error.type = error_type(error), error = text(error), reason, },
             "a connection could not log in again; its leases go on until it breaks"
         ),
-        LockEvent::UnknownVariable { variable, meant } => server!(
+        LockEvent::UnknownVariable {
+            variable,
+            meant: Some(meant),
+            ..
+        } => server!(
             WARN, "lock.unknown_variable", { variable, meant, },
             "unknown environment variable; did you mean the one in `meant`?"
+        ),
+        LockEvent::UnknownVariable {
+            variable, known, ..
+        } => server!(
+            WARN, "lock.unknown_variable", { variable, known = known.join(", "), },
+            "unknown environment variable; `known` lists those of this library"
         ),
         LockEvent::OverrideUnused { template, nearest } => server!(
             WARN, "lock.override_unused", { template, nearest, },

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use tonic::Code;
 
+use crate::protocol::loss::LossReason;
 use crate::web::mapping::ProblemKind;
 
 #[test]
@@ -47,5 +48,27 @@ fn problems_page_has_a_section_for_each_type() {
             section.contains(&row.as_str()),
             "{row} is not in {section:#?}"
         );
+    }
+}
+
+#[test]
+fn problems_page_has_a_row_for_each_reason_of_a_loss() {
+    let page = include_str!("../../docs/problems.md");
+    let revoked = LossReason::Revoked {
+        by: "..".into(),
+        reason: None,
+    };
+    for reason in [
+        LossReason::Expired,
+        LossReason::Removed,
+        LossReason::Replaced,
+        revoked,
+        LossReason::MaxHold,
+        LossReason::ServerChanged,
+    ] {
+        let variant = format!("{reason:?}");
+        let variant = variant.split(' ').next().unwrap();
+        let row = format!("| {reason} | `{variant}` |");
+        assert!(page.contains(&row), "{row} is missing");
     }
 }

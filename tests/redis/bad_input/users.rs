@@ -7,7 +7,7 @@ use test_support::fixtures::{COUNTER, KEY, NAME, SOON};
 use test_support::{RedisServer, eventually};
 use tests::acquire_and_release;
 
-use super::{assert_at_rest, assert_backend, builder, connect, connect_error, errors};
+use super::{assert_at_rest, assert_backend, assert_says, builder, connect, connect_error, errors};
 
 #[tokio::test]
 async fn wrong_password_returns_authentication() {
@@ -39,32 +39,37 @@ fn with_user(rights: &[&str]) -> (RedisServer, String) {
     (server, url)
 }
 
-async fn assert_permission_error(rights: &[&str], left: &[&str]) {
+/// The words of the server for a command of a script, which it does not name.
+const IN_SCRIPT: &str = "can't run this command";
+
+/// The error has the user and the words of the server, which say which right is missing.
+async fn assert_permission_error(rights: &[&str], words: &str, left: &[&str]) {
     let (server, url) = with_user(rights);
     let locks = builder().connect(&url).await.unwrap();
     for error in errors(locks.lock(NAME)).await {
-        let advice = "grant the user the commands, keys and channels";
+        let advice = "grant the user this right; `lockctl doctor` names all";
         assert_backend(&error, BackendErrorKind::Permission, advice);
+        assert_says(&error, &["rejected the command of the user `app` (", words]);
     }
     assert_at_rest(&server, locks, left).await;
 }
 
 #[tokio::test]
 async fn user_without_scripts_returns_permission() {
-    assert_permission_error(&["~*", "&*", "+@all", "-@scripting"], &[]).await;
+    assert_permission_error(&["~*", "&*", "+@all", "-@scripting"], "'evalsha'", &[]).await;
 }
 
 #[tokio::test]
 async fn user_without_the_companion_keys_returns_permission() {
-    assert_permission_error(&["~lock:*", "&*", "+@all"], &[]).await;
+    assert_permission_error(&["~lock:*", "&*", "+@all"], "access one of the keys", &[]).await;
 }
 
 #[tokio::test]
 async fn user_without_the_commands_of_the_scripts_returns_permission() {
-    assert_permission_error(&["~*", "&*", "+@all", "-exists"], &[]).await;
-    assert_permission_error(&["~*", "&*", "+@all", "-incr"], &[]).await;
+    assert_permission_error(&["~*", "&*", "+@all", "-exists"], IN_SCRIPT, &[]).await;
+    assert_permission_error(&["~*", "&*", "+@all", "-incr"], IN_SCRIPT, &[]).await;
     // The script writes the counter before the key.
-    assert_permission_error(&["~*", "&*", "+@all", "-set"], &[COUNTER]).await;
+    assert_permission_error(&["~*", "&*", "+@all", "-set"], IN_SCRIPT, &[COUNTER]).await;
 }
 
 /// The first lines of the acquire do not read the key.
@@ -75,7 +80,7 @@ async fn release_by_a_user_who_may_not_read_the_key_returns_permission() {
     let ttl = Duration::from_millis(500);
     let guard = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
     let error = guard.release().await.unwrap_err();
-    let advice = "grant the user the commands, keys and channels";
+    let advice = "grant the user this right; `lockctl doctor` names all";
     assert_backend(&error, BackendErrorKind::Permission, advice);
     eventually(SOON, || server.cli(&["EXISTS", KEY]).integer() == 0);
 }
@@ -88,7 +93,7 @@ async fn release_by_a_user_who_lost_a_right_frees_the_lock() {
     let guard = locks.lock(NAME).acquire().await.unwrap();
     server.cli(&["ACL", "SETUSER", "app", "-exists"]);
     let error = guard.release().await.unwrap_err();
-    let advice = "grant the user the commands, keys and channels";
+    let advice = "grant the user this right; `lockctl doctor` names all";
     assert_backend(&error, BackendErrorKind::Permission, advice);
     assert_eq!(server.cli(&["EXISTS", KEY]).integer(), 0);
 }
@@ -97,7 +102,7 @@ async fn release_by_a_user_who_lost_a_right_frees_the_lock() {
 async fn user_without_rights_returns_permission() {
     let (_server, url) = with_user(&["~*", "+ping"]);
     let error = connect_error(&url).await;
-    let advice = "grant the user the commands, keys and channels";
+    let advice = "grant the user this right; `lockctl doctor` names all";
     assert_backend(&error, BackendErrorKind::Permission, advice);
 }
 
@@ -105,7 +110,7 @@ async fn user_without_rights_returns_permission() {
 async fn user_without_select_returns_permission() {
     let (_server, url) = with_user(&["~*", "&*", "+@all", "-select"]);
     let error = connect_error(&format!("{url}/1")).await;
-    let advice = "grant the user the commands, keys and channels";
+    let advice = "grant the user this right; `lockctl doctor` names all";
     assert_backend(&error, BackendErrorKind::Permission, advice);
 }
 

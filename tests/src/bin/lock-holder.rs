@@ -10,6 +10,9 @@
 //!   `{"acquired": COUNT}` before they wait for the end of stdin.
 //! - `fork-busy CHILDREN`, with the same shim, forks while other threads of the parent use
 //!   everything that the child then drops. Each child writes `{"dropped": true}` after that.
+//! - `fork-in-body`, with the same shim, forks in the body of a lock while a future waits for another
+//!   lock. The child ends the body, after one poll more, and the wait. Then it writes what its copies
+//!   of the subscriber and the observer of its parent got, `{"read": [..]}`.
 //! - `current COUNT` calls `LockManager::current` this many times at once. It writes the time and the
 //!   error of each call, `{"calls": [{"ms": .., "error": ..}], "annotated": ..}`; the latter is for a
 //!   function with the attribute that waits 200 ms. For each line on stdin it calls once more, and
@@ -26,15 +29,18 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::io::{self, BufRead};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+use lock_core::telemetry::{LockEvent, LockObserver};
 use lock_core::{LockError, LockGuard, LockManager, Renew, distributed_lock};
 use serde_json::{Value, json};
 use test_support::child::{Arguments, say, wait_for_end_of_input};
 use test_support::fixtures::{current_thread_runtime, multi_thread_runtime};
 use tests::connect_to_env;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 fn main() {
     let mut arguments = Arguments::new();
@@ -42,6 +48,7 @@ fn main() {
         "hold" => hold(&arguments.text(), arguments.millis(), arguments.millis()),
         "fork" => fork(arguments.number(), arguments.number(), arguments.number()),
         "fork-busy" => fork_busy(arguments.number()),
+        "fork-in-body" => fork_in_body(),
         "current" => current(arguments.number()),
         "standstill" => standstill(),
         "shut-down" => shut_down(),
@@ -216,6 +223,105 @@ fn fork_busy(children: u32) {
             say(&json!({ "dropped": true }));
             std::process::exit(0);
         }
+    }
+    wait_for_end_of_input();
+    std::process::exit(0);
+}
+
+/// Notes each call that a forked child makes.
+#[derive(Clone)]
+struct ParentsReader {
+    parent: u32,
+    calls: Arc<Mutex<Vec<String>>>,
+}
+
+impl ParentsReader {
+    fn note(&self, call: impl Into<String>) {
+        if std::process::id() != self.parent {
+            self.calls
+                .lock()
+                .expect("no reader panics")
+                .push(call.into());
+        }
+    }
+}
+
+impl LockObserver for ParentsReader {
+    fn on_event(&self, event: &LockEvent<'_>) {
+        self.note(format!("{event:?}"));
+    }
+}
+
+impl Subscriber for ParentsReader {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        self.note(format!("new span {}", attributes.metadata().name()));
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {
+        self.note("record");
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        self.note(format!("event {}", event.metadata().name()));
+    }
+
+    fn enter(&self, _: &Id) {
+        self.note("enter");
+    }
+
+    fn exit(&self, _: &Id) {
+        self.note("exit");
+    }
+
+    fn clone_span(&self, id: &Id) -> Id {
+        self.note("clone span");
+        id.clone()
+    }
+
+    fn try_close(&self, _: Id) -> bool {
+        self.note("close");
+        false
+    }
+}
+
+fn fork_in_body() {
+    let reader = ParentsReader {
+        parent: std::process::id(),
+        calls: Arc::default(),
+    };
+    let subscriber = reader.clone();
+    tracing::subscriber::set_global_default(subscriber).expect("the first subscriber");
+    // In memory, so that the child can go on polling without the parent's connections.
+    let locks = LockManager::builder().observer(reader.clone()).in_memory();
+    let runtime = current_thread_runtime();
+    let is_child = runtime.block_on(async {
+        let busy = locks.lock("busy").acquire().await.expect("it is free");
+        let wait = Duration::from_millis(50);
+        let mut waiting = Box::pin(locks.lock("busy").wait(wait).acquire());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending(), "it is held");
+        let body = async |_: &LockGuard| {
+            let is_child = std::os::unix::process::parent_id() == 0;
+            tokio::task::yield_now().await;
+            is_child
+        };
+        let is_child = locks.lock("body").run(body).await.expect("it is free");
+        waiting.await.expect_err("it is held");
+        drop(busy);
+        is_child
+    });
+    drop(locks);
+    if is_child {
+        let calls = reader.calls.lock().expect("no reader panics");
+        say(&json!({ "read": *calls }));
+        std::process::exit(0);
     }
     wait_for_end_of_input();
     std::process::exit(0);

@@ -57,7 +57,7 @@ async fn waited(proof: &mut Proof, server: &RedisServer) {
     let timed_out = request().wait(ms(50)).acquire().await;
     assert!(matches!(timed_out, Err(LockError::Timeout { .. })));
     proof.metric(ACQUIRE, &[("outcome", "timeout")]).await;
-    proof.event("lock.held_by_this_process", "WARN").await;
+    proof.event("lock.held_by_this_process", "DEBUG").await;
 
     let cancelled = start_waiter(server, request().wait(SOON), 1).await;
     proof.event("lock.queued", "DEBUG").await;

@@ -82,11 +82,20 @@ fn misspelt(proof: &mut Proof) {
     let output = Command::new(program)
         .args([test, "--exact", "--ignored", "--nocapture"])
         .env("DISTRIBUTED_LOCK_URL", "memory://")
-        .env("DISTRIBUTED_LOCK_LABLE", "web")
+        .env("DISTRIBUTED_LOCK_LABLE", "s3cret")
+        .env("DISTRIBUTED_LOCK_DIALECT", "s3cret")
         .output()
         .unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(printed.contains("lock.unknown_variable WARN"), "{printed}");
+    let misspelt =
+        "lock.unknown_variable WARN DISTRIBUTED_LOCK_LABLE Some(\"DISTRIBUTED_LOCK_LABEL\") None";
+    let unlike =
+        "lock.unknown_variable WARN DISTRIBUTED_LOCK_DIALECT None Some(\"DISTRIBUTED_LOCK_URL, ";
+    for event in [misspelt, unlike] {
+        // Once, although the program connects twice.
+        assert_eq!(printed.matches(event).count(), 1, "{event}: {printed}");
+    }
+    assert!(!printed.contains("s3cret"), "{printed}");
     proof
         .events
         .insert(("lock.unknown_variable".into(), "WARN".into()));
@@ -97,8 +106,15 @@ fn misspelt(proof: &mut Proof) {
 fn child_with_a_misspelt_variable() {
     crate::alone(async {
         LockManager::from_env().await.unwrap();
-        for event in subscriber::events(|_| true) {
-            println!("{} {}", event.name, event.level);
+        LockManager::from_env().await.unwrap();
+        for event in subscriber::events(|event| event.name == "lock.unknown_variable") {
+            let [variable, meant, known] =
+                ["variable", "meant", "known"].map(|field| event.fields.get(field));
+            let variable = variable.unwrap();
+            println!(
+                "{} {} {variable} {meant:?} {known:?}",
+                event.name, event.level
+            );
         }
     });
 }

@@ -16,8 +16,7 @@ use crate::config::endpoint::{Endpoint, EndpointAddress};
 use crate::config::server::{ServerPlace, SharedProvider};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::wire::tidy_label;
-use crate::stats::Counters;
-use crate::telemetry::{ConnectionKind, ServerAddress};
+use crate::telemetry::{ConnectionKind, Reporter, ServerAddress};
 
 /// The name of the library that `CLIENT LIST` shows, in the form that Redis recommends.
 const LIBRARY: &str = "lock-core(redis-rs)";
@@ -49,7 +48,7 @@ impl Access {
         place: &ServerPlace,
         provider: Option<SharedProvider>,
         settings: &ManagerSettings,
-        counters: &Arc<Counters>,
+        reporter: &Arc<Reporter>,
     ) -> Result<Self, LockError> {
         let (info, name_in_url) = match place {
             ServerPlace::Url(url) => {
@@ -90,7 +89,7 @@ impl Access {
         };
         let timeout = settings.command_timeout;
         let credentials =
-            provider.map(|provider| CredentialSource::new(provider, timeout, Arc::clone(counters)));
+            provider.map(|provider| CredentialSource::new(provider, timeout, Arc::clone(reporter)));
         Ok(Self {
             address: info.addr().to_string().into(),
             server: Arc::new(server_address(info.addr())),

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 
 use super::command::CommandWriter;
 use super::connection::{Connection, Connector, EncodedReply};
-use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, lock_error};
+use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, rejected};
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
@@ -21,7 +21,7 @@ use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
 use crate::protocol::key::LockKey;
 use crate::protocol::loss::LossReason;
-use crate::stats::Counters;
+use crate::telemetry::Reporter;
 
 use crate::config::ManagerSettings;
 use crate::protocol::wire;
@@ -90,7 +90,7 @@ pub(super) struct RedisClient {
     pub(super) pool: Pool,
     pub(super) subscription: Subscription,
     pub(super) notifications: Arc<dyn NotificationSink>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) reporter: Arc<Reporter>,
     pub(super) command_timeout: Duration,
     server_clock: Mutex<ServerClock>,
     server_process: Mutex<ServerProcess>,
@@ -109,13 +109,13 @@ impl RedisClient {
         connector: Connector,
         config: &ManagerSettings,
         notifications: Arc<dyn NotificationSink>,
-        counters: Arc<Counters>,
+        reporter: Arc<Reporter>,
     ) -> Self {
         Self {
             pool: Pool::new(connector),
             subscription: Subscription::new(&config.prefix),
             notifications,
-            counters,
+            reporter,
             command_timeout: config.command_timeout,
             server_clock: Mutex::default(),
             server_process: Mutex::default(),
@@ -427,7 +427,7 @@ pub(super) fn server_error(
     if is_wrong_type(error) {
         return foreign_key::companion(key);
     }
-    let error = lock_error("the lock server rejected the command", error);
+    let error = rejected(connection.user.as_deref(), error);
     if breaks_connection(&error) {
         connection.mark_broken(&error);
     }

@@ -22,9 +22,8 @@ use crate::error::LockError;
 use crate::protocol::acquisition::Origin;
 use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::clock_sync::ClockSync;
-use crate::stats::Counters;
 use crate::sync::Mutex;
-use crate::telemetry::{ConnectionKind, ServerAddress};
+use crate::telemetry::{ConnectionKind, Reporter, ServerAddress};
 
 /// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
 /// drop packets without a reply. Without keepalive, the first call after a pause would time out.
@@ -41,7 +40,7 @@ pub(super) struct Connector {
     pub(super) eviction_is_known: AtomicBool,
     timeout: Duration,
     pub(super) scripts: Vec<&'static Script>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) reporter: Arc<Reporter>,
     /// The version of the server at the latest handshake.
     server_version: Mutex<Option<Arc<str>>>,
 }
@@ -50,6 +49,8 @@ pub(super) struct Connector {
 pub(super) struct Connection {
     transport: Transport,
     address: Arc<str>,
+    /// The user that has logged in; `None` for the default user.
+    pub(super) user: Option<Arc<str>>,
     pub(super) report: ConnectionReport,
     pub(super) origin: Origin,
     /// The server's time and run id when the connection began. The time is also the lowest
@@ -89,7 +90,7 @@ impl Connector {
         access: Arc<Access>,
         timeout: Duration,
         scripts: Vec<&'static Script>,
-        counters: Arc<Counters>,
+        reporter: Arc<Reporter>,
     ) -> Self {
         Self {
             address: Arc::clone(&access.address),
@@ -98,7 +99,7 @@ impl Connector {
             access,
             timeout,
             scripts,
-            counters,
+            reporter,
             server_version: Mutex::default(),
         }
     }
@@ -129,7 +130,7 @@ impl Connector {
     /// Returns the report of a connection.
     pub(super) fn report(&self, kind: ConnectionKind) -> ConnectionReport {
         ConnectionReport {
-            counters: Arc::clone(&self.counters),
+            reporter: Arc::clone(&self.reporter),
             server: Arc::clone(&self.server),
             kind,
         }
@@ -152,8 +153,9 @@ impl Connector {
             let (first, clock_difference) = greeting?;
             let stream = setup.finish().await.map_err(failed)?;
             Ok(Connection {
-                transport: Transport::start(stream, Arc::clone(&self.counters)),
+                transport: Transport::start(stream, Arc::clone(&self.reporter)),
                 address: Arc::clone(&self.address),
+                user: info.redis_settings().username().map(Into::into),
                 report: self.report(kind),
                 origin,
                 first,

@@ -18,9 +18,8 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::wire::tidy;
-use crate::stats::Counters;
 use crate::sync::{Mutex, Process, catch, caught};
-use crate::telemetry::{LockEvent, PanicSource};
+use crate::telemetry::{LockEvent, PanicSource, Reporter};
 
 /// The shortest pause between two renewals, for credentials that are almost or entirely expired.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
@@ -38,7 +37,7 @@ pub(super) struct Issued {
 pub(super) struct CredentialSource {
     provider: SharedProvider,
     timeout: Duration,
-    counters: Arc<Counters>,
+    reporter: Arc<Reporter>,
     process: Process,
     /// The call that is under way.
     asking: Mutex<Option<Asking>>,
@@ -63,12 +62,12 @@ impl CredentialSource {
     pub(super) fn new(
         provider: SharedProvider,
         timeout: Duration,
-        counters: Arc<Counters>,
+        reporter: Arc<Reporter>,
     ) -> Self {
         Self {
             provider,
             timeout,
-            counters,
+            reporter,
             process: Process::current(),
             asking: Mutex::default(),
             logins: Mutex::default(),
@@ -108,7 +107,7 @@ impl CredentialSource {
                 let outcome = self.call().await;
                 drop(call);
                 let shared = Some(outcome.clone());
-                self.counters.waking(|| drop(sender.send_replace(shared)));
+                self.reporter.waking(|| drop(sender.send_replace(shared)));
                 return outcome;
             };
             // The runtime of that caller may be blocked, and its timer with it.
@@ -128,7 +127,7 @@ impl CredentialSource {
             Ok(future) => {
                 let mut call = ProviderCall {
                     future: Some(future),
-                    counters: &self.counters,
+                    reporter: &self.reporter,
                 };
                 match &mut call.future {
                     Some(future) => caught(future.as_mut()).await,
@@ -139,12 +138,19 @@ impl CredentialSource {
         };
         match credentials {
             Ok(Ok(credentials)) => Ok(Arc::new(Issued::new(credentials))),
-            Ok(Err(error)) => Err(LockError::from_provider(error)),
+            Ok(Err(error)) => Err(LockError::from_provider(error, Arc::clone(&self.reporter))),
             Err(payload) => {
-                self.counters.panicked(PanicSource::Credentials, payload);
+                self.reporter.panicked(PanicSource::Credentials, payload);
                 Err(panicked())
             }
         }
+    }
+
+    /// Returns the text of the provider's error. It is foreign code too.
+    fn reason_of(&self, error: &LockError) -> Option<String> {
+        let reason = std::error::Error::source(error)?;
+        let text = || tidy(&reason.to_string(), MAX_ERROR_TEXT);
+        self.reporter.guarded(PanicSource::Credentials, text)
     }
 
     /// Renews the login of this connection from now on.
@@ -154,7 +160,7 @@ impl CredentialSource {
             logins.connections.retain(|known| known.strong_count() > 0);
             logins.connections.push(Arc::downgrade(connection));
         }
-        self.counters.waking(|| self.changed.notify_one());
+        self.reporter.waking(|| self.changed.notify_one());
     }
 
     /// Renews the login of the subscription from now on, until the result is dropped.
@@ -169,7 +175,7 @@ impl CredentialSource {
 
     fn set_subscription(&self, renew_at: Option<Moment>) {
         self.logins.lock().subscription = renew_at;
-        self.counters.waking(|| self.changed.notify_one());
+        self.reporter.waking(|| self.changed.notify_one());
     }
 
     fn live_connections(&self) -> Vec<Arc<Connection>> {
@@ -194,11 +200,11 @@ impl CredentialSource {
             logins.spawn(async move { connection.log_in(&issued, timeout).await });
         }
         self.logins.lock().subscription = None;
-        self.counters
+        self.reporter
             .waking(|| drop(self.renewed.send_replace(Some(Arc::clone(issued)))));
         while let Some(refused) = logins.join_next().await {
             if let Ok(Err(error)) = refused {
-                self.counters.emit(&LockEvent::LoginFailed {
+                self.reporter.emit(&LockEvent::LoginFailed {
                     error: &error,
                     reason: None,
                 });
@@ -230,9 +236,8 @@ pub(super) async fn renew_logins(source: Arc<CredentialSource>) {
             }
             Err(error) => {
                 pause += backoff.pause();
-                let reason = std::error::Error::source(&error);
-                let reason = reason.map(|reason| tidy(&reason.to_string(), MAX_ERROR_TEXT));
-                source.counters.emit(&LockEvent::LoginFailed {
+                let reason = source.reason_of(&error);
+                source.reporter.emit(&LockEvent::LoginFailed {
                     error: &error,
                     reason: reason.as_deref(),
                 });
@@ -260,14 +265,14 @@ impl Drop for SharedCall<'_> {
 /// A call of the provider. The drop of the future is foreign code too.
 struct ProviderCall<'a> {
     future: Option<CredentialFuture<'a>>,
-    counters: &'a Counters,
+    reporter: &'a Reporter,
 }
 
 impl Drop for ProviderCall<'_> {
     fn drop(&mut self) {
         let future = self.future.take();
         if let Err(payload) = catch(|| drop(future)) {
-            self.counters.panicked(PanicSource::Credentials, payload);
+            self.reporter.panicked(PanicSource::Credentials, payload);
         }
     }
 }

@@ -5,10 +5,13 @@ use std::fmt::Display;
 use redis::{ErrorKind, RedisError};
 
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::wire::tidy;
+use crate::protocol::wire::{MAX_LABEL, tidy};
 
 /// The longest text of a server that an error or a log line contains.
 pub(super) const MAX_ERROR_TEXT: usize = 300;
+
+/// The user of a connection that does not name one.
+const DEFAULT_USER: &str = "default";
 
 /// The text of a server or connection error, sanitized for errors and logs.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +31,23 @@ pub(super) fn error_text(error: &RedisError) -> String {
 
 /// Converts an error of the client library or the server.
 pub(super) fn lock_error(context: impl Into<String>, error: &RedisError) -> LockError {
-    LockError::caused(kind_of(error), context, Cause(error_text(error)))
+    match kind_of(error) {
+        // The server says which right is missing. That is what the reader needs.
+        kind @ BackendErrorKind::Permission => {
+            LockError::backend(kind, format!("{} ({})", context.into(), error_text(error)))
+        }
+        kind => LockError::caused(kind, context, Cause(error_text(error))),
+    }
+}
+
+/// Returns the error for a command that the server rejected. For a missing right it names the user.
+pub(super) fn rejected(user: Option<&str>, error: &RedisError) -> LockError {
+    const REJECTED: &str = "the lock server rejected the command";
+    if kind_of(error) == BackendErrorKind::Permission {
+        let user = tidy(user.unwrap_or(DEFAULT_USER), MAX_LABEL);
+        return lock_error(format!("{REJECTED} of the user `{user}`"), error);
+    }
+    lock_error(REJECTED, error)
 }
 
 /// Returns the error for a failed connection, with address and reason in one line.
@@ -112,7 +131,9 @@ fn kind_of(error: &RedisError) -> BackendErrorKind {
         Some("NOPERM") => BackendErrorKind::Permission,
         _ if error_text.contains("max number of clients") => BackendErrorKind::TooManyClients,
         // Inside a script, older servers report this without the code.
-        _ if error_text.contains("can't run this command") => BackendErrorKind::Permission,
+        _ if error_text.contains("The user executing the script can't") => {
+            BackendErrorKind::Permission
+        }
         // The client library drops the code of a refused SELECT.
         _ if error_text.contains("no permissions to run") => BackendErrorKind::Permission,
         _ => match error.kind() {

@@ -81,7 +81,7 @@ impl Connector {
         if let Some(Err(error)) = replies.take(self.scripts.len()).find(Result::is_err) {
             // Each script is then sent with its text once.
             let effect = error_text(&error);
-            self.counters.emit(&LockEvent::ServerRestricted {
+            self.reporter.emit(&LockEvent::ServerRestricted {
                 server: &self.server,
                 command: "SCRIPT LOAD",
                 effect: "the lock server does not load scripts, and each is sent with its text once",
@@ -140,7 +140,7 @@ impl Connector {
     /// Returns the error for an unknown role; `None` if the role is not needed.
     fn role_error(&self, error: &RedisError) -> Option<LockError> {
         if error.code() == Some("NOPERM") {
-            self.counters.emit(&LockEvent::ServerRestricted {
+            self.reporter.emit(&LockEvent::ServerRestricted {
                 server: &self.server,
                 command: "ROLE",
                 effect: "a replica cannot be recognized",
@@ -164,7 +164,7 @@ impl Connector {
             Ok(info) => info,
             Err(error) => {
                 let error = format!("the user may not run INFO: {}", error_text(&error));
-                self.counters.emit(&LockEvent::NotificationsOff {
+                self.reporter.emit(&LockEvent::NotificationsOff {
                     server: &self.server,
                     error: &error,
                 });
@@ -217,7 +217,7 @@ impl Connector {
             if self.eviction_is_known.swap(true, Ordering::Relaxed) {
                 return;
             }
-            self.counters.emit(&LockEvent::EvictionPolicy {
+            self.reporter.emit(&LockEvent::EvictionPolicy {
                 server: &self.server,
                 policy: &tidy(policy, MAX_LABEL),
             });

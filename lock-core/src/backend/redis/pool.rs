@@ -21,8 +21,8 @@ use crate::error::LockError;
 use crate::protocol::acquisition::Origin;
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::{Clock, Moment};
-use crate::stats::Counters;
 use crate::sync::{Mutex, Process, assert_no_mutex_held};
+use crate::telemetry::Reporter;
 
 /// A connection that lived this long resets the backoff.
 const STEADY: Duration = Duration::from_secs(1);
@@ -217,7 +217,7 @@ impl Pool {
         drop(replaced);
         let dialing = Dialing {
             runtime: Arc::clone(runtime),
-            counters: Arc::clone(&self.connector.counters),
+            reporter: Arc::clone(&self.connector.reporter),
             is_over: false,
         };
         let connector = Arc::clone(&self.connector);
@@ -310,7 +310,7 @@ impl Drop for WaitingCaller<'_> {
 /// cure, or when no caller waits any more.
 struct Dialing {
     runtime: Arc<RuntimeConnection>,
-    counters: Arc<Counters>,
+    reporter: Arc<Reporter>,
     /// Finished: another task may be connecting by now.
     is_over: bool,
 }
@@ -391,7 +391,7 @@ impl Drop for Dialing {
             state.was_dropped = true;
         }
         let outcome_known = &self.runtime.outcome_known;
-        self.counters.waking(|| outcome_known.notify_waiters());
+        self.reporter.waking(|| outcome_known.notify_waiters());
     }
 }
 

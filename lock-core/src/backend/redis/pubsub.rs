@@ -51,7 +51,7 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
-                    client.counters.emit(&LockEvent::NotificationsOff {
+                    client.reporter.emit(&LockEvent::NotificationsOff {
                         server: &report.server,
                         error: &error.to_string(),
                     });
@@ -78,7 +78,7 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
 fn set_state(client: &RedisClient, state: SubscriptionState) {
     let mut before = state;
     client
-        .counters
+        .reporter
         .waking(|| before = client.subscription.set(state));
     if before != state && before != SubscriptionState::Idle {
         client.notifications.poll_all();
@@ -172,7 +172,7 @@ fn receive(client: &RedisClient, message: &PushInfo) {
         .and_then(WireNotification::parse)
     else {
         // Any client with the permission to publish can send anything. One log line is enough.
-        client.counters.emit(&LockEvent::UnknownMessage {});
+        client.reporter.emit(&LockEvent::UnknownMessage {});
         return;
     };
     let SubscriptionState::Up(run_id) = client.subscription.state() else {
@@ -192,6 +192,6 @@ fn receive(client: &RedisClient, message: &PushInfo) {
         };
         let outcome = NotificationUse::Stale;
         let event = LockEvent::NotificationReceived { kind, outcome };
-        client.counters.emit(&event);
+        client.reporter.emit(&event);
     }
 }

@@ -7,20 +7,19 @@ use redis::ConnectionAddr;
 use super::client::RedisClient;
 use crate::error::LockError;
 use crate::protocol::clock::{Clock, Moment};
-use crate::stats::Counters;
-use crate::telemetry::{ConnectionKind, LockCommand, LockEvent, ServerAddress};
+use crate::telemetry::{ConnectionKind, LockCommand, LockEvent, Reporter, ServerAddress};
 
 /// Reports the begin and the end of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionReport {
-    pub(super) counters: Arc<Counters>,
+    pub(super) reporter: Arc<Reporter>,
     pub(super) server: Arc<ServerAddress>,
     pub(super) kind: ConnectionKind,
 }
 
 impl ConnectionReport {
     pub(super) fn connected(&self, is_reconnect: bool) {
-        self.counters.emit(&LockEvent::Connected {
+        self.reporter.emit(&LockEvent::Connected {
             server: &self.server,
             connection: self.kind,
             is_reconnect,
@@ -28,7 +27,7 @@ impl ConnectionReport {
     }
 
     pub(super) fn disconnected(&self, error: Option<&LockError>) {
-        self.counters.emit(&LockEvent::Disconnected {
+        self.reporter.emit(&LockEvent::Disconnected {
             server: &self.server,
             connection: self.kind,
             error,
@@ -49,7 +48,7 @@ pub(super) fn server_address(address: &ConnectionAddr) -> ServerAddress {
 impl RedisClient {
     /// Returns the time before a command, if an event has a reader.
     pub(super) fn begin_command(&self) -> Option<Moment> {
-        self.counters.listens().then(|| Clock::System.now())
+        self.reporter.listens().then(|| Clock::System.now())
     }
 
     /// Reports the end of a command.
@@ -60,7 +59,7 @@ impl RedisClient {
         error: Option<&LockError>,
     ) {
         if let Some(began) = began {
-            self.counters.emit(&LockEvent::CommandEnded {
+            self.reporter.emit(&LockEvent::CommandEnded {
                 command,
                 server: &self.pool.connector.server,
                 duration: Clock::System.now().since(began),

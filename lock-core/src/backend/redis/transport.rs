@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::dial::{ReadHalf, Stream, WriteHalf};
-use crate::stats::Counters;
 use crate::sync::{Mutex, Process, assert_no_mutex_held};
+use crate::telemetry::Reporter;
 
 mod driver;
 pub(super) mod frames;
@@ -37,7 +37,7 @@ pub(super) struct Transport {
 struct Shared {
     write: WriteHalf,
     state: Mutex<State>,
-    counters: Arc<Counters>,
+    reporter: Arc<Reporter>,
     process: Process,
 }
 
@@ -77,12 +77,12 @@ struct Slot {
 
 impl Transport {
     /// Starts the driver on the current runtime.
-    pub(super) fn start(stream: Stream, counters: Arc<Counters>) -> Self {
+    pub(super) fn start(stream: Stream, reporter: Arc<Reporter>) -> Self {
         let (read, write) = stream.into_split();
         let shared = Arc::new(Shared {
             write,
             state: Mutex::new(State::new()),
-            counters,
+            reporter,
             process: Process::current(),
         });
         assert_no_mutex_held();
@@ -226,7 +226,7 @@ impl Shared {
     /// Wakes a task. A waker is foreign code: no mutex may be held.
     fn wake(&self, waker: Option<Waker>) {
         if let Some(waker) = waker {
-            self.counters.waking(|| waker.wake());
+            self.reporter.waking(|| waker.wake());
         }
     }
 

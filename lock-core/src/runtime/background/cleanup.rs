@@ -151,11 +151,11 @@ impl CleanupRunner {
     }
 
     fn report_start(&self, request: &ReleaseRequest) {
-        let counters = &self.context.counters;
-        counters.guarded(PanicSource::Recorder, || self.gauge.add());
-        if counters.listens() {
-            counters.emit(&LockEvent::CleanupStarted {
-                lock: counters.id(&request.key),
+        let reporter = &self.context.reporter;
+        reporter.guarded(PanicSource::Recorder, || self.gauge.add());
+        if reporter.listens() {
+            reporter.emit(&LockEvent::CleanupStarted {
+                lock: reporter.id(&request.key),
                 operation: operation(request),
                 is_unconfirmed: request.unconfirmed_until_ms.is_some(),
             });
@@ -163,33 +163,41 @@ impl CleanupRunner {
     }
 
     /// Reports a failure that is repeated.
-    fn report_retry(&self, task: &Cleanup, error: Option<&LockError>) {
-        let counters = &self.context.counters;
+    fn report_retry(&self, task: &mut Cleanup, error: Option<&LockError>) {
+        let reporter = &self.context.reporter;
         let request = task.request();
         let (lock, operation, tries) =
-            (counters.id(&request.key), operation(request), task.tries());
-        counters.emit(&LockEvent::CleanupRetried {
+            (reporter.id(&request.key), operation(request), task.tries());
+        reporter.emit(&LockEvent::CleanupRetried {
             lock,
             operation,
             tries,
             error,
         });
-        // Once, because an outage makes all of them fail again and again.
-        if operation == CleanupOperation::Release && tries == TRIES_TO_WARN {
-            counters.emit(&LockEvent::ReleaseFailed { lock, error });
+        if tries == TRIES_TO_WARN {
+            self.report_failure(task, error);
+        }
+    }
+
+    /// Reports a release that failed. Once, because an outage makes all of them fail again and again.
+    fn report_failure(&self, task: &mut Cleanup, error: Option<&LockError>) {
+        if task.report_failure() {
+            let reporter = &self.context.reporter;
+            let lock = reporter.id(&task.request().key);
+            reporter.emit(&LockEvent::ReleaseFailed { lock, error });
         }
     }
 
     /// Forgets a finished task.
-    fn finish(&self, task: &Cleanup, outcome: CleanupEnd, error: Option<&LockError>) {
-        let counters = &self.context.counters;
-        let (lock, operation) = (counters.id(&task.request().key), operation(task.request()));
-        counters.guarded(PanicSource::Recorder, || self.gauge.subtract());
-        if outcome != CleanupEnd::Confirmed && operation == CleanupOperation::Release {
-            counters.emit(&LockEvent::ReleaseFailed { lock, error });
+    fn finish(&self, mut task: Cleanup, outcome: CleanupEnd, error: Option<&LockError>) {
+        if outcome != CleanupEnd::Confirmed {
+            self.report_failure(&mut task, error);
         }
-        if outcome != CleanupEnd::Confirmed || counters.listens() {
-            counters.emit(&LockEvent::CleanupEnded {
+        let reporter = &self.context.reporter;
+        let (lock, operation) = (reporter.id(&task.request().key), operation(task.request()));
+        reporter.guarded(PanicSource::Recorder, || self.gauge.subtract());
+        if outcome != CleanupEnd::Confirmed || reporter.listens() {
+            reporter.emit(&LockEvent::CleanupEnded {
                 lock,
                 operation,
                 outcome,
@@ -206,7 +214,7 @@ impl CleanupRunner {
     fn job_done(&self) {
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.context
-                .counters
+                .reporter
                 .waking(|| self.drained.notify_waiters());
             self.context.wake.notify_one();
         }
@@ -276,13 +284,13 @@ async fn run(mut in_flight: InFlight) {
     let now = context.now();
     let expired = runner.queue.lock().end_send(in_flight.lane, progress, now);
     for task in expired {
-        runner.finish(&task, CleanupEnd::Expired, None);
+        runner.finish(task, CleanupEnd::Expired, None);
     }
 }
 
 fn operation(request: &ReleaseRequest) -> CleanupOperation {
     match request.subject {
-        ReleaseSubject::Guard => CleanupOperation::Release,
+        ReleaseSubject::Guard | ReleaseSubject::ReportedGuard => CleanupOperation::Release,
         ReleaseSubject::Acquire => CleanupOperation::Cancel,
     }
 }
@@ -321,20 +329,17 @@ fn apply_result(
         _ => Progress::Some,
     };
     match task.next_step(now) {
-        CleanupStep::Finished => runner.finish(&task, CleanupEnd::Confirmed, None),
+        CleanupStep::Finished => runner.finish(task, CleanupEnd::Confirmed, None),
         CleanupStep::GaveUp(reason) => {
             if reason == GiveUpReason::Forbidden {
                 runner.count_forbidden(&task);
             }
-            runner.finish(&task, end_of(reason), error.as_ref());
+            runner.finish(task, end_of(reason), error.as_ref());
         }
         step @ (CleanupStep::Send | CleanupStep::AwaitReply | CleanupStep::WaitUntil(_)) => {
-            runner.report_retry(&task, error.as_ref());
+            runner.report_retry(&mut task, error.as_ref());
             if task.shutdown_waits() != waited_before {
-                let counters = &runner.context.counters;
-                let lock = counters.id(&task.request().key);
-                let error = error.as_ref();
-                counters.emit(&LockEvent::ReleaseFailed { lock, error });
+                runner.report_failure(&mut task, error.as_ref());
                 runner.job_done();
             }
             let at = match step {

@@ -9,15 +9,14 @@ use tokio::sync::Notify;
 use crate::backend::Backend;
 use crate::protocol::clock::Moment;
 use crate::runtime::notifications::Notifications;
-use crate::stats::Counters;
 use crate::sync::{assert_no_mutex_held, caught};
-use crate::telemetry::PanicSource;
+use crate::telemetry::{PanicSource, Reporter};
 
 /// The context that all tasks of the background worker share.
 pub(super) struct WorkerContext {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) notifications: Arc<Notifications>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) reporter: Arc<Reporter>,
     pub(super) command_timeout: Duration,
     /// Wakes the thread when there is work.
     pub(super) wake: Notify,
@@ -31,11 +30,11 @@ impl WorkerContext {
     /// Runs a task on the worker's runtime, and counts its panic. The drop of the task puts
     /// unfinished work back.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let counters = Arc::clone(&self.counters);
+        let reporter = Arc::clone(&self.reporter);
         assert_no_mutex_held();
         tokio::spawn(async move {
             if let Err(payload) = caught(task).await {
-                counters.panicked(PanicSource::Worker, payload);
+                reporter.panicked(PanicSource::Worker, payload);
             }
         });
     }

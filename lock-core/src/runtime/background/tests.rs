@@ -191,18 +191,18 @@ async fn drain(worker: &BackgroundWorker) -> usize {
     worker.open()
 }
 
-fn start(backend: &Arc<Panicking>) -> (BackgroundWorker, Arc<Counters>) {
-    let counters = Arc::new(Counters::default());
+fn start(backend: &Arc<Panicking>) -> (BackgroundWorker, Arc<Reporter>) {
+    let reporter = Arc::new(Reporter::default());
     let timeout = Duration::from_millis(500);
     let backend: Arc<dyn Backend> = Arc::<Panicking>::clone(backend);
-    let worker = BackgroundWorker::start(backend, Arc::default(), Arc::clone(&counters), timeout);
-    (worker.unwrap(), counters)
+    let worker = BackgroundWorker::start(backend, Arc::default(), Arc::clone(&reporter), timeout);
+    (worker.unwrap(), reporter)
 }
 
 #[tokio::test]
 async fn panicked_work_is_repeated() {
     let backend = Arc::new(Panicking::default());
-    let (worker, counters) = start(&backend);
+    let (worker, reporter) = start(&backend);
     // A long ttl, since printing a panic takes time.
     let held = held(10_000);
     worker.track(&held);
@@ -224,7 +224,7 @@ async fn panicked_work_is_repeated() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!held.is_lost());
-    assert_eq!(counters.read().panics, 4);
+    assert_eq!(reporter.read().panics, 4);
 }
 
 /// Waits until the thread has planned its next wakeup.

@@ -212,7 +212,7 @@ fn refused(error: &RedisError) -> LockError {
     match lock_error(text, error) {
         LockError::Backend(error) if error.kind() == BackendErrorKind::Permission => {
             let advice = "listing needs `+scan`; use another user for `lockctl`";
-            LockError::advised(BackendErrorKind::Permission, text, advice)
+            LockError::Backend(error.with_advice(advice))
         }
         other => other,
     }

@@ -177,9 +177,9 @@ impl Owners {
             )
             .await?;
         if repaired.value {
-            let counters = &self.client.counters;
-            let lock = counters.id(&key);
-            counters.emit(&LockEvent::ExpiryRepaired { lock });
+            let reporter = &self.client.reporter;
+            let lock = reporter.id(&key);
+            reporter.emit(&LockEvent::ExpiryRepaired { lock });
         }
         Ok(AcquireOutcome::Busy {
             holder_expiry: HolderExpiry::Polled {

@@ -133,9 +133,9 @@ impl WatchMulti {
             {
                 return Ok(changed);
             }
-            let counters = &self.client.counters;
-            let lock = counters.id(key);
-            counters.emit(&LockEvent::TransactionRepeated { lock });
+            let reporter = &self.client.reporter;
+            let lock = reporter.id(key);
+            reporter.emit(&LockEvent::TransactionRepeated { lock });
         }
     }
 

@@ -1,9 +1,9 @@
 //! Observers that panic, block, and call the library.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
-use lock_core::telemetry::LockEvent;
+use lock_core::telemetry::{HoldEnd, LockEvent};
 use lock_core::{LockGuard, LockManager};
 use test_support::fixtures::{KEY, NAME, SOON, exists, ms};
 use test_support::{RedisServer, eventually_async};
@@ -77,5 +77,35 @@ fn observer_may_call_the_library() {
         tests::shut_down(&locks).await;
         assert_eq!(locks.stats().panics, 0);
         *shared.lock().unwrap() = None;
+    });
+}
+
+/// The worker reports the loss while the task drops the guard. The hold still ends as lost.
+#[test]
+fn guard_dropped_while_its_loss_is_reported_ends_as_lost() {
+    alone(async {
+        let server = RedisServer::start();
+        let (reported, is_reported) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel();
+        let may_go_on = Mutex::new(may_go_on);
+        let ends: Arc<Mutex<Vec<HoldEnd>>> = Arc::default();
+        let seen = Arc::clone(&ends);
+        let builder = LockManager::builder().observer(move |event: &LockEvent<'_>| match event {
+            LockEvent::Lost { .. } => {
+                reported.send(()).unwrap();
+                may_go_on.lock().unwrap().recv_timeout(SOON).unwrap();
+            }
+            LockEvent::HoldEnded { outcome, .. } => seen.lock().unwrap().push(*outcome),
+            _ => {}
+        });
+        let locks = builder.connect(&server.url()).await.unwrap();
+        let held = locks.lock(NAME).ttl(ms(600)).acquire().await.unwrap();
+        server.cli(&["DEL", KEY]);
+        is_reported.recv_timeout(SOON).unwrap();
+        drop(held);
+        go_on.send(()).unwrap();
+        eventually_async(SOON, async || !ends.lock().unwrap().is_empty()).await;
+        assert_eq!(*ends.lock().unwrap(), [HoldEnd::Lost]);
+        assert_eq!(locks.stats().panics, 0);
     });
 }

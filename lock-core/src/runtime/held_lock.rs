@@ -264,9 +264,15 @@ impl HeldLock {
         }
     }
 
-    /// Ends the span `lock.hold`: the guard is gone. A guard that was dropped counts as released.
+    /// Ends the span `lock.hold`: the guard is gone. A guard that was dropped counts as released, unless
+    /// the lock was lost. The background worker may just be reporting the loss.
     pub(crate) fn end_guard(&self) {
-        self.end_hold(HoldEnd::Released);
+        let is_lost = self.state.lock().loss.is_some();
+        self.end_hold(if is_lost {
+            HoldEnd::Lost
+        } else {
+            HoldEnd::Released
+        });
         if let Some(record) = &self.record {
             record.close(&self.reporter);
         }

@@ -14,6 +14,7 @@ use syn::{Expr, ExprBlock};
 
 use crate::expand::parameters::ParameterCode;
 use crate::parse::args::Args;
+use crate::parse::body::block;
 use crate::parse::function::{FnKind, Function};
 use crate::parse::scope::Scope;
 use crate::parse::tokens::variables;
@@ -193,7 +194,7 @@ fn slot(args: &Args) -> Ident {
 
 /// Writes the body's future. `?` and `return` leave only this block, so the release always runs.
 fn body(args: &Args, function: &Function) -> TokenStream {
-    let block = function.body.block();
+    let block = block(parameters::statements(args, function), function.body.span);
     let site = function.body.site();
     let ParameterCode { mentions, bindings } = parameters::capture(args, function);
     // The compiler reads the type before the body. So its type errors point at the user's tokens.

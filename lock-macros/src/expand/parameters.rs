@@ -10,6 +10,7 @@ use syn::ext::IdentExt;
 use crate::parse::args::Args;
 use crate::parse::function::{FnKind, Function};
 use crate::parse::scope::Parameter;
+use crate::parse::tokens;
 use crate::parse::values::OnContended;
 
 /// How the body captures the parameters that it names.
@@ -152,6 +153,59 @@ pub(super) fn mut_in_the_body(args: &Args, function: &Function) -> BTreeSet<Stri
         .map(|parameter| parameter.name.unraw().to_string())
         .filter(|name| in_the_body.contains(name))
         .collect()
+}
+
+/// Returns the statements of the body, for a block.
+///
+/// `#[async_trait]` begins the body with `let id = id;`. When only the attribute uses the parameter, the
+/// compiler would report this binding as unused. So the binding gets a name that it does not report. The
+/// block may contain no token of this crate, so the new name has the span of the old one.
+pub(super) fn statements(args: &Args, function: &Function) -> TokenStream {
+    let statements = &function.body.statements;
+    if !matches!(function.kind, FnKind::BoxPin(_)) {
+        return statements.clone();
+    }
+    let in_options = args.variables();
+    let mut tokens: Vec<TokenTree> = statements.clone().into_iter().collect();
+    for at in 0..tokens.len() {
+        let Some(name) = rebound(&tokens[..at], &tokens[at..]) else {
+            continue;
+        };
+        let (text, span) = (name.unraw().to_string(), name.span());
+        // The two names of the binding are the only ones.
+        let others = tokens.iter().enumerate();
+        let others = others.filter(|(place, _)| *place != at && *place != at + 2);
+        let others = others.map(|(_, token)| token.clone()).collect();
+        if in_options.contains(&text) && !tokens::may_use(&others, &text) {
+            let unused = Ident::new(&format!("__distributed_lock_only_in_options_{text}"), span);
+            tokens[at] = TokenTree::Ident(unused);
+        }
+    }
+    tokens.into_iter().collect()
+}
+
+/// Returns the name if `let` is before, and `name = name;` is next.
+fn rebound(before: &[TokenTree], next: &[TokenTree]) -> Option<Ident> {
+    let is_word = |token: &TokenTree, word| matches!(token, TokenTree::Ident(it) if it == word);
+    let is_sign =
+        |token: &TokenTree, sign| matches!(token, TokenTree::Punct(it) if it.as_char() == sign);
+    let is_let = match before {
+        [.., keyword, mutability] if is_word(mutability, "mut") => is_word(keyword, "let"),
+        [.., keyword] => is_word(keyword, "let"),
+        [] => false,
+    };
+    match next {
+        [
+            TokenTree::Ident(name),
+            equals,
+            TokenTree::Ident(value),
+            end,
+            ..,
+        ] if is_let && is_sign(equals, '=') && name == value && is_sign(end, ';') => {
+            Some(name.clone())
+        }
+        _ => None,
+    }
 }
 
 /// Mentions the parameters in the order in which the boxed future of `#[async_trait]` captures

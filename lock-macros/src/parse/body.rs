@@ -105,11 +105,6 @@ impl FnBody {
         }
     }
 
-    /// Writes the block in the user's own braces.
-    pub(crate) fn block(&self) -> Group {
-        block(self.statements.clone(), self.span)
-    }
-
     /// Returns the place of the braces, for code around the body.
     pub(crate) fn site(&self) -> Span {
         Span::mixed_site().located_at(self.span)

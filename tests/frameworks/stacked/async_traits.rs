@@ -1,6 +1,7 @@
 //! `#[async_trait]`, which always expands first, and its counterpart in tonic.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{LockError, LockManager, distributed_lock};
@@ -76,6 +77,45 @@ async fn async_trait_method_may_hold_a_lock() {
     assert_eq!(task.await.expect("no panic").expect("free"), 10);
     assert_eq!(Van::without(&locks).await.expect("free"), 1);
     assert!(!is_held(&locks, "van").await);
+}
+
+/// Parameters that only the attribute uses. The compiler reports none of them as unused.
+#[async_trait]
+trait Named {
+    async fn by_template(&self, id: u8) -> Result<bool, LockError>;
+    async fn by_expression(&self, names: Vec<String>) -> Result<bool, LockError>;
+    async fn by_option(&self, id: u8, wait: Duration) -> Result<u8, LockError>;
+}
+
+#[async_trait]
+impl Named for Van {
+    #[distributed_lock(name = "van:{id}", manager = self.locks)]
+    async fn by_template(&self, id: u8) -> Result<bool, LockError> {
+        Ok(is_held(&self.locks, "van:5").await)
+    }
+
+    #[distributed_lock(name = names.join("-"), manager = self.locks)]
+    async fn by_expression(&self, names: Vec<String>) -> Result<bool, LockError> {
+        Ok(is_held(&self.locks, "a-b").await)
+    }
+
+    #[distributed_lock(name = "van:{id}", wait = dynamic(wait), manager = self.locks)]
+    async fn by_option(&self, id: u8, wait: Duration) -> Result<u8, LockError> {
+        Ok(id + self.id)
+    }
+}
+
+#[tokio::test]
+async fn async_trait_parameter_may_be_used_by_the_attribute_only() {
+    let van = Van {
+        locks: LockManager::in_memory(),
+        id: 3,
+    };
+    assert!(van.by_template(5).await.expect("free"));
+    let names = vec!["a".into(), "b".into()];
+    assert!(van.by_expression(names).await.expect("free"));
+    let wait = Duration::from_secs(1);
+    assert_eq!(van.by_option(4, wait).await.expect("free"), 7);
 }
 
 #[async_trait(?Send)]

@@ -38,7 +38,7 @@ fn head_and_body_keep_their_tokens() {
     assert_eq!(function.body.statements.to_string(), body.to_string());
     assert!(function.body.inner_attributes.is_empty());
     assert_eq!(
-        function.body.block().to_string(),
+        block(function.body.statements.clone(), function.body.span).to_string(),
         quote!({ #body }).to_string()
     );
 }

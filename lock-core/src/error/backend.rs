@@ -129,17 +129,17 @@ struct Details {
     context: String,
     detail: Option<&'static str>,
     advice: &'static str,
-    cause: Option<Cause>,
+    cause: Option<ErrorCause>,
 }
 
 #[derive(Clone)]
-enum Cause {
+enum ErrorCause {
     Own(Arc<dyn Error + Send + Sync>),
     #[cfg(feature = "redis")]
     Provider(Arc<ProviderError>),
 }
 
-impl Cause {
+impl ErrorCause {
     fn get(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Own(cause) => {
@@ -153,7 +153,7 @@ impl Cause {
 }
 
 impl Details {
-    fn new(kind: BackendErrorKind, context: String, cause: Option<Cause>) -> Self {
+    fn new(kind: BackendErrorKind, context: String, cause: Option<ErrorCause>) -> Self {
         Self {
             kind,
             context,
@@ -170,7 +170,7 @@ impl BackendError {
         context: String,
         cause: Option<Arc<dyn Error + Send + Sync>>,
     ) -> Self {
-        let cause = cause.map(Cause::Own);
+        let cause = cause.map(ErrorCause::Own);
         Self(Arc::new(Details::new(kind, context, cause)))
     }
 
@@ -204,7 +204,7 @@ impl LockError {
         error: Box<dyn Error + Send + Sync>,
         reporter: Arc<Reporter>,
     ) -> Self {
-        let cause = Cause::Provider(Arc::new(ProviderError::new(error, reporter)));
+        let cause = ErrorCause::Provider(Arc::new(ProviderError::new(error, reporter)));
         let (kind, text) = (
             BackendErrorKind::Authentication,
             "the provider of credentials failed",
@@ -245,6 +245,6 @@ impl BackendError {
 
 impl Error for BackendError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0.cause.as_ref().and_then(Cause::get)
+        self.0.cause.as_ref().and_then(ErrorCause::get)
     }
 }

@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "redis")]
-use super::{LockError, provider::ProviderError};
-use crate::protocol::acquisition::FailureClass;
+use super::LockError;
 #[cfg(feature = "redis")]
-use crate::telemetry::Reporter;
+use super::provider::{OnPanic, ProviderError};
+use crate::protocol::acquisition::FailureClass;
 
 /// Why a server, or the connection to it, failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -140,6 +140,13 @@ enum ErrorCause {
 }
 
 impl ErrorCause {
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(
+            clippy::unnecessary_wraps,
+            reason = "without `redis` there is one kind of cause"
+        )
+    )]
     fn get(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Own(cause) => {
@@ -200,11 +207,8 @@ impl BackendError {
 #[cfg(feature = "redis")]
 impl LockError {
     /// The error of a provider of credentials that failed.
-    pub(crate) fn from_provider(
-        error: Box<dyn Error + Send + Sync>,
-        reporter: Arc<Reporter>,
-    ) -> Self {
-        let cause = ErrorCause::Provider(Arc::new(ProviderError::new(error, reporter)));
+    pub(crate) fn from_provider(error: Box<dyn Error + Send + Sync>, on_panic: OnPanic) -> Self {
+        let cause = ErrorCause::Provider(Arc::new(ProviderError::new(error, on_panic)));
         let (kind, text) = (
             BackendErrorKind::Authentication,
             "the provider of credentials failed",

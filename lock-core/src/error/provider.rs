@@ -1,24 +1,27 @@
 //! The error of a provider of credentials, which is foreign code.
 
+use std::any::Any;
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 
-use crate::telemetry::{PanicSource, Reporter};
+use crate::sync::catch;
+
+/// Takes the payload of a panic in the drop of a provider's error.
+pub(crate) type OnPanic = Box<dyn Fn(Box<dyn Any + Send>) + Send + Sync>;
 
 /// An error of a provider. A panic of its drop is caught, because a task of the library may drop the
 /// last copy.
 pub(super) struct ProviderError {
     /// `None` only while it is dropped.
     error: Option<Box<dyn Error + Send + Sync>>,
-    reporter: Arc<Reporter>,
+    on_panic: OnPanic,
 }
 
 impl ProviderError {
-    pub(super) fn new(error: Box<dyn Error + Send + Sync>, reporter: Arc<Reporter>) -> Self {
+    pub(super) fn new(error: Box<dyn Error + Send + Sync>, on_panic: OnPanic) -> Self {
         Self {
             error: Some(error),
-            reporter,
+            on_panic,
         }
     }
 
@@ -31,8 +34,9 @@ impl ProviderError {
 impl Drop for ProviderError {
     fn drop(&mut self) {
         let error = self.error.take();
-        self.reporter
-            .guarded(PanicSource::Credentials, || drop(error));
+        if let Err(payload) = catch(|| drop(error)) {
+            (self.on_panic)(payload);
+        }
     }
 }
 

@@ -138,7 +138,11 @@ impl CredentialSource {
         };
         match credentials {
             Ok(Ok(credentials)) => Ok(Arc::new(Issued::new(credentials))),
-            Ok(Err(error)) => Err(LockError::from_provider(error, Arc::clone(&self.reporter))),
+            Ok(Err(error)) => {
+                let reporter = Arc::clone(&self.reporter);
+                let on_panic = move |payload| reporter.panicked(PanicSource::Credentials, payload);
+                Err(LockError::from_provider(error, Box::new(on_panic)))
+            }
             Err(payload) => {
                 self.reporter.panicked(PanicSource::Credentials, payload);
                 Err(panicked())

@@ -183,8 +183,8 @@ impl LockStatus {
     ) -> Self {
         match content {
             KeyContent::Free => Self::Free,
-            KeyContent::OtherType(kind) => foreign(foreign_key::of_type(key, kind)),
-            KeyContent::Text(found) => of_text(key, found, time, is_own),
+            KeyContent::OtherType { kind, .. } => foreign(foreign_key::of_type(key, kind)),
+            KeyContent::Text(found) => of_text(key, &found.holder, time, is_own),
         }
     }
 }

@@ -69,15 +69,18 @@ fn has_same_state(before: &LockStatus, after: &LockStatus) -> bool {
 async fn is_kept(locks: &LockManager, seen: &LockInfo) {
     let before = locks.inspect(NAME).await.unwrap();
     let release = locks.admin().force_release(NAME).expect_unchanged(seen);
-    for release in [
-        release.clone(),
-        release.clone().now(),
-        release.clone().foreign(true),
-        release.now().foreign(true),
+    for (release, removes_foreign) in [
+        (release.clone(), false),
+        (release.clone().now(), false),
+        (release.clone().foreign(true), true),
+        (release.now().foreign(true), true),
     ] {
         let error = release.await.unwrap_err();
-        let AdminError::Changed { now, .. } = &error else {
-            panic!("{error}");
+        let now = match &error {
+            AdminError::Changed { now, .. } => now,
+            // The digest of a hash is not compared, because this release does not remove it anyway.
+            AdminError::Foreign { .. } if !removes_foreign => continue,
+            _ => panic!("{error}"),
         };
         assert_eq!(
             now.as_ref().map(|holder| &holder.label),
@@ -158,14 +161,22 @@ async fn expect_unchanged_compares_foreign_values() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let long = "\u{e9}".repeat(300);
+    let cut = format!("{}\u{e9}", "y".repeat(199));
+    let cut = OWNED.replace("web-1", &cut[OWNED.len() - "web-1".len()..]);
     let commands = [
         &["SET", KEY, "redsync", "PX", "60000"][..],
         &["SET", KEY, &long],
         &["SET", KEY, ""],
-        &["HSET", KEY, "field", "1"],
+        // As Redisson writes a lock.
+        &["HSET", KEY, "uuid-a:1", "1"],
+        &["HSET", KEY, "uuid-b:9", "1"],
+        &["LPUSH", KEY, "a"],
         // Not text.
         &["EVAL", "redis.call('SET', KEYS[1], '\\255\\254')", "1", KEY],
+        &["EVAL", "redis.call('SET', KEYS[1], '\\253\\252')", "1", KEY],
         &["SET", KEY, OWNED, "PX", "60000"],
+        // Cut inside of a letter.
+        &["SET", KEY, &cut, "PX", "60000"],
     ];
     for command in commands {
         for other in commands {

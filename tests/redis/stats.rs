@@ -88,7 +88,7 @@ impl Seen {
             };
             seen.lock().unwrap().push(name);
         });
-        let builder = builder.command_timeout(Duration::from_millis(200));
+        let builder = builder.command_timeout(Duration::from_secs(1));
         builder.connect(url).await.unwrap()
     }
 
@@ -101,7 +101,7 @@ impl Seen {
     }
 }
 
-/// The counter, the event and the reason of the guard say the same, whoever finds the loss.
+/// The counter, the event and the reason of the guard agree, wherever the loss is found.
 #[tokio::test]
 async fn each_loss_has_one_count_one_event_and_a_reason() {
     let server = RedisServer::start();
@@ -180,7 +180,7 @@ async fn release_that_fails_is_reported_once() {
     }
 }
 
-/// The loss is the last that is said of a lock.
+/// No event of a lock follows its loss.
 #[tokio::test]
 async fn release_of_a_lost_lock_that_fails_is_not_reported() {
     let server = RedisServer::start();

@@ -80,9 +80,21 @@ fn observer_may_call_the_library() {
     });
 }
 
-/// The worker reports the loss while the task drops the guard. The hold still ends as lost.
+/// The worker reports the loss while the task drops or releases the guard. The lock still ends as lost.
 #[test]
-fn guard_dropped_while_its_loss_is_reported_ends_as_lost() {
+fn guard_that_ends_while_its_loss_is_reported_ends_as_lost() {
+    for end in [End::Drop, End::Release] {
+        ends_as_lost(end);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Drop,
+    Release,
+}
+
+fn ends_as_lost(end: End) {
     alone(async {
         let server = RedisServer::start();
         let (reported, is_reported) = mpsc::channel();
@@ -99,10 +111,14 @@ fn guard_dropped_while_its_loss_is_reported_ends_as_lost() {
             _ => {}
         });
         let locks = builder.connect(&server.url()).await.unwrap();
-        let held = locks.lock(NAME).ttl(ms(600)).acquire().await.unwrap();
-        server.cli(&["DEL", KEY]);
+        let request = locks.lock(NAME).ttl(ms(600)).max_hold(ms(900));
+        let held = request.acquire().await.unwrap();
         is_reported.recv_timeout(SOON).unwrap();
-        drop(held);
+        match end {
+            End::Drop => drop(held),
+            // The key is still that of the guard.
+            End::Release => held.release().await.unwrap(),
+        }
         go_on.send(()).unwrap();
         eventually_async(SOON, async || !ends.lock().unwrap().is_empty()).await;
         assert_eq!(*ends.lock().unwrap(), [HoldEnd::Lost]);

@@ -76,6 +76,9 @@ impl ForceRelease {
     /// This works in each dialect. In [`DeadlineGetset`](crate::Dialect::DeadlineGetset) a renewal
     /// changes the value, so such a lock counts as changed.
     ///
+    /// Strings are compared by their first 200 bytes, and hashes, as Redisson writes them, by a digest
+    /// that needs the right `+dump`. Values of other types are compared by their type only.
+    ///
     /// `seen` comes from [`LockManager::inspect`](crate::LockManager::inspect) or a
     /// [`LockPage`](crate::LockPage), for the same name. Defaults to anything.
     pub fn expect_unchanged(mut self, seen: &LockInfo) -> Self {
@@ -172,7 +175,7 @@ fn owner_id(content: &KeyContent) -> Option<OwnerId> {
     let KeyContent::Text(found) = content else {
         return None;
     };
-    ObservedHolder::from_value(&found.value, None, None)?.owner_id
+    ObservedHolder::from_value(&found.holder.value, None, None)?.owner_id
 }
 
 /// Interprets what an operator's release did to a key that had this status.

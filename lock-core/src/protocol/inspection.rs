@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use crate::protocol::acquisition::ObservedHolder;
 use crate::protocol::clock::ServerMs;
 use crate::protocol::lock_state::RawHolder;
 
@@ -30,14 +29,45 @@ impl ReadTime {
     }
 }
 
+/// The longest value that a script returns and compares, in bytes.
+pub(crate) const LONGEST_VALUE: usize = 200;
+
 /// The content of a lock's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeyContent {
     Free,
     /// A string: a lock, or a value that another client wrote.
-    Text(RawHolder),
-    /// A value that is not a string, by its Redis type.
-    OtherType(String),
+    Text(FoundText),
+    /// A value that is not a string.
+    OtherType {
+        /// Its Redis type.
+        kind: String,
+        /// Identifies the value; empty where it is not known.
+        digest: String,
+    },
+}
+
+/// The string in a lock's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FoundText {
+    pub(crate) holder: RawHolder,
+    /// The first bytes of the value. Another client may write a value that is not text.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl FoundText {
+    /// Takes a value of which some bytes more may be known than the scripts return.
+    pub(crate) fn new(remaining_ms: Option<u64>, mut bytes: Vec<u8>) -> Self {
+        bytes.truncate(LONGEST_VALUE);
+        let value = String::from_utf8_lossy(&bytes).into_owned();
+        Self {
+            holder: RawHolder {
+                remaining_ms,
+                value,
+            },
+            bytes,
+        }
+    }
 }
 
 /// What a reader has seen in a key, for a later command that compares it. The time to the expiry is not
@@ -45,40 +75,46 @@ pub(crate) enum KeyContent {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum SeenKey {
     Free,
-    /// The value of a lock of this library, with or without an owner.
-    Owned(String),
-    /// The value of another client.
-    Foreign(String),
-    /// The Redis type of a value that is not a string.
-    OtherType(String),
+    /// The first bytes of a string.
+    Text(Vec<u8>),
+    /// A value that is not a string.
+    OtherType {
+        kind: String,
+        digest: String,
+    },
 }
 
 impl SeenKey {
     pub(crate) fn of(content: &KeyContent) -> Self {
         match content {
             KeyContent::Free => Self::Free,
-            KeyContent::OtherType(found) => Self::OtherType(found.clone()),
-            KeyContent::Text(found) => {
-                let value = found.value.clone();
-                let holder = ObservedHolder::from_value(&value, None, None);
-                if holder.is_some_and(|holder| holder.owner_id.is_some()) {
-                    Self::Owned(value)
-                } else {
-                    Self::Foreign(value)
-                }
-            }
+            KeyContent::Text(found) => Self::Text(found.bytes.clone()),
+            KeyContent::OtherType { kind, digest } => Self::OtherType {
+                kind: kind.clone(),
+                digest: digest.clone(),
+            },
         }
     }
 
-    /// Whether one atomic command may act on a key with this content. It compares the values of locks.
-    /// A foreign value may be anything, so its digest is compared in a second command.
+    /// Returns whether one atomic command may act on a key with this content. A value that is not a string
+    /// is compared by its digest in a second command.
     pub(crate) fn admits(&self, content: &KeyContent) -> bool {
-        let now = Self::of(content);
-        self == &now || self.is_foreign() && now.is_foreign()
+        match (self, content) {
+            (Self::Free, KeyContent::Free) => true,
+            (Self::Text(seen), KeyContent::Text(found)) => *seen == found.bytes,
+            (Self::OtherType { kind: seen, .. }, KeyContent::OtherType { kind, .. }) => {
+                seen == kind
+            }
+            _ => false,
+        }
     }
 
-    pub(crate) fn is_foreign(&self) -> bool {
-        matches!(self, Self::Foreign(_) | Self::OtherType(_))
+    /// Returns the digest of a value that is not a string, if it is known.
+    pub(crate) fn digest(&self) -> Option<&str> {
+        match self {
+            Self::OtherType { digest, .. } if !digest.is_empty() => Some(digest),
+            _ => None,
+        }
     }
 }
 
@@ -87,9 +123,8 @@ impl fmt::Debug for SeenKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Free => "Free",
-            Self::Owned(_) => "Owned(..)",
-            Self::Foreign(_) => "Foreign(..)",
-            Self::OtherType(_) => "OtherType(..)",
+            Self::Text(_) => "Text(..)",
+            Self::OtherType { .. } => "OtherType(..)",
         })
     }
 }

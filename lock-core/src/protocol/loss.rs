@@ -68,8 +68,8 @@ impl LossReason {
     pub(crate) fn from_content(content: &KeyContent) -> Self {
         match content {
             KeyContent::Free => Self::Removed,
-            KeyContent::Text(found) => Self::from_value(Some(&found.value)),
-            KeyContent::OtherType(_) => Self::Replaced,
+            KeyContent::Text(found) => Self::from_value(Some(&found.holder.value)),
+            KeyContent::OtherType { .. } => Self::Replaced,
         }
     }
 

@@ -228,7 +228,7 @@ impl HeldLock {
     pub(crate) fn on_release(&self, result: &Result<ReleaseOutcome, LockError>) {
         let lock = self.reporter.id(&self.key);
         match result {
-            Ok(outcome) if outcome.was_owner => self.end_hold(HoldEnd::Released),
+            Ok(outcome) if outcome.was_owner => self.end_released(),
             Ok(_) => {
                 // If the lease had not ended, the key was removed or has another owner. The reply does not
                 // say which.
@@ -264,15 +264,20 @@ impl HeldLock {
         }
     }
 
-    /// Ends the span `lock.hold`: the guard is gone. A guard that was dropped counts as released, unless
-    /// the lock was lost. The background worker may just be reporting the loss.
-    pub(crate) fn end_guard(&self) {
+    /// Reports the end of a lock that was released, unless it was lost. The background worker may just be
+    /// reporting the loss.
+    fn end_released(&self) {
         let is_lost = self.state.lock().loss.is_some();
         self.end_hold(if is_lost {
             HoldEnd::Lost
         } else {
             HoldEnd::Released
         });
+    }
+
+    /// Ends the span `lock.hold`: the guard is gone. A guard that was dropped counts as released.
+    pub(crate) fn end_guard(&self) {
+        self.end_released();
         if let Some(record) = &self.record {
             record.close(&self.reporter);
         }

@@ -180,7 +180,8 @@ fn step(
             let token = token.map_or_else(String::new, |token| token.to_string());
             let floor = command.floor_us.to_string();
             let seen = admin::seen_argument(seen.as_ref());
-            let args = [mode, &floor, "0", command.label, &token, "", seen].map(str::to_owned);
+            let seen = String::from_utf8(seen).expect("the model has only text");
+            let args = [mode, &floor, "0", command.label, &token, "", &seen].map(str::to_owned);
             let reply =
                 admin::reply::force_release(server.run(&FORCE_RELEASE, &KEYS, &args)).unwrap();
             assert_eq!(reply.server_us, micros);

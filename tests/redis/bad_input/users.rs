@@ -59,6 +59,21 @@ async fn user_without_scripts_returns_permission() {
     assert_permission_error(&["~*", "&*", "+@all", "-@scripting"], "'evalsha'", &[]).await;
 }
 
+/// Without a password the client does not log in. The text in the place of the user may be a token.
+#[tokio::test]
+async fn user_of_a_url_without_a_password_is_not_shown() {
+    let server = RedisServer::start();
+    let locks = builder()
+        .connect(&format!("redis://s3cret@{}", server.address()))
+        .await
+        .unwrap();
+    server.cli(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]);
+    for error in errors(locks.lock(NAME)).await {
+        assert_says(&error, &["the command of the user `default` ("]);
+        assert!(!format!("{error} {error:?} {error:#?}").contains("s3cret"));
+    }
+}
+
 #[tokio::test]
 async fn user_without_the_companion_keys_returns_permission() {
     assert_permission_error(&["~lock:*", "&*", "+@all"], "access one of the keys", &[]).await;

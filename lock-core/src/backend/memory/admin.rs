@@ -109,7 +109,8 @@ fn inspected(lock_state: Option<&LockState>, now: Moment) -> InspectReply {
 /// Removes the remaining time of a lock that lives as long as its guard.
 fn without_endless(content: &mut KeyContent) {
     if let KeyContent::Text(found) = content {
-        found.remaining_ms = found.remaining_ms.filter(|left| *left < endless_ms());
+        let remaining = &mut found.holder.remaining_ms;
+        *remaining = remaining.filter(|left| *left < endless_ms());
     }
 }
 

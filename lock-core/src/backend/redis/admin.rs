@@ -50,20 +50,20 @@ impl RedisClient {
         limit: Duration,
     ) -> Result<(ReadTime, ForceReply), LockError> {
         let connection = self.pool.for_current_runtime(limit).await?;
+        let seen = request.seen.as_ref().and_then(SeenKey::digest);
         let digest = match request.foreign {
             ForeignValues::Keep => "",
-            ForeignValues::Remove => ASK_DIGEST,
+            ForeignValues::Remove => seen.unwrap_or(ASK_DIGEST),
         };
         let (time, mut first) = self.force(&connection, request, digest, limit).await?;
-        let seen = request.seen.as_ref();
-        if matches!(first.verdict, ForceVerdict::Foreign { .. })
-            && seen.is_some_and(|seen| *seen != SeenKey::of(&first.content))
-        {
-            first.verdict = ForceVerdict::Changed;
-        }
         let (time, reply) = match &first.verdict {
             ForceVerdict::Foreign { digest } if request.foreign == ForeignValues::Remove => {
-                self.force(&connection, request, digest, limit).await?
+                if seen.is_some() {
+                    first.verdict = ForceVerdict::Changed;
+                    (time, first)
+                } else {
+                    self.force(&connection, request, digest, limit).await?
+                }
             }
             _ => (time, first),
         };
@@ -102,7 +102,12 @@ impl RedisClient {
         let floor = connection.floor_us().to_string();
         let token = token.as_deref().unwrap_or_default();
         let seen = seen_argument(request.seen.as_ref());
-        let args = [mode, &floor, "0", &request.label, token, digest, seen];
+        let texts = [mode, &floor, "0", &request.label, token, digest];
+        let args: Vec<&[u8]> = texts
+            .iter()
+            .map(|text| text.as_bytes())
+            .chain([&*seen])
+            .collect();
         let (script, read) = (&FORCE_RELEASE, reply::force_release);
         let key = &request.key;
         let (_, reply) = self
@@ -113,12 +118,12 @@ impl RedisClient {
 }
 
 /// Returns the argument of the script that says what the key must hold.
-pub(crate) fn seen_argument(seen: Option<&SeenKey>) -> &str {
+pub(crate) fn seen_argument(seen: Option<&SeenKey>) -> Vec<u8> {
     match seen {
-        None => "",
-        Some(SeenKey::Free) => "free",
-        Some(SeenKey::Owned(value)) => value,
-        Some(SeenKey::Foreign(_) | SeenKey::OtherType(_)) => "foreign",
+        None => Vec::new(),
+        Some(SeenKey::Free) => b"none".into(),
+        Some(SeenKey::Text(bytes)) => [b"string ", &bytes[..]].concat(),
+        Some(SeenKey::OtherType { kind, .. }) => kind.clone().into_bytes(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisError, Value};
 use tokio::time::error::Elapsed;
 
 use super::access::{Access, kind_of_this_thread};
@@ -155,7 +155,7 @@ impl Connector {
             Ok(Connection {
                 transport: Transport::start(stream, Arc::clone(&self.reporter)),
                 address: Arc::clone(&self.address),
-                user: info.redis_settings().username().map(Into::into),
+                user: login_user(&info),
                 report: self.report(kind),
                 origin,
                 first,
@@ -406,4 +406,11 @@ impl EncodedReply {
     pub(super) fn text(&self) -> Option<&[u8]> {
         text_range(&self.0).map(|range| &self.0[range])
     }
+}
+/// Returns the user that logs in. Without a password there is no login, and the text in the place of the
+/// user may be a password.
+fn login_user(info: &ConnectionInfo) -> Option<Arc<str>> {
+    let settings = info.redis_settings();
+    settings.password()?;
+    settings.username().map(Into::into)
 }

@@ -7,6 +7,7 @@ use redis::{FromRedisValue, Value};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::inspection::FoundText;
 use crate::protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewReply, Verdict};
 use crate::protocol::loss::LossReason;
 
@@ -212,7 +213,7 @@ pub(crate) fn dialect_acquire(reply: Value) -> Result<ScriptReply<DialectReply>,
             remaining_ms: parts.number()?,
         },
         "busy" => DialectReply::Busy {
-            holder: parts.holder()?,
+            holder: parts.found_text()?.holder,
         },
         "foreign" => DialectReply::Foreign {
             found: parts.text()?,
@@ -262,12 +263,9 @@ impl Parts {
         self.next()
     }
 
-    pub(super) fn holder(&mut self) -> Result<RawHolder, LockError> {
+    pub(super) fn found_text(&mut self) -> Result<FoundText, LockError> {
         let remaining: i64 = self.next()?;
-        Ok(RawHolder {
-            remaining_ms: u64::try_from(remaining).ok(),
-            value: self.text()?,
-        })
+        Ok(FoundText::new(u64::try_from(remaining).ok(), self.next()?))
     }
 }
 

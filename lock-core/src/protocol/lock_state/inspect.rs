@@ -2,7 +2,9 @@
 
 use super::{Expiring, KeyValue, LockState};
 use crate::protocol::clock::ServerMs;
-use crate::protocol::inspection::{INSPECTED_WAITERS, InspectReply, KeyContent, ReadTime};
+use crate::protocol::inspection::{
+    FoundText, INSPECTED_WAITERS, InspectReply, KeyContent, ReadTime,
+};
 
 impl LockState {
     /// Reads the lock and its first waiters. Unlike a command, it does not remove what has expired.
@@ -29,8 +31,14 @@ impl LockState {
             Some(Expiring {
                 value: KeyValue::OtherType(found),
                 ..
-            }) => KeyContent::OtherType((*found).to_owned()),
-            Some(_) => KeyContent::Text(self.observed_holder(0, now_ms)),
+            }) => KeyContent::OtherType {
+                kind: (*found).to_owned(),
+                digest: String::new(),
+            },
+            Some(_) => {
+                let holder = self.observed_holder(0, now_ms);
+                KeyContent::Text(FoundText::new(holder.remaining_ms, holder.value.into()))
+            }
         }
     }
 }

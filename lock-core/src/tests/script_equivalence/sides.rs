@@ -160,8 +160,8 @@ impl Model {
     pub(super) fn found(&self, now_ms: ServerMs) -> Option<String> {
         match self.lock_state.content(now_ms) {
             KeyContent::Free => None,
-            KeyContent::Text(holder) => Some(holder.value),
-            KeyContent::OtherType(found) => Some(found),
+            KeyContent::Text(found) => Some(found.holder.value),
+            KeyContent::OtherType { kind, .. } => Some(kind),
         }
     }
 
@@ -171,7 +171,7 @@ impl Model {
             Seen::Now => Some(SeenKey::of(&self.lock_state.content(now_ms))),
             Seen::Before => self.inspected.clone(),
             Seen::Free => Some(SeenKey::Free),
-            Seen::Foreign => Some(SeenKey::Foreign("of another client".to_owned())),
+            Seen::Foreign => Some(SeenKey::Text(b"of another client".into())),
         }
     }
 

@@ -13,9 +13,8 @@ use crate::backend::admin::{ListReply, ListRequest, ListedLock};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Deadline};
 use crate::protocol::glob;
-use crate::protocol::inspection::{InspectReply, KeyContent, ListCursor, ReadTime};
+use crate::protocol::inspection::{FoundText, InspectReply, KeyContent, ListCursor, ReadTime};
 use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::lock_state::RawHolder;
 
 /// How many keys one SCAN looks at: 1,000 calls for 500,000 keys, none of them slower than a
 /// millisecond. With 5,000 keys the list is a tenth faster, and each call blocks the server ten times
@@ -169,22 +168,17 @@ fn content(
     let pttl = pttl.map_err(|error| server_error(connection, key, &error))?;
     let pttl: i64 = redis::from_redis_value(pttl).map_err(|_| unexpected())?;
     // Another client may have replaced the string since the SCAN.
-    let Some(Value::BulkString(mut value)) = if_right_type(connection, key, value)? else {
+    let Some(Value::BulkString(value)) = if_right_type(connection, key, value)? else {
         return Ok(KeyContent::Free);
     };
-    // As long as the scripts return it, so that a script can compare it.
-    value.truncate(LONGEST_VALUE);
     if pttl == NO_KEY {
         return Ok(KeyContent::Free);
     }
-    Ok(KeyContent::Text(RawHolder {
-        remaining_ms: u64::try_from(pttl).ok(),
-        value: String::from_utf8_lossy(&value).into_owned(),
-    }))
+    Ok(KeyContent::Text(FoundText::new(
+        u64::try_from(pttl).ok(),
+        value,
+    )))
 }
-
-/// The longest value that a script returns, in bytes.
-const LONGEST_VALUE: usize = 200;
 
 /// The reply to PTTL for a key that does not exist.
 const NO_KEY: i64 = -2;

@@ -15,8 +15,11 @@ pub(crate) fn inspect(reply: Value) -> Result<ScriptReply<InspectReply>, LockErr
     let total = parts.number()?;
     let content = match verdict.as_str() {
         "free" => KeyContent::Free,
-        "held" => KeyContent::Text(parts.holder()?),
-        "foreign" => KeyContent::OtherType(parts.text()?),
+        "held" => KeyContent::Text(parts.found_text()?),
+        "foreign" => KeyContent::OtherType {
+            kind: parts.text()?,
+            digest: parts.text()?,
+        },
         _ => return Err(unexpected()),
     };
     let value = InspectReply {
@@ -34,12 +37,15 @@ pub(crate) fn force_release(reply: Value) -> Result<ScriptReply<ForceReply>, Loc
     let verdict = parts.text()?;
     let server_us = parts.number()?;
     let found = parts.text()?;
-    let holder = parts.holder()?;
-    let locked_ms = holder.remaining_ms.unwrap_or(0);
+    let text = parts.found_text()?;
+    let locked_ms = text.holder.remaining_ms.unwrap_or(0);
     let content = match found.as_str() {
         "none" => KeyContent::Free,
-        "string" => KeyContent::Text(holder),
-        _ => KeyContent::OtherType(found),
+        "string" => KeyContent::Text(text),
+        _ => KeyContent::OtherType {
+            kind: found,
+            digest: String::new(),
+        },
     };
     let verdict = match verdict.as_str() {
         "free" => ForceVerdict::Free,

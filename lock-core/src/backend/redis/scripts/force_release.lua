@@ -14,8 +14,8 @@
 -- ARGV[5] token               that the lock must have; "" for any
 -- ARGV[6] digest              of the foreign value to remove, as an earlier reply gave it; "" removes
 --                             none, and "?" returns the digest
--- ARGV[7] seen                what K must hold: the value of a lock, "free" for no key, "foreign" for the
---                             value of another client, "" for anything
+-- ARGV[7] seen                what K must hold: "string " and the first 200 bytes of a string, the type of
+--                             another value, "none" for no key, "" for anything
 --
 -- Returns an array, with the server's time in microseconds as second element. Type, remaining and value
 -- are those of K before the call:
@@ -60,7 +60,7 @@ local id, token = string.match(value, '^lk1:' .. uuid .. ' (%d+) %d+ ')
 id = id or string.match(value, '^' .. uuid .. ' ')
 local nil_id = '00000000-0000-0000-0000-000000000000'
 
-local seen = id and string.sub(value, 1, 200) or found == 'none' and 'free' or 'foreign'
+local seen = found == 'string' and 'string ' .. string.sub(value, 1, 200) or found
 if ARGV[7] ~= '' and seen ~= ARGV[7] then
   return reply('changed')
 end

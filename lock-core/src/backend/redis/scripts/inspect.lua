@@ -8,9 +8,10 @@
 -- Returns an array, with the server's time in microseconds as second element:
 --   free     now  total  entries                    K does not exist
 --   held     now  total  remaining  value  entries  K holds a string: a lock, or a foreign value
---   foreign  now  total  type  entries              K holds something that is no string
+--   foreign  now  total  type  digest  entries      K holds something that is no string
 -- `total` is the number of all entries. A remaining of -1 is a key without expiry. The value is cut to
--- 200 bytes. It may have spaces and any other bytes.
+-- 200 bytes. It may have spaces and any other bytes. The digest identifies a hash, as other lock libraries
+-- write it. It is empty for other types, and for a user who may not run DUMP.
 --
 -- By hand, from this folder:
 --   redis-cli --eval inspect.lua lock:a '{lock:a}:q' , 100
@@ -28,7 +29,11 @@ local total = last and redis.call('ZRANK', KEYS[2], last) + 1 or 0
 
 local reply
 if type(value) == 'table' then
-  reply = {'foreign', now, total, redis.call('TYPE', KEYS[1]).ok}
+  local found, dump = redis.call('TYPE', KEYS[1]).ok, nil
+  if found == 'hash' then
+    dump = redis.pcall('DUMP', KEYS[1])
+  end
+  reply = {'foreign', now, total, found, type(dump) == 'string' and redis.sha1hex(dump) or ''}
 elseif value then
   reply = {'held', now, total, redis.call('PTTL', KEYS[1]), string.sub(value, 1, 200)}
 else

@@ -36,13 +36,8 @@ pub(crate) enum ControlError {
 
 /// Does what the form says.
 pub(crate) async fn apply(demo: &Arc<Demo>, form: Form) -> Result<(), ControlError> {
-    if let Some(rate) = form.rate {
-        demo.model().settings.rate = rate.clamp(*RATES.start(), *RATES.end());
-        if form.action.is_empty() {
-            return Ok(());
-        }
-    }
     match form.action.as_str() {
+        "" if form.rate.is_some() => {}
         "start" => start(demo).await?,
         "reset" => demo.open_sale(Phase::Ready).await.map_err(BoxError::from)?,
         "lock" => demo.model().switch_lock(),
@@ -58,6 +53,9 @@ pub(crate) async fn apply(demo: &Arc<Demo>, form: Form) -> Result<(), ControlErr
             };
             instance(demo, instances, verb, number).await?;
         }
+    }
+    if let Some(rate) = form.rate {
+        demo.model().settings.rate = rate.clamp(*RATES.start(), *RATES.end());
     }
     Ok(())
 }

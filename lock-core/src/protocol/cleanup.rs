@@ -38,7 +38,7 @@ pub(crate) struct ReleaseRequest {
 pub(crate) enum ReleaseSubject {
     /// The lock of a guard.
     Guard,
-    /// The lock of a guard, of which an event has said that it was lost, or that its release failed.
+    /// The lock of a guard. An event has reported its loss, or its failed release.
     ReportedGuard,
     /// An acquire that made no guard.
     Acquire,

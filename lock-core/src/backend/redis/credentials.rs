@@ -139,8 +139,13 @@ impl CredentialSource {
         match credentials {
             Ok(Ok(credentials)) => Ok(Arc::new(Issued::new(credentials))),
             Ok(Err(error)) => {
-                let reporter = Arc::clone(&self.reporter);
-                let on_panic = move |payload| reporter.panicked(PanicSource::Credentials, payload);
+                // An observer may keep the error, and the reporter has the observer.
+                let reporter = Arc::downgrade(&self.reporter);
+                let on_panic = move |payload| {
+                    if let Some(reporter) = reporter.upgrade() {
+                        reporter.panicked(PanicSource::Credentials, payload);
+                    }
+                };
                 Err(LockError::from_provider(error, Box::new(on_panic)))
             }
             Err(payload) => {

@@ -102,7 +102,16 @@ fn question(lock: &LockInfo, args: &ReleaseArgs) -> String {
         .holder()
         .map(|holder| format!(" of {}", view::label(holder)))
         .unwrap_or_default();
-    if args.now {
+    let is_foreign = match &lock.state {
+        LockStatus::Held(holder) => holder.is_foreign,
+        state => matches!(state, LockStatus::Foreign { .. }),
+    };
+    if args.foreign && is_foreign {
+        format!(
+            "Delete the key of the lock `{name}`{of} at once? Its owner does not learn of it, so two may \
+             hold the lock then. [y/N] "
+        )
+    } else if args.now {
         format!(
             "Free the lock `{name}`{of} now? Until the old holder notices, two may hold it. [y/N] "
         )

@@ -297,7 +297,7 @@ fn is_closed() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     let stdout = io::stdout();
-    // Errors are reported without being asked for.
+    // `poll` reports errors in any case.
     let mut events = [PollFd::new(&stdout, PollFlags::empty())];
     let at_once = Timespec::default();
     poll(&mut events, Some(&at_once)).is_ok() && events[0].revents().contains(PollFlags::ERR)

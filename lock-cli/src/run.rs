@@ -15,7 +15,7 @@ use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::text::{flag, human};
+use crate::text::{flag, human, tidy};
 use crate::view;
 
 mod child;
@@ -138,7 +138,7 @@ impl Job<'_> {
             let mut failure = connect::failure(self.global, error);
             if error.is_lost() {
                 // The server has granted the lock, and did not renew it.
-                let name = view::tidy(&self.args.name);
+                let name = tidy(&self.args.name);
                 failure.text =
                     format!("lost the lock `{name}` before the command began; nothing was run");
             }
@@ -283,7 +283,7 @@ impl Job<'_> {
 
 /// Says that the lock is not free.
 fn contended_text(name: &str, error: &LockError, blocked: Option<String>, exit: Exit) -> String {
-    let name = view::tidy(name);
+    let name = tidy(name);
     let state = match (blocked, error.holder()) {
         (Some(blocked), _) => format!("has {blocked}"),
         (None, Some(holder)) => format!("is held by {}", held_by(holder)),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, FromRedisValue,
     IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, Value,
 };
 use tokio::sync::mpsc;
@@ -169,17 +169,6 @@ impl Server {
     async fn end_subscription(&mut self, channel: &str) {
         // The connection ends soon, and its subscriptions with it.
         let _ = self.connection.unsubscribe(channel).await;
-    }
-
-    /// Whether the server is another machine.
-    pub(super) fn is_remote(info: &ConnectionInfo) -> bool {
-        match info.addr() {
-            ConnectionAddr::Tcp(host, _) => {
-                let address = host.parse::<std::net::IpAddr>();
-                host != "localhost" && !address.is_ok_and(|address| address.is_loopback())
-            }
-            _ => false,
-        }
     }
 }
 

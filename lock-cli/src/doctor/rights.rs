@@ -6,7 +6,7 @@ use super::connection::Server;
 use super::names::{Names, glob, in_channel};
 use super::{Check, Level};
 use crate::args::Role;
-use crate::view::tidy;
+use crate::text::tidy;
 
 mod probes;
 

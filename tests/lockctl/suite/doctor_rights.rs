@@ -1,6 +1,6 @@
 //! `doctor` as users with the rights of an application, of an operator, of both and of neither.
 
-use test_support::{RedisServer, Reply};
+use test_support::{Lost, Proxy, RedisServer, Reply};
 
 use crate::doctor::Findings;
 use crate::program::Lockctl;
@@ -268,4 +268,32 @@ fn secret_in_the_place_of_the_user_is_not_printed() {
     );
     let (_, text) = human(&url, &[]);
     assert!(!text.contains("s3cret"), "{text}");
+}
+
+/// A connection that breaks proves no right.
+#[test]
+fn rights_are_not_known_after_the_connection_broke() {
+    let server = RedisServer::start();
+    for (flags, failed) in [
+        (&[][..], &[][..]),
+        (&["--role", "app"], &["app_rights"]),
+        (&["--role", "operator"], &["operator_rights"]),
+    ] {
+        let proxy = Proxy::in_front_of(&server);
+        proxy.lose_next(Lost::Request, "NUMSUB");
+        let findings = Findings::of(&proxy.url(), flags);
+        assert!(!proxy.is_armed());
+        assert_eq!(findings.ids("fail"), failed, "{:#?}", findings.checks);
+        for id in ["app_rights", "operator_rights", "probe"] {
+            if let Some(check) = findings.checks.get(id) {
+                assert_eq!(check["text"], "not checked: the connection broke", "{id}");
+            }
+        }
+        assert!(findings.checks.contains_key("probe"));
+    }
+    let proxy = Proxy::in_front_of(&server);
+    proxy.lose_next(Lost::Request, "NUMSUB");
+    let (_, text) = human(&proxy.url(), &[]);
+    let end = "; the rights of the user `default` are not known\n";
+    assert!(text.ends_with(end), "{text}");
 }

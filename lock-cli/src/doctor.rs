@@ -17,6 +17,7 @@ use crate::output::{self, Output};
 mod connection;
 mod info;
 mod keys;
+mod names;
 mod probe;
 mod rights;
 mod server;

@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::show;
-use crate::text::{human, millis};
+use crate::text::{human, millis, tidy};
 use crate::view::{self, HolderRecord};
 use crate::wording;
 
@@ -87,7 +87,7 @@ async fn check_held(
         LockStatus::Blocked { .. } => {
             let text = format!(
                 "the lock `{}` has {}; --now frees it",
-                view::tidy(&args.name),
+                tidy(&args.name),
                 view::blocked(lock).unwrap_or_default(),
             );
             Err(Failure::new(Exit::No, "not-held", text))
@@ -97,12 +97,21 @@ async fn check_held(
 }
 
 fn question(lock: &LockInfo, args: &ReleaseArgs) -> String {
-    let name = view::tidy(&args.name);
+    let name = tidy(&args.name);
     let of = lock
         .holder()
         .map(|holder| format!(" of {}", view::label(holder)))
         .unwrap_or_default();
-    if args.now {
+    let is_foreign = match &lock.state {
+        LockStatus::Held(holder) => holder.is_foreign,
+        state => matches!(state, LockStatus::Foreign { .. }),
+    };
+    if args.foreign && is_foreign {
+        format!(
+            "Delete the key of the lock `{name}`{of} at once? Its owner does not learn of it, so two may \
+             hold the lock then. [y/N] "
+        )
+    } else if args.now {
         format!(
             "Free the lock `{name}`{of} now? Until the old holder notices, two may hold it. [y/N] "
         )
@@ -157,7 +166,7 @@ fn host() -> Option<String> {
 }
 
 fn failure(error: &AdminError, args: &ReleaseArgs, global: &GlobalArgs) -> Failure {
-    let name = view::tidy(&args.name);
+    let name = tidy(&args.name);
     match error {
         AdminError::Changed { now, .. } => {
             let now = match now {
@@ -212,7 +221,7 @@ fn report(
         })?;
         return Ok(Exit::Success);
     }
-    let name = view::tidy(&args.name);
+    let name = tidy(&args.name);
     let of = previous.map(|holder| format!(" of {}", view::label(holder)));
     let of = of.unwrap_or_default();
     let text = if is_revoked {

@@ -15,7 +15,7 @@ use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::text::{flag, human};
+use crate::text::{flag, human, tidy};
 use crate::view;
 
 mod child;
@@ -32,6 +32,10 @@ const KILL_AFTER: Duration = Duration::from_secs(5);
 /// How long this process waits for the cancel of its queue entry after a signal. The entry of a waiter
 /// that died costs the others nothing.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long this process looks for the state of a lock that it did not get. It makes the text more exact,
+/// and a server that does not reply must not delay the exit.
+const INSPECT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Runs CMD while the lock is held.
 pub(crate) async fn run(
@@ -62,7 +66,7 @@ pub(crate) async fn run(
     };
     let exit = match acquired {
         Ok(Ok(guard)) => return job.work(&locks, guard, signals).await,
-        Ok(Err(error)) => job.not_acquired(&locks, &error).await,
+        Ok(Err(error)) => job.not_acquired(&locks, &error, &mut signals).await,
         Err(exit) => Ok(exit),
     };
     // The queue entry, or a lock that was granted meanwhile. Without an answer, both expire.
@@ -124,12 +128,17 @@ impl Job<'_> {
     }
 
     /// Returns the exit code of a lock that was not acquired.
-    async fn not_acquired(&self, locks: &LockManager, error: &LockError) -> Result<Exit, Failure> {
+    async fn not_acquired(
+        &self,
+        locks: &LockManager,
+        error: &LockError,
+        signals: &mut Signals,
+    ) -> Result<Exit, Failure> {
         if !error.is_contended() {
             let mut failure = connect::failure(self.global, error);
             if error.is_lost() {
                 // The server has granted the lock, and did not renew it.
-                let name = view::tidy(&self.args.name);
+                let name = tidy(&self.args.name);
                 failure.text =
                     format!("lost the lock `{name}` before the command began; nothing was run");
             }
@@ -144,7 +153,13 @@ impl Job<'_> {
         let mut failure = connect::failure(self.global, error);
         failure.exit = exit;
         // The error does not say whether the holder that it names has released the lock already.
-        let lock = locks.inspect(self.args.name.as_str()).await.ok();
+        let inspecting = locks.inspect(self.args.name.as_str());
+        let lock = tokio::select! {
+            biased;
+            signal = signals.end_of_wait() => return Ok(ended_by(signal)),
+            lock = tokio::time::timeout(INSPECT_TIMEOUT, inspecting) => lock,
+        };
+        let lock = lock.ok().and_then(Result::ok);
         let blocked = lock.as_ref().and_then(view::blocked);
         failure.text = contended_text(&self.args.name, error, blocked, exit);
         if skip && !self.output.is_json() {
@@ -268,7 +283,7 @@ impl Job<'_> {
 
 /// Says that the lock is not free.
 fn contended_text(name: &str, error: &LockError, blocked: Option<String>, exit: Exit) -> String {
-    let name = view::tidy(name);
+    let name = tidy(name);
     let state = match (blocked, error.holder()) {
         (Some(blocked), _) => format!("has {blocked}"),
         (None, Some(holder)) => format!("is held by {}", held_by(holder)),

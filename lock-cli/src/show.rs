@@ -10,7 +10,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{BOLD, Output};
 use crate::table;
-use crate::text::{human, rfc3339};
+use crate::text::{human, rfc3339, tidy};
 use crate::view::{self, LockRecord};
 use crate::wording;
 
@@ -64,9 +64,9 @@ pub(crate) async fn not_held(locks: &LockManager, name: &str, global: &GlobalArg
     let held = held.map_or_else(|_| Vec::new(), |found| found.locks);
     let names = held.iter().map(|lock| lock.name.as_str());
     let similar = similar(name, names);
-    let mut text = format!("no lock `{}` is held", view::tidy(name));
+    let mut text = format!("no lock `{}` is held", tidy(name));
     if !similar.is_empty() {
-        let similar: Vec<_> = similar.into_iter().map(view::tidy).collect();
+        let similar: Vec<_> = similar.into_iter().map(tidy).collect();
         // Writing to a string cannot fail.
         let _ = write!(text, "; similar: {}", similar.join(", "));
     }

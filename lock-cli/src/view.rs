@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use lock_core::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
 use serde::Serialize;
 
-use crate::text::{human, millis, rfc3339};
+use crate::text::{human, millis, rfc3339, tidy};
 use crate::wording;
 
 /// A lock, with the fields of the schemas `lockctl.lock/1` and `lockctl.show/1`.
@@ -242,21 +242,4 @@ pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
 /// The name of a lock, without characters that could forge a line.
 pub(crate) fn name(lock: &LockInfo) -> String {
     tidy(lock.name.as_str())
-}
-
-/// Escapes characters that could forge a line.
-pub(crate) fn tidy(text: &str) -> String {
-    let mut tidy = String::with_capacity(text.len());
-    for letter in text.chars() {
-        let changes_direction = matches!(
-            letter,
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-        );
-        if letter.is_control() || changes_direction {
-            tidy.extend(letter.escape_unicode());
-        } else {
-            tidy.push(letter);
-        }
-    }
-    tidy
 }

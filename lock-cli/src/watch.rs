@@ -14,7 +14,7 @@ use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::text::{human, rfc3339};
+use crate::text::{human, rfc3339, tidy};
 use crate::view::{self, LockRecord};
 use crate::{list, show, table};
 
@@ -201,7 +201,7 @@ impl Watch<'_> {
             };
             let head = format!(
                 "{}  every {}, Ctrl-C ends  {}\n\n",
-                view::tidy(&self.args.pattern),
+                tidy(&self.args.pattern),
                 human(self.args.interval),
                 rfc3339(SystemTime::now()),
             );
@@ -297,7 +297,7 @@ fn is_closed() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     let stdout = io::stdout();
-    // Errors are reported without being asked for.
+    // `poll` reports errors in any case.
     let mut events = [PollFd::new(&stdout, PollFlags::empty())];
     let at_once = Timespec::default();
     poll(&mut events, Some(&at_once)).is_ok() && events[0].revents().contains(PollFlags::ERR)

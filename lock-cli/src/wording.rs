@@ -6,8 +6,7 @@ use std::error::Error;
 
 use lock_core::{BackendError, BackendErrorKind, LockError};
 
-use crate::text::flag;
-use crate::view::tidy;
+use crate::text::{flag, tidy};
 
 /// Where the guide is.
 const GUIDE: &str = "https://docs.rs/lock-core/latest/lock_core/guide";

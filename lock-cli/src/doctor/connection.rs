@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, FromRedisValue,
     IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, Value,
 };
 use tokio::sync::mpsc;
@@ -68,7 +68,7 @@ impl Server {
 
     /// Returns the name of the user.
     pub(super) fn user(&self) -> &str {
-        self.info.redis_settings().username().unwrap_or("default")
+        user(&self.info)
     }
 
     pub(super) async fn call<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, RedisError> {
@@ -170,15 +170,32 @@ impl Server {
         // The connection ends soon, and its subscriptions with it.
         let _ = self.connection.unsubscribe(channel).await;
     }
+}
 
-    /// Whether the server is another machine.
-    pub(super) fn is_remote(info: &ConnectionInfo) -> bool {
-        match info.addr() {
-            ConnectionAddr::Tcp(host, _) => {
-                let address = host.parse::<std::net::IpAddr>();
-                host != "localhost" && !address.is_ok_and(|address| address.is_loopback())
-            }
-            _ => false,
+/// Returns the user of the commands. The client sends AUTH only with a password, so without one the server
+/// takes its default user. The text before `@` may then be a secret in the wrong place.
+fn user(info: &ConnectionInfo) -> &str {
+    let settings = info.redis_settings();
+    let user = settings.password().and(settings.username());
+    user.unwrap_or("default")
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::IntoConnectionInfo;
+
+    #[test]
+    fn user_without_a_password_is_the_default_user() {
+        for (url, expected) in [
+            ("redis://h", "default"),
+            ("redis://:secret@h", "default"),
+            ("redis://token@h", "default"),
+            ("redis://ops:secret@h", "ops"),
+            ("unix:///path?user=ops", "default"),
+            ("unix:///path?user=ops&pass=secret", "ops"),
+        ] {
+            let info = url.into_connection_info().unwrap();
+            assert_eq!(super::user(&info), expected, "{url}");
         }
     }
 }

@@ -6,6 +6,7 @@ use redis::{Pipeline, RedisError, Value};
 
 use super::Check;
 use super::connection::Server;
+use super::names::glob;
 use super::rights::{self, Rights};
 use crate::args::GlobalArgs;
 
@@ -172,18 +173,6 @@ async fn scan(
     }
     *is_partial = true;
     Ok(keys)
-}
-
-/// Escapes the characters that have a meaning in a pattern.
-pub(super) fn glob(text: &str) -> String {
-    let mut escaped = String::new();
-    for letter in text.chars() {
-        if matches!(letter, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
-            escaped.push('\\');
-        }
-        escaped.push(letter);
-    }
-    escaped
 }
 
 /// Whether a key with a hash tag belongs to another lock: its queue, its counter, its grace.

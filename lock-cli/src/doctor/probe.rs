@@ -6,50 +6,13 @@ use lock_core::{LockError, LockManager};
 
 use super::Check;
 use super::connection::Server;
+use super::names::Names;
 use super::rights::Rights;
 use crate::args::GlobalArgs;
 use crate::connect;
 
 /// The ttl of the lock of the probe.
 const TTL: Duration = Duration::from_secs(2);
-
-/// The names of the probe.
-pub(super) struct Names {
-    pub(super) name: String,
-    pub(super) key: String,
-    pub(super) queue: String,
-    pub(super) counter: String,
-    pub(super) channel: String,
-}
-
-impl Names {
-    pub(super) fn new(prefix: &str) -> Self {
-        let name = format!("lockctl-doctor:{}", std::process::id());
-        let key = format!("{prefix}{name}");
-        Self {
-            queue: format!("{{{key}}}:q"),
-            counter: format!("{{{key}}}:f"),
-            channel: format!("lk1:{}:lockctl-doctor", in_channel(prefix)),
-            name,
-            key,
-        }
-    }
-}
-
-/// Encodes a prefix as the channels of managers have it.
-pub(super) fn in_channel(prefix: &str) -> String {
-    let mut encoded = String::new();
-    for byte in prefix.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b':' | b'-') {
-            encoded.push(char::from(byte));
-        } else {
-            use std::fmt::Write as _;
-            // Writing to a string cannot fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
-}
 
 /// Acquires, renews and releases a lock, and sends a notification.
 pub(super) async fn checks(
@@ -58,7 +21,8 @@ pub(super) async fn checks(
     rights: &Rights,
 ) -> Vec<Check> {
     if !rights.can_lock() {
-        let skipped = |id| Check::skipped(id, "the user cannot acquire");
+        let reason = rights.unknown().unwrap_or("the user cannot acquire");
+        let skipped = |id| Check::skipped(id, reason);
         return vec![skipped("probe"), skipped("notifications")];
     }
     let names = Names::new(&global.prefix);

@@ -1,16 +1,16 @@
 //! The rights of the user: those of an application, and those of an operator.
 
-use redis::{Cmd, RedisError, Value};
+use redis::{RedisError, Value};
 
 use super::connection::Server;
-use super::keys::glob;
-use super::probe::{Names, in_channel};
+use super::names::{Names, glob, in_channel};
 use super::{Check, Level};
 use crate::args::Role;
-use crate::view::tidy;
+use crate::text::tidy;
 
-/// The keys of the probes are gone after this, whatever happens.
-const EXPIRY: &str = "5000";
+mod probes;
+
+use probes::{Key, Verdict, probes};
 
 /// The rights without which a user acquires no lock.
 const LOCK: &[&str] = &[
@@ -56,15 +56,10 @@ const SHOW: &[&str] = &[
 const LIST: &[&str] = &["scan", "zcard"];
 
 /// The rights of a release, beside those of `show`.
-const RELEASE: &[&str] = &[
-    "set",
-    "del",
-    "exists",
-    "incr",
-    "zrem",
-    "publish",
-    "pubsub|numsub",
-];
+const RELEASE: &[&str] = &["set", "del", "exists", "incr", "zrem"];
+
+/// The rights without which `release --now` notifies no waiter. With them goes the pattern of channels.
+const NOTIFY_NEXT: &[&str] = &["publish", "pubsub|numsub"];
 
 /// The right of `release --foreign`, beside those of a release.
 const FOREIGN: &[&str] = &["dump"];
@@ -72,22 +67,27 @@ const FOREIGN: &[&str] = &["dump"];
 /// The checks of the user.
 pub(super) const IDS: [&str; 2] = ["app_rights", "operator_rights"];
 
+/// Why the server has not run a command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lack {
+    Right,
+    /// No user can run it: the server has renamed it, or a proxy does not pass it on.
+    Command,
+    /// It was not sent, because the user lacks this other right.
+    Without(&'static str),
+}
+
 /// What a user lacks.
 pub(super) struct Rights {
     user: String,
-    /// The commands that the server refuses, each once.
-    commands: Vec<&'static str>,
+    /// The commands that did not run, each once.
+    commands: Vec<(&'static str, Lack)>,
     /// The patterns of keys that the server refuses, each once.
     keys: Vec<String>,
     /// The pattern of channels, if the server refuses it.
     channel: Option<String>,
-}
-
-/// What the server refuses.
-enum Refused {
-    Command,
-    Key,
-    Channel,
+    /// Why the rights are not known.
+    unknown: Option<String>,
 }
 
 impl Rights {
@@ -99,38 +99,72 @@ impl Rights {
             commands: Vec::new(),
             keys: Vec::new(),
             channel: None,
+            unknown: None,
         };
         let channel = channel_pattern(prefix);
         for probe in probes(&names) {
-            let reply = server.call::<Value>(&probe.command).await;
             let keys = match probe.key {
                 Key::Lock => format!("~{}*", glob(prefix)),
                 Key::Companion => format!("~{{{}*}}:*", glob(prefix)),
             };
-            rights.note(probe.right, &keys, &channel, reply.err().as_ref());
+            if let Some(other) = probe.after {
+                if rights.lack_of(other).is_some() {
+                    rights.note(probe.right, Lack::Without(other));
+                    continue;
+                }
+                if rights.keys.contains(&keys) {
+                    continue;
+                }
+            }
+            let reply = server.call::<Value>(&probe.command).await;
+            match Verdict::of(&reply) {
+                Verdict::Allowed => {}
+                Verdict::NoCommand => rights.note(probe.right, Lack::Right),
+                Verdict::NotOnServer => rights.note(probe.right, Lack::Command),
+                Verdict::NoKey if rights.keys.contains(&keys) => {}
+                Verdict::NoKey => rights.keys.push(keys),
+                Verdict::NoChannel => rights.channel = Some(channel.clone()),
+                Verdict::Unknown => return rights.broken(),
+            }
         }
-        let subscribed = server.subscribe_once(&names.channel).await;
-        rights.note("subscribe", "", &channel, subscribed.err().as_ref());
+        match Verdict::of(&server.subscribe_once(&names.channel).await) {
+            Verdict::Allowed => {}
+            Verdict::NoChannel => rights.channel = Some(channel),
+            Verdict::NotOnServer => rights.note("subscribe", Lack::Command),
+            Verdict::NoCommand | Verdict::NoKey => rights.note("subscribe", Lack::Right),
+            Verdict::Unknown => return rights.broken(),
+        }
         rights
     }
 
-    fn note(&mut self, right: &'static str, keys: &str, channel: &str, error: Option<&RedisError>) {
-        match error.and_then(refused) {
-            Some(Refused::Command) if !self.commands.contains(&right) => self.commands.push(right),
-            Some(Refused::Key) if !self.keys.iter().any(|known| known == keys) => {
-                self.keys.push(keys.to_owned());
-            }
-            Some(Refused::Channel) => self.channel = Some(channel.to_owned()),
-            _ => {}
+    fn broken(mut self) -> Self {
+        self.unknown = Some("the connection broke".to_owned());
+        self
+    }
+
+    fn note(&mut self, right: &'static str, lack: Lack) {
+        if self.lack_of(right).is_none() {
+            self.commands.push((right, lack));
         }
+    }
+
+    fn lack_of(&self, right: &str) -> Option<Lack> {
+        let mut commands = self.commands.iter();
+        let found = commands.find(|(known, _)| *known == right);
+        found.map(|(_, lack)| *lack)
     }
 
     /// Returns the missing rights among these, each once.
     fn lacks(&self, needed: &[&[&'static str]]) -> Vec<String> {
         let mut missing: Vec<String> = Vec::new();
         for right in needed.iter().copied().flatten() {
-            let named = format!("+{right}");
-            if self.commands.contains(right) && !missing.contains(&named) {
+            let named = match self.lack_of(right) {
+                None => continue,
+                Some(Lack::Right) => format!("+{right}"),
+                Some(Lack::Command) => format!("+{right} (the server does not have the command)"),
+                Some(Lack::Without(other)) => format!("+{right} (not checked without +{other})"),
+            };
+            if !missing.contains(&named) {
                 missing.push(named);
             }
         }
@@ -138,12 +172,28 @@ impl Rights {
         missing
     }
 
+    /// Returns what to do to get these rights.
+    fn advice(&self, needed: &[&[&'static str]]) -> &'static str {
+        let mut needed = needed.iter().copied().flatten();
+        if needed.any(|right| self.lack_of(right) == Some(Lack::Command)) {
+            "look for `rename-command` in the server's configuration, and for a proxy; grant other rights \
+             with ACL SETUSER: the page \"Redis\" of the guide has the command"
+        } else {
+            "grant them with ACL SETUSER: the page \"Redis\" of the guide has the command"
+        }
+    }
+
+    /// Returns why the rights are not known, if the server did not reply.
+    pub(super) fn unknown(&self) -> Option<&str> {
+        self.unknown.as_deref()
+    }
+
     pub(super) fn can_lock(&self) -> bool {
-        self.lacks(&[LOCK]).is_empty()
+        self.unknown.is_none() && self.lacks(&[LOCK]).is_empty()
     }
 
     fn can_operate(&self) -> bool {
-        self.lacks(&[SHOW, LIST, RELEASE]).is_empty()
+        self.unknown.is_none() && self.lacks(&[SHOW, LIST, RELEASE]).is_empty()
     }
 
     /// Returns the missing rights of notifications. Without one of them, waiters poll.
@@ -155,13 +205,33 @@ impl Rights {
 
     /// Returns why a check that needs this right cannot run: `the user lacks +info`.
     pub(super) fn reason_without(&self, right: &'static str) -> Option<String> {
-        let is_missing = self.commands.contains(&right);
-        is_missing.then(|| format!("the user lacks +{right}"))
+        if self.unknown.is_some() {
+            return self.unknown.clone();
+        }
+        self.lack_of(right).map(|lack| match lack {
+            Lack::Right | Lack::Without(_) => format!("the user lacks +{right}"),
+            Lack::Command => format!("the server does not have the command {right}"),
+        })
     }
 
     /// Returns a check for each role. The rights of one role suffice, unless the user of `doctor` asks
     /// for a role.
     pub(super) fn checks(&self, role: Option<Role>) -> Vec<Check> {
+        if let Some(reason) = &self.unknown {
+            let again = "run `lockctl doctor` again";
+            let failed = |id| {
+                // Nothing shows that the user has the role that it was asked for.
+                let text = format!("not checked: {reason}");
+                vec![Check::fail(id, text).advice(again)]
+            };
+            return match role {
+                Some(Role::App) => failed(IDS[0]),
+                Some(Role::Operator) => failed(IDS[1]),
+                None => IDS
+                    .map(|id| Check::skipped(id, reason).advice(again))
+                    .into(),
+            };
+        }
         match role {
             Some(Role::App) => vec![self.of_app(Level::Fail)],
             Some(Role::Operator) => vec![self.of_operator(Level::Fail)],
@@ -187,7 +257,7 @@ impl Rights {
         Check::new("app_rights", level, text)
             .means("a service that connects as this user gets no lock")
             .advice(if level == Level::Fail {
-                "grant them with ACL SETUSER: the page \"Redis\" of the guide has the command"
+                self.advice(&[LOCK])
             } else {
                 "nothing for an operator's user; for an application's user, grant them"
             })
@@ -210,7 +280,24 @@ impl Rights {
                 _ => words.concat(),
             }
         };
-        let missing = self.lacks(&[SHOW, LIST, RELEASE, FOREIGN]);
+        let mut missing = self.lacks(&[SHOW, LIST, RELEASE, NOTIFY_NEXT]);
+        missing.extend(self.channel.clone());
+        if cannot.is_empty() && !missing.is_empty() {
+            let text = format!(
+                "the user `{user}` may {}, and its release --now notifies no waiter: it lacks {}",
+                words(&can),
+                missing.join(", ")
+            );
+            let is_asked = level == Level::Fail;
+            let level = if is_asked { Level::Warn } else { Level::Note };
+            return Check::new("operator_rights", level, text)
+                .means(
+                    "after `lockctl release --now`, the next waiter gets the lock at its next poll",
+                )
+                .advice(self.advice(&[NOTIFY_NEXT]));
+        }
+        missing = self.lacks(&[SHOW, LIST, RELEASE, NOTIFY_NEXT, FOREIGN]);
+        missing.extend(self.channel.clone());
         if missing.is_empty() {
             let text = format!("the user `{user}` may {}", words(&can));
             return Check::ok("operator_rights", text);
@@ -235,7 +322,7 @@ impl Rights {
         Check::new("operator_rights", level, text)
             .means("these commands of lockctl fail as this user")
             .advice(if level == Level::Fail {
-                "grant them with ACL SETUSER: the page \"Redis\" of the guide has the command"
+                self.advice(&[SHOW, LIST, RELEASE, FOREIGN])
             } else {
                 "nothing for an application's user, which should not have +scan; for an operator's \
                  user, grant them"
@@ -244,6 +331,9 @@ impl Rights {
 
     /// Says what the user may do, for the last line.
     pub(super) fn summary(&self) -> String {
+        if self.unknown.is_some() {
+            return format!("the rights of the user `{}` are not known", self.user);
+        }
         let may = match (self.can_lock(), self.can_operate()) {
             (true, true) => "may lock and operate",
             (true, false) => "may lock",
@@ -259,100 +349,9 @@ fn channel_pattern(prefix: &str) -> String {
     format!("&lk1:{}:*", in_channel(prefix))
 }
 
-/// The key of a probe.
-enum Key {
-    Lock,
-    Companion,
-}
-
-/// A command that a user may lack.
-struct Probe {
-    right: &'static str,
-    command: Cmd,
-    key: Key,
-}
-
-/// The commands of the scripts, of the connection and of operators, in an order that leaves no key
-/// behind.
-fn probes(names: &Names) -> Vec<Probe> {
-    let Names {
-        key,
-        queue,
-        counter,
-        channel,
-        ..
-    } = names;
-    // The digest of no script: the reply is NOSCRIPT, or NOPERM.
-    let digest = "0000000000000000000000000000000000000000";
-    let lock = |right, words: &[&str]| Probe {
-        right,
-        command: command(words),
-        key: Key::Lock,
-    };
-    let companion = |right, words: &[&str]| Probe {
-        key: Key::Companion,
-        ..lock(right, words)
-    };
-    vec![
-        lock("role", &["ROLE"]),
-        lock("info", &["INFO", "server"]),
-        lock("time", &["TIME"]),
-        lock("ping", &["PING"]),
-        lock("script|load", &["SCRIPT LOAD", "return 1"]),
-        lock("evalsha", &["EVALSHA", digest, "0"]),
-        lock("eval", &["EVAL", "return 1", "0"]),
-        lock("set", &["SET", key, "lockctl doctor", "PX", EXPIRY]),
-        lock("get", &["GET", key]),
-        lock("exists", &["EXISTS", key]),
-        lock("type", &["TYPE", key]),
-        lock("pttl", &["PTTL", key]),
-        lock("dump", &["DUMP", key]),
-        lock("pexpire", &["PEXPIRE", key, EXPIRY]),
-        lock("del", &["DEL", key]),
-        companion("set", &["SET", counter, "1", "PX", EXPIRY]),
-        companion("incr", &["INCR", counter]),
-        companion("del", &["DEL", counter]),
-        companion("zadd", &["ZADD", queue, "1", "lockctl-doctor"]),
-        companion("pexpire", &["PEXPIRE", queue, EXPIRY]),
-        companion("zrange", &["ZRANGE", queue, "0", "0"]),
-        companion("zrank", &["ZRANK", queue, "lockctl-doctor"]),
-        companion("zscore", &["ZSCORE", queue, "lockctl-doctor"]),
-        companion("zcard", &["ZCARD", queue]),
-        companion("zrem", &["ZREM", queue, "lockctl-doctor"]),
-        companion("del", &["DEL", queue]),
-        lock("publish", &["PUBLISH", channel, "lockctl doctor"]),
-        lock("pubsub|numsub", &["PUBSUB NUMSUB", channel]),
-        lock("scan", &["SCAN", "0", "COUNT", "1"]),
-    ]
-}
-
-/// Makes a command. The first word may have a second part.
-fn command(words: &[&str]) -> Cmd {
-    let mut parts = words[0].split(' ');
-    let mut command = redis::cmd(parts.next().unwrap_or_default());
-    for part in parts.chain(words[1..].iter().copied()) {
-        command.arg(part);
-    }
-    command
-}
-
 /// Whether the user lacks a right.
 pub(super) fn is_refused(error: &RedisError) -> bool {
     error.code() == Some("NOPERM")
-}
-
-fn refused(error: &RedisError) -> Option<Refused> {
-    if !is_refused(error) {
-        return None;
-    }
-    let text = error.detail().unwrap_or_default();
-    Some(if text.contains("channel") {
-        Refused::Channel
-    } else if text.contains("key") {
-        Refused::Key
-    } else {
-        Refused::Command
-    })
 }
 
 #[cfg(test)]
@@ -382,7 +381,7 @@ mod tests {
         };
         assert_eq!(all(&[LOCK, NOTIFY]), guide("locks"));
         // Operators read INFO too: `doctor` needs it.
-        let operator = all(&[SHOW, LIST, RELEASE, FOREIGN, &["info"]]);
+        let operator = all(&[SHOW, LIST, RELEASE, NOTIFY_NEXT, FOREIGN, &["info"]]);
         assert_eq!(operator, guide("operator"));
     }
 
@@ -390,7 +389,7 @@ mod tests {
     #[test]
     fn each_right_has_a_probe() {
         let probes = probes(&Names::new("lock:"));
-        for right in [LOCK, NOTIFY, SHOW, LIST, RELEASE, FOREIGN].concat() {
+        for right in [LOCK, NOTIFY, SHOW, LIST, RELEASE, NOTIFY_NEXT, FOREIGN].concat() {
             let is_probed = probes.iter().any(|probe| probe.right == right);
             assert!(is_probed || right == "subscribe", "{right}");
         }
@@ -400,13 +399,24 @@ mod tests {
     fn each_missing_right_is_named_once() {
         let rights = Rights {
             user: "x".to_owned(),
-            commands: vec!["get", "pexpire", "scan"],
+            commands: vec![
+                ("get", Lack::Right),
+                ("pexpire", Lack::Command),
+                ("incr", Lack::Without("set")),
+                ("scan", Lack::Right),
+            ],
             keys: vec!["~lock:*".to_owned()],
             channel: None,
+            unknown: None,
         };
         assert_eq!(
             rights.lacks(&[SHOW, LOCK, SHOW]),
-            ["+get", "+pexpire", "~lock:*"]
+            [
+                "+get",
+                "+incr (not checked without +set)",
+                "+pexpire (the server does not have the command)",
+                "~lock:*"
+            ]
         );
     }
 

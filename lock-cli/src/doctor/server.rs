@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use redis::IntoConnectionInfo;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
-use super::connection::Server;
 use super::{Check, Info};
 use crate::text::human;
 
@@ -244,7 +243,7 @@ pub(super) fn clock(local: Duration, server: Duration, error: Duration) -> Check
 
 pub(super) fn tls(url: &str, address: &str) -> Check {
     let info = url.into_connection_info().ok();
-    let is_remote = info.as_ref().is_some_and(Server::is_remote);
+    let is_remote = info.as_ref().is_some_and(is_remote);
     let has_password = info.is_some_and(|info| info.redis_settings().password().is_some());
     match (is_remote, has_password) {
         (true, true) => Check::warn(
@@ -256,6 +255,17 @@ pub(super) fn tls(url: &str, address: &str) -> Check {
         (true, false) => Check::ok("tls", "plain TCP to another host, without a password")
             .means("whoever reaches the server can take and free every lock"),
         (false, _) => Check::ok("tls", "not needed on this machine"),
+    }
+}
+
+/// Whether the server is another machine.
+fn is_remote(info: &ConnectionInfo) -> bool {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, _) => {
+            let address = host.parse::<std::net::IpAddr>();
+            host != "localhost" && !address.is_ok_and(|address| address.is_loopback())
+        }
+        _ => false,
     }
 }
 

@@ -323,6 +323,38 @@ fn release_deletes_foreign_keys_on_demand_only() {
 }
 
 #[test]
+fn release_asks_before_it_deletes_a_foreign_key() {
+    let server = RedisServer::start();
+    let asks = |flags: &[&str], question: &str| {
+        let mut program = vec![crate::program::LOCKCTL, "release", NAME];
+        program.extend(flags);
+        let mut terminal = Terminal::start(&server, &program);
+        eventually(SOON, || terminal.screen().ends_with("[y/N] "));
+        let screen = terminal.screen();
+        assert!(screen.contains(question), "{screen}");
+        terminal.press("n\n");
+        assert_eq!(terminal.code(), Some(1));
+        assert!(exists(&server, KEY));
+    };
+    let end = "at once? Its owner does not learn of it, so two may hold the lock then. [y/N] ";
+    server.cli(&["SET", KEY, "of another library", "PX", "60000"]);
+    for flags in [&["--foreign"][..], &["--foreign", "--now"]] {
+        asks(flags, end);
+    }
+    // A value that is no lock at all.
+    server.cli(&["DEL", KEY]);
+    server.cli(&["RPUSH", KEY, "of a queue"]);
+    asks(&["--foreign"], &format!("of the lock `job` {end}"));
+    // A lock of this library is revoked all the same.
+    server.cli(&["DEL", KEY]);
+    let _holder = hold(&server, NAME, "web-1:42");
+    asks(
+        &["--foreign"],
+        "It stays locked until its lease ends. [y/N] ",
+    );
+}
+
+#[test]
 fn run_behind_a_revoked_lock_says_so() {
     let server = RedisServer::start();
     let _holder = hold(&server, NAME, "web-1:42");
@@ -350,7 +382,7 @@ fn without_times(text: &str) -> String {
     words.join(" ")
 }
 
-/// All commands say in the same words that nobody holds the lock.
+/// Each command says in the same words that the lock is not held.
 #[test]
 fn lock_that_min_hold_keeps_has_no_holder() {
     let server = RedisServer::start();

@@ -1,6 +1,6 @@
 //! `doctor` as users with the rights of an application, of an operator, of both and of neither.
 
-use test_support::{RedisServer, Reply};
+use test_support::{Lost, Proxy, RedisServer, Reply};
 
 use crate::doctor::Findings;
 use crate::program::Lockctl;
@@ -191,4 +191,109 @@ fn rights_for_another_prefix_are_named_by_their_patterns() {
         findings.text("app_rights"),
         "the user `other` cannot acquire: it lacks ~lock:*, ~{lock:*}:*"
     );
+}
+
+#[test]
+fn commands_that_the_server_does_not_have_are_missing() {
+    let server = RedisServer::options().args(["--rename-command", "SCAN", ""]);
+    let server = server.start();
+    let findings = Findings::of(&server.url(), &["--role", "operator"]);
+    findings.fails_only("operator_rights");
+    assert_eq!(
+        findings.text("operator_rights"),
+        "the user `default` may show and release, and cannot list: it lacks +scan (the server does not \
+         have the command)"
+    );
+    for id in KEYS {
+        assert_eq!(
+            findings.text(id),
+            "not checked: the server does not have the command scan"
+        );
+    }
+    // Services do not need it.
+    let findings = Findings::of(&server.url(), &["--role", "app"]);
+    assert_eq!(findings.code, 0, "{:#?}", findings.checks);
+}
+
+#[test]
+fn operator_without_channels_is_warned() {
+    let server = RedisServer::start();
+    let url = create(&server, &guide("operator", &["&lk1:lock::*"]));
+    server.cli(&["ACL", "SETUSER", "operator", "resetchannels"]);
+    let findings = Findings::of(&url, &["--role", "operator"]);
+    assert_eq!(
+        findings.text("operator_rights"),
+        "the user `operator` may show, list and release, and its release --now notifies no waiter: it \
+         lacks &lk1:lock::*"
+    );
+    assert_eq!(findings.checks["operator_rights"]["level"], "warn");
+    assert_eq!(
+        Findings::of(&url, &["--role", "operator", "--strict"]).code,
+        1
+    );
+}
+
+/// A user that may write and can neither delete nor set an expiry.
+#[test]
+fn probes_of_rights_leave_no_key_without_an_expiry() {
+    let server = RedisServer::start();
+    for (right, without) in [
+        ("zadd", &["+pexpire", "+zrem", "+del"][..]),
+        ("incr", &["+set", "+pexpire", "+del"]),
+    ] {
+        let url = create(&server, &guide("locks", without));
+        let minus = without.iter().map(|right| right.replace('+', "-"));
+        let words = ["ACL", "SETUSER", "locks"].map(ToOwned::to_owned);
+        server.cli(&words.into_iter().chain(minus).collect::<Vec<_>>());
+        Findings::of(&url, &["--role", "app"]).fails_only("app_rights");
+        let Reply::Array(keys) = server.cli(&["KEYS", "*"]) else {
+            panic!("KEYS returns a list");
+        };
+        for key in keys {
+            let left = server.cli(&["PTTL", key.text()]);
+            assert!(matches!(left, Reply::Integer(1..)), "{right}: {key:?}");
+        }
+    }
+}
+
+/// Without a password, the client logs in as no user.
+#[test]
+fn secret_in_the_place_of_the_user_is_not_printed() {
+    let server = RedisServer::start();
+    let url = format!("redis://s3cret@{}", server.address());
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(
+        findings.text("app_rights"),
+        "the user `default` may acquire, renew and release"
+    );
+    let (_, text) = human(&url, &[]);
+    assert!(!text.contains("s3cret"), "{text}");
+}
+
+/// A connection that breaks proves no right.
+#[test]
+fn rights_are_not_known_after_the_connection_broke() {
+    let server = RedisServer::start();
+    for (flags, failed) in [
+        (&[][..], &[][..]),
+        (&["--role", "app"], &["app_rights"]),
+        (&["--role", "operator"], &["operator_rights"]),
+    ] {
+        let proxy = Proxy::in_front_of(&server);
+        proxy.lose_next(Lost::Request, "NUMSUB");
+        let findings = Findings::of(&proxy.url(), flags);
+        assert!(!proxy.is_armed());
+        assert_eq!(findings.ids("fail"), failed, "{:#?}", findings.checks);
+        for id in ["app_rights", "operator_rights", "probe"] {
+            if let Some(check) = findings.checks.get(id) {
+                assert_eq!(check["text"], "not checked: the connection broke", "{id}");
+            }
+        }
+        assert!(findings.checks.contains_key("probe"));
+    }
+    let proxy = Proxy::in_front_of(&server);
+    proxy.lose_next(Lost::Request, "NUMSUB");
+    let (_, text) = human(&proxy.url(), &[]);
+    let end = "; the rights of the user `default` are not known\n";
+    assert!(text.ends_with(end), "{text}");
 }

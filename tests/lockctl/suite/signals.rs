@@ -69,6 +69,24 @@ fn a_signal_ends_the_wait() {
     assert_eq!(queue_length(&server), 0);
 }
 
+/// The text of the conflict names the holder, and reads no more than that needs.
+#[test]
+fn frozen_server_does_not_delay_the_end_of_the_wait() {
+    let server = RedisServer::start();
+    let holder = tree(&server, &["--label", "web-1:42"], "echo ready; sleep 60").start();
+    holder.line("ready");
+    let started = Instant::now();
+    let flags = ["--wait", "2s", "--timeout", "30s"];
+    let waiting = tree(&server, &flags, "echo ran").start();
+    eventually(SOON, || queue_length(&server) == 1);
+    server.stop();
+    let outcome = waiting.wait();
+    let elapsed = started.elapsed();
+    server.cont();
+    assert_eq!(outcome.code, Some(75), "{outcome:?}");
+    assert!(elapsed < Duration::from_secs(10), "{elapsed:?}");
+}
+
 #[test]
 fn a_signal_ends_the_connecting() {
     let server = RedisServer::start();

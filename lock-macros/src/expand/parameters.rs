@@ -10,7 +10,6 @@ use syn::ext::IdentExt;
 use crate::parse::args::Args;
 use crate::parse::function::{FnKind, Function};
 use crate::parse::scope::Parameter;
-use crate::parse::tokens;
 use crate::parse::values::OnContended;
 
 /// How the body captures the parameters that it names.
@@ -158,31 +157,33 @@ pub(super) fn mut_in_the_body(args: &Args, function: &Function) -> BTreeSet<Stri
 /// Returns the statements of the body, for a block.
 ///
 /// `#[async_trait]` begins the body with `let id = id;`. When only the attribute uses the parameter, the
-/// compiler would report this binding as unused. So the binding gets a name that it does not report. The
-/// block may contain no token of this crate, so the new name has the span of the old one.
+/// compiler would report this binding as unused. So `let _ = &id;` follows it. The block may contain no token
+/// of this crate, so these tokens have the span of the name.
 pub(super) fn statements(args: &Args, function: &Function) -> TokenStream {
     let statements = &function.body.statements;
     if !matches!(function.kind, FnKind::BoxPin(_)) {
         return statements.clone();
     }
     let in_options = args.variables();
-    let mut tokens: Vec<TokenTree> = statements.clone().into_iter().collect();
-    for at in 0..tokens.len() {
-        let Some(name) = rebound(&tokens[..at], &tokens[at..]) else {
-            continue;
-        };
-        let (text, span) = (name.unraw().to_string(), name.span());
-        // The two names of the binding are the only ones.
-        let others = tokens.iter().enumerate();
-        let others = others.filter(|(place, _)| *place != at && *place != at + 2);
-        let others = others.map(|(_, token)| token.clone()).collect();
-        if in_options.contains(&text) && !tokens::may_use(&others, &text) {
-            let unused = Ident::new(&format!("__distributed_lock_only_in_options_{text}"), span);
-            tokens[at] = TokenTree::Ident(unused);
+    let tokens: Vec<TokenTree> = statements.clone().into_iter().collect();
+    let mut with_uses = TokenStream::new();
+    let mut used = None;
+    for (at, token) in tokens.iter().enumerate() {
+        with_uses.extend([token.clone()]);
+        if let Some(name) = rebound(&tokens[..at], &tokens[at..])
+            && in_options.contains(&name.unraw().to_string())
+        {
+            used = Some((at + END_OF_REBINDING, name));
+        }
+        if let Some((_, name)) = used.take_if(|(end, _)| *end == at) {
+            with_uses.extend(quote_spanned!(name.span()=> let _ = &#name;));
         }
     }
-    tokens.into_iter().collect()
+    with_uses
 }
+
+/// How many tokens after the first name of `name = name;` the semicolon is.
+const END_OF_REBINDING: usize = 3;
 
 /// Returns the name if `let` is before, and `name = name;` is next.
 fn rebound(before: &[TokenTree], next: &[TokenTree]) -> Option<Ident> {

@@ -124,28 +124,6 @@ pub(crate) fn variables(tokens: TokenStream, names: &mut Vec<String>) {
     }
 }
 
-/// Returns whether the tokens may use a variable with this name. In doubt they do: a macro may read a name
-/// before a colon as a variable, too.
-pub(crate) fn may_use(tokens: &TokenStream, name: &str) -> bool {
-    let mut points = 0;
-    tokens.clone().into_iter().any(|token| {
-        let is_field = points == 1;
-        let is_point = matches!(&token, TokenTree::Punct(punct) if punct.as_char() == '.');
-        points = if is_point { points + 1 } else { 0 };
-        match token {
-            TokenTree::Ident(ident) => !is_field && ident.unraw() == name,
-            TokenTree::Literal(literal) => {
-                let mut is_used = false;
-                let mut add = |used: String| is_used |= used == name;
-                variables_of_template(&literal.to_string(), &mut add);
-                is_used
-            }
-            TokenTree::Group(group) => may_use(&group.stream(), name),
-            TokenTree::Punct(_) => false,
-        }
-    })
-}
-
 fn variables_of_template(literal: &str, add: &mut impl FnMut(String)) {
     for inside in literal.split('{').skip(1) {
         let inside = inside.trim_start();
@@ -277,23 +255,6 @@ mod tests {
         variables(tokens, &mut names);
         // A macro counts as a variable: a name too many does no harm.
         assert_eq!(names, ["c", "f", "e", "x", "g", "S", "i"]);
-    }
-
-    #[test]
-    fn name_that_a_macro_may_read_counts_as_used() {
-        for used in [
-            quote!(id + 1),
-            quote!(json!({ id: 1 })),
-            quote!(f!("{id}")),
-            quote!(f!("{id:?} {}", x)),
-            quote!(0..id),
-            quote!(id.x),
-        ] {
-            assert!(may_use(&used, "id"), "{used}");
-        }
-        for unused in [quote!(self.id), quote!(self.id()), quote!(f!("{ids} id"))] {
-            assert!(!may_use(&unused, "id"), "{unused}");
-        }
     }
 
     #[test]

@@ -85,6 +85,7 @@ trait Named {
     async fn by_template(&self, id: u8) -> Result<bool, LockError>;
     async fn by_expression(&self, names: Vec<String>) -> Result<bool, LockError>;
     async fn by_option(&self, id: u8, wait: Duration) -> Result<u8, LockError>;
+    async fn with_other_variables(&self, id: u8) -> Result<u8, LockError>;
 }
 
 #[async_trait]
@@ -103,6 +104,12 @@ impl Named for Van {
     async fn by_option(&self, id: u8, wait: Duration) -> Result<u8, LockError> {
         Ok(id + self.id)
     }
+
+    #[distributed_lock(name = "van:{id}", manager = self.locks)]
+    async fn with_other_variables(&self, id: u8) -> Result<u8, LockError> {
+        let doubled = |id: u8| 2 * id;
+        Ok(doubled(self.id))
+    }
 }
 
 #[tokio::test]
@@ -116,6 +123,7 @@ async fn async_trait_parameter_may_be_used_by_the_attribute_only() {
     assert!(van.by_expression(names).await.expect("free"));
     let wait = Duration::from_secs(1);
     assert_eq!(van.by_option(4, wait).await.expect("free"), 7);
+    assert_eq!(van.with_other_variables(4).await.expect("free"), 6);
 }
 
 #[async_trait(?Send)]

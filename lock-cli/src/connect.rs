@@ -8,13 +8,46 @@ use crate::args::GlobalArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::text::tidy;
 use crate::wording;
 
 /// How long the release of a lock may take at the end: as long as a service has for its shutdown.
 pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns the URL. Warns about a password that other users of the machine can see.
+/// The ends of the variables that the library reads. `lockctl` reads the first two.
+const VARIABLES: [&str; 8] = [
+    "URL",
+    "PREFIX",
+    "DEFAULT_TTL",
+    "DEFAULT_WAIT",
+    "COMMAND_TIMEOUT",
+    "SHUTDOWN_TIMEOUT",
+    "LABEL",
+    "CLIENT_NAME",
+];
+
+/// Warns about each variable that is probably misspelt: the command would run with another prefix than its
+/// operator meant. Never shows a value.
+fn warn_of_unknown_variables(output: &Output) {
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        let Some(end) = name.strip_prefix("DISTRIBUTED_LOCK_") else {
+            continue;
+        };
+        if !VARIABLES.contains(&end) {
+            output.note(&format!(
+                "warning: unknown variable `{}`; lockctl reads DISTRIBUTED_LOCK_URL and \
+                 DISTRIBUTED_LOCK_PREFIX",
+                tidy(&name)
+            ));
+        }
+    }
+}
+
+/// Returns the URL. Warns about a password that other users of the machine can see, and about unknown
+/// variables.
 pub(crate) fn url<'a>(global: &'a GlobalArgs, output: &Output) -> Result<&'a str, Failure> {
+    warn_of_unknown_variables(output);
     let Some(url) = global.url.as_deref() else {
         return Err(Failure::new(
             Exit::Config,

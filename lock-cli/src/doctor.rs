@@ -203,7 +203,12 @@ fn report(
         write_checks(&mut text, checks, output);
         let user = user.map(|user| format!("; {user}")).unwrap_or_default();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{address}: {}{user}", summary(checks));
+        let _ = writeln!(
+            text,
+            "{address}: {}{user}{}",
+            summary(checks),
+            failed_rights(checks)
+        );
         output.print(&text)?;
     }
     let is_bad = failed > 0 || args.strict && warnings > 0;
@@ -260,6 +265,19 @@ fn write_check(text: &mut String, check: &Check, output: &Output) {
             let _ = writeln!(text, "      {name:<6} {line}");
         }
     }
+}
+
+/// Says that a check of the rights failed, since the rest of the summary is about the server.
+fn failed_rights(checks: &[Check]) -> String {
+    let failed = checks.iter().filter(|check| check.level == Level::Fail);
+    let ids: Vec<_> = failed
+        .map(|check| check.id)
+        .filter(|id| rights::IDS.contains(id))
+        .collect();
+    if ids.is_empty() {
+        return String::new();
+    }
+    format!("; FAIL: {}", ids.join(", "))
 }
 
 /// Says whether the server is fit. The rights of the user are no property of the server.

@@ -335,9 +335,8 @@ impl Failure for LockError {
 /// the expiry got no reply.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} locks were not released within the shutdown timeout{}; each of them expires with its ttl at \
-     the latest",
-    open + held,
+    "{} not released within the shutdown timeout{}; each of them expires with its ttl at the latest",
+    locks_were(open + held),
     guards(*held)
 )]
 #[non_exhaustive]
@@ -347,6 +346,13 @@ pub struct ShutdownIncomplete {
     pub open: usize,
     /// How many guards still existed. Their locks are renewed until the guards are dropped.
     pub held: usize,
+}
+
+fn locks_were(count: usize) -> String {
+    match count {
+        1 => "1 lock was".to_owned(),
+        count => format!("{count} locks were"),
+    }
 }
 
 fn guards(held: usize) -> String {

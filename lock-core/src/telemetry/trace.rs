@@ -252,6 +252,12 @@ fn cancelled(lock: LockId<'_>, outcome: CleanupEnd, tries: u32) {
             WARN, "lock.acquire_cancelled", lock, { tries, },
             "the server has nothing left of an acquire that made no guard"
         ),
+        // A server that forbids the acquire forbids its cancel too. The caller has that error.
+        CleanupEnd::Refused if tries < TRIES_TO_WARN => about!(
+            DEBUG, "lock.acquire_unconfirmed", lock,
+            { tries, outcome = outcome.as_str(), },
+            "the server refuses the cancel of an acquire; a lease expires by itself"
+        ),
         _ => about!(
             WARN, "lock.acquire_unconfirmed", lock,
             { tries, outcome = outcome.as_str(), },

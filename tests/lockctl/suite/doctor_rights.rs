@@ -165,7 +165,9 @@ fn missing_rights_of_a_service_are_named() {
     let (code, text) = human(&url, &[]);
     assert_eq!(code, 1);
     assert!(
-        text.ends_with("; the user `locks` may neither lock nor operate\n"),
+        text.ends_with(
+            "; the user `locks` may neither lock nor operate; FAIL: app_rights, operator_rights\n"
+        ),
         "{text}"
     );
     // With the rights to lock, the channels are for notifications only.

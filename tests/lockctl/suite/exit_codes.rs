@@ -393,3 +393,34 @@ fn password_in_an_argument_is_warned_about() {
     let outcome = Lockctl::on(&server, &["run", "--name", NAME, "--", "true"]).run();
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
 }
+
+/// With a misspelt prefix, a job would run beside the one that it must exclude.
+#[test]
+fn unknown_variables_are_warned_about() {
+    const GUIDE: &str = include_str!("../../../lock-core/docs/configuration.md");
+    let server = RedisServer::start();
+    let list = || Lockctl::on(&server, &["list"]);
+    let known = [
+        "PREFIX",
+        "DEFAULT_TTL",
+        "DEFAULT_WAIT",
+        "COMMAND_TIMEOUT",
+        "SHUTDOWN_TIMEOUT",
+        "LABEL",
+        "CLIENT_NAME",
+    ];
+    let mut program = list();
+    for name in known {
+        let name = format!("DISTRIBUTED_LOCK_{name}");
+        assert!(GUIDE.contains(&name), "{name}");
+        program = program.env(&name, "1s");
+    }
+    assert_eq!(code(&program).1, "");
+    let (exit, stderr) = code(&list().env("DISTRIBUTED_LOCK_PREFX", "s3cret"));
+    assert_eq!(exit, 0);
+    assert_eq!(
+        stderr,
+        "lockctl: warning: unknown variable `DISTRIBUTED_LOCK_PREFX`; lockctl reads \
+         DISTRIBUTED_LOCK_URL and DISTRIBUTED_LOCK_PREFIX\n"
+    );
+}

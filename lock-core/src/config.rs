@@ -99,6 +99,13 @@ impl ManagerSettings {
     /// Checks all settings. A manager is only made from valid settings.
     pub(crate) fn check(&self) -> Result<(), LockError> {
         self.check_prefix()?;
+        if self.label.is_empty() {
+            return Err(LockError::InvalidSetting {
+                setting: "label",
+                value: "".into(),
+                advice: "use the name of the service or of the machine".into(),
+            });
+        }
         let (ttl, dialect) = (self.default_ttl, self.dialect);
         if Ttl::new(ttl).is_none() {
             return Err(LockError::InvalidTtl { ttl });

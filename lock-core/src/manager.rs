@@ -231,7 +231,8 @@ impl LockManagerBuilder {
     }
 
     /// Sets the label of this manager. Other clients see it as the name of the holder, on the
-    /// server and in errors. The label is cut to 96 bytes, and control characters are removed.
+    /// server and in errors. The label is cut to 96 bytes, and control characters are removed. It must
+    /// not be empty then.
     /// Defaults to the host name and the process id.
     pub fn label(mut self, label: &str) -> Self {
         self.config.label = tidy_label(label).into();

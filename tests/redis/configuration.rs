@@ -208,3 +208,20 @@ async fn invalid_override_is_refused_at_connect() {
         "{text}"
     );
 }
+
+/// Control characters are removed from a label, so nothing may be left of it.
+#[tokio::test]
+async fn label_without_text_is_refused() {
+    let server = RedisServer::start();
+    for label in ["", "\u{1b}\n"] {
+        let builder = LockManager::builder().label(label);
+        for error in [
+            builder.clone().connect(&server.url()).await.map(drop),
+            builder.try_in_memory().map(drop),
+        ] {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("invalid setting `label`"), "{error}");
+            assert!(error.contains("use the name of the service"), "{error}");
+        }
+    }
+}

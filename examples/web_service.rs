@@ -17,6 +17,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::middleware::map_response;
+use axum::response::Response;
 use axum::routing::post;
 use lock_core::web::ScopeLayer;
 use lock_core::{LockError, LockManager, distributed_lock};
@@ -42,10 +45,26 @@ async fn pay(State(store): State<Store>, Path(order): Path<u32>) -> Result<Strin
     Ok(format!("order {order} is paid now\n"))
 }
 
+/// Logs the `LockError` of a response. Its text and its causes are not for clients.
+async fn log(response: Response) -> Response {
+    if let Some(error) = response.extensions().get::<LockError>() {
+        let error: &(dyn Error + 'static) = error;
+        match response.status() {
+            // A wrong setting, a key with other data, or a lost lock: an operator has to act.
+            StatusCode::INTERNAL_SERVER_ERROR => tracing::error!(error, "the request failed"),
+            StatusCode::SERVICE_UNAVAILABLE => tracing::info!(error, "no lock at the moment"),
+            // Two requests needed one order: this is ordinary.
+            _ => tracing::debug!(error, "the request got no lock"),
+        }
+    }
+    response
+}
+
 fn app(locks: &LockManager, store: Store) -> Router {
     Router::new()
         .route("/orders/{order}/payment", post(pay))
         .with_state(store)
+        .layer(map_response(log))
         // The attribute uses this manager in each request.
         .layer(ScopeLayer::new(locks.clone()))
 }
@@ -66,6 +85,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     // Reads DISTRIBUTED_LOCK_URL. A wrong address stops the start, and not the first request.
     let locks = LockManager::from_env().await?;
+    // So does a missing right to lock: this acquires and releases one.
+    locks.ping().await?;
     let listen = std::env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".into());
     let listener = TcpListener::bind(listen).await?;
     println!("listening on http://{}", listener.local_addr()?);

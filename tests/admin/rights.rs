@@ -2,18 +2,9 @@
 
 use lock_core::{AdminError, LockManager};
 use test_support::fixtures::{KEY, LONG, NAME, SOON};
+use test_support::guide::acl_command;
 use test_support::{RedisServer, Reply};
 use tests::{backend_error_kind, connect, granted, start_waiter};
-
-/// Returns the command with which the guide's administrator creates the operator.
-fn operator_command() -> Vec<String> {
-    let page = include_str!("../../lock-core/docs/redis.md").replace("\\\n", " ");
-    let line = page
-        .lines()
-        .find(|line| line.starts_with("ACL SETUSER operator"))
-        .expect("`guide::redis` has the command");
-    line.split_whitespace().map(ToOwned::to_owned).collect()
-}
 
 async fn operator(server: &RedisServer, command: &[String]) -> LockManager {
     assert_eq!(server.cli(command), Reply::Status("OK".into()));
@@ -49,7 +40,7 @@ async fn use_all(server: &RedisServer, operator: &LockManager) -> Result<(), Adm
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_of_operators_in_the_guide_are_sufficient() {
     let server = RedisServer::start();
-    let operator = operator(&server, &operator_command()).await;
+    let operator = operator(&server, &acl_command("operator")).await;
     use_all(&server, &operator).await.unwrap();
     // The server logs every command that it refused.
     let refused = server.cli(&["ACL", "LOG"]);
@@ -59,7 +50,7 @@ async fn rights_of_operators_in_the_guide_are_sufficient() {
 /// An operator has no right that no command needs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_of_operators_in_the_guide_are_needed() {
-    let command = operator_command();
+    let command = acl_command("operator");
     for right in [
         "+scan", "+zcard", "+dump", "+set", "+del", "+incr", "+zrem", "+pttl", "+zrank",
     ] {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lock_core::LockManager;
 use test_support::RedisServer;
 use test_support::fixtures::{NAME, SLACK, SOON, ms};
+use test_support::guide::acl_command;
 use tests::{assert_nothing_left, granted, start_waiter};
 
 use super::connect;
@@ -39,15 +40,10 @@ async fn assert_rights_suffice(rights: &[&str]) {
 /// The guide names all required rights: the server denies nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn documented_rights_are_sufficient() {
-    let page = include_str!("../../lock-core/docs/redis.md");
-    let (_, line) = page.split_once("ACL SETUSER locks on >secret").unwrap();
-    let (line, _) = line.split_once("```").unwrap();
-    let rights = line.split_whitespace().filter(|word| *word != "\\");
-    let mut command = vec!["ACL", "SETUSER", "app", "on", ">pass"];
-    command.extend(rights);
+    let command = acl_command("locks");
     let server = RedisServer::start();
     assert_eq!(server.cli(&command).error(), None);
-    let url = format!("redis://app:pass@{}", server.address());
+    let url = format!("redis://locks:secret@{}", server.address());
     let locks = LockManager::connect(&url).await.unwrap();
     let held = locks.lock(NAME).acquire().await.unwrap();
     let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;

@@ -198,7 +198,7 @@ impl Found {
             self.extent()
         );
         Check::fail("no_expiry", text)
-            .means("nobody gets these locks until somebody deletes the keys")
+            .means("these locks stay busy until an operator deletes the keys")
             .advice("find out who wrote them; `lockctl release NAME --foreign` deletes one")
     }
 

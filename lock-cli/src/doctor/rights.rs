@@ -365,7 +365,9 @@ mod tests {
         let page = include_str!("../../../lock-core/docs/redis.md");
         let (_, block) = page.split_once(&format!("ACL SETUSER {user} ")).unwrap();
         let (block, _) = block.split_once("```").unwrap();
-        let rights = block.split_whitespace();
+        // The command is for a shell: some words have quotes.
+        let words = block.split_whitespace();
+        let rights = words.map(|word| word.trim_matches('\''));
         // A manager without a name needs no right to set one.
         rights
             .filter_map(|word| word.strip_prefix('+'))

@@ -121,7 +121,7 @@ fn eviction(info: &Info) -> Check {
             .means("a server that evicts keys evicts locks too")
             .advice(advice),
         (_, 0) => Check::warn("eviction", format!("{text}, without maxmemory"))
-            .means("no lock is evicted until somebody sets maxmemory")
+            .means("no lock is evicted until maxmemory is set")
             .advice(advice),
         _ => Check::fail(
             "eviction",

@@ -40,10 +40,15 @@ pub(crate) fn app(locks: LockManager, store: Store) -> Router {
         .layer(ScopeLayer::new(locks))
 }
 
-/// Logs what clients do not see.
+/// Logs what clients do not see: a defect as an error, and an ordinary conflict for debugging only.
 async fn log(response: Response) -> Response {
     if let Some(error) = response.extensions().get::<LockError>() {
-        tracing::warn!(%error, status = response.status().as_u16(), "request failed");
+        let error: &(dyn Error + 'static) = error;
+        match response.status() {
+            StatusCode::INTERNAL_SERVER_ERROR => tracing::error!(error, "the request failed"),
+            StatusCode::SERVICE_UNAVAILABLE => tracing::info!(error, "no lock at the moment"),
+            _ => tracing::debug!(error, "the request got no lock"),
+        }
     }
     response
 }

@@ -1,5 +1,6 @@
 //! `doctor` as users with the rights of an application, of an operator, of both and of neither.
 
+use test_support::guide::acl_command;
 use test_support::{Lost, Proxy, RedisServer, Reply};
 
 use crate::doctor::Findings;
@@ -7,14 +8,9 @@ use crate::program::Lockctl;
 
 /// Returns the words of the command in `guide::redis` that creates this user, without some rights.
 fn guide(user: &str, without: &[&str]) -> Vec<String> {
-    let page = include_str!("../../../lock-core/docs/redis.md").replace("\\\n", " ");
-    let start = format!("ACL SETUSER {user} ");
-    let line = page.lines().find(|line| line.starts_with(&start));
-    let words = line.expect("`guide::redis` has the command");
-    let words = words.split_whitespace().map(ToOwned::to_owned);
+    let mut words = acl_command(user);
+    words.retain(|word| !without.contains(&word.as_str()));
     words
-        .filter(|word| !without.contains(&word.as_str()))
-        .collect()
 }
 
 /// Creates a user, and returns its URL.

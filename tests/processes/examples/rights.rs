@@ -2,20 +2,9 @@
 
 use lock_core::LockManager;
 use test_support::fixtures::SOON;
+use test_support::guide::acl_command;
 use test_support::{RedisServer, Reply, eventually};
 use tests::shut_down;
-
-/// Returns the command with which the guide's administrator creates the user.
-fn user_command() -> Vec<String> {
-    let page = include_str!("../../../lock-core/docs/redis.md").replace("\\\n", " ");
-    let line = page
-        .lines()
-        .find(|line| line.starts_with("ACL SETUSER"))
-        .expect("`guide::redis` has the command");
-    line.split_whitespace()
-        .map(|word| word.trim_matches('\'').to_owned())
-        .collect()
-}
 
 /// Creates the user, and returns the URL to connect as this user.
 fn url_of(server: &RedisServer, command: &[String]) -> String {
@@ -60,7 +49,7 @@ async fn use_locks(server: &RedisServer, url: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_in_the_guide_are_sufficient() {
     let server = RedisServer::start();
-    let url = url_of(&server, &user_command());
+    let url = url_of(&server, &acl_command("locks"));
     use_locks(&server, &url).await;
     // The server logs every command that it refused.
     assert_eq!(server.cli(&["ACL", "LOG"]), Reply::Array(Vec::new()));
@@ -69,7 +58,7 @@ async fn rights_in_the_guide_are_sufficient() {
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_work_without_the_channel() {
     let server = RedisServer::start();
-    let mut command = user_command();
+    let mut command = acl_command("locks");
     command.retain(|word| !word.starts_with('&') && word != "+subscribe");
     command.push("resetchannels".to_owned());
     let url = url_of(&server, &command);

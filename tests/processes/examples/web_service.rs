@@ -4,7 +4,7 @@ use std::thread;
 
 use lock_core::LockManager;
 use test_support::fixtures::{SOON, exists};
-use test_support::{Helper, RedisServer, eventually};
+use test_support::{Helper, RedisServer, eventually, eventually_some};
 
 use super::example;
 use super::service::{Service, terminate};
@@ -42,6 +42,49 @@ async fn held_order_is_a_conflict() {
     assert_eq!(status, 409, "{text}");
     assert!(text.contains("guide/problems"), "{text}");
     guard.release().await.unwrap();
+    // An ordinary conflict is no trouble.
+    let lines = service.process.lines();
+    let trouble = ["WARN", "ERROR", "the request got no lock"];
+    let is_quiet = |line: &String| trouble.iter().all(|text| !line.contains(text));
+    assert!(lines.iter().all(is_quiet), "{lines:#?}");
+}
+
+/// Sends a payment whose reply is 500, and returns the line of the log that has its cause.
+#[track_caller]
+fn failed_payment(service: &Service) -> String {
+    let (status, text) = service.post("/orders/71/payment", &[], "");
+    assert_eq!(status, 500, "{text}");
+    assert!(!text.contains("order:71"), "{text}");
+    eventually_some(SOON, || {
+        let mut lines = service.process.lines().into_iter();
+        lines.find(|line| line.contains("ERROR web_service"))
+    })
+}
+
+#[test]
+fn key_with_other_data_is_an_error_in_the_log() {
+    let server = RedisServer::start();
+    let service = Service::start(&program(&server));
+    server.cli(&["SET", "lock:order:71", "data"]);
+    let line = failed_payment(&service);
+    for part in [
+        "the request failed",
+        "lock:order:71",
+        "holds the value `data`",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+}
+
+#[test]
+fn right_that_is_taken_away_is_an_error_in_the_log() {
+    let server = RedisServer::start();
+    let service = Service::start(&program(&server));
+    server.cli(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]);
+    let line = failed_payment(&service);
+    for part in ["the request failed", "evalsha"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
 }
 
 #[test]
@@ -95,4 +138,15 @@ fn failed_start_logs_the_text_of_the_error() {
     );
     // Not `Debug`, which `fn main() -> Result<_, LockError>` prints.
     assert!(!error.contains("Backend"), "{error}");
+}
+
+#[test]
+fn missing_right_ends_the_start() {
+    let server = RedisServer::start();
+    server.cli(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]);
+    let process = program(&server).spawn();
+    assert_eq!(process.wait(SOON).code(), Some(1));
+    let error = process.lines().join("\n");
+    assert!(error.contains("the service failed"), "{error}");
+    assert!(error.contains("evalsha"), "{error}");
 }

@@ -7,6 +7,7 @@
 //! - [`Helper`] starts a child process that writes JSON lines and can be killed or frozen.
 //! - [`Monitor`] records the commands that a server executes.
 //! - [`eventually`] waits for a condition instead of a fixed time.
+//! - [`guide`] has the commands that the guide tells a reader to run.
 //! - [`fixtures`] has the names, bounds and queries that most tests share.
 //!
 //! This package does not depend on `lock-core`, so that the unit tests of `lock-core` can use it.
@@ -16,6 +17,7 @@ pub mod child;
 pub mod clock;
 pub mod cut;
 pub mod fixtures;
+pub mod guide;
 mod janitor;
 pub mod monitor;
 mod ports;

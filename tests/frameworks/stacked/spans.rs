@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Once};
 
 use async_trait::async_trait;
 use lock_core::{LockError, LockManager, distributed_lock};
@@ -89,6 +89,15 @@ impl Subscriber for Entered {
     }
 }
 
+/// Installs the subscriber of the process, once. With that of one thread, tracing may switch a span off
+/// that another thread creates for the first time without a subscriber.
+fn install() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        tracing::subscriber::set_global_default(Entered::default()).expect("the only subscriber");
+    });
+}
+
 /// Returns the current span and its parents. In `name = ..` these are the spans of the wait.
 fn span() -> String {
     let path = tracing::dispatcher::get_default(|dispatch| {
@@ -150,7 +159,7 @@ impl Work for Worker {
 
 #[tokio::test]
 async fn lower_attribute_is_the_outer_one() {
-    let _default = tracing::subscriber::set_default(Entered::default());
+    install();
     let locks = LockManager::in_memory();
     let spans = |waiting: &str, body: &str| (format!("lock:{waiting}"), body.to_owned());
     // The span contains the wait, and is entered before the name is computed. The library runs the body

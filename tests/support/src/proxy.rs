@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::net::{Shutdown, shutdown};
+
 use crate::ports::Port;
 use crate::server::RedisServer;
 use link::{Gate, Link, Mode, Shared, State};
@@ -248,6 +250,9 @@ impl Proxy {
                 }
                 wire::accept(&shared, client);
             }
+            // A process that this one starts has a copy of the socket until it runs its program. To
+            // drop ours would leave the port open until then.
+            let _ = shutdown(&listener, Shutdown::Both);
         });
         *self
             .accepting

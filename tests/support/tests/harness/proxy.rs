@@ -1,6 +1,12 @@
 //! Proxies delay, cut, lose and refuse data, and do not change it.
 
 use std::io;
+use std::net::TcpStream;
+use std::panic::catch_unwind;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use test_support::fixtures::{SOON, ms};
@@ -185,6 +191,40 @@ fn refuse_is_undone_on_the_same_port() {
     via(&proxy).call(&["PING"]).unwrap();
     old.call(&["PING"]).unwrap();
     assert_eq!(proxy.accepted(), 2);
+}
+
+/// A process that was just started has a copy of each descriptor until it runs its program. A copy of
+/// the listening socket must not keep the port open.
+#[test]
+fn refused_port_is_closed_while_processes_start() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let done = Arc::new(AtomicBool::new(false));
+    let starting = [(); 2].map(|()| {
+        let done = Arc::clone(&done);
+        thread::spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                Command::new("true").status().unwrap();
+            }
+        })
+    });
+    let attempts = catch_unwind(|| {
+        for attempt in 0..200 {
+            proxy.refuse();
+            let refused = TcpStream::connect(proxy.address()).unwrap_err();
+            assert_eq!(
+                refused.kind(),
+                io::ErrorKind::ConnectionRefused,
+                "{attempt}"
+            );
+            proxy.forward();
+        }
+    });
+    done.store(true, Ordering::Relaxed);
+    for thread in starting {
+        thread.join().unwrap();
+    }
+    attempts.unwrap();
 }
 
 #[test]

@@ -52,7 +52,10 @@ pub(crate) const TABLE: [(&str, &str); 13] = [
         "another holder has the lock, or had it for the whole `--wait`; see `--conflict-exit-code`",
     ),
     ("77", "wrong user or password, or missing rights"),
-    ("78", "wrong URL or configuration, or the key is not a lock"),
+    (
+        "78",
+        "wrong URL or configuration, or the key to lock or to release is not a lock",
+    ),
     ("79", "the lock was lost, and the command was ended"),
     ("126", "the command cannot be run"),
     ("127", "the command was not found"),

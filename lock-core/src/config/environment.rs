@@ -98,6 +98,31 @@ impl ManagerConfig {
     }
 }
 
+/// Names the variable, and not the builder's method, in an error about a setting.
+pub(crate) fn name_variable(error: LockError) -> LockError {
+    let (setting, value, advice) = match error {
+        LockError::InvalidTtl { ttl } => (
+            "default_ttl",
+            format!("{ttl:?}").into(),
+            "use at least 100 ms and at most 24 h".into(),
+        ),
+        LockError::InvalidSetting {
+            setting,
+            value,
+            advice,
+        } => (setting, value, advice),
+        error => return error,
+    };
+    let end = setting.to_ascii_uppercase();
+    let mut known = SETTINGS.into_iter().map(|(name, _)| name);
+    let variable = known.find(|name| name[VARIABLES.len()..] == end);
+    LockError::InvalidSetting {
+        setting: variable.unwrap_or(setting),
+        value,
+        advice,
+    }
+}
+
 fn not_unicode(name: &'static str) -> LockError {
     if name.ends_with("_URL") {
         let text = "the lock URL is not UTF-8";
@@ -237,6 +262,27 @@ mod tests {
             found,
             expected.map(|(end, meant)| (name(end), meant.map(name)))
         );
+    }
+
+    #[test]
+    fn errors_about_settings_name_the_variable() {
+        let ttl = Duration::from_millis(1);
+        let prefix = LockError::InvalidSetting {
+            setting: "prefix",
+            value: "{a}".into(),
+            advice: "use no braces".into(),
+        };
+        for (error, variable) in [
+            (
+                LockError::InvalidTtl { ttl },
+                "`DISTRIBUTED_LOCK_DEFAULT_TTL` (`1ms`): use at least",
+            ),
+            (prefix, "`DISTRIBUTED_LOCK_PREFIX` (`{a}`): use no braces"),
+            (LockError::Forked, "forked"),
+        ] {
+            let text = name_variable(error).to_string();
+            assert!(text.contains(variable), "{text}");
+        }
     }
 
     #[cfg(unix)]

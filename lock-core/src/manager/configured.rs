@@ -8,6 +8,7 @@ use super::{LockManager, LockManagerBuilder};
 #[cfg(feature = "redis")]
 use crate::backend::NotificationSink;
 use crate::backend::url::{self, UrlScheme};
+use crate::config::environment::name_variable;
 use crate::config::manager_config::ManagerConfig;
 use crate::config::overrides::{self, Override};
 #[cfg(feature = "redis")]
@@ -26,7 +27,8 @@ impl LockManager {
     ///
     /// # Errors
     /// - [`LockError::NotConfigured`] when `DISTRIBUTED_LOCK_URL` is not set.
-    /// - The errors of [`ManagerConfig::from_env`] and of [`LockManagerBuilder::connect`].
+    /// - The errors of [`ManagerConfig::from_env`] and of [`LockManagerBuilder::connect`]. When a
+    ///   setting is invalid, [`LockError::InvalidSetting`] has the name of its variable.
     ///
     /// # Panics
     /// As [`LockManagerBuilder::connect`].
@@ -39,7 +41,7 @@ impl LockManager {
         }
         let config = ManagerConfig::from_env()?;
         let built = Self::builder().config(config).build().await;
-        built.map_err(|error| error.with_detail(super::default::FROM_VARIABLE))
+        built.map_err(|error| name_variable(error).with_detail(super::default::FROM_VARIABLE))
     }
 
     /// Replaces all overrides: see [`Override`]. Calls from now on use them. Held locks, and calls that

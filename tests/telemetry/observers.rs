@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use lock_core::telemetry::{HoldEnd, LockEvent};
-use lock_core::{LockGuard, LockManager};
+use lock_core::{LockGuard, LockManager, Renew};
 use test_support::fixtures::{KEY, NAME, SOON, exists, ms};
 use test_support::{RedisServer, eventually_async};
 use tests::{lost_in_time, one_attempt, start_waiter};
@@ -111,12 +111,13 @@ fn ends_as_lost(end: End) {
             _ => {}
         });
         let locks = builder.connect(&server.url()).await.unwrap();
-        let request = locks.lock(NAME).ttl(ms(600)).max_hold(ms(900));
+        let request = locks.lock(NAME).ttl(ms(600)).renew(Renew::Never);
         let held = request.acquire().await.unwrap();
+        // The server still has the key of the guard when the lease ends for the client.
+        server.cli(&["PEXPIRE", KEY, "60000"]);
         is_reported.recv_timeout(SOON).unwrap();
         match end {
             End::Drop => drop(held),
-            // The key is still that of the guard.
             End::Release => held.release().await.unwrap(),
         }
         go_on.send(()).unwrap();

@@ -175,25 +175,24 @@ fn stopped_command_gets_sigterm_too() {
     eventually(SOON, || !is_alive(child));
 }
 
+/// Returns the letter of a process's state, as `ps` shows it.
+fn state(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.trim_start().chars().next()
+}
+
 #[test]
 fn suspended_command_continues_with_lockctl() {
     let server = RedisServer::start();
-    let script = "echo child $$; i=0; while :; do i=$((i+1)); echo tick $i; sleep 0.02; done";
-    let running = tree(&server, &[], script).start();
-    running.line("tick 2");
-    running.signal(Signal::TSTP);
-    let state = |pid: i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(')')
-            .and_then(|(_, rest)| rest.trim_start().chars().next())
-    };
+    // The command starts no process: a shell that waits for one that has not begun is not shown as stopped.
+    let running = tree(&server, &[], "echo child $$; exec sleep 60").start();
     let child: i32 = running.line("child ").parse().unwrap();
-    eventually(SOON, || {
-        state(running.pid()) == Some('T') && state(child) == Some('T')
-    });
-    let before = running.stdout();
+    let are_stopped = || [running.pid(), child].map(|pid| state(pid) == Some('T'));
+    running.signal(Signal::TSTP);
+    eventually(SOON, || are_stopped() == [true; 2]);
     running.signal(Signal::CONT);
-    eventually(SOON, || running.stdout().len() > before.len());
+    eventually(SOON, || are_stopped() == [false; 2]);
     running.signal(Signal::TERM);
     assert_eq!(running.wait().code, Some(143));
 }

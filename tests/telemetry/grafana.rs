@@ -111,7 +111,9 @@ fn first_event_of_a_counter_is_seen() {
         let (_, series) = expression.split_once("increase(").unwrap();
         let (series, _) = series.split_once("[5m])").unwrap();
         // In this order: for a new series, `increase` is 0, and `or` takes the left side.
-        let both = format!("({series} unless {series} offset 5m) or increase({series}[5m])");
+        // Over a range: a failed scrape ends a series, and its next value is not a first event.
+        let before = format!("last_over_time({series}[15m] offset 5m)");
+        let both = format!("({series} unless {before}) or increase({series}[5m])");
         assert!(expression.contains(&both), "{expression}");
     }
 }

@@ -390,3 +390,41 @@ async fn error_of_a_provider_that_panics_ends_no_task() {
     locks.shutdown().await.unwrap();
     probe::assert_no_violation();
 }
+
+/// An error whose drop panics with a payload whose drop panics.
+#[derive(Debug)]
+struct Loaded;
+
+impl Error for Loaded {}
+
+impl std::fmt::Display for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("no credentials")
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        std::panic::panic_any(Payload);
+    }
+}
+
+struct Payload;
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        panic!("the drop of the payload");
+    }
+}
+
+/// The caller may keep the error for longer than anything of the manager lives.
+#[tokio::test]
+async fn error_of_a_provider_may_be_dropped_after_its_manager() {
+    let server = RedisServer::start();
+    let provider = || std::future::ready(Err::<Credentials, _>(Loaded));
+    let builder = LockManager::builder().credentials(provider);
+    let error = builder.connect(&url(&server)).await.unwrap_err();
+    let cause = error.source().expect("the cause");
+    assert!(cause.to_string().contains("no credentials"), "{cause}");
+    drop(error);
+}

@@ -142,9 +142,9 @@ impl CredentialSource {
                 // An observer may keep the error, and the reporter has the observer.
                 let reporter = Arc::downgrade(&self.reporter);
                 let on_panic = move |payload| {
-                    if let Some(reporter) = reporter.upgrade() {
-                        reporter.panicked(PanicSource::Credentials, payload);
-                    }
+                    // After the end of the manager, tracing still reports it.
+                    let reporter = reporter.upgrade().unwrap_or_default();
+                    reporter.panicked(PanicSource::Credentials, payload);
                 };
                 Err(LockError::from_provider(error, Box::new(on_panic)))
             }

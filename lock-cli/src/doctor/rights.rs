@@ -280,23 +280,7 @@ impl Rights {
                 _ => words.concat(),
             }
         };
-        let mut missing = self.lacks(&[SHOW, LIST, RELEASE, NOTIFY_NEXT]);
-        missing.extend(self.channel.clone());
-        if cannot.is_empty() && !missing.is_empty() {
-            let text = format!(
-                "the user `{user}` may {}, and its release --now notifies no waiter: it lacks {}",
-                words(&can),
-                missing.join(", ")
-            );
-            let is_asked = level == Level::Fail;
-            let level = if is_asked { Level::Warn } else { Level::Note };
-            return Check::new("operator_rights", level, text)
-                .means(
-                    "after `lockctl release --now`, the next waiter gets the lock at its next poll",
-                )
-                .advice(self.advice(&[NOTIFY_NEXT]));
-        }
-        missing = self.lacks(&[SHOW, LIST, RELEASE, NOTIFY_NEXT, FOREIGN]);
+        let mut missing = self.lacks(&[SHOW, LIST, RELEASE, NOTIFY_NEXT, FOREIGN]);
         missing.extend(self.channel.clone());
         if missing.is_empty() {
             let text = format!("the user `{user}` may {}", words(&can));
@@ -304,13 +288,28 @@ impl Rights {
         }
         let missing = missing.join(", ");
         if cannot.is_empty() {
+            let notifies = self.lacks(&[NOTIFY_NEXT]).is_empty() && self.channel.is_none();
+            let deletes = self.lacks(&[FOREIGN]).is_empty();
+            let silent = ", and its release --now notifies no waiter";
+            let keeps = ", and cannot release --foreign";
             let text = format!(
-                "the user `{user}` may {}, and cannot release --foreign: it lacks {missing}",
-                words(&can)
+                "the user `{user}` may {}{}{}: it lacks {missing}",
+                words(&can),
+                if notifies { "" } else { silent },
+                if deletes { "" } else { keeps },
             );
-            return Check::new("operator_rights", Level::Note, text)
-                .means("`lockctl release --foreign` fails as this user")
-                .advice("nothing, unless keys of other programs block names: then grant it");
+            if notifies {
+                return Check::new("operator_rights", Level::Note, text)
+                    .means("`lockctl release --foreign` fails as this user")
+                    .advice("nothing, unless keys of other programs block names: then grant it");
+            }
+            let is_asked = level == Level::Fail;
+            let level = if is_asked { Level::Warn } else { Level::Note };
+            return Check::new("operator_rights", level, text)
+                .means(
+                    "after `lockctl release --now`, the next waiter gets the lock at its next poll",
+                )
+                .advice(self.advice(&[NOTIFY_NEXT]));
         }
         let may = if can.is_empty() {
             String::new()

@@ -104,6 +104,16 @@ fn user_of_an_operator_passes() {
             "the user `operator` may show, list and release, and cannot release --foreign: it lacks +dump"
         )
     );
+    server.cli(&["ACL", "SETUSER", "operator", "-publish"]);
+    let findings = Findings::of(&url, &["--role", "operator"]);
+    assert_eq!(
+        (findings.code, findings.text("operator_rights")),
+        (
+            0,
+            "the user `operator` may show, list and release, and its release --now notifies no waiter, \
+             and cannot release --foreign: it lacks +publish, +dump"
+        )
+    );
 }
 
 /// The other checks run without INFO.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lock_core::{Holder, LockError, LockGuard, LockManager, LossReason};
 use rustix::process::Signal;
+use tokio::time::Instant;
 
 use crate::args::{GlobalArgs, OnContended, RunArgs};
 use crate::connect;
@@ -64,13 +65,14 @@ pub(crate) async fn run(
         signal = signals.end_of_wait() => Err(ended_by(signal)),
         acquired = job.acquire(&locks) => Ok(acquired),
     };
+    let limit = Instant::now() + CANCEL_TIMEOUT;
     let exit = match acquired {
         Ok(Ok(guard)) => return job.work(&locks, guard, signals).await,
         Ok(Err(error)) => job.not_acquired(&locks, &error, &mut signals).await,
         Err(exit) => Ok(exit),
     };
     // The queue entry, or a lock that was granted meanwhile. Without an answer, both expire.
-    let _ = tokio::time::timeout(CANCEL_TIMEOUT, locks.shutdown()).await;
+    let _ = tokio::time::timeout_at(limit, locks.shutdown()).await;
     exit
 }
 
@@ -259,7 +261,7 @@ impl Job<'_> {
 
     /// Releases the lock. The code of CMD stays, whatever happens here.
     async fn release(&self, locks: &LockManager, guard: LockGuard) {
-        let limit = tokio::time::Instant::now() + connect::RELEASE_TIMEOUT;
+        let limit = Instant::now() + connect::RELEASE_TIMEOUT;
         let Err(error) = guard.release().await else {
             return;
         };

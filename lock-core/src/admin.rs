@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::backend::admin::InspectDetail;
 use crate::error::LockError;
 use crate::info::{HolderInfo, LockInfo};
 use crate::manager::LockManager;
@@ -22,7 +23,8 @@ impl LockManager {
     ///
     /// This is one read-only command. The lock may have changed when the reply arrives, so use it for
     /// people and for monitoring. To act on the result, pass it to
-    /// [`expect_unchanged`](crate::ForceRelease::expect_unchanged). The name is read in the manager's
+    /// [`expect_unchanged`](crate::ForceRelease::expect_unchanged); [`Admin::inspect`] also identifies
+    /// the hashes of other libraries. The name is read in the manager's
     /// [`dialect`](crate::LockManagerBuilder::dialect); locks of the other dialects that write an
     /// owner are found too.
     ///
@@ -38,13 +40,7 @@ impl LockManager {
     /// Dropping the future has no effect on any lock.
     pub async fn inspect(&self, name: impl Into<LockName>) -> Result<LockInfo, LockError> {
         let inner = self.inner();
-        let name = name.into();
-        let key = inner.admin_key(&name)?;
-        let limit = inner.config.command_timeout;
-        let reply = inner.backend.admin().inspect(&key, limit).await?;
-        Ok(LockInfo::new(&key, name, &reply, &|owner_id| {
-            inner.is_own(owner_id)
-        }))
+        inner.inspect(name.into(), InspectDetail::Short).await
     }
 
     /// Returns the holder of a lock. Returns `None` when the lock is free or blocked, and when the key
@@ -77,6 +73,22 @@ pub struct Admin {
 }
 
 impl Admin {
+    /// Reads a lock as [`LockManager::inspect`] does, and identifies the value of another library that
+    /// is a hash, as Redisson's locks are. So [`foreign`](crate::ForceRelease::foreign) together with
+    /// [`expect_unchanged`](crate::ForceRelease::expect_unchanged) removes only this hash.
+    ///
+    /// For a hash, the server reads all of it, and the user needs the right `+dump`.
+    ///
+    /// # Errors
+    /// As [`LockManager::inspect`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on any lock.
+    pub async fn inspect(&self, name: impl Into<LockName>) -> Result<LockInfo, LockError> {
+        let inner = &self.inner;
+        inner.inspect(name.into(), InspectDetail::Digest).await
+    }
+
     /// Makes a request for a list of the locks whose names match the pattern. Await it to send it.
     ///
     /// The pattern is a glob of Redis: `*`, `?`, `[a-z]`, `[^a]`, and `\\` before a special character.
@@ -150,7 +162,8 @@ impl Admin {
     /// - [`AdminError::Changed`] when the lock does not have the expected token, or has changed.
     /// - [`AdminError::Foreign`] when the key holds the value of another library.
     /// - [`AdminError::NoExpiry`] when the key to revoke has no expiry.
-    /// - [`AdminError::Lock`] with the errors of [`LockManager::inspect`].
+    /// - [`AdminError::Lock`] with the errors of [`LockManager::inspect`], and with
+    ///   [`LockError::InvalidSetting`] when a hash is to be removed that was not identified.
     ///
     /// # Cancel safety
     /// Dropping the future does not undo a release that was sent.
@@ -169,6 +182,15 @@ impl fmt::Debug for Admin {
 }
 
 impl ManagerInner {
+    async fn inspect(&self, name: LockName, detail: InspectDetail) -> Result<LockInfo, LockError> {
+        let key = self.admin_key(&name)?;
+        let limit = self.config.command_timeout;
+        let reply = self.backend.admin().inspect(&key, detail, limit).await?;
+        Ok(LockInfo::new(&key, name, &reply, &|owner_id| {
+            self.is_own(owner_id)
+        }))
+    }
+
     /// Checks that the manager can reach its backend, and returns the key of a name.
     fn admin_key(&self, name: &LockName) -> Result<LockKey, LockError> {
         self.check_admin()?;

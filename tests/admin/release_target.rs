@@ -182,7 +182,7 @@ async fn expect_unchanged_compares_foreign_values() {
         for other in commands {
             server.cli(&["DEL", KEY]);
             server.cli(command);
-            let seen = locks.inspect(NAME).await.unwrap();
+            let seen = locks.admin().inspect(NAME).await.unwrap();
             server.cli(&["DEL", KEY]);
             server.cli(other);
             if command != other {
@@ -194,6 +194,34 @@ async fn expect_unchanged_compares_foreign_values() {
             assert!(!exists(&server, KEY), "{command:?}");
         }
     }
+}
+
+/// An inspection costs the same for each value, so it does not identify a hash.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hash_is_removed_only_if_it_was_identified() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    server.cli(&["HSET", KEY, "uuid-a:1", "1"]);
+    let seen = locks.inspect(NAME).await.unwrap();
+    let stats = server.cli(&["INFO", "commandstats"]);
+    assert!(!stats.text().contains("cmdstat_dump:"), "{}", stats.text());
+    let release = locks.admin().force_release(NAME).expect_unchanged(&seen);
+    let error = release.foreign(true).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid setting `expect_unchanged` (`a hash that was not identified`): pass the result of \
+         `admin().inspect(..)`"
+    );
+    let seen = locks.admin().inspect(NAME).await.unwrap();
+    server.cli(&["HSET", KEY, "uuid-a:1", "2"]);
+    let release = locks.admin().force_release(NAME).expect_unchanged(&seen);
+    let error = release.foreign(true).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the lock changed hands, and nothing was released: the key holds a hash, as Redisson's locks are; \
+         inspect it again"
+    );
+    assert!(exists(&server, KEY));
 }
 
 /// Other libraries' values have no owner that a revocation could replace.

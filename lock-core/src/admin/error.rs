@@ -17,11 +17,15 @@ use crate::protocol::wire::escaped;
 pub enum AdminError {
     /// The lock does not have the expected token, or changed since it was inspected: another holder has
     /// it, it has no holder any more, or it is free.
-    #[error("the lock changed hands, and nothing was released{}; inspect it again", holds(now.as_ref()))]
+    #[error("the lock changed hands, and nothing was released{}; inspect it again", holds(now.as_ref(), found.as_deref()))]
     #[non_exhaustive]
     Changed {
-        /// The holder now. `None` when the lock is free or blocked.
+        /// The holder now. `None` when the lock is free or blocked, and when the key holds something
+        /// that is not a lock.
         now: Option<HolderInfo>,
+        /// What the key holds now, if that is not a lock of this library or of a dialect: a hash, as
+        /// Redisson's locks are, or a text.
+        found: Option<Arc<str>>,
     },
     /// The key holds the value of another library, which cannot be revoked.
     #[error(
@@ -52,6 +56,15 @@ pub enum AdminError {
 }
 
 impl AdminError {
+    pub(super) fn changed(status: LockStatus) -> Self {
+        let (now, found) = match status {
+            LockStatus::Held(holder) => (Some(holder), None),
+            LockStatus::Foreign { found, .. } => (None, Some(found)),
+            LockStatus::Free | LockStatus::Blocked { .. } => (None, None),
+        };
+        Self::Changed { now, found }
+    }
+
     pub(super) fn foreign(key: &LockKey, status: LockStatus) -> Self {
         let found = match status {
             LockStatus::Foreign { found, .. } => found,
@@ -67,7 +80,10 @@ impl fmt::Debug for AdminError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.alternate() {
             return match self {
-                Self::Changed { now } => f.debug_struct("Changed").field("now", now).finish(),
+                Self::Changed { now, found } => {
+                    let mut fields = f.debug_struct("Changed");
+                    fields.field("now", now).field("found", found).finish()
+                }
                 Self::Foreign { key, found } => {
                     let mut fields = f.debug_struct("Foreign");
                     fields.field("key", key).field("found", found).finish()
@@ -85,8 +101,10 @@ impl fmt::Debug for AdminError {
     }
 }
 
-fn holds(now: Option<&HolderInfo>) -> String {
-    now.map_or_else(String::new, |holder| {
-        format!(": `{}` holds it", holder.label)
-    })
+fn holds(now: Option<&HolderInfo>, found: Option<&str>) -> String {
+    match (now, found) {
+        (Some(holder), _) => format!(": `{}` holds it", holder.label),
+        (None, Some(found)) => format!(": the key holds {found}"),
+        (None, None) => String::new(),
+    }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::error::AdminError;
 use crate::backend::admin::{ForceRequest, ForeignValues};
+use crate::error::LockError;
 use crate::info::{HolderInfo, LockInfo, LockStatus};
 use crate::protocol::acquisition::ObservedHolder;
 use crate::protocol::fencing_token::FencingToken;
@@ -76,11 +77,12 @@ impl ForceRelease {
     /// This works in each dialect. In [`DeadlineGetset`](crate::Dialect::DeadlineGetset) a renewal
     /// changes the value, so such a lock counts as changed.
     ///
-    /// Strings are compared by their first 200 bytes, and hashes, as Redisson writes them, by a digest
-    /// that needs the right `+dump`. Values of other types are compared by their type only.
+    /// Strings are compared by their first 200 bytes, and hashes, as Redisson writes them, by a digest.
+    /// Values of other types are compared by their type only.
     ///
-    /// `seen` comes from [`LockManager::inspect`](crate::LockManager::inspect) or a
-    /// [`LockPage`](crate::LockPage), for the same name. Defaults to anything.
+    /// `seen` comes from [`Admin::inspect`](crate::Admin::inspect), for the same name. Where no hash is
+    /// to be removed, [`LockManager::inspect`](crate::LockManager::inspect) or a
+    /// [`LockPage`](crate::LockPage) serves as well. Defaults to anything.
     pub fn expect_unchanged(mut self, seen: &LockInfo) -> Self {
         self.seen = Some(seen.seen.clone());
         self
@@ -110,6 +112,11 @@ impl ForceRelease {
 
     async fn send(self) -> Result<Revocation, AdminError> {
         let inner = &self.inner;
+        if let (Some(seen), ForeignValues::Remove) = (&self.seen, self.foreign)
+            && seen.is_unidentified()
+        {
+            return Err(unidentified().into());
+        }
         let key = inner.admin_key(&self.name)?;
         let by = self.by.as_deref().unwrap_or(&inner.config.label);
         let request = ForceRequest {
@@ -170,6 +177,15 @@ fn loss_reason(request: &ForceRequest, verdict: &ForceVerdict) -> LossReason {
     }
 }
 
+/// Returns the error for a hash that may be removed only if it is the one that was seen.
+fn unidentified() -> LockError {
+    LockError::InvalidSetting {
+        setting: "expect_unchanged",
+        value: "a hash that was not identified".into(),
+        advice: "pass the result of `admin().inspect(..)`".into(),
+    }
+}
+
 /// Returns the owner of the key that was released.
 fn owner_id(content: &KeyContent) -> Option<OwnerId> {
     let KeyContent::Text(found) = content else {
@@ -184,22 +200,20 @@ fn revocation(
     verdict: &ForceVerdict,
     status: LockStatus,
 ) -> Result<Revocation, AdminError> {
-    if matches!(verdict, ForceVerdict::Foreign { .. }) {
-        return Err(AdminError::foreign(key, status));
-    }
-    let holder = match status {
+    let (free_at, granted) = match verdict {
+        ForceVerdict::Foreign { .. } => return Err(AdminError::foreign(key, status)),
+        ForceVerdict::Changed => return Err(AdminError::changed(status)),
+        ForceVerdict::Endless => return Err(AdminError::NoExpiry { key: key.text() }),
+        ForceVerdict::Revoked { locked_ms } => (Duration::from_millis(*locked_ms), false),
+        ForceVerdict::Freed(granted) => (Duration::ZERO, *granted == ForceGrant::Waiter),
+        ForceVerdict::Free => (Duration::ZERO, false),
+    };
+    let previous = match status {
         LockStatus::Held(holder) => Some(holder),
         _ => None,
     };
-    let (free_at, granted) = match verdict {
-        ForceVerdict::Revoked { locked_ms } => (Duration::from_millis(*locked_ms), false),
-        ForceVerdict::Freed(granted) => (Duration::ZERO, *granted == ForceGrant::Waiter),
-        ForceVerdict::Changed => return Err(AdminError::Changed { now: holder }),
-        ForceVerdict::Endless => return Err(AdminError::NoExpiry { key: key.text() }),
-        ForceVerdict::Free | ForceVerdict::Foreign { .. } => (Duration::ZERO, false),
-    };
     Ok(Revocation {
-        previous: holder,
+        previous,
         free_at,
         granted,
     })

@@ -15,6 +15,7 @@ pub(crate) trait AdminBackend: Send + Sync + 'static {
     fn inspect<'a>(
         &'a self,
         key: &'a LockKey,
+        detail: InspectDetail,
         limit: Duration,
     ) -> Boxed<'a, Result<InspectReply, LockError>>;
 
@@ -31,6 +32,15 @@ pub(crate) trait AdminBackend: Send + Sync + 'static {
         request: &'a ListRequest,
         limit: Duration,
     ) -> Boxed<'a, Result<ListReply, LockError>>;
+}
+
+/// What an inspection reads of a foreign value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InspectDetail {
+    /// Its type, and the beginning of a string. This costs the same for each value.
+    Short,
+    /// Also the digest of a hash, for a release that compares it. The server reads the whole hash.
+    Digest,
 }
 
 /// What an operator's release does.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::admin::{ForceRequest, ListReply, ListRequest};
+use super::admin::{ForceRequest, InspectDetail, ListReply, ListRequest};
 use super::memory::MemoryBackend;
 use super::{AdminBackend, Backend, BackendStatus, Boxed, Renewal};
 use crate::error::{BackendErrorKind, LockError};
@@ -256,11 +256,12 @@ impl AdminBackend for FaultyBackend {
     fn inspect<'a>(
         &'a self,
         key: &'a LockKey,
+        detail: InspectDetail,
         limit: Duration,
     ) -> Boxed<'a, Result<InspectReply, LockError>> {
         Box::pin(async move {
             self.check_up()?;
-            self.memory.admin().inspect(key, limit).await
+            self.memory.admin().inspect(key, detail, limit).await
         })
     }
 

@@ -109,6 +109,11 @@ impl SeenKey {
         }
     }
 
+    /// Returns whether this is a hash without a digest, so that another one looks the same.
+    pub(crate) fn is_unidentified(&self) -> bool {
+        matches!(self, Self::OtherType { kind, digest } if kind == "hash" && digest.is_empty())
+    }
+
     /// Returns the digest of a value that is not a string, if it is known.
     pub(crate) fn digest(&self) -> Option<&str> {
         match self {

@@ -193,7 +193,7 @@ fn step(
             )
         }
         Step::Inspect => {
-            let args = [INSPECTED_WAITERS.to_string()];
+            let args = [INSPECTED_WAITERS.to_string(), "digest".to_owned()];
             let reply = admin::reply::inspect(server.run(&INSPECT, &KEYS[..2], &args)).unwrap();
             let expected = model.lock_state.inspect(ReadTime::of_server(micros));
             model.inspected = Some(SeenKey::of(&expected.content));

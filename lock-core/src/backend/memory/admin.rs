@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::{MemoryBackend, endless_ms, server_ms};
-use crate::backend::admin::{ForceRequest, ListReply, ListRequest, ListedLock};
+use crate::backend::admin::{ForceRequest, InspectDetail, ListReply, ListRequest, ListedLock};
 use crate::backend::{AdminBackend, Boxed};
 use crate::error::LockError;
 use crate::protocol::clock::{Clock, Moment};
@@ -122,6 +122,7 @@ impl AdminBackend for MemoryBackend {
     fn inspect<'a>(
         &'a self,
         key: &'a LockKey,
+        _detail: InspectDetail,
         _limit: Duration,
     ) -> Boxed<'a, Result<InspectReply, LockError>> {
         Box::pin(std::future::ready(Ok(self.inspect_now(key))))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::client::RedisClient;
 use super::connection::Connection;
 use super::scripts::{FORCE_RELEASE, INSPECT};
-use crate::backend::admin::{ForceRequest, ForeignValues, ListReply, ListRequest};
+use crate::backend::admin::{ForceRequest, ForeignValues, InspectDetail, ListReply, ListRequest};
 use crate::backend::{AdminBackend, Boxed};
 use crate::error::LockError;
 use crate::protocol::clock::{Clock, Deadline};
@@ -22,11 +22,20 @@ pub(crate) mod reply;
 const ASK_DIGEST: &str = "?";
 
 impl RedisClient {
-    async fn inspect(&self, key: &LockKey, limit: Duration) -> Result<InspectReply, LockError> {
+    async fn inspect(
+        &self,
+        key: &LockKey,
+        detail: InspectDetail,
+        limit: Duration,
+    ) -> Result<InspectReply, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.pool.for_current_runtime(limit).await?;
         let keys = [key.as_str(), key.queue()];
-        let args = [INSPECTED_WAITERS];
+        let detail = match detail {
+            InspectDetail::Short => "",
+            InspectDetail::Digest => "digest",
+        };
+        let args = [&*INSPECTED_WAITERS.to_string(), detail];
         let left = deadline.left();
         let (_, reply) = self
             .call_script(
@@ -131,11 +140,12 @@ impl AdminBackend for RedisClient {
     fn inspect<'a>(
         &'a self,
         key: &'a LockKey,
+        detail: InspectDetail,
         limit: Duration,
     ) -> Boxed<'a, Result<InspectReply, LockError>> {
         Box::pin(async move {
             let began = self.begin_command();
-            let result = self.inspect(key, limit).await;
+            let result = self.inspect(key, detail, limit).await;
             self.end_command(LockCommand::Inspect, began, result.as_ref().err());
             result
         })

@@ -4,17 +4,18 @@
 -- KEYS[1] lock key K          a string with an expiry
 -- KEYS[2] queue of waiters    a zset: entry -> order of arrival
 -- ARGV[1] limit               the most entries that the reply has
+-- ARGV[2] digest              "digest" identifies a hash, for a user with the right to run DUMP; "" does not
 --
 -- Returns an array, with the server's time in microseconds as second element:
 --   free     now  total  entries                    K does not exist
 --   held     now  total  remaining  value  entries  K holds a string: a lock, or a foreign value
 --   foreign  now  total  type  digest  entries      K holds something that is no string
 -- `total` is the number of all entries. A remaining of -1 is a key without expiry. The value is cut to
--- 200 bytes. It may have spaces and any other bytes. The digest identifies a hash, as other lock libraries
--- write it. It is empty for other types, and for a user who may not run DUMP.
+-- 200 bytes. It may have spaces and any other bytes. The digest is that of a hash, as other lock libraries
+-- write it, and empty for other types and where it is not asked for: DUMP reads the whole value.
 --
 -- By hand, from this folder:
---   redis-cli --eval inspect.lua lock:a '{lock:a}:q' , 100
+--   redis-cli --eval inspect.lua lock:a '{lock:a}:q' , 100 ''
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -29,11 +30,11 @@ local total = last and redis.call('ZRANK', KEYS[2], last) + 1 or 0
 
 local reply
 if type(value) == 'table' then
-  local found, dump = redis.call('TYPE', KEYS[1]).ok, nil
-  if found == 'hash' then
-    dump = redis.pcall('DUMP', KEYS[1])
+  local found, digest = redis.call('TYPE', KEYS[1]).ok, ''
+  if found == 'hash' and ARGV[2] == 'digest' then
+    digest = redis.sha1hex(redis.call('DUMP', KEYS[1]))
   end
-  reply = {'foreign', now, total, found, type(dump) == 'string' and redis.sha1hex(dump) or ''}
+  reply = {'foreign', now, total, found, digest}
 elseif value then
   reply = {'held', now, total, redis.call('PTTL', KEYS[1]), string.sub(value, 1, 200)}
 else

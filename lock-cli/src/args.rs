@@ -94,7 +94,7 @@ pub(crate) struct GlobalArgs {
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) color: Color,
 
-    /// Writes no warnings and no notes
+    /// Writes no notes, and warns only about unknown variables
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 

@@ -35,7 +35,7 @@ fn warn_of_unknown_variables(output: &Output) {
             continue;
         };
         if !VARIABLES.contains(&end) {
-            output.note(&format!(
+            output.warning(&format!(
                 "warning: unknown variable `{}`; lockctl reads DISTRIBUTED_LOCK_URL and \
                  DISTRIBUTED_LOCK_PREFIX",
                 tidy(&name)

@@ -114,6 +114,12 @@ impl Output {
         }
     }
 
+    /// Warns about the configuration. With `--quiet` too: the command may do something else than its user
+    /// meant.
+    pub(crate) fn warning(&self, text: &str) {
+        self.complain(text);
+    }
+
     /// Writes a line to stderr, if the user wants to see what happens.
     pub(crate) fn detail(&self, text: &str) {
         if self.verbose {

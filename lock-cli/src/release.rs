@@ -43,7 +43,13 @@ pub(crate) async fn run(
         ));
     }
     let locks = connect::manager(global, None, output).await?;
-    let lock = show::inspect(&locks, &args.name, global).await?;
+    let lock = if args.foreign {
+        // Identifies a hash too, which needs one right more.
+        let lock = locks.admin().inspect(args.name.as_str()).await;
+        lock.map_err(|error| connect::failure(global, &error))?
+    } else {
+        show::inspect(&locks, &args.name, global).await?
+    };
     check_held(&lock, &locks, args, global).await?;
     if asks {
         output.print(&show::describe(&lock))?;
@@ -73,7 +79,8 @@ pub(crate) async fn run(
     report(&lock, &released, args, output)
 }
 
-/// Fails when there is nothing to release.
+/// Fails when there is nothing to release, and when another library wrote the key and `--foreign` is not
+/// given.
 async fn check_held(
     lock: &LockInfo,
     locks: &LockManager,
@@ -81,6 +88,11 @@ async fn check_held(
     global: &GlobalArgs,
 ) -> Result<(), Failure> {
     match &lock.state {
+        LockStatus::Held(holder) if holder.is_foreign && !args.foreign => {
+            let found = format!("the value `{}`", holder.label);
+            Err(foreign_key(&args.name, &found))
+        }
+        LockStatus::Foreign { found, .. } if !args.foreign => Err(foreign_key(&args.name, found)),
         LockStatus::Held(_) | LockStatus::Foreign { .. } => Ok(()),
         // Only `--now` frees a key that has no holder any more.
         LockStatus::Blocked { .. } if args.now => Ok(()),
@@ -102,11 +114,7 @@ fn question(lock: &LockInfo, args: &ReleaseArgs) -> String {
         .holder()
         .map(|holder| format!(" of {}", view::label(holder)))
         .unwrap_or_default();
-    let is_foreign = match &lock.state {
-        LockStatus::Held(holder) => holder.is_foreign,
-        state => matches!(state, LockStatus::Foreign { .. }),
-    };
-    if args.foreign && is_foreign {
+    if view::is_foreign(lock) {
         format!(
             "Delete the key of the lock `{name}`{of} at once? Its owner does not learn of it, so two may \
              hold the lock then. [y/N] "
@@ -165,12 +173,21 @@ fn host() -> Option<String> {
     std::env::var("COMPUTERNAME").ok()
 }
 
+fn foreign_key(name: &str, found: &str) -> Failure {
+    let text = format!(
+        "the key of `{}` holds {}, which is no lock of this library; --foreign deletes it",
+        tidy(name),
+        wording::plain(found)
+    );
+    Failure::new(Exit::Config, "foreign-key", text)
+}
+
 fn failure(error: &AdminError, args: &ReleaseArgs, global: &GlobalArgs) -> Failure {
     let name = tidy(&args.name);
     match error {
-        AdminError::Changed { now, .. } => {
-            let now = match now {
-                Some(holder) => {
+        AdminError::Changed { now, found, .. } => {
+            let now = match (now, found) {
+                (Some(holder), _) => {
                     let token = holder.token.map(|token| format!(" with token {token}"));
                     format!(
                         "{} holds it now{}",
@@ -178,18 +195,13 @@ fn failure(error: &AdminError, args: &ReleaseArgs, global: &GlobalArgs) -> Failu
                         token.unwrap_or_default()
                     )
                 }
-                None => "no holder has it now".to_owned(),
+                (None, Some(found)) => format!("the key now holds {}", wording::plain(found)),
+                (None, None) => "no holder has it now".to_owned(),
             };
             let text = format!("the lock `{name}` changed: {now}; nothing was released");
             Failure::new(Exit::No, "changed", text)
         }
-        AdminError::Foreign { found, .. } => {
-            let text = format!(
-                "the key of `{name}` holds {}, which is no lock of this library; --foreign deletes it",
-                wording::plain(found)
-            );
-            Failure::new(Exit::Config, "foreign-key", text)
-        }
+        AdminError::Foreign { found, .. } => foreign_key(&args.name, found),
         AdminError::NoExpiry { .. } => {
             let text = format!(
                 "the lock `{name}` has no expiry, so a revocation would never end; --now frees it"

@@ -355,6 +355,40 @@ fn release_asks_before_it_deletes_a_foreign_key() {
 }
 
 #[test]
+fn release_asks_nothing_about_a_foreign_key_that_it_keeps() {
+    let server = RedisServer::start();
+    for command in [
+        &["SET", KEY, "of another library", "PX", "60000"][..],
+        &["HSET", KEY, "uuid-a:1", "1"],
+    ] {
+        server.cli(&["DEL", KEY]);
+        server.cli(command);
+        let mut terminal = Terminal::start(&server, &[crate::program::LOCKCTL, "release", NAME]);
+        assert_eq!(terminal.code(), Some(78));
+        let screen = terminal.screen();
+        assert!(!screen.contains("[y/N]"), "{screen}");
+        assert!(screen.contains("--foreign deletes it"), "{screen}");
+    }
+}
+
+/// The key has changed between the question and the answer.
+#[test]
+fn release_keeps_a_foreign_key_that_was_not_shown() {
+    let server = RedisServer::start();
+    server.cli(&["HSET", KEY, "uuid-a:1", "1"]);
+    let program = [crate::program::LOCKCTL, "release", NAME, "--foreign"];
+    let mut terminal = Terminal::start(&server, &program);
+    eventually(SOON, || terminal.screen().ends_with("[y/N] "));
+    server.cli(&["HSET", KEY, "uuid-b:9", "1"]);
+    terminal.press("y\n");
+    assert_eq!(terminal.code(), Some(1));
+    let screen = terminal.screen();
+    let text = "the lock `job` changed: the key now holds a hash, as Redisson's locks are; nothing was released";
+    assert!(screen.contains(text), "{screen}");
+    assert!(exists(&server, KEY));
+}
+
+#[test]
 fn run_behind_a_revoked_lock_says_so() {
     let server = RedisServer::start();
     let _holder = hold(&server, NAME, "web-1:42");

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use rustix::process::Signal;
 use rustix::pty::OpenptFlags;
@@ -18,6 +19,7 @@ use crate::program::{LOCKCTL, is_alive, send};
 pub(crate) struct Terminal {
     keyboard: File,
     screen: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
     program: Child,
 }
 
@@ -31,7 +33,7 @@ impl Terminal {
         let name = rustix::pty::ptsname(&master, Vec::new()).expect("the terminal has a name");
         let path = PathBuf::from(name.into_string().expect("the name is text"));
         let keyboard = File::from(master);
-        let mut reader = keyboard.try_clone().expect("a file can be shared");
+        let mut output = keyboard.try_clone().expect("a file can be shared");
         let program = Command::new(env!("CARGO_BIN_EXE_in-terminal"))
             .arg(path)
             .args(program)
@@ -41,9 +43,9 @@ impl Terminal {
             .expect("the helper was built");
         let screen = Arc::new(Mutex::new(Vec::new()));
         let filled = Arc::clone(&screen);
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut bytes = [0; 1024];
-            while let Ok(count @ 1..) = reader.read(&mut bytes) {
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
                 let mut screen = filled.lock().unwrap_or_else(PoisonError::into_inner);
                 screen.extend_from_slice(&bytes[..count]);
             }
@@ -51,6 +53,7 @@ impl Terminal {
         Self {
             keyboard,
             screen,
+            reader,
             program,
         }
     }
@@ -77,9 +80,12 @@ impl Terminal {
             .expect("the terminal is open");
     }
 
+    /// Waits for the end of all programs in the terminal, and returns the exit code. From then on the
+    /// screen has all that they wrote.
     #[track_caller]
     pub(crate) fn code(&mut self) -> Option<i32> {
         let ended = eventually_some(SOON, || self.program.try_wait().expect("it is a child"));
+        eventually(SOON, || self.reader.is_finished());
         ended.code()
     }
 

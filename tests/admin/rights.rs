@@ -34,6 +34,10 @@ async fn use_all(server: &RedisServer, operator: &LockManager) -> Result<(), Adm
     }
     server.cli(&["SET", KEY, "theirs", "PX", "60000"]);
     operator.admin().force_release(NAME).foreign(true).await?;
+    server.cli(&["HSET", KEY, "uuid-a:1", "1"]);
+    let seen = operator.admin().inspect(NAME).await?;
+    let release = operator.admin().force_release(NAME).foreign(true);
+    release.expect_unchanged(&seen).await?;
     Ok(())
 }
 
@@ -69,4 +73,19 @@ async fn rights_of_operators_in_the_guide_are_needed() {
         let kind = backend_error_kind::<()>(Err(error));
         assert_eq!(kind, lock_core::BackendErrorKind::Permission, "{right}");
     }
+}
+
+/// A program that watches a lock must not fill the server's log of refused commands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inspection_of_a_hash_without_dump_is_refused_only_to_identify_it() {
+    let server = RedisServer::start();
+    let mut command = acl_command("operator");
+    command.retain(|word| word != "+dump");
+    let operator = operator(&server, &command).await;
+    server.cli(&["HSET", KEY, "uuid-a:1", "1"]);
+    assert!(operator.holder(NAME).await.unwrap().is_none());
+    let refused = server.cli(&["ACL", "LOG"]);
+    assert_eq!(refused, Reply::Array(Vec::new()), "{refused:?}");
+    let kind = backend_error_kind(operator.admin().inspect(NAME).await);
+    assert_eq!(kind, lock_core::BackendErrorKind::Permission);
 }

@@ -17,7 +17,10 @@ use crate::protocol::wire::escaped;
 pub enum AdminError {
     /// The lock does not have the expected token, or changed since it was inspected: another holder has
     /// it, it has no holder any more, or it is free.
-    #[error("the lock changed hands, and nothing was released{}; inspect it again", holds(now.as_ref(), found.as_deref()))]
+    #[error(
+        "the lock changed hands, and nothing was released{}; inspect it again",
+        holds(now.as_ref(), found.as_deref())
+    )]
     #[non_exhaustive]
     Changed {
         /// The holder now. `None` when the lock is free or blocked, and when the key holds something

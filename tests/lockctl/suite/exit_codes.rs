@@ -423,7 +423,7 @@ fn unknown_variables_are_warned_about() {
         "lockctl: warning: unknown variable `DISTRIBUTED_LOCK_PREFX`; lockctl reads \
          DISTRIBUTED_LOCK_URL and DISTRIBUTED_LOCK_PREFIX\n"
     );
-    // In a job that nobody watches, a wrong prefix must not be silent.
+    // A job with `-q` reports a wrong prefix too.
     let quiet = list().arg("-q").env("DISTRIBUTED_LOCK_PREFX", "s3cret");
     assert_eq!(code(&quiet).1, stderr);
 }

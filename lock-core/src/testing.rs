@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::backend::Backend;
 use crate::backend::faulty::FaultyBackend;
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::{BackendErrorKind, Holder, LockError};
 use crate::guard::LockWatch;
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
@@ -250,7 +250,9 @@ impl Faults {
         let owner_id = OwnerId::random();
         let label = OTHER_HOLDER.into();
         let mut sent = SentAcquires::new(owner_id, key.clone(), lease_config, label, None);
-        let holder = match self.backend.memory().acquire_now(&mut sent) {
+        let mut outcome = self.backend.memory().acquire_now(&mut sent);
+        self.inner.recognize_holder(&mut outcome);
+        let holder = match outcome {
             AcquireOutcome::Held { .. } => {
                 return Ok(OtherHolder {
                     faults: self.clone(),
@@ -264,7 +266,7 @@ impl Faults {
         };
         Err(LockError::Contended {
             key: key.text(),
-            holder: self.inner.holder(holder, None),
+            holder: holder.map(|seen| Holder::new(seen, None)),
         })
     }
 

@@ -232,6 +232,21 @@ async fn waiter_whose_reply_is_lost_gets_the_lock_with_the_next_command() {
     assert!(locks.lock("a").try_acquire().await.unwrap().is_some());
 }
 
+/// The waiter leaves the queue without a reply, and the guard that it waited for is released meanwhile.
+#[tokio::test(start_paused = true)]
+async fn timeout_names_this_process_also_if_its_guard_was_released_since() {
+    let (locks, faults) = locks();
+    let held = locks.lock("a").await.unwrap();
+    let waiting = tokio::spawn(locks.lock("a").wait(SECOND).acquire());
+    faults.lose_next_reply(Command::Release);
+    sleep(SECOND + Duration::from_millis(50)).await;
+    assert!(!waiting.is_finished(), "the reply was not lost");
+    held.release().await.unwrap();
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(error, LockError::Timeout { .. }), "{error}");
+    assert!(error.holder().unwrap().is_this_process(), "{error}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn other_holder_makes_the_lock_contended_until_it_is_dropped() {
     let (locks, faults) = locks();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::protocol::acquisition::ObservedHolder;
 use crate::protocol::wire::label_tag;
 
 /// The holder of a lock that a request did not get.
@@ -16,6 +17,17 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// Creates the holder as a reply showed it. `position` is the caller's place in the queue.
+    pub(crate) fn new(seen: ObservedHolder, position: Option<u64>) -> Self {
+        Self {
+            label: seen.label,
+            remaining: seen.remaining,
+            held_for: seen.held_for,
+            position: position.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
+            this_process: seen.is_own,
+        }
+    }
+
     /// Returns the label of the holder: by default its host name and process id. For the lock of
     /// another library, this is the beginning of the key's value.
     #[must_use]
@@ -51,7 +63,7 @@ impl Holder {
         self.position
     }
 
-    /// Returns whether the holder is a guard of the same manager.
+    /// Returns whether the holder was a guard of the same manager when this client last saw it.
     #[must_use]
     pub fn is_this_process(&self) -> bool {
         self.this_process

@@ -8,8 +8,8 @@ use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::config::ManagerSettings;
-use crate::error::{Holder, LockError, ShutdownIncomplete};
-use crate::protocol::acquisition::{ObservedHolder, RenewOutcome};
+use crate::error::{LockError, ShutdownIncomplete};
+use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome};
 use crate::protocol::cleanup::{
     AwaitedRelease, AwaitedStep, Cleanup, ReleaseOutcome, ReleaseRequest, Validity,
 };
@@ -118,6 +118,13 @@ impl ManagerInner {
     /// Returns whether a guard or an acquisition of this manager has the owner id.
     pub(crate) fn is_own(&self, owner_id: OwnerId) -> bool {
         self.notifications.is_registered(owner_id)
+    }
+
+    /// Notes whether the holder in a reply is of this manager.
+    pub(crate) fn recognize_holder(&self, outcome: &mut AcquireOutcome) {
+        if let Some(holder) = outcome.holder_mut() {
+            holder.is_own = holder.owner_id.is_some_and(|id| self.is_own(id));
+        }
     }
 
     pub(crate) fn process(&self) -> Process {
@@ -286,23 +293,6 @@ impl ManagerInner {
     pub(crate) fn is_worker_alive(&self) -> bool {
         let is_alive = self.worker.as_ref().is_none_or(BackgroundWorker::is_alive);
         is_alive && self.check_process().is_ok()
-    }
-
-    /// Returns the holder for an error, with its queue position.
-    pub(crate) fn holder(
-        &self,
-        observed: Option<ObservedHolder>,
-        position: Option<u64>,
-    ) -> Option<Holder> {
-        observed.map(|observed| Holder {
-            this_process: observed
-                .owner_id
-                .is_some_and(|owner_id| self.is_own(owner_id)),
-            label: observed.label,
-            remaining: observed.remaining,
-            held_for: observed.held_for,
-            position: position.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
-        })
     }
 }
 

@@ -113,14 +113,14 @@ impl PendingAcquire {
             } => Ok(self.acquired(token, lease, release_request)),
             AcquireResult::Contended { holder } => Err(LockError::Contended {
                 key: self.key().text(),
-                holder: self.inner.holder(holder, None),
+                holder: holder.map(|seen| Holder::new(seen, None)),
             }),
             AcquireResult::TimedOut {
                 waited,
                 holder,
                 rank,
             } => {
-                let holder = self.inner.holder(holder, rank);
+                let holder = holder.map(|seen| Holder::new(seen, rank));
                 if holder.as_ref().is_some_and(Holder::is_this_process) {
                     let lock = self.inner.reporter.id(self.key());
                     let event = LockEvent::HeldByThisProcess { lock };

@@ -217,7 +217,8 @@ impl PendingAcquire {
         let result = self.inner.backend.acquire(sent, limit).await;
         let now = self.now();
         match result {
-            Ok(outcome) => {
+            Ok(mut outcome) => {
+                self.inner.recognize_holder(&mut outcome);
                 self.report_busy(&outcome);
                 self.acquisition.on_reply(outcome, now, &mut self.peers)
             }

@@ -77,6 +77,16 @@ pub(crate) enum AcquireOutcome {
     Foreign { found: String },
 }
 
+impl AcquireOutcome {
+    /// Returns the holder, if the lock is busy.
+    pub(crate) fn holder_mut(&mut self) -> Option<&mut ObservedHolder> {
+        match self {
+            Self::Queued { holder, .. } | Self::Busy { holder, .. } => holder.as_mut(),
+            Self::Held { .. } | Self::More | Self::Late | Self::Foreign { .. } => None,
+        }
+    }
+}
+
 /// The outcome of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RenewOutcome {
@@ -154,6 +164,9 @@ pub(crate) struct ObservedHolder {
     pub(crate) remaining: Option<Duration>,
     /// How long it has held the lock. `None` for a holder of another library.
     pub(crate) held_for: Option<Duration>,
+    /// Whether it was a guard of this manager. Judged when the reply arrives: at the end of the wait,
+    /// the guard may have ended.
+    pub(crate) is_own: bool,
 }
 
 impl ObservedHolder {
@@ -183,6 +196,7 @@ impl ObservedHolder {
             label: tidy_label(&label).into(),
             remaining,
             held_for,
+            is_own: false,
         })
     }
 }

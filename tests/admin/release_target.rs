@@ -224,6 +224,27 @@ async fn hash_is_removed_only_if_it_was_identified() {
     assert!(exists(&server, KEY));
 }
 
+/// Two locks of another library may hold equal values.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_seen_of_another_lock_is_refused() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let other = "other\u{1b}[31m";
+    server.cli(&["SET", KEY, "1"]);
+    server.cli(&["SET", &format!("lock:{other}"), "1"]);
+    let seen = locks.admin().inspect(other).await.unwrap();
+    let release = locks.admin().force_release(NAME).expect_unchanged(&seen);
+    let error = release.foreign(true).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid setting `expect_unchanged` (`other\\u{1b}[31m`): pass what was seen of the lock that is \
+         released"
+    );
+    assert!(exists(&server, KEY));
+    let release = locks.admin().force_release(other).expect_unchanged(&seen);
+    release.foreign(true).await.unwrap();
+}
+
 /// Other libraries' values have no owner that a revocation could replace.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_values_are_removed_only_on_demand() {

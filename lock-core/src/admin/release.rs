@@ -18,6 +18,7 @@ use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceVerdict};
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::revocation::{parse_revoked, revoked_label};
+use crate::protocol::wire::escaped;
 use crate::runtime::inner::ManagerInner;
 use crate::telemetry::LockEvent;
 
@@ -32,8 +33,15 @@ pub struct ForceRelease {
     by: Option<String>,
     reason: Option<String>,
     token: Option<FencingToken>,
-    seen: Option<SeenKey>,
+    seen: Option<Seen>,
     foreign: ForeignValues,
+}
+
+/// What an operator saw of a lock.
+#[derive(Clone, Debug)]
+struct Seen {
+    name: LockName,
+    content: SeenKey,
 }
 
 impl ForceRelease {
@@ -80,11 +88,15 @@ impl ForceRelease {
     /// Strings are compared by their first 200 bytes, and hashes, as Redisson writes them, by a digest.
     /// Values of other types are compared by their type only.
     ///
-    /// `seen` comes from [`Admin::inspect`](crate::Admin::inspect), for the same name. Where no hash is
-    /// to be removed, [`LockManager::inspect`](crate::LockManager::inspect) or a
-    /// [`LockPage`](crate::LockPage) serves as well. Defaults to anything.
+    /// `seen` comes from [`Admin::inspect`](crate::Admin::inspect), for the same name; what was seen of
+    /// another lock is refused with [`LockError::InvalidSetting`]. Where no hash is to be removed,
+    /// [`LockManager::inspect`](crate::LockManager::inspect) or a [`LockPage`](crate::LockPage) serves as
+    /// well. Defaults to anything.
     pub fn expect_unchanged(mut self, seen: &LockInfo) -> Self {
-        self.seen = Some(seen.seen.clone());
+        self.seen = Some(Seen {
+            name: seen.name.clone(),
+            content: seen.seen.clone(),
+        });
         self
     }
 
@@ -110,13 +122,31 @@ impl ForceRelease {
         self
     }
 
+    /// Checks that the server can compare what was seen.
+    fn check_seen(&self) -> Result<(), LockError> {
+        let invalid = |value: &str, advice: &str| LockError::InvalidSetting {
+            setting: "expect_unchanged",
+            value: value.into(),
+            advice: advice.into(),
+        };
+        let Some(seen) = &self.seen else {
+            return Ok(());
+        };
+        if seen.name.as_str() != self.name.as_str() {
+            // Two locks of another library may have equal values.
+            let advice = "pass what was seen of the lock that is released";
+            return Err(invalid(&escaped(seen.name.as_str()), advice));
+        }
+        if self.foreign == ForeignValues::Remove && seen.content.is_unidentified() {
+            let value = "a hash that was not identified";
+            return Err(invalid(value, "pass the result of `admin().inspect(..)`"));
+        }
+        Ok(())
+    }
+
     async fn send(self) -> Result<Revocation, AdminError> {
         let inner = &self.inner;
-        if let (Some(seen), ForeignValues::Remove) = (&self.seen, self.foreign)
-            && seen.is_unidentified()
-        {
-            return Err(unidentified().into());
-        }
+        self.check_seen()?;
         let key = inner.admin_key(&self.name)?;
         let by = self.by.as_deref().unwrap_or(&inner.config.label);
         let request = ForceRequest {
@@ -124,7 +154,7 @@ impl ForceRelease {
             mode: self.mode,
             label: revoked_label(by, self.reason.as_deref()),
             token: self.token,
-            seen: self.seen.clone(),
+            seen: self.seen.as_ref().map(|seen| seen.content.clone()),
             foreign: self.foreign,
             longest: inner.revoked_lease(&key),
         };
@@ -174,15 +204,6 @@ fn loss_reason(request: &ForceRequest, verdict: &ForceVerdict) -> LossReason {
         (ForceVerdict::Revoked { .. }, Some((by, reason))) => LossReason::Revoked { by, reason },
         (ForceVerdict::Freed(ForceGrant::Waiter), _) => LossReason::Replaced,
         _ => LossReason::Removed,
-    }
-}
-
-/// Returns the error for a hash that may be removed only if it is the one that was seen.
-fn unidentified() -> LockError {
-    LockError::InvalidSetting {
-        setting: "expect_unchanged",
-        value: "a hash that was not identified".into(),
-        advice: "pass the result of `admin().inspect(..)`".into(),
     }
 }
 

@@ -147,9 +147,11 @@ fn at_least(setting: &'static str, value: Duration, min: Duration) -> Result<(),
         return Ok(());
     }
     let advice = "use at least 1 ms";
+    // `Debug` shows it as `0ns`, which no configuration takes.
+    let zero = value.is_zero().then(|| "0s".to_owned());
     Err(LockError::InvalidSetting {
         setting,
-        value: format!("{value:?}").into(),
+        value: zero.unwrap_or_else(|| format!("{value:?}")).into(),
         advice: advice.into(),
     })
 }

@@ -167,7 +167,7 @@ fn wrong_times_and_settings_name_their_flags() {
         ),
         (
             &["--timeout", "0s"],
-            "invalid --timeout `0ns`: use at least 1 ms",
+            "invalid --timeout `0s`: use at least 1 ms",
         ),
         (
             &["--prefix", "a{b"],

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use lock_core::{BackendErrorKind, Dialect, Handover, LockError, LockGuard, LockManager, Renew};
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
-use test_support::{Direction, Lost, Proxy, RedisServer, eventually_async};
+use test_support::{Direction, Lost, Neighbour, Proxy, RedisServer, eventually_async};
 use tests::{SET_NX_PX, WATCH_MULTI, shut_down};
 
 use super::{connect_in, refusal, value};
@@ -233,18 +233,12 @@ async fn constantly_touched_key_does_not_delay_other_renewals() {
         let request = locks.lock(format!("other{number}")).ttl(ttl);
         others.push(request.acquire().await.unwrap());
     }
-    let touching = AtomicBool::new(true);
-    let lost = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut neighbour = server.connect().unwrap();
-            while touching.load(Ordering::Relaxed) {
-                neighbour.call(&["PEXPIRE", KEY, "60000"]).unwrap();
-            }
-        });
-        std::thread::sleep(ms(4_000));
-        touching.store(false, Ordering::Relaxed);
-        others.iter().filter(|held| held.is_lost()).count()
+    let neighbour = Neighbour::of(&server, |connection| {
+        connection.call(&["PEXPIRE", KEY, "60000"]).unwrap();
     });
+    tokio::time::sleep(ms(4_000)).await;
+    drop(neighbour);
+    let lost = others.iter().filter(|held| held.is_lost()).count();
     drop(hot);
     assert_eq!(lost, 0, "of 3 locks whose keys no client touched");
 }

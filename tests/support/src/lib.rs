@@ -5,6 +5,7 @@
 //! - [`Proxy`] is in front of a server and delays, cuts, loses, mutes and refuses.
 //! - [`FrozenClock`] is the wall clock of a server, which only the test moves.
 //! - [`Helper`] starts a child process that writes JSON lines and can be killed or frozen.
+//! - [`Neighbour`] is another client of a server, which works beside the test.
 //! - [`Monitor`] records the commands that a server executes.
 //! - [`eventually`] waits for a condition instead of a fixed time.
 //! - [`guide`] has the commands that the guide tells a reader to run.
@@ -20,6 +21,7 @@ pub mod fixtures;
 pub mod guide;
 mod janitor;
 pub mod monitor;
+pub mod neighbour;
 mod ports;
 pub mod postgres;
 pub mod preload;
@@ -36,6 +38,7 @@ pub use clock::FrozenClock;
 pub use cut::cut;
 pub use janitor::Scratch;
 pub use monitor::{Monitor, Recording};
+pub use neighbour::Neighbour;
 pub use postgres::PostgresServer;
 pub use preload::Shim;
 pub use process::{Helper, Process};

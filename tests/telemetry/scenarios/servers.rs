@@ -1,11 +1,9 @@
 //! Servers with missing rights or risky settings, other libraries, and foreign code that panics.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use lock_core::telemetry::LockEvent;
 use lock_core::{Dialect, LockManager, ReleaseMethod};
 use test_support::fixtures::{KEY, LONG, NAME, SOON, ms};
-use test_support::{Direction, Proxy, RedisServer};
+use test_support::{Direction, Neighbour, Proxy, RedisServer};
 use tests::{connect, connect_to, one_attempt};
 
 use super::Proof;
@@ -74,24 +72,13 @@ async fn disturbed(proof: &mut Proof) {
     let builder = one_attempt(LockManager::builder()).dialect(dialect);
     let locks = builder.connect(&proxy.url()).await.unwrap();
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-    let touching = AtomicBool::new(true);
-    std::thread::scope(|scope| {
-        let neighbour = scope.spawn(|| {
-            let mut connection = server.connect().unwrap();
-            while touching.load(Ordering::Relaxed) {
-                connection.call(&["PEXPIRE", KEY, "60000"]).unwrap();
-                std::thread::sleep(ms(1));
-            }
-        });
-        tokio::task::block_in_place(|| {
-            tokio::runtime::Handle::current().block_on(async {
-                let _disturbed = held.renew().await;
-                proof.event("lock.transaction_repeated", "DEBUG").await;
-            });
-        });
-        touching.store(false, Ordering::Relaxed);
-        neighbour.join().unwrap();
+    let neighbour = Neighbour::of(&server, |connection| {
+        connection.call(&["PEXPIRE", KEY, "60000"]).unwrap();
+        std::thread::sleep(ms(1));
     });
+    let _disturbed = held.renew().await;
+    proof.event("lock.transaction_repeated", "DEBUG").await;
+    drop(neighbour);
 }
 
 async fn panicking(proof: &mut Proof) {

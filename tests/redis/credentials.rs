@@ -243,30 +243,46 @@ async fn eventually_error(locks: &LockManager, kind: BackendErrorKind) -> LockEr
     panic!("no attempt failed with {kind:?}");
 }
 
-/// The commands of the dialect with transactions have a connection of their own.
+/// The connection for commands is replaced. The subscription keeps its connection until the server ends
+/// it: its old credentials may still be valid.
 #[tokio::test]
-async fn only_a_connection_that_is_refused_is_replaced() {
+async fn only_a_connection_for_commands_that_is_refused_is_replaced() {
     let server = RedisServer::start();
-    let proxy = Proxy::in_front_of(&server);
     add_user(&server, "app", "first");
     let vault = Vault::default();
     vault.put("app", "first", Some(SystemTime::now() + SECOND * 2));
     let builder = one_attempt(vault.builder());
-    let locks = builder.connect(&proxy.url()).await.unwrap();
-    let mut held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-    let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
-    assert_eq!(proxy.accepted(), 2);
+    let locks = builder.connect(&url(&server)).await.unwrap();
+    let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
+    // The first waiter subscribes. No waiter polls while the password is wrong: its call would fail.
+    let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 1).await;
+    held.release().await.unwrap();
+    let held = granted(SOON, waiting).await;
+    let subscription = subscriptions(&server);
+    assert_eq!(subscription.len(), 1);
     // The provider gives a password that the server does not know.
+    let calls = vault.calls();
     vault.put("app", "wrong", None);
-    eventually_async(SOON, async || vault.calls() >= 3).await;
+    eventually_async(SOON, async || vault.calls() > calls).await;
     // The next call connects, and is refused too. The right password cures it.
     eventually_error(&locks, BackendErrorKind::Authentication).await;
     vault.put("app", "first", None);
     eventually_async(SOON, async || held.renew().await.is_ok()).await;
+    let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
     held.release().await.unwrap();
-    held = granted(SOON, waiting).await;
-    held.release().await.unwrap();
+    granted(SOON, waiting).await.release().await.unwrap();
     assert_eq!(locks.stats().lost, 0);
+    assert_eq!(subscriptions(&server), subscription);
+}
+
+/// Returns the ids of the connections that are subscribed.
+fn subscriptions(server: &RedisServer) -> Vec<String> {
+    let list = server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+    let ids = list
+        .text()
+        .lines()
+        .filter_map(|line| line.split(' ').next());
+    ids.map(str::to_owned).collect()
 }
 
 /// Many runtimes connect at once, and the provider is called once.

@@ -147,7 +147,8 @@ async fn wait_until_broken(client: &RedisClient, mut subscribed: Subscribed) {
             () = tokio::time::sleep(HEARTBEAT) => redis::cmd("PING"),
         };
         let reply = subscribed.connection.send_packed_command(&command);
-        // Also when the server refuses new credentials: this connection has the old ones.
+        // The server's errors are replies too. When it refuses new credentials, this connection keeps the
+        // old ones, and the server ends it when they have expired.
         let Ok(Ok(_)) = tokio::time::timeout(client.command_timeout, reply).await else {
             return;
         };

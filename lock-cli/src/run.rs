@@ -72,7 +72,9 @@ pub(crate) async fn run(
         Err(exit) => Ok(exit),
     };
     // The queue entry, or a lock that was granted meanwhile. Without an answer, both expire.
-    let _ = tokio::time::timeout_at(limit, locks.shutdown()).await;
+    if !gave_up(&locks, limit).await {
+        job.warn_of_rest();
+    }
     exit
 }
 
@@ -243,9 +245,22 @@ impl Job<'_> {
         }
         child.end(self.kill_after, &mut signals).await;
         // After a `--max-hold` the server still has the lock. Without an answer, it expires.
+        let is_locked = guard.loss_reason() == Some(LossReason::MaxHold);
         drop(guard);
-        let _ = tokio::time::timeout(CANCEL_TIMEOUT, locks.shutdown()).await;
+        if !gave_up(locks, Instant::now() + CANCEL_TIMEOUT).await && is_locked {
+            self.warn_of_rest();
+        }
         Err(failure)
+    }
+
+    /// Says that the server may still have the lock.
+    fn warn_of_rest(&self) {
+        self.output.note(&format!(
+            "warning: the server did not confirm that lockctl gave up the lock `{}`; if lockctl still has it, \
+             it ends within {}",
+            tidy(&self.args.name),
+            human(self.args.ttl)
+        ));
     }
 
     fn loss_reason(&self, guard: &LockGuard) -> String {
@@ -273,14 +288,19 @@ impl Job<'_> {
             return;
         }
         // The release continues in the background.
-        let open = tokio::time::timeout_at(limit, locks.shutdown()).await;
-        if !matches!(open, Ok(Ok(()))) {
+        if !gave_up(locks, limit).await {
             let left = human(self.args.ttl);
             self.output.note(&format!(
                 "warning: the lock `{name}` was not released ({error}); it ends within {left}"
             ));
         }
     }
+}
+
+/// Ends the manager. Returns whether the server has confirmed, before the limit, that nothing is left.
+async fn gave_up(locks: &LockManager, limit: Instant) -> bool {
+    let ended = tokio::time::timeout_at(limit, locks.shutdown()).await;
+    matches!(ended, Ok(Ok(())))
 }
 
 /// Says that the lock is not free.

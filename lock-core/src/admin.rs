@@ -163,7 +163,8 @@ impl Admin {
     /// - [`AdminError::Foreign`] when the key holds the value of another library.
     /// - [`AdminError::NoExpiry`] when the key to revoke has no expiry.
     /// - [`AdminError::Lock`] with the errors of [`LockManager::inspect`], and with
-    ///   [`LockError::InvalidSetting`] when a hash is to be removed that was not identified.
+    ///   [`LockError::InvalidSetting`] when `expect_unchanged` got what was seen of another lock, or when
+    ///   a hash is to be removed that was not identified.
     ///
     /// # Cancel safety
     /// Dropping the future does not undo a release that was sent.

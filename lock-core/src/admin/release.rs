@@ -33,13 +33,13 @@ pub struct ForceRelease {
     by: Option<String>,
     reason: Option<String>,
     token: Option<FencingToken>,
-    seen: Option<Seen>,
+    seen: Option<SeenLock>,
     foreign: ForeignValues,
 }
 
 /// What an operator saw of a lock.
 #[derive(Clone, Debug)]
-struct Seen {
+struct SeenLock {
     name: LockName,
     content: SeenKey,
 }
@@ -93,7 +93,7 @@ impl ForceRelease {
     /// [`LockManager::inspect`](crate::LockManager::inspect) or a [`LockPage`](crate::LockPage) serves as
     /// well. Defaults to anything.
     pub fn expect_unchanged(mut self, seen: &LockInfo) -> Self {
-        self.seen = Some(Seen {
+        self.seen = Some(SeenLock {
             name: seen.name.clone(),
             content: seen.seen.clone(),
         });

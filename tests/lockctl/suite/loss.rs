@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use test_support::RedisServer;
-use test_support::fixtures::{KEY, NAME, exists};
+use test_support::fixtures::{KEY, NAME, SOON, exists, time_to_expiry};
+use test_support::{RedisServer, eventually};
 
 use crate::program::{Lockctl, is_alive};
 
@@ -105,6 +105,30 @@ fn max_hold_ends_the_command() {
         outcome.stderr,
         "lockctl: lost the lock `job` (held for the `--max-hold` of 1 s); ending the command\n"
     );
+}
+
+/// The server has the lock for longer than `--max-hold`, and does not answer to the release.
+#[test]
+fn release_after_max_hold_that_is_not_confirmed_is_a_warning() {
+    let server = RedisServer::start();
+    let flags = ["run", "--name", NAME, "--ttl", "4s", "--max-hold", "4200ms"];
+    let command = ["--", "sh", "-c", "echo ready; exec sleep 60"];
+    let running = Lockctl::on(&server, &[&flags[..], &command].concat()).start();
+    running.line("ready");
+    // The first renewal moves the end of the lease behind that of the hold.
+    let mut before = time_to_expiry(&server, KEY);
+    eventually(SOON, || {
+        let left = time_to_expiry(&server, KEY);
+        left > std::mem::replace(&mut before, left)
+    });
+    server.stop();
+    let outcome = running.wait();
+    server.cont();
+    assert_eq!(outcome.code, Some(79), "{outcome:?}");
+    let lost = "lost the lock `job` (held for the `--max-hold` of 4.2 s); ending the command";
+    assert!(outcome.stderr.contains(lost), "{outcome:?}");
+    let warning = "did not confirm that lockctl gave up the lock `job`; if lockctl still has it, it ends within 4 s";
+    assert!(outcome.stderr.contains(warning), "{outcome:?}");
 }
 
 #[test]

@@ -65,8 +65,9 @@ fn a_signal_ends_the_wait() {
         "{:?}",
         started.elapsed()
     );
-    // Its queue entry is gone, so no waiter is left.
+    // Its queue entry is gone, so no waiter is left, and nothing to warn about.
     assert_eq!(queue_length(&server), 0);
+    assert!(!outcome.stderr.contains("did not confirm"), "{outcome:?}");
 }
 
 /// The text of the conflict names the holder, and reads no more than that needs.
@@ -85,6 +86,8 @@ fn frozen_server_does_not_delay_the_end_of_the_wait() {
     server.cont();
     assert_eq!(outcome.code, Some(75), "{outcome:?}");
     assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+    let warning = "did not confirm that lockctl gave up the lock `job`; if lockctl still has it, it ends within 30 s";
+    assert!(outcome.stderr.contains(warning), "{outcome:?}");
 }
 
 #[test]

@@ -7,14 +7,14 @@ use std::thread::{self, JoinHandle};
 use crate::{Connection, RedisServer};
 
 /// Repeats its work on a thread and a connection of its own until it is dropped. A test that fails drops
-/// it, too: a thread that the test joins would hang then.
+/// it too. A scoped thread would run on, and the failed test would wait for it for ever.
 pub struct Neighbour {
     has_ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Neighbour {
-    /// Starts the work. It should pause, because the neighbour never does.
+    /// Starts the work. The neighbour repeats it without a pause.
     ///
     /// # Panics
     /// Panics if the server refuses the connection.

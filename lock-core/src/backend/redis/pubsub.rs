@@ -11,7 +11,7 @@ use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 
 use super::client::{RedisClient, SubscriptionState};
-use super::credentials::{Issued, SubscriptionLogin};
+use super::credentials::{self, Issued, SubscriptionLogin};
 use super::errors::lock_error;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
@@ -133,25 +133,33 @@ async fn subscribe(client: &Arc<RedisClient>) -> Result<Subscribed, LockError> {
     }
 }
 
-/// Waits until the connection breaks or stops replying. Renews its login meanwhile.
+/// Waits until the connection breaks or stops replying, or until the server refuses a new login. Renews its
+/// login meanwhile.
 async fn wait_until_broken(client: &RedisClient, mut subscribed: Subscribed) {
     loop {
-        let command = tokio::select! {
+        let (command, is_login) = tokio::select! {
             () = subscribed.broken.notified() => return,
             issued = renewed_login(subscribed.login.as_mut()) => {
                 if let Some(login) = &subscribed.login {
                     login.is_renewed(&issued);
                 }
-                issued.auth()
+                (issued.auth(), true)
             }
-            () = tokio::time::sleep(HEARTBEAT) => redis::cmd("PING"),
+            () = tokio::time::sleep(HEARTBEAT) => (redis::cmd("PING"), false),
         };
         let reply = subscribed.connection.send_packed_command(&command);
-        // The server's errors are replies too. When it refuses new credentials, this connection keeps the
-        // old ones, and the server ends it when they have expired.
-        let Ok(Ok(_)) = tokio::time::timeout(client.command_timeout, reply).await else {
+        let Ok(Ok(reply)) = tokio::time::timeout(client.command_timeout, reply).await else {
             return;
         };
+        // The server's errors are replies too: a user may lack the right to run PING.
+        if is_login && let Err(error) = reply.extract_error() {
+            let error = &credentials::refused(&error);
+            let reason = None;
+            client
+                .reporter
+                .emit(&LockEvent::LoginFailed { error, reason });
+            return;
+        }
     }
 }
 

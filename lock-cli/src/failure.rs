@@ -92,6 +92,7 @@ fn class(error: &LockError) -> (Exit, &'static str) {
 fn backend_class(kind: BackendErrorKind) -> (Exit, &'static str) {
     match kind {
         BackendErrorKind::InvalidUrl => (Exit::Config, "invalid-url"),
+        BackendErrorKind::Tls => (Exit::Config, "tls"),
         BackendErrorKind::Unsupported | BackendErrorKind::ClocksDiffer => {
             (Exit::Config, "unsupported")
         }
@@ -105,6 +106,9 @@ fn backend_class(kind: BackendErrorKind) -> (Exit, &'static str) {
         | BackendErrorKind::Misconfigured
         | BackendErrorKind::NoReplicas
         | BackendErrorKind::NotPrimary
+        | BackendErrorKind::NoPrimary
+        | BackendErrorKind::ClusterDown
+        | BackendErrorKind::SlotMoving
         | BackendErrorKind::TooManyClients => (Exit::Unavailable, "unavailable"),
         _ => (Exit::Internal, "internal"),
     }

@@ -91,11 +91,16 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// when time runs out, or at once when waiting cannot help.
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>>;
 
+    /// Waits until another server has become the primary. All leases have to be confirmed there.
+    fn primary_changed(&self) -> Boxed<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Receives notifications for as long as the future is polled.
     fn listen(&self) -> Boxed<'_, ()>;
 
     /// Returns the address of the server. A backend in this process has none.
-    fn server(&self) -> Option<&ServerAddress> {
+    fn server(&self) -> Option<Arc<ServerAddress>> {
         None
     }
 

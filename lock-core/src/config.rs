@@ -22,6 +22,8 @@ pub(crate) mod holder_tag;
 pub(crate) mod manager_config;
 pub(crate) mod overrides;
 pub(crate) mod server;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
 
 use holder_tag::HolderTag;
 use overrides::Override;
@@ -52,6 +54,8 @@ pub(crate) struct ManagerSettings {
     pub(crate) dialect: Dialect,
     pub(crate) retry_interval: Duration,
     pub(crate) redact_keys: bool,
+    /// Added to the floor of all fencing tokens.
+    pub(crate) fencing_lead: Duration,
     /// The name of the connections on the server; the label, if it is `None`.
     pub(crate) client_name: Option<Arc<str>>,
     /// The first overrides. The manager keeps the current ones.
@@ -89,6 +93,7 @@ impl Default for ManagerSettings {
             dialect: Dialect::Native,
             retry_interval: RETRY_INTERVAL,
             redact_keys: false,
+            fencing_lead: Duration::ZERO,
             client_name: None,
             overrides: BTreeMap::new(),
         }

@@ -310,6 +310,8 @@ impl LockError {
                 | Kind::Misconfigured
                 | Kind::NoReplicas
                 | Kind::NotPrimary
+                | Kind::ClusterDown
+                | Kind::SlotMoving
                 | Kind::Authentication
                 | Kind::Permission
         )

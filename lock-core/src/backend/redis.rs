@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::{AdminBackend, Backend, BackendStatus, Boxed, NotificationSink, Renewal};
 use crate::config::ManagerSettings;
-use crate::config::server::{ServerPlace, SharedProvider};
-use crate::error::LockError;
+use crate::config::server::{Security, ServerPlace, SharedProvider};
+use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
-use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::key::LockKey;
 use crate::telemetry::{LockCommand, Reporter, ServerAddress};
 
@@ -24,39 +26,69 @@ mod dialects;
 mod errors;
 mod handshake;
 mod native;
+mod node;
+pub(crate) mod place;
 mod pool;
 mod pubsub;
 pub(crate) mod reply;
 mod report;
 pub(crate) mod scripts;
+mod security;
+mod sentinel;
+#[cfg(feature = "tls")]
+mod tls;
 mod transport;
+pub(crate) mod url;
 
 use access::Access;
 use client::RedisClient;
-use connection::Connector;
+use connection::{Connection, Connector};
 use dialects::{Dialects, Scheme, check_clocks};
 use native::NativeLocks;
+use node::{Node, Whereabouts};
+use place::Topology;
+use sentinel::SentinelWatch;
 
 /// The backend for locks on one server.
 pub(crate) struct RedisBackend {
     client: Arc<RedisClient>,
     native: NativeLocks,
     dialects: Dialects,
+    /// Notified when the connections to an earlier primary are retired.
+    primary_changed: Notify,
 }
 
 /// Connects once, so that a problem is reported now and not at the first lock.
 pub(crate) async fn connect(
     place: ServerPlace,
+    security: Security,
     provider: Option<SharedProvider>,
     config: &ManagerSettings,
     notifications: Arc<dyn NotificationSink>,
     reporter: Arc<Reporter>,
 ) -> Result<RedisBackend, LockError> {
     let timeout = config.command_timeout;
-    let access = Arc::new(Access::new(&place, provider, config, &reporter)?);
+    let place = match place {
+        ServerPlace::Url(url) => url::parse(&url)?,
+        ServerPlace::Endpoint(endpoint) => access::place_of(endpoint),
+    };
+    let tls = security::client(&place, security).await?;
+    let access = Access::new(&place, tls, provider, config, &reporter)?;
+    let access = Arc::new(access);
+    let deadline = Deadline::after(Clock::System, timeout);
+    let whereabouts = match place.topology {
+        Topology::Standalone(address) => Whereabouts::Fixed(Arc::new(Node::new(address))),
+        Topology::Sentinel(place) => {
+            let tls = access.tls.clone().filter(|_| place.tls);
+            let watch = SentinelWatch::begin(place, tls, Arc::clone(&reporter), deadline.left());
+            let watch = watch.await?;
+            Whereabouts::sentinel(watch)?
+        }
+        Topology::Cluster(_) | Topology::Quorum(_) => return Err(not_yet()),
+    };
     let connector = |scripts| {
-        let reporter = Arc::clone(&reporter);
-        Connector::new(Arc::clone(&access), timeout, scripts, reporter)
+        let (access, reporter) = (Arc::clone(&access), Arc::clone(&reporter));
+        Connector::new(access, whereabouts.clone(), timeout, scripts, reporter)
     };
     let scripts = scripts::of(config.dialect);
     let client = RedisClient::new(
@@ -66,7 +98,7 @@ pub(crate) async fn connect(
         Arc::clone(&reporter),
     );
     let client = Arc::new(client);
-    let connection = client.pool.first(timeout).await?;
+    let connection = first(&client, deadline).await?;
     client.server_changed_at(&connection);
     if config.dialect.capabilities().needs_clocks {
         check_clocks(&connection)?;
@@ -75,10 +107,42 @@ pub(crate) async fn connect(
         native: NativeLocks::new(Arc::clone(&client), config),
         dialects: Dialects::new(Arc::clone(&client), connector(Vec::new()), config),
         client,
+        primary_changed: Notify::new(),
     })
 }
 
+/// Opens the first connection. A Sentinel may name a replica that is not promoted yet.
+async fn first(client: &RedisClient, deadline: Deadline) -> Result<Arc<Connection>, LockError> {
+    /// Long enough for the next step of a failover.
+    const PAUSE: Duration = Duration::from_millis(50);
+    loop {
+        let error = match client.pool.first(deadline.left()).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
+        };
+        let watch = client.pool.connector.whereabouts.watch();
+        let Some(watch) = watch.filter(|_| error.is_retryable() && deadline.left() > PAUSE) else {
+            return Err(error);
+        };
+        tokio::time::sleep(PAUSE).await;
+        // The error of the primary says more than that of the Sentinels.
+        let _known = watch.discover(deadline.left()).await;
+    }
+}
+
 impl RedisBackend {
+    /// Retires the connections to an earlier primary whenever there is a new one.
+    async fn follow_primary(&self, watch: &SentinelWatch) {
+        let mut generations = watch.generations();
+        // Without an end: the watch lives as long as this borrow.
+        while generations.changed().await.is_ok() {
+            self.client.pool.retire_older();
+            self.dialects.retire_older();
+            self.client.reporter.waking(|| self.primary_changed.notify_one());
+            self.client.notifications.poll_all();
+        }
+    }
+
     async fn renew(
         &self,
         renewals: &[Renewal],
@@ -263,22 +327,45 @@ impl Backend for RedisBackend {
         })
     }
 
-    fn listen(&self) -> Boxed<'_, ()> {
-        let listening = pubsub::listen(Arc::clone(&self.client));
-        let source = self.client.pool.connector.access.credentials.clone();
-        match source {
-            None => Box::pin(listening),
-            Some(source) => Box::pin(async move {
-                tokio::join!(listening, credentials::renew_logins(source));
-            }),
-        }
+    fn primary_changed(&self) -> Boxed<'_, ()> {
+        Box::pin(self.primary_changed.notified())
     }
 
-    fn server(&self) -> Option<&ServerAddress> {
-        Some(&self.client.pool.connector.server)
+    fn listen(&self) -> Boxed<'_, ()> {
+        let listening = pubsub::listen(Arc::clone(&self.client));
+        let connector = &self.client.pool.connector;
+        let source = connector.access.credentials.clone();
+        let watch = connector.whereabouts.watch().cloned();
+        if source.is_none() && watch.is_none() {
+            return Box::pin(listening);
+        }
+        let logins = async {
+            if let Some(source) = source {
+                credentials::renew_logins(source).await;
+            }
+        };
+        let watching = async {
+            if let Some(watch) = watch {
+                let following = self.follow_primary(&watch);
+                tokio::join!(following, Arc::clone(&watch).watch());
+            }
+        };
+        Box::pin(async move {
+            tokio::join!(listening, logins, watching);
+        })
+    }
+
+    fn server(&self) -> Option<Arc<ServerAddress>> {
+        Some(Arc::clone(&self.client.pool.connector.node().server))
     }
 
     fn holds_without_renewal(&self) -> bool {
         false
     }
+}
+fn not_yet() -> LockError {
+    LockError::backend(
+        BackendErrorKind::InvalidUrl,
+        "clusters and quorums are not supported yet",
+    )
 }

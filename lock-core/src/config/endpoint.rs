@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// for example because another part of the program has parsed it.
 ///
 /// It has no types of a client library. The [guide](crate::guide::configuration) converts a
-/// `redis::Client`. TLS is not supported yet.
+/// `redis::Client`.
 ///
 /// ```
 /// # use lock_core::{Endpoint, LockManager};
@@ -22,6 +22,7 @@ pub struct Endpoint {
     pub(crate) db: i64,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
+    pub(crate) tls: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,7 @@ impl Endpoint {
             db: 0,
             user: None,
             password: None,
+            tls: false,
         }
     }
 
@@ -67,6 +69,14 @@ impl Endpoint {
         self.password = password.into().map(str::to_owned);
         self
     }
+
+    /// Sets whether the server is reached by TLS. [`LockManagerBuilder::tls`](crate::LockManagerBuilder::tls)
+    /// sets the certificates. Not for a Unix socket. Defaults to `false`.
+    #[cfg(feature = "tls")]
+    pub fn use_tls(mut self, tls: bool) -> Self {
+        self.tls = tls;
+        self
+    }
 }
 
 /// Does not show the password.
@@ -77,6 +87,7 @@ impl fmt::Debug for Endpoint {
             .field("db", &self.db)
             .field("user", &self.user)
             .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("tls", &self.tls)
             .finish()
     }
 }

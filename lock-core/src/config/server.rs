@@ -18,7 +18,15 @@ pub(crate) struct ServerSettings {
     pub(crate) endpoint: Option<Endpoint>,
     #[cfg(feature = "redis")]
     pub(crate) credentials: Option<SharedProvider>,
+    #[cfg(feature = "redis")]
+    pub(crate) security: Security,
 }
+
+/// The settings of TLS, if the builder has some.
+#[cfg(feature = "tls")]
+pub(crate) type Security = Option<super::tls::Tls>;
+#[cfg(all(feature = "redis", not(feature = "tls")))]
+pub(crate) type Security = Option<std::convert::Infallible>;
 
 /// Where the server is.
 #[cfg(feature = "redis")]
@@ -40,7 +48,8 @@ impl fmt::Debug for ServerSettings {
         #[cfg(feature = "redis")]
         shown
             .field("endpoint", &self.endpoint)
-            .field("has_credential_provider", &self.credentials.is_some());
+            .field("has_credential_provider", &self.credentials.is_some())
+            .field("tls", &self.security);
         shown.finish()
     }
 }

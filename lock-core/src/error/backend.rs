@@ -14,10 +14,12 @@ use crate::protocol::acquisition::FailureClass;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackendErrorKind {
-    /// The URL is malformed, or needs an unsupported feature: TLS, a Sentinel, a cluster, or a
-    /// server when the crate is built without the feature `redis`. Or the server does not have the
-    /// database whose number the URL names.
+    /// The URL is malformed, or needs a feature of the crate that is not enabled: `redis`, or `tls`. Or
+    /// the server does not have the database whose number the URL names.
     InvalidUrl,
+    /// TLS failed: a certificate is invalid, unknown or missing, a file cannot be read, or the settings
+    /// do not fit each other.
+    Tls,
     /// There is no connection, or the connection broke.
     Unreachable,
     /// No reply came in time. A queue with very many dead waiters can also cause this. The background
@@ -35,14 +37,22 @@ pub enum BackendErrorKind {
     NoReplicas,
     /// The server is a replica (READONLY).
     NotPrimary,
+    /// No Sentinel knows a primary of the service, or none of them can be reached, and the last known
+    /// primary cannot be reached either.
+    NoPrimary,
+    /// The cluster does not serve the slot of the lock (CLUSTERDOWN), for example during a failover.
+    ClusterDown,
+    /// The slot of the lock moves to another node, and did not arrive in time (TRYAGAIN). Holders keep
+    /// their locks meanwhile.
+    SlotMoving,
     /// The user or the password is missing or wrong (NOAUTH, WRONGPASS).
     Authentication,
     /// The user has no right to run the command, or to use this key or channel (NOPERM).
     Permission,
     /// The server accepts no more clients (maxclients).
     TooManyClients,
-    /// The server is too old, or is a Sentinel or a node of a cluster, or does not reply as Redis
-    /// does.
+    /// The server is too old, is not of the kind that the URL names (a Sentinel, a node of a cluster), or
+    /// does not reply as Redis does.
     Unsupported,
     /// The clocks of this machine and of the server differ by more than the
     /// [dialect](crate::Dialect) allows.
@@ -67,10 +77,14 @@ impl BackendErrorKind {
             | Self::Misconfigured
             | Self::NoReplicas
             | Self::NotPrimary
+            | Self::NoPrimary
+            | Self::ClusterDown
+            | Self::SlotMoving
             | Self::TooManyClients => FailureClass::Retry,
             Self::Permission => FailureClass::Forbidden,
             Self::ReleaseUnconfirmed => FailureClass::MustNotRepeat,
             Self::InvalidUrl
+            | Self::Tls
             | Self::Authentication
             | Self::Unsupported
             | Self::ClocksDiffer
@@ -89,6 +103,14 @@ impl BackendErrorKind {
     fn advice(self) -> &'static str {
         match self {
             Self::InvalidUrl => "use redis://, unix:// or memory://",
+            Self::Tls => {
+                "check that the port speaks TLS, and the certificates of the server and of this client"
+            }
+            Self::NoPrimary => "check the Sentinels, and the name of the service in the URL",
+            Self::ClusterDown => {
+                "wait for the failover, or check `cluster info` and `cluster slots` on the nodes"
+            }
+            Self::SlotMoving => "end the move of the slot, or raise `wait`",
             Self::Unreachable => {
                 "check that the server runs, that host and port are correct, and that it accepts more \
                  clients"

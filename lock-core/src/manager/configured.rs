@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 #[cfg(feature = "redis")]
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{LockManager, LockManagerBuilder};
 #[cfg(feature = "redis")]
@@ -111,6 +112,16 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Adds a duration to the floor of all fencing tokens. Defaults to zero.
+    ///
+    /// Tokens grow from the server's clock, plus a minute for each failover of the deployment. When the
+    /// locks move to a deployment with fewer failovers, set a minute for each failover of the old one, so
+    /// that tokens grow over the move: see the [guide](crate::guide::topologies).
+    pub fn fencing_lead(mut self, lead: Duration) -> Self {
+        self.config.fencing_lead = lead;
+        self
+    }
+
     /// Connects to the server of the configuration: to the URL of [`config`](Self::config), or to the
     /// [`endpoint`](Self::endpoint).
     ///
@@ -155,10 +166,11 @@ impl LockManagerBuilder {
         let reporter = Arc::new(self.reporter());
         let notifications = Arc::new(Notifications::new(Arc::clone(&reporter)));
         let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
-        let login = self.server.credentials;
+        let (security, login) = (self.server.security, self.server.credentials);
         let counted = Arc::clone(&reporter);
         let backend =
-            crate::backend::redis::connect(place, login, &self.config, sink, counted).await?;
+            crate::backend::redis::connect(place, security, login, &self.config, sink, counted)
+                .await?;
         let backend = Arc::new(backend);
         let inner = ManagerInner::with_worker(backend, notifications, reporter, self.config)?;
         Ok(LockManager {
@@ -184,6 +196,8 @@ mod redis {
     use crate::config::credentials::CredentialProvider;
     use crate::config::endpoint::Endpoint;
     use crate::config::server::SharedProvider;
+    #[cfg(feature = "tls")]
+    use crate::config::tls::Tls;
 
     impl LockManagerBuilder {
         /// Sets the server as a host and its options instead of a URL. [`build`](Self::build) connects
@@ -198,6 +212,15 @@ mod redis {
         /// provider. Defaults to none.
         pub fn credentials(mut self, provider: impl CredentialProvider) -> Self {
             self.server.credentials = Some(SharedProvider(Arc::new(provider)));
+            self
+        }
+
+        /// Sets the certificates of TLS: see [`Tls`]. The URL must begin with `rediss://`, or the endpoint
+        /// must have [`use_tls`](Endpoint::use_tls). A manager in memory ignores them. Defaults to the
+        /// authorities of the operating system and no client certificate.
+        #[cfg(feature = "tls")]
+        pub fn tls(mut self, tls: Tls) -> Self {
+            self.server.security = Some(tls);
             self
         }
     }

@@ -275,6 +275,17 @@ impl Lease {
         self.renew_at = self.config.interval().map(|interval| sent.plus(interval));
     }
 
+    /// Makes the next renewal due now. Returns whether the lease is renewed at all.
+    pub(crate) fn renew_soon(&mut self, now: Moment) -> bool {
+        match &mut self.renew_at {
+            Some(renew_at) if self.phase != Phase::Released && self.phase != Phase::Lost => {
+                *renew_at = now.min(*renew_at);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Records a renewal that got no reply, or a reply that says nothing about the lock.
     pub(crate) fn unanswered(&mut self, now: Moment) {
         if matches!(self.phase, Phase::Valid | Phase::Unconfirmed) {

@@ -83,6 +83,21 @@ impl WorkerState {
         }
     }
 
+    /// Makes all renewals due now.
+    fn renew_all(&self) {
+        let now = self.context.now();
+        let young = self.young.take_all();
+        let scheduled = self.schedule.lock().all();
+        for held in young.iter().chain(&scheduled) {
+            if held.renew_soon(now) {
+                self.schedule(now, held);
+            } else if let Some(due) = held.next_deadline() {
+                self.schedule(due, held);
+            }
+        }
+        self.context.wake.notify_one();
+    }
+
     /// Returns when the thread has to wake next.
     fn plan_wakeup(&self) -> Option<Moment> {
         let first = self.schedule.lock().first();
@@ -249,7 +264,19 @@ async fn run_worker(state: &Arc<WorkerState>) {
     }
 }
 
+/// Renews all leases whenever another server has become the primary.
+async fn follow_primary(state: &WorkerState) {
+    loop {
+        state.context.backend.primary_changed().await;
+        state.renew_all();
+    }
+}
+
 async fn listen(state: Arc<WorkerState>) {
+    tokio::join!(receive_all(&state), follow_primary(&state));
+}
+
+async fn receive_all(state: &WorkerState) {
     while let Err(payload) = caught(state.context.backend.listen()).await {
         state
             .context

@@ -134,6 +134,11 @@ impl HeldLock {
         self.state.lock().lease.next_deadline()
     }
 
+    /// Makes the next renewal due now. Returns whether the lease is renewed at all.
+    pub(crate) fn renew_soon(&self, now: Moment) -> bool {
+        self.state.lock().lease.renew_soon(now)
+    }
+
     pub(crate) fn next_action(&self, now: Moment) -> LeaseAction {
         self.change(|lease| lease.next_action(now))
     }

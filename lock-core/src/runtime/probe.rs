@@ -92,7 +92,7 @@ async fn probe(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, LockEr
     if let Some(server) = inner.backend.server() {
         inner.reporter.emit(&LockEvent::CommandEnded {
             command: LockCommand::Ping,
-            server,
+            server: &server,
             duration: inner.clock().now().since(began),
             error: result.as_ref().err(),
         });

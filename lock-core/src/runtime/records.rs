@@ -44,7 +44,7 @@ impl AcquireRecord {
         }
         let server = inner.backend.server();
         let span = reporter.guarded(PanicSource::Subscriber, || {
-            span::acquire(reporter.id(key), server)
+            span::acquire(reporter.id(key), server.as_deref())
         });
         Some(Box::new(Self {
             reporter: Arc::clone(reporter),

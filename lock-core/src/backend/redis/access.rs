@@ -1,34 +1,64 @@
-//! Where the server is, how a connection logs in, and the name under which the server shows it.
+//! How connections log in, whether they use TLS, and the name under which the server shows them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
+use redis::{ProtocolVersion, RedisConnectionInfo};
 
-use super::connection::keepalive;
 use super::credentials::{CredentialSource, Issued};
-use super::errors::error_text;
-use super::report::server_address;
+use super::dial::SharedTls;
+use super::place::{Login, NodeAddress, Place, Protocol, Topology};
 use crate::backend::WORKER_THREAD;
 use crate::config::ManagerSettings;
 use crate::config::endpoint::{Endpoint, EndpointAddress};
-use crate::config::server::{ServerPlace, SharedProvider};
+use crate::config::server::SharedProvider;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::wire::tidy_label;
-use crate::telemetry::{ConnectionKind, Reporter, ServerAddress};
+use crate::telemetry::{ConnectionKind, Reporter};
 
 /// The name of the library that `CLIENT LIST` shows, in the form that Redis recommends.
 const LIBRARY: &str = "lock-core(redis-rs)";
 
+/// How far the fencing tokens of one configuration epoch lie ahead of those of the epoch before: a minute.
+/// A primary that was replaced may give tokens for that long, less twice the difference of the clocks.
+const LEAD_OF_AN_EPOCH_US: u64 = 60_000_000;
+
+/// What the URL says about the servers. A server of another kind is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeploymentKind {
+    Standalone,
+    Sentinel,
+    Cluster,
+    Quorum,
+}
+
+impl DeploymentKind {
+    fn of(topology: &Topology) -> Self {
+        match topology {
+            Topology::Standalone(_) => Self::Standalone,
+            Topology::Sentinel(_) => Self::Sentinel,
+            Topology::Cluster(_) => Self::Cluster,
+            Topology::Quorum(_) => Self::Quorum,
+        }
+    }
+}
+
+fn whole_micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// What all connections of a manager have in common.
 pub(super) struct Access {
-    /// Has no login if there is a source of credentials.
-    info: ConnectionInfo,
-    /// The address, for error texts.
-    pub(super) address: Arc<str>,
-    /// The address, for telemetry.
-    pub(super) server: Arc<ServerAddress>,
+    /// Has no user and no password if there is a source of credentials.
+    login: RedisConnectionInfo,
+    /// The URL names no version of the protocol, so that RESP2 may be used where the server has no RESP3.
+    pub(super) may_fall_back: bool,
+    is_resp2: AtomicBool,
+    pub(super) tls: Option<SharedTls>,
+    pub(super) kind: DeploymentKind,
+    /// Added to the floor of all fencing tokens, in microseconds.
+    fencing_lead_us: u64,
     /// The name of the connections, without their role.
     name: String,
     pub(super) credentials: Option<Arc<CredentialSource>>,
@@ -45,24 +75,14 @@ pub(super) fn kind_of_this_thread() -> ConnectionKind {
 
 impl Access {
     pub(super) fn new(
-        place: &ServerPlace,
+        place: &Place,
+        tls: Option<SharedTls>,
         provider: Option<SharedProvider>,
         settings: &ManagerSettings,
         reporter: &Arc<Reporter>,
     ) -> Result<Self, LockError> {
-        let (info, name_in_url) = match place {
-            ServerPlace::Url(url) => {
-                check_database(url)?;
-                let info = url
-                    .as_str()
-                    .into_connection_info()
-                    .map_err(|e| invalid(&e))?;
-                (info, client_name_of(url))
-            }
-            ServerPlace::Endpoint(endpoint) => (of_endpoint(endpoint)?, None),
-        };
-        let login = info.redis_settings();
-        if provider.is_some() && (login.username().is_some() || login.password().is_some()) {
+        let login = &place.login;
+        if provider.is_some() && (login.user.is_some() || login.password.is_some()) {
             return Err(LockError::advised(
                 BackendErrorKind::InvalidUrl,
                 "two sources of credentials: the server's address has a user or a password, and \
@@ -70,50 +90,61 @@ impl Access {
                 "remove one of them",
             ));
         }
-        let login = login
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_lib_name(LIBRARY, env!("CARGO_PKG_VERSION"));
-        let info = info
-            .set_redis_settings(login)
-            // Without it, a command waits for the acknowledgment of the previous one.
-            .set_tcp_settings(
-                TcpSettings::default()
-                    .set_nodelay(true)
-                    .set_keepalive(keepalive()),
-            );
-        let name = match (&settings.client_name, name_in_url) {
+        let name = match (&settings.client_name, &place.client_name) {
             (Some(name), _) => name.to_string(),
-            (None, Some(name)) => name,
+            (None, Some(name)) => name.clone(),
             (None, None) => format!("lock:{}", settings.label),
         };
         let timeout = settings.command_timeout;
         let credentials =
             provider.map(|provider| CredentialSource::new(provider, timeout, Arc::clone(reporter)));
         Ok(Self {
-            address: info.addr().to_string().into(),
-            server: Arc::new(server_address(info.addr())),
+            may_fall_back: login.protocol.is_none(),
+            is_resp2: AtomicBool::new(login.protocol == Some(Protocol::Resp2)),
+            login: connection_info(login),
+            tls,
+            kind: DeploymentKind::of(&place.topology),
+            fencing_lead_us: whole_micros(settings.fencing_lead),
             name: in_client_name(&name),
-            info,
             credentials: credentials.map(Arc::new),
         })
     }
 
-    /// Returns the settings of a connection that opens now. Asks the provider, for at most `limit`.
+    /// Returns the login of a connection that opens now. Asks the provider, for at most `limit`.
     pub(super) async fn login(
         &self,
         limit: Duration,
-    ) -> Result<(ConnectionInfo, Option<Arc<Issued>>), LockError> {
+    ) -> Result<(RedisConnectionInfo, Option<Arc<Issued>>), LockError> {
+        let mut login = self.login.clone();
+        if self.is_resp2() {
+            login = login.set_protocol(ProtocolVersion::RESP2);
+        }
         let Some(source) = &self.credentials else {
-            return Ok((self.info.clone(), None));
+            return Ok((login, None));
         };
         let issued = source.ask(limit).await?;
-        let login = self.info.redis_settings().clone();
         let login = login
             .set_username(&issued.user)
             .set_password(&issued.password);
-        let info = self.info.clone().set_redis_settings(login);
-        Ok((info, Some(issued)))
+        Ok((login, Some(issued)))
+    }
+
+    /// Returns how far the tokens of a server with this configuration epoch lie ahead of its clock, in
+    /// microseconds.
+    pub(super) fn lead_us(&self, epoch: u64) -> u64 {
+        epoch
+            .saturating_mul(LEAD_OF_AN_EPOCH_US)
+            .saturating_add(self.fencing_lead_us)
+    }
+
+    /// Returns whether connections speak RESP2, which brings no notifications.
+    pub(super) fn is_resp2(&self) -> bool {
+        self.is_resp2.load(Ordering::Relaxed)
+    }
+
+    /// Makes all later connections speak RESP2. Returns whether this is a change that the URL allows.
+    pub(super) fn fall_back(&self) -> bool {
+        self.may_fall_back && !self.is_resp2.swap(true, Ordering::Relaxed)
     }
 
     /// Returns the name of a connection, as `CLIENT SETNAME` takes it.
@@ -122,66 +153,37 @@ impl Access {
     }
 }
 
-fn invalid(error: &RedisError) -> LockError {
-    let text = format!("the lock URL is invalid ({})", error_text(error));
-    LockError::backend(BackendErrorKind::InvalidUrl, text)
-}
-
-/// Checks the database of a URL. Its text is not shown: it may be a part of a password.
-fn check_database(url: &str) -> Result<(), LockError> {
-    let Some(url) = redis::parse_redis_url(url) else {
-        return Ok(());
-    };
-    let is_number = |text: &str| text.parse::<u32>().is_ok();
-    let (text, advice) = if url.scheme() == "redis" {
-        let path = url.path().trim_matches('/');
-        if path.is_empty() || is_number(path) {
-            return Ok(());
-        }
-        (
-            "the path of the lock URL is no database number",
-            "the path of the URL must be a database number such as /0, or empty",
-        )
-    } else {
-        let mut parameters = url.query_pairs();
-        let db = parameters.find(|(name, _)| name == "db");
-        if db.is_none_or(|(_, db)| is_number(&db)) {
-            return Ok(());
-        }
-        (
-            "the parameter `db` of the lock URL is no database number",
-            "write a number, such as `?db=0`",
-        )
-    };
-    Err(LockError::advised(
-        BackendErrorKind::InvalidUrl,
-        text,
-        advice,
-    ))
-}
-
-fn of_endpoint(endpoint: &Endpoint) -> Result<ConnectionInfo, LockError> {
-    let address = match &endpoint.address {
-        EndpointAddress::Tcp(host, port) => ConnectionAddr::Tcp(host.clone(), *port),
-        EndpointAddress::Unix(path) => ConnectionAddr::Unix(path.clone()),
-    };
-    let info = address.into_connection_info().map_err(|e| invalid(&e))?;
-    let mut login = info.redis_settings().clone().set_db(endpoint.db);
-    if let Some(user) = &endpoint.user {
-        login = login.set_username(user);
+pub(super) fn connection_info(login: &Login) -> RedisConnectionInfo {
+    let mut info = RedisConnectionInfo::default()
+        .set_db(login.db)
+        .set_protocol(ProtocolVersion::RESP3)
+        .set_lib_name(LIBRARY, env!("CARGO_PKG_VERSION"));
+    if let Some(user) = &login.user {
+        info = info.set_username(user);
     }
-    if let Some(password) = &endpoint.password {
-        login = login.set_password(password);
+    if let Some(password) = &login.password {
+        info = info.set_password(password);
     }
-    Ok(info.set_redis_settings(login))
+    info
 }
 
-/// Returns the parameter `client_name` of a URL.
-fn client_name_of(url: &str) -> Option<String> {
-    let url = redis::parse_redis_url(url)?;
-    let mut parameters = url.query_pairs();
-    let (_, name) = parameters.find(|(name, _)| name == "client_name")?;
-    Some(name.into_owned())
+/// Returns the place of an endpoint.
+pub(super) fn place_of(endpoint: Endpoint) -> Place {
+    let address = match endpoint.address {
+        EndpointAddress::Tcp(host, port) => NodeAddress::Tcp(host, port),
+        EndpointAddress::Unix(path) => NodeAddress::Unix(path),
+    };
+    Place {
+        topology: Topology::Standalone(address),
+        login: Login {
+            user: endpoint.user,
+            password: endpoint.password,
+            db: endpoint.db,
+            protocol: None,
+        },
+        tls: endpoint.tls.then(Default::default),
+        client_name: None,
+    }
 }
 
 /// Replaces the characters that the server does not accept in the name of a connection.
@@ -196,30 +198,32 @@ fn in_client_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::redis::url::parse;
 
-    fn access(place: &ServerPlace, change: fn(&mut ManagerSettings)) -> Access {
+    fn access(url: &str, change: fn(&mut ManagerSettings)) -> Access {
         let mut settings = ManagerSettings {
             label: "web 7é".into(),
             ..ManagerSettings::default()
         };
         change(&mut settings);
-        Access::new(place, None, &settings, &Arc::default()).unwrap()
+        let place = parse(url).unwrap();
+        Access::new(&place, None, None, &settings, &Arc::default()).unwrap()
     }
 
     #[test]
     fn name_of_a_connection_is_that_of_the_builder_the_url_or_the_label() {
-        let plain = ServerPlace::Url("redis://h".into());
-        let named = ServerPlace::Url("redis://h/1?client_name=my%20app".into());
-        let unix = ServerPlace::Url("unix:///s?db=1&client_name=x".into());
+        let plain = "redis://h";
+        let named = "redis://h/1?client_name=my%20app";
+        let unix = "unix:///s?db=1&client_name=x";
         let set = |settings: &mut ManagerSettings| settings.client_name = Some("set".into());
         let role = ConnectionKind::Pubsub;
-        for (place, change, name) in [
-            (&plain, (|_| {}) as fn(&mut _), "lock:web_7_:pubsub"),
-            (&named, |_| {}, "my_app:pubsub"),
-            (&unix, |_| {}, "x:pubsub"),
-            (&named, set, "set:pubsub"),
+        for (url, change, name) in [
+            (plain, (|_| {}) as fn(&mut _), "lock:web_7_:pubsub"),
+            (named, |_| {}, "my_app:pubsub"),
+            (unix, |_| {}, "x:pubsub"),
+            (named, set, "set:pubsub"),
         ] {
-            assert_eq!(access(place, change).client_name(role), name);
+            assert_eq!(access(url, change).client_name(role), name);
         }
     }
 
@@ -231,18 +235,17 @@ mod tests {
             (tcp, "redis://u:p@h:7000/2"),
             (unix, "unix:///s?db=1&pass=p"),
         ] {
-            let [of_endpoint, of_url] = [
-                ServerPlace::Endpoint(endpoint),
-                ServerPlace::Url(url.into()),
-            ]
-            .map(|place| access(&place, |_| {}).info);
-            assert_eq!(of_endpoint.addr(), of_url.addr());
-            let [of_endpoint, of_url] = [of_endpoint, of_url].map(|info| {
-                let login = info.redis_settings().clone();
-                let text = |text: Option<&str>| text.map(str::to_owned);
-                (text(login.username()), text(login.password()), login.db())
-            });
-            assert_eq!(of_endpoint, of_url);
+            assert_eq!(place_of(endpoint), parse(url).unwrap());
         }
+    }
+
+    #[test]
+    fn protocol_of_the_url_is_not_changed() {
+        let plain = access("redis://h", |_| {});
+        assert!(!plain.is_resp2());
+        assert!(plain.fall_back() && plain.is_resp2());
+        assert!(!plain.fall_back(), "warns once");
+        assert!(access("redis://h?protocol=2", |_| {}).is_resp2());
+        assert!(!access("redis://h?protocol=3", |_| {}).fall_back());
     }
 }

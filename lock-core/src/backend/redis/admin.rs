@@ -111,7 +111,8 @@ impl RedisClient {
         let floor = connection.floor_us().to_string();
         let token = token.as_deref().unwrap_or_default();
         let seen = seen_argument(request.seen.as_ref());
-        let texts = [mode, &floor, "0", &request.label, token, digest];
+        let lead = connection.lead_us().to_string();
+        let texts = [mode, &floor, &lead, &request.label, token, digest];
         let args: Vec<&[u8]> = texts
             .iter()
             .map(|text| text.as_bytes())

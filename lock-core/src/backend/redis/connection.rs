@@ -1,29 +1,32 @@
 //! One connection to one server process.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisError, Value};
+use redis::{
+    AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, RedisError, Value,
+};
 use tokio::time::error::Elapsed;
 
 use super::access::{Access, kind_of_this_thread};
 use super::credentials::{self, Issued};
 use super::dial::{Setup, dial};
-use super::errors::{connect_error, io_error, timed_out};
+use super::errors::{connect_error, error_text, io_error, is_resp3_unknown, timed_out};
+use super::handshake::Greeting;
+use super::node::{Node, Whereabouts};
 use super::report::ConnectionReport;
 use super::scripts::Script;
 use super::transport::Transport;
 use super::transport::frames::{self, is_error, text_range};
-use crate::error::LockError;
+use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::Origin;
 use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::clock_sync::ClockSync;
 use crate::sync::Mutex;
-use crate::telemetry::{ConnectionKind, Reporter, ServerAddress};
+use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
 
 /// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
 /// drop packets without a reply. Without keepalive, the first call after a pause would time out.
@@ -33,11 +36,11 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Opens connections.
 pub(super) struct Connector {
     pub(super) access: Arc<Access>,
-    /// The address, for error texts.
-    pub(super) address: Arc<str>,
-    pub(super) server: Arc<ServerAddress>,
+    pub(super) whereabouts: Whereabouts,
     /// The eviction policy was reported.
     pub(super) eviction_is_known: AtomicBool,
+    /// A primary without `min-replicas-to-write` was reported.
+    pub(super) lone_writes_are_known: AtomicBool,
     timeout: Duration,
     pub(super) scripts: Vec<&'static Script>,
     pub(super) reporter: Arc<Reporter>,
@@ -48,7 +51,7 @@ pub(super) struct Connector {
 /// A connection to a primary, with the scripts loaded.
 pub(super) struct Connection {
     transport: Transport,
-    address: Arc<str>,
+    pub(super) node: Arc<Node>,
     /// The user that has logged in; `None` for the default user.
     pub(super) user: Option<Arc<str>>,
     pub(super) report: ConnectionReport,
@@ -56,12 +59,16 @@ pub(super) struct Connection {
     /// The server's time and run id when the connection began. The time is also the lowest
     /// fencing token that a grant over this connection may have.
     pub(super) first: ClockSync,
+    /// How far a fencing token lies ahead of the server's clock at least, in microseconds.
+    lead_us: AtomicU64,
     /// The least difference between this machine's clock and the server's when the connection
     /// began.
     pub(super) clock_difference: Duration,
     /// Serializes commands that belong together, such as a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,
     broken: AtomicBool,
+    /// Another server is the primary now: replies that arrive here do not count.
+    retired: AtomicBool,
     broken_by: Mutex<Option<LockError>>,
     /// The server has executed a command.
     has_answered: AtomicBool,
@@ -75,9 +82,19 @@ pub(super) struct Connection {
     renew_login_at: Mutex<Option<Moment>>,
 }
 
+/// A connection after the handshake.
+struct Opened {
+    node: Arc<Node>,
+    setup: Setup,
+    login: RedisConnectionInfo,
+    issued: Option<Arc<Issued>>,
+    greeting: Greeting,
+}
+
 /// A connection of the client library.
 pub(super) struct LibraryConnection {
     pub(super) handle: MultiplexedConnection,
+    pub(super) node: Arc<Node>,
     /// The time and the run id of the server when the connection began.
     pub(super) first: ClockSync,
     /// What the provider of credentials gave for this connection.
@@ -88,14 +105,15 @@ impl Connector {
     /// Creates a connector. Its connections load these scripts before the first command.
     pub(super) fn new(
         access: Arc<Access>,
+        whereabouts: Whereabouts,
         timeout: Duration,
         scripts: Vec<&'static Script>,
         reporter: Arc<Reporter>,
     ) -> Self {
         Self {
-            address: Arc::clone(&access.address),
-            server: Arc::clone(&access.server),
+            whereabouts,
             eviction_is_known: AtomicBool::new(false),
+            lone_writes_are_known: AtomicBool::new(false),
             access,
             timeout,
             scripts,
@@ -112,12 +130,14 @@ impl Connector {
         *self.server_version.lock() = Some(version.into());
     }
 
+    /// Returns the server of the next connection.
+    pub(super) fn node(&self) -> Arc<Node> {
+        self.whereabouts.node()
+    }
+
     /// Returns the error for a caller whose time ran out before a connection was made.
     pub(super) fn no_answer(&self) -> LockError {
-        timed_out(&format!(
-            "cannot connect to the lock server at {}",
-            self.address
-        ))
+        no_answer_of(&self.node())
     }
 
     /// Disables the client's own time limits: a dead server was seen to exceed them.
@@ -127,74 +147,128 @@ impl Connector {
             .set_response_timeout(None)
     }
 
-    /// Returns the report of a connection.
-    pub(super) fn report(&self, kind: ConnectionKind) -> ConnectionReport {
+    /// Returns the report of a connection to a server.
+    pub(super) fn report(&self, node: &Node, kind: ConnectionKind) -> ConnectionReport {
         ConnectionReport {
             reporter: Arc::clone(&self.reporter),
-            server: Arc::clone(&self.server),
+            server: Arc::clone(&node.server),
             kind,
         }
     }
 
     /// Opens a connection for lock commands.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, LockError> {
-        let failed = |error: RedisError| connect_error(&self.address, &error);
-        let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
-        let (info, issued) = self.access.login(deadline.left()).await?;
         let kind = kind_of_this_thread();
-        let connecting = async {
-            let stream = dial(&info, &keepalive()).await.map_err(failed)?;
-            let setup = Setup::begin(stream, &info, Self::config()).await;
-            let mut setup = setup.map_err(|error| self.setup_error(&info, &error))?;
-            let origin = next_origin();
-            let mut handle = setup.connection.clone();
-            let greeting = setup.drive(self.handshake(&mut handle, kind)).await;
-            drop(handle);
-            let (first, clock_difference) = greeting?;
-            let stream = setup.finish().await.map_err(failed)?;
-            Ok(Connection {
-                transport: Transport::start(stream, Arc::clone(&self.reporter)),
-                address: Arc::clone(&self.address),
-                user: login_user(&info),
-                report: self.report(kind),
-                origin,
-                first,
-                clock_difference,
-                turn: tokio::sync::Mutex::default(),
-                broken: AtomicBool::new(false),
-                broken_by: Mutex::default(),
-                has_answered: AtomicBool::new(false),
-                patience: self.timeout,
-                silent_since: AtomicU64::new(0),
-                renew_login_at: Mutex::new(issued.and_then(|issued| issued.renew_at)),
-            })
-        };
-        self.within(deadline.left(), connecting).await
+        let opened = self.open(kind, Self::config, limit).await?;
+        let node = opened.node;
+        let stream = opened.setup.finish().await;
+        let stream = stream.map_err(|error| connect_error(&node.text, &error))?;
+        Ok(Connection {
+            transport: Transport::start(stream, Arc::clone(&self.reporter)),
+            user: login_user(&opened.login),
+            report: self.report(&node, kind),
+            node,
+            origin: next_origin(),
+            first: opened.greeting.first,
+            clock_difference: opened.greeting.clock_difference,
+            turn: tokio::sync::Mutex::default(),
+            broken: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+            lead_us: AtomicU64::new(self.access.lead_us(opened.greeting.epoch)),
+            broken_by: Mutex::default(),
+            has_answered: AtomicBool::new(false),
+            patience: self.timeout,
+            silent_since: AtomicU64::new(0),
+            renew_login_at: Mutex::new(opened.issued.and_then(|issued| issued.renew_at)),
+        })
     }
 
     /// Opens a connection of the client library, for a subscription.
     pub(super) async fn connect_with(
         &self,
-        config: AsyncConnectionConfig,
+        config: impl Fn() -> AsyncConnectionConfig,
         limit: Duration,
     ) -> Result<LibraryConnection, LockError> {
+        if self.access.is_resp2() {
+            return Err(LockError::advised(
+                BackendErrorKind::Unsupported,
+                "connections in RESP2 get no notifications",
+                "waiters poll; for notifications, use a server with RESP3 and no `protocol=2`",
+            ));
+        }
+        let opened = self.open(ConnectionKind::Pubsub, config, limit).await?;
+        Ok(LibraryConnection {
+            handle: opened.setup.spawn(),
+            node: opened.node,
+            first: opened.greeting.first,
+            issued: opened.issued,
+        })
+    }
+
+    /// Connects to the server, logs in, and checks the server.
+    async fn open(
+        &self,
+        kind: ConnectionKind,
+        config: impl Fn() -> AsyncConnectionConfig,
+        limit: Duration,
+    ) -> Result<Opened, LockError> {
         let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
-        let (info, issued) = self.access.login(deadline.left()).await?;
-        let connecting = async {
-            let client =
-                Client::open(info.clone()).map_err(|e| connect_error(&self.address, &e))?;
-            let mut handle = client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await
-                .map_err(|error| self.setup_error(&info, &error))?;
-            let (first, _) = self.handshake(&mut handle, ConnectionKind::Pubsub).await?;
-            Ok(LibraryConnection {
-                handle,
-                first,
-                issued,
-            })
+        let node = self.node();
+        let (mut login, issued) = self.access.login(deadline.left()).await?;
+        let is_securing = AtomicBool::new(false);
+        let opening = async {
+            loop {
+                let tls = self.access.tls.as_ref();
+                let stream = dial(&node.address, tls, &keepalive(), &is_securing).await?;
+                let stream = stream.map_err(|error| connect_error(&node.text, &error))?;
+                let setup = Setup::begin(stream, &login, config()).await;
+                let mut setup = match setup {
+                    Err(error) if is_resp3_unknown(&error) && self.falls_back(&node, &error) => {
+                        login = login.set_protocol(ProtocolVersion::RESP2);
+                        continue;
+                    }
+                    setup => setup.map_err(|error| self.setup_error(&node, login.db(), &error))?,
+                };
+                let mut handle = setup.connection.clone();
+                let greeting = setup.drive(self.handshake(&node, &mut handle, kind)).await;
+                drop(handle);
+                return Ok((setup, login, greeting?));
+            }
         };
-        self.within(deadline.left(), connecting).await
+        let opened = tokio::time::timeout(deadline.left(), opening).await;
+        let opened = opened.unwrap_or_else(|_elapsed| {
+            if is_securing.load(Ordering::Relaxed) {
+                let text = format!("the lock server at {} does not answer in TLS", node.text);
+                return Err(LockError::advised(
+                    BackendErrorKind::TimedOut,
+                    format!("{text}: no answer in time"),
+                    "does that port speak TLS? Without TLS, use redis:// instead of rediss://",
+                ));
+            }
+            Err(no_answer_of(&node))
+        });
+        self.whereabouts.tried(&node, opened.as_ref().err());
+        let (setup, login, greeting) = opened?;
+        Ok(Opened {
+            node,
+            setup,
+            login,
+            issued,
+            greeting,
+        })
+    }
+
+    /// Makes connections speak RESP2, if the URL does not forbid it.
+    fn falls_back(&self, node: &Node, error: &RedisError) -> bool {
+        if self.access.fall_back() {
+            self.reporter.emit(&LockEvent::ServerRestricted {
+                server: &node.server,
+                command: "HELLO",
+                effect: "connections speak RESP2, which has no notifications, and waiters poll",
+                error: &error_text(error),
+            });
+        }
+        self.access.is_resp2() && self.access.may_fall_back
     }
 
     /// Renews the login of a connection from now on, if its credentials expire.
@@ -203,16 +277,13 @@ impl Connector {
             source.register(connection);
         }
     }
+}
 
-    async fn within<T>(
-        &self,
-        limit: Duration,
-        connecting: impl Future<Output = Result<T, LockError>>,
-    ) -> Result<T, LockError> {
-        tokio::time::timeout(limit, connecting)
-            .await
-            .unwrap_or_else(|_| Err(self.no_answer()))
-    }
+fn no_answer_of(node: &Node) -> LockError {
+    timed_out(&format!(
+        "cannot connect to the lock server at {}",
+        node.text
+    ))
 }
 
 pub(super) fn keepalive() -> TcpKeepalive {
@@ -285,8 +356,26 @@ impl Connection {
         }
     }
 
+    /// Returns the lowest fencing token that a grant may have.
     pub(super) fn floor_us(&self) -> u64 {
-        self.first.server_us
+        self.first.server_us.saturating_add(self.lead_us())
+    }
+
+    /// Returns how far the seed of a counter lies ahead of the server's time.
+    pub(super) fn lead_us(&self) -> u64 {
+        self.lead_us.load(Ordering::Relaxed)
+    }
+
+    /// Stops using the connection, because another server is the primary now. Callers that wait for a
+    /// reply get an error.
+    pub(super) fn retire(&self) {
+        let error = LockError::backend(
+            BackendErrorKind::NotPrimary,
+            format!("the lock server at {} is no primary any more", self.node.text),
+        );
+        self.retired.store(true, Ordering::Release);
+        self.mark_broken(&error);
+        self.transport.abort();
     }
 
     /// Sends one command and waits at most `limit` for its reply. The inner result is the server's.
@@ -367,7 +456,7 @@ impl Connection {
     }
 
     fn unreachable_text(&self) -> String {
-        format!("cannot reach the lock server at {}", self.address)
+        format!("cannot reach the lock server at {}", self.node.text)
     }
 
     /// Records what a missing reply says about the connection.
@@ -377,6 +466,9 @@ impl Connection {
         limit: Duration,
     ) -> Result<Vec<u8>, LockError> {
         match replies {
+            Ok(_) if self.retired.load(Ordering::Acquire) => {
+                Err(self.broken_by().unwrap_or_else(|| timed_out(&self.unreachable_text())))
+            }
             Ok(Ok(replies)) => {
                 self.silent_since.store(0, Ordering::Relaxed);
                 Ok(replies)
@@ -409,8 +501,7 @@ impl EncodedReply {
 }
 /// Returns the user that logs in. Without a password there is no login, and the text in the place of the
 /// user may be a password.
-fn login_user(info: &ConnectionInfo) -> Option<Arc<str>> {
-    let settings = info.redis_settings();
-    settings.password()?;
-    settings.username().map(Into::into)
+fn login_user(login: &RedisConnectionInfo) -> Option<Arc<str>> {
+    login.password()?;
+    login.username().map(Into::into)
 }

@@ -6,23 +6,42 @@ use std::future::Future;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
+#[cfg(feature = "tls")]
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisError};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, tcp};
 #[cfg(unix)]
 use tokio::net::{UnixStream, unix};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+#[cfg(feature = "tls")]
+use tokio_rustls::client::TlsStream;
+
+use super::place::NodeAddress;
+#[cfg(feature = "tls")]
+use super::tls::session::{self, TlsReadHalf, TlsWriteHalf};
+use crate::error::LockError;
+use crate::sync::assert_no_mutex_held;
+
+/// The TLS client of a manager.
+#[cfg(feature = "tls")]
+pub(super) type SharedTls = std::sync::Arc<super::tls::TlsClient>;
+#[cfg(not(feature = "tls"))]
+pub(super) type SharedTls = Infallible;
 
 /// A connected socket.
 pub(super) enum Stream {
     Tcp(TcpStream),
     #[cfg(unix)]
     Unix(UnixStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// The half of a socket that reads.
@@ -30,6 +49,8 @@ pub(super) enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
     #[cfg(unix)]
     Unix(unix::OwnedReadHalf),
+    #[cfg(feature = "tls")]
+    Tls(Box<TlsReadHalf>),
 }
 
 /// The half of a socket that writes. Dropping it leaves the socket open for the other half, and for
@@ -43,26 +64,66 @@ enum OpenWriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     #[cfg(unix)]
     Unix(unix::OwnedWriteHalf),
+    #[cfg(feature = "tls")]
+    Tls(TlsWriteHalf),
 }
 
-/// Opens a socket to the server.
+/// Opens a socket to the server, and begins TLS on it if there is a client for it. An error of the socket
+/// is the inner one. `is_securing` is set during the handshake of TLS.
 pub(super) async fn dial(
-    info: &ConnectionInfo,
+    address: &NodeAddress,
+    tls: Option<&SharedTls>,
     keepalive: &TcpKeepalive,
-) -> Result<Stream, RedisError> {
-    match info.addr() {
-        ConnectionAddr::Tcp(host, port) => {
-            let addresses = tokio::net::lookup_host((host.as_str(), *port)).await?;
-            let stream = first_connected(addresses).await?;
-            // Without it, a command waits for the acknowledgment of the previous one.
-            stream.set_nodelay(true)?;
-            SockRef::from(&stream).set_tcp_keepalive(keepalive)?;
-            Ok(Stream::Tcp(stream))
-        }
+    is_securing: &AtomicBool,
+) -> Result<Result<Stream, RedisError>, LockError> {
+    let stream = match address {
+        NodeAddress::Tcp(host, port) => match dial_tcp(host, *port, keepalive).await {
+            Ok(stream) => return secured(host, stream, tls, is_securing).await.map(Ok),
+            Err(error) => Err(error),
+        },
         #[cfg(unix)]
-        ConnectionAddr::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
-        _ => Err(io::Error::from(io::ErrorKind::Unsupported).into()),
-    }
+        NodeAddress::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix),
+        #[cfg(not(unix))]
+        NodeAddress::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+    };
+    Ok(stream.map_err(RedisError::from))
+}
+
+async fn dial_tcp(host: &str, port: u16, keepalive: &TcpKeepalive) -> io::Result<TcpStream> {
+    let addresses = tokio::net::lookup_host((host, port)).await?;
+    let stream = first_connected(addresses).await?;
+    // Without it, a command waits for the acknowledgment of the previous one.
+    stream.set_nodelay(true)?;
+    SockRef::from(&stream).set_tcp_keepalive(keepalive)?;
+    Ok(stream)
+}
+
+#[cfg(feature = "tls")]
+async fn secured(
+    host: &str,
+    stream: TcpStream,
+    tls: Option<&SharedTls>,
+    is_securing: &AtomicBool,
+) -> Result<Stream, LockError> {
+    let Some(tls) = tls else {
+        return Ok(Stream::Tcp(stream));
+    };
+    is_securing.store(true, Ordering::Relaxed);
+    let stream = tls.connect(host, stream).await?;
+    is_securing.store(false, Ordering::Relaxed);
+    Ok(Stream::Tls(Box::new(stream)))
+}
+
+/// Without the feature there is no value of `SharedTls`.
+#[cfg(not(feature = "tls"))]
+#[expect(clippy::unused_async, reason = "with TLS it waits for the handshake")]
+async fn secured(
+    _host: &str,
+    stream: TcpStream,
+    _tls: Option<&SharedTls>,
+    _is_securing: &AtomicBool,
+) -> Result<Stream, LockError> {
+    Ok(Stream::Tcp(stream))
 }
 
 /// Connects to all addresses of a host at once. The first connection counts: an address that does not
@@ -93,7 +154,7 @@ impl Setup {
     /// Sends what the client library sends at the beginning of a connection.
     pub(super) async fn begin(
         stream: Stream,
-        info: &ConnectionInfo,
+        login: &RedisConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<Self, RedisError> {
         let (back, returned) = oneshot::channel();
@@ -101,9 +162,8 @@ impl Setup {
             stream: Some(stream),
             back: Some(back),
         };
-        let settings = info.redis_settings();
         let (connection, driver) =
-            MultiplexedConnection::new_with_config(settings, lent, config).await?;
+            MultiplexedConnection::new_with_config(login, lent, config).await?;
         Ok(Self {
             connection,
             driver: Box::pin(driver),
@@ -123,6 +183,13 @@ impl Setup {
             result = work => result,
             never = driven => match never {},
         }
+    }
+
+    /// Runs the connection on the current runtime, and returns it.
+    pub(super) fn spawn(self) -> MultiplexedConnection {
+        assert_no_mutex_held();
+        tokio::spawn(self.driver);
+        self.connection
     }
 
     /// Returns the socket. Nothing may be in flight on it.
@@ -162,11 +229,7 @@ impl AsyncRead for LentStream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.stream()? {
-            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
-            #[cfg(unix)]
-            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
+        Pin::new(self.stream()?).poll_read(cx, buffer)
     }
 }
 
@@ -176,20 +239,68 @@ impl AsyncWrite for LentStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.stream()? {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            #[cfg(unix)]
-            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
+        Pin::new(self.stream()?).poll_write(cx, bytes)
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.stream()?).poll_flush(cx)
     }
 
     /// Leaves the socket open: it is only lent.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
     }
 }
 
@@ -204,6 +315,11 @@ impl Stream {
             Self::Unix(stream) => {
                 let (read, write) = stream.into_split();
                 (ReadHalf::Unix(read), OpenWriteHalf::Unix(write))
+            }
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => {
+                let (read, write) = session::split(*stream);
+                (ReadHalf::Tls(Box::new(read)), OpenWriteHalf::Tls(write))
             }
         };
         (read, WriteHalf { half: Some(write) })
@@ -220,6 +336,8 @@ impl AsyncRead for ReadHalf {
             Self::Tcp(half) => Pin::new(half).poll_read(cx, buffer),
             #[cfg(unix)]
             Self::Unix(half) => Pin::new(half).poll_read(cx, buffer),
+            #[cfg(feature = "tls")]
+            Self::Tls(half) => Pin::new(half).poll_read(cx, buffer),
         }
     }
 }
@@ -231,6 +349,8 @@ impl WriteHalf {
             Some(OpenWriteHalf::Tcp(half)) => half.try_write(bytes),
             #[cfg(unix)]
             Some(OpenWriteHalf::Unix(half)) => half.try_write(bytes),
+            #[cfg(feature = "tls")]
+            Some(OpenWriteHalf::Tls(half)) => half.try_write(bytes),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -241,7 +361,30 @@ impl WriteHalf {
             Some(OpenWriteHalf::Tcp(half)) => half.as_ref().poll_write_ready(cx),
             #[cfg(unix)]
             Some(OpenWriteHalf::Unix(half)) => half.as_ref().poll_write_ready(cx),
+            #[cfg(feature = "tls")]
+            Some(OpenWriteHalf::Tls(half)) => half.poll_ready(cx),
             None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    /// Returns whether written bytes wait for the socket. Only TLS keeps some.
+    pub(super) fn is_unflushed(&self) -> bool {
+        match &self.half {
+            #[cfg(feature = "tls")]
+            Some(OpenWriteHalf::Tls(half)) => half.is_unflushed(),
+            _ => false,
+        }
+    }
+
+    /// Gives all written bytes to the socket.
+    pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.half {
+            #[cfg(feature = "tls")]
+            Some(OpenWriteHalf::Tls(half)) => half.poll_flush(cx),
+            _ => {
+                let _none_waits = cx;
+                Poll::Ready(Ok(()))
+            }
         }
     }
 
@@ -252,6 +395,8 @@ impl WriteHalf {
             Some(OpenWriteHalf::Tcp(half)) => SockRef::from(half.as_ref()),
             #[cfg(unix)]
             Some(OpenWriteHalf::Unix(half)) => SockRef::from(half.as_ref()),
+            #[cfg(feature = "tls")]
+            Some(OpenWriteHalf::Tls(half)) => return half.shut_down(),
             None => return,
         };
         // The server may have closed the socket already.
@@ -265,6 +410,8 @@ impl Drop for WriteHalf {
             Some(OpenWriteHalf::Tcp(half)) => half.forget(),
             #[cfg(unix)]
             Some(OpenWriteHalf::Unix(half)) => half.forget(),
+            #[cfg(feature = "tls")]
+            Some(OpenWriteHalf::Tls(half)) => half.forget(),
             None => {}
         }
     }

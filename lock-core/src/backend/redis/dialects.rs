@@ -75,6 +75,11 @@ impl Dialects {
         }
     }
 
+    /// Stops using the connections to an earlier primary.
+    pub(super) fn retire_older(&self) {
+        self.watch_multi.retire_older();
+    }
+
     /// Makes one attempt to acquire the lock. These dialects have no queue.
     pub(super) async fn acquire(
         &self,

@@ -52,10 +52,26 @@ pub(super) fn rejected(user: Option<&str>, error: &RedisError) -> LockError {
 
 /// Returns the error for a failed connection, with address and reason in one line.
 pub(super) fn connect_error(address: &str, error: &RedisError) -> LockError {
+    #[cfg(feature = "tls")]
+    if let Some(error) = tls_error(address, error) {
+        return error;
+    }
     io_error(
         format!("cannot connect to the lock server at {address}"),
         error,
     )
+}
+
+/// Returns whether the server does not know the third version of the protocol.
+pub(super) fn is_resp3_unknown(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::RESP3NotSupported || error.code() == Some("NOPROTO")
+}
+
+/// Returns the error of a TLS session that broke, if that is the reason.
+#[cfg(feature = "tls")]
+fn tls_error(address: &str, error: &RedisError) -> Option<LockError> {
+    let cause = std::error::Error::source(error)?.downcast_ref()?;
+    super::tls::session_error(address, cause)
 }
 
 /// Returns the error for a connection that broke, with the reason.

@@ -1,5 +1,6 @@
 //! Checks a new connection: role, version, run id, clock and eviction policy.
 
+use super::access::DeploymentKind;
 use super::connection::{Connector, since_epoch};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -7,12 +8,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionInfo, Pipeline, RedisError, Value};
+use redis::{Pipeline, RedisError, Value};
 
 use super::errors::{
     connect_error, error_text, is_database_out_of_range, is_select_in_cluster, lock_error,
     no_database,
 };
+use super::node::Node;
 use super::reply::micros_of;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::Clock;
@@ -25,17 +27,25 @@ impl Connector {
     /// connection, all in one pipeline.
     pub(super) async fn handshake(
         &self,
+        node: &Node,
         handle: &mut MultiplexedConnection,
         kind: ConnectionKind,
-    ) -> Result<(ClockSync, Duration), LockError> {
+    ) -> Result<Greeting, LockError> {
         let mut pipeline = Pipeline::new();
         pipeline
             .cmd("ROLE")
             .cmd("INFO")
             .arg("server")
             .arg("memory")
-            .arg("cluster")
-            .cmd("TIME");
+            .arg("cluster");
+        if self.access.kind == DeploymentKind::Sentinel {
+            pipeline.arg("replication");
+        }
+        pipeline.cmd("TIME");
+        let asks_epoch = self.access.kind == DeploymentKind::Cluster;
+        if asks_epoch {
+            pipeline.cmd("CLUSTER").arg("INFO");
+        }
         for script in &self.scripts {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
         }
@@ -48,22 +58,23 @@ impl Connector {
         let replies = handle
             .send_packed_commands(&pipeline, 0, pipeline.len())
             .await
-            .map_err(|error| connect_error(&self.address, &error))?;
+            .map_err(|error| connect_error(&node.text, &error))?;
         let wall_after = since_epoch();
         let mut replies = replies.into_iter().map(Value::extract_error);
         let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
         let (role, info, time) = (next(), next(), next());
+        let cluster = asks_epoch.then(&mut next);
         // A Sentinel replies to ROLE, but not to TIME.
-        let role = role.map_err(|error| self.role_error(&error));
+        let role = role.map_err(|error| self.role_error(node, &error));
         if let Ok(role) = &role {
-            self.check_role(role)?;
+            check_role(node, role)?;
         }
         // A server that rejects TIME cannot serve any command now; its reason becomes the error.
         let server_us = time
             .and_then(|time| Ok(redis::from_redis_value(time)?))
             .map(|(seconds, micros): (u64, u64)| micros_of(seconds, micros))
             .map_err(|error| {
-                let text = format!("the lock server at {} rejects commands", self.address);
+                let text = format!("the lock server at {} rejects commands", node.text);
                 lock_error(text, &error)
             })?;
         if let Err(Some(error)) = role {
@@ -73,16 +84,14 @@ impl Connector {
             // Every user may run HELLO, and its reply also contains the mode.
             let greeting = handle.send_packed_command(&redis::cmd("HELLO")).await;
             let mode = greeting.ok().and_then(|greeting| text_of(greeting, "mode"));
-            if mode.as_deref() == Some("cluster") {
-                return Err(self.is_clustered());
-            }
+            self.check_mode(node, mode.as_deref() == Some("cluster"))?;
         }
-        let run_id = self.run_id(info)?;
+        let run_id = self.run_id(node, info)?;
         if let Some(Err(error)) = replies.take(self.scripts.len()).find(Result::is_err) {
             // Each script is then sent with its text once.
             let effect = error_text(&error);
             self.reporter.emit(&LockEvent::ServerRestricted {
-                server: &self.server,
+                server: &node.server,
                 command: "SCRIPT LOAD",
                 effect: "the lock server does not load scripts, and each is sent with its text once",
                 error: &effect,
@@ -98,50 +107,64 @@ impl Connector {
             server_us,
             run_id,
         };
-        Ok((first, difference))
+        let epoch = match cluster {
+            Some(reply) => self.epoch_of(node, reply),
+            None => node.epoch,
+        };
+        Ok(Greeting {
+            first,
+            clock_difference: difference,
+            epoch,
+        })
     }
 
-    /// Returns the error of the login, or of the choice of a database.
-    pub(super) fn setup_error(&self, info: &ConnectionInfo, error: &RedisError) -> LockError {
-        let db = info.redis_settings().db();
-        if db != 0 && is_select_in_cluster(error) {
-            self.is_clustered()
-        } else if db != 0 && is_database_out_of_range(error) {
-            no_database(&self.address, db)
-        } else {
-            connect_error(&self.address, error)
+    /// Returns the configuration epoch that a node of a cluster has. Without it, tokens are those of a
+    /// single server.
+    fn epoch_of(&self, node: &Node, reply: Result<Value, RedisError>) -> u64 {
+        let info = reply.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
+        match info {
+            Ok(info) => my_epoch(&info).unwrap_or_default(),
+            Err(error) => {
+                self.reporter.emit(&LockEvent::ServerRestricted {
+                    server: &node.server,
+                    command: "CLUSTER INFO",
+                    effect: "fencing tokens may go back after a failover",
+                    error: &error_text(&error),
+                });
+                0
+            }
         }
     }
 
-    fn check_role(&self, role: &Value) -> Result<(), LockError> {
-        let role = match role {
-            Value::Array(parts) => match parts.first() {
-                Some(Value::BulkString(role)) => role.as_slice(),
-                _ => b"",
-            },
-            // The server does not know roles.
-            _ => return Ok(()),
-        };
-        let address = &self.address;
-        match role {
-            b"master" => Ok(()),
-            b"sentinel" => Err(LockError::advised(
+    /// Checks that the URL says whether the server is a node of a cluster.
+    fn check_mode(&self, node: &Node, is_node_of_cluster: bool) -> Result<(), LockError> {
+        match (self.access.kind, is_node_of_cluster) {
+            (DeploymentKind::Cluster, false) => Err(LockError::advised(
                 BackendErrorKind::Unsupported,
-                format!("the server at {address} is a Redis Sentinel, which is not supported yet"),
-                "connect to the primary that it watches",
+                format!("the server at {} is not part of a Redis Cluster", node.text),
+                "use redis:// for a single server",
             )),
-            _ => Err(LockError::backend(
-                BackendErrorKind::NotPrimary,
-                format!("the lock server at {address} is a replica"),
-            )),
+            (DeploymentKind::Cluster, true) | (_, false) => Ok(()),
+            (_, true) => Err(is_clustered(node)),
+        }
+    }
+
+    /// Returns the error of the login, or of the choice of a database.
+    pub(super) fn setup_error(&self, node: &Node, db: i64, error: &RedisError) -> LockError {
+        if db != 0 && is_select_in_cluster(error) {
+            is_clustered(node)
+        } else if db != 0 && is_database_out_of_range(error) {
+            no_database(&node.text, db)
+        } else {
+            connect_error(&node.text, error)
         }
     }
 
     /// Returns the error for an unknown role; `None` if the role is not needed.
-    fn role_error(&self, error: &RedisError) -> Option<LockError> {
+    fn role_error(&self, node: &Node, error: &RedisError) -> Option<LockError> {
         if error.code() == Some("NOPERM") {
             self.reporter.emit(&LockEvent::ServerRestricted {
-                server: &self.server,
+                server: &node.server,
                 command: "ROLE",
                 effect: "a replica cannot be recognized",
                 error: &error_text(error),
@@ -150,14 +173,14 @@ impl Connector {
         }
         let text = format!(
             "cannot read the role of the lock server at {}",
-            self.address
+            node.text
         );
         Some(lock_error(text, error))
     }
 
     /// Returns a number for the run id. Without a run id, waiters accept no notifications: they may
     /// come from another server process.
-    fn run_id(&self, info: Result<Value, RedisError>) -> Result<u64, LockError> {
+    fn run_id(&self, node: &Node, info: Result<Value, RedisError>) -> Result<u64, LockError> {
         let info: Result<String, RedisError> =
             info.and_then(|info| Ok(redis::from_redis_value(info)?));
         let info = match info {
@@ -165,7 +188,7 @@ impl Connector {
             Err(error) => {
                 let error = format!("the user may not run INFO: {}", error_text(&error));
                 self.reporter.emit(&LockEvent::NotificationsOff {
-                    server: &self.server,
+                    server: &node.server,
                     error: &error,
                 });
                 return Ok(UNKNOWN_RUN_ID);
@@ -176,7 +199,7 @@ impl Connector {
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
                 .map(str::trim)
         };
-        self.check_version(field("redis_version"))?;
+        check_version(node, field("redis_version"))?;
         let version = match (field("valkey_version"), field("redis_version")) {
             (Some(version), _) => Some(format!("Valkey {version}")),
             (None, Some(version)) => Some(format!("Redis {version}")),
@@ -185,10 +208,16 @@ impl Connector {
         if let Some(version) = version {
             self.set_server_version(tidy(&version, MAX_LABEL));
         }
-        if field("cluster_enabled") == Some("1") {
-            return Err(self.is_clustered());
+        if let Some(enabled) = field("cluster_enabled") {
+            self.check_mode(node, enabled == "1")?;
         }
-        self.check_eviction(field("maxmemory"), field("maxmemory_policy"));
+        if self.access.kind == DeploymentKind::Sentinel
+            && field("role").is_some()
+            && field("min_slaves_good_slaves").is_none()
+        {
+            self.warn_of_lone_writes(node);
+        }
+        self.check_eviction(node, field("maxmemory"), field("maxmemory_policy"));
         let Some(run_id) = field("run_id") else {
             return Ok(UNKNOWN_RUN_ID);
         };
@@ -197,19 +226,22 @@ impl Connector {
         Ok(hasher.finish().max(UNKNOWN_RUN_ID + 1))
     }
 
-    fn is_clustered(&self) -> LockError {
-        let address = &self.address;
-        LockError::advised(
-            BackendErrorKind::Unsupported,
-            format!(
-                "the server at {address} is a node of a Redis Cluster, which is not supported yet"
-            ),
-            "connect to a primary that is not part of a cluster",
-        )
+    /// Warns, once, about a primary that takes writes without a replica: after it was cut off, it would
+    /// grant locks that the next primary does not know.
+    fn warn_of_lone_writes(&self, node: &Node) {
+        if self.lone_writes_are_known.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.reporter.emit(&LockEvent::ServerRestricted {
+            server: &node.server,
+            command: "min-replicas-to-write",
+            effect: "a primary that is cut off from its replicas still grants locks: set it to 1",
+            error: "the setting is 0",
+        });
     }
 
     /// Warns if the server may evict keys, and so locks, when its memory is full.
-    fn check_eviction(&self, limit: Option<&str>, policy: Option<&str>) {
+    fn check_eviction(&self, node: &Node, limit: Option<&str>, policy: Option<&str>) {
         let (Some(limit), Some(policy)) = (limit, policy) else {
             return;
         };
@@ -218,26 +250,76 @@ impl Connector {
                 return;
             }
             self.reporter.emit(&LockEvent::EvictionPolicy {
-                server: &self.server,
+                server: &node.server,
                 policy: &tidy(policy, MAX_LABEL),
             });
         }
     }
+}
 
-    fn check_version(&self, version: Option<&str>) -> Result<(), LockError> {
-        let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-        match major {
-            Some(major) if major < 7 => Err(LockError::backend(
-                BackendErrorKind::Unsupported,
-                format!(
-                    "the lock server at {} is Redis {}",
-                    self.address,
-                    tidy(version.unwrap_or_default(), MAX_LABEL)
-                ),
-            )),
-            _ => Ok(()),
-        }
+fn check_role(node: &Node, role: &Value) -> Result<(), LockError> {
+    let role = match role {
+        Value::Array(parts) => match parts.first() {
+            Some(Value::BulkString(role)) => role.as_slice(),
+            _ => b"",
+        },
+        // The server does not know roles.
+        _ => return Ok(()),
+    };
+    let address = &node.text;
+    match role {
+        b"master" => Ok(()),
+        b"sentinel" => Err(LockError::advised(
+            BackendErrorKind::Unsupported,
+            format!("the server at {address} is a Redis Sentinel, and has no locks"),
+            "use redis+sentinel://host/service, with the name of the service",
+        )),
+        _ => Err(LockError::backend(
+            BackendErrorKind::NotPrimary,
+            format!("the lock server at {address} is a replica"),
+        )),
     }
+}
+
+
+fn is_clustered(node: &Node) -> LockError {
+    let address = &node.text;
+    LockError::advised(
+        BackendErrorKind::Unsupported,
+        format!("the server at {address} is a node of a Redis Cluster"),
+        "use redis+cluster:// instead of redis://",
+    )
+}
+
+fn check_version(node: &Node, version: Option<&str>) -> Result<(), LockError> {
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    match major {
+        Some(major) if major < 7 => Err(LockError::backend(
+            BackendErrorKind::Unsupported,
+            format!(
+                "the lock server at {} is Redis {}",
+                node.text,
+                tidy(version.unwrap_or_default(), MAX_LABEL)
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What a new connection has learned.
+pub(super) struct Greeting {
+    pub(super) first: ClockSync,
+    pub(super) clock_difference: Duration,
+    /// The configuration epoch of the server.
+    pub(super) epoch: u64,
+}
+
+/// Reads the epoch of the node itself from its `CLUSTER INFO`.
+pub(super) fn my_epoch(info: &str) -> Option<u64> {
+    let epoch = info
+        .lines()
+        .find_map(|line| line.strip_prefix("cluster_my_epoch:"))?;
+    epoch.trim().parse().ok()
 }
 
 /// Returns the text of a field of a map.

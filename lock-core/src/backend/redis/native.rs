@@ -24,8 +24,6 @@ use crate::protocol::poll_schedule;
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::Mode;
 
-/// How far the seed of a counter is ahead of the server's time: zero on a single primary.
-const LEAD: u64 = 0;
 /// The kind of the lock: exclusive.
 const KIND: &str = "";
 
@@ -74,12 +72,19 @@ impl NativeLocks {
                     .arg(connection.floor_us())
                     .arg(not_after.not_after_ms)
                     .text(&sent.label);
-                if let Some(entry) = sent.entry() {
-                    command.arg(entry);
+                let (entry, earlier) = (sent.entry(), sent.earlier());
+                let lead = connection.lead_us();
+                match entry {
+                    Some(entry) => {
+                        command.arg(entry);
+                    }
+                    None if lead > 0 => {
+                        command.text("");
+                    }
+                    None => {}
                 }
-                let earlier = sent.earlier();
-                if !earlier.is_empty() {
-                    command.arg(LEAD).text(KIND);
+                if lead > 0 || !earlier.is_empty() {
+                    command.arg(lead).text(KIND);
                 }
                 for entry in earlier {
                     command.arg(entry);
@@ -174,10 +179,14 @@ impl NativeLocks {
         write(&release_request.owner_id);
         write(&connection.floor_us());
         write(&self.grace_ms);
+        let lead = connection.lead_us();
         if release_request.is_plain(now) {
+            if lead > 0 {
+                write(&lead);
+            }
             return;
         }
-        write(&LEAD);
+        write(&lead);
         write(&release_request.min_hold_ms(now));
         write(&self.label);
         write(&KIND);

@@ -169,6 +169,17 @@ impl Pool {
             .find(|connection| connection.origin == origin && !connection.is_broken())
     }
 
+    /// Stops using the connections to an earlier primary.
+    pub(super) fn retire_older(&self) {
+        let generation = self.connector.whereabouts.generation();
+        let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
+        for connection in runtimes.iter().filter_map(|runtime| runtime.current()) {
+            if connection.node.generation < generation {
+                connection.retire();
+            }
+        }
+    }
+
     /// Records the run id that a new connection of any kind has seen.
     pub(super) fn saw_run_id(&self, run_id: u64) {
         self.last_seen.run_id.store(run_id, Ordering::Relaxed);
@@ -176,9 +187,12 @@ impl Pool {
 
     fn usable(&self, runtime: &RuntimeConnection) -> Option<Arc<Connection>> {
         let newest = self.last_seen.run_id.load(Ordering::Relaxed);
-        runtime
-            .current()
-            .filter(|connection| !connection.is_broken() && connection.first.run_id == newest)
+        let generation = self.connector.whereabouts.generation();
+        runtime.current().filter(|connection| {
+            !connection.is_broken()
+                && connection.first.run_id == newest
+                && connection.node.generation == generation
+        })
     }
 
     fn last_failure(&self, runtime: &RuntimeConnection) -> LockError {

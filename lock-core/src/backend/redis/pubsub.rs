@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::client::{RedisClient, SubscriptionState};
+use super::connection::Connector;
 use super::credentials::{self, Issued, SubscriptionLogin};
 use super::errors::lock_error;
+use super::node::Node;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::Clock;
@@ -36,7 +38,6 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
     let mut backoff = Backoff::new(Jitter::from_os());
     let mut warned = false;
     let mut is_reconnect = false;
-    let report = client.pool.connector.report(ConnectionKind::Pubsub);
     loop {
         let pause = match subscribe(&client).await {
             Ok(subscribed) => {
@@ -44,6 +45,8 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
                 warned = false;
                 client.pool.saw_run_id(subscribed.run_id);
                 set_state(&client, SubscriptionState::Up(subscribed.run_id));
+                let connector = &client.pool.connector;
+                let report = connector.report(&subscribed.node, ConnectionKind::Pubsub);
                 report.connected(std::mem::replace(&mut is_reconnect, true));
                 wait_until_broken(&client, subscribed).await;
                 report.disconnected(None);
@@ -52,7 +55,7 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
                     client.reporter.emit(&LockEvent::NotificationsOff {
-                        server: &report.server,
+                        server: &client.pool.connector.node().server,
                         error: &error.to_string(),
                     });
                 }
@@ -88,6 +91,7 @@ fn set_state(client: &RedisClient, state: SubscriptionState) {
 /// A subscribed connection.
 struct Subscribed {
     connection: MultiplexedConnection,
+    node: Arc<Node>,
     run_id: u64,
     /// Notified when the connection breaks.
     broken: Arc<Notify>,
@@ -97,16 +101,17 @@ struct Subscribed {
 
 async fn subscribe(client: &Arc<RedisClient>) -> Result<Subscribed, LockError> {
     let broken = Arc::new(Notify::new());
-    let (receiver, broken_sender) = (Arc::downgrade(client), Arc::clone(&broken));
-    let config =
-        super::connection::Connector::config().set_push_sender(move |message: PushInfo| {
+    let config = || {
+        let (receiver, broken) = (Arc::downgrade(client), Arc::clone(&broken));
+        Connector::config().set_push_sender(move |message: PushInfo| {
             if message.kind == PushKind::Disconnection {
-                broken_sender.notify_one();
+                broken.notify_one();
             } else if let (Some(client), PushKind::Message) = (receiver.upgrade(), &message.kind) {
                 receive(&client, &message);
             }
             Ok::<(), std::convert::Infallible>(())
-        });
+        })
+    };
     let timeout = client.command_timeout;
     let connecting = client.pool.connector.connect_with(config, timeout);
     let opened = connecting.await?;
@@ -118,6 +123,7 @@ async fn subscribe(client: &Arc<RedisClient>) -> Result<Subscribed, LockError> {
             let login = source.zip(opened.issued);
             Ok(Subscribed {
                 connection,
+                node: opened.node,
                 run_id: opened.first.run_id,
                 broken,
                 login: login.map(|(source, issued)| source.register_subscription(&issued)),
@@ -136,9 +142,15 @@ async fn subscribe(client: &Arc<RedisClient>) -> Result<Subscribed, LockError> {
 /// Waits until the connection breaks or stops replying, or until the server refuses a new login. Renews its
 /// login meanwhile.
 async fn wait_until_broken(client: &RedisClient, mut subscribed: Subscribed) {
+    let mut generations = client.pool.connector.whereabouts.generations();
     loop {
+        // Another server is the primary now, and sends the notifications.
+        if client.pool.connector.whereabouts.generation() != subscribed.node.generation {
+            return;
+        }
         let (command, is_login) = tokio::select! {
             () = subscribed.broken.notified() => return,
+            () = changed(generations.as_mut()) => continue,
             issued = renewed_login(subscribed.login.as_mut()) => {
                 if let Some(login) = &subscribed.login {
                     login.is_renewed(&issued);
@@ -160,6 +172,16 @@ async fn wait_until_broken(client: &RedisClient, mut subscribed: Subscribed) {
                 .emit(&LockEvent::LoginFailed { error, reason });
             return;
         }
+    }
+}
+
+async fn changed(generations: Option<&mut watch::Receiver<u64>>) {
+    match generations {
+        Some(generations) => {
+            // The sender lives as long as the client.
+            let _changed = generations.changed().await;
+        }
+        None => std::future::pending().await,
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use redis::ConnectionAddr;
-
 use super::client::RedisClient;
 use crate::error::LockError;
 use crate::protocol::clock::{Clock, Moment};
@@ -35,16 +33,6 @@ impl ConnectionReport {
     }
 }
 
-/// Returns the address for labels.
-pub(super) fn server_address(address: &ConnectionAddr) -> ServerAddress {
-    match address {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            ServerAddress::new(host.as_str(), Some(*port))
-        }
-        other => ServerAddress::new(other.to_string(), None),
-    }
-}
-
 impl RedisClient {
     /// Returns the time before a command, if an event has a reader.
     pub(super) fn begin_command(&self) -> Option<Moment> {
@@ -61,7 +49,7 @@ impl RedisClient {
         if let Some(began) = began {
             self.reporter.emit(&LockEvent::CommandEnded {
                 command,
-                server: &self.pool.connector.server,
+                server: &self.pool.connector.node().server,
                 duration: Clock::System.now().since(began),
                 error,
             });

@@ -108,6 +108,24 @@ impl Transport {
     }
 }
 
+impl Transport {
+    /// Ends the connection. Callers that wait for a reply get an error.
+    pub(super) fn abort(&self) {
+        let text = "the connection was given up";
+        let error = io::Error::new(io::ErrorKind::ConnectionAborted, text);
+        let (wakers, driver) = {
+            let mut state = self.shared.state.lock();
+            let wakers = state.fail(&error);
+            (wakers, state.driver.take())
+        };
+        self.shared.write.shut_down();
+        for waker in wakers {
+            self.shared.wake(Some(waker));
+        }
+        self.shared.wake(driver);
+    }
+}
+
 impl Drop for Transport {
     fn drop(&mut self) {
         // No thread of a forked child unlocks a mutex that was locked at the fork.
@@ -242,7 +260,7 @@ impl Shared {
         }
         let driver = {
             let mut state = self.state.lock();
-            let is_left = state.give_back(buffer, sent);
+            let is_left = state.give_back(buffer, sent) || self.write.is_unflushed();
             is_left.then(|| state.driver.take()).flatten()
         };
         self.wake(driver);

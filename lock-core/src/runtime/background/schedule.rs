@@ -46,6 +46,10 @@ impl Schedule {
         due
     }
 
+    pub(super) fn all(&self) -> Vec<Arc<HeldLock>> {
+        self.due.values().cloned().collect()
+    }
+
     /// Returns the first moment at which a lock is due.
     pub(super) fn first(&self) -> Option<Moment> {
         self.due.first_key_value().map(|((at, _), _)| *at)

@@ -80,6 +80,11 @@ impl YoungLocks {
         if self.earliest().is_none_or(|earliest| now < earliest) {
             return Vec::new();
         }
+        self.take_all()
+    }
+
+    /// Takes all locks.
+    pub(super) fn take_all(&self) -> Vec<Arc<HeldLock>> {
         // Before the locks are taken: a lock that is added meanwhile sets it again.
         self.earliest.store(NEVER, Ordering::SeqCst);
         let mut taken = Vec::new();

@@ -46,6 +46,10 @@ impl WatchMulti {
         }
     }
 
+    pub(super) fn retire_older(&self) {
+        self.pool.retire_older();
+    }
+
     /// Renews one lease after another: transactions on one connection cannot overlap.
     pub(super) async fn renew(
         &self,

@@ -43,7 +43,7 @@ impl Driver {
             let (buffer, is_closing, replaced) = {
                 let mut state = self.shared.state.lock();
                 let replaced = state.driver.replace(waker);
-                let is_closing = matches!(state.end, End::Closing);
+                let is_closing = !matches!(state.end, End::Open);
                 if state.is_sending || state.out.is_empty() {
                     (None, is_closing, replaced)
                 } else {
@@ -57,13 +57,13 @@ impl Driver {
                     let (sent, result) = self.send(&buffer, cx);
                     let is_left = self.shared.state.lock().give_back(buffer, sent);
                     if let Poll::Ready(Ok(())) = result
-                        && is_left
+                        && (is_left || self.shared.write.is_unflushed())
                     {
                         continue;
                     }
                     result
                 }
-                None => Poll::Pending,
+                None => self.shared.write.poll_flush(cx),
             };
             return match result {
                 Poll::Ready(Err(error)) => Err(error),
@@ -174,6 +174,14 @@ impl Future for Driver {
         let failed = match this.poll_send(cx) {
             Err(error) => Poll::Ready(error),
             Ok(()) => this.poll_read(cx),
+        };
+        // Reading makes TLS confirm a new key of the server.
+        let failed = match failed {
+            Poll::Pending if this.shared.write.is_unflushed() => match this.poll_send(cx) {
+                Err(error) => Poll::Ready(error),
+                Ok(()) => Poll::Pending,
+            },
+            failed => failed,
         };
         failed.map(|error| this.fail(&error))
     }

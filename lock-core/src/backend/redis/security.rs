@@ -1,0 +1,41 @@
+//! Makes the TLS client of a manager.
+
+use super::dial::SharedTls;
+use super::place::Place;
+use crate::config::server::Security;
+use crate::error::{BackendErrorKind, LockError};
+
+/// Returns the TLS client if the servers of this place are reached by TLS.
+#[cfg(feature = "tls")]
+pub(super) async fn client(
+    place: &Place,
+    security: Security,
+) -> Result<Option<SharedTls>, LockError> {
+    use super::tls::TlsClient;
+
+    let Some(files) = place.tls.clone() else {
+        return match security {
+            Some(_) => Err(LockError::advised(
+                BackendErrorKind::InvalidUrl,
+                "`tls` sets certificates, and the address of the server is one without TLS",
+                "use rediss:// instead of redis://, or `use_tls` of the endpoint",
+            )),
+            None => Ok(None),
+        };
+    };
+    let tls = security.unwrap_or_default();
+    // Reading hundreds of certificates takes milliseconds.
+    let made = tokio::task::spawn_blocking(move || TlsClient::new(&tls, &files)).await;
+    let made = made.map_err(|_ended| LockError::NoRuntime)?;
+    Ok(Some(std::sync::Arc::new(made?)))
+}
+
+/// Without the feature, a URL cannot demand TLS.
+#[cfg(not(feature = "tls"))]
+#[expect(clippy::unused_async, reason = "with TLS it waits for files")]
+pub(super) async fn client(
+    _place: &Place,
+    _security: Security,
+) -> Result<Option<SharedTls>, LockError> {
+    Ok(None)
+}

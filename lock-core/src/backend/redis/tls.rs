@@ -1,0 +1,245 @@
+//! TLS: reads certificates, and begins sessions.
+
+use std::fmt::Display;
+use std::io;
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+
+use super::place::TlsFiles;
+use crate::config::tls::{PemSource, Tls};
+use crate::error::{BackendErrorKind, LockError};
+
+pub(super) mod session;
+
+/// Begins TLS sessions. All connections of a manager share one, so that sessions are resumed.
+pub(super) struct TlsClient {
+    config: Arc<ClientConfig>,
+    server_name: Option<ServerName<'static>>,
+}
+
+impl TlsClient {
+    /// Reads the certificates. Blocks for the time of reading files.
+    pub(super) fn new(tls: &Tls, files: &TlsFiles) -> Result<Self, LockError> {
+        let server_name = tls.server_name.as_deref().map(server_name).transpose()?;
+        let config = match &tls.config {
+            Some(config) => {
+                let has_other = !tls.ca.is_empty() || tls.client.is_some();
+                if has_other || *files != TlsFiles::default() {
+                    return Err(tls_error(
+                        "two sources of certificates: a configuration of rustls, and PEM",
+                        "remove one of them",
+                    ));
+                }
+                Arc::clone(config)
+            }
+            None => Arc::new(client_config(tls, files)?),
+        };
+        Ok(Self {
+            config,
+            server_name,
+        })
+    }
+
+    /// Begins a session with the server of this host.
+    pub(super) async fn connect(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> Result<TlsStream<TcpStream>, LockError> {
+        let name = match &self.server_name {
+            Some(name) => name.clone(),
+            None => server_name(host)?,
+        };
+        let connector = TlsConnector::from(Arc::clone(&self.config));
+        let connected = connector.connect(name, stream).await;
+        connected.map_err(|error| handshake_error(host, &error))
+    }
+}
+
+fn server_name(host: &str) -> Result<ServerName<'static>, LockError> {
+    ServerName::try_from(host.to_owned()).map_err(|_| {
+        tls_error(
+            format!("`{host}` is no name that a certificate can have"),
+            "set `server_name` to a host name or an IP address of the certificate",
+        )
+    })
+}
+
+/// Does not use the provider of the process: it may be missing, or there may be two of them.
+fn client_config(tls: &Tls, files: &TlsFiles) -> Result<ClientConfig, LockError> {
+    let provider = Arc::new(ring::default_provider());
+    let roots = roots(tls, files)?;
+    let builder = ClientConfig::builder_with_provider(Arc::<CryptoProvider>::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| tls_error(format!("TLS cannot begin ({error})"), "see the cause"))?
+        .with_root_certificates(roots);
+    let url_files = files.certificate.as_ref().zip(files.key.as_ref());
+    let of_url = url_files
+        .map(|(certificate, key)| [certificate, key].map(|path| PemSource::File(path.clone())));
+    let (certificate, key) = match (&tls.client, of_url) {
+        (Some(_), Some(_)) => {
+            return Err(tls_error(
+                "two client certificates: the URL names one, and `Tls` has one",
+                "remove one of them",
+            ));
+        }
+        (None, None) => return Ok(builder.with_no_client_auth()),
+        (Some((certificate, key)), None) => (certificate.clone(), key.clone()),
+        (None, Some([certificate, key])) => (certificate, key),
+    };
+    let chain = certificates(&certificate, "the client certificate")?;
+    let private_key = private_key(&key)?;
+    builder
+        .with_client_auth_cert(chain, private_key)
+        .map_err(|error| {
+            let (certificate, key) = (shown(&certificate), shown(&key));
+            tls_error(
+                format!("the key in {key} is not that of the certificate in {certificate} ({error})"),
+                "give the certificate and the key that were made together",
+            )
+        })
+}
+
+/// Returns the authorities that this manager trusts.
+fn roots(tls: &Tls, files: &TlsFiles) -> Result<RootCertStore, LockError> {
+    let mut roots = RootCertStore::empty();
+    let of_url = files.ca.iter().cloned().map(PemSource::File);
+    let sources: Vec<_> = tls.ca.iter().cloned().chain(of_url).collect();
+    for source in &sources {
+        for certificate in certificates(source, "the CA certificates")? {
+            roots.add(certificate).map_err(|error| {
+                let text = format!("a certificate in {} is invalid ({error})", shown(source));
+                tls_error(text, "give the certificates of the authorities in PEM")
+            })?;
+        }
+    }
+    if !sources.is_empty() {
+        return Ok(roots);
+    }
+    let native = rustls_native_certs::load_native_certs();
+    // One unreadable file of many does not matter.
+    let (added, _ignored) = roots.add_parsable_certificates(native.certs);
+    if added == 0 {
+        return Err(tls_error(
+            "the operating system has no certificates of authorities",
+            "install them (package `ca-certificates`), or name yours by `ssl_ca_certs`",
+        ));
+    }
+    Ok(roots)
+}
+
+/// Reads at least one certificate.
+fn certificates(
+    source: &PemSource,
+    what: &str,
+) -> Result<Vec<CertificateDer<'static>>, LockError> {
+    let pem = read(source, what)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(tls_error(
+            format!("{what} in {}: there is no certificate", shown(source)),
+            "give a file in PEM, with the lines BEGIN CERTIFICATE and END CERTIFICATE",
+        )),
+        Err(error) => Err(tls_error(
+            format!("{what} in {} cannot be read ({error})", shown(source)),
+            "give a file in PEM",
+        )),
+    }
+}
+
+fn private_key(source: &PemSource) -> Result<PrivateKeyDer<'static>, LockError> {
+    let pem = read(source, "the client key")?;
+    PrivateKeyDer::from_pem_slice(&pem).map_err(|error| {
+        tls_error(
+            format!("the client key in {} cannot be read ({error})", shown(source)),
+            "give an unencrypted private key in PEM",
+        )
+    })
+}
+
+fn read(source: &PemSource, what: &str) -> Result<Arc<[u8]>, LockError> {
+    match source {
+        PemSource::Bytes(bytes) => Ok(Arc::clone(bytes)),
+        PemSource::File(path) => std::fs::read(path).map(Into::into).map_err(|error| {
+            let reason = error.kind();
+            tls_error(
+                format!("{what} in {} cannot be read ({reason})", path.display()),
+                "check the path, and the rights of the file",
+            )
+        }),
+    }
+}
+
+fn shown(source: &PemSource) -> String {
+    match source {
+        PemSource::Bytes(_) => "the PEM of `Tls`".to_owned(),
+        PemSource::File(path) => path.display().to_string(),
+    }
+}
+
+/// Returns the error of a handshake: that of TLS, or that of the socket.
+fn handshake_error(host: &str, error: &io::Error) -> LockError {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let Some(inner) = inner else {
+        return LockError::advised(
+            BackendErrorKind::Tls,
+            format!("the TLS handshake with {host} failed ({error})"),
+            "does that port speak TLS? Without TLS, use redis:// instead of rediss://",
+        );
+    };
+    let (reason, advice) = match inner {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => (
+            "an authority that this client does not trust has signed the server's certificate".into(),
+            "name the authority's certificate by `ssl_ca_certs`",
+        ),
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => (
+            "the server's certificate is for another host".into(),
+            "use a host name of the certificate, or set `server_name`",
+        ),
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => (
+            "the server's certificate has expired".into(),
+            "renew the server's certificate, and check the clock of this machine",
+        ),
+        rustls::Error::InvalidMessage(_) => (
+            "the reply is not that of TLS".to_owned(),
+            "does that port speak TLS? Without TLS, use redis:// instead of rediss://",
+        ),
+        other => (
+            other.to_string(),
+            "check that the port speaks TLS, and the certificates of the server and of this client",
+        ),
+    };
+    tls_error(format!("the TLS handshake with {host} failed ({reason})"), advice)
+}
+
+/// Returns the error of a session that broke, if TLS is the reason.
+pub(super) fn session_error(address: impl Display, error: &io::Error) -> Option<LockError> {
+    let inner = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let needs_certificate = matches!(
+        inner,
+        rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired)
+    );
+    let advice = if needs_certificate {
+        "name a client certificate and its key by `ssl_certfile` and `ssl_keyfile`"
+    } else {
+        "check the certificates of the server and of this client"
+    };
+    let text = format!("the lock server at {address} ended the TLS session ({inner})");
+    Some(tls_error(text, advice))
+}
+
+fn tls_error(text: impl Into<String>, advice: &'static str) -> LockError {
+    LockError::advised(BackendErrorKind::Tls, text, advice)
+}

@@ -1,0 +1,117 @@
+//! Decides which primary the Sentinels of a service name.
+//!
+//! Each failover gets a configuration epoch of its own, and grows it. So the reply with the highest epoch
+//! counts, and not the first one: a Sentinel that was cut off still names the old primary.
+
+/// What one Sentinel says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Announcement<A> {
+    pub(crate) epoch: u64,
+    pub(crate) address: A,
+}
+
+/// Whether the primary that is known still takes commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KnownPrimary {
+    Usable,
+    /// It cannot be reached, or it is no primary.
+    Unusable,
+}
+
+/// What to do after the latest replies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PrimaryChoice<A> {
+    Keep,
+    /// Use this primary from now on.
+    Switch(Announcement<A>),
+    /// As `Switch`, to a lower epoch: the Sentinels have lost their state.
+    Reset(Announcement<A>),
+}
+
+/// Chooses among the latest replies of all known Sentinels; `None` for a Sentinel that does not reply.
+pub(crate) fn choose<A: Clone + PartialEq>(
+    known: Option<&Announcement<A>>,
+    state: KnownPrimary,
+    replies: &[Option<Announcement<A>>],
+) -> PrimaryChoice<A> {
+    let newest = replies.iter().flatten().max_by_key(|reply| reply.epoch);
+    let Some(newest) = newest else {
+        return PrimaryChoice::Keep;
+    };
+    let Some(known) = known else {
+        return PrimaryChoice::Switch(newest.clone());
+    };
+    if newest.epoch > known.epoch {
+        return PrimaryChoice::Switch(newest.clone());
+    }
+    let majority = replies.len() / 2 + 1;
+    let agreeing = replies.iter().flatten().filter(|reply| *reply == newest);
+    let is_agreed = agreeing.count() >= majority && newest != known;
+    if !is_agreed || state == KnownPrimary::Usable {
+        return PrimaryChoice::Keep;
+    }
+    if newest.epoch == known.epoch {
+        // The address of the same primary has changed, for example from a name to a number.
+        PrimaryChoice::Switch(newest.clone())
+    } else {
+        PrimaryChoice::Reset(newest.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(epoch: u64, address: &'static str) -> Announcement<&'static str> {
+        Announcement { epoch, address }
+    }
+
+    #[test]
+    fn highest_epoch_counts_and_not_the_first_reply() {
+        let replies = [Some(says(1, "old")), None, Some(says(2, "new"))];
+        let new = PrimaryChoice::Switch(says(2, "new"));
+        assert_eq!(choose(None, KnownPrimary::Usable, &replies), new);
+        let known = says(1, "old");
+        assert_eq!(choose(Some(&known), KnownPrimary::Usable, &replies), new);
+    }
+
+    #[test]
+    fn known_primary_is_kept_without_a_newer_epoch() {
+        let known = says(2, "new");
+        for replies in [
+            vec![None, None, None],
+            vec![Some(says(2, "new")); 3],
+            vec![Some(says(1, "old")); 3],
+            vec![Some(says(1, "old")), None, None],
+        ] {
+            let choice = choose(Some(&known), KnownPrimary::Usable, &replies);
+            assert_eq!(choice, PrimaryChoice::Keep);
+        }
+    }
+
+    #[test]
+    fn lower_epoch_needs_a_majority_and_an_unusable_primary() {
+        let known = says(7, "gone");
+        let fresh = says(0, "fresh");
+        let unusable = KnownPrimary::Unusable;
+        let two = [Some(fresh.clone()), Some(fresh.clone()), None];
+        let choice = choose(Some(&known), unusable, &two);
+        assert_eq!(choice, PrimaryChoice::Reset(fresh.clone()));
+        let one = [Some(fresh.clone()), None, None];
+        assert_eq!(choose(Some(&known), unusable, &one), PrimaryChoice::Keep);
+        // One of them still knows the epoch.
+        let mixed = [Some(fresh.clone()), Some(fresh), Some(known.clone())];
+        let choice = choose(Some(&known), unusable, &mixed);
+        assert_eq!(choice, PrimaryChoice::Keep);
+    }
+
+    #[test]
+    fn equal_epoch_may_change_the_address_of_an_unusable_primary() {
+        let known = says(3, "name");
+        let moved = vec![Some(says(3, "number")); 3];
+        let keeps = choose(Some(&known), KnownPrimary::Usable, &moved);
+        assert_eq!(keeps, PrimaryChoice::Keep);
+        let switches = choose(Some(&known), KnownPrimary::Unusable, &moved);
+        assert_eq!(switches, PrimaryChoice::Switch(says(3, "number")));
+    }
+}

@@ -18,7 +18,9 @@ use crate::telemetry::{LockCommand, Reporter, ServerAddress};
 mod access;
 pub(crate) mod admin;
 mod client;
+mod cluster;
 mod command;
+mod connect;
 mod connection;
 mod credentials;
 mod dial;
@@ -40,13 +42,11 @@ mod tls;
 mod transport;
 pub(crate) mod url;
 
-use access::Access;
 use client::RedisClient;
-use connection::{Connection, Connector};
-use dialects::{Dialects, Scheme, check_clocks};
+pub(crate) use connect::connect;
+use dialects::{Dialects, Scheme};
+
 use native::NativeLocks;
-use node::{Node, Whereabouts};
-use place::Topology;
 use sentinel::SentinelWatch;
 
 /// The backend for locks on one server.
@@ -56,78 +56,6 @@ pub(crate) struct RedisBackend {
     dialects: Dialects,
     /// Notified when the connections to an earlier primary are retired.
     primary_changed: Notify,
-}
-
-/// Connects once, so that a problem is reported now and not at the first lock.
-pub(crate) async fn connect(
-    place: ServerPlace,
-    security: Security,
-    provider: Option<SharedProvider>,
-    config: &ManagerSettings,
-    notifications: Arc<dyn NotificationSink>,
-    reporter: Arc<Reporter>,
-) -> Result<RedisBackend, LockError> {
-    let timeout = config.command_timeout;
-    let place = match place {
-        ServerPlace::Url(url) => url::parse(&url)?,
-        ServerPlace::Endpoint(endpoint) => access::place_of(endpoint),
-    };
-    let tls = security::client(&place, security).await?;
-    let access = Access::new(&place, tls, provider, config, &reporter)?;
-    let access = Arc::new(access);
-    let deadline = Deadline::after(Clock::System, timeout);
-    let whereabouts = match place.topology {
-        Topology::Standalone(address) => Whereabouts::Fixed(Arc::new(Node::new(address))),
-        Topology::Sentinel(place) => {
-            let tls = access.tls.clone().filter(|_| place.tls);
-            let watch = SentinelWatch::begin(place, tls, Arc::clone(&reporter), deadline.left());
-            let watch = watch.await?;
-            Whereabouts::sentinel(watch)?
-        }
-        Topology::Cluster(_) | Topology::Quorum(_) => return Err(not_yet()),
-    };
-    let connector = |scripts| {
-        let (access, reporter) = (Arc::clone(&access), Arc::clone(&reporter));
-        Connector::new(access, whereabouts.clone(), timeout, scripts, reporter)
-    };
-    let scripts = scripts::of(config.dialect);
-    let client = RedisClient::new(
-        connector(scripts),
-        config,
-        notifications,
-        Arc::clone(&reporter),
-    );
-    let client = Arc::new(client);
-    let connection = first(&client, deadline).await?;
-    client.server_changed_at(&connection);
-    if config.dialect.capabilities().needs_clocks {
-        check_clocks(&connection)?;
-    }
-    Ok(RedisBackend {
-        native: NativeLocks::new(Arc::clone(&client), config),
-        dialects: Dialects::new(Arc::clone(&client), connector(Vec::new()), config),
-        client,
-        primary_changed: Notify::new(),
-    })
-}
-
-/// Opens the first connection. A Sentinel may name a replica that is not promoted yet.
-async fn first(client: &RedisClient, deadline: Deadline) -> Result<Arc<Connection>, LockError> {
-    /// Long enough for the next step of a failover.
-    const PAUSE: Duration = Duration::from_millis(50);
-    loop {
-        let error = match client.pool.first(deadline.left()).await {
-            Ok(connection) => return Ok(connection),
-            Err(error) => error,
-        };
-        let watch = client.pool.connector.whereabouts.watch();
-        let Some(watch) = watch.filter(|_| error.is_retryable() && deadline.left() > PAUSE) else {
-            return Err(error);
-        };
-        tokio::time::sleep(PAUSE).await;
-        // The error of the primary says more than that of the Sentinels.
-        let _known = watch.discover(deadline.left()).await;
-    }
 }
 
 impl RedisBackend {
@@ -362,10 +290,4 @@ impl Backend for RedisBackend {
     fn holds_without_renewal(&self) -> bool {
         false
     }
-}
-fn not_yet() -> LockError {
-    LockError::backend(
-        BackendErrorKind::InvalidUrl,
-        "clusters and quorums are not supported yet",
-    )
 }

@@ -9,6 +9,7 @@ use super::LockError;
 #[cfg(feature = "redis")]
 use super::provider::{OnPanic, ProviderError};
 use crate::protocol::acquisition::FailureClass;
+use crate::protocol::redirect::Redirect;
 
 /// Why a server, or the connection to it, failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -152,6 +153,8 @@ struct Details {
     detail: Option<&'static str>,
     advice: &'static str,
     cause: Option<ErrorCause>,
+    /// What the node of a cluster replied.
+    redirect: Option<Redirect>,
 }
 
 #[derive(Clone)]
@@ -189,6 +192,7 @@ impl Details {
             detail: None,
             advice: kind.advice(),
             cause,
+            redirect: None,
         }
     }
 }
@@ -217,6 +221,21 @@ impl BackendError {
             detail: Some(detail),
             ..(*self.0).clone()
         }))
+    }
+
+    /// The same error with what the node of a cluster replied.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_redirect(&self, redirect: Redirect) -> Self {
+        Self(Arc::new(Details {
+            redirect: Some(redirect),
+            ..(*self.0).clone()
+        }))
+    }
+
+    /// Returns what the node of a cluster replied.
+    #[cfg(feature = "redis")]
+    pub(crate) fn redirect(&self) -> Option<&Redirect> {
+        self.0.redirect.as_ref()
     }
 
     /// Returns the kind of the failure.

@@ -171,7 +171,6 @@ impl LockManagerBuilder {
         let backend =
             crate::backend::redis::connect(place, security, login, &self.config, sink, counted)
                 .await?;
-        let backend = Arc::new(backend);
         let inner = ManagerInner::with_worker(backend, notifications, reporter, self.config)?;
         Ok(LockManager {
             inner: Arc::new(inner),

@@ -169,4 +169,9 @@ pub(crate) enum ListCursor {
     },
     /// In memory: the last name.
     After(String),
+    /// In a cluster: the number of the node in the order of the addresses, and the place on that node.
+    Node {
+        index: usize,
+        within: Option<Box<ListCursor>>,
+    },
 }

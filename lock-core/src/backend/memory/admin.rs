@@ -45,7 +45,7 @@ impl MemoryBackend {
         let now = Clock::Tokio.now();
         let after = match &request.after {
             Some(ListCursor::After(name)) => name.as_str(),
-            Some(ListCursor::Scan { .. }) | None => "",
+            Some(ListCursor::Node { .. } | ListCursor::Scan { .. }) | None => "",
         };
         let state = self.state.lock();
         let mut scanned = 0;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, RedisError, ToRedisArgs, Value};
 use tokio::sync::{Notify, watch};
 
+use super::access::DeploymentKind;
 use super::command::CommandWriter;
 use super::connection::{Connection, Connector, EncodedReply};
 use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, rejected};
@@ -111,9 +112,14 @@ impl RedisClient {
         notifications: Arc<dyn NotificationSink>,
         reporter: Arc<Reporter>,
     ) -> Self {
+        let subscription = Subscription::new(&config.prefix);
+        if connector.access.kind == DeploymentKind::Cluster {
+            // Messages reach all nodes there, but each counts its own subscribers only.
+            subscription.set(SubscriptionState::Down);
+        }
         Self {
             pool: Pool::new(connector),
-            subscription: Subscription::new(&config.prefix),
+            subscription,
             notifications,
             reporter,
             command_timeout: config.command_timeout,

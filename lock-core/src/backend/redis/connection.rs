@@ -33,6 +33,9 @@ use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Makes the node take the next command, although the slot is still on its way to it.
+const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
+
 /// Opens connections.
 pub(super) struct Connector {
     pub(super) access: Arc<Access>,
@@ -41,6 +44,8 @@ pub(super) struct Connector {
     pub(super) eviction_is_known: AtomicBool,
     /// A primary without `min-replicas-to-write` was reported.
     pub(super) lone_writes_are_known: AtomicBool,
+    /// Each command follows an `ASKING`, for keys of a slot that arrives at this node.
+    is_asking: bool,
     timeout: Duration,
     pub(super) scripts: Vec<&'static Script>,
     pub(super) reporter: Arc<Reporter>,
@@ -59,8 +64,6 @@ pub(super) struct Connection {
     /// The server's time and run id when the connection began. The time is also the lowest
     /// fencing token that a grant over this connection may have.
     pub(super) first: ClockSync,
-    /// How far a fencing token lies ahead of the server's clock at least, in microseconds.
-    lead_us: AtomicU64,
     /// The least difference between this machine's clock and the server's when the connection
     /// began.
     pub(super) clock_difference: Duration,
@@ -69,6 +72,7 @@ pub(super) struct Connection {
     broken: AtomicBool,
     /// Another server is the primary now: replies that arrive here do not count.
     retired: AtomicBool,
+    is_asking: bool,
     broken_by: Mutex<Option<LockError>>,
     /// The server has executed a command.
     has_answered: AtomicBool,
@@ -112,6 +116,7 @@ impl Connector {
     ) -> Self {
         Self {
             whereabouts,
+            is_asking: false,
             eviction_is_known: AtomicBool::new(false),
             lone_writes_are_known: AtomicBool::new(false),
             access,
@@ -128,6 +133,12 @@ impl Connector {
 
     pub(super) fn set_server_version(&self, version: String) {
         *self.server_version.lock() = Some(version.into());
+    }
+
+    /// Makes each command of the connections follow an `ASKING`.
+    pub(super) fn asking(mut self) -> Self {
+        self.is_asking = true;
+        self
     }
 
     /// Returns the server of the next connection.
@@ -174,7 +185,7 @@ impl Connector {
             turn: tokio::sync::Mutex::default(),
             broken: AtomicBool::new(false),
             retired: AtomicBool::new(false),
-            lead_us: AtomicU64::new(self.access.lead_us(opened.greeting.epoch)),
+            is_asking: self.is_asking,
             broken_by: Mutex::default(),
             has_answered: AtomicBool::new(false),
             patience: self.timeout,
@@ -249,6 +260,7 @@ impl Connector {
         });
         self.whereabouts.tried(&node, opened.as_ref().err());
         let (setup, login, greeting) = opened?;
+        node.raise_lead(self.access.lead_us(greeting.epoch));
         Ok(Opened {
             node,
             setup,
@@ -363,7 +375,7 @@ impl Connection {
 
     /// Returns how far the seed of a counter lies ahead of the server's time.
     pub(super) fn lead_us(&self) -> u64 {
-        self.lead_us.load(Ordering::Relaxed)
+        self.node.lead_us()
     }
 
     /// Stops using the connection, because another server is the primary now. Callers that wait for a
@@ -396,7 +408,18 @@ impl Connection {
         pipeline: &Pipeline,
         limit: Duration,
     ) -> Result<Vec<Result<Value, RedisError>>, LockError> {
-        let write = |out: &mut Vec<u8>| out.extend(pipeline.get_packed_pipeline());
+        let write = |out: &mut Vec<u8>| {
+            if !self.is_asking {
+                out.extend(pipeline.get_packed_pipeline());
+                return;
+            }
+            for (at, command) in pipeline.cmd_iter().enumerate() {
+                if at > 0 {
+                    out.extend(ASKING);
+                }
+                command.write_packed_command(out);
+            }
+        };
         let replies = self.exchange(write, pipeline.len(), limit).await?;
         self.values(&replies)
     }
@@ -417,12 +440,23 @@ impl Connection {
         Ok(Ok(EncodedReply(reply)))
     }
 
+    /// Sends `count` commands that `write` encodes. Behind the first one, `write` adds `ASKING` where it is
+    /// needed.
     async fn exchange(
         &self,
-        write: impl FnMut(&mut Vec<u8>) + Unpin,
+        mut write: impl FnMut(&mut Vec<u8>) + Unpin,
         count: usize,
         limit: Duration,
     ) -> Result<Vec<u8>, LockError> {
+        if self.is_asking {
+            let write = |out: &mut Vec<u8>| {
+                out.extend(ASKING);
+                write(out);
+            };
+            let replies = tokio::time::timeout(limit, self.transport.call(write, 2 * count)).await;
+            let replies = self.classify(replies, limit)?;
+            return frames::every_second(&replies).map_err(|error| self.unusable(&error));
+        }
         let replies = tokio::time::timeout(limit, self.transport.call(write, count)).await;
         self.classify(replies, limit)
     }

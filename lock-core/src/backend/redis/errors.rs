@@ -5,6 +5,7 @@ use std::fmt::Display;
 use redis::{ErrorKind, RedisError};
 
 use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::redirect::Redirect;
 use crate::protocol::wire::{MAX_LABEL, tidy};
 
 /// The longest text of a server that an error or a log line contains.
@@ -40,6 +41,11 @@ pub(super) fn lock_error(context: impl Into<String>, error: &RedisError) -> Lock
     }
 }
 
+/// Returns what a node of a cluster says about the place of the key.
+fn redirect_of(error: &RedisError) -> Option<Redirect> {
+    Redirect::parse(error.code()?, error.detail().unwrap_or_default())
+}
+
 /// Returns the error for a command that the server rejected. For a missing right it names the user.
 pub(super) fn rejected(user: Option<&str>, error: &RedisError) -> LockError {
     const REJECTED: &str = "the lock server rejected the command";
@@ -47,7 +53,12 @@ pub(super) fn rejected(user: Option<&str>, error: &RedisError) -> LockError {
         let user = tidy(user.unwrap_or(DEFAULT_USER), MAX_LABEL);
         return lock_error(format!("{REJECTED} of the user `{user}`"), error);
     }
-    lock_error(REJECTED, error)
+    match (lock_error(REJECTED, error), redirect_of(error)) {
+        (LockError::Backend(error), Some(redirect)) => {
+            LockError::Backend(error.with_redirect(redirect))
+        }
+        (error, _) => error,
+    }
 }
 
 /// Returns the error for a failed connection, with address and reason in one line.
@@ -141,6 +152,8 @@ fn kind_of(error: &RedisError) -> BackendErrorKind {
         Some("BUSY") => BackendErrorKind::ScriptBusy,
         Some("OOM") => BackendErrorKind::OutOfMemory,
         Some("MISCONF") => BackendErrorKind::Misconfigured,
+        Some("CLUSTERDOWN") => BackendErrorKind::ClusterDown,
+        Some("MOVED" | "ASK" | "TRYAGAIN") => BackendErrorKind::SlotMoving,
         Some("NOREPLICAS") => BackendErrorKind::NoReplicas,
         Some("READONLY" | "MASTERDOWN" | "UNBLOCKED") => BackendErrorKind::NotPrimary,
         Some("NOAUTH" | "WRONGPASS") => BackendErrorKind::Authentication,

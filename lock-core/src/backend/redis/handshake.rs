@@ -66,7 +66,10 @@ impl Connector {
         let cluster = asks_epoch.then(&mut next);
         // A Sentinel replies to ROLE, but not to TIME.
         let role = role.map_err(|error| self.role_error(node, &error));
-        if let Ok(role) = &role {
+        // A replica in a cluster names the node to ask for each command.
+        if let Ok(role) = &role
+            && self.access.kind != DeploymentKind::Cluster
+        {
             check_role(node, role)?;
         }
         // A server that rejects TIME cannot serve any command now; its reason becomes the error.

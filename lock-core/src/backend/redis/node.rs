@@ -1,6 +1,7 @@
 //! One server of a deployment, and where a connector finds the server of its next connection.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
@@ -21,6 +22,9 @@ pub(super) struct Node {
     pub(super) generation: u64,
     /// The configuration epoch of the Sentinels; 0 without Sentinels.
     pub(super) epoch: u64,
+    /// How far a fencing token lies ahead of the server's clock at least, in microseconds. Grows with the
+    /// epoch that the server itself tells.
+    lead_us: AtomicU64,
 }
 
 impl Node {
@@ -31,7 +35,27 @@ impl Node {
             address,
             generation: 0,
             epoch: 0,
+            lead_us: AtomicU64::new(0),
         }
+    }
+
+    /// The primary that the Sentinels name.
+    pub(super) fn announced(address: NodeAddress, generation: u64, epoch: u64) -> Self {
+        Self {
+            generation,
+            epoch,
+            ..Self::new(address)
+        }
+    }
+
+    /// Returns how far the seed of a counter lies ahead of the server's time.
+    pub(super) fn lead_us(&self) -> u64 {
+        self.lead_us.load(Ordering::Relaxed)
+    }
+
+    /// Raises the lead. It never falls while this process knows the server.
+    pub(super) fn raise_lead(&self, lead_us: u64) {
+        self.lead_us.fetch_max(lead_us, Ordering::Relaxed);
     }
 }
 

@@ -293,11 +293,9 @@ impl WatchState {
             Some(known) => (known.node.generation + 1, known.node.epoch),
             None => (0, 0),
         };
-        let node = Arc::new(Node {
-            generation,
-            epoch: announced.epoch.max(epoch),
-            ..Node::new(announced.address.clone())
-        });
+        let epoch = announced.epoch.max(epoch);
+        let node = Node::announced(announced.address.clone(), generation, epoch);
+        let node = Arc::new(node);
         self.is_unusable = false;
         self.known = Some(Known {
             announced,

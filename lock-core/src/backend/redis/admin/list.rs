@@ -41,7 +41,7 @@ impl RedisClient {
     ) -> Result<ListReply, LockError> {
         let (mut next, mut pending) = match request.after.clone() {
             Some(ListCursor::Scan { next, pending }) => (next, pending),
-            Some(ListCursor::After(_)) | None => (Some(0), Vec::new()),
+            Some(ListCursor::After(_) | ListCursor::Node { .. }) | None => (Some(0), Vec::new()),
         };
         let pattern = glob::escape(&request.prefix) + &request.pattern;
         let mut locks = Vec::new();

@@ -48,6 +48,27 @@ pub(in crate::backend::redis) fn parse_all(mut replies: &[u8]) -> RedisResult<Ve
     Ok(values)
 }
 
+/// Returns the second reply, the fourth, and so on.
+pub(in crate::backend::redis) fn every_second(mut replies: &[u8]) -> RedisResult<Vec<u8>> {
+    let mut kept = Vec::new();
+    let mut is_kept = false;
+    while !replies.is_empty() {
+        let len = match reply_len(replies) {
+            Ok(Some(len)) => len,
+            Ok(None) | Err(Malformed) => {
+                return Err((redis::ErrorKind::Parse, "incomplete replies").into());
+            }
+        };
+        let (reply, rest) = replies.split_at(len);
+        if is_kept {
+            kept.extend_from_slice(reply);
+        }
+        is_kept = !is_kept;
+        replies = rest;
+    }
+    Ok(kept)
+}
+
 struct Scan<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -124,6 +145,13 @@ fn number(digits: &[u8]) -> Result<i64, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_second_reply_is_kept() {
+        let kept = every_second(b"+OK\r\n$1\r\na\r\n+OK\r\n-MOVED 1 h:1\r\n");
+        assert_eq!(kept.unwrap(), b"$1\r\na\r\n-MOVED 1 h:1\r\n");
+        assert!(every_second(b"+OK\r\n$5\r\na").is_err());
+    }
 
     const REPLIES: [&[u8]; 18] = [
         b"+OK\r\n",

@@ -1,0 +1,316 @@
+//! The backend for locks in a Redis Cluster.
+//!
+//! Each node is a server of its own, with its own connections, clocks and subscriptions. A call goes to
+//! the node that owns the slot of the key, and follows what the nodes reply: another owner, a slot that
+//! moves, a cluster that is down. The slot map is read again whenever a reply contradicts it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::backend::admin::AdminBackend;
+use crate::backend::{Backend, BackendStatus, Boxed, Renewal};
+use crate::error::LockError;
+use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::key::LockKey;
+use crate::telemetry::ServerAddress;
+
+mod admin;
+mod call;
+mod map;
+mod nodes;
+mod refresh;
+
+use call::{RoutedCall, is_about_route};
+pub(super) use nodes::ClusterNodes;
+use nodes::ClusterNode;
+
+/// The backend for locks in a cluster.
+pub(super) struct ClusterBackend {
+    nodes: Arc<ClusterNodes>,
+}
+
+impl ClusterBackend {
+    /// Reads the slot map from the first node of the URL that replies.
+    pub(super) async fn begin(nodes: ClusterNodes, limit: Duration) -> Result<Self, LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
+        let nodes = Arc::new(nodes);
+        nodes.discover(deadline).await?;
+        Ok(Self { nodes })
+    }
+}
+
+/// Runs a call on the node of a key until it has an outcome that no other node can better.
+macro_rules! routed {
+    ($nodes:expr, $key:expr, $limit:expr, |$node:ident, $left:ident| $run:expr) => {{
+        let mut call = RoutedCall::begin($nodes, $key, $limit);
+        loop {
+            let result = match call.target() {
+                Ok($node) => {
+                    let $left = call.left();
+                    $run.await
+                }
+                Err(error) => Err(error),
+            };
+            match result {
+                Err(error) => {
+                    if let Err(error) = call.follow(error).await {
+                        break Err(error);
+                    }
+                }
+                outcome => break outcome,
+            }
+        }
+    }};
+}
+use routed;
+
+async fn renew_one(
+    nodes: &Arc<ClusterNodes>,
+    renewal: &Renewal,
+    limit: Duration,
+) -> Result<RenewOutcome, LockError> {
+    let one = std::slice::from_ref(renewal);
+    routed!(nodes, &renewal.key, limit, |node, left| async {
+        let outcome = node.renew(one, left).await.pop();
+        outcome.unwrap_or(Err(LockError::NoRuntime))
+    })
+}
+
+async fn release_one(
+    nodes: &Arc<ClusterNodes>,
+    request: &ReleaseRequest,
+    limit: Duration,
+) -> Result<ReleaseOutcome, LockError> {
+    routed!(nodes, &request.key, limit, |node, left| node
+        .release(request, left))
+}
+
+/// Groups items by the nodes that own their slots, as indexes. Items without an owner are in no group.
+fn by_owner<'a>(
+    nodes: &ClusterNodes,
+    keys: impl Iterator<Item = &'a LockKey>,
+) -> Vec<(Arc<ClusterNode>, Vec<usize>)> {
+    let mut groups: HashMap<_, (Arc<ClusterNode>, Vec<usize>)> = HashMap::new();
+    for (at, key) in keys.enumerate() {
+        if let Ok(owner) = nodes.owner(ClusterNodes::slot(key)) {
+            let group = groups.entry(owner.address.clone());
+            let (_, indexes) = group.or_insert_with(|| (owner, Vec::new()));
+            indexes.push(at);
+        }
+    }
+    groups.into_values().collect()
+}
+
+/// The results of a batch, in the order of its items.
+struct BatchResults<T>(Vec<Option<Result<T, LockError>>>);
+
+impl<T> BatchResults<T> {
+    fn of(len: usize) -> Self {
+        Self((0..len).map(|_| None).collect())
+    }
+
+    fn put(&mut self, indexes: Vec<usize>, results: Vec<Result<T, LockError>>) {
+        for (at, result) in indexes.into_iter().zip(results) {
+            self.0[at] = Some(result);
+        }
+    }
+
+    /// Returns the items that no node has run yet, and which another node may run.
+    fn unrouted(&self) -> Vec<usize> {
+        let is_unrouted = |result: &Option<Result<T, LockError>>| match result {
+            None => true,
+            Some(result) => result.as_ref().is_err_and(is_about_route),
+        };
+        let indexes = self.0.iter().enumerate();
+        indexes
+            .filter(|(_, result)| is_unrouted(result))
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    fn finish(self) -> Vec<Result<T, LockError>> {
+        let unknown = |result: Option<_>| result.unwrap_or(Err(LockError::NoRuntime));
+        self.0.into_iter().map(unknown).collect()
+    }
+}
+
+/// Renews on all nodes side by side. What a node did not run goes out again, alone.
+async fn renew_all(
+    nodes: &Arc<ClusterNodes>,
+    renewals: &[Renewal],
+    limit: Duration,
+) -> Vec<Result<RenewOutcome, LockError>> {
+    let deadline = Deadline::after(Clock::System, limit);
+    let mut results = BatchResults::of(renewals.len());
+    let mut running = JoinSet::new();
+    for (owner, indexes) in by_owner(nodes, renewals.iter().map(|renewal| &renewal.key)) {
+        let group: Vec<_> = indexes.iter().map(|at| renewals[*at].clone()).collect();
+        let left = deadline.left();
+        running.spawn(async move {
+            let results = Backend::renew(&owner.server, &group, left).await;
+            (indexes, results)
+        });
+    }
+    while let Some(Ok((indexes, group))) = running.join_next().await {
+        results.put(indexes, group);
+    }
+    let mut again = JoinSet::new();
+    for at in results.unrouted() {
+        let (nodes, renewal, left) = (Arc::clone(nodes), renewals[at].clone(), deadline.left());
+        again.spawn(async move { (at, renew_one(&nodes, &renewal, left).await) });
+    }
+    while let Some(Ok((at, result))) = again.join_next().await {
+        results.put(vec![at], vec![result]);
+    }
+    results.finish()
+}
+
+/// As [`renew_all`].
+async fn release_all(
+    nodes: &Arc<ClusterNodes>,
+    requests: &[&ReleaseRequest],
+    limit: Duration,
+) -> Vec<Result<ReleaseOutcome, LockError>> {
+    let deadline = Deadline::after(Clock::System, limit);
+    let mut results = BatchResults::of(requests.len());
+    let mut running = JoinSet::new();
+    for (owner, indexes) in by_owner(nodes, requests.iter().map(|request| &request.key)) {
+        let group: Vec<ReleaseRequest> = indexes.iter().map(|at| requests[*at].clone()).collect();
+        let left = deadline.left();
+        running.spawn(async move {
+            let group: Vec<_> = group.iter().collect();
+            let results = Backend::release_all(&owner.server, &group, left).await;
+            (indexes, results)
+        });
+    }
+    while let Some(Ok((indexes, group))) = running.join_next().await {
+        results.put(indexes, group);
+    }
+    let mut again = JoinSet::new();
+    for at in results.unrouted() {
+        let (nodes, request, left) = (Arc::clone(nodes), requests[at].clone(), deadline.left());
+        again.spawn(async move { (at, release_one(&nodes, &request, left).await) });
+    }
+    while let Some(Ok((at, result))) = again.join_next().await {
+        results.put(vec![at], vec![result]);
+    }
+    results.finish()
+}
+
+impl Backend for ClusterBackend {
+    fn clock(&self) -> Clock {
+        Clock::System
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        sent: &'a mut SentAcquires,
+        limit: Duration,
+    ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
+        Box::pin(async move {
+            let key = sent.key.clone();
+            routed!(&self.nodes, &key, limit, |node, left| node
+                .acquire(sent, left))
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        renewals: &'a [Renewal],
+        limit: Duration,
+    ) -> Boxed<'a, Vec<Result<RenewOutcome, LockError>>> {
+        Box::pin(renew_all(&self.nodes, renewals, limit))
+    }
+
+    fn release<'a>(
+        &'a self,
+        release_request: &'a ReleaseRequest,
+        limit: Duration,
+    ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
+        Box::pin(release_one(&self.nodes, release_request, limit))
+    }
+
+    fn can_batch_release(&self, key: &LockKey) -> bool {
+        super::scheme(key).is_none_or(super::Scheme::batches_releases)
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        release_requests: &'a [&'a ReleaseRequest],
+        limit: Duration,
+    ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
+        Box::pin(release_all(&self.nodes, release_requests, limit))
+    }
+
+    fn admin(&self) -> &dyn AdminBackend {
+        self
+    }
+
+    fn seems_down(&self) -> bool {
+        let nodes = self.nodes.known();
+        !nodes.is_empty() && nodes.iter().all(|node| node.server.seems_down())
+    }
+
+    fn is_connected(&self) -> bool {
+        self.nodes.known().iter().any(|node| node.server.is_connected())
+    }
+
+    fn status(&self) -> BackendStatus {
+        let known: Vec<_> = self.nodes.known();
+        let all: Vec<_> = known.iter().map(|node| node.server.status()).collect();
+        BackendStatus {
+            connected: all.iter().any(|status| status.connected),
+            subscribed: all.iter().any(|status| status.subscribed),
+            last_reply: all.iter().filter_map(|status| status.last_reply).min(),
+            server_version: all.into_iter().find_map(|status| status.server_version),
+        }
+    }
+
+    fn notifies_waiters(&self, _limit: Duration) -> Boxed<'_, bool> {
+        Box::pin(async { false })
+    }
+
+    fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {
+        Box::pin(self.wait_for_any(until))
+    }
+
+    fn listen(&self) -> Boxed<'_, ()> {
+        let nodes = Arc::clone(&self.nodes);
+        Box::pin(async move {
+            tokio::join!(nodes.renew_logins(), Arc::clone(&nodes).keep_fresh());
+        })
+    }
+
+    fn server(&self) -> Option<Arc<ServerAddress>> {
+        let first = self.nodes.owners().into_iter().next()?;
+        first.server.server()
+    }
+
+    fn holds_without_renewal(&self) -> bool {
+        false
+    }
+}
+
+impl ClusterBackend {
+    /// Waits for a connection to any node.
+    async fn wait_for_any(&self, until: Moment) -> Result<(), LockError> {
+        let mut waiting = JoinSet::new();
+        for node in self.nodes.owners() {
+            waiting.spawn(async move { node.server.wait_connected(until).await });
+        }
+        let mut outcome = Err(LockError::NoRuntime);
+        while let Some(joined) = waiting.join_next().await {
+            match joined {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => outcome = Err(error),
+                Err(_ended) => {}
+            }
+        }
+        outcome
+    }
+}

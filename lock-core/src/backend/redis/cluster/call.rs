@@ -1,0 +1,155 @@
+//! One call to the node that serves a key, wherever the key is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::RedisBackend;
+use super::super::place::NodeAddress;
+use super::nodes::{ClusterNode, ClusterNodes};
+use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::clock::{Clock, Deadline};
+use crate::protocol::key::LockKey;
+use crate::protocol::redirect::{Destination, Redirect};
+use crate::protocol::route::{GiveUpReason, RouteAttempt, RouteFailure, RouteStep, Slot};
+
+/// A call that follows what the nodes reply.
+pub(super) struct RoutedCall<'a> {
+    nodes: &'a Arc<ClusterNodes>,
+    slot: Slot,
+    deadline: Deadline,
+    attempt: RouteAttempt,
+    /// The node that a reply named, and whether the key is on its way to it.
+    next: Option<(Arc<ClusterNode>, bool)>,
+    current: Option<Arc<ClusterNode>>,
+    tries_again: u32,
+}
+
+/// The node that runs the call now.
+pub(super) struct Target {
+    node: Arc<ClusterNode>,
+    is_asking: bool,
+}
+
+impl std::ops::Deref for Target {
+    type Target = RedisBackend;
+
+    fn deref(&self) -> &RedisBackend {
+        if self.is_asking {
+            &self.node.asking
+        } else {
+            &self.node.server
+        }
+    }
+}
+
+impl<'a> RoutedCall<'a> {
+    pub(super) fn begin(nodes: &'a Arc<ClusterNodes>, key: &LockKey, limit: Duration) -> Self {
+        let now = Clock::System.now();
+        Self {
+            nodes,
+            slot: ClusterNodes::slot(key),
+            deadline: Deadline::after(Clock::System, limit),
+            attempt: RouteAttempt::new(now.plus(limit)),
+            next: None,
+            current: None,
+            tries_again: 0,
+        }
+    }
+
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.left()
+    }
+
+    /// How often the slot was found to be moving.
+    pub(super) fn tries_again(&self) -> u32 {
+        self.tries_again
+    }
+
+    /// Returns the node to send to.
+    pub(super) fn target(&mut self) -> Result<Target, LockError> {
+        let (node, is_asking) = match self.next.take() {
+            Some(next) => next,
+            None => (self.nodes.owner(self.slot)?, false),
+        };
+        self.current = Some(Arc::clone(&node));
+        Ok(Target { node, is_asking })
+    }
+
+    /// Decides what follows from an error. Returns it if no other node, and no pause, can help.
+    pub(super) async fn follow(&mut self, error: LockError) -> Result<(), LockError> {
+        let Some(failure) = failure_of(&error) else {
+            return Err(error);
+        };
+        let step = self.attempt.after(failure, Clock::System.now());
+        match step {
+            RouteStep::Move(to) => {
+                let address = self.address_of(&to);
+                if let Some(address) = address {
+                    self.nodes.set_owner(to.slot, address);
+                }
+            }
+            RouteStep::Ask(to) => {
+                let address = self.address_of(&to);
+                self.next = address.map(|address| (self.nodes.node(&address), true));
+            }
+            RouteStep::Pause(pause) => {
+                self.tries_again += 1;
+                tokio::time::sleep(pause).await;
+            }
+            RouteStep::PauseAndRefresh(pause) => {
+                self.nodes.want_refresh();
+                tokio::time::sleep(pause).await;
+            }
+            RouteStep::GiveUp(reason) => {
+                self.nodes.want_refresh();
+                return Err(given_up(reason, error));
+            }
+        }
+        Ok(())
+    }
+
+    fn address_of(&self, to: &Destination) -> Option<NodeAddress> {
+        let current = self.current.as_ref()?;
+        Some(ClusterNodes::address_of(&current.address, to))
+    }
+}
+
+/// Returns whether another node, or the same one a moment later, may run the command.
+pub(super) fn is_about_route(error: &LockError) -> bool {
+    failure_of(error).is_some_and(|failure| !matches!(failure, RouteFailure::TimedOut))
+}
+
+/// Returns what an error says about the place of the key; `None` if it says nothing.
+fn failure_of(error: &LockError) -> Option<RouteFailure> {
+    let LockError::Backend(backend) = error else {
+        return None;
+    };
+    if let Some(redirect) = backend.redirect() {
+        return Some(RouteFailure::Redirected(redirect.clone()));
+    }
+    match backend.kind() {
+        BackendErrorKind::ClusterDown => Some(RouteFailure::Redirected(Redirect::Down)),
+        BackendErrorKind::Unreachable | BackendErrorKind::NotPrimary => {
+            Some(RouteFailure::Unreachable)
+        }
+        BackendErrorKind::TimedOut => Some(RouteFailure::TimedOut),
+        _ => None,
+    }
+}
+
+/// Returns the error of a call that ran out of time.
+fn given_up(reason: GiveUpReason, error: LockError) -> LockError {
+    match reason {
+        GiveUpReason::SlotMoving => LockError::caused(
+            BackendErrorKind::SlotMoving,
+            "the slot of the lock moves to another node",
+            error,
+        ),
+        GiveUpReason::ClusterDown => LockError::caused(
+            BackendErrorKind::ClusterDown,
+            "the cluster does not serve the slot of the lock",
+            error,
+        ),
+        GiveUpReason::NodeFailed => error,
+    }
+}

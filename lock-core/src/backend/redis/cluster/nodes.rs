@@ -1,0 +1,187 @@
+//! The known nodes of a cluster, and the slots that they own.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::super::credentials;
+use super::super::place::NodeAddress;
+use super::super::RedisBackend;
+use super::super::connect::NodeMaker;
+use super::map::OwnedRange;
+use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::key::LockKey;
+use crate::protocol::redirect::Destination;
+use crate::protocol::route::{Slot, SlotMap, slot_of};
+use crate::sync::Mutex;
+use crate::telemetry::Reporter;
+
+/// One node: the server itself, and the same server for keys that are on their way to it.
+pub(in crate::backend::redis) struct ClusterNode {
+    pub(super) address: NodeAddress,
+    pub(super) server: RedisBackend,
+    /// Its commands follow an `ASKING`.
+    pub(super) asking: RedisBackend,
+}
+
+/// The nodes of a cluster.
+pub(in crate::backend::redis) struct ClusterNodes {
+    maker: NodeMaker,
+    /// The nodes of the URL. They are kept for ever: the cluster may have moved away from all others.
+    seeds: Vec<NodeAddress>,
+    state: Mutex<KnownNodes>,
+    /// Reads the slot map again.
+    pub(super) wanted: Notify,
+    /// A node became known, or was forgotten.
+    pub(super) changed: Notify,
+    pub(super) reporter: Arc<Reporter>,
+    pub(super) command_timeout: Duration,
+}
+
+struct KnownNodes {
+    nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
+    map: SlotMap<NodeAddress>,
+    read_at: Option<Moment>,
+}
+
+impl ClusterNodes {
+    pub(in crate::backend::redis) fn new(
+        maker: NodeMaker,
+        seeds: Vec<NodeAddress>,
+        reporter: Arc<Reporter>,
+        command_timeout: Duration,
+    ) -> Self {
+        Self {
+            maker,
+            seeds,
+            state: Mutex::new(KnownNodes {
+                nodes: HashMap::new(),
+                map: SlotMap::default(),
+                read_at: None,
+            }),
+            wanted: Notify::new(),
+            changed: Notify::new(),
+            reporter,
+            command_timeout,
+        }
+    }
+
+    pub(super) fn slot(key: &LockKey) -> Slot {
+        slot_of(key.as_str().as_bytes())
+    }
+
+    /// Returns the node at an address, and makes it if it is unknown.
+    pub(super) fn node(&self, address: &NodeAddress) -> Arc<ClusterNode> {
+        if let Some(known) = self.state.lock().nodes.get(address) {
+            return Arc::clone(known);
+        }
+        let made = Arc::new(ClusterNode {
+            address: address.clone(),
+            server: self.maker.make(address),
+            asking: self.maker.make_asking(address),
+        });
+        let known = {
+            let mut state = self.state.lock();
+            let known = state.nodes.entry(address.clone());
+            Arc::clone(known.or_insert_with(|| Arc::clone(&made)))
+        };
+        self.reporter.waking(|| self.changed.notify_one());
+        known
+    }
+
+    /// Returns the owner of a slot.
+    pub(super) fn owner(&self, slot: Slot) -> Result<Arc<ClusterNode>, LockError> {
+        let owner = self.state.lock().map.owner(slot).cloned();
+        match owner {
+            Some(address) => Ok(self.node(&address)),
+            None => Err(LockError::backend(
+                BackendErrorKind::ClusterDown,
+                "no node of the cluster serves the slot of the lock",
+            )),
+        }
+    }
+
+    /// Returns the address that a reply names. An empty host is that of the node which replied.
+    pub(super) fn address_of(at: &NodeAddress, destination: &Destination) -> NodeAddress {
+        let host = match (destination.host.as_str(), at) {
+            ("", NodeAddress::Tcp(host, _)) => host.clone(),
+            (host, _) => host.to_owned(),
+        };
+        NodeAddress::Tcp(host, destination.port)
+    }
+
+    /// Records the owner of one slot, as a node has told it.
+    pub(super) fn set_owner(&self, slot: Slot, owner: NodeAddress) {
+        self.state.lock().map.set(slot, owner);
+        self.want_refresh();
+    }
+
+    /// Reads the slot map soon.
+    pub(super) fn want_refresh(&self) {
+        self.reporter.waking(|| self.wanted.notify_one());
+    }
+
+    /// Replaces the slot map, and forgets nodes that own no slot any more.
+    pub(super) fn replace_map(&self, ranges: Vec<OwnedRange>) {
+        let now = Clock::System.now();
+        let map = SlotMap::from_ranges(ranges.into_iter().map(|range| (range.first, range.last, range.owner)));
+        let owners: HashSet<NodeAddress> = map.owners().cloned().collect();
+        let forgotten: Vec<_> = {
+            let mut state = self.state.lock();
+            let seeds = &self.seeds;
+            let gone: Vec<_> = state
+                .nodes
+                .keys()
+                .filter(|known| !owners.contains(known) && !seeds.contains(known))
+                .cloned()
+                .collect();
+            state.map = map;
+            state.read_at = Some(now);
+            gone.iter()
+                .filter_map(|gone| state.nodes.remove(gone))
+                .collect()
+        };
+        for address in &owners {
+            let _made = self.node(address);
+        }
+        if !forgotten.is_empty() {
+            self.reporter.waking(|| self.changed.notify_one());
+        }
+        drop(forgotten);
+    }
+
+    /// Returns the nodes that own slots, in the order of their addresses.
+    pub(super) fn owners(&self) -> Vec<Arc<ClusterNode>> {
+        let mut owners: Vec<_> = self.state.lock().map.owners().cloned().collect();
+        owners.sort_unstable();
+        owners.iter().map(|address| self.node(address)).collect()
+    }
+
+    /// Returns all nodes that are known.
+    pub(super) fn known(&self) -> Vec<Arc<ClusterNode>> {
+        self.state.lock().nodes.values().cloned().collect()
+    }
+
+    /// Returns the addresses to ask for the slot map: nodes that own slots, and the seeds.
+    pub(super) fn candidates(&self) -> Vec<NodeAddress> {
+        let mut candidates: Vec<_> = self.state.lock().map.owners().cloned().collect();
+        let unknown = self.seeds.iter().filter(|seed| !candidates.contains(seed));
+        let unknown: Vec<_> = unknown.cloned().collect();
+        candidates.extend(unknown);
+        candidates
+    }
+
+    /// Renews the logins of all nodes for as long as it is polled.
+    pub(super) async fn renew_logins(&self) {
+        if let Some(source) = self.maker.credentials() {
+            credentials::renew_logins(source).await;
+        }
+    }
+
+    pub(super) fn has_tls(&self) -> bool {
+        self.maker.has_tls()
+    }
+}

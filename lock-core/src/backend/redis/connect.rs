@@ -1,0 +1,148 @@
+//! Makes the backend of a place, and connects once, so that a problem is reported now and not at the first
+//! lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::RedisBackend;
+use super::access::{self, Access};
+use super::client::RedisClient;
+use super::cluster::{ClusterBackend, ClusterNodes};
+use super::connection::{Connection, Connector};
+use super::credentials::CredentialSource;
+use super::dialects::{Dialects, check_clocks};
+use super::native::NativeLocks;
+use super::node::{Node, Whereabouts};
+use super::place::{NodeAddress, Topology};
+use super::sentinel::SentinelWatch;
+use super::{scripts, security, url};
+use crate::backend::{Backend, NotificationSink};
+use crate::config::ManagerSettings;
+use crate::config::server::{Security, ServerPlace, SharedProvider};
+use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::clock::{Clock, Deadline};
+use crate::telemetry::Reporter;
+
+/// Makes the backends of single servers. They share the login, the settings and the sinks.
+pub(super) struct NodeMaker {
+    access: Arc<Access>,
+    settings: ManagerSettings,
+    notifications: Arc<dyn NotificationSink>,
+    reporter: Arc<Reporter>,
+}
+
+impl NodeMaker {
+    /// Makes the backend of the server at an address. It has no connection yet.
+    pub(super) fn make(&self, address: &NodeAddress) -> RedisBackend {
+        self.at(&Whereabouts::Fixed(Arc::new(Node::new(address.clone()))), |it| it)
+    }
+
+    /// As [`make`](Self::make), for keys that are on their way to the node.
+    pub(super) fn make_asking(&self, address: &NodeAddress) -> RedisBackend {
+        let whereabouts = Whereabouts::Fixed(Arc::new(Node::new(address.clone())));
+        self.at(&whereabouts, Connector::asking)
+    }
+
+    fn at(&self, whereabouts: &Whereabouts, change: fn(Connector) -> Connector) -> RedisBackend {
+        let settings = &self.settings;
+        let connector = |scripts| {
+            let (access, reporter) = (Arc::clone(&self.access), Arc::clone(&self.reporter));
+            let timeout = settings.command_timeout;
+            let whereabouts = whereabouts.clone();
+            change(Connector::new(access, whereabouts, timeout, scripts, reporter))
+        };
+        let client = Arc::new(RedisClient::new(
+            connector(scripts::of(settings.dialect)),
+            settings,
+            Arc::clone(&self.notifications),
+            Arc::clone(&self.reporter),
+        ));
+        RedisBackend {
+            native: NativeLocks::new(Arc::clone(&client), settings),
+            dialects: Dialects::new(Arc::clone(&client), connector(Vec::new()), settings),
+            client,
+            primary_changed: Notify::new(),
+        }
+    }
+
+    pub(super) fn credentials(&self) -> Option<Arc<CredentialSource>> {
+        self.access.credentials.clone()
+    }
+
+    pub(super) fn has_tls(&self) -> bool {
+        self.access.tls.is_some()
+    }
+}
+
+/// Connects to the servers of a place.
+pub(crate) async fn connect(
+    place: ServerPlace,
+    security: Security,
+    provider: Option<SharedProvider>,
+    settings: &ManagerSettings,
+    notifications: Arc<dyn NotificationSink>,
+    reporter: Arc<Reporter>,
+) -> Result<Arc<dyn Backend>, LockError> {
+    let deadline = Deadline::after(Clock::System, settings.command_timeout);
+    let place = match place {
+        ServerPlace::Url(url) => url::parse(&url)?,
+        ServerPlace::Endpoint(endpoint) => access::place_of(endpoint),
+    };
+    let tls = security::client(&place, security).await?;
+    let access = Arc::new(Access::new(&place, tls, provider, settings, &reporter)?);
+    let maker = NodeMaker {
+        access: Arc::clone(&access),
+        settings: settings.clone(),
+        notifications,
+        reporter: Arc::clone(&reporter),
+    };
+    let backend = match place.topology {
+        Topology::Standalone(address) => maker.make(&address),
+        Topology::Sentinel(place) => {
+            let tls = access.tls.clone().filter(|_| place.tls);
+            let watch = SentinelWatch::begin(place, tls, reporter, deadline.left()).await?;
+            maker.at(&Whereabouts::sentinel(watch)?, |it| it)
+        }
+        Topology::Cluster(seeds) => {
+            let nodes = ClusterNodes::new(maker, seeds, reporter, settings.command_timeout);
+            let backend = ClusterBackend::begin(nodes, deadline.left()).await?;
+            return Ok(Arc::new(backend));
+        }
+        Topology::Quorum(_) => return Err(not_yet()),
+    };
+    let connection = first(&backend.client, deadline).await?;
+    backend.client.server_changed_at(&connection);
+    if settings.dialect.capabilities().needs_clocks {
+        check_clocks(&connection)?;
+    }
+    Ok(Arc::new(backend))
+}
+
+fn not_yet() -> LockError {
+    LockError::advised(
+        BackendErrorKind::InvalidUrl,
+        "several independent servers (a quorum) are not supported yet",
+        "use redis://, redis+sentinel:// or redis+cluster://",
+    )
+}
+
+/// Opens the first connection. A Sentinel may name a replica that is not promoted yet.
+async fn first(client: &RedisClient, deadline: Deadline) -> Result<Arc<Connection>, LockError> {
+    /// Long enough for the next step of a failover.
+    const PAUSE: Duration = Duration::from_millis(50);
+    loop {
+        let error = match client.pool.first(deadline.left()).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
+        };
+        let watch = client.pool.connector.whereabouts.watch();
+        let Some(watch) = watch.filter(|_| error.is_retryable() && deadline.left() > PAUSE) else {
+            return Err(error);
+        };
+        tokio::time::sleep(PAUSE).await;
+        // The error of the primary says more than that of the Sentinels.
+        let _known = watch.discover(deadline.left()).await;
+    }
+}

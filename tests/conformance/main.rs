@@ -7,84 +7,10 @@
 
 use lock_core::{Dialect, ReleaseMethod};
 
-use subject::Subject;
+mod suite;
 
-mod holding;
-mod load;
-mod losing;
-mod operating;
-mod subject;
-mod waiting;
-
-mod contracts {
-    pub(crate) use super::holding::*;
-    pub(crate) use super::load::*;
-    pub(crate) use super::losing::*;
-    pub(crate) use super::operating::*;
-    pub(crate) use super::waiting::*;
-}
-
-/// Runs every contract against a backend, each as a test of its own: `conformance!(memory,
-/// Subject::in_memory());`.
-macro_rules! conformance {
-    ($backend:ident, $subject:expr) => {
-        conformance!(@each $backend, $subject;
-            held_lock_is_exclusive
-            contended_error_names_the_holder
-            released_lock_is_free_when_release_returns
-            dropping_the_guard_releases_the_lock
-            panic_in_the_body_releases_the_lock
-            dropping_run_releases_the_lock
-            dropped_release_releases_only_its_own_lock
-            dropped_guards_are_released_in_the_background
-            run_returns_the_result_of_the_body
-            nested_acquire_returns_would_deadlock
-            watch_works_in_other_tasks
-            futures_can_be_spawned
-            unusual_names_are_distinct_locks
-            waiter_gets_the_released_lock
-            wait_ends_in_time_and_names_the_holder
-            waiters_get_the_lock_in_order
-            try_acquire_does_not_jump_the_queue
-            dropped_waiter_is_skipped
-            waiter_dropped_at_its_grant_hands_over
-            dropped_acquire_leaves_no_lock
-            shutdown_ends_waiters
-            ping_shows_that_locks_are_granted
-            lease_expires_after_its_ttl
-            renew_extends_the_lease
-            guard_is_renewed_beyond_its_ttl
-            loss_is_reported_in_every_way
-            body_is_dropped_when_the_lock_is_lost
-            max_hold_ends_the_lock
-            lost_guard_does_not_release_the_next_holder
-            fencing_tokens_grow_with_each_grant
-            inspect_shows_the_holder_and_the_waiters
-            list_shows_the_locks_of_a_pattern
-            revoked_lock_stays_locked_until_its_lease_ends
-            force_release_now_frees_the_lock
-            one_manager_holds_a_thousand_locks
-            no_update_is_lost
-        );
-    };
-    (@each $backend:ident, $subject:expr; $($contract:ident)+) => {
-        mod $backend {
-            #[allow(unused_imports, reason = "the subject may be written with a path")]
-            use super::*;
-
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $contract() {
-                    crate::contracts::$contract(&$subject.await).await;
-                }
-            )+
-
-            /// The names of the contracts that ran.
-            #[allow(dead_code, reason = "of interest for one backend only")]
-            pub(super) const CONTRACTS: &[&str] = &[$(stringify!($contract)),+];
-        }
-    };
-}
+use suite::conformance;
+use suite::subject::Subject;
 
 conformance!(memory, Subject::in_memory());
 conformance!(redis, Subject::redis());
@@ -120,11 +46,11 @@ fn conformance_runs_every_dialect() {
 #[test]
 fn conformance_runs_every_contract() {
     let sources = [
-        include_str!("holding.rs"),
-        include_str!("load.rs"),
-        include_str!("losing.rs"),
-        include_str!("operating.rs"),
-        include_str!("waiting.rs"),
+        include_str!("suite/holding.rs"),
+        include_str!("suite/load.rs"),
+        include_str!("suite/losing.rs"),
+        include_str!("suite/operating.rs"),
+        include_str!("suite/waiting.rs"),
     ];
     let mut written: Vec<_> = sources
         .iter()

@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::{AdminBackend, Backend, BackendStatus, Boxed, NotificationSink, Renewal};
-use crate::config::ManagerSettings;
-use crate::config::server::{Security, ServerPlace, SharedProvider};
-use crate::error::{BackendErrorKind, LockError};
+use super::{AdminBackend, Backend, BackendStatus, Boxed, Renewal};
+use crate::error::LockError;
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
-use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::key::LockKey;
-use crate::telemetry::{LockCommand, Reporter, ServerAddress};
+use crate::telemetry::{LockCommand, ServerAddress};
 
 mod access;
 pub(crate) mod admin;

@@ -3,7 +3,9 @@
 use super::dial::SharedTls;
 use super::place::Place;
 use crate::config::server::Security;
-use crate::error::{BackendErrorKind, LockError};
+#[cfg(feature = "tls")]
+use crate::error::BackendErrorKind;
+use crate::error::LockError;
 
 /// Returns the TLS client if the servers of this place are reached by TLS.
 #[cfg(feature = "tls")]

@@ -10,7 +10,7 @@ use tests::{poll_once, shut_down};
 use tokio::sync::{Barrier, oneshot};
 use tokio::task::JoinSet;
 
-use crate::subject::{NAME, Subject, WAIT, free_at_once, free_within, granted_at_once, within};
+use super::subject::{NAME, Subject, WAIT, free_at_once, free_within, granted_at_once, within};
 
 /// No other request gets a held lock, through any manager.
 pub(crate) async fn held_lock_is_exclusive(s: &Subject) {

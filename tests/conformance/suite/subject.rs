@@ -1,5 +1,6 @@
 //! A backend under test, and the helpers of the contracts.
 
+use std::any::Any;
 use std::fmt::{self, Debug, Formatter};
 use std::time::Duration;
 
@@ -18,8 +19,11 @@ pub(crate) const WAIT: Duration = Duration::from_secs(20);
 pub(crate) struct Subject {
     pub(crate) first: LockManager,
     pub(crate) second: LockManager,
-    /// Absent when a waiter enters the queue at its first poll.
-    server: Option<RedisServer>,
+    /// The servers, which stop when the test ends. None in memory: there a waiter enters the queue at its
+    /// first poll.
+    servers: Option<Box<dyn Any + Send + Sync>>,
+    /// Whether a release notifies waiters. Otherwise they poll.
+    pub(crate) notifies: bool,
     /// Whether `remaining` of a renewed lock counts down a lease.
     pub(crate) remaining_is_finite: bool,
     pub(crate) capabilities: Capabilities,
@@ -37,7 +41,8 @@ impl Subject {
         Self {
             first: locks.clone(),
             second: locks,
-            server: None,
+            servers: None,
+            notifies: true,
             remaining_is_finite: false,
             capabilities: Dialect::Native.capabilities(),
         }
@@ -57,8 +62,10 @@ impl Subject {
         let server = RedisServer::start();
         let first = connect(builder("first").dialect(dialect), &server).await;
         let second = connect(builder("second").dialect(dialect), &server).await;
+        let capabilities = dialect.capabilities();
         Self {
-            capabilities: dialect.capabilities(),
+            capabilities,
+            notifies: capabilities.handover,
             ..Self::on(server, first, second)
         }
     }
@@ -70,18 +77,36 @@ impl Subject {
         Self::on(server, locks.clone(), locks)
     }
 
-    fn on(server: RedisServer, first: LockManager, second: LockManager) -> Self {
+    /// Two managers on these servers.
+    #[allow(dead_code, reason = "the tests of topologies use it")]
+    pub(crate) async fn at(
+        servers: impl Any + Send + Sync,
+        url: &str,
+        change: impl Fn(LockManagerBuilder) -> LockManagerBuilder,
+    ) -> Self {
+        let connect = async |label| {
+            let connected = change(builder(label)).connect(url).await;
+            connected.expect("the servers run")
+        };
+        let first = connect("first").await;
+        let second = connect("second").await;
+        Self::on(servers, first, second)
+    }
+
+    fn on(servers: impl Any + Send + Sync, first: LockManager, second: LockManager) -> Self {
         Self {
             first,
             second,
-            server: Some(server),
+            servers: Some(Box::new(servers)),
+            notifies: true,
             remaining_is_finite: true,
             capabilities: Dialect::Native.capabilities(),
         }
     }
 
-    pub(crate) fn server(&self) -> Option<&RedisServer> {
-        self.server.as_ref()
+    /// Returns whether the locks are on a server.
+    pub(crate) fn has_server(&self) -> bool {
+        self.servers.is_some()
     }
 
     /// Returns the managers in turn.
@@ -95,12 +120,12 @@ impl Subject {
 
     /// Returns whether this many waiters are in the queue of [`NAME`]. Returns `true` when there is
     /// no queue to check.
-    pub(crate) fn has_waiters(&self, count: usize) -> bool {
-        let Some(server) = self.server.as_ref().filter(|_| self.capabilities.fifo) else {
+    pub(crate) async fn has_waiters(&self, count: usize) -> bool {
+        if !self.has_server() || !self.capabilities.fifo {
             return true;
-        };
-        let waiting = server.cli(&["ZCARD", &format!("{{lock:{NAME}}}:q")]);
-        usize::try_from(waiting.integer()) == Ok(count)
+        }
+        let seen = self.second.inspect(NAME).await.expect("the server runs");
+        usize::try_from(seen.waiters_total) == Ok(count)
     }
 
     /// A ttl that a contract can wait for. It is long enough that a busy machine does not exceed it
@@ -135,7 +160,7 @@ impl Subject {
         let first = poll_once(&mut acquiring).await;
         assert!(first.is_pending(), "the request does not wait: {first:?}");
         let waiting = tokio::spawn(acquiring);
-        eventually_async(SOON, async || self.has_waiters(number)).await;
+        eventually_async(SOON, async || self.has_waiters(number).await).await;
         waiting
     }
 }

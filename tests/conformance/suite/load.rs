@@ -7,7 +7,7 @@ use std::time::Duration;
 use tests::shut_down;
 use tokio::task::JoinSet;
 
-use crate::subject::{NAME, Subject, WAIT};
+use super::subject::{NAME, Subject, WAIT};
 
 /// A thousand names are a thousand locks, and all are held at once.
 pub(crate) async fn one_manager_holds_a_thousand_locks(s: &Subject) {

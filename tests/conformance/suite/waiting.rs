@@ -9,7 +9,7 @@ use test_support::fixtures::{AT_ONCE, SOON};
 use tests::{Waiter, poll_once, shut_down};
 use tokio::task::JoinSet;
 
-use crate::subject::{NAME, Subject, WAIT, free_within, granted_at_once, granted_within, within};
+use super::subject::{NAME, Subject, WAIT, free_within, granted_at_once, granted_within, within};
 
 /// The holder's release grants the lock to the waiter.
 pub(crate) async fn waiter_gets_the_released_lock(s: &Subject) {
@@ -53,7 +53,7 @@ pub(crate) async fn wait_ends_in_time_and_names_the_holder(s: &Subject) {
         assert!(none.is_none(), "{none:?}");
     }
     // A waiter that gave up left the queue.
-    eventually_async(AT_ONCE, async || s.has_waiters(1)).await;
+    eventually_async(AT_ONCE, async || s.has_waiters(1).await).await;
     held.release().await.unwrap();
 }
 
@@ -112,7 +112,7 @@ pub(crate) async fn dropped_waiter_is_skipped(s: &Subject) {
     let dropped = s.start_waiter(request_to_drop(), 1).await;
     let next = s.start_waiter(s.first.lock(NAME).wait(WAIT), 2).await;
     drop_waiter(dropped);
-    eventually_async(SOON, async || s.has_waiters(1)).await;
+    eventually_async(SOON, async || s.has_waiters(1).await).await;
     held.release().await.unwrap();
     let held = granted_within(s.patience(), next).await;
     held.release().await.unwrap();
@@ -126,7 +126,7 @@ pub(crate) async fn waiter_dropped_at_its_grant_hands_over(s: &Subject) {
     let mut dropped = Box::pin(dropped.acquire());
     eventually_async(SOON, async || {
         assert!(poll_once(&mut dropped).await.is_pending());
-        s.has_waiters(1)
+        s.has_waiters(1).await
     })
     .await;
     let next = s.start_waiter(s.first.lock(NAME).wait(WAIT), 2).await;
@@ -175,7 +175,7 @@ pub(crate) async fn shutdown_ends_waiters(s: &Subject) {
     assert!(poll_once(&mut shutdown).await.is_pending());
     let ended = within(AT_ONCE, waiting).await.unwrap();
     assert!(matches!(ended, Err(LockError::ShuttingDown)), "{ended:?}");
-    eventually_async(AT_ONCE, async || s.has_waiters(0)).await;
+    eventually_async(AT_ONCE, async || s.has_waiters(0).await).await;
     for error in [
         s.first.lock("new").wait(WAIT).acquire().await.unwrap_err(),
         s.first.lock("new").try_acquire().await.unwrap_err(),
@@ -204,9 +204,9 @@ pub(crate) async fn ping_shows_that_locks_are_granted(s: &Subject) {
     let (one, other) = tokio::join!(s.first.ping(), s.first.ping());
     let pong = one.unwrap();
     assert_eq!(pong, other.unwrap(), "one probe for both");
-    assert_eq!(pong.notifications, s.capabilities.handover);
+    assert_eq!(pong.notifications, s.notifies);
     let version = pong.server_version.as_deref();
-    assert_eq!(version.is_some(), s.server().is_some(), "{version:?}");
+    assert_eq!(version.is_some(), s.has_server(), "{version:?}");
     assert!(version.is_none_or(|text| text.starts_with("Redis ") || text.starts_with("Valkey ")));
     assert_eq!(s.first.ping().await.unwrap(), pong, "reused for a second");
     held.release().await.unwrap();

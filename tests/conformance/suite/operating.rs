@@ -5,7 +5,7 @@ use std::time::Instant;
 use lock_core::{AdminError, LockStatus};
 use test_support::fixtures::AT_ONCE;
 
-use crate::subject::{NAME, Subject, WAIT, free_at_once, granted_within, within};
+use super::subject::{NAME, Subject, WAIT, free_at_once, granted_within, within};
 
 /// Any manager sees the holder and the waiters, in their order.
 pub(crate) async fn inspect_shows_the_holder_and_the_waiters(s: &Subject) {

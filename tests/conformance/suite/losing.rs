@@ -8,7 +8,7 @@ use lock_core::{LockError, LockGuard, Renew};
 use test_support::fixtures::AT_ONCE;
 use tests::shut_down;
 
-use crate::subject::{NAME, Subject, WAIT, granted_at_once, within};
+use super::subject::{NAME, Subject, WAIT, granted_at_once, within};
 
 /// The server counts in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);

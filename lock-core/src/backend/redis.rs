@@ -24,12 +24,14 @@ mod dialects;
 mod errors;
 mod handshake;
 mod native;
+pub(crate) mod place;
 mod pool;
 mod pubsub;
 pub(crate) mod reply;
 mod report;
 pub(crate) mod scripts;
 mod transport;
+pub(crate) mod url;
 
 use access::Access;
 use client::RedisClient;

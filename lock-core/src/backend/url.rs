@@ -10,16 +10,31 @@ pub(crate) enum UrlScheme {
     Redis,
 }
 
-/// Schemes that this version does not support yet.
-const NOT_YET: [(&str, &str); 8] = [
-    ("rediss", "TLS"),
-    ("valkeys", "TLS"),
-    ("rediss+sentinel", "Sentinel"),
-    ("redis+sentinel", "Sentinel"),
-    ("redis-sentinel", "Sentinel"),
-    ("rediss+cluster", "Redis Cluster"),
-    ("redis+cluster", "Redis Cluster"),
-    ("redis-cluster", "Redis Cluster"),
+/// The schemes of Redis.
+const OF_REDIS: [&str; 23] = [
+    "redis",
+    "rediss",
+    "valkey",
+    "valkeys",
+    "unix",
+    "redis+unix",
+    "valkey+unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis-sentinel",
+    "rediss-sentinel",
+    "valkey+sentinel",
+    "valkeys+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+    "redis-cluster",
+    "rediss-cluster",
+    "valkey+cluster",
+    "valkeys+cluster",
+    "redis+quorum",
+    "rediss+quorum",
+    "valkey+quorum",
+    "valkeys+quorum",
 ];
 
 /// Returns the backend of the URL's scheme, after checking that the rest of the URL is readable.
@@ -31,29 +46,18 @@ pub(crate) fn scheme(url: &str) -> Result<UrlScheme, LockError> {
     match scheme.as_str() {
         "memory" if rest.is_empty() => Ok(UrlScheme::Memory),
         "memory" => Err(invalid("locks in memory have no host, path or options")),
-        "redis" | "unix" | "redis+unix" => redis(&scheme, rest),
-        _ => Err(unknown(&scheme)),
+        known if OF_REDIS.contains(&known) => redis(known, url),
+        unknown => Err(self::unknown(unknown)),
     }
 }
 
 #[cfg(feature = "redis")]
-fn redis(scheme: &str, rest: &str) -> Result<UrlScheme, LockError> {
-    // User and password end at the first of these characters. A host is never followed by `@`.
-    let after = rest
-        .split_once(['/', '#', '?'])
-        .map_or("", |(_, after)| after);
-    if scheme == "redis" && after.contains('@') {
-        return Err(LockError::advised(
-            BackendErrorKind::InvalidUrl,
-            "the lock URL holds `/`, `#` or `?` before the `@` that ends user and password",
-            "percent-encode them there: `/` is `%2F`, `#` is `%23`, `?` is `%3F`, `@` is `%40`",
-        ));
-    }
-    Ok(UrlScheme::Redis)
+fn redis(_scheme: &str, url: &str) -> Result<UrlScheme, LockError> {
+    super::redis::url::parse(url).map(|_| UrlScheme::Redis)
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis(scheme: &str, _rest: &str) -> Result<UrlScheme, LockError> {
+fn redis(scheme: &str, _url: &str) -> Result<UrlScheme, LockError> {
     Err(LockError::advised(
         BackendErrorKind::InvalidUrl,
         format!("`{scheme}://` in the lock URL needs the feature `redis` of lock-core"),
@@ -62,11 +66,6 @@ fn redis(scheme: &str, _rest: &str) -> Result<UrlScheme, LockError> {
 }
 
 fn unknown(scheme: &str) -> LockError {
-    let not_yet = NOT_YET.iter().find(|(known, _)| *known == scheme);
-    if let Some((scheme, what)) = not_yet {
-        let text = format!("`{scheme}://` in the lock URL: {what} is not supported yet");
-        return invalid(text);
-    }
     // The text before `://` may be a part of a password.
     let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     if scheme.len() <= 20 && !scheme.is_empty() && scheme.bytes().all(is_scheme) {
@@ -103,22 +102,44 @@ mod tests {
                 "{error}"
             );
             assert!(
-                error.contains("use redis://, unix:// or memory://"),
+                error.contains("redis+cluster://, redis+quorum:// or memory://"),
                 "{error}"
             );
         }
     }
 
     #[test]
-    fn unsupported_scheme_names_the_missing_feature() {
-        for (scheme, what) in NOT_YET {
+    fn unknown_scheme_is_named() {
+        for scheme in ["redsi", "redis+sentinels", "memory+redis"] {
             let error = error(&format!("{scheme}://host"));
-            assert!(
-                error.contains(&format!("{what} is not supported yet")),
-                "{error}"
-            );
+            let text = format!("unknown scheme `{scheme}`");
+            assert!(error.contains(&text), "{error}");
         }
-        assert!(error("redsi://host").contains("unknown scheme `redsi`"));
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn scheme_of_redis_is_known_in_both_cases() {
+        for name in OF_REDIS {
+            let rest = match name.split_once(['+', '-']) {
+                Some((_, "sentinel")) => "a?sentinelMasterId=m",
+                Some((_, "quorum")) => "a,b,c",
+                Some((_, "unix")) => "/s",
+                _ if name == "unix" => "/s",
+                _ => "a",
+            };
+            for name in [name.to_owned(), name.to_uppercase()] {
+                let url = format!("{name}://{rest}");
+                match scheme(&url) {
+                    Ok(scheme) => assert_eq!(scheme, UrlScheme::Redis, "{url}"),
+                    Err(error) => {
+                        let error = error.to_string();
+                        assert!(!cfg!(feature = "tls"), "{url}: {error}");
+                        assert!(error.contains("needs the feature `tls`"), "{url}: {error}");
+                    }
+                }
+            }
+        }
     }
 
     #[cfg(feature = "redis")]
@@ -136,7 +157,7 @@ mod tests {
         for url in [
             "redis://u:p%2F@h/1",
             "redis://h",
-            "redis://h/1?x=y",
+            "redis://h/1?client_name=y",
             "unix:///a@b?pass=c@d",
         ] {
             assert_eq!(scheme(url).unwrap(), UrlScheme::Redis, "{url}");
@@ -146,8 +167,9 @@ mod tests {
     #[cfg(not(feature = "redis"))]
     #[test]
     fn build_without_redis_names_the_feature() {
-        for url in ["redis://host", "unix:///path"] {
-            assert!(error(url).contains("needs the feature `redis`"), "{url}");
+        for scheme in OF_REDIS {
+            let url = format!("{scheme}://host");
+            assert!(error(&url).contains("needs the feature `redis`"), "{url}");
         }
     }
 }

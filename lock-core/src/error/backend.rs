@@ -88,7 +88,10 @@ impl BackendErrorKind {
 
     fn advice(self) -> &'static str {
         match self {
-            Self::InvalidUrl => "use redis://, unix:// or memory://",
+            Self::InvalidUrl => {
+                "use redis://, rediss://, unix://, redis+sentinel://, redis+cluster://, \
+                 redis+quorum:// or memory://"
+            }
             Self::Unreachable => {
                 "check that the server runs, that host and port are correct, and that it accepts more \
                  clients"

@@ -83,8 +83,8 @@ pub(crate) fn plain(text: &str) -> String {
     let redis = format!("the page \"Redis\" of the guide ({GUIDE}/redis/)");
     let text = [
         (
-            "use redis://, unix:// or memory://",
-            "use redis:// or unix://",
+            "redis+cluster://, redis+quorum:// or memory://",
+            "redis+cluster:// or redis+quorum://",
         ),
         ("`command_timeout`", "--timeout"),
         ("`lock_core::guide::redis`", redis.as_str()),
@@ -136,8 +136,8 @@ mod tests {
     fn texts_of_the_library_are_replaced() {
         for (theirs, ours) in [
             (
-                "the lock URL does not begin with a scheme: use redis://, unix:// or memory://",
-                "the lock URL does not begin with a scheme: use redis:// or unix://",
+                "the URL is wrong: use redis://, redis+cluster://, redis+quorum:// or memory://",
+                "the URL is wrong: use redis://, redis+cluster:// or redis+quorum://",
             ),
             (
                 "no answer in time: check the server's load and the network, or raise `command_timeout`",

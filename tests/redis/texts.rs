@@ -194,7 +194,7 @@ async fn malformed_url_error_does_not_contain_the_password() {
         "redis://user:secret@",
         "redis://:sec/secret@host",
         "rediss://user:secret@host",
-        "redis+sentinel://user:secret@host/x",
+        "redis+sentinel://user:secret@host",
         "redis://user:secret@host/secret",
         "secret",
     ] {
@@ -206,11 +206,13 @@ async fn malformed_url_error_does_not_contain_the_password() {
 }
 
 #[tokio::test]
-async fn unsupported_urls_are_reported() {
+async fn refused_url_gets_advice() {
     for (url, what) in [
-        ("rediss://h", "TLS is not supported yet"),
-        ("redis+sentinel://h/m", "Sentinel is not supported yet"),
-        ("redis+cluster://h", "Redis Cluster is not supported yet"),
+        ("redis+sentinel://h", "redis+sentinel://host/mymaster"),
+        ("redis+cluster://h/1", "database 0 only"),
+        ("redis+quorum://a,b", "at least 3"),
+        ("redis://a,b", "use redis+cluster://"),
+        ("redis://h#insecure", "`?ssl_ca_certs=`"),
         ("redis://:pa#ss@h", "`#` is `%23`"),
         ("redis://:pa/ss@h", "`/` is `%2F`"),
     ] {

@@ -119,19 +119,20 @@ mod tests {
 
     #[cfg(feature = "redis")]
     #[test]
-    fn scheme_of_redis_is_known() {
+    fn scheme_of_redis_is_known_in_both_cases() {
         for name in OF_REDIS {
-            let tls = name.starts_with("rediss") || name.starts_with("valkeys");
+            let rest = match name.split_once(['+', '-']) {
+                Some((_, "sentinel")) => "a?sentinelMasterId=m",
+                Some((_, "quorum")) => "a,b,c",
+                Some((_, "unix")) => "/s",
+                _ if name == "unix" => "/s",
+                _ => "a",
+            };
             for name in [name.to_owned(), name.to_uppercase()] {
-                let end = match name.to_ascii_lowercase().as_str() {
-                    name if name.contains("unix") => "/s",
-                    name if name.contains("-sentinel") => "h?sentinelMasterId=m",
-                    name if name.contains("sentinel") => "h/m",
-                    _ => "a",
-                };
-                let end = if name.to_ascii_lowercase().ends_with("quorum") { "a,b,c" } else { end };
-                let url = format!("{name}://{end}");
-                if tls && !cfg!(feature = "tls") {
+                let url = format!("{name}://{rest}");
+                let start = url.to_ascii_lowercase();
+                let has_tls = start.starts_with("rediss") || start.starts_with("valkeys");
+                if has_tls && !cfg!(feature = "tls") {
                     assert!(error(&url).contains("needs the feature `tls`"), "{url}");
                 } else {
                     assert_eq!(scheme(&url).unwrap(), UrlScheme::Redis, "{url}");

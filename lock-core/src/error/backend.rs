@@ -103,7 +103,10 @@ impl BackendErrorKind {
 
     fn advice(self) -> &'static str {
         match self {
-            Self::InvalidUrl => "use redis://, unix:// or memory://",
+            Self::InvalidUrl => {
+                "use redis://, rediss://, unix://, redis+sentinel://, redis+cluster://, \
+                 redis+quorum:// or memory://"
+            }
             Self::Tls => {
                 "check that the port speaks TLS, and the certificates of the server and of this client"
             }

@@ -31,7 +31,7 @@ async fn invalid_url_is_rejected() {
         "ключ",
     ] {
         let error = connect_error(url).await;
-        let advice = "use redis://, unix:// or memory://";
+        let advice = "redis+cluster://, redis+quorum:// or memory://";
         assert_backend(&error, BackendErrorKind::InvalidUrl, advice);
     }
 }

@@ -48,9 +48,7 @@ fn in_brackets(text: &str) -> Result<(String, Option<&str>), LockError> {
         return Err(invalid("a `[` in the lock URL has no `]`"));
     };
     let Ok(address) = address.parse::<Ipv6Addr>() else {
-        return Err(invalid(
-            "the brackets in the lock URL hold no IPv6 address",
-        ));
+        return Err(invalid("the brackets in the lock URL hold no IPv6 address"));
     };
     match after.strip_prefix(':') {
         Some(port) => Ok((address.to_string(), Some(port))),

@@ -36,7 +36,7 @@ impl UrlParameters {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let Some(name) = known(scheme).find(|known| *known == name) else {
-                return Err(unknown(name, scheme));
+                return Err(unknown(pair, scheme));
             };
             // As in a form, which redis-rs and redis-py read too.
             let value = decode(&value.replace('+', " "), &format!("the parameter `{name}`"))?;
@@ -143,7 +143,9 @@ pub(super) fn known(scheme: ServerScheme) -> impl Iterator<Item = &'static str> 
     all.into_iter().flatten().copied()
 }
 
-fn unknown(name: &str, scheme: ServerScheme) -> LockError {
+fn unknown(pair: &str, scheme: ServerScheme) -> LockError {
+    // Without `=`, it may be the end of a password that nothing follows.
+    let name = pair.split_once('=').map_or("", |(name, _)| name);
     if FILES.contains(&name) {
         let text = format!("the parameter `{name}` of the lock URL needs TLS");
         return advised(text, scheme.with_tls());

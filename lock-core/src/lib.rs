@@ -39,12 +39,12 @@ pub use config::Handover;
 pub use config::credentials::{CredentialFuture, CredentialProvider, Credentials};
 #[cfg(feature = "redis")]
 pub use config::endpoint::Endpoint;
-#[cfg(feature = "tls")]
-pub use config::tls::Tls;
 pub use config::manager_config::ManagerConfig;
 pub use config::overrides::Override;
 #[doc(hidden)]
 pub use config::parse_duration;
+#[cfg(feature = "tls")]
+pub use config::tls::Tls;
 pub use error::{
     BackendError, BackendErrorKind, Holder, InvalidOverrideReason, LockError, ShutdownIncomplete,
 };

@@ -20,6 +20,7 @@ mod cluster;
 mod command;
 mod connect;
 mod connection;
+mod connector;
 mod credentials;
 mod dial;
 mod dialects;
@@ -35,6 +36,7 @@ mod report;
 pub(crate) mod scripts;
 mod security;
 mod sentinel;
+mod sharded;
 #[cfg(feature = "tls")]
 mod tls;
 mod transport;
@@ -64,7 +66,9 @@ impl RedisBackend {
         while generations.changed().await.is_ok() {
             self.client.pool.retire_older();
             self.dialects.retire_older();
-            self.client.reporter.waking(|| self.primary_changed.notify_one());
+            self.client
+                .reporter
+                .waking(|| self.primary_changed.notify_one());
             self.client.notifications.poll_all();
         }
     }

@@ -1,5 +1,7 @@
 //! The server of a manager, before it is connected.
 
+#[cfg(all(feature = "redis", not(feature = "tls")))]
+use std::convert::Infallible as TlsSettings;
 use std::fmt;
 #[cfg(feature = "redis")]
 use std::sync::Arc;
@@ -9,6 +11,8 @@ use super::credentials::CredentialProvider;
 #[cfg(feature = "redis")]
 use super::endpoint::Endpoint;
 use super::manager_config::without_password;
+#[cfg(feature = "tls")]
+use super::tls::Tls as TlsSettings;
 
 /// The server of a builder.
 #[derive(Clone, Default)]
@@ -23,10 +27,8 @@ pub(crate) struct ServerSettings {
 }
 
 /// The settings of TLS, if the builder has some.
-#[cfg(feature = "tls")]
-pub(crate) type Security = Option<super::tls::Tls>;
-#[cfg(all(feature = "redis", not(feature = "tls")))]
-pub(crate) type Security = Option<std::convert::Infallible>;
+#[cfg(feature = "redis")]
+pub(crate) type Security = Option<TlsSettings>;
 
 /// Where the server is.
 #[cfg(feature = "redis")]

@@ -60,13 +60,25 @@ mod tests {
             port,
         };
         for (code, text, redirect) in [
-            ("MOVED", "6075 127.0.0.1:23001", Some(Redirect::Moved(at(6075, "127.0.0.1", 23001)))),
+            (
+                "MOVED",
+                "6075 127.0.0.1:23001",
+                Some(Redirect::Moved(at(6075, "127.0.0.1", 23001))),
+            ),
             ("MOVED", "1 :6379", Some(Redirect::Moved(at(1, "", 6379)))),
-            ("ASK", "1327 ::1:6379", Some(Redirect::Ask(at(1327, "::1", 6379)))),
+            (
+                "ASK",
+                "1327 ::1:6379",
+                Some(Redirect::Ask(at(1327, "::1", 6379))),
+            ),
             ("MOVED", "6075", None),
             ("MOVED", "x h:1", None),
             ("ASK", "1 h:99999", None),
-            ("TRYAGAIN", "Multiple keys request during rehashing of slot", Some(Redirect::TryAgain)),
+            (
+                "TRYAGAIN",
+                "Multiple keys request during rehashing of slot",
+                Some(Redirect::TryAgain),
+            ),
             ("CLUSTERDOWN", "Hash slot not served", Some(Redirect::Down)),
             ("ERR", "MOVED 1 h:1", None),
         ] {

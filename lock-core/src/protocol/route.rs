@@ -7,7 +7,7 @@ use crate::protocol::redirect::{Destination, Redirect};
 
 mod slots;
 
-pub(crate) use slots::{Slot, SlotMap, slot_of};
+pub(crate) use slots::{HashSlot, SlotMap, channel_tag, slot_of};
 
 /// How many redirections a call follows at once. More of them come from nodes that contradict each other.
 const REDIRECTIONS: u32 = 5;
@@ -37,12 +37,12 @@ pub(crate) enum RouteStep {
     Pause(Duration),
     /// Read the slot map, and try again after this pause.
     PauseAndRefresh(Duration),
-    GiveUp(GiveUpReason),
+    GiveUp(RouteEnd),
 }
 
 /// Why a call ends without an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GiveUpReason {
+pub(crate) enum RouteEnd {
     SlotMoving,
     ClusterDown,
     /// The error of the node says more.
@@ -71,9 +71,9 @@ impl RouteAttempt {
     /// Returns what to do after a failure. No pause ends after the deadline.
     pub(crate) fn after(&mut self, failure: RouteFailure, now: Moment) -> RouteStep {
         let reason = match &failure {
-            RouteFailure::Redirected(Redirect::Down) => GiveUpReason::ClusterDown,
-            RouteFailure::Redirected(_) => GiveUpReason::SlotMoving,
-            RouteFailure::Unreachable | RouteFailure::TimedOut => GiveUpReason::NodeFailed,
+            RouteFailure::Redirected(Redirect::Down) => RouteEnd::ClusterDown,
+            RouteFailure::Redirected(_) => RouteEnd::SlotMoving,
+            RouteFailure::Unreachable | RouteFailure::TimedOut => RouteEnd::NodeFailed,
         };
         let left = self.deadline.since(now);
         if left.is_zero() || failure == RouteFailure::TimedOut {
@@ -161,7 +161,7 @@ mod tests {
         }
         let step = call.after(again.clone(), at(949));
         assert_eq!(step, RouteStep::Pause(ms(50)));
-        let gives_up = RouteStep::GiveUp(GiveUpReason::SlotMoving);
+        let gives_up = RouteStep::GiveUp(RouteEnd::SlotMoving);
         assert_eq!(call.after(again.clone(), at(950)), gives_up);
         assert_eq!(call.after(again, at(2_000)), gives_up);
     }
@@ -175,15 +175,15 @@ mod tests {
         let step = call.after(RouteFailure::Unreachable, at(10));
         assert_eq!(step, RouteStep::PauseAndRefresh(ms(20)));
         let step = call.after(RouteFailure::Unreachable, at(99));
-        assert_eq!(step, RouteStep::GiveUp(GiveUpReason::NodeFailed));
+        assert_eq!(step, RouteStep::GiveUp(RouteEnd::NodeFailed));
         let step = call.after(down, at(99));
-        assert_eq!(step, RouteStep::GiveUp(GiveUpReason::ClusterDown));
+        assert_eq!(step, RouteStep::GiveUp(RouteEnd::ClusterDown));
     }
 
     #[test]
     fn call_without_a_reply_is_not_sent_to_another_node() {
         let mut call = RouteAttempt::new(at(1_000));
         let step = call.after(RouteFailure::TimedOut, at(0));
-        assert_eq!(step, RouteStep::GiveUp(GiveUpReason::NodeFailed));
+        assert_eq!(step, RouteStep::GiveUp(RouteEnd::NodeFailed));
     }
 }

@@ -118,7 +118,8 @@ impl RedisClient {
             .map(|text| text.as_bytes())
             .chain([&*seen])
             .collect();
-        let (script, read) = (&FORCE_RELEASE, reply::force_release);
+        let script = FORCE_RELEASE.of(self.shards.is_some());
+        let read = reply::force_release;
         let key = &request.key;
         let (_, reply) = self
             .call_script(connection, script, key, &key.all(), &args, read, limit)

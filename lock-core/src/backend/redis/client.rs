@@ -8,11 +8,13 @@ use tokio::sync::{Notify, watch};
 
 use super::access::DeploymentKind;
 use super::command::CommandWriter;
-use super::connection::{Connection, Connector, EncodedReply};
+use super::connection::{Connection, EncodedReply};
+use super::connector::Connector;
 use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, rejected};
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
+use super::sharded::SlotChannels;
 use crate::backend::{BackendStatus, NotificationSink, Renewal};
 use crate::error::LockError;
 use crate::error::foreign_key;
@@ -90,6 +92,8 @@ impl Subscription {
 pub(super) struct RedisClient {
     pub(super) pool: Pool,
     pub(super) subscription: Subscription,
+    /// The subscriptions to a node of a cluster, instead of the one above.
+    pub(super) shards: Option<SlotChannels>,
     pub(super) notifications: Arc<dyn NotificationSink>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) command_timeout: Duration,
@@ -113,11 +117,10 @@ impl RedisClient {
         reporter: Arc<Reporter>,
     ) -> Self {
         let subscription = Subscription::new(&config.prefix);
-        if connector.access.kind == DeploymentKind::Cluster {
-            // Messages reach all nodes there, but each counts its own subscribers only.
-            subscription.set(SubscriptionState::Down);
-        }
+        let is_sharded = connector.access.kind == DeploymentKind::Cluster;
+        let shards = is_sharded.then(|| SlotChannels::new(&subscription.channel, &reporter));
         Self {
+            shards,
             pool: Pool::new(connector),
             subscription,
             notifications,
@@ -137,7 +140,10 @@ impl RedisClient {
         let youngest = self.clock_sync();
         BackendStatus {
             connected: self.pool.is_any_connected(),
-            subscribed: matches!(self.subscription.state(), SubscriptionState::Up(_)),
+            subscribed: match &self.shards {
+                None => matches!(self.subscription.state(), SubscriptionState::Up(_)),
+                Some(shards) => shards.is_any_up(),
+            },
             last_reply: youngest.map(|youngest| Clock::System.now().since(youngest.sent)),
             server_version: self.pool.connector.server_version(),
         }

@@ -26,8 +26,8 @@ mod nodes;
 mod refresh;
 
 use call::{RoutedCall, is_about_route};
-pub(super) use nodes::ClusterNodes;
 use nodes::ClusterNode;
+pub(super) use nodes::ClusterNodes;
 
 /// The backend for locks in a cluster.
 pub(super) struct ClusterBackend {
@@ -257,7 +257,10 @@ impl Backend for ClusterBackend {
     }
 
     fn is_connected(&self) -> bool {
-        self.nodes.known().iter().any(|node| node.server.is_connected())
+        self.nodes
+            .known()
+            .iter()
+            .any(|node| node.server.is_connected())
     }
 
     fn status(&self) -> BackendStatus {
@@ -271,8 +274,9 @@ impl Backend for ClusterBackend {
         }
     }
 
-    fn notifies_waiters(&self, _limit: Duration) -> Boxed<'_, bool> {
-        Box::pin(async { false })
+    /// A subscription is made when a slot has its first waiter. So this says whether one can be made.
+    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool> {
+        Box::pin(self.nodes.can_subscribe(limit))
     }
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {
@@ -282,7 +286,11 @@ impl Backend for ClusterBackend {
     fn listen(&self) -> Boxed<'_, ()> {
         let nodes = Arc::clone(&self.nodes);
         Box::pin(async move {
-            tokio::join!(nodes.renew_logins(), Arc::clone(&nodes).keep_fresh());
+            tokio::join!(
+                nodes.renew_logins(),
+                Arc::clone(&nodes).keep_fresh(),
+                nodes.listen_all()
+            );
         })
     }
 

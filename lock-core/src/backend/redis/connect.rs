@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::RedisBackend;
-use super::access::{self, Access};
+use super::access::{self, Access, DeploymentKind};
 use super::client::RedisClient;
 use super::cluster::{ClusterBackend, ClusterNodes};
-use super::connection::{Connection, Connector};
+use super::connection::Connection;
+use super::connector::Connector;
 use super::credentials::CredentialSource;
 use super::dialects::{Dialects, check_clocks};
 use super::native::NativeLocks;
@@ -36,7 +37,10 @@ pub(super) struct NodeMaker {
 impl NodeMaker {
     /// Makes the backend of the server at an address. It has no connection yet.
     pub(super) fn make(&self, address: &NodeAddress) -> RedisBackend {
-        self.at(&Whereabouts::Fixed(Arc::new(Node::new(address.clone()))), |it| it)
+        self.at(
+            &Whereabouts::Fixed(Arc::new(Node::new(address.clone()))),
+            |it| it,
+        )
     }
 
     /// As [`make`](Self::make), for keys that are on their way to the node.
@@ -47,14 +51,21 @@ impl NodeMaker {
 
     fn at(&self, whereabouts: &Whereabouts, change: fn(Connector) -> Connector) -> RedisBackend {
         let settings = &self.settings;
+        let is_sharded = self.access.kind == DeploymentKind::Cluster;
         let connector = |scripts| {
             let (access, reporter) = (Arc::clone(&self.access), Arc::clone(&self.reporter));
             let timeout = settings.command_timeout;
             let whereabouts = whereabouts.clone();
-            change(Connector::new(access, whereabouts, timeout, scripts, reporter))
+            change(Connector::new(
+                access,
+                whereabouts,
+                timeout,
+                scripts,
+                reporter,
+            ))
         };
         let client = Arc::new(RedisClient::new(
-            connector(scripts::of(settings.dialect)),
+            connector(scripts::of(settings.dialect, is_sharded)),
             settings,
             Arc::clone(&self.notifications),
             Arc::clone(&self.reporter),
@@ -106,7 +117,7 @@ pub(crate) async fn connect(
             maker.at(&Whereabouts::sentinel(watch)?, |it| it)
         }
         Topology::Cluster(seeds) => {
-            let nodes = ClusterNodes::new(maker, seeds, reporter, settings.command_timeout);
+            let nodes = ClusterNodes::new(maker, seeds, reporter);
             let backend = ClusterBackend::begin(nodes, deadline.left()).await?;
             return Ok(Arc::new(backend));
         }

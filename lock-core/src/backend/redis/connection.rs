@@ -4,21 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{
-    AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, RedisError, Value,
-};
+use redis::{Cmd, Pipeline, RedisConnectionInfo, RedisError, Value};
 use tokio::time::error::Elapsed;
 
-use super::access::{Access, kind_of_this_thread};
 use super::credentials::{self, Issued};
-use super::dial::{Setup, dial};
-use super::errors::{connect_error, error_text, io_error, is_resp3_unknown, timed_out};
+use super::errors::{io_error, timed_out};
 use super::handshake::Greeting;
-use super::node::{Node, Whereabouts};
+use super::node::Node;
 use super::report::ConnectionReport;
-use super::scripts::Script;
 use super::transport::Transport;
 use super::transport::frames::{self, is_error, text_range};
 use crate::error::{BackendErrorKind, LockError};
@@ -26,32 +19,9 @@ use crate::protocol::acquisition::Origin;
 use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::clock_sync::ClockSync;
 use crate::sync::Mutex;
-use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
-
-/// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
-/// drop packets without a reply. Without keepalive, the first call after a pause would time out.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Makes the node take the next command, although the slot is still on its way to it.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
-
-/// Opens connections.
-pub(super) struct Connector {
-    pub(super) access: Arc<Access>,
-    pub(super) whereabouts: Whereabouts,
-    /// The eviction policy was reported.
-    pub(super) eviction_is_known: AtomicBool,
-    /// A primary without `min-replicas-to-write` was reported.
-    pub(super) lone_writes_are_known: AtomicBool,
-    /// Each command follows an `ASKING`, for keys of a slot that arrives at this node.
-    is_asking: bool,
-    timeout: Duration,
-    pub(super) scripts: Vec<&'static Script>,
-    pub(super) reporter: Arc<Reporter>,
-    /// The version of the server at the latest handshake.
-    server_version: Mutex<Option<Arc<str>>>,
-}
 
 /// A connection to a primary, with the scripts loaded.
 pub(super) struct Connection {
@@ -86,224 +56,6 @@ pub(super) struct Connection {
     renew_login_at: Mutex<Option<Moment>>,
 }
 
-/// A connection after the handshake.
-struct Opened {
-    node: Arc<Node>,
-    setup: Setup,
-    login: RedisConnectionInfo,
-    issued: Option<Arc<Issued>>,
-    greeting: Greeting,
-}
-
-/// A connection of the client library.
-pub(super) struct LibraryConnection {
-    pub(super) handle: MultiplexedConnection,
-    pub(super) node: Arc<Node>,
-    /// The time and the run id of the server when the connection began.
-    pub(super) first: ClockSync,
-    /// What the provider of credentials gave for this connection.
-    pub(super) issued: Option<Arc<Issued>>,
-}
-
-impl Connector {
-    /// Creates a connector. Its connections load these scripts before the first command.
-    pub(super) fn new(
-        access: Arc<Access>,
-        whereabouts: Whereabouts,
-        timeout: Duration,
-        scripts: Vec<&'static Script>,
-        reporter: Arc<Reporter>,
-    ) -> Self {
-        Self {
-            whereabouts,
-            is_asking: false,
-            eviction_is_known: AtomicBool::new(false),
-            lone_writes_are_known: AtomicBool::new(false),
-            access,
-            timeout,
-            scripts,
-            reporter,
-            server_version: Mutex::default(),
-        }
-    }
-
-    pub(super) fn server_version(&self) -> Option<Arc<str>> {
-        self.server_version.lock().clone()
-    }
-
-    pub(super) fn set_server_version(&self, version: String) {
-        *self.server_version.lock() = Some(version.into());
-    }
-
-    /// Makes each command of the connections follow an `ASKING`.
-    pub(super) fn asking(mut self) -> Self {
-        self.is_asking = true;
-        self
-    }
-
-    /// Returns the server of the next connection.
-    pub(super) fn node(&self) -> Arc<Node> {
-        self.whereabouts.node()
-    }
-
-    /// Returns the error for a caller whose time ran out before a connection was made.
-    pub(super) fn no_answer(&self) -> LockError {
-        no_answer_of(&self.node())
-    }
-
-    /// Disables the client's own time limits: a dead server was seen to exceed them.
-    pub(super) fn config() -> AsyncConnectionConfig {
-        AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-    }
-
-    /// Returns the report of a connection to a server.
-    pub(super) fn report(&self, node: &Node, kind: ConnectionKind) -> ConnectionReport {
-        ConnectionReport {
-            reporter: Arc::clone(&self.reporter),
-            server: Arc::clone(&node.server),
-            kind,
-        }
-    }
-
-    /// Opens a connection for lock commands.
-    pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, LockError> {
-        let kind = kind_of_this_thread();
-        let opened = self.open(kind, Self::config, limit).await?;
-        let node = opened.node;
-        let stream = opened.setup.finish().await;
-        let stream = stream.map_err(|error| connect_error(&node.text, &error))?;
-        Ok(Connection {
-            transport: Transport::start(stream, Arc::clone(&self.reporter)),
-            user: login_user(&opened.login),
-            report: self.report(&node, kind),
-            node,
-            origin: next_origin(),
-            first: opened.greeting.first,
-            clock_difference: opened.greeting.clock_difference,
-            turn: tokio::sync::Mutex::default(),
-            broken: AtomicBool::new(false),
-            retired: AtomicBool::new(false),
-            is_asking: self.is_asking,
-            broken_by: Mutex::default(),
-            has_answered: AtomicBool::new(false),
-            patience: self.timeout,
-            silent_since: AtomicU64::new(0),
-            renew_login_at: Mutex::new(opened.issued.and_then(|issued| issued.renew_at)),
-        })
-    }
-
-    /// Opens a connection of the client library, for a subscription.
-    pub(super) async fn connect_with(
-        &self,
-        config: impl Fn() -> AsyncConnectionConfig,
-        limit: Duration,
-    ) -> Result<LibraryConnection, LockError> {
-        if self.access.is_resp2() {
-            return Err(LockError::advised(
-                BackendErrorKind::Unsupported,
-                "connections in RESP2 get no notifications",
-                "waiters poll; for notifications, use a server with RESP3 and no `protocol=2`",
-            ));
-        }
-        let opened = self.open(ConnectionKind::Pubsub, config, limit).await?;
-        Ok(LibraryConnection {
-            handle: opened.setup.spawn(),
-            node: opened.node,
-            first: opened.greeting.first,
-            issued: opened.issued,
-        })
-    }
-
-    /// Connects to the server, logs in, and checks the server.
-    async fn open(
-        &self,
-        kind: ConnectionKind,
-        config: impl Fn() -> AsyncConnectionConfig,
-        limit: Duration,
-    ) -> Result<Opened, LockError> {
-        let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
-        let node = self.node();
-        let (mut login, issued) = self.access.login(deadline.left()).await?;
-        let is_securing = AtomicBool::new(false);
-        let opening = async {
-            loop {
-                let tls = self.access.tls.as_ref();
-                let stream = dial(&node.address, tls, &keepalive(), &is_securing).await?;
-                let stream = stream.map_err(|error| connect_error(&node.text, &error))?;
-                let setup = Setup::begin(stream, &login, config()).await;
-                let mut setup = match setup {
-                    Err(error) if is_resp3_unknown(&error) && self.falls_back(&node, &error) => {
-                        login = login.set_protocol(ProtocolVersion::RESP2);
-                        continue;
-                    }
-                    setup => setup.map_err(|error| self.setup_error(&node, login.db(), &error))?,
-                };
-                let mut handle = setup.connection.clone();
-                let greeting = setup.drive(self.handshake(&node, &mut handle, kind)).await;
-                drop(handle);
-                return Ok((setup, login, greeting?));
-            }
-        };
-        let opened = tokio::time::timeout(deadline.left(), opening).await;
-        let opened = opened.unwrap_or_else(|_elapsed| {
-            if is_securing.load(Ordering::Relaxed) {
-                let text = format!("the lock server at {} does not answer in TLS", node.text);
-                return Err(LockError::advised(
-                    BackendErrorKind::TimedOut,
-                    format!("{text}: no answer in time"),
-                    "does that port speak TLS? Without TLS, use redis:// instead of rediss://",
-                ));
-            }
-            Err(no_answer_of(&node))
-        });
-        self.whereabouts.tried(&node, opened.as_ref().err());
-        let (setup, login, greeting) = opened?;
-        node.raise_lead(self.access.lead_us(greeting.epoch));
-        Ok(Opened {
-            node,
-            setup,
-            login,
-            issued,
-            greeting,
-        })
-    }
-
-    /// Makes connections speak RESP2, if the URL does not forbid it.
-    fn falls_back(&self, node: &Node, error: &RedisError) -> bool {
-        if self.access.fall_back() {
-            self.reporter.emit(&LockEvent::ServerRestricted {
-                server: &node.server,
-                command: "HELLO",
-                effect: "connections speak RESP2, which has no notifications, and waiters poll",
-                error: &error_text(error),
-            });
-        }
-        self.access.is_resp2() && self.access.may_fall_back
-    }
-
-    /// Renews the login of a connection from now on, if its credentials expire.
-    pub(super) fn registers(&self, connection: &Arc<Connection>) {
-        if let Some(source) = &self.access.credentials {
-            source.register(connection);
-        }
-    }
-}
-
-fn no_answer_of(node: &Node) -> LockError {
-    timed_out(&format!(
-        "cannot connect to the lock server at {}",
-        node.text
-    ))
-}
-
-pub(super) fn keepalive() -> TcpKeepalive {
-    TcpKeepalive::new()
-        .with_time(KEEPALIVE)
-        .with_interval(KEEPALIVE_INTERVAL)
-}
-
 /// Returns a number for a connection, never used twice in this process.
 fn next_origin() -> Origin {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -317,7 +69,43 @@ pub(super) fn since_epoch() -> Duration {
         .unwrap_or_default()
 }
 
+/// What a connection takes from its connector.
+pub(super) struct ConnectionSettings {
+    pub(super) is_asking: bool,
+    /// The time after which a command without a reply shows that the connection is broken.
+    pub(super) patience: Duration,
+    pub(super) renew_login_at: Option<Moment>,
+}
+
 impl Connection {
+    pub(super) fn new(
+        transport: Transport,
+        report: ConnectionReport,
+        node: Arc<Node>,
+        login: &RedisConnectionInfo,
+        greeting: Greeting,
+        settings: ConnectionSettings,
+    ) -> Self {
+        Self {
+            transport,
+            user: login_user(login),
+            report,
+            node,
+            origin: next_origin(),
+            first: greeting.first,
+            clock_difference: greeting.clock_difference,
+            turn: tokio::sync::Mutex::default(),
+            broken: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+            is_asking: settings.is_asking,
+            broken_by: Mutex::default(),
+            has_answered: AtomicBool::new(false),
+            patience: settings.patience,
+            silent_since: AtomicU64::new(0),
+            renew_login_at: Mutex::new(settings.renew_login_at),
+        }
+    }
+
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
     }
@@ -383,7 +171,10 @@ impl Connection {
     pub(super) fn retire(&self) {
         let error = LockError::backend(
             BackendErrorKind::NotPrimary,
-            format!("the lock server at {} is no primary any more", self.node.text),
+            format!(
+                "the lock server at {} is no primary any more",
+                self.node.text
+            ),
         );
         self.retired.store(true, Ordering::Release);
         self.mark_broken(&error);
@@ -500,9 +291,9 @@ impl Connection {
         limit: Duration,
     ) -> Result<Vec<u8>, LockError> {
         match replies {
-            Ok(_) if self.retired.load(Ordering::Acquire) => {
-                Err(self.broken_by().unwrap_or_else(|| timed_out(&self.unreachable_text())))
-            }
+            Ok(_) if self.retired.load(Ordering::Acquire) => Err(self
+                .broken_by()
+                .unwrap_or_else(|| timed_out(&self.unreachable_text()))),
             Ok(Ok(replies)) => {
                 self.silent_since.store(0, Ordering::Relaxed);
                 Ok(replies)
@@ -533,6 +324,7 @@ impl EncodedReply {
         text_range(&self.0).map(|range| &self.0[range])
     }
 }
+
 /// Returns the user that logs in. Without a password there is no login, and the text in the place of the
 /// user may be a password.
 fn login_user(login: &RedisConnectionInfo) -> Option<Arc<str>> {

@@ -2,10 +2,13 @@
 //! authentication, database.
 
 use std::convert::Infallible;
+#[cfg(not(feature = "tls"))]
+use std::convert::Infallible as TlsClient;
 use std::future::Future;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 #[cfg(feature = "tls")]
 use std::sync::atomic::Ordering;
@@ -25,15 +28,14 @@ use tokio_rustls::client::TlsStream;
 
 use super::place::NodeAddress;
 #[cfg(feature = "tls")]
+use super::tls::TlsClient;
+#[cfg(feature = "tls")]
 use super::tls::session::{self, TlsReadHalf, TlsWriteHalf};
 use crate::error::LockError;
 use crate::sync::assert_no_mutex_held;
 
-/// The TLS client of a manager.
-#[cfg(feature = "tls")]
-pub(super) type SharedTls = std::sync::Arc<super::tls::TlsClient>;
-#[cfg(not(feature = "tls"))]
-pub(super) type SharedTls = Infallible;
+/// The TLS client of a manager. Without the feature there is none.
+pub(super) type SharedTls = Arc<TlsClient>;
 
 /// A connected socket.
 pub(super) enum Stream {

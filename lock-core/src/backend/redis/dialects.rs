@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::RedisClient;
-use super::connection::{Connection, Connector};
+use super::connection::Connection;
+use super::connector::Connector;
 use crate::backend::Renewal;
 use crate::config::ManagerSettings;
 use crate::error::{BackendErrorKind, LockError};

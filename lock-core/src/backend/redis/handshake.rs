@@ -1,7 +1,8 @@
 //! Checks a new connection: role, version, run id, clock and eviction policy.
 
 use super::access::DeploymentKind;
-use super::connection::{Connector, since_epoch};
+use super::connection::since_epoch;
+use super::connector::Connector;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::Ordering;
@@ -174,10 +175,7 @@ impl Connector {
             });
             return None;
         }
-        let text = format!(
-            "cannot read the role of the lock server at {}",
-            node.text
-        );
+        let text = format!("cannot read the role of the lock server at {}", node.text);
         Some(lock_error(text, error))
     }
 
@@ -283,7 +281,6 @@ fn check_role(node: &Node, role: &Value) -> Result<(), LockError> {
         )),
     }
 }
-
 
 fn is_clustered(node: &Node) -> LockError {
     let address = &node.text;

@@ -50,14 +50,14 @@ impl NativeLocks {
     ) -> Result<AcquireOutcome, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.pool.for_current_runtime(limit).await?;
-        let mode = self.mode(sent, &connection, deadline).await;
+        let (mode, channel) = self.mode(sent, &connection, deadline).await;
         let ttl = sent.lease_config.ttl;
         let now = Clock::System.now();
         let not_after = self.client.not_after(&connection, now);
         let copy = sent.on_send(SendContext {
             origin: connection.origin,
             mode,
-            channel: &self.client.subscription.channel,
+            channel: &channel,
             lease: poll_schedule::handover_lease(mode, ttl),
             now,
             not_after,
@@ -91,7 +91,14 @@ impl NativeLocks {
                 }
             };
             self.client
-                .run(&connection, &ACQUIRE, &keys, write_args, deadline, now)
+                .run(
+                    &connection,
+                    ACQUIRE.of(self.client.shards.is_some()),
+                    &keys,
+                    write_args,
+                    deadline,
+                    now,
+                )
                 .await?
         };
         let reply = reply.map_err(|error| {
@@ -109,18 +116,33 @@ impl NativeLocks {
         Ok(sent.on_reply(&copy, value, times))
     }
 
-    /// Returns whether the waiter will receive notifications or poll.
-    async fn mode(&self, sent: &SentAcquires, connection: &Connection, deadline: Deadline) -> Mode {
-        if sent.waits_until.is_none() {
-            return Mode::Polling;
-        }
+    /// Returns whether the waiter will receive notifications or poll, and its channel.
+    async fn mode(
+        &self,
+        sent: &SentAcquires,
+        connection: &Connection,
+        deadline: Deadline,
+    ) -> (Mode, Arc<str>) {
         let run_id = connection.first.run_id;
         let subscription = &self.client.subscription;
-        if subscription.is_up_for(run_id, || deadline.left() / 2).await {
+        let whole = &subscription.channel;
+        if sent.waits_until.is_none() {
+            return (Mode::Polling, Arc::clone(whole));
+        }
+        let limit = || deadline.left() / 2;
+        let (is_up, channel) = match &self.client.shards {
+            None => {
+                let is_up = subscription.is_up_for(run_id, limit).await;
+                (is_up, Arc::clone(whole))
+            }
+            Some(shards) => shards.is_up_for(&sent.key, run_id, limit()).await,
+        };
+        let mode = if is_up {
             Mode::Subscribed
         } else {
             Mode::Polling
-        }
+        };
+        (mode, channel)
     }
 
     pub(super) async fn release(
@@ -139,7 +161,14 @@ impl NativeLocks {
         let keys = release_request.key.all();
         let reply = self
             .client
-            .run(&connection, &RELEASE, &keys, write_args, deadline, sent)
+            .run(
+                &connection,
+                RELEASE.of(self.client.shards.is_some()),
+                &keys,
+                write_args,
+                deadline,
+                sent,
+            )
             .await?;
         let reply =
             reply.map_err(|error| server_error(&connection, &release_request.key, &error))?;
@@ -164,7 +193,14 @@ impl NativeLocks {
         };
         let read = |reply: Value| released(text_of(&reply));
         self.client
-            .release_each(&RELEASE, requests, keys, write_args, read, limit)
+            .release_each(
+                RELEASE.of(self.client.shards.is_some()),
+                requests,
+                keys,
+                write_args,
+                read,
+                limit,
+            )
             .await
     }
 

@@ -16,7 +16,8 @@ use std::time::Duration;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 
-use super::connection::{Connection, Connector};
+use super::connection::Connection;
+use super::connector::Connector;
 use crate::error::LockError;
 use crate::protocol::acquisition::Origin;
 use crate::protocol::backoff::{Backoff, Jitter};

@@ -11,7 +11,7 @@ use redis::{PushInfo, PushKind, Value};
 use tokio::sync::{Notify, watch};
 
 use super::client::{RedisClient, SubscriptionState};
-use super::connection::Connector;
+use super::connector::Connector;
 use super::credentials::{self, Issued, SubscriptionLogin};
 use super::errors::lock_error;
 use super::node::Node;
@@ -23,9 +23,9 @@ use crate::protocol::wire::WireNotification;
 use crate::telemetry::{ConnectionKind, LockEvent, NotificationKind, NotificationUse};
 
 /// A connection that breaks silently is detected after at most this and the command timeout.
-const HEARTBEAT: Duration = Duration::from_secs(3);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(3);
 /// The pause after a missing permission. People grant permissions, and that takes longer.
-const AFTER_REFUSAL: Duration = Duration::from_secs(10);
+pub(super) const AFTER_REFUSAL: Duration = Duration::from_secs(10);
 
 /// Subscribes and receives notifications. Subscribes again whenever the connection breaks.
 pub(super) async fn listen(client: Arc<RedisClient>) {
@@ -186,7 +186,7 @@ async fn changed(generations: Option<&mut watch::Receiver<u64>>) {
 }
 
 /// Waits for new credentials of the subscription.
-async fn renewed_login(login: Option<&mut SubscriptionLogin>) -> Arc<Issued> {
+pub(super) async fn renewed_login(login: Option<&mut SubscriptionLogin>) -> Arc<Issued> {
     match login {
         Some(login) => login.renewed().await,
         None => std::future::pending().await,
@@ -194,19 +194,23 @@ async fn renewed_login(login: Option<&mut SubscriptionLogin>) -> Arc<Issued> {
 }
 
 fn receive(client: &RedisClient, message: &PushInfo) {
-    let received = Clock::System.now();
-    let Some(Value::BulkString(text)) = message.data.get(1) else {
+    let SubscriptionState::Up(run_id) = client.subscription.state() else {
         return;
     };
+    if let Some(Value::BulkString(text)) = message.data.get(1) {
+        receive_text(client, text, run_id);
+    }
+}
+
+/// Delivers a notification of the server process with this run id.
+pub(super) fn receive_text(client: &RedisClient, text: &[u8], run_id: u64) {
+    let received = Clock::System.now();
     let Some(notification) = std::str::from_utf8(text)
         .ok()
         .and_then(WireNotification::parse)
     else {
         // Any client with the permission to publish can send anything. One log line is enough.
         client.reporter.emit(&LockEvent::UnknownMessage {});
-        return;
-    };
-    let SubscriptionState::Up(run_id) = client.subscription.state() else {
         return;
     };
     let read = Notification::from_wire(&notification, client.clock_sync(), run_id, received);

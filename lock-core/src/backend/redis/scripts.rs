@@ -101,10 +101,34 @@ fn write_command(
     command.finish();
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua")));
-pub(crate) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
+/// A script that notifies waiters, for a single server and for a cluster.
+pub(crate) struct NotifyingScript {
+    pub(crate) classic: Script,
+    /// With sharded notifications: of classic ones, each node of a cluster counts its own subscribers only.
+    pub(crate) sharded: Script,
+}
+
+impl NotifyingScript {
+    fn new(source: &str) -> Self {
+        let classic = Script::new(source);
+        let sharded = classic.source.replace("'NUMSUB'", "'SHARDNUMSUB'");
+        let sharded = Script::new(&sharded.replace("'PUBLISH'", "'SPUBLISH'"));
+        Self { classic, sharded }
+    }
+
+    pub(crate) fn of(&self, is_sharded: bool) -> &Script {
+        if is_sharded {
+            &self.sharded
+        } else {
+            &self.classic
+        }
+    }
+}
+
+pub(crate) static ACQUIRE: LazyLock<NotifyingScript> =
+    LazyLock::new(|| NotifyingScript::new(include_str!("scripts/acquire.lua")));
+pub(crate) static RELEASE: LazyLock<NotifyingScript> =
+    LazyLock::new(|| NotifyingScript::new(include_str!("scripts/release.lua")));
 pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 
@@ -112,8 +136,8 @@ pub(crate) static RENEW: LazyLock<Script> =
 // never send them.
 pub(crate) static INSPECT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/inspect.lua")));
-pub(crate) static FORCE_RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/force_release.lua")));
+pub(crate) static FORCE_RELEASE: LazyLock<NotifyingScript> =
+    LazyLock::new(|| NotifyingScript::new(include_str!("scripts/force_release.lua")));
 
 // Scripts of the other dialects.
 pub(crate) static SETNX_EXPIRE: LazyLock<Script> =
@@ -133,9 +157,9 @@ pub(crate) static DEADLINE_RELEASE: LazyLock<Script> =
 
 /// Returns the scripts that the handshake loads for a dialect. Other scripts are sent with their
 /// text once.
-pub(crate) fn of(dialect: Dialect) -> Vec<&'static Script> {
+pub(crate) fn of(dialect: Dialect, is_sharded: bool) -> Vec<&'static Script> {
     match dialect {
-        Dialect::Native => vec![&ACQUIRE, &RELEASE, &RENEW],
+        Dialect::Native => vec![ACQUIRE.of(is_sharded), RELEASE.of(is_sharded), &RENEW],
         Dialect::SetnxExpire => vec![&OWNER_RENEW, &OWNER_RELEASE, &OWNER_REPAIR],
         Dialect::DeadlineGetset => vec![&DEADLINE_ACQUIRE, &DEADLINE_RENEW, &DEADLINE_RELEASE],
         Dialect::LuaSetnxExpire => vec![&SETNX_EXPIRE, &OWNER_RENEW, &OWNER_RELEASE],
@@ -156,18 +180,25 @@ mod tests {
     fn only_dialects_without_scripts_load_none() {
         for dialect in Dialect::ALL {
             let needs_none = dialect.capabilities().without_scripts;
-            assert_eq!(of(*dialect).is_empty(), needs_none, "{dialect}");
+            assert_eq!(of(*dialect, false).is_empty(), needs_none, "{dialect}");
         }
     }
 
     #[test]
     fn scripts_include_the_shared_function() {
-        for script in [&ACQUIRE, &RELEASE, &FORCE_RELEASE] {
+        let scripts = [&*ACQUIRE, &RELEASE, &FORCE_RELEASE];
+        for script in scripts.iter().flat_map(|it| [&it.classic, &it.sharded]) {
             assert!(script.source().contains("local function grant_next("));
             assert!(script.source().contains("redis.call('INCR'"));
             for (mark, _) in INCLUDES {
                 assert!(!script.source().contains(mark), "{mark}");
             }
+        }
+        for script in scripts {
+            let sharded = script.sharded.source();
+            assert_eq!(sharded.matches("'SPUBLISH'").count(), 2);
+            assert_eq!(sharded.matches("'SHARDNUMSUB'").count(), 1);
+            assert!(!sharded.contains("'PUBLISH'") && !sharded.contains("'NUMSUB'"));
         }
         assert_eq!(RENEW.source(), include_str!("scripts/renew.lua"));
     }

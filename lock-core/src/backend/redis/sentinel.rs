@@ -34,7 +34,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(50);
 /// A reply counts for this long.
 const FRESH: Duration = Duration::from_secs(3);
 
-type Reply = Announcement<NodeAddress>;
+type PrimaryReply = Announcement<NodeAddress>;
 
 /// What the Sentinels of a service say.
 pub(super) struct SentinelWatch {
@@ -59,14 +59,14 @@ struct SentinelAccess {
 
 struct WatchState {
     /// The latest reply of each known Sentinel, and when it came.
-    replies: HashMap<NodeAddress, Option<(Reply, Moment)>>,
+    replies: HashMap<NodeAddress, Option<(PrimaryReply, Moment)>>,
     known: Option<Known>,
     /// The known primary cannot be reached, or is no primary.
     is_unusable: bool,
 }
 
 struct Known {
-    announced: Reply,
+    announced: PrimaryReply,
     node: Arc<Node>,
 }
 
@@ -204,9 +204,9 @@ impl SentinelWatch {
         loop {
             let learned = self.learned.notified();
             for address in self.addresses() {
-                links.entry(address.clone()).or_insert_with(|| {
-                    tasks.spawn(Arc::clone(&self).follow(address))
-                });
+                links
+                    .entry(address.clone())
+                    .or_insert_with(|| tasks.spawn(Arc::clone(&self).follow(address)));
             }
             learned.await;
         }
@@ -214,7 +214,11 @@ impl SentinelWatch {
 
     /// Asks one Sentinel, each second and whenever something failed.
     async fn follow(self: Arc<Self>, address: NodeAddress) {
-        let mut link = SentinelLink::new(address.clone(), self.sentinels.clone(), self.service.clone());
+        let mut link = SentinelLink::new(
+            address.clone(),
+            self.sentinels.clone(),
+            self.service.clone(),
+        );
         let mut asked = self.ask.subscribe();
         loop {
             let reply = link.ask(REPLY).await;
@@ -244,7 +248,7 @@ impl SentinelWatch {
     }
 
     /// Records the reply of a Sentinel, and changes the primary if the replies say so.
-    fn heard(&self, from: &NodeAddress, reply: Option<Reply>) {
+    fn heard(&self, from: &NodeAddress, reply: Option<PrimaryReply>) {
         let now = Clock::System.now();
         let reply = reply.map(|reply| (reply, now));
         self.state.lock().replies.insert(from.clone(), reply);
@@ -273,14 +277,16 @@ impl SentinelWatch {
             epoch: node.epoch,
             is_reset,
         });
-        self.reporter
-            .waking(|| self.changed.send_modify(|generation| *generation = node.generation));
+        self.reporter.waking(|| {
+            self.changed
+                .send_modify(|generation| *generation = node.generation)
+        });
     }
 }
 
 impl WatchState {
-    fn fresh_replies(&self, now: Moment) -> Vec<Option<Reply>> {
-        let fresh = |reply: &Option<(Reply, Moment)>| {
+    fn fresh_replies(&self, now: Moment) -> Vec<Option<PrimaryReply>> {
+        let fresh = |reply: &Option<(PrimaryReply, Moment)>| {
             let (reply, at) = reply.as_ref()?;
             (now.since(*at) <= FRESH).then(|| reply.clone())
         };
@@ -288,7 +294,7 @@ impl WatchState {
     }
 
     /// Makes this server the primary. The epoch of its tokens never falls.
-    fn set(&mut self, announced: Reply) -> Arc<Node> {
+    fn set(&mut self, announced: PrimaryReply) -> Arc<Node> {
         let (generation, epoch) = match &self.known {
             Some(known) => (known.node.generation + 1, known.node.epoch),
             None => (0, 0),

@@ -5,12 +5,12 @@ use std::io;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore};
-use tokio_rustls::TlsConnector;
 
 use super::place::TlsFiles;
 use crate::config::tls::{PemSource, Tls};
@@ -101,7 +101,9 @@ fn client_config(tls: &Tls, files: &TlsFiles) -> Result<ClientConfig, LockError>
         .map_err(|error| {
             let (certificate, key) = (shown(&certificate), shown(&key));
             tls_error(
-                format!("the key in {key} is not that of the certificate in {certificate} ({error})"),
+                format!(
+                    "the key in {key} is not that of the certificate in {certificate} ({error})"
+                ),
                 "give the certificate and the key that were made together",
             )
         })
@@ -136,10 +138,7 @@ fn roots(tls: &Tls, files: &TlsFiles) -> Result<RootCertStore, LockError> {
 }
 
 /// Reads at least one certificate.
-fn certificates(
-    source: &PemSource,
-    what: &str,
-) -> Result<Vec<CertificateDer<'static>>, LockError> {
+fn certificates(source: &PemSource, what: &str) -> Result<Vec<CertificateDer<'static>>, LockError> {
     let pem = read(source, what)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
@@ -159,7 +158,10 @@ fn private_key(source: &PemSource) -> Result<PrivateKeyDer<'static>, LockError> 
     let pem = read(source, "the client key")?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| {
         tls_error(
-            format!("the client key in {} cannot be read ({error})", shown(source)),
+            format!(
+                "the client key in {} cannot be read ({error})",
+                shown(source)
+            ),
             "give an unencrypted private key in PEM",
         )
     })
@@ -197,7 +199,8 @@ fn handshake_error(host: &str, error: &io::Error) -> LockError {
     };
     let (reason, advice) = match inner {
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => (
-            "an authority that this client does not trust has signed the server's certificate".into(),
+            "an authority that this client does not trust has signed the server's certificate"
+                .into(),
             "name the authority's certificate by `ssl_ca_certs`",
         ),
         rustls::Error::InvalidCertificate(
@@ -221,7 +224,10 @@ fn handshake_error(host: &str, error: &io::Error) -> LockError {
             "check that the port speaks TLS, and the certificates of the server and of this client",
         ),
     };
-    tls_error(format!("the TLS handshake with {host} failed ({reason})"), advice)
+    tls_error(
+        format!("the TLS handshake with {host} failed ({reason})"),
+        advice,
+    )
 }
 
 /// Returns the error of a session that broke, if TLS is the reason.

@@ -1,15 +1,35 @@
 //! The slot of a key, and the owners of all slots.
 
 /// The number of a slot, below [`SLOTS`].
-pub(crate) type Slot = u16;
+pub(crate) type HashSlot = u16;
 
 const SLOTS: u16 = 16_384;
 /// No node owns the slot.
 const NO_OWNER: u16 = u16::MAX;
 
 /// Returns the slot of a key: the CRC16 of its hash tag, or of the whole key.
-pub(crate) fn slot_of(key: &[u8]) -> Slot {
+pub(crate) fn slot_of(key: &[u8]) -> HashSlot {
     crc16(hash_tag(key)) % SLOTS
+}
+
+/// Returns the hash tag of the channels of a slot: the first number in base 36 that has this slot. It has
+/// at most four characters. The search takes milliseconds, so the caller keeps the result.
+pub(crate) fn channel_tag(slot: HashSlot) -> String {
+    let tags = (0..u32::MAX).map(base36);
+    tags.into_iter()
+        .find(|tag| crc16(tag.as_bytes()) % SLOTS == slot)
+        .unwrap_or_default()
+}
+
+fn base36(mut number: u32) -> String {
+    let mut digits = Vec::new();
+    loop {
+        digits.extend(char::from_digit(number % 36, 36));
+        number /= 36;
+        if number == 0 {
+            return digits.into_iter().rev().collect();
+        }
+    }
 }
 
 /// Returns what stands between the first `{` and the next `}`, if that is not empty; else the key.
@@ -58,7 +78,7 @@ impl<A> Default for SlotMap<A> {
 
 impl<A: PartialEq> SlotMap<A> {
     /// Makes a map of ranges, whose ends belong to them.
-    pub(crate) fn from_ranges(ranges: impl IntoIterator<Item = (Slot, Slot, A)>) -> Self {
+    pub(crate) fn from_ranges(ranges: impl IntoIterator<Item = (HashSlot, HashSlot, A)>) -> Self {
         let mut map = Self::default();
         for (first, last, owner) in ranges {
             let index = map.index_of(owner);
@@ -69,13 +89,18 @@ impl<A: PartialEq> SlotMap<A> {
         map
     }
 
-    pub(crate) fn owner(&self, slot: Slot) -> Option<&A> {
+    pub(crate) fn owner(&self, slot: HashSlot) -> Option<&A> {
         let index = *self.slots.get(usize::from(slot))?;
         self.owners.get(usize::from(index))
     }
 
+    /// Returns the first slot that has an owner.
+    pub(crate) fn first_owned(&self) -> Option<(HashSlot, &A)> {
+        (0..SLOTS).find_map(|slot| Some((slot, self.owner(slot)?)))
+    }
+
     /// Changes the owner of one slot.
-    pub(crate) fn set(&mut self, slot: Slot, owner: A) {
+    pub(crate) fn set(&mut self, slot: HashSlot, owner: A) {
         let index = self.index_of(owner);
         if let Some(place) = self.slots.get_mut(usize::from(slot)) {
             *place = index;
@@ -112,6 +137,16 @@ mod tests {
         assert_eq!(slot_of(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS);
         assert_eq!(slot_of(b"foo{{bar}}zap"), slot_of(b"{bar"));
         assert_eq!(slot_of(b"foo{bar}{zap}"), slot_of(b"bar"));
+    }
+
+    #[test]
+    fn channel_tag_has_the_slot_and_is_short() {
+        for slot in (0..SLOTS).step_by(97).chain([SLOTS - 1]) {
+            let tag = channel_tag(slot);
+            assert!(tag.len() <= 4, "{tag}");
+            assert_eq!(slot_of(format!("lk1:p:u{{{tag}}}").as_bytes()), slot);
+        }
+        assert_eq!(channel_tag(crc16(b"0") % SLOTS), "0");
     }
 
     #[test]

@@ -10,12 +10,12 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Deadline};
 use crate::protocol::key::LockKey;
 use crate::protocol::redirect::{Destination, Redirect};
-use crate::protocol::route::{GiveUpReason, RouteAttempt, RouteFailure, RouteStep, Slot};
+use crate::protocol::route::{HashSlot, RouteAttempt, RouteEnd, RouteFailure, RouteStep};
 
 /// A call that follows what the nodes reply.
 pub(super) struct RoutedCall<'a> {
     nodes: &'a Arc<ClusterNodes>,
-    slot: Slot,
+    slot: HashSlot,
     deadline: Deadline,
     attempt: RouteAttempt,
     /// The node that a reply named, and whether the key is on its way to it.
@@ -138,18 +138,18 @@ fn failure_of(error: &LockError) -> Option<RouteFailure> {
 }
 
 /// Returns the error of a call that ran out of time.
-fn given_up(reason: GiveUpReason, error: LockError) -> LockError {
+fn given_up(reason: RouteEnd, error: LockError) -> LockError {
     match reason {
-        GiveUpReason::SlotMoving => LockError::caused(
+        RouteEnd::SlotMoving => LockError::caused(
             BackendErrorKind::SlotMoving,
             "the slot of the lock moves to another node",
             error,
         ),
-        GiveUpReason::ClusterDown => LockError::caused(
+        RouteEnd::ClusterDown => LockError::caused(
             BackendErrorKind::ClusterDown,
             "the cluster does not serve the slot of the lock",
             error,
         ),
-        GiveUpReason::NodeFailed => error,
+        RouteEnd::NodeFailed => error,
     }
 }

@@ -3,13 +3,13 @@
 use redis::Value;
 
 use super::super::place::NodeAddress;
-use crate::protocol::route::Slot;
+use crate::protocol::route::HashSlot;
 
 /// Slots in a row that one node owns.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct OwnedRange {
-    pub(super) first: Slot,
-    pub(super) last: Slot,
+    pub(super) first: HashSlot,
+    pub(super) last: HashSlot,
     pub(super) owner: NodeAddress,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn ranges(reply: &Value, from: &NodeAddress, has_tls: bool) -> Option
     ranges.iter().map(read).collect()
 }
 
-fn slot(value: &Value) -> Option<Slot> {
+fn slot(value: &Value) -> Option<HashSlot> {
     redis::from_redis_value_ref(value).ok()
 }
 
@@ -76,7 +76,11 @@ mod tests {
     }
 
     fn range(first: i64, last: i64, node: Vec<Value>) -> Value {
-        Value::Array(vec![Value::Int(first), Value::Int(last), Value::Array(node)])
+        Value::Array(vec![
+            Value::Int(first),
+            Value::Int(last),
+            Value::Array(node),
+        ])
     }
 
     #[test]
@@ -84,7 +88,11 @@ mod tests {
         let from = NodeAddress::Tcp("seed".into(), 1);
         let named = Value::Array(vec![bulk("hostname"), bulk("a.example")]);
         let reply = Value::Array(vec![
-            range(0, 5, vec![bulk("10.0.0.1"), Value::Int(7000), bulk("id"), named]),
+            range(
+                0,
+                5,
+                vec![bulk("10.0.0.1"), Value::Int(7000), bulk("id"), named],
+            ),
             range(6, 6, vec![bulk(""), Value::Int(7001), bulk("id")]),
             range(7, 16383, vec![Value::Nil, Value::Int(7002), bulk("id")]),
         ]);

@@ -1,21 +1,23 @@
 //! The known nodes of a cluster, and the slots that they own.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
 
-use super::super::credentials;
-use super::super::place::NodeAddress;
 use super::super::RedisBackend;
 use super::super::connect::NodeMaker;
+use super::super::credentials;
+use super::super::place::NodeAddress;
+use super::super::sharded;
 use super::map::OwnedRange;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::clock::{Clock, Deadline};
 use crate::protocol::key::LockKey;
 use crate::protocol::redirect::Destination;
-use crate::protocol::route::{Slot, SlotMap, slot_of};
+use crate::protocol::route::{HashSlot, SlotMap, slot_of};
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;
 
@@ -38,13 +40,11 @@ pub(in crate::backend::redis) struct ClusterNodes {
     /// A node became known, or was forgotten.
     pub(super) changed: Notify,
     pub(super) reporter: Arc<Reporter>,
-    pub(super) command_timeout: Duration,
 }
 
 struct KnownNodes {
     nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
     map: SlotMap<NodeAddress>,
-    read_at: Option<Moment>,
 }
 
 impl ClusterNodes {
@@ -52,7 +52,6 @@ impl ClusterNodes {
         maker: NodeMaker,
         seeds: Vec<NodeAddress>,
         reporter: Arc<Reporter>,
-        command_timeout: Duration,
     ) -> Self {
         Self {
             maker,
@@ -60,16 +59,14 @@ impl ClusterNodes {
             state: Mutex::new(KnownNodes {
                 nodes: HashMap::new(),
                 map: SlotMap::default(),
-                read_at: None,
             }),
             wanted: Notify::new(),
             changed: Notify::new(),
             reporter,
-            command_timeout,
         }
     }
 
-    pub(super) fn slot(key: &LockKey) -> Slot {
+    pub(super) fn slot(key: &LockKey) -> HashSlot {
         slot_of(key.as_str().as_bytes())
     }
 
@@ -93,7 +90,7 @@ impl ClusterNodes {
     }
 
     /// Returns the owner of a slot.
-    pub(super) fn owner(&self, slot: Slot) -> Result<Arc<ClusterNode>, LockError> {
+    pub(super) fn owner(&self, slot: HashSlot) -> Result<Arc<ClusterNode>, LockError> {
         let owner = self.state.lock().map.owner(slot).cloned();
         match owner {
             Some(address) => Ok(self.node(&address)),
@@ -114,7 +111,7 @@ impl ClusterNodes {
     }
 
     /// Records the owner of one slot, as a node has told it.
-    pub(super) fn set_owner(&self, slot: Slot, owner: NodeAddress) {
+    pub(super) fn set_owner(&self, slot: HashSlot, owner: NodeAddress) {
         self.state.lock().map.set(slot, owner);
         self.want_refresh();
     }
@@ -126,8 +123,11 @@ impl ClusterNodes {
 
     /// Replaces the slot map, and forgets nodes that own no slot any more.
     pub(super) fn replace_map(&self, ranges: Vec<OwnedRange>) {
-        let now = Clock::System.now();
-        let map = SlotMap::from_ranges(ranges.into_iter().map(|range| (range.first, range.last, range.owner)));
+        let map = SlotMap::from_ranges(
+            ranges
+                .into_iter()
+                .map(|range| (range.first, range.last, range.owner)),
+        );
         let owners: HashSet<NodeAddress> = map.owners().cloned().collect();
         let forgotten: Vec<_> = {
             let mut state = self.state.lock();
@@ -139,7 +139,6 @@ impl ClusterNodes {
                 .cloned()
                 .collect();
             state.map = map;
-            state.read_at = Some(now);
             gone.iter()
                 .filter_map(|gone| state.nodes.remove(gone))
                 .collect()
@@ -178,6 +177,57 @@ impl ClusterNodes {
     pub(super) async fn renew_logins(&self) {
         if let Some(source) = self.maker.credentials() {
             credentials::renew_logins(source).await;
+        }
+    }
+
+    /// Returns whether a waiter of the first node gets notifications.
+    pub(super) async fn can_subscribe(&self, limit: Duration) -> bool {
+        let deadline = Deadline::after(Clock::System, limit);
+        let first = self
+            .state
+            .lock()
+            .map
+            .first_owned()
+            .map(|(slot, at)| (slot, at.clone()));
+        let Some((slot, address)) = first else {
+            return false;
+        };
+        let client = Arc::clone(&self.node(&address).server.client);
+        let Some(shards) = &client.shards else {
+            return false;
+        };
+        match client.pool.for_current_runtime(limit).await {
+            Ok(connection) => {
+                let run_id = connection.first.run_id;
+                shards.is_slot_up_for(slot, run_id, deadline.left()).await.0
+            }
+            Err(_unreachable) => false,
+        }
+    }
+
+    /// Receives the notifications of all nodes for as long as it is polled.
+    pub(super) async fn listen_all(&self) {
+        let mut listening: HashMap<NodeAddress, (Weak<ClusterNode>, AbortHandle)> = HashMap::new();
+        let mut tasks = JoinSet::new();
+        loop {
+            let changed = self.changed.notified();
+            let known = self.known();
+            listening.retain(|_, (node, task)| {
+                let is_known = node
+                    .upgrade()
+                    .is_some_and(|node| known.iter().any(|known| Arc::ptr_eq(known, &node)));
+                if !is_known {
+                    task.abort();
+                }
+                is_known
+            });
+            for node in known {
+                listening.entry(node.address.clone()).or_insert_with(|| {
+                    let client = Arc::clone(&node.server.client);
+                    (Arc::downgrade(&node), tasks.spawn(sharded::listen(client)))
+                });
+            }
+            changed.await;
         }
     }
 

@@ -38,7 +38,10 @@ impl ClusterNodes {
             }
         }
         Err(last.unwrap_or_else(|| {
-            LockError::backend(BackendErrorKind::TimedOut, "no node of the cluster replied in time")
+            LockError::backend(
+                BackendErrorKind::TimedOut,
+                "no node of the cluster replied in time",
+            )
         }))
     }
 
@@ -51,7 +54,10 @@ impl ClusterNodes {
         command.arg("SLOTS");
         let reply = connection.call(&command, deadline.left()).await?;
         let reply = reply.map_err(|error| {
-            let text = format!("the node at {} does not tell the slots of the cluster", node.address);
+            let text = format!(
+                "the node at {} does not tell the slots of the cluster",
+                node.address
+            );
             lock_error(text, &error)
         })?;
         let ranges = map::ranges(&reply, &node.address, self.has_tls());

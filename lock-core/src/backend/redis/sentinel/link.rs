@@ -10,11 +10,11 @@ use redis::{ProtocolVersion, PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 
 use super::super::access::connection_info;
-use super::super::connection::{Connector, keepalive};
+use super::super::connector::{Connector, keepalive};
 use super::super::dial::{Setup, dial};
 use super::super::errors::{connect_error, is_resp3_unknown, lock_error, timed_out};
 use super::super::place::NodeAddress;
-use super::{Reply, SentinelAccess};
+use super::{PrimaryReply, SentinelAccess};
 use crate::error::{BackendErrorKind, LockError};
 
 /// The channel on which Sentinels announce a new primary.
@@ -46,7 +46,7 @@ impl SentinelLink {
     }
 
     /// Asks for the primary of the service.
-    pub(super) async fn ask(&mut self, limit: Duration) -> Result<Reply, LockError> {
+    pub(super) async fn ask(&mut self, limit: Duration) -> Result<PrimaryReply, LockError> {
         let asked = tokio::time::timeout(limit, self.primary()).await;
         let asked = asked.unwrap_or_else(|_elapsed| Err(timed_out(&self.text())));
         if asked.is_err() {
@@ -71,7 +71,7 @@ impl SentinelLink {
         }
     }
 
-    async fn primary(&mut self) -> Result<Reply, LockError> {
+    async fn primary(&mut self) -> Result<PrimaryReply, LockError> {
         let mut connection = match &self.connection {
             Some(connection) => connection.clone(),
             None => {
@@ -107,7 +107,7 @@ impl SentinelLink {
                 format!("{} did not reply as a Sentinel does", self.text()),
             ));
         };
-        Ok(Reply { epoch, address })
+        Ok(PrimaryReply { epoch, address })
     }
 
     fn text(&self) -> String {

@@ -50,7 +50,9 @@ pub(in crate::backend::redis) struct TlsWriteHalf {
 }
 
 /// Splits a connection after its handshake.
-pub(in crate::backend::redis) fn split(stream: TlsStream<TcpStream>) -> (TlsReadHalf, TlsWriteHalf) {
+pub(in crate::backend::redis) fn split(
+    stream: TlsStream<TcpStream>,
+) -> (TlsReadHalf, TlsWriteHalf) {
     let (socket, connection) = stream.into_inner();
     let (read, write) = socket.into_split();
     let session = Arc::new(TlsSession {
@@ -179,7 +181,10 @@ impl TlsWriteHalf {
     }
 
     /// Gives all encrypted bytes to the socket.
-    pub(in crate::backend::redis) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(in crate::backend::redis) fn poll_flush(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         while self.is_unflushed() {
             ready!(self.poll_ready(cx))?;
             match self.session.state.lock().flush(&self.socket) {
@@ -193,7 +198,10 @@ impl TlsWriteHalf {
     }
 
     /// Waits until the socket takes more bytes.
-    pub(in crate::backend::redis) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(in crate::backend::redis) fn poll_ready(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         self.socket.as_ref().poll_write_ready(cx)
     }
 

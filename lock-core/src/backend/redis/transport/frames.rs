@@ -9,10 +9,10 @@ const MAX_DEPTH: usize = 16;
 
 /// The bytes are not a reply in the protocol of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(in crate::backend::redis) struct Malformed;
 
 /// Returns the length of the first reply in `bytes`; `None` if it is incomplete.
-pub(super) fn reply_len(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+pub(in crate::backend::redis) fn reply_len(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
     let mut scan = Scan { bytes, at: 0 };
     Ok(scan.value(MAX_DEPTH)?.map(|()| scan.at))
 }

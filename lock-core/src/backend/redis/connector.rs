@@ -1,0 +1,284 @@
+//! Opens connections: dials, logs in, and checks the server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError};
+
+use super::access::{Access, kind_of_this_thread};
+use super::connection::{Connection, ConnectionSettings};
+use super::credentials::Issued;
+use super::dial::{Setup, Stream, dial};
+use super::errors::{connect_error, error_text, is_resp3_unknown, timed_out};
+use super::handshake::Greeting;
+use super::node::{Node, Whereabouts};
+use super::report::ConnectionReport;
+use super::scripts::Script;
+use super::transport::Transport;
+use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::clock::{Clock, Deadline};
+use crate::protocol::clock_sync::ClockSync;
+use crate::sync::Mutex;
+use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
+
+/// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
+/// drop packets without a reply. Without keepalive, the first call after a pause would time out.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Opens connections.
+pub(super) struct Connector {
+    pub(super) access: Arc<Access>,
+    pub(super) whereabouts: Whereabouts,
+    /// The eviction policy was reported.
+    pub(super) eviction_is_known: AtomicBool,
+    /// A primary without `min-replicas-to-write` was reported.
+    pub(super) lone_writes_are_known: AtomicBool,
+    /// Each command follows an `ASKING`, for keys of a slot that arrives at this node.
+    is_asking: bool,
+    timeout: Duration,
+    pub(super) scripts: Vec<&'static Script>,
+    pub(super) reporter: Arc<Reporter>,
+    /// The version of the server at the latest handshake.
+    server_version: Mutex<Option<Arc<str>>>,
+}
+
+/// A connection after the handshake.
+struct Opened {
+    node: Arc<Node>,
+    setup: Setup,
+    login: RedisConnectionInfo,
+    issued: Option<Arc<Issued>>,
+    greeting: Greeting,
+}
+
+/// What is known of a connection that has a reader of its own.
+pub(super) struct RawConnection {
+    /// The time and the run id of the server when the connection began.
+    pub(super) first: ClockSync,
+    /// What the provider of credentials gave for this connection.
+    pub(super) issued: Option<Arc<Issued>>,
+}
+
+/// A connection of the client library.
+pub(super) struct LibraryConnection {
+    pub(super) handle: MultiplexedConnection,
+    pub(super) node: Arc<Node>,
+    /// The time and the run id of the server when the connection began.
+    pub(super) first: ClockSync,
+    /// What the provider of credentials gave for this connection.
+    pub(super) issued: Option<Arc<Issued>>,
+}
+
+impl Connector {
+    /// Creates a connector. Its connections load these scripts before the first command.
+    pub(super) fn new(
+        access: Arc<Access>,
+        whereabouts: Whereabouts,
+        timeout: Duration,
+        scripts: Vec<&'static Script>,
+        reporter: Arc<Reporter>,
+    ) -> Self {
+        Self {
+            whereabouts,
+            is_asking: false,
+            eviction_is_known: AtomicBool::new(false),
+            lone_writes_are_known: AtomicBool::new(false),
+            access,
+            timeout,
+            scripts,
+            reporter,
+            server_version: Mutex::default(),
+        }
+    }
+
+    pub(super) fn server_version(&self) -> Option<Arc<str>> {
+        self.server_version.lock().clone()
+    }
+
+    pub(super) fn set_server_version(&self, version: String) {
+        *self.server_version.lock() = Some(version.into());
+    }
+
+    /// Makes each command of the connections follow an `ASKING`.
+    pub(super) fn asking(mut self) -> Self {
+        self.is_asking = true;
+        self
+    }
+
+    /// Returns the server of the next connection.
+    pub(super) fn node(&self) -> Arc<Node> {
+        self.whereabouts.node()
+    }
+
+    /// Returns the error for a caller whose time ran out before a connection was made.
+    pub(super) fn no_answer(&self) -> LockError {
+        no_answer_of(&self.node())
+    }
+
+    /// Disables the client's own time limits: a dead server was seen to exceed them.
+    pub(super) fn config() -> AsyncConnectionConfig {
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+    }
+
+    /// Returns the report of a connection to a server.
+    pub(super) fn report(&self, node: &Node, kind: ConnectionKind) -> ConnectionReport {
+        ConnectionReport {
+            reporter: Arc::clone(&self.reporter),
+            server: Arc::clone(&node.server),
+            kind,
+        }
+    }
+
+    /// Opens a connection for lock commands.
+    pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, LockError> {
+        let kind = kind_of_this_thread();
+        let opened = self.open(kind, Self::config, limit).await?;
+        let node = opened.node;
+        let stream = opened.setup.finish().await;
+        let stream = stream.map_err(|error| connect_error(&node.text, &error))?;
+        Ok(Connection::new(
+            Transport::start(stream, Arc::clone(&self.reporter)),
+            self.report(&node, kind),
+            node,
+            &opened.login,
+            opened.greeting,
+            ConnectionSettings {
+                is_asking: self.is_asking,
+                patience: self.timeout,
+                renew_login_at: opened.issued.and_then(|issued| issued.renew_at),
+            },
+        ))
+    }
+
+    /// Opens a connection of the client library, for a subscription.
+    pub(super) async fn connect_with(
+        &self,
+        config: impl Fn() -> AsyncConnectionConfig,
+        limit: Duration,
+    ) -> Result<LibraryConnection, LockError> {
+        if self.access.is_resp2() {
+            return Err(LockError::advised(
+                BackendErrorKind::Unsupported,
+                "connections in RESP2 get no notifications",
+                "waiters poll; for notifications, use a server with RESP3 and no `protocol=2`",
+            ));
+        }
+        let opened = self.open(ConnectionKind::Pubsub, config, limit).await?;
+        Ok(LibraryConnection {
+            handle: opened.setup.spawn(),
+            node: opened.node,
+            first: opened.greeting.first,
+            issued: opened.issued,
+        })
+    }
+
+    /// Opens a connection for a reader of its own.
+    pub(super) async fn connect_raw(
+        &self,
+        limit: Duration,
+    ) -> Result<(Stream, RawConnection), LockError> {
+        let opened = self
+            .open(ConnectionKind::Pubsub, Self::config, limit)
+            .await?;
+        let stream = opened.setup.finish().await;
+        let stream = stream.map_err(|error| connect_error(&opened.node.text, &error))?;
+        let raw = RawConnection {
+            first: opened.greeting.first,
+            issued: opened.issued,
+        };
+        Ok((stream, raw))
+    }
+
+    /// Connects to the server, logs in, and checks the server.
+    async fn open(
+        &self,
+        kind: ConnectionKind,
+        config: impl Fn() -> AsyncConnectionConfig,
+        limit: Duration,
+    ) -> Result<Opened, LockError> {
+        let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
+        let node = self.node();
+        let (mut login, issued) = self.access.login(deadline.left()).await?;
+        let is_securing = AtomicBool::new(false);
+        let opening = async {
+            loop {
+                let tls = self.access.tls.as_ref();
+                let stream = dial(&node.address, tls, &keepalive(), &is_securing).await?;
+                let stream = stream.map_err(|error| connect_error(&node.text, &error))?;
+                let setup = Setup::begin(stream, &login, config()).await;
+                let mut setup = match setup {
+                    Err(error) if is_resp3_unknown(&error) && self.falls_back(&node, &error) => {
+                        login = login.set_protocol(ProtocolVersion::RESP2);
+                        continue;
+                    }
+                    setup => setup.map_err(|error| self.setup_error(&node, login.db(), &error))?,
+                };
+                let mut handle = setup.connection.clone();
+                let greeting = setup.drive(self.handshake(&node, &mut handle, kind)).await;
+                drop(handle);
+                return Ok((setup, login, greeting?));
+            }
+        };
+        let opened = tokio::time::timeout(deadline.left(), opening).await;
+        let opened = opened.unwrap_or_else(|_elapsed| {
+            if is_securing.load(Ordering::Relaxed) {
+                let text = format!("the lock server at {} does not answer in TLS", node.text);
+                return Err(LockError::advised(
+                    BackendErrorKind::TimedOut,
+                    format!("{text}: no answer in time"),
+                    "does that port speak TLS? Without TLS, use redis:// instead of rediss://",
+                ));
+            }
+            Err(no_answer_of(&node))
+        });
+        self.whereabouts.tried(&node, opened.as_ref().err());
+        let (setup, login, greeting) = opened?;
+        node.raise_lead(self.access.lead_us(greeting.epoch));
+        Ok(Opened {
+            node,
+            setup,
+            login,
+            issued,
+            greeting,
+        })
+    }
+
+    /// Makes connections speak RESP2, if the URL does not forbid it.
+    fn falls_back(&self, node: &Node, error: &RedisError) -> bool {
+        if self.access.fall_back() {
+            self.reporter.emit(&LockEvent::ServerRestricted {
+                server: &node.server,
+                command: "HELLO",
+                effect: "connections speak RESP2, which has no notifications, and waiters poll",
+                error: &error_text(error),
+            });
+        }
+        self.access.is_resp2() && self.access.may_fall_back
+    }
+
+    /// Renews the login of a connection from now on, if its credentials expire.
+    pub(super) fn registers(&self, connection: &Arc<Connection>) {
+        if let Some(source) = &self.access.credentials {
+            source.register(connection);
+        }
+    }
+}
+
+fn no_answer_of(node: &Node) -> LockError {
+    timed_out(&format!(
+        "cannot connect to the lock server at {}",
+        node.text
+    ))
+}
+
+pub(super) fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE_INTERVAL)
+}

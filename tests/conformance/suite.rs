@@ -16,11 +16,10 @@ pub(crate) mod contracts {
     pub(crate) use super::waiting::*;
 }
 
-/// Runs every contract against a backend, each as a test of its own: `conformance!(memory,
-/// Subject::in_memory());`.
-macro_rules! conformance {
-    ($backend:ident, $subject:expr) => {
-        $crate::suite::conformance!(@each $backend, $subject;
+/// Calls a macro with the names of all contracts, behind other arguments.
+macro_rules! all_contracts {
+    ($then:ident $($arguments:tt)*) => {
+        $then! { $($arguments)*
             held_lock_is_exclusive
             contended_error_names_the_holder
             released_lock_is_free_when_release_returns
@@ -57,7 +56,17 @@ macro_rules! conformance {
             force_release_now_frees_the_lock
             one_manager_holds_a_thousand_locks
             no_update_is_lost
-        );
+        }
+    };
+}
+pub(crate) use all_contracts;
+
+/// Runs every contract against a backend, each as a test of its own: `conformance!(memory,
+/// Subject::in_memory());`.
+#[allow(unused_macros, reason = "one test program has tests of its own")]
+macro_rules! conformance {
+    ($backend:ident, $subject:expr) => {
+        $crate::suite::all_contracts!(conformance @each $backend, $subject;);
     };
     (@each $backend:ident, $subject:expr; $($contract:ident)+) => {
         mod $backend {

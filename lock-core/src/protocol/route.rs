@@ -7,7 +7,7 @@ use crate::protocol::redirect::{Destination, Redirect};
 
 mod slots;
 
-pub(crate) use slots::{HashSlot, SlotMap, channel_tag, slot_of};
+pub(crate) use slots::{HashSlot, SLOTS, SlotMap, channel_tag, slot_of};
 
 /// How many redirections a call follows at once. More of them come from nodes that contradict each other.
 const REDIRECTIONS: u32 = 5;

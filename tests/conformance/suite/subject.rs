@@ -27,6 +27,7 @@ pub(crate) struct Subject {
     /// Whether `remaining` of a renewed lock counts down a lease.
     pub(crate) remaining_is_finite: bool,
     pub(crate) capabilities: Capabilities,
+    pub(crate) prefix: String,
 }
 
 impl Subject {
@@ -45,6 +46,7 @@ impl Subject {
             notifies: true,
             remaining_is_finite: false,
             capabilities: Dialect::Native.capabilities(),
+            prefix: "lock:".into(),
         }
     }
 
@@ -101,7 +103,13 @@ impl Subject {
             notifies: true,
             remaining_is_finite: true,
             capabilities: Dialect::Native.capabilities(),
+            prefix: "lock:".into(),
         }
+    }
+
+    /// Returns the key of the lock with this name.
+    pub(crate) fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
     }
 
     /// Returns whether the locks are on a server.

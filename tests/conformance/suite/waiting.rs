@@ -40,7 +40,7 @@ pub(crate) async fn wait_ends_in_time_and_names_the_holder(s: &Subject) {
         let LockError::Timeout { key, waited, .. } = &error else {
             panic!("{error}");
         };
-        assert_eq!(&**key, "lock:order:42");
+        assert_eq!(**key, s.key(NAME));
         assert!(*waited >= wait && *waited <= took, "{waited:?} of {took:?}");
         assert!(error.is_contended());
         let holder = error.holder().expect("the error names the holder");

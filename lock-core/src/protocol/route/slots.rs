@@ -3,7 +3,8 @@
 /// The number of a slot, below [`SLOTS`].
 pub(crate) type HashSlot = u16;
 
-const SLOTS: u16 = 16_384;
+/// How many slots a cluster has.
+pub(crate) const SLOTS: u16 = 16_384;
 /// No node owns the slot.
 const NO_OWNER: u16 = u16::MAX;
 

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::super::place::NodeAddress;
-use crate::protocol::route::HashSlot;
+use crate::protocol::route::{HashSlot, SLOTS};
 
 /// Slots in a row that one node owns.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,7 +36,8 @@ pub(super) fn ranges(reply: &Value, from: &NodeAddress, has_tls: bool) -> Option
 }
 
 fn slot(value: &Value) -> Option<HashSlot> {
-    redis::from_redis_value_ref(value).ok()
+    let slot = redis::from_redis_value_ref(value).ok()?;
+    (slot < SLOTS).then_some(slot)
 }
 
 fn address(owner: &Value, from: &NodeAddress, has_tls: bool) -> Option<NodeAddress> {

@@ -1,6 +1,8 @@
 //! Converts errors of the server and its client library to [`LockError`].
 
 use std::fmt::Display;
+#[cfg(feature = "tls")]
+use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
 
@@ -73,6 +75,22 @@ pub(super) fn connect_error(address: &str, error: &RedisError) -> LockError {
     )
 }
 
+/// As [`connect_error`], for an error of the login on a connection without TLS. A port that expects TLS
+/// closes such a connection.
+pub(super) fn login_error(address: &str, error: &RedisError) -> LockError {
+    match connect_error(address, error) {
+        LockError::Backend(known) if is_closed(error) => LockError::Backend(known.with_advice(
+            "check that the server runs and accepts more clients; if that port speaks TLS, use rediss://",
+        )),
+        error => error,
+    }
+}
+
+/// Returns whether the other side has closed the connection.
+fn is_closed(error: &RedisError) -> bool {
+    error.is_io_error() && (error.is_connection_dropped() || error.is_unrecoverable_error())
+}
+
 /// Returns whether the server does not know the third version of the protocol.
 pub(super) fn is_resp3_unknown(error: &RedisError) -> bool {
     error.kind() == ErrorKind::RESP3NotSupported || error.code() == Some("NOPROTO")
@@ -81,8 +99,13 @@ pub(super) fn is_resp3_unknown(error: &RedisError) -> bool {
 /// Returns the error of a TLS session that broke, if that is the reason.
 #[cfg(feature = "tls")]
 fn tls_error(address: &str, error: &RedisError) -> Option<LockError> {
-    let cause = std::error::Error::source(error)?.downcast_ref()?;
-    super::tls::session_error(address, cause)
+    // The client library shares its cause, and the cause of an `io::Error` is not its source.
+    let cause = std::error::Error::source(error)?;
+    let cause = match cause.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>() {
+        Some(shared) => &**shared,
+        None => cause,
+    };
+    super::tls::session_error(address, cause.downcast_ref()?)
 }
 
 /// Returns the error for a connection that broke, with the reason.

@@ -13,7 +13,7 @@ use redis::{Pipeline, RedisError, Value};
 
 use super::errors::{
     connect_error, error_text, is_database_out_of_range, is_select_in_cluster, lock_error,
-    no_database,
+    login_error, no_database,
 };
 use super::node::Node;
 use super::reply::micros_of;
@@ -159,6 +159,8 @@ impl Connector {
             is_clustered(node)
         } else if db != 0 && is_database_out_of_range(error) {
             no_database(&node.text, db)
+        } else if self.access.tls.is_none() {
+            login_error(&node.text, error)
         } else {
             connect_error(&node.text, error)
         }

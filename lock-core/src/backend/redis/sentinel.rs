@@ -151,6 +151,10 @@ impl SentinelWatch {
     /// first.
     fn not_found(&self, failures: Vec<LockError>) -> LockError {
         let mut failures = failures;
+        // A Sentinel that replies says more than one that cannot be reached.
+        if let Some(at) = failures.iter().position(is_unknown_service) {
+            return failures.swap_remove(at);
+        }
         failures.sort_by_key(LockError::is_retryable);
         match failures.into_iter().next() {
             Some(error) if !error.is_retryable() => error,
@@ -282,6 +286,10 @@ impl SentinelWatch {
                 .send_modify(|generation| *generation = node.generation)
         });
     }
+}
+
+fn is_unknown_service(error: &LockError) -> bool {
+    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::NoPrimary)
 }
 
 impl WatchState {

@@ -100,12 +100,16 @@ fn client_config(tls: &Tls, files: &TlsFiles) -> Result<ClientConfig, LockError>
         .with_client_auth_cert(chain, private_key)
         .map_err(|error| {
             let (certificate, key) = (shown(&certificate), shown(&key));
-            tls_error(
-                format!(
-                    "the key in {key} is not that of the certificate in {certificate} ({error})"
+            match error {
+                rustls::Error::InconsistentKeys(_) => tls_error(
+                    format!("the key in {key} is not that of the certificate in {certificate}"),
+                    "give the certificate and the key that were made together",
                 ),
-                "give the certificate and the key that were made together",
-            )
+                error => tls_error(
+                    format!("the certificate in {certificate} cannot be used ({error})"),
+                    "give an X.509 certificate of version 3, and its key",
+                ),
+            }
         })
 }
 

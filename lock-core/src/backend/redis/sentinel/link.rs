@@ -6,13 +6,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ProtocolVersion, PushInfo, PushKind, Value};
+use redis::{ProtocolVersion, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
 
 use super::super::access::connection_info;
 use super::super::connector::{Connector, keepalive};
 use super::super::dial::{Setup, dial};
-use super::super::errors::{connect_error, is_resp3_unknown, lock_error, timed_out};
+use super::super::errors::{io_error, is_resp3_unknown, lock_error, timed_out};
 use super::super::place::NodeAddress;
 use super::{PrimaryReply, SentinelAccess};
 use crate::error::{BackendErrorKind, LockError};
@@ -114,13 +114,16 @@ impl SentinelLink {
         format!("the Sentinel at {}", self.address)
     }
 
+    fn failed(&self, error: &RedisError) -> LockError {
+        io_error(format!("cannot connect to {}", self.text()), error)
+    }
+
     async fn connect(&self) -> Result<MultiplexedConnection, LockError> {
-        let address = self.address.to_string();
         let login = connection_info(&self.access.login);
         let (tls, is_securing) = (self.access.tls.as_ref(), AtomicBool::new(false));
         let open = || async {
             let stream = dial(&self.address, tls, &keepalive(), &is_securing).await?;
-            stream.map_err(|error| connect_error(&address, &error))
+            stream.map_err(|error| self.failed(&error))
         };
         let announced = Arc::clone(&self.announced);
         let config = Connector::config().set_push_sender(move |message: PushInfo| {
@@ -134,11 +137,9 @@ impl SentinelLink {
             Err(error) if is_resp3_unknown(&error) => {
                 let login = login.set_protocol(ProtocolVersion::RESP2);
                 let setup = Setup::begin(open().await?, &login, Connector::config()).await;
-                return setup
-                    .map(Setup::spawn)
-                    .map_err(|error| connect_error(&address, &error));
+                return setup.map(Setup::spawn).map_err(|error| self.failed(&error));
             }
-            setup => setup.map_err(|error| connect_error(&address, &error))?,
+            setup => setup.map_err(|error| self.failed(&error))?,
         };
         let mut connection = setup.spawn();
         // A user may lack the right. Then the Sentinel is only asked.

@@ -16,6 +16,7 @@
 
 pub mod child;
 pub mod clock;
+pub mod cluster;
 pub mod cut;
 pub mod fixtures;
 pub mod guide;
@@ -29,12 +30,15 @@ pub mod process;
 pub mod proxy;
 pub mod random;
 pub mod resp;
+pub mod sentinel;
 pub mod server;
 mod signal;
 pub mod suspend;
+pub mod tls;
 pub mod wait;
 
 pub use clock::FrozenClock;
+pub use cluster::{Failover, RedisCluster};
 pub use cut::cut;
 pub use janitor::Scratch;
 pub use monitor::{Monitor, Recording};
@@ -45,6 +49,8 @@ pub use process::{Helper, Process};
 pub use proxy::{Direction, Lost, Proxy};
 pub use random::Random;
 pub use resp::{Connection, Reply};
+pub use sentinel::SentinelService;
 pub use server::{RedisServer, ServerOptions};
 pub use suspend::SuspendedMachine;
+pub use tls::{Authority, Certificate};
 pub use wait::{eventually, eventually_async, eventually_some, holds_within};

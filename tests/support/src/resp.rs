@@ -69,6 +69,17 @@ impl Reply {
         }
     }
 
+    /// Returns the value behind a name, in an array of names and values.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let Self::Array(flat) = self else {
+            return None;
+        };
+        let mut pairs = flat.chunks_exact(2);
+        let pair =
+            pairs.find(|pair| matches!(&pair[0], Self::Bulk(it) if it == name.as_bytes()))?;
+        Some(pair[1].text())
+    }
+
     /// Returns the line of an error, if this reply is one.
     pub fn error(&self) -> Option<&str> {
         match self {

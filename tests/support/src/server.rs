@@ -15,6 +15,7 @@ use crate::janitor::{self, Scratch};
 use crate::monitor::Monitor;
 use crate::ports::Port;
 use crate::resp::{Connection, Reply};
+use crate::sentinel;
 use crate::signal;
 use crate::wait::{eventually_some, holds_within};
 
@@ -40,6 +41,7 @@ const MISSING: &str = "the tests need a real server; install it:\n\
 #[derive(Debug)]
 pub struct RedisServer {
     options: ServerOptions,
+    tls_port: Option<Port>,
     port: Port,
     directory: Scratch,
     child: Mutex<Option<Child>>,
@@ -87,6 +89,16 @@ impl RedisServer {
     /// Returns the URL for a client, with the password if there is one.
     pub fn url(&self) -> String {
         self.url_at(self.address())
+    }
+
+    /// Returns the URL with TLS.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the options did not include [`ServerOptions::tls`].
+    pub fn tls_url(&self) -> String {
+        let port = self.tls_port.as_ref().expect("start the server with TLS");
+        format!("rediss://localhost:{}", port.number())
     }
 
     /// Returns the URL of the Unix socket.
@@ -297,11 +309,16 @@ impl RedisServer {
             .open(self.log_path())
             .expect("the scratch directory is writable");
         let mut command = Command::new(&program);
+        if let Some(config) = &options.sentinel {
+            let path = self.directory().join("sentinel.conf");
+            sentinel::write_config(&path, config);
+            command.arg(path).arg("--sentinel");
+        }
         command
             .args(["--bind", "127.0.0.1", "--port", &self.port().to_string()])
             .arg("--dir")
             .arg(self.directory())
-            .args(["--daemonize", "no", "--save", "", "--appendonly", "no"])
+            .args(["--daemonize", "no"])
             .current_dir(self.directory())
             .envs(
                 options
@@ -317,6 +334,21 @@ impl RedisServer {
         }
         if let Some(password) = &options.password {
             command.args(["--requirepass", password]);
+        }
+        if options.sentinel.is_none() {
+            command.args(["--save", "", "--appendonly", "no"]);
+        }
+        if let (Some(tls), Some(port)) = (&options.tls, &self.tls_port) {
+            let needs_client = if tls.needs_client { "yes" } else { "no" };
+            command
+                .args(["--tls-port", &port.number().to_string()])
+                .args(["--tls-auth-clients", needs_client])
+                .arg("--tls-cert-file")
+                .arg(&tls.certificate.certificate)
+                .arg("--tls-key-file")
+                .arg(&tls.certificate.key)
+                .arg("--tls-ca-cert-file")
+                .arg(&tls.ca);
         }
         command.args(&options.arguments);
         match command.spawn() {

@@ -8,6 +8,7 @@ use super::{Failure, Ready, RedisServer};
 use crate::clock::FrozenClock;
 use crate::janitor::Scratch;
 use crate::ports::Port;
+use crate::tls::{Authority, Certificate};
 
 /// The number of ports that are tried. Only programs outside of these tests can take a reserved
 /// port.
@@ -21,6 +22,16 @@ pub struct ServerOptions {
     pub(super) environment: Vec<(OsString, OsString)>,
     pub(super) password: Option<String>,
     pub(super) unix_socket: bool,
+    pub(super) sentinel: Option<String>,
+    pub(super) tls: Option<TlsFiles>,
+}
+
+/// The files of a server that listens with TLS too.
+#[derive(Clone, Debug)]
+pub(super) struct TlsFiles {
+    pub(super) certificate: Certificate,
+    pub(super) ca: PathBuf,
+    pub(super) needs_client: bool,
 }
 
 impl ServerOptions {
@@ -81,6 +92,25 @@ impl ServerOptions {
         self
     }
 
+    /// Makes the server a Sentinel with this configuration. Defaults to a server with keys.
+    #[must_use]
+    pub fn sentinel(mut self, config: String) -> Self {
+        self.sentinel = Some(config);
+        self
+    }
+
+    /// Lets the server listen with TLS too, on a port of its own. Clients need a certificate of the same
+    /// authority if `needs_client` is set. Defaults to no TLS.
+    #[must_use]
+    pub fn tls(mut self, authority: &Authority, server: &Certificate, needs_client: bool) -> Self {
+        self.tls = Some(TlsFiles {
+            certificate: server.clone(),
+            ca: authority.ca(),
+            needs_client,
+        });
+        self
+    }
+
     /// Starts the server and waits until it replies.
     ///
     /// # Panics
@@ -89,8 +119,10 @@ impl ServerOptions {
     /// at once (the message contains its log), or if it does not reply within 30 s.
     #[track_caller]
     pub fn start(self) -> RedisServer {
+        let tls_port = self.tls.is_some().then(Port::reserve);
         let mut server = RedisServer {
             options: self,
+            tls_port,
             port: Port::reserve(),
             directory: Scratch::new(),
             child: Mutex::new(None),

@@ -1,0 +1,166 @@
+//! A primary with replicas, and the Sentinels that watch them.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::server::{RedisServer, ServerOptions};
+use crate::wait::{eventually, eventually_some};
+
+/// The name of the service.
+pub const SERVICE: &str = "mymaster";
+/// Bound on a failover, on a loaded machine.
+const FAILOVER: Duration = Duration::from_secs(30);
+
+/// A primary, two replicas and three Sentinels. Dropping it stops all.
+#[derive(Debug)]
+pub struct SentinelService {
+    servers: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+}
+
+impl SentinelService {
+    /// Starts all, and waits until the Sentinels know the replicas and each other.
+    pub fn start() -> Self {
+        Self::start_with(|_, options| options)
+    }
+
+    /// As [`start`](Self::start). `change` gets the number of each server, the primary first, and its
+    /// options.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a server does not start.
+    #[track_caller]
+    pub fn start_with(change: impl Fn(usize, ServerOptions) -> ServerOptions) -> Self {
+        let primary = change(0, RedisServer::options()).start();
+        let mut servers = vec![primary];
+        for number in 1..3 {
+            let primary = servers[0].port().to_string();
+            let options = RedisServer::options().args(["--replicaof", "127.0.0.1", &primary]);
+            servers.push(change(number, options).start());
+        }
+        let sentinels = (0..3).map(|_| sentinel(servers[0].port())).collect();
+        let service = Self { servers, sentinels };
+        service.wait_ready();
+        service
+    }
+
+    /// Returns the URL of the service.
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = self
+            .sentinels
+            .iter()
+            .map(|it| it.address().to_string())
+            .collect();
+        format!("redis+sentinel://{}/{SERVICE}", hosts.join(","))
+    }
+
+    /// Returns the primary and the replicas, in the order of their start.
+    pub fn servers(&self) -> &[RedisServer] {
+        &self.servers
+    }
+
+    /// Returns the Sentinels.
+    pub fn sentinels(&self) -> &[RedisServer] {
+        &self.sentinels
+    }
+
+    /// Returns the server that most Sentinels name as the primary.
+    ///
+    /// # Panics
+    ///
+    /// Panics if no Sentinel names one of the servers.
+    #[track_caller]
+    pub fn primary(&self) -> &RedisServer {
+        let ports: Vec<_> = self.sentinels.iter().filter_map(named_port).collect();
+        let named = |port: u16| ports.iter().filter(|it| **it == port).count();
+        let primary = self
+            .servers
+            .iter()
+            .max_by_key(|server| named(server.port()));
+        primary
+            .filter(|it| named(it.port()) > 0)
+            .expect("a Sentinel names the primary")
+    }
+
+    /// Waits until all Sentinels that reply name another primary than this one, and it is a primary.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no failover within 30 s.
+    #[track_caller]
+    pub fn wait_for_switch(&self, old: u16) {
+        eventually(FAILOVER, || {
+            let ports: Vec<_> = self.sentinels.iter().filter_map(named_port).collect();
+            let Some(new) = ports.first().filter(|port| **port != old) else {
+                return false;
+            };
+            let server = self.servers.iter().find(|it| it.port() == *new);
+            ports.iter().all(|port| port == new) && server.is_some_and(is_primary)
+        });
+    }
+
+    /// Makes the Sentinels promote a replica, and waits for it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no failover within 30 s.
+    #[track_caller]
+    pub fn failover(&self) {
+        let old = self.primary().port();
+        eventually_some(FAILOVER, || {
+            let reply = self.sentinels[0].cli(&["SENTINEL", "FAILOVER", SERVICE]);
+            reply.error().is_none().then_some(())
+        });
+        self.wait_for_switch(old);
+    }
+
+    #[track_caller]
+    fn wait_ready(&self) {
+        eventually(FAILOVER, || {
+            self.sentinels.iter().all(|sentinel| {
+                let known = sentinel.cli(&["SENTINEL", "MASTER", SERVICE]);
+                let field = |name: &str| known.field(name).unwrap_or_default();
+                field("num-slaves") == "2" && field("num-other-sentinels") == "2"
+            })
+        });
+        eventually(FAILOVER, || {
+            let info = self.servers[0].cli(&["INFO", "replication"]);
+            info.text().matches("state=online").count() == 2
+        });
+    }
+}
+
+fn sentinel(primary: u16) -> RedisServer {
+    let config = format!(
+        "sentinel monitor {SERVICE} 127.0.0.1 {primary} 2\n\
+         sentinel down-after-milliseconds {SERVICE} 1000\n\
+         sentinel failover-timeout {SERVICE} 5000\n"
+    );
+    RedisServer::options().sentinel(config).start()
+}
+
+fn named_port(sentinel: &RedisServer) -> Option<u16> {
+    let reply = sentinel.connect().and_then(|mut connection| {
+        connection.call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE])
+    });
+    reply.ok()?.array().get(1)?.text().parse().ok()
+}
+
+fn is_primary(server: &RedisServer) -> bool {
+    let reply = server
+        .connect()
+        .and_then(|mut connection| connection.call(&["ROLE"]));
+    reply.is_ok_and(|role| {
+        role.array()
+            .first()
+            .is_some_and(|role| role.text() == "master")
+    })
+}
+
+/// Writes the configuration of a Sentinel, which it changes while it runs.
+pub(crate) fn write_config(path: &std::path::Path, config: &str) {
+    if !path.exists() {
+        fs::write(path, config).expect("the scratch directory is writable");
+    }
+}

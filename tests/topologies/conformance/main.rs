@@ -1,0 +1,59 @@
+//! The contract of every backend, over TLS, in RESP2, behind Sentinels and in a cluster.
+//!
+//! The tests share one deployment of each kind, and have a prefix each.
+
+use std::sync::LazyLock;
+
+use lock_core::LockManagerBuilder;
+use test_support::{Authority, RedisCluster, RedisServer, SentinelService};
+use topologies::own_prefix;
+
+#[path = "../../conformance/suite/mod.rs"]
+#[allow(dead_code, reason = "the other test programs need the rest")]
+mod suite;
+
+use suite::conformance;
+use suite::subject::Subject;
+
+struct SecuredServer {
+    authority: Authority,
+    server: RedisServer,
+}
+
+static SECURED: LazyLock<SecuredServer> = LazyLock::new(|| {
+    let authority = Authority::new();
+    let server = RedisServer::options().tls(&authority, &authority.server(), true);
+    SecuredServer {
+        server: server.start(),
+        authority,
+    }
+});
+static SENTINEL: LazyLock<SentinelService> = LazyLock::new(SentinelService::start);
+static CLUSTER: LazyLock<RedisCluster> = LazyLock::new(RedisCluster::start);
+static SERVER: LazyLock<RedisServer> = LazyLock::new(RedisServer::start);
+
+async fn at(url: &str) -> Subject {
+    let prefix = own_prefix();
+    let change = |builder: LockManagerBuilder| builder.prefix(&prefix);
+    let mut subject = Subject::at((), url, change).await;
+    subject.prefix = prefix;
+    subject
+}
+
+async fn secured() -> Subject {
+    let ca = test_support::tls::shown(&SECURED.authority.ca());
+    let client = SECURED.authority.client().parameters();
+    let url = format!("{}?ssl_ca_certs={ca}&{client}", SECURED.server.tls_url());
+    at(&url).await
+}
+
+async fn resp2() -> Subject {
+    let mut subject = at(&format!("{}?protocol=2", SERVER.url())).await;
+    subject.notifies = false;
+    subject
+}
+
+conformance!(tls, secured());
+conformance!(resp2, resp2());
+conformance!(sentinel, at(&SENTINEL.url()));
+conformance!(cluster, at(&CLUSTER.url()));

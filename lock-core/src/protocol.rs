@@ -23,5 +23,6 @@ pub(crate) mod owner_id;
 pub(crate) mod poll_schedule;
 pub(crate) mod renew;
 pub(crate) mod revocation;
+pub(crate) mod route;
 pub(crate) mod ttl;
 pub(crate) mod wire;

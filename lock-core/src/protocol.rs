@@ -21,6 +21,7 @@ pub(crate) mod mailbox;
 pub(crate) mod nearest;
 pub(crate) mod owner_id;
 pub(crate) mod poll_schedule;
+pub(crate) mod quorum;
 pub(crate) mod renew;
 pub(crate) mod revocation;
 pub(crate) mod route;

@@ -1,6 +1,9 @@
 //! Clients that drive the machines over a network that loses, delays and reorders messages, and
 //! servers that restart.
 
+mod clients;
+mod servers;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::*;
@@ -27,7 +30,7 @@ enum Memory {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Command {
+enum SimCommand {
     Acquire,
     Raise(FencingToken),
     Renew,
@@ -35,7 +38,7 @@ enum Command {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Answer {
+enum SimAnswer {
     Held(FencingToken, Duration),
     Busy(Duration),
     Raised(FencingToken, Duration),
@@ -45,15 +48,15 @@ enum Answer {
 }
 
 #[derive(Debug)]
-enum Event {
+enum SimEvent {
     AtServer {
-        call: Call,
-        command: Command,
+        call: SimCall,
+        command: SimCommand,
         run: u64,
     },
     AtClient {
-        call: Call,
-        answer: Answer,
+        call: SimCall,
+        answer: SimAnswer,
     },
     Wake {
         client: usize,
@@ -63,7 +66,7 @@ enum Event {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Call {
+struct SimCall {
     client: usize,
     owner: u64,
     server: usize,
@@ -87,7 +90,7 @@ struct SimKey {
     ends: u64,
 }
 
-enum Phase {
+enum SimPhase {
     Idle,
     Acquiring(QuorumAcquire),
     Holding {
@@ -102,7 +105,7 @@ struct SimClient {
     rate: u64,
     owner: u64,
     next_wake: u64,
-    phase: Phase,
+    phase: SimPhase,
     open_calls: HashSet<u64>,
     held: HashMap<usize, ServerLease>,
     /// The run of each server as this lease knows it.
@@ -133,7 +136,7 @@ struct Sim {
     memory: Memory,
     random: u64,
     now: u64,
-    events: BTreeMap<(u64, u64), Event>,
+    events: BTreeMap<(u64, u64), SimEvent>,
     sequence: u64,
     servers: Vec<SimServer>,
     clients: Vec<SimClient>,
@@ -170,7 +173,7 @@ fn simulate(seed: u64, rounds: Rounds, memory: Memory) -> Findings {
             rate,
             owner: 0,
             next_wake: 0,
-            phase: Phase::Idle,
+            phase: SimPhase::Idle,
             open_calls: HashSet::new(),
             held: HashMap::new(),
             runs: vec![0; servers],
@@ -178,13 +181,13 @@ fn simulate(seed: u64, rounds: Rounds, memory: Memory) -> Findings {
         let wake = sim.below_u64(TTL_US);
         sim.wake_at(client, wake);
     }
-    sim.at(TTL_US, Event::Crash);
+    sim.at(TTL_US, SimEvent::Crash);
     while let Some(((time, _), event)) = sim.events.pop_first() {
         if time > END_US {
             break;
         }
         sim.now = time;
-        sim.handle(event);
+        sim.handle(&event);
     }
     sim.findings
 }
@@ -216,7 +219,7 @@ impl Sim {
         }
     }
 
-    fn at(&mut self, time: u64, event: Event) {
+    fn at(&mut self, time: u64, event: SimEvent) {
         self.sequence += 1;
         self.events.insert((time, self.sequence), event);
     }
@@ -225,7 +228,7 @@ impl Sim {
     fn wake_at(&mut self, client: usize, time: u64) {
         let number = self.sequence + 1;
         self.clients[client].next_wake = number;
-        self.at(time.max(self.now + 1), Event::Wake { client, number });
+        self.at(time.max(self.now + 1), SimEvent::Wake { client, number });
     }
 
     fn in_quarantine(&self, server: usize) -> bool {
@@ -233,89 +236,32 @@ impl Sim {
         self.memory == Memory::Lost && forgot.is_some_and(|at| self.now < at + QUARANTINE_US)
     }
 
-    fn handle(&mut self, event: Event) {
-        match event {
-            Event::AtServer { call, command, run } => self.at_server(call, command, run),
-            Event::AtClient { call, answer } => {
+    fn handle(&mut self, event: &SimEvent) {
+        match *event {
+            SimEvent::AtServer { call, command, run } => self.at_server(call, command, run),
+            SimEvent::AtClient { call, answer } => {
                 let client = &mut self.clients[call.client];
                 if client.owner == call.owner {
                     let first = client.open_calls.remove(&call.number);
-                    if first || !matches!(answer, Answer::TimedOut) {
+                    if first || !matches!(answer, SimAnswer::TimedOut) {
                         self.feed(call, answer);
                     }
                 }
             }
-            Event::Wake { client, number } if number == self.clients[client].next_wake => {
+            SimEvent::Wake { client, number } if number == self.clients[client].next_wake => {
                 self.wake(client);
             }
-            Event::Wake { .. } => {}
-            Event::Crash => self.crash(),
+            SimEvent::Wake { .. } => {}
+            SimEvent::Crash => self.crash(),
         }
     }
 
-    fn crash(&mut self) {
-        let server = self.below(self.servers.len());
-        let down = self.below_u64(TTL_US);
-        let up_from = self.now + down;
-        let state = &mut self.servers[server];
-        state.run += 1;
-        state.up_from = up_from;
-        if self.memory != Memory::Kept {
-            state.key = None;
-            state.counter = 0;
-            state.forgot_at = Some(up_from);
-        }
-        let next = self.now + 500_000 + self.below_u64(4 * TTL_US);
-        self.at(next, Event::Crash);
-    }
-
-    fn at_server(&mut self, call: Call, command: Command, run: u64) {
-        let now = self.now;
-        let server = &mut self.servers[call.server];
-        if server.run != run || now < server.up_from {
-            return;
-        }
-        server.key.take_if(|key| key.ends <= now);
-        let left = |ends: u64| Duration::from_micros(ends - now);
-        let ours = server.key.as_mut().filter(|key| key.owner == call.owner);
-        let answer = match (command, ours) {
-            (Command::Acquire, Some(key)) => Answer::Held(key.token, left(key.ends)),
-            (Command::Acquire, None) => match &server.key {
-                Some(key) => Answer::Busy(left(key.ends)),
-                None => {
-                    server.counter += 1;
-                    let (owner, token) = (call.owner, token(server.counter));
-                    let ends = now + TTL_US;
-                    server.key = Some(SimKey { owner, token, ends });
-                    Answer::Held(token, left(ends))
-                }
-            },
-            (Command::Raise(token), Some(key)) => {
-                server.counter = server.counter.max(token.as_u64());
-                key.token = token;
-                Answer::Raised(token, left(key.ends))
-            }
-            (Command::Renew, Some(key)) => {
-                key.ends = now + TTL_US;
-                Answer::Renewed(left(key.ends))
-            }
-            (Command::Cancel, Some(_)) => {
-                server.key = None;
-                return;
-            }
-            (_, None) => Answer::NotOurs,
-        };
-        if let Some(delay) = self.delay() {
-            self.at(now + delay, Event::AtClient { call, answer });
-        }
-    }
-
-    fn send(&mut self, client: usize, server: usize, command: Command) {
+    fn send(&mut self, client: usize, server: usize, command: SimCommand) {
         self.sequence += 1;
         let (number, run) = (self.sequence, self.servers[server].run);
         let now = self.now;
         let state = &mut self.clients[client];
-        let call = Call {
+        let call = SimCall {
             client,
             owner: state.owner,
             server,
@@ -324,226 +270,11 @@ impl Sim {
         };
         state.open_calls.insert(number);
         if let Some(delay) = self.delay() {
-            let event = Event::AtServer { call, command, run };
+            let event = SimEvent::AtServer { call, command, run };
             self.at(now + delay, event);
         }
-        let answer = Answer::TimedOut;
-        self.at(now + TTL_US / 4, Event::AtClient { call, answer });
-    }
-
-    fn feed(&mut self, call: Call, answer: Answer) {
-        let (server, sent_at) = (call.server, call.sent_at);
-        let client = &mut self.clients[call.client];
-        let now = client.clock(self.now);
-        let lease = |token, remaining| ServerLease {
-            token,
-            remaining,
-            sent_at,
-        };
-        match &mut client.phase {
-            Phase::Idle => {}
-            Phase::Acquiring(machine) => match answer {
-                Answer::Held(token, remaining) => {
-                    client.held.insert(server, lease(token, remaining));
-                    machine.held(server, lease(token, remaining), now);
-                }
-                Answer::Busy(remaining) => machine.busy(server, Some(remaining), now),
-                Answer::Raised(token, remaining) => {
-                    machine.raised(server, lease(token, remaining), now);
-                }
-                Answer::NotOurs => machine.not_ours(server, now),
-                Answer::TimedOut => machine.failed(server, now),
-                Answer::Renewed(_) => {}
-            },
-            Phase::Holding {
-                lease: machine,
-                until,
-                ..
-            } => {
-                match answer {
-                    Answer::Held(token, remaining) => {
-                        machine.held(server, lease(token, remaining), now);
-                    }
-                    Answer::Busy(_) => machine.busy(server),
-                    Answer::Raised(token, remaining) => {
-                        machine.raised(server, lease(token, remaining), now);
-                    }
-                    Answer::Renewed(remaining) => machine.renewed(server, sent_at, remaining),
-                    Answer::NotOurs => machine.not_ours(server),
-                    Answer::TimedOut => machine.failed(server),
-                }
-                if let RenewalRound::Renewed { ends_at } = machine.round()
-                    && now < *until
-                {
-                    self.findings.renewals += usize::from(*until < ends_at);
-                    *until = ends_at;
-                }
-            }
-        }
-        self.pump(call.client);
-    }
-
-    fn wake(&mut self, client: usize) {
-        let state = &mut self.clients[client];
-        let now = state.clock(self.now);
-        match &mut state.phase {
-            Phase::Idle => self.start(client),
-            Phase::Acquiring(machine) => {
-                machine.tick(now);
-                self.pump(client);
-            }
-            Phase::Holding {
-                until, release_at, ..
-            } if *until <= now || *release_at <= self.now => self.let_go(client, TTL_US / 2),
-            Phase::Holding { .. } => {
-                self.look_for_restarts(client);
-                let state = &mut self.clients[client];
-                if let Phase::Holding { lease, .. } = &mut state.phase {
-                    lease.begin_round(now);
-                }
-                self.pump(client);
-                let next = self.now + TTL_US / 3;
-                self.wake_at(client, next);
-            }
-        }
-    }
-
-    fn look_for_restarts(&mut self, client: usize) {
-        for server in 0..self.servers.len() {
-            let (run, quarantined) = (self.servers[server].run, self.in_quarantine(server));
-            let state = &mut self.clients[client];
-            if let Phase::Holding { lease, .. } = &mut state.phase {
-                if self.memory == Memory::Lost && state.runs[server] != run {
-                    lease.restarted(server);
-                } else if !quarantined {
-                    lease.trusted(server);
-                }
-            }
-            state.runs[server] = run;
-        }
-    }
-
-    fn start(&mut self, client: usize) {
-        self.sequence += 1;
-        let owner = self.sequence;
-        let mut order: Vec<_> = (0..self.servers.len()).collect();
-        if self.below(3) == 0 {
-            // Not the order of the other clients: the votes may split.
-            order.rotate_left(client % self.servers.len());
-        }
-        order.retain(|server| !self.in_quarantine(*server));
-        let runs = self.servers.iter().map(|server| server.run).collect();
-        let servers = self.servers.len();
-        let state = &mut self.clients[client];
-        state.owner = owner;
-        state.runs = runs;
-        state.held.clear();
-        state.open_calls.clear();
-        let now = state.clock(self.now);
-        state.phase = Phase::Acquiring(QuorumAcquire::new(servers, ttl(), now, order));
-        self.pump(client);
-    }
-
-    /// Carries out the machine's actions, and takes over its result.
-    fn pump(&mut self, client: usize) {
-        loop {
-            let actions = match &mut self.clients[client].phase {
-                Phase::Idle => return,
-                Phase::Acquiring(machine) => machine.actions(),
-                Phase::Holding { lease, .. } => lease.actions(),
-            };
-            let mut idle = true;
-            for action in actions {
-                idle &= !self.act(client, action);
-            }
-            if idle {
-                break;
-            }
-        }
-        let Phase::Acquiring(machine) = &self.clients[client].phase else {
-            return;
-        };
-        match machine.outcome().cloned() {
-            None => {}
-            Some(QuorumOutcome::Granted { token, ends_at, .. }) => {
-                let lease = machine.lease().unwrap();
-                assert_eq!(lease.ends_at(), Some(ends_at));
-                self.granted(client, token, lease, ends_at);
-            }
-            Some(_) => self.let_go(client, 200_000),
-        }
-    }
-
-    /// Returns whether the machine got an event meanwhile.
-    fn act(&mut self, client: usize, action: QuorumAction) -> bool {
-        match action {
-            QuorumAction::Acquire(server) => {
-                if self.in_quarantine(server) {
-                    let state = &mut self.clients[client];
-                    let now = state.clock(self.now);
-                    if let Phase::Acquiring(machine) = &mut state.phase {
-                        machine.failed(server, now);
-                    }
-                    return true;
-                }
-                self.send(client, server, Command::Acquire);
-            }
-            QuorumAction::Raise(server, token) => {
-                let state = &mut self.clients[client];
-                let now = state.clock(self.now);
-                if let (Rounds::One, Phase::Acquiring(machine)) = (self.rounds, &mut state.phase) {
-                    let lease = ServerLease {
-                        token,
-                        ..state.held[&server]
-                    };
-                    machine.raised(server, lease, now);
-                    return true;
-                }
-                self.send(client, server, Command::Raise(token));
-            }
-            QuorumAction::Renew(server) => self.send(client, server, Command::Renew),
-            QuorumAction::Heal(server) => {
-                self.findings.heals += 1;
-                self.send(client, server, Command::Acquire);
-            }
-            QuorumAction::CancelAll => {}
-            QuorumAction::Wait { until } => {
-                let time = self.clients[client].true_time(until);
-                self.wake_at(client, time);
-            }
-        }
-        false
-    }
-
-    fn granted(&mut self, client: usize, token: FencingToken, lease: QuorumLease, until: Moment) {
-        self.findings.grants += 1;
-        self.findings.regressions += usize::from(token <= self.highest);
-        self.highest = self.highest.max(token);
-        for other in self.clients.iter() {
-            if let Phase::Holding { until, .. } = other.phase {
-                self.findings.overlaps += usize::from(other.clock(self.now) < until);
-            }
-        }
-        let release_at = self.now + self.below_u64(4 * TTL_US);
-        self.clients[client].phase = Phase::Holding {
-            lease,
-            until,
-            release_at,
-        };
-        self.wake_at(client, self.now + TTL_US / 3);
-    }
-
-    /// Cancels at all servers, and begins anew after a pause.
-    fn let_go(&mut self, client: usize, longest_pause: u64) {
-        for server in 0..self.servers.len() {
-            self.send(client, server, Command::Cancel);
-        }
-        self.sequence += 1;
-        let state = &mut self.clients[client];
-        state.phase = Phase::Idle;
-        state.owner = self.sequence;
-        let wake = self.now + 1 + self.below_u64(longest_pause);
-        self.wake_at(client, wake);
+        let answer = SimAnswer::TimedOut;
+        self.at(now + TTL_US / 4, SimEvent::AtClient { call, answer });
     }
 }
 
@@ -564,15 +295,14 @@ fn survey(seeds: u64, rounds: Rounds, memory: Memory) -> Findings {
 #[test]
 fn two_rounds_with_restarts_that_remember_exclude_and_keep_tokens_in_order() {
     let sum = survey(150, Rounds::Two, Memory::Kept);
-    println!("{sum:?}");
     assert_eq!((sum.overlaps, sum.regressions), (0, 0), "{sum:?}");
-    assert!(sum.grants > 1000 && sum.renewals > 1000 && sum.heals > 100);
+    assert!(sum.grants > 1000 && sum.renewals > 1000, "{sum:?}");
+    assert!(sum.heals > 100, "{sum:?}");
 }
 
 #[test]
 fn one_round_breaks_the_order_of_tokens() {
-    let sum = survey(20, Rounds::One, Memory::Kept);
-    println!("{sum:?}");
+    let sum = survey(80, Rounds::One, Memory::Kept);
     assert_eq!(sum.overlaps, 0, "{sum:?}");
     assert!(sum.regressions > 10, "{sum:?}");
 }
@@ -580,7 +310,6 @@ fn one_round_breaks_the_order_of_tokens() {
 #[test]
 fn quarantine_of_servers_that_forget_keeps_exclusion() {
     let sum = survey(150, Rounds::Two, Memory::Lost);
-    println!("{sum:?}");
     assert_eq!(sum.overlaps, 0, "{sum:?}");
     assert!(sum.grants > 500 && sum.heals > 100, "{sum:?}");
 }
@@ -588,7 +317,6 @@ fn quarantine_of_servers_that_forget_keeps_exclusion() {
 #[test]
 fn servers_that_forget_without_quarantine_break_exclusion() {
     let sum = survey(150, Rounds::Two, Memory::LostWithoutQuarantine);
-    println!("{sum:?}");
     assert!(sum.overlaps > 0, "{sum:?}");
 }
 

@@ -1,0 +1,183 @@
+use super::*;
+use QuorumAction::{Heal, Raise, Renew};
+
+/// A lease of five servers with token 40, confirmed at the given servers by commands at 0.
+fn lease(servers: &[usize]) -> QuorumLease {
+    let confirmed = (0..5).map(|server| servers.contains(&server).then(|| at(988)));
+    QuorumLease::new(ttl(), token(40), confirmed)
+}
+
+/// As `lease`, with a renewal that was sent at 300.
+fn renewing(servers: &[usize]) -> QuorumLease {
+    let mut lease = lease(servers);
+    lease.begin_round(at(300));
+    assert_eq!(lease.actions(), [0, 1, 2, 3, 4].map(Renew));
+    lease
+}
+
+fn renew(lease: &mut QuorumLease, servers: &[usize]) {
+    for server in servers {
+        lease.renewed(*server, at(300), ms(1000));
+    }
+}
+
+const RENEWED: RenewalRound = RenewalRound::Renewed {
+    ends_at: Moment::from_millis(1288),
+};
+
+#[test]
+fn renewal_confirmed_by_a_majority_extends_the_lease() {
+    let mut lease = renewing(&[0, 1, 2, 3, 4]);
+    assert_eq!(lease.ends_at(), Some(at(988)));
+    renew(&mut lease, &[0, 4]);
+    lease.failed(1);
+    lease.failed(2);
+    assert_eq!(lease.round(), RenewalRound::Pending);
+    assert_eq!(lease.ends_at(), Some(at(988)));
+    renew(&mut lease, &[3]);
+    assert_eq!(lease.round(), RENEWED);
+    assert_eq!(lease.actions(), []);
+}
+
+#[test]
+fn renewal_without_a_majority_is_unknown_and_keeps_the_end() {
+    let mut lease = renewing(&[0, 1, 2, 3, 4]);
+    renew(&mut lease, &[0, 1]);
+    lease.failed(2);
+    lease.failed(3);
+    lease.not_ours(4);
+    assert_eq!(lease.round(), RenewalRound::Unknown);
+    assert_eq!(lease.ends_at(), Some(at(988)));
+    assert_eq!(lease.actions(), []);
+}
+
+#[test]
+fn lease_that_a_majority_lost_is_lost_and_heals_nothing() {
+    let mut lease = renewing(&[0, 1, 2]);
+    renew(&mut lease, &[0, 1]);
+    lease.not_ours(3);
+    lease.not_ours(4);
+    assert_eq!(lease.round(), RenewalRound::Pending);
+    lease.not_ours(2);
+    assert_eq!(lease.round(), RenewalRound::Lost);
+    assert_eq!(lease.actions(), []);
+}
+
+#[test]
+fn reply_to_an_earlier_round_does_not_count() {
+    let mut lease = renewing(&[0, 1, 2, 3, 4]);
+    lease.begin_round(at(600));
+    renew(&mut lease, &[0, 1, 2, 3, 4]);
+    assert_eq!(lease.round(), RenewalRound::Pending);
+    assert_eq!(lease.ends_at(), Some(at(988)));
+}
+
+#[test]
+fn server_that_lost_the_key_counts_again_after_its_raise() {
+    let mut lease = renewing(&[0, 1, 2]);
+    lease.not_ours(3);
+    renew(&mut lease, &[0, 1]);
+    assert_eq!(lease.actions(), []);
+    renew(&mut lease, &[2]);
+    assert_eq!(lease.actions(), [Heal(3)]);
+    lease.held(3, confirmed(12, 310), at(320));
+    assert_eq!(lease.actions(), [Raise(3, token(40))]);
+    // Acquired only, it does not count.
+    lease.not_ours(0);
+    assert_eq!(lease.ends_at(), None);
+    let mut lease = renewing(&[0, 1, 2]);
+    lease.not_ours(3);
+    renew(&mut lease, &[0, 1, 2]);
+    lease.held(3, confirmed(12, 310), at(320));
+    lease.raised(3, confirmed(40, 320), at(330));
+    lease.not_ours(0);
+    assert_eq!(lease.ends_at(), Some(at(1288)));
+}
+
+#[test]
+fn server_that_gave_the_key_after_the_grant_is_raised() {
+    let mut lease = renewing(&[0, 1, 2]);
+    renew(&mut lease, &[0, 1, 2, 3]);
+    assert_eq!(lease.actions(), [Raise(3, token(40))]);
+    lease.raised(3, confirmed(40, 320), at(330));
+    lease.begin_round(at(600));
+    let _ = lease.actions();
+    for server in 0..4 {
+        lease.renewed(server, at(600), ms(1000));
+    }
+    assert_eq!(lease.actions(), []);
+}
+
+#[test]
+fn higher_token_of_a_healed_server_is_written_to_all() {
+    let mut lease = renewing(&[0, 1, 2]);
+    renew(&mut lease, &[0, 1, 2]);
+    lease.not_ours(4);
+    assert_eq!(lease.actions(), [Heal(4)]);
+    lease.held(4, confirmed(90, 310), at(320));
+    let raises = [0, 1, 2, 4].map(|server| Raise(server, token(90)));
+    assert_eq!(lease.actions(), raises);
+    lease.raised(4, confirmed(40, 320), at(330));
+    lease.not_ours(0);
+    assert_eq!(lease.ends_at(), None);
+}
+
+#[test]
+fn busy_server_is_not_healed_before_the_next_round() {
+    let mut lease = renewing(&[0, 1, 2]);
+    renew(&mut lease, &[0, 1, 2]);
+    lease.not_ours(4);
+    assert_eq!(lease.actions(), [Heal(4)]);
+    lease.busy(4);
+    lease.held(4, confirmed(41, 310), at(320));
+    renew(&mut lease, &[3]);
+    assert_eq!(lease.actions(), [Raise(3, token(40))]);
+}
+
+#[test]
+fn healing_after_the_end_of_the_lease_does_not_count() {
+    let mut lease = renewing(&[0, 1, 2]);
+    renew(&mut lease, &[0, 1, 2]);
+    lease.not_ours(4);
+    let _ = lease.actions();
+    lease.held(4, confirmed(12, 310), at(1288));
+    assert_eq!(lease.actions(), []);
+}
+
+#[test]
+fn restarted_server_counts_only_when_it_is_healed_beside_a_trusted_majority() {
+    let mut lease = renewing(&[0, 1, 2, 3]);
+    lease.restarted(3);
+    renew(&mut lease, &[0, 1, 3]);
+    assert_eq!(lease.round(), RenewalRound::Pending);
+    assert_eq!(lease.actions(), []);
+    renew(&mut lease, &[2]);
+    assert_eq!(lease.round(), RENEWED);
+    assert_eq!(lease.actions(), [Heal(3)]);
+    lease.held(3, confirmed(1, 310), at(315));
+    lease.raised(3, confirmed(40, 315), at(320));
+    lease.begin_round(at(600));
+    let _ = lease.actions();
+    for server in [0, 1, 3] {
+        lease.renewed(server, at(600), ms(1000));
+    }
+    let ends_at = at(1588);
+    assert_eq!(lease.round(), RenewalRound::Renewed { ends_at });
+    // Healed itself, it does not help to heal another server in quarantine.
+    lease.restarted(4);
+    lease.not_ours(4);
+    assert_eq!(lease.actions(), []);
+    // A server that is not in quarantine is healed beside it.
+    lease.not_ours(2);
+    assert_eq!(lease.actions(), [Heal(2)]);
+}
+
+#[test]
+fn server_after_its_quarantine_counts_as_before() {
+    let mut lease = lease(&[0, 1, 2]);
+    lease.restarted(0);
+    lease.trusted(0);
+    lease.begin_round(at(300));
+    renew(&mut lease, &[0, 1, 2]);
+    assert_eq!(lease.round(), RENEWED);
+}

@@ -84,6 +84,7 @@ fn class(error: &LockError) -> (Exit, &'static str) {
             (Exit::Config, "configuration")
         }
         LockError::NotConfigured => (Exit::Config, "configuration"),
+        LockError::NoQuorum { .. } => (Exit::Unavailable, "no-quorum"),
         LockError::Backend(error) => backend_class(error.kind()),
         _ => (Exit::Internal, "internal"),
     }

@@ -56,6 +56,8 @@ pub(crate) struct ManagerSettings {
     pub(crate) redact_keys: bool,
     /// Added to the floor of all fencing tokens.
     pub(crate) fencing_lead: Duration,
+    /// How long a restarted server of a quorum does not count; zero for servers that forget nothing.
+    pub(crate) quarantine: Duration,
     /// The name of the connections on the server; the label, if it is `None`.
     pub(crate) client_name: Option<Arc<str>>,
     /// The first overrides. The manager keeps the current ones.
@@ -76,6 +78,8 @@ pub(crate) const GRACE: Duration = Duration::from_millis(20);
 /// Shorter than the retry intervals of other libraries (redsync 50 to 250 ms, redis-py 100 ms), so
 /// that waiters of this library get their share. Long enough for a server to serve hundreds of them.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a restarted server of a quorum does not count. Twice the default ttl.
+pub(crate) const QUARANTINE: Duration = Duration::from_secs(60);
 /// More frequent polls would load the server without a benefit.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -94,6 +98,7 @@ impl Default for ManagerSettings {
             retry_interval: RETRY_INTERVAL,
             redact_keys: false,
             fencing_lead: Duration::ZERO,
+            quarantine: QUARANTINE,
             client_name: None,
             overrides: BTreeMap::new(),
         }

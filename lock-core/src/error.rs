@@ -27,7 +27,8 @@ pub use self::invalid_override::InvalidOverrideReason;
 /// Why a lock was not acquired, or was lost.
 ///
 /// - Another holder has the lock: [`Contended`](Self::Contended) and [`Timeout`](Self::Timeout).
-/// - The server failed: [`Backend`](Self::Backend).
+/// - The server failed: [`Backend`](Self::Backend), and [`NoQuorum`](Self::NoQuorum) where several
+///   servers hold each lock.
 /// - The lock was held and was lost: [`Lost`](Self::Lost).
 /// - The call was refused: all other variants.
 ///
@@ -198,6 +199,21 @@ pub enum LockError {
     /// The process was forked after the manager was made.
     #[error("the process was forked after this lock manager was made; make a new one in the child")]
     Forked,
+    /// Too few of the independent servers of a quorum gave or confirmed the lock: the others failed, took
+    /// too long, or restarted a moment ago.
+    #[error(
+        "{granted} of {servers} lock servers confirmed, and {needed} are needed; check that the servers \
+         run, and whether some restarted within the `quarantine`"
+    )]
+    #[non_exhaustive]
+    NoQuorum {
+        /// How many servers confirmed.
+        granted: usize,
+        /// How many servers are more than half of them.
+        needed: usize,
+        /// How many servers the manager has.
+        servers: usize,
+    },
     /// The server failed or refused, or the client could not reach it.
     #[error(transparent)]
     Backend(#[from] BackendError),
@@ -236,7 +252,7 @@ impl LockError {
     /// `wait` instead of calling in a loop.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Backend(error) if error.kind().class().is_transient())
+        self.class().is_transient()
     }
 
     /// Returns the key of the lock, if the error is about one lock.
@@ -323,6 +339,7 @@ impl Failure for LockError {
         match self {
             Self::Backend(error) => error.kind().class(),
             Self::ForeignKey { .. } => FailureClass::ForeignKey,
+            Self::NoQuorum { .. } => FailureClass::Retry,
             _ => FailureClass::Fatal,
         }
     }

@@ -22,6 +22,7 @@ pub(crate) mod nearest;
 pub(crate) mod owner_id;
 pub(crate) mod poll_schedule;
 pub(crate) mod primary;
+#[cfg(any(feature = "redis", test))]
 pub(crate) mod quorum;
 pub(crate) mod redirect;
 pub(crate) mod renew;

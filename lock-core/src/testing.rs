@@ -262,7 +262,10 @@ impl Faults {
                 });
             }
             AcquireOutcome::Queued { holder, .. } | AcquireOutcome::Busy { holder, .. } => holder,
-            AcquireOutcome::More | AcquireOutcome::Late | AcquireOutcome::Foreign { .. } => None,
+            AcquireOutcome::More
+            | AcquireOutcome::Late
+            | AcquireOutcome::Foreign { .. }
+            | AcquireOutcome::StartOver => None,
         };
         Err(LockError::Contended {
             key: key.text(),

@@ -31,6 +31,7 @@ mod node;
 pub(crate) mod place;
 mod pool;
 mod pubsub;
+mod quorum;
 pub(crate) mod reply;
 mod report;
 pub(crate) mod scripts;

@@ -47,6 +47,7 @@ debug! {
     AlreadyInstalled {},
     ShuttingDown {},
     Forked {},
+    NoQuorum { granted, needed, servers },
 }
 
 impl Debug for BackendError {

@@ -122,6 +122,15 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets for how long a server of a `redis+quorum://` URL does not count after its restart: it may have
+    /// forgotten locks that are still held. Must be at least the longest ttl in use; a longer ttl is refused
+    /// with [`LockError::InvalidSetting`]. Zero is for servers that forget nothing, with an append-only file
+    /// and `appendfsync always`. Other URLs ignore it. Defaults to 60 s.
+    pub fn quarantine(mut self, quarantine: Duration) -> Self {
+        self.config.quarantine = quarantine;
+        self
+    }
+
     /// Connects to the server of the configuration: to the URL of [`config`](Self::config), or to the
     /// [`endpoint`](Self::endpoint).
     ///

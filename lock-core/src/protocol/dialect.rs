@@ -208,6 +208,9 @@ pub enum InvalidDialectReason {
     /// The locks are in memory, and the dialect needs a server.
     #[error("locks in memory exist only in this process; connect to a Redis server")]
     NoServer,
+    /// Several independent servers hold the lock together, and the dialect is for one server.
+    #[error("a quorum of servers has native locks only; use `Dialect::Native`")]
+    InQuorum,
     /// The expiry is in whole seconds, and the ttl is not.
     #[error("its expiry counts in seconds; use a ttl of whole seconds")]
     WholeSeconds,

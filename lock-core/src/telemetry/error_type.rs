@@ -27,6 +27,7 @@ pub fn error_type(error: &LockError) -> &'static str {
         LockError::AlreadyInstalled => "already_installed",
         LockError::ShuttingDown => "shutting_down",
         LockError::Forked => "forked",
+        LockError::NoQuorum { .. } => "no_quorum",
         LockError::Backend(error) => kind_type(error.kind()),
     }
 }

@@ -61,6 +61,7 @@ macro_rules! server {
 fn text(error: &LockError) -> Option<String> {
     match error {
         LockError::Backend(error) => Some(error.to_string()),
+        LockError::NoQuorum { .. } => Some(error.to_string()),
         _ => None,
     }
 }

@@ -36,6 +36,7 @@ impl ProblemKind {
             LockError::Timeout { .. } => Self::Timeout,
             LockError::Lost { .. } => Self::Lost,
             LockError::ShuttingDown => Self::ShuttingDown,
+            LockError::NoQuorum { .. } => Self::Unavailable,
             LockError::Backend(error) if error.kind().is_transient() => Self::Unavailable,
             // Values of the request make these names. Other faults of a name are the program's.
             LockError::InvalidName {

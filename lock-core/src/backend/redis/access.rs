@@ -110,6 +110,12 @@ impl Access {
         })
     }
 
+    /// Makes this the access to one of the servers of a quorum.
+    pub(super) fn in_quorum(mut self) -> Self {
+        self.kind = DeploymentKind::Quorum;
+        self
+    }
+
     /// Returns the login of a connection that opens now. Asks the provider, for at most `limit`.
     pub(super) async fn login(
         &self,

@@ -16,7 +16,8 @@ use super::credentials::CredentialSource;
 use super::dialects::{Dialects, check_clocks};
 use super::native::NativeLocks;
 use super::node::{Node, Whereabouts};
-use super::place::{NodeAddress, Topology};
+use super::place::{NodeAddress, Place, Topology};
+use super::quorum::QuorumBackend;
 use super::sentinel::SentinelWatch;
 use super::{scripts, security, url};
 use crate::backend::{Backend, NotificationSink};
@@ -64,8 +65,12 @@ impl NodeMaker {
                 reporter,
             ))
         };
+        let mut scripts = scripts::of(settings.dialect, is_sharded);
+        if self.access.kind == DeploymentKind::Quorum {
+            scripts.push(&scripts::RAISE);
+        }
         let client = Arc::new(RedisClient::new(
-            connector(scripts::of(settings.dialect, is_sharded)),
+            connector(scripts),
             settings,
             Arc::clone(&self.notifications),
             Arc::clone(&self.reporter),
@@ -102,6 +107,21 @@ pub(crate) async fn connect(
         ServerPlace::Endpoint(endpoint) => access::place_of(endpoint),
     };
     let tls = security::client(&place, security).await?;
+    if let Topology::Quorum(places) = place.topology {
+        let maker = |place: &Place| {
+            let tls = tls.clone().filter(|_| place.tls.is_some());
+            let access = Access::new(place, tls, provider.clone(), settings, &reporter)?;
+            Ok(NodeMaker {
+                access: Arc::new(access.in_quorum()),
+                settings: settings.clone(),
+                notifications: Arc::clone(&notifications),
+                reporter: Arc::clone(&reporter),
+            })
+        };
+        let servers = servers_of(&places, maker)?;
+        let backend = QuorumBackend::connect(servers, settings, deadline).await?;
+        return Ok(Arc::new(backend));
+    }
     let access = Arc::new(Access::new(&place, tls, provider, settings, &reporter)?);
     let maker = NodeMaker {
         access: Arc::clone(&access),
@@ -121,7 +141,7 @@ pub(crate) async fn connect(
             let backend = ClusterBackend::begin(nodes, deadline.left()).await?;
             return Ok(Arc::new(backend));
         }
-        Topology::Quorum(_) => return Err(not_yet()),
+        Topology::Quorum(_) => return Err(nested()),
     };
     let connection = first(&backend.client, deadline).await?;
     backend.client.server_changed_at(&connection);
@@ -131,11 +151,23 @@ pub(crate) async fn connect(
     Ok(Arc::new(backend))
 }
 
-fn not_yet() -> LockError {
+/// Makes the backend of each server of a quorum.
+fn servers_of(
+    places: &[Place],
+    maker: impl Fn(&Place) -> Result<NodeMaker, LockError>,
+) -> Result<Vec<RedisBackend>, LockError> {
+    let make = |place: &Place| match &place.topology {
+        Topology::Standalone(address) => Ok(maker(place)?.make(address)),
+        _ => Err(nested()),
+    };
+    places.iter().map(make).collect()
+}
+
+fn nested() -> LockError {
     LockError::advised(
         BackendErrorKind::InvalidUrl,
-        "several independent servers (a quorum) are not supported yet",
-        "use redis://, redis+sentinel:// or redis+cluster://",
+        "a server of the quorum is not a single server",
+        "use redis+quorum:// with single servers",
     )
 }
 

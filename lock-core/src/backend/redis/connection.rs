@@ -37,6 +37,8 @@ pub(super) struct Connection {
     /// The least difference between this machine's clock and the server's when the connection
     /// began.
     pub(super) clock_difference: Duration,
+    /// How long the server ran when the connection began, in whole seconds. Known in a quorum only.
+    pub(super) uptime: Option<Duration>,
     /// Serializes commands that belong together, such as a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,
     broken: AtomicBool,
@@ -94,6 +96,7 @@ impl Connection {
             origin: next_origin(),
             first: greeting.first,
             clock_difference: greeting.clock_difference,
+            uptime: greeting.uptime,
             turn: tokio::sync::Mutex::default(),
             broken: AtomicBool::new(false),
             retired: AtomicBool::new(false),

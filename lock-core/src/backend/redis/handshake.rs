@@ -90,7 +90,7 @@ impl Connector {
             let mode = greeting.ok().and_then(|greeting| text_of(greeting, "mode"));
             self.check_mode(node, mode.as_deref() == Some("cluster"))?;
         }
-        let run_id = self.run_id(node, info)?;
+        let ServerProcessInfo { run_id, uptime } = self.process_of(node, info)?;
         if let Some(Err(error)) = replies.take(self.scripts.len()).find(Result::is_err) {
             // Each script is then sent with its text once.
             let effect = error_text(&error);
@@ -119,6 +119,7 @@ impl Connector {
             first,
             clock_difference: difference,
             epoch,
+            uptime,
         })
     }
 
@@ -183,7 +184,11 @@ impl Connector {
 
     /// Returns a number for the run id. Without a run id, waiters accept no notifications: they may
     /// come from another server process.
-    fn run_id(&self, node: &Node, info: Result<Value, RedisError>) -> Result<u64, LockError> {
+    fn process_of(
+        &self,
+        node: &Node,
+        info: Result<Value, RedisError>,
+    ) -> Result<ServerProcessInfo, LockError> {
         let info: Result<String, RedisError> =
             info.and_then(|info| Ok(redis::from_redis_value(info)?));
         let info = match info {
@@ -194,7 +199,7 @@ impl Connector {
                     server: &node.server,
                     error: &error,
                 });
-                return Ok(UNKNOWN_RUN_ID);
+                return Ok(ServerProcessInfo::UNKNOWN);
             }
         };
         let field = |name: &str| {
@@ -222,11 +227,17 @@ impl Connector {
         }
         self.check_eviction(node, field("maxmemory"), field("maxmemory_policy"));
         let Some(run_id) = field("run_id") else {
-            return Ok(UNKNOWN_RUN_ID);
+            return Ok(ServerProcessInfo::UNKNOWN);
         };
         let mut hasher = DefaultHasher::new();
         run_id.hash(&mut hasher);
-        Ok(hasher.finish().max(UNKNOWN_RUN_ID + 1))
+        let uptime = (self.access.kind == DeploymentKind::Quorum)
+            .then(|| field("uptime_in_seconds")?.parse().ok())
+            .flatten();
+        Ok(ServerProcessInfo {
+            run_id: hasher.finish().max(UNKNOWN_RUN_ID + 1),
+            uptime: uptime.map(Duration::from_secs),
+        })
     }
 
     /// Warns, once, about a primary that takes writes without a replica: after it was cut off, it would
@@ -308,12 +319,27 @@ fn check_version(node: &Node, version: Option<&str>) -> Result<(), LockError> {
     }
 }
 
+/// What `INFO` says about the process of the server.
+struct ServerProcessInfo {
+    run_id: u64,
+    uptime: Option<Duration>,
+}
+
+impl ServerProcessInfo {
+    const UNKNOWN: Self = Self {
+        run_id: UNKNOWN_RUN_ID,
+        uptime: None,
+    };
+}
+
 /// What a new connection has learned.
 pub(super) struct Greeting {
     pub(super) first: ClockSync,
     pub(super) clock_difference: Duration,
     /// The configuration epoch of the server.
     pub(super) epoch: u64,
+    /// How long the server runs, in whole seconds. Known in a quorum only.
+    pub(super) uptime: Option<Duration>,
 }
 
 /// Reads the epoch of the node itself from its `CLUSTER INFO`.

@@ -132,6 +132,10 @@ pub(crate) static RELEASE: LazyLock<NotifyingScript> =
 pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 
+// The second round of an acquisition at a quorum of servers.
+pub(crate) static RAISE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/raise.lua")));
+
 // Scripts of operators, for all dialects. The handshake does not load them, because most clients
 // never send them.
 pub(crate) static INSPECT: LazyLock<Script> =

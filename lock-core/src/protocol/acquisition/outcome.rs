@@ -75,6 +75,9 @@ pub(crate) enum AcquireOutcome {
     Late,
     /// The key holds a value of another type.
     Foreign { found: String },
+    /// An earlier attempt was cancelled, and the cancel may still take effect. The waiter goes on under a new
+    /// owner id.
+    StartOver,
 }
 
 impl AcquireOutcome {
@@ -82,7 +85,11 @@ impl AcquireOutcome {
     pub(crate) fn holder_mut(&mut self) -> Option<&mut ObservedHolder> {
         match self {
             Self::Queued { holder, .. } | Self::Busy { holder, .. } => holder.as_mut(),
-            Self::Held { .. } | Self::More | Self::Late | Self::Foreign { .. } => None,
+            Self::Held { .. }
+            | Self::More
+            | Self::Late
+            | Self::Foreign { .. }
+            | Self::StartOver => None,
         }
     }
 }

@@ -79,6 +79,18 @@ impl<E: Failure> Acquisition<E> {
             }
             AcquireOutcome::More => self.on_more(now),
             AcquireOutcome::Foreign { found } => self.fail(AcquireFailure::ForeignType { found }),
+            AcquireOutcome::StartOver => self.on_taken_back(now),
+        }
+    }
+
+    /// Goes on under a new owner id: a cancel of the old one may still take effect.
+    fn on_taken_back(&mut self, now: Moment) -> NextAction<E> {
+        match &mut self.strategy {
+            Strategy::OneAttempt(_) => self.done(AcquireResult::Contended { holder: None }),
+            Strategy::Wait(waiting) => {
+                waiting.poll_at_once(now);
+                NextAction::Perform(Action::StartOver)
+            }
         }
     }
 

@@ -1,0 +1,353 @@
+//! The backend for locks that a majority of independent servers holds.
+//!
+//! Each server has its own connections and clock. The state machines of [`crate::protocol::quorum`] decide;
+//! this backend sends what they say to the servers, side by side, and passes the replies. Waiters poll:
+//! there is no queue, because no server knows the order of all waiters.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::RedisBackend;
+use crate::backend::admin::AdminBackend;
+use crate::backend::{Backend, BackendStatus, Boxed, Renewal};
+use crate::config::ManagerSettings;
+use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use crate::protocol::clock_sync::UNKNOWN_RUN_ID;
+use crate::protocol::dialect::{Dialect, InvalidDialectReason};
+use crate::protocol::key::LockKey;
+use crate::protocol::lease;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::quorum::majority;
+use crate::sync::Mutex;
+use crate::telemetry::ServerAddress;
+
+mod admin;
+mod attempt;
+mod held;
+mod quarantine;
+mod release;
+mod server;
+
+use attempt::lasting;
+use held::HeldQuorum;
+use server::{QuorumServer, SentOrigins};
+
+/// The backend for locks at a quorum.
+pub(super) struct QuorumBackend {
+    servers: Arc<QuorumServers>,
+}
+
+/// The servers of a quorum, and what this manager has there.
+struct QuorumServers {
+    servers: Vec<Arc<QuorumServer>>,
+    command_timeout: Duration,
+    quarantine: Duration,
+    held: Mutex<HashMap<OwnerId, HeldQuorum>>,
+    /// The acquires that may have taken effect, and have no lease.
+    sent: Mutex<HashMap<OwnerId, Arc<SentOrigins>>>,
+}
+
+/// Leases that ended are forgotten when there are this many leases, or twice as many as were left.
+const FORGET_FROM: usize = 1024;
+
+/// Returns a moment as the time in which unconfirmed acquires of a quorum are counted.
+fn local_ms(moment: Moment) -> ServerMs {
+    ServerMs::new(moment.as_nanos() / 1_000_000)
+}
+
+/// Returns the time of sending and the remaining time of a single command that confirms a lease until
+/// `ends_at`.
+fn as_confirmed(ends_at: Moment, ttl: Duration) -> (Moment, Duration) {
+    let zero = Moment::from_nanos(0);
+    let counted = lease::deadline(zero.plus(ttl), ttl).since(zero.plus(ttl));
+    (ends_at.minus(counted), ttl)
+}
+
+impl QuorumServers {
+    fn len(&self) -> usize {
+        self.servers.len()
+    }
+
+    fn needed(&self) -> usize {
+        majority(self.len())
+    }
+
+    fn get(&self, number: usize) -> Option<Arc<QuorumServer>> {
+        self.servers.get(number).map(Arc::clone)
+    }
+
+    fn all(&self) -> impl Iterator<Item = Arc<QuorumServer>> {
+        self.servers.iter().map(Arc::clone)
+    }
+
+    /// Returns the error for too few servers.
+    fn no_quorum(&self, granted: usize) -> LockError {
+        LockError::NoQuorum {
+            granted,
+            needed: self.needed(),
+            servers: self.len(),
+        }
+    }
+
+    /// Checks that a quorum can hold this lock.
+    fn check(&self, key: &LockKey, ttl: Duration) -> Result<(), LockError> {
+        check_dialect(key.dialect())?;
+        if self.quarantine.is_zero() || ttl <= self.quarantine {
+            return Ok(());
+        }
+        Err(LockError::InvalidSetting {
+            setting: "quarantine",
+            value: format!("{:?}", self.quarantine).into(),
+            advice: format!("use at least the ttl, which is {ttl:?}, or a shorter ttl").into(),
+        })
+    }
+
+    fn hold(&self, owner_id: OwnerId, held: HeldQuorum) {
+        let now = Clock::System.now();
+        let mut ended = Vec::new();
+        let mut all = self.held.lock();
+        if all.len() >= FORGET_FROM && all.len() == all.capacity() {
+            let is_over = |held: &HeldQuorum| !held.is_valid(now);
+            ended.extend(all.extract_if(|_, held| is_over(held)));
+        }
+        all.insert(owner_id, held);
+    }
+
+    fn with_held<T>(
+        &self,
+        owner_id: OwnerId,
+        change: impl FnOnce(&mut HeldQuorum) -> T,
+    ) -> Option<T> {
+        self.held.lock().get_mut(&owner_id).map(change)
+    }
+
+    fn forget_held(&self, owner_id: OwnerId) {
+        let held = self.held.lock().remove(&owner_id);
+        drop(held);
+    }
+
+    fn sent(&self, owner_id: OwnerId, origins: Arc<SentOrigins>) {
+        self.sent.lock().insert(owner_id, origins);
+    }
+
+    fn is_sent(&self, owner_id: OwnerId) -> bool {
+        self.sent.lock().contains_key(&owner_id)
+    }
+
+    fn forget_sent(&self, owner_id: OwnerId) -> Option<Arc<SentOrigins>> {
+        self.sent.lock().remove(&owner_id)
+    }
+}
+
+fn check_dialect(dialect: Dialect) -> Result<(), LockError> {
+    match dialect {
+        Dialect::Native => Ok(()),
+        dialect => Err(LockError::InvalidDialect {
+            dialect,
+            reason: InvalidDialectReason::InQuorum,
+        }),
+    }
+}
+
+impl QuorumBackend {
+    /// Connects to all servers. A minority may be down.
+    pub(super) async fn connect(
+        backends: Vec<RedisBackend>,
+        settings: &ManagerSettings,
+        deadline: Deadline,
+    ) -> Result<Self, LockError> {
+        check_dialect(settings.dialect)?;
+        let quarantine = settings.quarantine;
+        let new = |backend| Arc::new(QuorumServer::new(backend, quarantine));
+        let servers = Arc::new(QuorumServers {
+            servers: backends.into_iter().map(new).collect(),
+            command_timeout: settings.command_timeout,
+            quarantine,
+            held: Mutex::default(),
+            sent: Mutex::default(),
+        });
+        let mut connecting = JoinSet::new();
+        for server in servers.all() {
+            let limit = deadline.left();
+            connecting.spawn(async move {
+                let client = &server.backend.client;
+                let connection = client.pool.first(limit).await?;
+                client.server_changed_at(&connection);
+                let standing = server.observe(&connection);
+                if standing.run_id == UNKNOWN_RUN_ID && !quarantine.is_zero() {
+                    return Err(LockError::advised(
+                        BackendErrorKind::Permission,
+                        format!("the user may not run INFO at {}", server.address()),
+                        "grant the right to run INFO, which shows when a server restarted",
+                    ));
+                }
+                Ok(())
+            });
+        }
+        let mut connected = 0;
+        while let Some(joined) = connecting.join_next().await {
+            match joined.unwrap_or(Err(LockError::NoRuntime)) {
+                Ok(()) => connected += 1,
+                Err(error) if error.is_retryable() && !is_replica(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        servers.check_different()?;
+        if connected < servers.needed() {
+            return Err(servers.no_quorum(connected));
+        }
+        Ok(Self { servers })
+    }
+}
+
+fn is_replica(error: &LockError) -> bool {
+    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::NotPrimary)
+}
+
+impl QuorumServers {
+    /// Checks that no two addresses lead to one server.
+    fn check_different(&self) -> Result<(), LockError> {
+        let mut known = HashMap::new();
+        for server in &self.servers {
+            let Some(run_id) = server.run_id().filter(|id| *id != UNKNOWN_RUN_ID) else {
+                continue;
+            };
+            if let Some(other) = known.insert(run_id, server.address()) {
+                let address = server.address();
+                return Err(LockError::advised(
+                    BackendErrorKind::InvalidUrl,
+                    format!("the lock servers at {other} and {address} are one server"),
+                    "name different servers: each of them counts once in the quorum",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&self, is: impl Fn(&RedisBackend) -> bool) -> usize {
+        let servers = self.servers.iter();
+        servers.filter(|server| is(&server.backend)).count()
+    }
+
+    /// Waits for connections to a majority.
+    async fn wait_for_majority(&self, until: Moment) -> Result<(), LockError> {
+        let mut waiting = JoinSet::new();
+        for server in self.all() {
+            waiting.spawn(async move { server.backend.wait_connected(until).await });
+        }
+        let (mut connected, mut errors) = (0, Vec::new());
+        while let Some(joined) = waiting.join_next().await {
+            match joined.unwrap_or(Err(LockError::NoRuntime)) {
+                Ok(()) => connected += 1,
+                Err(error) => errors.push(error),
+            }
+            if connected >= self.needed() {
+                return Ok(());
+            }
+        }
+        Err(lasting(errors.into_iter(), self.len()).unwrap_or_else(|| self.no_quorum(connected)))
+    }
+}
+
+impl Backend for QuorumBackend {
+    fn clock(&self) -> Clock {
+        Clock::System
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        sent: &'a mut SentAcquires,
+        limit: Duration,
+    ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
+        Box::pin(attempt::acquire(&self.servers, sent, limit))
+    }
+
+    fn renew<'a>(
+        &'a self,
+        renewals: &'a [Renewal],
+        limit: Duration,
+    ) -> Boxed<'a, Vec<Result<RenewOutcome, LockError>>> {
+        Box::pin(held::renew(&self.servers, renewals, limit))
+    }
+
+    fn release<'a>(
+        &'a self,
+        release_request: &'a ReleaseRequest,
+        limit: Duration,
+    ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
+        Box::pin(async move {
+            let one = [release_request];
+            let result = release::release(&self.servers, &one, limit).await.pop();
+            result.unwrap_or(Err(LockError::NoRuntime))
+        })
+    }
+
+    fn can_batch_release(&self, _key: &LockKey) -> bool {
+        true
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        release_requests: &'a [&'a ReleaseRequest],
+        limit: Duration,
+    ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
+        Box::pin(release::release(&self.servers, release_requests, limit))
+    }
+
+    fn admin(&self) -> &dyn AdminBackend {
+        self
+    }
+
+    fn seems_down(&self) -> bool {
+        let up = self.servers.count(|server| !server.seems_down());
+        up < self.servers.needed()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.servers.count(RedisBackend::is_connected) >= self.servers.needed()
+    }
+
+    fn status(&self) -> BackendStatus {
+        let servers = self.servers.servers.iter();
+        let all: Vec<_> = servers.map(|server| server.backend.status()).collect();
+        let connected = all.iter().filter(|status| status.connected).count();
+        BackendStatus {
+            connected: connected >= self.servers.needed(),
+            subscribed: false,
+            last_reply: all.iter().filter_map(|status| status.last_reply).min(),
+            server_version: all.into_iter().find_map(|status| status.server_version),
+        }
+    }
+
+    fn notifies_waiters(&self, _limit: Duration) -> Boxed<'_, bool> {
+        Box::pin(std::future::ready(false))
+    }
+
+    fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {
+        Box::pin(self.servers.wait_for_majority(until))
+    }
+
+    fn listen(&self) -> Boxed<'_, ()> {
+        let mut listening = JoinSet::new();
+        for server in self.servers.all() {
+            listening.spawn(async move { server.backend.listen().await });
+        }
+        Box::pin(async move {
+            while listening.join_next().await.is_some() {}
+        })
+    }
+
+    fn server(&self) -> Option<Arc<ServerAddress>> {
+        self.servers.servers.first()?.backend.server()
+    }
+
+    fn holds_without_renewal(&self) -> bool {
+        false
+    }
+}

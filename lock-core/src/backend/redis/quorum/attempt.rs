@@ -1,0 +1,330 @@
+//! One attempt to acquire a key at a majority: sends what the state machine decides.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::held::HeldQuorum;
+use super::server::{AcquireOrder, AcquireVote, Admission, SentOrigins};
+use super::{QuorumServers, as_confirmed, local_ms};
+use crate::error::LockError;
+use crate::protocol::acquisition::{
+    AcquireOutcome, Failure, ObservedHolder, Origin, SentAcquires,
+};
+use crate::protocol::cleanup::ReleaseRequest;
+use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::lock_state::RawHolder;
+use crate::protocol::poll_schedule::HolderExpiry;
+use crate::protocol::quorum::{
+    QuorumAcquire, QuorumAction, QuorumOutcome, ServerLease, majority,
+};
+use crate::protocol::ttl::whole_millis;
+
+/// How long an attempt that failed waits for the replies to its cancels. Then the background worker goes on.
+const CANCEL_PATIENCE: Duration = Duration::from_millis(150);
+
+/// An acquisition at several servers is sent over several connections. Its cancels look up each of them.
+const NO_ORIGIN: Origin = 0;
+
+/// What one server replied.
+enum Ballot {
+    Acquired(usize, Result<AcquireVote, LockError>),
+    Raised(usize, Result<Option<(ServerLease, u64)>, LockError>),
+}
+
+/// An attempt that is running.
+struct Attempt {
+    servers: Arc<QuorumServers>,
+    order: Arc<AcquireOrder>,
+    machine: QuorumAcquire,
+    running: JoinSet<Ballot>,
+    deadline: Deadline,
+    /// The run ids of the servers that confirmed.
+    run_ids: Vec<Option<u64>>,
+    /// Whether each server replied to the acquire that was sent to it.
+    is_answered: Vec<bool>,
+    /// The servers that have another holder, so that nothing is to be cancelled there.
+    is_busy: Vec<bool>,
+    errors: Vec<Option<LockError>>,
+    holder: Option<ObservedHolder>,
+    foreign: Option<String>,
+}
+
+/// Makes one attempt, with all of its rounds. An attempt that fails leaves nothing behind, or leaves its
+/// cancel to the caller of this backend.
+pub(super) async fn acquire(
+    servers: &Arc<QuorumServers>,
+    sent: &mut SentAcquires,
+    limit: Duration,
+) -> Result<AcquireOutcome, LockError> {
+    servers.check(&sent.key, sent.lease_config.ttl.as_duration())?;
+    if servers.is_sent(sent.owner_id) {
+        return Ok(AcquireOutcome::StartOver);
+    }
+    let began = Clock::System.now();
+    // In time of this machine: each server has a clock of its own. Twice the timeout, because the time of a
+    // server is known as exactly as its reply was fast.
+    let not_after = local_ms(began).plus(whole_millis(servers.command_timeout.saturating_mul(2)));
+    let copy = sent.on_send_without_entry(NO_ORIGIN, not_after);
+    let origins = Arc::new(SentOrigins::new(servers.len()));
+    servers.sent(sent.owner_id, Arc::clone(&origins));
+    let order = Arc::new(AcquireOrder {
+        key: sent.key.clone(),
+        owner_id: sent.owner_id,
+        ttl: sent.lease_config.ttl,
+        label: Arc::clone(&sent.label),
+        origins,
+    });
+    let mut attempt = Attempt::new(Arc::clone(servers), Arc::clone(&order), limit);
+    let outcome = attempt.run().await?;
+    if let QuorumOutcome::Granted { token, ends_at, .. } = outcome {
+        attempt.hold();
+        sent.on_any_reply(&copy);
+        servers.forget_sent(sent.owner_id);
+        return Ok(held(token, ends_at, order.ttl.as_duration()));
+    }
+    if attempt.cancel(sent.release_request()).await {
+        sent.on_any_reply(&copy);
+        sent.on_busy();
+        servers.forget_sent(sent.owner_id);
+    }
+    attempt.failed(outcome)
+}
+
+fn held(token: FencingToken, ends_at: Moment, ttl: Duration) -> AcquireOutcome {
+    let (sent, remaining) = as_confirmed(ends_at, ttl);
+    AcquireOutcome::Held {
+        token: Some(token),
+        sent,
+        remaining,
+    }
+}
+
+impl Attempt {
+    fn new(servers: Arc<QuorumServers>, order: Arc<AcquireOrder>, limit: Duration) -> Self {
+        let count = servers.len();
+        let gate_order = gate_order(&servers, order.key.as_str());
+        Self {
+            machine: QuorumAcquire::new(count, order.ttl, Clock::System.now(), gate_order),
+            servers,
+            order,
+            running: JoinSet::new(),
+            deadline: Deadline::after(Clock::System, limit),
+            run_ids: vec![None; count],
+            is_answered: vec![false; count],
+            is_busy: vec![false; count],
+            errors: vec![None; count],
+            holder: None,
+            foreign: None,
+        }
+    }
+
+    async fn run(&mut self) -> Result<QuorumOutcome, LockError> {
+        loop {
+            let mut until = Clock::System.now();
+            for action in self.machine.actions() {
+                match action {
+                    QuorumAction::Acquire(server) => self.send_acquire(server),
+                    QuorumAction::Raise(server, token) => self.send_raise(server, token),
+                    QuorumAction::Wait { until: moment } => until = moment,
+                    // The caller cancels after the outcome. The others are no actions of an acquire.
+                    QuorumAction::CancelAll | QuorumAction::Renew(_) | QuorumAction::Heal(_) => {}
+                }
+            }
+            if let Some(outcome) = self.machine.outcome() {
+                return Ok(outcome.clone());
+            }
+            let pause = tokio::time::sleep(until.since(Clock::System.now()));
+            tokio::select! {
+                joined = self.running.join_next(), if !self.running.is_empty() => match joined {
+                    Some(Ok(ballot)) => self.count(ballot),
+                    // The runtime is shutting down.
+                    _ => return Err(LockError::NoRuntime),
+                },
+                () = pause => self.machine.tick(Clock::System.now()),
+            }
+        }
+    }
+
+    fn send_acquire(&mut self, number: usize) {
+        let Some(server) = self.servers.get(number) else {
+            return;
+        };
+        let (order, deadline) = (Arc::clone(&self.order), self.deadline);
+        self.running.spawn(async move {
+            let vote = server.acquire(number, &order, Admission::Trusted, deadline);
+            Ballot::Acquired(number, vote.await)
+        });
+    }
+
+    fn send_raise(&mut self, number: usize, token: FencingToken) {
+        let Some(server) = self.servers.get(number) else {
+            return;
+        };
+        let (order, deadline) = (Arc::clone(&self.order), self.deadline);
+        self.running.spawn(async move {
+            let raised = server.raise(&order, token, Admission::Trusted, deadline);
+            Ballot::Raised(number, raised.await)
+        });
+    }
+
+    fn count(&mut self, ballot: Ballot) {
+        let now = Clock::System.now();
+        match ballot {
+            Ballot::Acquired(server, Ok(vote)) => {
+                self.is_answered[server] = true;
+                match vote {
+                    AcquireVote::Held(lease) => self.machine.held(server, lease, now),
+                    AcquireVote::Busy { holder, server_us } => {
+                        self.is_busy[server] = true;
+                        let remaining = holder.remaining_ms.map(Duration::from_millis);
+                        self.observe(&holder, server_us);
+                        self.machine.busy(server, remaining, now);
+                    }
+                    AcquireVote::Foreign { found } => {
+                        self.is_busy[server] = true;
+                        self.foreign = Some(found);
+                        self.machine.failed(server, now);
+                    }
+                }
+            }
+            Ballot::Raised(server, Ok(Some((lease, run_id)))) => {
+                self.run_ids[server] = Some(run_id);
+                self.machine.raised(server, lease, now);
+            }
+            Ballot::Raised(server, Ok(None)) => self.machine.not_ours(server, now),
+            Ballot::Acquired(server, Err(error)) => {
+                self.is_answered[server] = error.is_refusal();
+                self.errors[server] = Some(error);
+                self.machine.failed(server, now);
+            }
+            Ballot::Raised(server, Err(error)) => {
+                self.errors[server] = Some(error);
+                self.machine.failed(server, now);
+            }
+        }
+    }
+
+    fn observe(&mut self, holder: &RawHolder, server_us: u64) {
+        if self.holder.is_none() {
+            self.holder = ObservedHolder::from_value(
+                &holder.value,
+                holder.remaining_ms.map(Duration::from_millis),
+                Some(ServerMs::from_micros(server_us)),
+            );
+        }
+    }
+
+    /// Keeps the granted lease for its renewals.
+    fn hold(&self) {
+        let Some(mut lease) = self.machine.lease() else {
+            return;
+        };
+        let mut run_ids = self.run_ids.clone();
+        for (number, run_id) in run_ids.iter_mut().enumerate() {
+            if let Some(server) = self.servers.get(number)
+                && run_id.is_none()
+            {
+                *run_id = server.run_id();
+                if !server.may_count() {
+                    lease.restarted(number);
+                }
+            }
+        }
+        let held = HeldQuorum::new(lease, Arc::clone(&self.order), run_ids);
+        self.servers.hold(self.order.owner_id, held);
+    }
+
+    /// Cancels the attempt at all servers to which it was sent. Returns whether it can take effect no more.
+    async fn cancel(&mut self, request: ReleaseRequest) -> bool {
+        // A task that still runs must not send behind the cancel.
+        self.running.shutdown().await;
+        let mut cancels = JoinSet::new();
+        for (number, server) in self.servers.all().enumerate() {
+            let Some(origin) = self.order.origins.of(number) else {
+                continue;
+            };
+            if self.is_busy[number] {
+                continue;
+            }
+            let request = ReleaseRequest {
+                origin: Some(origin),
+                ..request.clone()
+            };
+            let was_answered = self.is_answered[number];
+            cancels.spawn(async move {
+                let limit = CANCEL_PATIENCE;
+                server.cancel(&request, was_answered, limit).await
+            });
+        }
+        let mut is_settled = true;
+        while let Some(cancelled) = cancels.join_next().await {
+            is_settled &= cancelled.unwrap_or(false);
+        }
+        is_settled
+    }
+
+    fn failed(self, outcome: QuorumOutcome) -> Result<AcquireOutcome, LockError> {
+        if let Some(found) = self.foreign {
+            return Ok(AcquireOutcome::Foreign { found });
+        }
+        match outcome {
+            QuorumOutcome::Contended { remaining } => Ok(AcquireOutcome::Busy {
+                holder_expiry: match remaining {
+                    Some(remaining) => HolderExpiry::Polled {
+                        ends: Clock::System.now().plus(remaining),
+                    },
+                    None => HolderExpiry::NoExpiry,
+                },
+                holder: self.holder,
+            }),
+            QuorumOutcome::NoQuorum {
+                granted,
+                needed,
+                servers,
+            } => Err(lasting(self.errors.into_iter().flatten(), servers).unwrap_or(
+                LockError::NoQuorum {
+                    granted,
+                    needed,
+                    servers,
+                },
+            )),
+            QuorumOutcome::Granted { .. } => Err(LockError::NoRuntime),
+        }
+    }
+}
+
+/// Returns an error that waiting does not cure, if so many servers return one that no majority is left.
+pub(super) fn lasting(
+    errors: impl Iterator<Item = LockError>,
+    servers: usize,
+) -> Option<LockError> {
+    let mut lasting: Vec<_> = errors
+        .filter(|error| !error.class().is_transient())
+        .collect();
+    (servers.saturating_sub(lasting.len()) < majority(servers))
+        .then(|| lasting.pop())
+        .flatten()
+}
+
+/// Returns the order in which all clients ask the servers for this key, so that two clients do not split
+/// the votes. Servers that are down come last, and those in quarantine are left out.
+fn gate_order(servers: &QuorumServers, key: &str) -> Vec<usize> {
+    let mut order: Vec<_> = servers
+        .all()
+        .enumerate()
+        .filter(|(_, server)| server.may_count())
+        .map(|(number, server)| {
+            let run_id = server.run_id();
+            let mut hasher = DefaultHasher::new();
+            (run_id, key).hash(&mut hasher);
+            let is_last = run_id.is_none() || server.backend.client.pool.seems_down();
+            (is_last, hasher.finish(), number)
+        })
+        .collect();
+    order.sort_unstable();
+    order.into_iter().map(|(_, _, number)| number).collect()
+}

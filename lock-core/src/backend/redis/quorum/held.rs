@@ -1,0 +1,382 @@
+//! The leases that this manager holds at a quorum, and their renewals.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::attempt::lasting;
+use super::server::{AcquireOrder, AcquireVote, Admission, QuorumServer, ServerStanding};
+use super::{QuorumServers, as_confirmed};
+use crate::backend::{Backend, Renewal};
+use crate::error::LockError;
+use crate::protocol::acquisition::RenewOutcome;
+use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::loss::LossReason;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::quorum::{
+    QuorumAction, QuorumLease, RenewalRound, ServerLease, majority,
+};
+
+/// A lease that this manager holds.
+pub(super) struct HeldQuorum {
+    lease: QuorumLease,
+    order: Arc<AcquireOrder>,
+    /// The process of each server, as this lease knows it.
+    run_ids: Vec<Option<u64>>,
+    /// Grows with each renewal. Replies of an earlier one do not count.
+    round: u64,
+    /// Why servers refused in this round, and the errors of the others.
+    loss: Option<LossReason>,
+    errors: Vec<LockError>,
+    renewed: usize,
+}
+
+/// A follow-up of a renewal, at one server.
+#[derive(Clone, Copy)]
+enum FollowUp {
+    Heal,
+    Raise(crate::protocol::fencing_token::FencingToken),
+}
+
+/// What a server replied in a renewal.
+enum RenewalReply {
+    Renewed {
+        server: usize,
+        results: Vec<Result<RenewOutcome, LockError>>,
+        standing: Option<ServerStanding>,
+    },
+    Healed {
+        server: usize,
+        at: usize,
+        vote: Result<AcquireVote, LockError>,
+    },
+    Raised {
+        server: usize,
+        at: usize,
+        raised: Result<Option<(ServerLease, u64)>, LockError>,
+    },
+}
+
+impl HeldQuorum {
+    pub(super) fn new(
+        lease: QuorumLease,
+        order: Arc<AcquireOrder>,
+        run_ids: Vec<Option<u64>>,
+    ) -> Self {
+        Self {
+            lease,
+            order,
+            run_ids,
+            round: 0,
+            loss: None,
+            errors: Vec::new(),
+            renewed: 0,
+        }
+    }
+
+    /// Returns whether a majority may still hold the lease.
+    pub(super) fn is_valid(&self, now: Moment) -> bool {
+        self.lease.ends_at().is_some_and(|ends_at| ends_at > now)
+    }
+
+    fn begin_round(&mut self, now: Moment) -> u64 {
+        self.round += 1;
+        self.loss = None;
+        self.errors.clear();
+        self.renewed = 0;
+        self.lease.begin_round(now);
+        // All servers are asked.
+        let _renewals = self.lease.actions();
+        self.round
+    }
+
+    /// Records the process of a server that replied.
+    fn meet(&mut self, server: usize, standing: ServerStanding) {
+        let Some(known) = self.run_ids.get_mut(server) else {
+            return;
+        };
+        if *known != Some(standing.run_id) {
+            *known = Some(standing.run_id);
+            if !standing.counts {
+                self.lease.restarted(server);
+            }
+        }
+        if standing.counts {
+            self.lease.trusted(server);
+        }
+    }
+
+    fn count(
+        &mut self,
+        server: usize,
+        standing: Option<ServerStanding>,
+        result: Result<RenewOutcome, LockError>,
+    ) {
+        if let Some(standing) = standing {
+            self.meet(server, standing);
+        }
+        match (result, standing) {
+            (Ok(RenewOutcome::Held { sent, remaining, .. }), Some(_)) => {
+                self.renewed += 1;
+                self.lease.renewed(server, sent, remaining);
+            }
+            (Ok(RenewOutcome::NotOwner(reason)), _) => {
+                self.loss.get_or_insert(reason);
+                self.lease.not_ours(server);
+            }
+            // The connection broke meanwhile, so it is not known which process replied.
+            (Ok(RenewOutcome::Held { .. }), None) => self.lease.failed(server),
+            (Err(error), _) => {
+                self.errors.push(error);
+                self.lease.failed(server);
+            }
+        }
+    }
+
+    /// Returns the outcome of the round. `None` while it may still get one.
+    fn outcome(&self, renewal: &Renewal) -> Option<Result<RenewOutcome, LockError>> {
+        Some(match self.lease.round() {
+            RenewalRound::Pending => return None,
+            RenewalRound::Renewed { ends_at } => {
+                let (sent, remaining) = as_confirmed(ends_at, renewal.ttl);
+                Ok(RenewOutcome::Held {
+                    token: None,
+                    sent: sent.min(Clock::System.now()),
+                    remaining,
+                })
+            }
+            RenewalRound::Lost => {
+                let reason = self.loss.clone().unwrap_or(LossReason::Removed);
+                Ok(RenewOutcome::NotOwner(reason))
+            }
+            RenewalRound::Unknown => Err(self.unknown()),
+        })
+    }
+
+    fn unknown(&self) -> LockError {
+        let servers = self.run_ids.len();
+        let no_quorum = LockError::NoQuorum {
+            granted: self.renewed,
+            needed: majority(servers),
+            servers,
+        };
+        lasting(self.errors.iter().cloned(), servers).unwrap_or(no_quorum)
+    }
+}
+
+/// Renews leases at all servers side by side. Returns when each of them has an outcome. What is left of the
+/// round goes on: servers that lost a lease are healed.
+pub(super) async fn renew(
+    servers: &Arc<QuorumServers>,
+    renewals: &[Renewal],
+    limit: Duration,
+) -> Vec<Result<RenewOutcome, LockError>> {
+    let (done, outcomes) = oneshot::channel();
+    let round = Renewing::begin(Arc::clone(servers), renewals.into(), limit);
+    tokio::spawn(round.run(done));
+    match outcomes.await {
+        Ok(outcomes) => outcomes,
+        // The runtime is shutting down.
+        Err(_ended) => renewals.iter().map(|_| Err(LockError::NoRuntime)).collect(),
+    }
+}
+
+/// A renewal of several leases that is running.
+struct Renewing {
+    servers: Arc<QuorumServers>,
+    renewals: Arc<[Renewal]>,
+    /// The number of the round of each lease. `None` for a lease that is not held any more.
+    rounds: Vec<Option<u64>>,
+    deadline: Deadline,
+    running: JoinSet<RenewalReply>,
+}
+
+type Outcomes = Vec<Result<RenewOutcome, LockError>>;
+
+impl Renewing {
+    fn begin(servers: Arc<QuorumServers>, renewals: Arc<[Renewal]>, limit: Duration) -> Self {
+        let now = Clock::System.now();
+        let begin = |renewal: &Renewal| {
+            servers.with_held(renewal.owner_id, |held| held.begin_round(now))
+        };
+        Self {
+            rounds: renewals.iter().map(begin).collect(),
+            servers,
+            renewals,
+            deadline: Deadline::after(Clock::System, limit),
+            running: JoinSet::new(),
+        }
+    }
+
+    async fn run(mut self, done: oneshot::Sender<Outcomes>) {
+        for (number, server) in self.servers.all().enumerate() {
+            let (renewals, limit) = (Arc::clone(&self.renewals), self.deadline.left());
+            self.running.spawn(async move {
+                let (results, standing) = server.renew(&renewals, limit).await;
+                RenewalReply::Renewed {
+                    server: number,
+                    results,
+                    standing,
+                }
+            });
+        }
+        let mut done = Some(done);
+        while let Some(joined) = self.running.join_next().await {
+            let Ok(reply) = joined else {
+                continue;
+            };
+            self.count(reply);
+            if done.is_some()
+                && let Some(outcomes) = self.outcomes()
+                && let Some(done) = done.take()
+            {
+                // The caller may have stopped waiting.
+                let _sent = done.send(outcomes);
+            }
+        }
+    }
+
+    /// Returns the outcomes if each lease has one.
+    fn outcomes(&self) -> Option<Outcomes> {
+        let pairs = self.renewals.iter().zip(&self.rounds);
+        let outcome = |(renewal, round): (&Renewal, &Option<u64>)| {
+            let removed = || Some(Ok(RenewOutcome::NotOwner(LossReason::Removed)));
+            let Some(round) = *round else {
+                return removed();
+            };
+            self.servers
+                .with_held(renewal.owner_id, |held| {
+                    if held.round == round {
+                        held.outcome(renewal)
+                    } else {
+                        Some(Err(held.unknown()))
+                    }
+                })
+                .unwrap_or_else(removed)
+        };
+        pairs.map(outcome).collect()
+    }
+
+    /// Runs on the lease of a renewal, if its round is still the last one. Sends what follows.
+    fn on_lease(&mut self, at: usize, change: impl FnOnce(&mut HeldQuorum)) -> bool {
+        let (owner_id, round) = (self.renewals[at].owner_id, self.rounds[at]);
+        let follow_ups = self.servers.with_held(owner_id, |held| {
+            if Some(held.round) != round {
+                return Vec::new();
+            }
+            change(held);
+            held.lease.actions()
+        });
+        let is_held = follow_ups.is_some();
+        for action in follow_ups.unwrap_or_default() {
+            match action {
+                QuorumAction::Heal(server) => self.follow(at, server, FollowUp::Heal),
+                QuorumAction::Raise(server, token) => {
+                    self.follow(at, server, FollowUp::Raise(token));
+                }
+                _ => {}
+            }
+        }
+        is_held
+    }
+
+    fn follow(&mut self, at: usize, number: usize, follow_up: FollowUp) {
+        let owner_id = self.renewals[at].owner_id;
+        let order = self
+            .servers
+            .with_held(owner_id, |held| Arc::clone(&held.order));
+        let (Some(server), Some(order)) = (self.servers.get(number), order) else {
+            return;
+        };
+        let deadline = self.deadline;
+        self.running.spawn(async move {
+            match follow_up {
+                FollowUp::Heal => RenewalReply::Healed {
+                    server: number,
+                    at,
+                    vote: server
+                        .acquire(number, &order, Admission::Any, deadline)
+                        .await,
+                },
+                FollowUp::Raise(token) => RenewalReply::Raised {
+                    server: number,
+                    at,
+                    raised: server.raise(&order, token, Admission::Any, deadline).await,
+                },
+            }
+        });
+    }
+
+    fn count(&mut self, reply: RenewalReply) {
+        let now = Clock::System.now();
+        match reply {
+            RenewalReply::Renewed {
+                server,
+                results,
+                standing,
+            } => {
+                for (at, result) in results.into_iter().enumerate() {
+                    self.on_lease(at, |held| held.count(server, standing, result));
+                }
+            }
+            RenewalReply::Healed { server, at, vote } => {
+                let has_key = matches!(vote, Ok(AcquireVote::Held(_)));
+                let is_held = self.on_lease(at, |held| match vote {
+                    Ok(AcquireVote::Held(lease)) => held.lease.held(server, lease, now),
+                    Ok(_) => held.lease.busy(server),
+                    Err(_) => held.lease.failed(server),
+                });
+                if has_key && !is_held {
+                    // It was released meanwhile.
+                    let owner_id = self.renewals[at].owner_id;
+                    self.servers.release_again(server, owner_id, &self.renewals[at]);
+                }
+            }
+            RenewalReply::Raised { server, at, raised } => {
+                self.on_lease(at, |held| match raised {
+                    Ok(Some((lease, run_id))) if held.run_ids[server] == Some(run_id) => {
+                        held.lease.raised(server, lease, now);
+                    }
+                    Ok(None) => held.lease.not_ours(server),
+                    Ok(Some(_)) | Err(_) => held.lease.failed(server),
+                });
+            }
+        }
+    }
+}
+
+impl QuorumServer {
+    /// Renews leases at this server. The standing is `None` if it is not known which process replied.
+    async fn renew(
+        &self,
+        renewals: &[Renewal],
+        limit: Duration,
+    ) -> (Outcomes, Option<ServerStanding>) {
+        let deadline = Deadline::after(Clock::System, limit);
+        let pool = &self.backend.client.pool;
+        let before = match pool.for_current_runtime(limit).await {
+            Ok(connection) => self.observe(&connection),
+            Err(error) => return (renewals.iter().map(|_| Err(error.clone())).collect(), None),
+        };
+        let results = Backend::renew(&self.backend, renewals, deadline.left()).await;
+        let after = pool.for_current_runtime(Duration::ZERO).await;
+        let is_same = after.is_ok_and(|connection| connection.first.run_id == before.run_id);
+        (results, is_same.then_some(before))
+    }
+}
+
+impl QuorumServers {
+    /// Releases a key at one server that gave it after the release.
+    fn release_again(self: &Arc<Self>, number: usize, owner_id: OwnerId, renewal: &Renewal) {
+        let Some(server) = self.get(number) else {
+            return;
+        };
+        let request = super::release::plain(renewal, owner_id);
+        let limit = self.command_timeout;
+        tokio::spawn(async move {
+            let _released_or_expires = Backend::release(&server.backend, &request, limit).await;
+        });
+    }
+}

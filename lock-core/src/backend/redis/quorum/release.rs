@@ -1,0 +1,197 @@
+//! Releases at all servers of a quorum.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::attempt::lasting;
+use super::{QuorumServers, local_ms};
+use crate::backend::{Backend, Renewal};
+use crate::error::LockError;
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
+use crate::protocol::clock::{Clock, Deadline, ServerMs};
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::quorum::{QuorumRelease, ReleaseRound, majority};
+use crate::protocol::ttl::{MIN_TTL, Ttl};
+
+type ReleaseResults = Vec<Result<ReleaseOutcome, LockError>>;
+
+/// Releases locks at all servers side by side. Returns when each has an outcome; a minority that is slow is
+/// released after that.
+pub(super) async fn release(
+    servers: &Arc<QuorumServers>,
+    requests: &[&ReleaseRequest],
+    limit: Duration,
+) -> ReleaseResults {
+    let (done, outcomes) = oneshot::channel();
+    let releasing = Releasing::begin(Arc::clone(servers), requests, limit);
+    tokio::spawn(releasing.run(done));
+    match outcomes.await {
+        Ok(outcomes) => outcomes,
+        // The runtime is shutting down.
+        Err(_ended) => requests.iter().map(|_| Err(LockError::NoRuntime)).collect(),
+    }
+}
+
+/// A release that only frees the lock of an owner id.
+pub(super) fn plain(renewal: &Renewal, owner_id: OwnerId) -> ReleaseRequest {
+    let ttl = Ttl::new(renewal.ttl.max(MIN_TTL)).unwrap_or(renewal.lease_config.ttl);
+    ReleaseRequest {
+        key: renewal.key.clone(),
+        owner_id,
+        ttl,
+        entries: Vec::new(),
+        origin: None,
+        unconfirmed_until_ms: None,
+        min_hold_until: None,
+        subject: ReleaseSubject::Acquire,
+    }
+}
+
+/// Releases that are running.
+struct Releasing {
+    servers: Arc<QuorumServers>,
+    /// The requests, as each server gets them.
+    requests: Vec<Arc<[ReleaseRequest]>>,
+    locks: Vec<ReleasedLock>,
+    /// When the requests were sent, in the time in which the end of unconfirmed acquires is counted.
+    sent_ms: ServerMs,
+    deadline: Deadline,
+}
+
+/// The release of one lock.
+struct ReleasedLock {
+    machine: QuorumRelease,
+    is_cancel: bool,
+    released: usize,
+    replies: usize,
+    errors: Vec<LockError>,
+}
+
+impl Releasing {
+    fn begin(servers: Arc<QuorumServers>, requests: &[&ReleaseRequest], limit: Duration) -> Self {
+        let sent_to: Vec<_> = requests
+            .iter()
+            .map(|request| {
+                servers.forget_held(request.owner_id);
+                servers.forget_sent(request.owner_id)
+            })
+            .collect();
+        let of_server = |number| {
+            let with_origin = |(request, sent_to): (&&ReleaseRequest, &Option<Arc<_>>)| {
+                let sent_to: Option<&Arc<super::server::SentOrigins>> = sent_to.as_ref();
+                ReleaseRequest {
+                    origin: sent_to.and_then(|origins| origins.of(number)),
+                    ..(*request).clone()
+                }
+            };
+            requests.iter().zip(&sent_to).map(with_origin).collect()
+        };
+        let count = servers.len();
+        let lock = |request: &&ReleaseRequest| ReleasedLock {
+            machine: QuorumRelease::new(count),
+            is_cancel: request.subject == ReleaseSubject::Acquire,
+            released: 0,
+            replies: 0,
+            errors: Vec::new(),
+        };
+        Self {
+            requests: (0..count).map(of_server).collect(),
+            locks: requests.iter().map(lock).collect(),
+            servers,
+            sent_ms: local_ms(Clock::System.now()),
+            deadline: Deadline::after(Clock::System, limit),
+        }
+    }
+
+    async fn run(mut self, done: oneshot::Sender<ReleaseResults>) {
+        let mut running = JoinSet::new();
+        for (number, server) in self.servers.all().enumerate() {
+            let Some(requests) = self.requests.get(number).map(Arc::clone) else {
+                continue;
+            };
+            let limit = self.deadline.left();
+            running.spawn(async move {
+                let results = match &*requests {
+                    // On the connection of its acquire, so that a cancel cannot overtake it.
+                    [one] => vec![Backend::release(&server.backend, one, limit).await],
+                    many => {
+                        let many: Vec<_> = many.iter().collect();
+                        Backend::release_all(&server.backend, &many, limit).await
+                    }
+                };
+                (number, results)
+            });
+        }
+        let mut done = Some(done);
+        while let Some(joined) = running.join_next().await {
+            let Ok((server, results)) = joined else {
+                continue;
+            };
+            for (lock, result) in self.locks.iter_mut().zip(results) {
+                lock.count(server, result);
+            }
+            if done.is_some()
+                && let Some(results) = self.results()
+                && let Some(done) = done.take()
+            {
+                // The caller may have stopped waiting.
+                let _sent = done.send(results);
+            }
+        }
+    }
+
+    fn results(&self) -> Option<ReleaseResults> {
+        let result = |lock: &ReleasedLock| lock.result(self.sent_ms, self.servers.len());
+        self.locks.iter().map(result).collect()
+    }
+}
+
+impl ReleasedLock {
+    fn count(&mut self, server: usize, result: Result<ReleaseOutcome, LockError>) {
+        match result {
+            Ok(outcome) => {
+                self.replies += 1;
+                if outcome.was_owner {
+                    self.released += 1;
+                    self.machine.released(server);
+                } else {
+                    self.machine.not_ours(server);
+                }
+            }
+            Err(error) => {
+                self.errors.push(error);
+                self.machine.failed(server);
+            }
+        }
+    }
+
+    /// Returns the result. `None` while there may still be one.
+    fn result(
+        &self,
+        sent_ms: ServerMs,
+        servers: usize,
+    ) -> Option<Result<ReleaseOutcome, LockError>> {
+        let outcome = |was_owner| ReleaseOutcome::without_waiters(was_owner, sent_ms);
+        let needed = majority(servers);
+        Some(match self.machine.round() {
+            ReleaseRound::Released => Ok(outcome(true)),
+            ReleaseRound::NotOurs => Ok(outcome(false)),
+            ReleaseRound::Pending => return None,
+            // A cancel has nothing to confirm but that a majority does not have the lock.
+            ReleaseRound::Unconfirmed if self.is_cancel && self.replies >= needed => {
+                Ok(outcome(self.released > 0))
+            }
+            ReleaseRound::Unconfirmed => {
+                let no_quorum = LockError::NoQuorum {
+                    granted: self.replies,
+                    needed,
+                    servers,
+                };
+                Err(lasting(self.errors.iter().cloned(), servers).unwrap_or(no_quorum))
+            }
+        })
+    }
+}

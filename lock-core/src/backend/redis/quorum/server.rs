@@ -1,0 +1,292 @@
+//! One server of a quorum, and the commands that an acquisition sends to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::super::RedisBackend;
+use super::super::client::server_error;
+use super::super::command::CommandWriter;
+use super::super::connection::Connection;
+use super::super::errors::timed_out;
+use super::super::reply::{self, ScriptReply, text_of};
+use super::super::scripts::{ACQUIRE, RAISE};
+use super::quarantine::{Quarantine, SeenProcess};
+use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::acquisition::Origin;
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use crate::protocol::clock::{Clock, Deadline};
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::key::LockKey;
+use crate::protocol::lock_state::{AcquireReply, RawHolder, RenewReply};
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::quorum::ServerLease;
+use crate::protocol::ttl::Ttl;
+use crate::sync::Mutex;
+use crate::telemetry::LockCommand;
+
+/// How often a server may reply that a command came late, or that more dead waiters are to be removed.
+const ACQUIRE_TRIES: u8 = 5;
+
+/// One server of a quorum.
+pub(super) struct QuorumServer {
+    pub(super) backend: RedisBackend,
+    quarantine: Mutex<Quarantine>,
+}
+
+/// What an acquisition sends to each server.
+#[derive(Clone)]
+pub(super) struct AcquireOrder {
+    pub(super) key: LockKey,
+    pub(super) owner_id: OwnerId,
+    pub(super) ttl: Ttl,
+    pub(super) label: Arc<str>,
+    pub(super) origins: Arc<SentOrigins>,
+}
+
+/// The connections over which an acquisition was sent, by server.
+#[derive(Debug)]
+pub(super) struct SentOrigins(Box<[AtomicU64]>);
+
+/// No connection has this number.
+const NOT_SENT: Origin = 0;
+
+impl SentOrigins {
+    pub(super) fn new(servers: usize) -> Self {
+        Self((0..servers).map(|_| AtomicU64::new(NOT_SENT)).collect())
+    }
+
+    pub(super) fn of(&self, server: usize) -> Option<Origin> {
+        let origin = self.0.get(server)?.load(Ordering::Relaxed);
+        (origin != NOT_SENT).then_some(origin)
+    }
+
+    fn set(&self, server: usize, origin: Origin) {
+        if let Some(known) = self.0.get(server) {
+            known.store(origin, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Which servers take a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Those that count.
+    Trusted,
+    /// Also those in quarantine: a holder heals its lock there.
+    Any,
+}
+
+/// The reply of one server to an acquire.
+pub(super) enum AcquireVote {
+    Held(ServerLease),
+    Busy { holder: RawHolder, server_us: u64 },
+    Foreign { found: String },
+}
+
+/// What a connection shows of the server's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ServerStanding {
+    pub(super) run_id: u64,
+    /// It is not in quarantine.
+    pub(super) counts: bool,
+}
+
+impl QuorumServer {
+    pub(super) fn new(backend: RedisBackend, quarantine: Duration) -> Self {
+        Self {
+            backend,
+            quarantine: Mutex::new(Quarantine::new(quarantine)),
+        }
+    }
+
+    /// Returns the address, for error texts.
+    pub(super) fn address(&self) -> Arc<str> {
+        Arc::clone(&self.backend.client.pool.connector.node().text)
+    }
+
+    pub(super) fn run_id(&self) -> Option<u64> {
+        self.quarantine.lock().run_id()
+    }
+
+    /// Returns whether the server may be asked for a new acquisition: it is not known to be in quarantine.
+    pub(super) fn may_count(&self) -> bool {
+        let quarantine = self.quarantine.lock();
+        quarantine.run_id().is_none() || quarantine.has_ended(Clock::System.now())
+    }
+
+    /// Records the process that serves a connection.
+    pub(super) fn observe(&self, connection: &Connection) -> ServerStanding {
+        let seen = SeenProcess {
+            run_id: connection.first.run_id,
+            connected_at: connection.first.sent,
+            uptime: connection.uptime,
+        };
+        let now = Clock::System.now();
+        ServerStanding {
+            run_id: seen.run_id,
+            counts: self.quarantine.lock().observe(seen, now),
+        }
+    }
+
+    async fn admit(
+        &self,
+        admission: Admission,
+        limit: Duration,
+    ) -> Result<Arc<Connection>, LockError> {
+        let connection = self.backend.client.pool.for_current_runtime(limit).await?;
+        let standing = self.observe(&connection);
+        if standing.counts || admission == Admission::Any {
+            Ok(connection)
+        } else {
+            Err(LockError::advised(
+                BackendErrorKind::Loading,
+                format!("the lock server at {} restarted a moment ago", self.address()),
+                "it counts again at the end of its `quarantine`",
+            ))
+        }
+    }
+
+    /// Acquires the key at this server, without an entry in the queue.
+    pub(super) async fn acquire(
+        &self,
+        number: usize,
+        order: &AcquireOrder,
+        admission: Admission,
+        deadline: Deadline,
+    ) -> Result<AcquireVote, LockError> {
+        let client = &self.backend.client;
+        let began = client.begin_command();
+        let result = self.try_acquire(number, order, admission, deadline).await;
+        client.end_command(LockCommand::Acquire, began, result.as_ref().err());
+        result
+    }
+
+    async fn try_acquire(
+        &self,
+        number: usize,
+        order: &AcquireOrder,
+        admission: Admission,
+        deadline: Deadline,
+    ) -> Result<AcquireVote, LockError> {
+        let client = &self.backend.client;
+        let connection = self.admit(admission, deadline.left()).await?;
+        let keys = order.key.all();
+        for _ in 0..ACQUIRE_TRIES {
+            let now = Clock::System.now();
+            let not_after = client.not_after(&connection, now);
+            let write_args = |command: &mut CommandWriter<'_>| {
+                command
+                    .arg(order.owner_id)
+                    .arg(order.ttl.as_millis())
+                    .arg(connection.floor_us())
+                    .arg(not_after.not_after_ms)
+                    .text(&order.label)
+                    .text("")
+                    .arg(connection.lead_us());
+            };
+            order.origins.set(number, connection.origin);
+            let script = ACQUIRE.of(false);
+            let reply = client
+                .run(&connection, script, &keys, write_args, deadline, now)
+                .await?;
+            let reply = reply.map_err(|error| server_error(&connection, &order.key, &error))?;
+            let ScriptReply { value, server_us } = reply::acquire(reply.text())?;
+            client.record_server_time(&connection, now, server_us);
+            match value {
+                AcquireReply::Late | AcquireReply::More => {}
+                AcquireReply::Held {
+                    token,
+                    remaining_ms,
+                } => {
+                    return Ok(AcquireVote::Held(ServerLease {
+                        token,
+                        remaining: Duration::from_millis(remaining_ms),
+                        sent_at: now,
+                    }));
+                }
+                AcquireReply::Busy { holder } | AcquireReply::Queued { holder, .. } => {
+                    return Ok(AcquireVote::Busy { holder, server_us });
+                }
+                AcquireReply::Foreign { found } => return Ok(AcquireVote::Foreign { found }),
+            }
+        }
+        Err(timed_out(&format!(
+            "the lock server at {} rejects commands as late, or has very many dead waiters",
+            self.address()
+        )))
+    }
+
+    /// Writes the token of the quorum to this server. Returns `None` if the key is not the caller's.
+    pub(super) async fn raise(
+        &self,
+        order: &AcquireOrder,
+        token: FencingToken,
+        admission: Admission,
+        deadline: Deadline,
+    ) -> Result<Option<(ServerLease, u64)>, LockError> {
+        let client = &self.backend.client;
+        let connection = self.admit(admission, deadline.left()).await?;
+        let args = [order.owner_id.to_string(), token.to_string()];
+        let keys = [order.key.as_str(), order.key.counter()];
+        let read = |value| {
+            let ScriptReply { value, server_us } = reply::renew(text_of(&value))?;
+            let value = value.0;
+            Ok(ScriptReply { value, server_us })
+        };
+        let (sent_at, reply) = client
+            .call_script(
+                &connection,
+                &RAISE,
+                &order.key,
+                &keys,
+                &args,
+                read,
+                deadline.left(),
+            )
+            .await?;
+        Ok(match reply.value {
+            RenewReply::Held {
+                token,
+                remaining_ms,
+            } => {
+                let remaining = Duration::from_millis(remaining_ms);
+                let lease = ServerLease {
+                    token,
+                    remaining,
+                    sent_at,
+                };
+                Some((lease, connection.first.run_id))
+            }
+            RenewReply::NotOwner => None,
+        })
+    }
+
+    /// Takes an acquire back. Returns whether it can take effect no more.
+    pub(super) async fn cancel(
+        &self,
+        request: &ReleaseRequest,
+        was_answered: bool,
+        limit: Duration,
+    ) -> bool {
+        let client = &self.backend.client;
+        // Only on the connection of the acquire, the cancel cannot overtake it.
+        let follows = request
+            .origin
+            .is_some_and(|origin| client.pool.by_origin(origin).is_some());
+        let result = self.send_release(request, limit).await;
+        result.is_ok() && (was_answered || follows)
+    }
+
+    async fn send_release(
+        &self,
+        request: &ReleaseRequest,
+        limit: Duration,
+    ) -> Result<ReleaseOutcome, LockError> {
+        let client = &self.backend.client;
+        let began = client.begin_command();
+        let result = self.backend.native.release(request, limit).await;
+        client.end_command(LockCommand::Cancel, began, result.as_ref().err());
+        result
+    }
+}

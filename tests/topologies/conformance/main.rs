@@ -1,8 +1,9 @@
-//! The contract of every backend, over TLS, in RESP2, behind Sentinels and in a cluster.
+//! The contract of every backend, over TLS, in RESP2, behind Sentinels, in a cluster and at a quorum.
 //!
 //! The tests share one deployment of each kind, and have a prefix each.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use lock_core::LockManagerBuilder;
 use test_support::{Authority, RedisCluster, RedisServer, SentinelService};
@@ -30,6 +31,8 @@ static SECURED: LazyLock<SecuredServer> = LazyLock::new(|| {
 });
 static SENTINEL: LazyLock<SentinelService> = LazyLock::new(SentinelService::start);
 static CLUSTER: LazyLock<RedisCluster> = LazyLock::new(RedisCluster::start);
+static QUORUM: LazyLock<Vec<RedisServer>> =
+    LazyLock::new(|| (0..5).map(|_| RedisServer::start()).collect());
 static SERVER: LazyLock<RedisServer> = LazyLock::new(RedisServer::start);
 
 async fn at(url: &str) -> Subject {
@@ -53,7 +56,21 @@ async fn resp2() -> Subject {
     subject
 }
 
+async fn quorum() -> Subject {
+    let hosts: Vec<_> = QUORUM.iter().map(|it| it.address().to_string()).collect();
+    let url = format!("redis+quorum://{}", hosts.join(","));
+    let prefix = own_prefix();
+    let change = |builder: LockManagerBuilder| builder.prefix(&prefix).quarantine(Duration::ZERO);
+    let mut subject = Subject::at((), &url, change).await;
+    subject.prefix = prefix;
+    subject.notifies = false;
+    subject.capabilities.fifo = false;
+    subject.capabilities.handover = false;
+    subject
+}
+
 conformance!(tls, secured());
 conformance!(resp2, resp2());
 conformance!(sentinel, at(&SENTINEL.url()));
 conformance!(cluster, at(&CLUSTER.url()));
+conformance!(quorum, quorum());

@@ -338,9 +338,7 @@ impl Backend for QuorumBackend {
         for server in self.servers.all() {
             listening.spawn(async move { server.backend.listen().await });
         }
-        Box::pin(async move {
-            while listening.join_next().await.is_some() {}
-        })
+        Box::pin(async move { while listening.join_next().await.is_some() {} })
     }
 
     fn server(&self) -> Option<Arc<ServerAddress>> {

@@ -82,10 +82,7 @@ fn remaining(content: &KeyContent) -> u64 {
 }
 
 /// Returns the index of what a majority holds, with the expiry until which a majority holds it.
-fn of_majority<'a>(
-    contents: impl Iterator<Item = &'a KeyContent>,
-    needed: usize,
-) -> Option<usize> {
+fn of_majority<'a>(contents: impl Iterator<Item = &'a KeyContent>, needed: usize) -> Option<usize> {
     let contents: Vec<_> = contents.collect();
     contents.iter().find_map(|one| {
         let same = contents.iter().enumerate();
@@ -97,10 +94,7 @@ fn of_majority<'a>(
 
 impl QuorumServers {
     /// Returns the replies of a majority at least.
-    async fn ask_all<T, F>(
-        &self,
-        ask: impl Fn(Arc<QuorumServer>) -> F,
-    ) -> Result<Vec<T>, LockError>
+    async fn ask_all<T, F>(&self, ask: impl Fn(Arc<QuorumServer>) -> F) -> Result<Vec<T>, LockError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, LockError>> + Send + 'static,

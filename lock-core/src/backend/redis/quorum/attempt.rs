@@ -10,17 +10,13 @@ use super::held::HeldQuorum;
 use super::server::{AcquireOrder, AcquireVote, Admission, SentOrigins};
 use super::{QuorumServers, as_confirmed, local_ms};
 use crate::error::LockError;
-use crate::protocol::acquisition::{
-    AcquireOutcome, Failure, ObservedHolder, Origin, SentAcquires,
-};
+use crate::protocol::acquisition::{AcquireOutcome, Failure, ObservedHolder, Origin, SentAcquires};
 use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lock_state::RawHolder;
 use crate::protocol::poll_schedule::HolderExpiry;
-use crate::protocol::quorum::{
-    QuorumAcquire, QuorumAction, QuorumOutcome, ServerLease, majority,
-};
+use crate::protocol::quorum::{QuorumAcquire, QuorumAction, QuorumOutcome, ServerLease, majority};
 use crate::protocol::ttl::whole_millis;
 
 /// How long an attempt that failed waits for the replies to its cancels. Then the background worker goes on.
@@ -285,13 +281,15 @@ impl Attempt {
                 granted,
                 needed,
                 servers,
-            } => Err(lasting(self.errors.into_iter().flatten(), servers).unwrap_or(
-                LockError::NoQuorum {
-                    granted,
-                    needed,
-                    servers,
-                },
-            )),
+            } => Err(
+                lasting(self.errors.into_iter().flatten(), servers).unwrap_or(
+                    LockError::NoQuorum {
+                        granted,
+                        needed,
+                        servers,
+                    },
+                ),
+            ),
             QuorumOutcome::Granted { .. } => Err(LockError::NoRuntime),
         }
     }

@@ -15,9 +15,7 @@ use crate::protocol::acquisition::RenewOutcome;
 use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
-use crate::protocol::quorum::{
-    QuorumAction, QuorumLease, RenewalRound, ServerLease, majority,
-};
+use crate::protocol::quorum::{QuorumAction, QuorumLease, RenewalRound, ServerLease, majority};
 
 /// A lease that this manager holds.
 pub(super) struct HeldQuorum {
@@ -81,15 +79,16 @@ impl HeldQuorum {
         self.lease.ends_at().is_some_and(|ends_at| ends_at > now)
     }
 
-    fn begin_round(&mut self, now: Moment) -> u64 {
+    /// Returns the number of the round, and the errors of the last one, which are to be dropped outside of
+    /// the mutex.
+    fn begin_round(&mut self, now: Moment) -> (u64, Vec<LockError>) {
         self.round += 1;
         self.loss = None;
-        self.errors.clear();
         self.renewed = 0;
         self.lease.begin_round(now);
         // All servers are asked.
         let _renewals = self.lease.actions();
-        self.round
+        (self.round, std::mem::take(&mut self.errors))
     }
 
     /// Records the process of a server that replied.
@@ -118,7 +117,12 @@ impl HeldQuorum {
             self.meet(server, standing);
         }
         match (result, standing) {
-            (Ok(RenewOutcome::Held { sent, remaining, .. }), Some(_)) => {
+            (
+                Ok(RenewOutcome::Held {
+                    sent, remaining, ..
+                }),
+                Some(_),
+            ) => {
                 self.renewed += 1;
                 self.lease.renewed(server, sent, remaining);
             }
@@ -199,7 +203,8 @@ impl Renewing {
     fn begin(servers: Arc<QuorumServers>, renewals: Arc<[Renewal]>, limit: Duration) -> Self {
         let now = Clock::System.now();
         let begin = |renewal: &Renewal| {
-            servers.with_held(renewal.owner_id, |held| held.begin_round(now))
+            let begun = servers.with_held(renewal.owner_id, |held| held.begin_round(now));
+            begun.map(|(round, _errors)| round)
         };
         Self {
             rounds: renewals.iter().map(begin).collect(),
@@ -331,7 +336,8 @@ impl Renewing {
                 if has_key && !is_held {
                     // It was released meanwhile.
                     let owner_id = self.renewals[at].owner_id;
-                    self.servers.release_again(server, owner_id, &self.renewals[at]);
+                    self.servers
+                        .release_again(server, owner_id, &self.renewals[at]);
                 }
             }
             RenewalReply::Raised { server, at, raised } => {

@@ -86,7 +86,10 @@ mod tests {
         assert!(!quarantine.observe(seen(7, 100, 11), at(100)));
         assert!(!quarantine.has_ended(at(149)) && quarantine.has_ended(at(150)));
         assert!(quarantine.observe(seen(7, 200, 111), at(200)));
-        assert!(!quarantine.observe(seen(8, 300, 0), at(300)), "it restarted");
+        assert!(
+            !quarantine.observe(seen(8, 300, 0), at(300)),
+            "it restarted"
+        );
         assert_eq!(quarantine.run_id(), Some(8));
     }
 

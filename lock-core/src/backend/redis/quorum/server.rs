@@ -141,7 +141,10 @@ impl QuorumServer {
         } else {
             Err(LockError::advised(
                 BackendErrorKind::Loading,
-                format!("the lock server at {} restarted a moment ago", self.address()),
+                format!(
+                    "the lock server at {} restarted a moment ago",
+                    self.address()
+                ),
                 "it counts again at the end of its `quarantine`",
             ))
         }

@@ -46,6 +46,7 @@ impl QuorumRelease {
     }
 
     /// Returns the servers where the release is to be repeated.
+    #[cfg(test)]
     pub(crate) fn unconfirmed(&self) -> impl Iterator<Item = usize> {
         let votes = self.0.iter().enumerate();
         votes.filter_map(|(server, vote)| (*vote == ReleaseVote::Failed).then_some(server))

@@ -32,7 +32,7 @@ enum Ballot {
 }
 
 /// An attempt that is running.
-struct Attempt {
+struct QuorumAttempt {
     servers: Arc<QuorumServers>,
     order: Arc<AcquireOrder>,
     machine: QuorumAcquire,
@@ -74,7 +74,7 @@ pub(super) async fn acquire(
         label: Arc::clone(&sent.label),
         origins,
     });
-    let mut attempt = Attempt::new(Arc::clone(servers), Arc::clone(&order), limit);
+    let mut attempt = QuorumAttempt::new(Arc::clone(servers), Arc::clone(&order), limit);
     let outcome = attempt.run().await?;
     if let QuorumOutcome::Granted { token, ends_at, .. } = outcome {
         attempt.hold();
@@ -87,7 +87,7 @@ pub(super) async fn acquire(
         sent.on_busy();
         servers.forget_sent(sent.owner_id);
     }
-    attempt.failed(outcome)
+    attempt.failed(&outcome)
 }
 
 fn held(token: FencingToken, ends_at: Moment, ttl: Duration) -> AcquireOutcome {
@@ -99,7 +99,7 @@ fn held(token: FencingToken, ends_at: Moment, ttl: Duration) -> AcquireOutcome {
     }
 }
 
-impl Attempt {
+impl QuorumAttempt {
     fn new(servers: Arc<QuorumServers>, order: Arc<AcquireOrder>, limit: Duration) -> Self {
         let count = servers.len();
         let gate_order = gate_order(&servers, order.key.as_str());
@@ -263,11 +263,11 @@ impl Attempt {
         is_settled
     }
 
-    fn failed(self, outcome: QuorumOutcome) -> Result<AcquireOutcome, LockError> {
+    fn failed(self, outcome: &QuorumOutcome) -> Result<AcquireOutcome, LockError> {
         if let Some(found) = self.foreign {
             return Ok(AcquireOutcome::Foreign { found });
         }
-        match outcome {
+        match *outcome {
             QuorumOutcome::Contended { remaining } => Ok(AcquireOutcome::Busy {
                 holder_expiry: match remaining {
                     Some(remaining) => HolderExpiry::Polled {

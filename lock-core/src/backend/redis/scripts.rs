@@ -132,6 +132,10 @@ pub(crate) static RELEASE: LazyLock<NotifyingScript> =
 pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 
+/// For a slot that moves. The handshake does not load it.
+pub(crate) static DROP: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/drop.lua")));
+
 // Scripts of operators, for all dialects. The handshake does not load them, because most clients
 // never send them.
 pub(crate) static INSPECT: LazyLock<Script> =

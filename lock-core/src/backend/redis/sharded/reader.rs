@@ -222,12 +222,8 @@ impl Subscriber {
                 }
                 shards.set_phase(&channel, ChannelPhase::Up(self.run_id));
             }
-            PushKind::SUnsubscribe => {
-                if shards.forget(&channel) {
-                    // The slot has moved. Its waiters subscribe at the new owner.
-                    client.notifications.poll_all();
-                }
-            }
+            // The slot has moved. Its waiters subscribe at the new owner.
+            PushKind::SUnsubscribe if shards.forget(&channel) => client.notifications.poll_all(),
             _ => {}
         }
         Ok(())

@@ -183,7 +183,8 @@ fn step(
             let seen = String::from_utf8(seen).expect("the model has only text");
             let args = [mode, &floor, "0", command.label, &token, "", &seen].map(str::to_owned);
             let reply =
-                admin::reply::force_release(server.run(&FORCE_RELEASE.classic, &KEYS, &args)).unwrap();
+                admin::reply::force_release(server.run(&FORCE_RELEASE.classic, &KEYS, &args))
+                    .unwrap();
             assert_eq!(reply.server_us, micros);
             let (expected, notifications) = model.lock_state.force_release(&command, &env);
             (

@@ -32,8 +32,6 @@ impl Server {
     /// Connects. The failure has the text that all other commands have.
     pub(super) async fn connect(url: &str, global: &GlobalArgs) -> Result<Self, Failure> {
         if !is_of_one_server(url) {
-            // A URL that is wrong gets the text that all other commands have.
-            connect::to(url, global, None).await?;
             return Err(Failure::new(
                 Exit::Config,
                 "invalid-url",

@@ -115,7 +115,7 @@ impl BackendErrorKind {
             Self::ClusterDown => {
                 "wait for the failover, or check `cluster info` and `cluster slots` on the nodes"
             }
-            Self::SlotMoving => "end the move of the slot, or raise `wait`",
+            Self::SlotMoving => "end the move of the slot, or wait longer",
             Self::Unreachable => {
                 "check that the server runs, that host and port are correct, and that it accepts more \
                  clients"

@@ -13,6 +13,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 const NAME: &str = "order:42";
+/// Each acquire has 4 KB: more than the buffers of a socket take.
+const BURST: usize = 2_500;
 
 struct Secured {
     authority: Authority,
@@ -93,19 +95,32 @@ async fn waiter_is_notified_over_tls() {
     }
 }
 
-/// Records of TLS are 16 KiB at most, and a burst is longer.
+/// The commands are longer than a record of TLS, and the socket does not take them at once, because the
+/// server is frozen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn burst_of_commands_is_longer_than_a_record() {
+async fn burst_of_commands_waits_for_the_socket() {
     let secured = Secured::start(false);
-    let locks = LockManager::connect(&secured.url()).await.unwrap();
+    let builder = LockManager::builder().command_timeout(Duration::from_secs(20));
+    let locks = builder.connect(&secured.url()).await.unwrap();
+    locks
+        .lock(NAME)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    secured.server.stop();
     let name = |at: usize| format!("{}:{at}", "n".repeat(900));
     let mut acquiring = tokio::task::JoinSet::new();
-    for at in 0..300 {
+    for at in 0..BURST {
         let locks = locks.clone();
         acquiring.spawn(async move { locks.lock(name(at)).acquire().await.unwrap() });
     }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    secured.server.cont();
     let held = acquiring.join_all().await;
-    assert_eq!(held.len(), 300);
+    assert_eq!(held.len(), BURST);
     drop(held);
     shut_down(&locks).await;
 }

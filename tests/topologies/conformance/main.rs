@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use lock_core::LockManagerBuilder;
-use test_support::{Authority, RedisCluster, RedisServer, SentinelService};
+use test_support::{Authority, Certificate, RedisCluster, RedisServer, SentinelService};
 use topologies::own_prefix;
 
 #[path = "../../conformance/suite/mod.rs"]
@@ -17,6 +17,7 @@ use suite::subject::Subject;
 
 struct SecuredServer {
     authority: Authority,
+    client: Certificate,
     server: RedisServer,
 }
 
@@ -25,6 +26,7 @@ static SECURED: LazyLock<SecuredServer> = LazyLock::new(|| {
     let server = RedisServer::options().tls(&authority, &authority.server(), true);
     SecuredServer {
         server: server.start(),
+        client: authority.client(),
         authority,
     }
 });
@@ -42,7 +44,7 @@ async fn at(url: &str) -> Subject {
 
 async fn secured() -> Subject {
     let ca = test_support::tls::shown(&SECURED.authority.ca());
-    let client = SECURED.authority.client().parameters();
+    let client = SECURED.client.parameters();
     let url = format!("{}?ssl_ca_certs={ca}&{client}", SECURED.server.tls_url());
     at(&url).await
 }

@@ -12,6 +12,10 @@ test *args:
 test-apps *args:
     ./scripts/test-apps {{args}}
 
+# Tests TLS, Sentinel and Redis Cluster.
+topologies *args:
+    ./scripts/topologies {{args}}
+
 # Checks the sources without running them
 lint *args:
     ./scripts/lint {{args}}

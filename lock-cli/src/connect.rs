@@ -85,13 +85,6 @@ pub(crate) async fn to(
             wording::NOT_IN_MEMORY,
         ));
     }
-    if has_several_hosts(url) {
-        return Err(Failure::new(
-            Exit::Config,
-            "invalid-url",
-            "the lock URL names several servers, which are not supported yet; name one server",
-        ));
-    }
     let mut builder = LockManager::builder()
         .prefix(&global.prefix)
         .command_timeout(global.timeout)
@@ -110,17 +103,6 @@ pub(crate) fn failure(global: &GlobalArgs, error: &LockError) -> Failure {
     Failure::of_lock(error, global.url_source())
 }
 
-/// Whether a URL names several hosts: `redis://a,b`. A comma before `@` belongs to user or password.
-fn has_several_hosts(url: &str) -> bool {
-    let Some(("redis", rest)) = url.trim().split_once("://") else {
-        return false;
-    };
-    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    host.split(['/', '?', '#'])
-        .next()
-        .is_some_and(|host| host.contains(','))
-}
-
 /// Whether a URL holds a password: after `:` in the user part, or in a parameter.
 fn has_password(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else {
@@ -135,17 +117,7 @@ fn has_password(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{has_password, has_several_hosts};
-
-    #[test]
-    fn several_hosts_are_found() {
-        for url in ["redis://a,b", "redis://u:p@a:1,b:2/3"] {
-            assert!(has_several_hosts(url), "{url}");
-        }
-        for url in ["redis://a", "redis://u:p,q@a:1/3", "unix:///a,b", "a,b"] {
-            assert!(!has_several_hosts(url), "{url}");
-        }
-    }
+    use super::has_password;
 
     #[test]
     fn passwords_are_found() {

@@ -205,6 +205,10 @@ pub mod guide {
         #![doc = include_str!("../docs/testing.md")]
     }
 
+    pub mod topologies {
+        #![doc = include_str!("../docs/topologies.md")]
+    }
+
     // It links to the items of all four features.
     #[cfg(all(
         feature = "macros",

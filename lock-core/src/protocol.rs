@@ -21,12 +21,15 @@ pub(crate) mod mailbox;
 pub(crate) mod nearest;
 pub(crate) mod owner_id;
 pub(crate) mod poll_schedule;
+#[cfg(feature = "redis")]
 pub(crate) mod primary;
-#[cfg(any(feature = "redis", test))]
+#[cfg(feature = "redis")]
 pub(crate) mod quorum;
+#[cfg(feature = "redis")]
 pub(crate) mod redirect;
 pub(crate) mod renew;
 pub(crate) mod revocation;
+#[cfg(feature = "redis")]
 pub(crate) mod route;
 pub(crate) mod ttl;
 pub(crate) mod wire;

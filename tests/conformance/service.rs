@@ -95,7 +95,7 @@ fn read_arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, 
                 arguments.url = Some(url);
             }
             option if option.starts_with("--") => {}
-            filter => arguments.filter = filter.to_owned(),
+            filter => filter.clone_into(&mut arguments.filter),
         }
     }
     Ok(arguments)

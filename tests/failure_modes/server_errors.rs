@@ -301,8 +301,8 @@ async fn f21_grant_that_expired_in_a_server_pause_is_not_used() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// A cluster node refuses scripts with keys in two slots. Clusters are not supported yet, so the
-/// test checks the slots of the commands that another server gets.
+/// A cluster node refuses scripts with keys in two slots. The test checks the slots of the commands that
+/// another server gets.
 #[tokio::test]
 async fn f22_all_keys_of_a_lock_are_in_one_slot() {
     let server = RedisServer::start();

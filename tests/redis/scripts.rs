@@ -181,6 +181,34 @@ fn deadline_of_an_unconfirmed_renewal_is_not_changed() {
     }
 }
 
+/// In a cluster whose slot is open, a release frees the key by this script first.
+#[test]
+fn drop_frees_the_key_of_its_owner_only() {
+    let server = RedisServer::start();
+    let reply = || run(&server, "drop.lua").join("\n");
+    assert!(reply().starts_with("gone "));
+    let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
+    server.cli(&["SET", "lock:a", &format!("lk1:{owner_id} 5 0 by-hand")]);
+    assert!(reply().starts_with("released "));
+    assert_eq!(server.cli(&["EXISTS", "lock:a"]).integer(), 0);
+    let other = "lk1:00000000-0000-0000-0000-000000000001 5 0 other";
+    server.cli(&["SET", "lock:a", other]);
+    assert!(reply().starts_with("gone "));
+    assert_eq!(server.cli(&["GET", "lock:a"]).text(), other);
+
+    // The rest of `min_hold` is kept under the nil owner id.
+    let file = format!("{FOLDER}/drop.lua");
+    let text = std::fs::read_to_string(Path::new(&file)).unwrap();
+    server.cli(&["SET", "lock:a", &format!("lk1:{owner_id} 5 0 by-hand")]);
+    server.cli(&["EVAL", &text, "1", "lock:a", owner_id, "5000"]);
+    let kept = server.cli(&["GET", "lock:a"]);
+    assert!(
+        kept.text()
+            .starts_with("lk1:00000000-0000-0000-0000-000000000000 5 ")
+    );
+    assert!(server.cli(&["PTTL", "lock:a"]).integer() > 1_000);
+}
+
 /// `grant_next.lua` and `next_token.lua` are parts of other scripts. The tests above run every other file.
 #[test]
 fn every_script_is_tested() {
@@ -197,6 +225,7 @@ fn every_script_is_tested() {
         scripts_in(FOLDER),
         [
             "acquire.lua",
+            "drop.lua",
             "force_release.lua",
             "grant_next.lua",
             "inspect.lua",

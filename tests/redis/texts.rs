@@ -193,7 +193,7 @@ async fn malformed_url_error_does_not_contain_the_password() {
         "redis://user:secret@host:port",
         "redis://user:secret@",
         "redis://:sec/secret@host",
-        "rediss://user:secret@host",
+        "rediss://user:secret@host:port",
         "redis+sentinel://user:secret@host",
         "redis://user:secret@host/secret",
         "secret",

@@ -31,6 +31,14 @@ pub(super) struct Server {
 impl Server {
     /// Connects. The failure has the text that all other commands have.
     pub(super) async fn connect(url: &str, global: &GlobalArgs) -> Result<Self, Failure> {
+        if !is_of_one_server(url) {
+            return Err(Failure::new(
+                Exit::Config,
+                "invalid-url",
+                "doctor checks one server without TLS: give it the redis:// address of a primary, or of a \
+                 node",
+            ));
+        }
         match Self::dial(url, global).await {
             Ok(server) => Ok(server),
             Err(error) => match connect::to(url, global, None).await {
@@ -178,6 +186,17 @@ fn user(info: &ConnectionInfo) -> &str {
     let settings = info.redis_settings();
     let user = settings.password().and(settings.username());
     user.unwrap_or("default")
+}
+
+/// Whether a URL is that of one server without TLS, which this module can connect to.
+fn is_of_one_server(url: &str) -> bool {
+    let scheme = url.trim().split("://").next().unwrap_or_default();
+    let scheme = scheme.to_ascii_lowercase();
+    let is_secured = matches!(&*scheme, "rediss" | "valkeys");
+    !is_secured
+        && !["sentinel", "cluster", "quorum"]
+            .iter()
+            .any(|kind| scheme.contains(kind))
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ pub(super) fn role(role: Option<&str>, info: &Info) -> Check {
             .advice("connect to the primary"),
         Some("sentinel") => Check::fail("role", "Sentinel")
             .means("a Sentinel has no keys, so it grants no lock")
-            .advice("connect to the primary that it watches"),
+            .advice("use redis+sentinel://host/service in the services"),
         _ => Check::warn("role", "unknown: the user may run neither ROLE nor INFO")
             .means("a replica is found at the first lock only")
             .advice("grant +role and +info"),
@@ -84,16 +84,16 @@ pub(super) fn role(role: Option<&str>, info: &Info) -> Check {
 pub(super) fn topology(role: Option<&str>, info: &Info) -> Check {
     if info.text("cluster_enabled") == Some("1") {
         return Check::fail("topology", "a node of a cluster")
-            .means("this version of lock-core does not support clusters")
-            .advice("use a primary that is not part of a cluster");
+            .means("a plain URL does not follow the slots of the locks")
+            .advice("use redis+cluster:// in the services");
     }
     if role == Some("sentinel") || info.text("redis_mode") == Some("sentinel") {
         return Check::fail("topology", "a Sentinel behind a plain URL")
-            .means("this version of lock-core does not ask Sentinels for the primary")
-            .advice("use an address that always leads to the primary");
+            .means("a Sentinel has no keys, so it grants no lock")
+            .advice("use redis+sentinel://host/service, with the name of the service");
     }
     Check::ok("topology", "a single server")
-        .means("a failover by Sentinel is not followed: an address has to lead to the primary")
+        .means("behind Sentinels, use redis+sentinel://, which follows a failover")
 }
 
 /// The checks that need INFO.

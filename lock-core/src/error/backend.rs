@@ -9,6 +9,7 @@ use super::LockError;
 #[cfg(feature = "redis")]
 use super::provider::{OnPanic, ProviderError};
 use crate::protocol::acquisition::FailureClass;
+#[cfg(feature = "redis")]
 use crate::protocol::redirect::Redirect;
 
 /// Why a server, or the connection to it, failed.
@@ -114,7 +115,7 @@ impl BackendErrorKind {
             Self::ClusterDown => {
                 "wait for the failover, or check `cluster info` and `cluster slots` on the nodes"
             }
-            Self::SlotMoving => "end the move of the slot, or raise `wait`",
+            Self::SlotMoving => "end the move of the slot, or wait longer",
             Self::Unreachable => {
                 "check that the server runs, that host and port are correct, and that it accepts more \
                  clients"
@@ -157,6 +158,7 @@ struct Details {
     advice: &'static str,
     cause: Option<ErrorCause>,
     /// What the node of a cluster replied.
+    #[cfg(feature = "redis")]
     redirect: Option<Redirect>,
 }
 
@@ -195,6 +197,7 @@ impl Details {
             detail: None,
             advice: kind.advice(),
             cause,
+            #[cfg(feature = "redis")]
             redirect: None,
         }
     }

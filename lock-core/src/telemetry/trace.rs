@@ -145,9 +145,17 @@ pub(crate) fn write(event: &LockEvent<'_>) {
         | LockEvent::NotificationsOff { .. }
         | LockEvent::NotificationReceived { .. }
         | LockEvent::UnknownMessage {}
-        | LockEvent::PrimaryChanged { .. }
         | LockEvent::EvictionPolicy { .. }
         | LockEvent::ServerRestricted { .. } => write_about_server(event),
+        LockEvent::PrimaryChanged {
+            server,
+            epoch,
+            is_reset,
+        } => server!(
+            WARN, "lock.primary_changed",
+            { server.address = server.host(), server.port = server.port(), epoch, is_reset, },
+            "the Sentinels name another primary"
+        ),
         LockEvent::PanicCaught { source, message } => server!(
             ERROR, "lock.panic_caught", { source = source.as_str(), panic = message, }, "caught a panic of foreign code"
         ),
@@ -395,15 +403,6 @@ fn write_about_server(event: &LockEvent<'_>) {
             "lock.unknown_message",
             {},
             "a client published an unknown message on the manager's private channel"
-        ),
-        LockEvent::PrimaryChanged {
-            server,
-            epoch,
-            is_reset,
-        } => server!(
-            WARN, "lock.primary_changed",
-            { server.address = server.host(), server.port = server.port(), epoch, is_reset, },
-            "the Sentinels name another primary"
         ),
         LockEvent::EvictionPolicy { server, policy } => server!(
             WARN, "lock.eviction_policy",

@@ -88,7 +88,7 @@ fn step(
                 args.truncate(if entry.is_some() { 6 } else { 5 });
             }
             args.extend(earlier.iter().map(ToString::to_string));
-            let reply = server.run(&ACQUIRE, &KEYS, &args);
+            let reply = server.run(&ACQUIRE.classic, &KEYS, &args);
             let reply = reply::acquire(reply::text_of(&reply)).unwrap();
             assert_eq!(reply.server_us, micros);
             let (expected, notifications) = model.lock_state.acquire(&command, &env);
@@ -133,7 +133,7 @@ fn step(
             if is_plain {
                 args.truncate(if *lead_us == 0 { 3 } else { 4 });
             }
-            let reply = server.run(&RELEASE, &KEYS, &args);
+            let reply = server.run(&RELEASE.classic, &KEYS, &args);
             let (reply, server_us) = reply::release(reply::text_of(&reply)).unwrap();
             let may_omit_time = is_plain && model.lock_state.queue.is_none();
             assert!(server_us == Some(micros) || may_omit_time && server_us.is_none());
@@ -183,7 +183,8 @@ fn step(
             let seen = String::from_utf8(seen).expect("the model has only text");
             let args = [mode, &floor, "0", command.label, &token, "", &seen].map(str::to_owned);
             let reply =
-                admin::reply::force_release(server.run(&FORCE_RELEASE, &KEYS, &args)).unwrap();
+                admin::reply::force_release(server.run(&FORCE_RELEASE.classic, &KEYS, &args))
+                    .unwrap();
             assert_eq!(reply.server_us, micros);
             let (expected, notifications) = model.lock_state.force_release(&command, &env);
             (

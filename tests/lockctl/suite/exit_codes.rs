@@ -240,12 +240,7 @@ fn exit_codes_of_the_server_and_its_url() {
             78,
             "the path of the URL must be a database number such as /0, or empty\n",
         ),
-        (
-            "redis://a,b".to_owned(),
-            NAME,
-            78,
-            "the lock URL names several servers, which are not supported yet; name one server\n",
-        ),
+        ("redis://a,b".to_owned(), NAME, 78, "redis+cluster://"),
         (
             "memory://".to_owned(),
             NAME,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::resp::Reply;
 use crate::server::{RedisServer, ServerOptions};
-use crate::wait::eventually;
+use crate::wait::{eventually, eventually_some};
 
 /// How many slots a cluster has.
 const SLOTS: u16 = 16_384;
@@ -90,20 +90,40 @@ impl RedisCluster {
             .expect("a node knows the owner")
     }
 
-    /// Returns the replica of a primary.
+    /// Returns the replica of a primary. After a failover, waits until the old primary has become one.
     ///
     /// # Panics
     ///
-    /// Panics if it has none.
+    /// Panics if it has none within 30 s.
     #[track_caller]
     pub fn replica_of(&self, primary: &RedisServer) -> &RedisServer {
         let id = id(primary);
-        let lines = lines(primary);
-        let line = lines.iter().find(|line| {
-            line.contains("slave") && !line.contains("fail") && line.contains(&format!(" {id} "))
+        let line = eventually_some(STEP, || {
+            lines(primary).into_iter().find(|line| {
+                line.contains("slave")
+                    && !line.contains("fail")
+                    && line.contains(&format!(" {id} "))
+            })
         });
-        let line = line.unwrap_or_else(|| panic!("no replica of {}: {lines:?}", primary.port()));
-        self.by_line(line)
+        self.by_line(&line)
+    }
+
+    /// Cuts the replicas of a primary off: they get none of its writes from now on.
+    ///
+    /// # Panics
+    ///
+    /// Panics if they are still connected after 30 s.
+    #[track_caller]
+    pub fn cut_replication(&self, primary: &RedisServer) {
+        ok(
+            primary,
+            &["ACL", "SETUSER", "default", "-psync", "-sync", "-replconf"],
+        );
+        eventually(STEP, || {
+            let _killed = primary.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+            let info = primary.cli(&["INFO", "replication"]);
+            !info.text().contains("state=online")
+        });
     }
 
     /// Opens the slot of a key: it is on its way to `to`.

@@ -140,11 +140,13 @@ fn sentinel(primary: u16) -> RedisServer {
     RedisServer::options().sentinel(config).start()
 }
 
+/// Returns the port of the primary. `GET-MASTER-ADDR-BY-NAME` names a replica that is promoted before the
+/// Sentinel announces it.
 fn named_port(sentinel: &RedisServer) -> Option<u16> {
-    let reply = sentinel.connect().and_then(|mut connection| {
-        connection.call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE])
-    });
-    reply.ok()?.array().get(1)?.text().parse().ok()
+    let reply = sentinel
+        .connect()
+        .and_then(|mut connection| connection.call(&["SENTINEL", "MASTER", SERVICE]));
+    reply.ok()?.field("port")?.parse().ok()
 }
 
 fn is_primary(server: &RedisServer) -> bool {

@@ -1,8 +1,8 @@
 //! Connections that begin, break and are made again, and what arrives on them.
 
 use test_support::fixtures::{LONG, NAME, QUEUE, SOON};
-use test_support::{RedisServer, eventually_async};
-use tests::{connect, start_waiter};
+use test_support::{RedisServer, SentinelService, eventually_async};
+use tests::{connect, connect_to, start_waiter};
 
 use super::Proof;
 
@@ -11,6 +11,16 @@ const METRIC: &str = "distributed_lock.notifications";
 pub(super) async fn run(proof: &mut Proof) {
     restarted(proof).await;
     notified(proof).await;
+    failed_over(proof).await;
+}
+
+async fn failed_over(proof: &mut Proof) {
+    proof.begin();
+    let service = SentinelService::start();
+    let locks = connect_to(&service.url()).await;
+    service.failover();
+    proof.event("lock.primary_changed", "WARN").await;
+    drop(locks);
 }
 
 async fn restarted(proof: &mut Proof) {

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use lock_core::LockManagerBuilder;
-use test_support::{Authority, RedisCluster, RedisServer, SentinelService};
+use test_support::{Authority, Certificate, RedisCluster, RedisServer, SentinelService};
 use topologies::own_prefix;
 
 #[path = "../../conformance/suite/mod.rs"]
@@ -18,6 +18,7 @@ use suite::subject::Subject;
 
 struct SecuredServer {
     authority: Authority,
+    client: Certificate,
     server: RedisServer,
 }
 
@@ -26,6 +27,7 @@ static SECURED: LazyLock<SecuredServer> = LazyLock::new(|| {
     let server = RedisServer::options().tls(&authority, &authority.server(), true);
     SecuredServer {
         server: server.start(),
+        client: authority.client(),
         authority,
     }
 });
@@ -40,12 +42,14 @@ async fn at(url: &str) -> Subject {
     let change = |builder: LockManagerBuilder| builder.prefix(&prefix);
     let mut subject = Subject::at((), url, change).await;
     subject.prefix = prefix;
+    // A deployment has six processes, and shares the machine with the others.
+    subject.shortest_ttl = Duration::from_secs(1);
     subject
 }
 
 async fn secured() -> Subject {
     let ca = test_support::tls::shown(&SECURED.authority.ca());
-    let client = SECURED.authority.client().parameters();
+    let client = SECURED.client.parameters();
     let url = format!("{}?ssl_ca_certs={ca}&{client}", SECURED.server.tls_url());
     at(&url).await
 }

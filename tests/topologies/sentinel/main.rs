@@ -1,1 +1,267 @@
-//! x
+//! Sentinels, a primary and two replicas: failovers, Sentinels that fail, and tokens across failovers.
+
+use std::time::{Duration, Instant};
+
+use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager};
+use test_support::{FrozenClock, RedisServer, SentinelService, eventually_async};
+use tests::{fencing_token, one_attempt};
+use topologies::connect;
+
+const NAME: &str = "order:42";
+/// Bound on a failover, on a loaded machine.
+const FAILOVER: Duration = Duration::from_secs(30);
+/// The time that the documentation promises, on a loaded machine.
+const NOTICE: Duration = Duration::from_secs(5);
+
+/// Acquires the lock when the primary serves again.
+async fn acquired(locks: &LockManager, name: &str) -> LockGuard {
+    let mut guard = None;
+    eventually_async(FAILOVER, async || {
+        guard = locks.lock(name).try_acquire().await.ok().flatten();
+        guard.is_some()
+    })
+    .await;
+    guard.expect("the condition holds")
+}
+
+fn backend_error(error: &LockError) -> BackendErrorKind {
+    match error {
+        LockError::Backend(error) => error.kind(),
+        other => panic!("expected a backend error: {other}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_primary_is_replaced_and_tokens_grow() {
+    let service = SentinelService::start();
+    let locks = connect(&service.url()).await;
+    let before = acquired(&locks, NAME).await;
+    let token = fencing_token(&before);
+    before.release().await.unwrap();
+    let old = service.primary();
+    old.kill9();
+    service.wait_for_switch(old.port());
+    let after = acquired(&locks, NAME).await;
+    assert!(fencing_token(&after) > token);
+    assert_eq!(
+        service
+            .primary()
+            .cli(&["EXISTS", "lock:order:42"])
+            .integer(),
+        1
+    );
+    after.release().await.unwrap();
+}
+
+/// The waiter gets the lock at the new primary, although its queue is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_survives_a_failover() {
+    let service = SentinelService::start();
+    let locks = connect(&service.url()).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let waiter = tokio::spawn(locks.lock(NAME).wait(FAILOVER).acquire());
+    eventually_async(NOTICE, async || {
+        locks
+            .inspect(NAME)
+            .await
+            .is_ok_and(|seen| seen.waiters_total == 1)
+    })
+    .await;
+    service.failover();
+    drop(held);
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// The old primary is frozen, and answers as a primary for ten seconds after it continues. The guard must
+/// not believe it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holder_learns_that_the_new_primary_does_not_have_its_lock() {
+    let service = SentinelService::start();
+    let locks = connect(&service.url()).await;
+    let old = service.primary();
+    // The replicas never hear of the lock.
+    for replica in service
+        .servers()
+        .iter()
+        .filter(|it| it.port() != old.port())
+    {
+        replica.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    }
+    let request = locks.lock(NAME).ttl(Duration::from_secs(60));
+    let held = request.acquire().await.unwrap();
+    old.stop();
+    service.wait_for_switch(old.port());
+    let switched = Instant::now();
+    old.cont();
+    eventually_async(NOTICE, async || held.is_lost()).await;
+    assert!(switched.elapsed() < NOTICE);
+    let other = connect(&service.url()).await;
+    let next = acquired(&other, NAME).await;
+    assert!(fencing_token(&next) > fencing_token(&held));
+}
+
+/// The clock of the replica is 20 s behind, and the lock's counter is not replicated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_grow_although_the_new_primary_lacks_the_counter_and_its_clock_is_behind() {
+    let clock = FrozenClock::at(0);
+    clock.run_ahead_by(-20_000_000);
+    let service = SentinelService::start_with(|number, options| {
+        if number == 0 {
+            options
+        } else {
+            options.clock(&clock)
+        }
+    });
+    let locks = connect(&service.url()).await;
+    let old = service.primary();
+    for replica in service
+        .servers()
+        .iter()
+        .filter(|it| it.port() != old.port())
+    {
+        replica.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    }
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let token = fencing_token(&held);
+    old.kill9();
+    service.wait_for_switch(old.port());
+    let next = acquired(&locks, NAME).await;
+    assert!(
+        fencing_token(&next) > token,
+        "{} after {token}",
+        fencing_token(&next)
+    );
+}
+
+/// A Sentinel that was cut off names the old primary. Its epoch is lower.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinel_with_an_old_epoch_is_not_believed() {
+    let service = SentinelService::start();
+    let old = service.primary().port();
+    let liar = &service.sentinels()[0];
+    liar.stop();
+    let port = old.to_string();
+    let others = &service.sentinels()[1..];
+    others[0].cli(&["SENTINEL", "FAILOVER", "mymaster"]);
+    eventually_async(FAILOVER, async || {
+        others.iter().all(|sentinel| {
+            let known = sentinel.cli(&["SENTINEL", "MASTER", "mymaster"]);
+            known.field("port") != Some(&port)
+        })
+    })
+    .await;
+    // It answers before it hears of the failover.
+    liar.cont();
+    let locks = connect(&service.url()).await;
+    let held = acquired(&locks, NAME).await;
+    let new = service
+        .servers()
+        .iter()
+        .find(|it| it.cli(&["ROLE"]).array()[0].text() == "master" && it.port() != old);
+    let new = new.expect("a replica was promoted");
+    assert_eq!(new.cli(&["EXISTS", "lock:order:42"]).integer(), 1);
+    held.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_work_without_sentinels_that_live() {
+    let service = SentinelService::start();
+    let locks = connect(&service.url()).await;
+    for sentinel in service.sentinels() {
+        sentinel.kill9();
+    }
+    for _ in 0..3 {
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        held.release().await.unwrap();
+    }
+    let error = LockManager::connect(&service.url()).await.unwrap_err();
+    assert_eq!(
+        backend_error(&error),
+        BackendErrorKind::NoPrimary,
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn manager_follows_sentinels_that_restart() {
+    let service = SentinelService::start();
+    let locks = connect(&service.url()).await;
+    for sentinel in service.sentinels() {
+        sentinel.restart();
+    }
+    let old = service.primary();
+    old.kill9();
+    service.wait_for_switch(old.port());
+    acquired(&locks, NAME).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn wrong_addresses_are_named() {
+    let service = SentinelService::start();
+    let sentinel = service.sentinels()[0].address();
+    let server = service.servers()[0].address();
+    for (url, kind, words) in [
+        (
+            format!("redis+sentinel://{sentinel}/other"),
+            BackendErrorKind::NoPrimary,
+            "knows no service `other`",
+        ),
+        (
+            format!("redis+sentinel://{server}/mymaster"),
+            BackendErrorKind::Unsupported,
+            "is no Sentinel",
+        ),
+        (
+            format!("redis://{sentinel}"),
+            BackendErrorKind::Unsupported,
+            "use redis+sentinel://",
+        ),
+        (
+            "redis+sentinel://127.0.0.1:1/mymaster".to_owned(),
+            BackendErrorKind::NoPrimary,
+            "no Sentinel of the service `mymaster` replies",
+        ),
+    ] {
+        let began = Instant::now();
+        let error = LockManager::connect(&url).await.unwrap_err();
+        assert_eq!(backend_error(&error), kind, "{url}: {error}");
+        assert!(error.to_string().contains(words), "{url}: {error}");
+        assert!(began.elapsed() < Duration::from_secs(3));
+    }
+}
+
+/// The whole of `connect` takes the command timeout at most.
+#[tokio::test]
+async fn connect_to_frozen_sentinels_ends_in_time() {
+    let service = SentinelService::start();
+    for sentinel in service.sentinels() {
+        sentinel.stop();
+    }
+    let began = Instant::now();
+    let timeout = Duration::from_secs(1);
+    let builder = one_attempt(LockManager::builder()).command_timeout(timeout);
+    let error = builder.connect(&service.url()).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(began.elapsed() < timeout * 2, "{:?}", began.elapsed());
+    for sentinel in service.sentinels() {
+        sentinel.cont();
+    }
+}
+
+/// One that has died does not matter.
+#[tokio::test]
+async fn one_sentinel_is_enough() {
+    let service = SentinelService::start();
+    let dead = RedisServer::start();
+    let address = dead.address();
+    dead.kill9();
+    let url = service
+        .url()
+        .replace("sentinel://", &format!("sentinel://{address},"));
+    for sentinel in &service.sentinels()[..2] {
+        sentinel.kill9();
+    }
+    let held = connect(&url).await.lock(NAME).acquire().await.unwrap();
+    held.release().await.unwrap();
+}

@@ -29,6 +29,9 @@ use call::{RoutedCall, is_about_route};
 use nodes::ClusterNode;
 pub(super) use nodes::ClusterNodes;
 
+/// A slot whose keys move together is open for a moment only.
+const TRIES_BEFORE_DROP: u32 = 2;
+
 /// The backend for locks in a cluster.
 pub(super) struct ClusterBackend {
     nodes: Arc<ClusterNodes>,
@@ -86,8 +89,34 @@ async fn release_one(
     request: &ReleaseRequest,
     limit: Duration,
 ) -> Result<ReleaseOutcome, LockError> {
+    let mut is_dropped = super::scheme(&request.key).is_some();
+    let mut call = RoutedCall::begin(nodes, &request.key, limit);
+    loop {
+        let result = match call.target() {
+            Ok(node) => node.release(request, call.left()).await,
+            Err(error) => Err(error),
+        };
+        let error = match result {
+            Err(error) => error,
+            outcome => return outcome,
+        };
+        call.follow(error).await?;
+        if !is_dropped && call.tries_again() >= TRIES_BEFORE_DROP {
+            // The next holder must not wait for the end of the move.
+            is_dropped = drop_key(nodes, request, call.left()).await.is_ok();
+        }
+    }
+}
+
+/// Frees the key of a lock alone.
+async fn drop_key(
+    nodes: &Arc<ClusterNodes>,
+    request: &ReleaseRequest,
+    limit: Duration,
+) -> Result<(), LockError> {
     routed!(nodes, &request.key, limit, |node, left| node
-        .release(request, left))
+        .native
+        .drop_key(request, left))
 }
 
 /// Groups items by the nodes that own their slots, as indexes. Items without an owner are in no group.

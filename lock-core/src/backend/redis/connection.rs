@@ -85,8 +85,8 @@ impl Connection {
         report: ConnectionReport,
         node: Arc<Node>,
         login: &RedisConnectionInfo,
-        greeting: Greeting,
-        settings: ConnectionSettings,
+        greeting: &Greeting,
+        settings: &ConnectionSettings,
     ) -> Self {
         Self {
             transport,

@@ -147,8 +147,8 @@ impl Connector {
             self.report(&node, kind),
             node,
             &opened.login,
-            opened.greeting,
-            ConnectionSettings {
+            &opened.greeting,
+            &ConnectionSettings {
                 is_asking: self.is_asking,
                 patience: self.timeout,
                 renew_login_at: opened.issued.and_then(|issued| issued.renew_at),

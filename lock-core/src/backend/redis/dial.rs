@@ -379,15 +379,22 @@ impl WriteHalf {
     }
 
     /// Gives all written bytes to the socket.
+    #[cfg(feature = "tls")]
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.half {
-            #[cfg(feature = "tls")]
             Some(OpenWriteHalf::Tls(half)) => half.poll_flush(cx),
-            _ => {
-                let _none_waits = cx;
-                Poll::Ready(Ok(()))
-            }
+            _ => Poll::Ready(Ok(())),
         }
+    }
+
+    /// The socket has all written bytes.
+    #[cfg(not(feature = "tls"))]
+    #[expect(
+        clippy::unused_self,
+        reason = "with TLS, some bytes wait for the socket"
+    )]
+    pub(super) fn poll_flush(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 
     /// Tells the server that no more commands come. Handles of a connection that failed may be kept

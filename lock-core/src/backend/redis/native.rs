@@ -10,7 +10,7 @@ use super::client::{RedisClient, server_error};
 use super::command::CommandWriter;
 use super::connection::Connection;
 use super::reply::{self, ScriptReply, text_of};
-use super::scripts::{ACQUIRE, RELEASE, RENEW};
+use super::scripts::{ACQUIRE, DROP, RELEASE, RENEW};
 use crate::backend::Renewal;
 use crate::config::ManagerSettings;
 use crate::error::LockError;
@@ -135,6 +135,7 @@ impl NativeLocks {
                 let is_up = subscription.is_up_for(run_id, limit).await;
                 (is_up, Arc::clone(whole))
             }
+            Some(_) if self.client.pool.connector.access.is_resp2() => (false, Arc::clone(whole)),
             Some(shards) => shards.is_up_for(&sent.key, run_id, limit()).await,
         };
         let mode = if is_up {
@@ -177,6 +178,28 @@ impl NativeLocks {
             self.client.record_server_time(&connection, sent, server_us);
         }
         Ok(outcome)
+    }
+
+    /// Frees the key alone, while its slot moves. The full release has to follow.
+    pub(super) async fn drop_key(
+        &self,
+        release_request: &ReleaseRequest,
+        limit: Duration,
+    ) -> Result<(), LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
+        let connection = self.client.connection_for(release_request, limit).await?;
+        let now = Clock::System.now();
+        let min_hold = release_request.min_hold_ms(now);
+        let write_args = |command: &mut CommandWriter<'_>| {
+            command.arg(release_request.owner_id).arg(min_hold);
+        };
+        let keys = [release_request.key.as_str()];
+        let reply = self
+            .client
+            .run(&connection, &DROP, &keys, write_args, deadline, now)
+            .await?;
+        reply.map_err(|error| server_error(&connection, &release_request.key, &error))?;
+        Ok(())
     }
 
     /// Sends many releases in one pipeline.

@@ -136,6 +136,10 @@ pub(crate) static RENEW: LazyLock<Script> =
 pub(crate) static RAISE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/raise.lua")));
 
+/// For a slot that moves. The handshake does not load it.
+pub(crate) static DROP: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/drop.lua")));
+
 // Scripts of operators, for all dialects. The handshake does not load them, because most clients
 // never send them.
 pub(crate) static INSPECT: LazyLock<Script> =

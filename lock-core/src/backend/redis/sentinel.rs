@@ -283,7 +283,7 @@ impl SentinelWatch {
         });
         self.reporter.waking(|| {
             self.changed
-                .send_modify(|generation| *generation = node.generation)
+                .send_modify(|generation| *generation = node.generation);
         });
     }
 }

@@ -58,6 +58,8 @@ enum ChannelPhase {
     Asked,
     /// Subscribed to the server process with this run id.
     Up(u64),
+    /// The connection broke, or could not be made. Waiters poll until the next one has subscribed.
+    Down,
     /// The server refused it. Waiters poll.
     Refused,
 }
@@ -97,7 +99,7 @@ impl SlotChannels {
         let is_up = match phase {
             _ if run_id == UNKNOWN_RUN_ID => false,
             ChannelPhase::Up(known) => known == run_id,
-            ChannelPhase::Refused => false,
+            ChannelPhase::Down | ChannelPhase::Refused => false,
             ChannelPhase::Wanted | ChannelPhase::Asked => {
                 let mut changes = self.changed.subscribe();
                 self.wanted.notify_one();
@@ -154,7 +156,7 @@ impl SlotChannels {
         let mut state = self.state.lock();
         let mut wanted = Vec::new();
         for (slot, channel) in &mut state.slots {
-            if channel.phase == ChannelPhase::Wanted {
+            if matches!(channel.phase, ChannelPhase::Wanted | ChannelPhase::Down) {
                 channel.phase = ChannelPhase::Asked;
                 wanted.push((*slot, Arc::clone(&channel.name)));
             }
@@ -214,7 +216,7 @@ impl SlotChannels {
         {
             let mut state = self.state.lock();
             for channel in state.slots.values_mut() {
-                channel.phase = ChannelPhase::Wanted;
+                channel.phase = ChannelPhase::Down;
             }
         }
         self.tell();

@@ -202,7 +202,10 @@ fn handshake_error(host: &str, error: &io::Error) -> LockError {
         );
     };
     let (reason, advice) = match inner {
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => (
+        rustls::Error::InvalidCertificate(
+            // Of two authorities with one name, this client knows the other one.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => (
             "an authority that this client does not trust has signed the server's certificate"
                 .into(),
             "name the authority's certificate by `ssl_ca_certs`",

@@ -30,7 +30,14 @@ impl ClusterNodes {
                 break;
             }
             let node = self.node(&address);
-            match self.read_map(&node, deadline.left()).await {
+            let limit = deadline.left().min(REPLY);
+            // An error comes at once, and not when the time has run out.
+            let connected = node.server.client.pool.first(limit).await;
+            let read = match connected {
+                Ok(_) => self.read_map(&node, limit).await,
+                Err(error) => Err(error),
+            };
+            match read {
                 Ok(()) => return Ok(()),
                 // Another node cannot know more.
                 Err(error) if !error.is_retryable() => return Err(error),

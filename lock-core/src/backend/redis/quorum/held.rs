@@ -178,7 +178,7 @@ pub(super) async fn renew(
     limit: Duration,
 ) -> Vec<Result<RenewOutcome, LockError>> {
     let (done, outcomes) = oneshot::channel();
-    let round = Renewing::begin(Arc::clone(servers), renewals.into(), limit);
+    let round = QuorumRenewing::begin(Arc::clone(servers), renewals.into(), limit);
     tokio::spawn(round.run(done));
     match outcomes.await {
         Ok(outcomes) => outcomes,
@@ -188,7 +188,7 @@ pub(super) async fn renew(
 }
 
 /// A renewal of several leases that is running.
-struct Renewing {
+struct QuorumRenewing {
     servers: Arc<QuorumServers>,
     renewals: Arc<[Renewal]>,
     /// The number of the round of each lease. `None` for a lease that is not held any more.
@@ -197,9 +197,9 @@ struct Renewing {
     running: JoinSet<RenewalReply>,
 }
 
-type Outcomes = Vec<Result<RenewOutcome, LockError>>;
+type RenewalResults = Vec<Result<RenewOutcome, LockError>>;
 
-impl Renewing {
+impl QuorumRenewing {
     fn begin(servers: Arc<QuorumServers>, renewals: Arc<[Renewal]>, limit: Duration) -> Self {
         let now = Clock::System.now();
         let begin = |renewal: &Renewal| {
@@ -215,7 +215,7 @@ impl Renewing {
         }
     }
 
-    async fn run(mut self, done: oneshot::Sender<Outcomes>) {
+    async fn run(mut self, done: oneshot::Sender<RenewalResults>) {
         for (number, server) in self.servers.all().enumerate() {
             let (renewals, limit) = (Arc::clone(&self.renewals), self.deadline.left());
             self.running.spawn(async move {
@@ -244,7 +244,7 @@ impl Renewing {
     }
 
     /// Returns the outcomes if each lease has one.
-    fn outcomes(&self) -> Option<Outcomes> {
+    fn outcomes(&self) -> Option<RenewalResults> {
         let pairs = self.renewals.iter().zip(&self.rounds);
         let outcome = |(renewal, round): (&Renewal, &Option<u64>)| {
             let removed = || Some(Ok(RenewOutcome::NotOwner(LossReason::Removed)));
@@ -359,7 +359,7 @@ impl QuorumServer {
         &self,
         renewals: &[Renewal],
         limit: Duration,
-    ) -> (Outcomes, Option<ServerStanding>) {
+    ) -> (RenewalResults, Option<ServerStanding>) {
         let deadline = Deadline::after(Clock::System, limit);
         let pool = &self.backend.client.pool;
         let before = match pool.for_current_runtime(limit).await {

@@ -26,7 +26,7 @@ pub(super) async fn release(
     limit: Duration,
 ) -> ReleaseResults {
     let (done, outcomes) = oneshot::channel();
-    let releasing = Releasing::begin(Arc::clone(servers), requests, limit);
+    let releasing = QuorumReleasing::begin(Arc::clone(servers), requests, limit);
     tokio::spawn(releasing.run(done));
     match outcomes.await {
         Ok(outcomes) => outcomes,
@@ -51,7 +51,7 @@ pub(super) fn plain(renewal: &Renewal, owner_id: OwnerId) -> ReleaseRequest {
 }
 
 /// Releases that are running.
-struct Releasing {
+struct QuorumReleasing {
     servers: Arc<QuorumServers>,
     /// The requests, as each server gets them.
     requests: Vec<Arc<[ReleaseRequest]>>,
@@ -70,7 +70,7 @@ struct ReleasedLock {
     errors: Vec<LockError>,
 }
 
-impl Releasing {
+impl QuorumReleasing {
     fn begin(servers: Arc<QuorumServers>, requests: &[&ReleaseRequest], limit: Duration) -> Self {
         let sent_to: Vec<_> = requests
             .iter()

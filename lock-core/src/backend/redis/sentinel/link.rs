@@ -65,19 +65,18 @@ impl SentinelLink {
         command.arg("SENTINELS").arg(&self.service);
         let reply = connection.send_packed_command(&command);
         match tokio::time::timeout(limit, reply).await {
-            Ok(Ok(Value::Array(others))) => others.into_iter().filter_map(address_of).collect(),
+            Ok(Ok(Value::Array(others))) => others.iter().filter_map(address_of).collect(),
             // A user may lack the right.
             _ => Vec::new(),
         }
     }
 
     async fn primary(&mut self) -> Result<PrimaryReply, LockError> {
-        let mut connection = match &self.connection {
-            Some(connection) => connection.clone(),
-            None => {
-                let connection = self.connect().await?;
-                self.connection.insert(connection).clone()
-            }
+        let mut connection = if let Some(connection) = &self.connection {
+            connection.clone()
+        } else {
+            let connection = self.connect().await?;
+            self.connection.insert(connection).clone()
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("MASTER").arg(&self.service);
@@ -101,7 +100,7 @@ impl SentinelLink {
             lock_error(format!("{} refused", self.text()), &error)
         })?;
         let epoch = field(&reply, "config-epoch").and_then(|epoch| epoch.parse().ok());
-        let (Some(epoch), Some(address)) = (epoch, address_of(reply)) else {
+        let (Some(epoch), Some(address)) = (epoch, address_of(&reply)) else {
             return Err(LockError::backend(
                 BackendErrorKind::Unsupported,
                 format!("{} did not reply as a Sentinel does", self.text()),
@@ -165,7 +164,7 @@ fn field(reply: &Value, name: &str) -> Option<String> {
     }
 }
 
-fn address_of(reply: Value) -> Option<NodeAddress> {
-    let port = field(&reply, "port")?.parse().ok()?;
-    Some(NodeAddress::Tcp(field(&reply, "ip")?, port))
+fn address_of(reply: &Value) -> Option<NodeAddress> {
+    let port = field(reply, "port")?.parse().ok()?;
+    Some(NodeAddress::Tcp(field(reply, "ip")?, port))
 }

@@ -83,6 +83,8 @@ struct Subscriber {
     sent: VecDeque<Sent>,
     /// When the oldest command without a reply was sent.
     silent_since: Option<Moment>,
+    /// The server has refused a subscription.
+    is_refusal_known: bool,
     buffer: Vec<u8>,
 }
 
@@ -98,6 +100,7 @@ impl Subscriber {
             login: login.map(|(source, issued)| source.register_subscription(&issued)),
             sent: VecDeque::new(),
             silent_since: None,
+            is_refusal_known: false,
             buffer: Vec::new(),
         })
     }
@@ -222,12 +225,8 @@ impl Subscriber {
                 }
                 shards.set_phase(&channel, ChannelPhase::Up(self.run_id));
             }
-            PushKind::SUnsubscribe => {
-                if shards.forget(&channel) {
-                    // The slot has moved. Its waiters subscribe at the new owner.
-                    client.notifications.poll_all();
-                }
-            }
+            // The slot has moved. Its waiters subscribe at the new owner.
+            PushKind::SUnsubscribe if shards.forget(&channel) => client.notifications.poll_all(),
             _ => {}
         }
         Ok(())
@@ -252,11 +251,14 @@ impl Subscriber {
             }
             Some(Sent::Subscribe(name)) => {
                 shards.set_phase(&name, ChannelPhase::Refused);
-                let error = lock_error("cannot subscribe to the channel of a slot", &error);
-                client.reporter.emit(&LockEvent::NotificationsOff {
-                    server: &client.pool.connector.node().server,
-                    error: &error.to_string(),
-                });
+                // The other slots of the node will be refused too. One log line is enough.
+                if !std::mem::replace(&mut self.is_refusal_known, true) {
+                    let error = lock_error("cannot subscribe to the channel of a slot", &error);
+                    client.reporter.emit(&LockEvent::NotificationsOff {
+                        server: &client.pool.connector.node().server,
+                        error: &error.to_string(),
+                    });
+                }
             }
             Some(Sent::Command { is_login: true }) => {
                 let error = super::super::credentials::refused(&error);

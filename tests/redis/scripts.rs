@@ -209,6 +209,36 @@ fn drop_frees_the_key_of_its_owner_only() {
     assert!(server.cli(&["PTTL", "lock:a"]).integer() > 1_000);
 }
 
+/// The second round of a quorum. Tokens are compared as texts: Lua numbers above 2^53 are not exact.
+#[test]
+fn raise_writes_the_token_where_its_owner_has_the_key() {
+    let server = RedisServer::start();
+    let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
+    let text = std::fs::read_to_string(Path::new(&format!("{FOLDER}/raise.lua"))).unwrap();
+    let raise = |token: &str| {
+        let words = ["EVAL", &text, "2", "lock:a", "{lock:a}:f", owner_id, token];
+        server.cli(&words).text().to_owned()
+    };
+    assert!(run(&server, "raise.lua").join("\n").starts_with("gone "));
+    assert_eq!(server.cli(&["EXISTS", "{lock:a}:f"]).integer(), 0);
+    let value = |token: &str| format!("lk1:{owner_id} {token} 7 by hand");
+    server.cli(&["SET", "lock:a", &value("5"), "PX", "60000"]);
+    for (token, counter) in [
+        ("9", "9"),
+        ("10", "10"),
+        ("9007199254740993", "9007199254740993"),
+        ("9007199254740992", "9007199254740993"),
+    ] {
+        let reply = raise(token);
+        assert!(reply.starts_with("held "), "{reply}");
+        assert!(reply.contains(&format!(" {token} ")), "{reply}");
+        assert_eq!(server.cli(&["GET", "lock:a"]).text(), value(token));
+        assert_eq!(server.cli(&["GET", "{lock:a}:f"]).text(), counter);
+    }
+    assert!(server.cli(&["PTTL", "lock:a"]).integer() > 1_000);
+    assert!(server.cli(&["TTL", "{lock:a}:f"]).integer() > 80_000);
+}
+
 /// `grant_next.lua` and `next_token.lua` are parts of other scripts. The tests above run every other file.
 #[test]
 fn every_script_is_tested() {
@@ -230,6 +260,7 @@ fn every_script_is_tested() {
             "grant_next.lua",
             "inspect.lua",
             "next_token.lua",
+            "raise.lua",
             "release.lua",
             "renew.lua"
         ]

@@ -13,6 +13,7 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::key::LockKey;
 use crate::telemetry::{LockCommand, Reporter, ServerAddress};
 
+mod abilities;
 mod access;
 pub(crate) mod admin;
 mod client;
@@ -54,13 +55,12 @@ pub(crate) async fn connect(
 ) -> Result<RedisBackend, LockError> {
     let timeout = config.command_timeout;
     let access = Arc::new(Access::new(&place, provider, config, &reporter)?);
-    let connector = |scripts| {
+    let connector = |dialect| {
         let reporter = Arc::clone(&reporter);
-        Connector::new(Arc::clone(&access), timeout, scripts, reporter)
+        Connector::new(Arc::clone(&access), timeout, dialect, reporter)
     };
-    let scripts = scripts::of(config.dialect);
     let client = RedisClient::new(
-        connector(scripts),
+        connector(Some(config.dialect)),
         config,
         notifications,
         Arc::clone(&reporter),
@@ -73,7 +73,7 @@ pub(crate) async fn connect(
     }
     Ok(RedisBackend {
         native: NativeLocks::new(Arc::clone(&client), config),
-        dialects: Dialects::new(Arc::clone(&client), connector(Vec::new()), config),
+        dialects: Dialects::new(Arc::clone(&client), connector(None), config),
         client,
     })
 }
@@ -215,7 +215,7 @@ impl Backend for RedisBackend {
     }
 
     fn can_batch_release(&self, key: &LockKey) -> bool {
-        scheme(key).is_none_or(Scheme::batches_releases)
+        scheme(key).is_none_or(|scheme| self.dialects.batches_releases(scheme))
     }
 
     fn release_all<'a>(

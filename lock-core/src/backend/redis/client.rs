@@ -8,7 +8,10 @@ use tokio::sync::{Notify, watch};
 
 use super::command::CommandWriter;
 use super::connection::{Connection, Connector, EncodedReply};
-use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, rejected};
+use super::errors::{
+    breaks_connection, is_script_denied, is_unknown_script, is_wrong_type, rejected,
+    without_scripts,
+};
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
@@ -19,6 +22,7 @@ use crate::protocol::acquisition::RenewOutcome;
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
+use crate::protocol::dialect::Dialect;
 use crate::protocol::key::LockKey;
 use crate::protocol::loss::LossReason;
 use crate::telemetry::Reporter;
@@ -427,7 +431,13 @@ pub(super) fn server_error(
     if is_wrong_type(error) {
         return foreign_key::companion(key);
     }
+    let denies_scripts = key.dialect() == Dialect::Native && is_script_denied(error);
     let error = rejected(connection.user.as_deref(), error);
+    let error = if denies_scripts {
+        without_scripts(error)
+    } else {
+        error
+    };
     if breaks_connection(&error) {
         connection.mark_broken(&error);
     }

@@ -10,18 +10,20 @@ use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisError, Value};
 use tokio::time::error::Elapsed;
 
+use super::abilities::Abilities;
 use super::access::{Access, kind_of_this_thread};
 use super::credentials::{self, Issued};
 use super::dial::{Setup, dial};
 use super::errors::{connect_error, io_error, timed_out};
 use super::report::ConnectionReport;
-use super::scripts::Script;
+use super::scripts::{self, Script};
 use super::transport::Transport;
 use super::transport::frames::{self, is_error, text_range};
 use crate::error::LockError;
 use crate::protocol::acquisition::Origin;
 use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::clock_sync::ClockSync;
+use crate::protocol::dialect::{Dialect, ReleaseMethod};
 use crate::sync::Mutex;
 use crate::telemetry::{ConnectionKind, Reporter, ServerAddress};
 
@@ -40,6 +42,8 @@ pub(super) struct Connector {
     pub(super) eviction_is_known: AtomicBool,
     timeout: Duration,
     pub(super) scripts: Vec<&'static Script>,
+    /// `Native` or `Auto`, if the handshake has to find out which commands check the owner.
+    pub(super) release: Option<ReleaseMethod>,
     pub(super) reporter: Arc<Reporter>,
     /// The version of the server at the latest handshake.
     server_version: Mutex<Option<Arc<str>>>,
@@ -48,7 +52,7 @@ pub(super) struct Connector {
 /// A connection to a primary, with the scripts loaded.
 pub(super) struct Connection {
     transport: Transport,
-    address: Arc<str>,
+    pub(super) address: Arc<str>,
     /// The user that has logged in; `None` for the default user.
     pub(super) user: Option<Arc<str>>,
     pub(super) report: ConnectionReport,
@@ -59,6 +63,8 @@ pub(super) struct Connection {
     /// The least difference between this machine's clock and the server's when the connection
     /// began.
     pub(super) clock_difference: Duration,
+    /// What the server is known to support.
+    pub(super) abilities: Abilities,
     /// Serializes commands that belong together, such as a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,
     broken: AtomicBool,
@@ -85,20 +91,25 @@ pub(super) struct LibraryConnection {
 }
 
 impl Connector {
-    /// Creates a connector. Its connections load these scripts before the first command.
+    /// Creates a connector. Its connections are prepared for the dialect before the first command.
     pub(super) fn new(
         access: Arc<Access>,
         timeout: Duration,
-        scripts: Vec<&'static Script>,
+        dialect: Option<Dialect>,
         reporter: Arc<Reporter>,
     ) -> Self {
+        let release = match dialect {
+            Some(Dialect::SetNxPx { release }) if release.asks_server() => Some(release),
+            _ => None,
+        };
         Self {
             address: Arc::clone(&access.address),
             server: Arc::clone(&access.server),
             eviction_is_known: AtomicBool::new(false),
             access,
             timeout,
-            scripts,
+            scripts: dialect.map(scripts::of).unwrap_or_default(),
+            release,
             reporter,
             server_version: Mutex::default(),
         }
@@ -150,7 +161,7 @@ impl Connector {
             let mut handle = setup.connection.clone();
             let greeting = setup.drive(self.handshake(&mut handle, kind)).await;
             drop(handle);
-            let (first, clock_difference) = greeting?;
+            let greeting = greeting?;
             let stream = setup.finish().await.map_err(failed)?;
             Ok(Connection {
                 transport: Transport::start(stream, Arc::clone(&self.reporter)),
@@ -158,8 +169,9 @@ impl Connector {
                 user: login_user(&info),
                 report: self.report(kind),
                 origin,
-                first,
-                clock_difference,
+                first: greeting.first,
+                clock_difference: greeting.clock_difference,
+                abilities: greeting.abilities,
                 turn: tokio::sync::Mutex::default(),
                 broken: AtomicBool::new(false),
                 broken_by: Mutex::default(),
@@ -187,10 +199,10 @@ impl Connector {
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
                 .map_err(|error| self.setup_error(&info, &error))?;
-            let (first, _) = self.handshake(&mut handle, ConnectionKind::Pubsub).await?;
+            let greeting = self.handshake(&mut handle, ConnectionKind::Pubsub).await?;
             Ok(LibraryConnection {
                 handle,
-                first,
+                first: greeting.first,
                 issued,
             })
         };

@@ -1,5 +1,6 @@
 //! Checks a new connection: role, version, run id, clock and eviction policy.
 
+use super::abilities::{Abilities, ask_commands};
 use super::connection::{Connector, since_epoch};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -20,14 +21,25 @@ use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
 use crate::protocol::wire::{MAX_LABEL, tidy};
 use crate::telemetry::{ConnectionKind, LockEvent};
 
+mod preparation;
+
+/// What the handshake found out.
+pub(super) struct Greeting {
+    /// The time and the run id of the server.
+    pub(super) first: ClockSync,
+    /// The least difference between this machine's clock and the server's.
+    pub(super) clock_difference: Duration,
+    pub(super) abilities: Abilities,
+}
+
 impl Connector {
     /// Reads role, server information and time, loads the scripts, and sets the name of the
-    /// connection, all in one pipeline.
+    /// connection, all in one pipeline. Some dialects need more.
     pub(super) async fn handshake(
         &self,
         handle: &mut MultiplexedConnection,
         kind: ConnectionKind,
-    ) -> Result<(ClockSync, Duration), LockError> {
+    ) -> Result<Greeting, LockError> {
         let mut pipeline = Pipeline::new();
         pipeline
             .cmd("ROLE")
@@ -38,6 +50,9 @@ impl Connector {
             .cmd("TIME");
         for script in &self.scripts {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
+        }
+        if self.release.is_some() {
+            pipeline.add_command(ask_commands());
         }
         // Last, because its outcome does not matter: many users may not run it.
         let name = self.access.client_name(kind);
@@ -78,15 +93,19 @@ impl Connector {
             }
         }
         let run_id = self.run_id(info)?;
-        if let Some(Err(error)) = replies.take(self.scripts.len()).find(Result::is_err) {
-            // Each script is then sent with its text once.
-            let effect = error_text(&error);
-            self.reporter.emit(&LockEvent::ServerRestricted {
-                server: &self.server,
-                command: "SCRIPT LOAD",
-                effect: "the lock server does not load scripts, and each is sent with its text once",
-                error: &effect,
-            });
+        let loaded = replies.by_ref().take(self.scripts.len());
+        // All of them, so that the next reply is that of the next command.
+        let refused = loaded
+            .filter_map(Result::err)
+            .fold(None, |first, error| first.or(Some(error)));
+        if let Some(error) = refused {
+            self.report_unloaded(&error);
+        }
+        let abilities = Abilities::default();
+        if let Some(release) = self.release {
+            let commands = replies.next().unwrap_or(Ok(Value::Nil));
+            self.choose_owner_check(handle, release, commands, &abilities)
+                .await?;
         }
         let wall = Duration::from_micros(server_us);
         // The server read its clock at some moment between the two.
@@ -98,7 +117,11 @@ impl Connector {
             server_us,
             run_id,
         };
-        Ok((first, difference))
+        Ok(Greeting {
+            first,
+            clock_difference: difference,
+            abilities,
+        })
     }
 
     /// Returns the error of the login, or of the choice of a database.

@@ -142,8 +142,9 @@ pub(crate) fn of(dialect: Dialect) -> Vec<&'static Script> {
         Dialect::SetNxPx {
             release: ReleaseMethod::Script,
         } => vec![&OWNER_RENEW, &OWNER_RELEASE],
+        // `Auto` loads its scripts when it knows that it needs them.
         Dialect::SetNxPx {
-            release: ReleaseMethod::WatchMulti,
+            release: ReleaseMethod::WatchMulti | ReleaseMethod::Native | ReleaseMethod::Auto,
         } => Vec::new(),
     }
 }

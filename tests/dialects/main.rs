@@ -12,6 +12,7 @@ mod deadlines;
 mod dropped;
 mod keys;
 mod owners;
+mod plain_scripts;
 mod settings;
 mod transactions;
 mod trouble;

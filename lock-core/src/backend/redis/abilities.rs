@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use redis::{RedisError, Value};
 
 use super::errors::{is_no_permission, is_unknown_command};
+use super::scripts::ScriptForm;
 use crate::protocol::dialect::ReleaseMethod;
 
 /// The replies about the commands that check an owner are known.
@@ -16,6 +17,8 @@ const COMMANDS_REFUSED: u8 = 1 << 3;
 /// The reply about the right to run scripts is known.
 const SCRIPTS_KNOWN: u8 = 1 << 4;
 const SCRIPTS_DENIED: u8 = 1 << 5;
+/// The server refuses the first line of the scripts.
+const PLAIN_SCRIPTS: u8 = 1 << 6;
 
 /// The command that deletes a key if it has this value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +115,19 @@ impl Abilities {
         };
         self.add(flags);
         Ok(())
+    }
+
+    /// Records that the server accepts the scripts only in their plain form.
+    pub(super) fn use_plain_scripts(&self) {
+        self.add(PLAIN_SCRIPTS);
+    }
+
+    pub(super) fn script_form(&self) -> ScriptForm {
+        if self.has(PLAIN_SCRIPTS) {
+            ScriptForm::Plain
+        } else {
+            ScriptForm::Flagged
+        }
     }
 
     /// Records that the server refused a command that checks an owner, although it has it.

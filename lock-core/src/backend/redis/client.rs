@@ -204,11 +204,13 @@ impl RedisClient {
         now: Moment,
     ) -> Result<Result<EncodedReply, RedisError>, LockError> {
         let limit = deadline.left_at(now);
-        let by_hash = |out: &mut Vec<u8>| script.write_by_hash(out, keys, &write_args);
+        let form = connection.abilities.script_form();
+        let by_hash = |out: &mut Vec<u8>| script.write_by_hash(form, out, keys, &write_args);
         let reply = connection.call_encoded(by_hash, limit).await?;
         match reply {
             Err(error) if is_unknown_script(&error) => {
-                let by_text = |out: &mut Vec<u8>| script.write_by_text(out, keys, &write_args);
+                let by_text =
+                    |out: &mut Vec<u8>| script.write_by_text(form, out, keys, &write_args);
                 connection.call_encoded(by_text, deadline.left()).await
             }
             reply => Ok(reply),
@@ -235,10 +237,11 @@ impl RedisClient {
             command.arg(args);
         };
         let deadline = Deadline::after(Clock::System, limit);
-        let by_hash = script.by_hash(keys, write_args);
+        let form = connection.abilities.script_form();
+        let by_hash = script.by_hash(form, keys, write_args);
         let mut reply = connection.call(&by_hash, limit).await?;
         if reply.as_ref().is_err_and(is_unknown_script) {
-            let by_text = script.by_text(keys, write_args);
+            let by_text = script.by_text(form, keys, write_args);
             reply = connection.call(&by_text, deadline.left()).await?;
         }
         let reply = reply.map_err(|error| server_error(connection, key, &error))?;
@@ -311,8 +314,9 @@ impl RedisClient {
     ) -> Vec<Result<T, LockError>> {
         let deadline = Deadline::after(Clock::System, limit);
         let sent = Clock::System.now();
+        let form = connection.abilities.script_form();
         let by_hash = pipeline(0..calls.len(), |at| {
-            script.by_hash(&calls[at].keys, |command| write_args(at, command))
+            script.by_hash(form, &calls[at].keys, |command| write_args(at, command))
         });
         let mut replies = match connection.call_all(&by_hash, deadline.left()).await {
             Ok(replies) => replies,
@@ -331,7 +335,7 @@ impl RedisClient {
         if !unknown.is_empty() {
             let sent = Clock::System.now();
             let by_text = pipeline(unknown.iter().copied(), |at| {
-                script.by_text(&calls[at].keys, |command| write_args(at, command))
+                script.by_text(form, &calls[at].keys, |command| write_args(at, command))
             });
             match connection.call_all(&by_text, deadline.left()).await {
                 Ok(again) => {

@@ -194,6 +194,11 @@ pub(super) fn is_out_of_memory(error: &RedisError) -> bool {
     error.code() == Some("OOM")
 }
 
+/// Returns whether the server may have refused the text of a script, and not the command or the user.
+pub(super) fn may_refuse_text(error: &RedisError) -> bool {
+    kind_of(error) == BackendErrorKind::Other && !is_unknown_command(error)
+}
+
 /// Returns whether the server does not know the command.
 pub(super) fn is_unknown_command(error: &RedisError) -> bool {
     let text = error.detail().unwrap_or_default();

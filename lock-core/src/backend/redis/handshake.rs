@@ -15,6 +15,7 @@ use super::errors::{
     no_database,
 };
 use super::reply::micros_of;
+use super::scripts::ScriptForm;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::Clock;
 use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
@@ -49,7 +50,10 @@ impl Connector {
             .arg("cluster")
             .cmd("TIME");
         for script in &self.scripts {
-            pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
+            pipeline
+                .cmd("SCRIPT")
+                .arg("LOAD")
+                .arg(script.source(ScriptForm::Flagged));
         }
         if self.release.is_some() {
             pipeline.add_command(ask_commands());
@@ -92,20 +96,26 @@ impl Connector {
                 return Err(self.is_clustered());
             }
         }
-        let run_id = self.run_id(info)?;
+        let (run_id, too_old) = self.run_id(info)?;
         let loaded = replies.by_ref().take(self.scripts.len());
         // All of them, so that the next reply is that of the next command.
         let refused = loaded
             .filter_map(Result::err)
             .fold(None, |first, error| first.or(Some(error)));
-        if let Some(error) = refused {
-            self.report_unloaded(&error);
-        }
         let abilities = Abilities::default();
+        if let Some(error) = refused {
+            self.load_plain(handle, &self.scripts, error, &abilities)
+                .await;
+        }
         if let Some(release) = self.release {
             let commands = replies.next().unwrap_or(Ok(Value::Nil));
             self.choose_owner_check(handle, release, commands, &abilities)
                 .await?;
+        }
+        if let Some(error) = too_old
+            && abilities.script_form() == ScriptForm::Flagged
+        {
+            return Err(error);
         }
         let wall = Duration::from_micros(server_us);
         // The server read its clock at some moment between the two.
@@ -148,6 +158,12 @@ impl Connector {
         let address = &self.address;
         match role {
             b"master" => Ok(()),
+            b"active-replica" => Err(LockError::advised(
+                BackendErrorKind::Unsupported,
+                format!("the server at {address} is an active replica: two servers accept writes"),
+                "connect to a primary without active replication; a replica would bring released locks \
+                 back",
+            )),
             b"sentinel" => Err(LockError::advised(
                 BackendErrorKind::Unsupported,
                 format!("the server at {address} is a Redis Sentinel, which is not supported yet"),
@@ -178,9 +194,12 @@ impl Connector {
         Some(lock_error(text, error))
     }
 
-    /// Returns a number for the run id. Without a run id, waiters accept no notifications: they may
+    /// Returns a number for the run id, and the error for a server of an old version. Without a run id, waiters accept no notifications: they may
     /// come from another server process.
-    fn run_id(&self, info: Result<Value, RedisError>) -> Result<u64, LockError> {
+    fn run_id(
+        &self,
+        info: Result<Value, RedisError>,
+    ) -> Result<(u64, Option<LockError>), LockError> {
         let info: Result<String, RedisError> =
             info.and_then(|info| Ok(redis::from_redis_value(info)?));
         let info = match info {
@@ -191,7 +210,7 @@ impl Connector {
                     server: &self.server,
                     error: &error,
                 });
-                return Ok(UNKNOWN_RUN_ID);
+                return Ok((UNKNOWN_RUN_ID, None));
             }
         };
         let field = |name: &str| {
@@ -199,7 +218,7 @@ impl Connector {
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
                 .map(str::trim)
         };
-        self.check_version(field("redis_version"))?;
+        let too_old = self.check_version(field("redis_version")).err();
         let version = match (field("valkey_version"), field("redis_version")) {
             (Some(version), _) => Some(format!("Valkey {version}")),
             (None, Some(version)) => Some(format!("Redis {version}")),
@@ -213,11 +232,11 @@ impl Connector {
         }
         self.check_eviction(field("maxmemory"), field("maxmemory_policy"));
         let Some(run_id) = field("run_id") else {
-            return Ok(UNKNOWN_RUN_ID);
+            return Ok((UNKNOWN_RUN_ID, too_old));
         };
         let mut hasher = DefaultHasher::new();
         run_id.hash(&mut hasher);
-        Ok(hasher.finish().max(UNKNOWN_RUN_ID + 1))
+        Ok((hasher.finish().max(UNKNOWN_RUN_ID + 1), too_old))
     }
 
     fn is_clustered(&self) -> LockError {

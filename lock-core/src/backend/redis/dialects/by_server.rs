@@ -70,7 +70,7 @@ impl Dialects {
                 .renew(&connection, &batch, &owners, left)
                 .await;
             for (at, outcome) in by_command.into_iter().zip(renewed) {
-                outcomes[at] = settle(&renewals[at].key, outcome, || refused.push(at));
+                outcomes[at] = settle(&connection, &renewals[at].key, outcome, || refused.push(at));
             }
         }
         self.replace_refused(&connection, &refused, &mut checks, &mut outcomes, deadline)
@@ -126,7 +126,7 @@ impl Dialects {
                 .release(connection, delete, &batch, &owners, &no_owner, left)
                 .await;
             for (at, outcome) in by_command.into_iter().zip(released) {
-                outcomes[at] = settle(&requests[at].key, outcome, || refused.push(at));
+                outcomes[at] = settle(connection, &requests[at].key, outcome, || refused.push(at));
             }
         }
         self.replace_refused(connection, &refused, &mut checks, &mut outcomes, deadline)
@@ -206,17 +206,21 @@ fn positions(checks: &[Option<OwnerCheck>], is: impl Fn(OwnerCheck) -> bool) -> 
 
 /// Returns the outcome of a command. A refusal is one for the method `Native` only.
 fn settle<T>(
+    connection: &Connection,
     key: &LockKey,
     outcome: Result<Conditional<T>, LockError>,
     on_refusal: impl FnOnce(),
 ) -> Option<Result<T, LockError>> {
     match outcome {
         Ok(Conditional::Done(outcome)) => Some(Ok(outcome)),
-        Ok(Conditional::Refused(_)) if method(key) == ReleaseMethod::Auto => {
+        Ok(Conditional::Refused { is_lasting, .. }) if method(key) == ReleaseMethod::Auto => {
+            if is_lasting {
+                connection.abilities.refuse_commands();
+            }
             on_refusal();
             None
         }
-        Ok(Conditional::Refused(error)) | Err(error) => Some(Err(error)),
+        Ok(Conditional::Refused { error, .. }) | Err(error) => Some(Err(error)),
     }
 }
 

@@ -35,7 +35,10 @@ pub(super) struct Conditionals {
 pub(super) enum Conditional<T> {
     Done(T),
     /// The server refused the command, which had no effect. Another method may work.
-    Refused(LockError),
+    Refused {
+        error: LockError,
+        is_lasting: bool,
+    },
 }
 
 type Replies = Vec<Result<Value, RedisError>>;
@@ -132,8 +135,8 @@ impl Conditionals {
                     let found = self.loss(connection, &renewal.key, deadline.left()).await;
                     found.map(Some)
                 }
-                Ok(Conditional::Refused(error)) => {
-                    outcomes.push(Ok(Conditional::Refused(error)));
+                Ok(Conditional::Refused { error, is_lasting }) => {
+                    outcomes.push(Ok(Conditional::Refused { error, is_lasting }));
                     continue;
                 }
                 Err(error) => Err(error),
@@ -273,7 +276,7 @@ impl Conditional<bool> {
             Self::Done(was_owner) => {
                 Conditional::Done(ReleaseOutcome::without_waiters(was_owner, server_ms))
             }
-            Self::Refused(error) => Conditional::Refused(error),
+            Self::Refused { error, is_lasting } => Conditional::Refused { error, is_lasting },
         }
     }
 }
@@ -317,19 +320,16 @@ fn was_owner(
     if is_of_other_type(&error) {
         return Ok(Conditional::Done(false));
     }
-    let is_refused = refuses_command(&error);
-    if is_refused {
-        connection.abilities.refuse_commands();
+    let is_lasting = refuses_command(&error);
+    if !is_lasting && !is_out_of_memory(&error) {
+        return Err(server_error(connection, key, &error));
     }
-    if is_refused || is_out_of_memory(&error) {
-        let error = if is_refused && !is_no_permission(&error) {
-            no_owner_commands(&connection.address)
-        } else {
-            server_error(connection, key, &error)
-        };
-        return Ok(Conditional::Refused(error));
-    }
-    Err(server_error(connection, key, &error))
+    let error = if is_lasting && !is_no_permission(&error) {
+        no_owner_commands(&connection.address)
+    } else {
+        server_error(connection, key, &error)
+    };
+    Ok(Conditional::Refused { error, is_lasting })
 }
 
 /// Returns whether the key has another type than a string. Redis says it in its own words.

@@ -1,18 +1,49 @@
 //! Prepares a new connection for its dialect: loads scripts, and finds out what the server can do.
 
 use redis::aio::MultiplexedConnection;
-use redis::{RedisError, Value};
+use redis::{Pipeline, RedisError, Value};
 
-use crate::backend::redis::abilities::{Abilities, OpenQuestion, ask_scripts};
+use crate::backend::redis::abilities::{Abilities, OpenQuestion, OwnerCheck, ask_scripts};
 use crate::backend::redis::connection::Connector;
-use crate::backend::redis::errors::{error_text, is_no_permission, lock_error, no_owner_commands};
+use crate::backend::redis::errors::{
+    error_text, is_no_permission, lock_error, may_refuse_text, no_owner_commands,
+};
+use crate::backend::redis::scripts::{self, Script, ScriptForm};
 use crate::error::LockError;
-use crate::protocol::dialect::ReleaseMethod;
+use crate::protocol::dialect::{Dialect, ReleaseMethod};
 use crate::telemetry::LockEvent;
 
+/// The dialect whose scripts `ReleaseMethod::Auto` needs when it uses scripts.
+const SCRIPTED: Dialect = Dialect::SetNxPx {
+    release: ReleaseMethod::Script,
+};
+
 impl Connector {
-    /// Reports scripts that the server did not load. Each is then sent with its text once.
-    pub(super) fn report_unloaded(&self, error: &RedisError) {
+    /// Loads the scripts without their first line, if the server refused them for it. If it does not
+    /// load them, each is then sent with its text once. `error` is the reply to the scripts with their
+    /// first line.
+    pub(super) async fn load_plain(
+        &self,
+        handle: &mut MultiplexedConnection,
+        scripts: &[&Script],
+        error: RedisError,
+        abilities: &Abilities,
+    ) {
+        if !may_refuse_text(&error) || load(handle, scripts, ScriptForm::Plain).await.is_err() {
+            self.report_unloaded(&error);
+            return;
+        }
+        abilities.use_plain_scripts();
+        self.reporter.emit(&LockEvent::ServerRestricted {
+            server: &self.server,
+            command: "SCRIPT LOAD",
+            effect: "the lock server refuses the flags of the scripts, and they are loaded without \
+                     them: while its memory is full, a release that has to write may fail",
+            error: &error_text(&error),
+        });
+    }
+
+    fn report_unloaded(&self, error: &RedisError) {
         self.reporter.emit(&LockEvent::ServerRestricted {
             server: &self.server,
             command: "SCRIPT LOAD",
@@ -57,8 +88,35 @@ impl Connector {
             abilities.record_scripts(reply).map_err(failed)?;
         }
         match abilities.owner_check(release) {
-            Ok(_) => Ok(()),
+            Ok(OwnerCheck::Script) => {
+                let scripts = scripts::of(SCRIPTED);
+                let loaded = load(handle, &scripts, ScriptForm::Flagged).await;
+                if let Err(error) = loaded {
+                    self.load_plain(handle, &scripts, error, abilities).await;
+                }
+                Ok(())
+            }
+            Ok(OwnerCheck::Command(_) | OwnerCheck::Transaction) => Ok(()),
             Err(_unsupported) => Err(no_owner_commands(&self.address)),
         }
     }
+}
+
+/// Loads scripts in one pipeline. Returns the first error.
+async fn load(
+    handle: &mut MultiplexedConnection,
+    scripts: &[&Script],
+    form: ScriptForm,
+) -> Result<(), RedisError> {
+    let mut pipeline = Pipeline::with_capacity(scripts.len());
+    for script in scripts {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source(form));
+    }
+    pipeline.ignore_errors();
+    let replies = handle
+        .send_packed_commands(&pipeline, 0, pipeline.len())
+        .await?;
+    replies
+        .into_iter()
+        .try_for_each(|reply| reply.extract_error().map(drop))
 }

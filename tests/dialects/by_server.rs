@@ -40,8 +40,10 @@ async fn commands_of(server: &RedisServer, locks: &LockManager) -> Vec<String> {
     held.release().await.unwrap();
     assert!(!exists(server, KEY));
     let recording = monitor.stop();
-    let names = recording.from_clients().map(|command| command.name());
-    names.map(|name| name.to_string()).collect()
+    let commands = recording.from_clients();
+    commands
+        .map(|command| command.words[0].to_uppercase())
+        .collect()
 }
 
 fn sends(commands: &[String], name: &str) -> bool {

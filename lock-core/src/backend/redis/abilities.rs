@@ -189,17 +189,19 @@ mod tests {
 
     fn commands(has: [bool; 2]) -> Abilities {
         let abilities = Abilities::default();
-        let info = |has| match has {
-            true => Value::Array(vec![Value::BulkString(b"delex".to_vec())]),
-            false => Value::Nil,
+        let info = |has| {
+            if has {
+                Value::Array(vec![Value::BulkString(b"delex".to_vec())])
+            } else {
+                Value::Nil
+            }
         };
         let reply = Ok(Value::Array(has.map(info).to_vec()));
         abilities.record_commands(reply).unwrap();
         abilities
     }
 
-    fn error(code: &str, text: &'static str) -> RedisError {
-        let _ = code;
+    fn error(text: &str) -> RedisError {
         (
             ErrorKind::Server(ServerErrorKind::ResponseError),
             "ERR",
@@ -233,10 +235,7 @@ mod tests {
         assert_eq!(native, Err(OpenQuestion::Unsupported));
         let auto = abilities.owner_check(ReleaseMethod::Auto);
         assert_eq!(auto, Err(OpenQuestion::Scripts));
-        let denied = error(
-            "ERR",
-            "unknown command 'EVALSHA', with args beginning with: '0'",
-        );
+        let denied = error("unknown command 'EVALSHA', with args beginning with: '0'");
         abilities.record_scripts(Err(denied)).unwrap();
         let auto = abilities.owner_check(ReleaseMethod::Auto);
         assert_eq!(auto, Ok(OwnerCheck::Transaction));
@@ -256,7 +255,7 @@ mod tests {
     #[test]
     fn unrelated_error_leaves_the_question_open() {
         let abilities = Abilities::default();
-        let busy = || Err(error("ERR", "the server is not ready"));
+        let busy = || Err(error("the server is not ready"));
         assert!(abilities.record_commands(busy()).is_err());
         assert!(abilities.record_scripts(busy()).is_err());
         let auto = abilities.owner_check(ReleaseMethod::Auto);

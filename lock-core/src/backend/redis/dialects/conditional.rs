@@ -118,10 +118,10 @@ impl Conditionals {
     ) -> Vec<Result<Conditional<RenewOutcome>, LockError>> {
         let deadline = Deadline::after(Clock::System, limit);
         let changed_at = self.client.server_changed_at(connection);
-        let set = |(renewal, owner): (&&Renewal, &String)| {
+        let command = |(renewal, owner): (&&Renewal, &String)| {
             set_if_owner(&renewal.key, owner, owner, whole_millis(renewal.ttl))
         };
-        let commands: Vec<_> = renewals.iter().zip(owners).map(set).collect();
+        let commands: Vec<_> = renewals.iter().zip(owners).map(command).collect();
         let sent = Clock::System.now();
         let replies = match self.send(connection, &commands, deadline.left()).await {
             Ok((replies, _)) => replies,

@@ -20,12 +20,21 @@ conformance!(deadline_getset, Subject::redis_in(Dialect::DeadlineGetset));
 conformance!(lua_setnx_expire, Subject::redis_in(Dialect::LuaSetnxExpire));
 conformance!(set_nx_px, Subject::redis_in(SET_NX_PX));
 conformance!(watch_multi, Subject::redis_in(WATCH_MULTI));
+conformance!(set_nx_px_auto, Subject::redis_in(SET_NX_PX_AUTO));
 
 const SET_NX_PX: Dialect = Dialect::SetNxPx {
     release: ReleaseMethod::Script,
 };
 const WATCH_MULTI: Dialect = Dialect::SetNxPx {
     release: ReleaseMethod::WatchMulti,
+};
+
+const SET_NX_PX_AUTO: Dialect = Dialect::SetNxPx {
+    release: ReleaseMethod::Auto,
+};
+/// Not all servers support it. Where they do, `Auto` runs the same commands.
+const SET_NX_PX_NATIVE: Dialect = Dialect::SetNxPx {
+    release: ReleaseMethod::Native,
 };
 
 /// A dialect without a line above would not be tested.
@@ -38,6 +47,8 @@ fn conformance_runs_every_dialect() {
         Dialect::LuaSetnxExpire,
         SET_NX_PX,
         WATCH_MULTI,
+        SET_NX_PX_NATIVE,
+        SET_NX_PX_AUTO,
     ];
     assert_eq!(run, Dialect::ALL);
 }

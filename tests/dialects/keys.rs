@@ -3,7 +3,7 @@
 use lock_core::{Dialect, LockError};
 use test_support::RedisServer;
 use test_support::fixtures::{KEY, NAME, SOON};
-use tests::{SET_NX_PX, connect, shut_down};
+use tests::{SET_NX_PX, connect, shut_down, supported_dialects};
 
 use super::{OWNERS, connect_in, refusal};
 
@@ -80,7 +80,7 @@ async fn deadline_dialect_refuses_an_owner() {
 
 #[tokio::test]
 async fn every_dialect_refuses_other_key_types() {
-    for &dialect in Dialect::ALL {
+    for dialect in supported_dialects() {
         is_foreign(dialect, &["HSET", KEY, "id:1", "1"], &["hash", "Redisson"]).await;
     }
     for dialect in [SET_NX_PX, Dialect::LuaSetnxExpire, Dialect::DeadlineGetset] {

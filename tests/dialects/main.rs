@@ -5,22 +5,25 @@
 use lock_core::{Dialect, LockError, LockManager};
 use test_support::RedisServer;
 use test_support::fixtures::{KEY, NAME};
-use tests::{SET_NX_PX, WATCH_MULTI, one_attempt};
+use tests::{SET_NX_PX, SET_NX_PX_AUTO, WATCH_MULTI, one_attempt};
 
+mod by_server;
 mod deadlines;
 mod dropped;
 mod keys;
 mod owners;
+mod plain_scripts;
 mod settings;
 mod transactions;
 mod trouble;
 
 /// The dialects whose value is an owner.
-const OWNERS: [Dialect; 4] = [
+const OWNERS: [Dialect; 5] = [
     Dialect::SetnxExpire,
     Dialect::LuaSetnxExpire,
     SET_NX_PX,
     WATCH_MULTI,
+    SET_NX_PX_AUTO,
 ];
 
 async fn connect_in(dialect: Dialect, url: &str) -> LockManager {

@@ -118,6 +118,7 @@ async fn mixed_dialects_on_one_key_exclude_each_other() {
     }
     let native = LockManager::builder().handover(Handover::YieldToOthers);
     managers.push(native.connect(&server.url()).await.unwrap());
+    let tasks_count = 2 * managers.len() as u64;
     for locks in managers.iter().chain(&managers) {
         let locks = locks.clone();
         let counter = Arc::clone(&counter);
@@ -135,7 +136,7 @@ async fn mixed_dialects_on_one_key_exclude_each_other() {
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
-    assert_eq!(counter.load(Ordering::Relaxed), 10 * ROUNDS);
+    assert_eq!(counter.load(Ordering::Relaxed), tasks_count * ROUNDS);
 }
 
 /// The holder died between SETNX and EXPIRE: the next client gives the key an expiry.

@@ -1,13 +1,14 @@
 //! Managers, and the keys that they leave on the server.
 
 use std::fmt::Debug;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use lock_core::{
     BackendErrorKind, Dialect, LockError, LockGuard, LockManager, LockManagerBuilder, ReleaseMethod,
 };
-use test_support::RedisServer;
 use test_support::fixtures::{NAME, SOON, keys, ms};
+use test_support::{RedisServer, Reply};
 
 /// The dialect of `SET NX PX` that releases by a script.
 pub const SET_NX_PX: Dialect = Dialect::SetNxPx {
@@ -18,6 +19,32 @@ pub const SET_NX_PX: Dialect = Dialect::SetNxPx {
 pub const WATCH_MULTI: Dialect = Dialect::SetNxPx {
     release: ReleaseMethod::WatchMulti,
 };
+
+/// The dialect of `SET NX PX` that releases by commands of the server, which not all servers have.
+pub const SET_NX_PX_NATIVE: Dialect = Dialect::SetNxPx {
+    release: ReleaseMethod::Native,
+};
+
+/// The dialect of `SET NX PX` that releases in the best way that the server supports.
+pub const SET_NX_PX_AUTO: Dialect = Dialect::SetNxPx {
+    release: ReleaseMethod::Auto,
+};
+
+/// Returns whether the server under test has commands that check the owner.
+pub fn has_owner_commands(server: &RedisServer) -> bool {
+    let found = server.cli(&["COMMAND", "INFO", "DELEX", "DELIFEQ"]);
+    let is_known = |reply: &Reply| matches!(reply, Reply::Array(fields) if !fields.is_empty());
+    found.array().iter().any(is_known)
+}
+
+/// Returns all dialects that the server under test supports.
+pub fn supported_dialects() -> Vec<Dialect> {
+    static HAS_COMMANDS: OnceLock<bool> = OnceLock::new();
+    let has_commands = *HAS_COMMANDS.get_or_init(|| has_owner_commands(&RedisServer::start()));
+    let all = Dialect::ALL.iter().copied();
+    all.filter(|dialect| has_commands || *dialect != SET_NX_PX_NATIVE)
+        .collect()
+}
 
 /// Connects a manager to a server. Its requests try once, unless they set a `wait`.
 pub async fn connect(server: &RedisServer) -> LockManager {

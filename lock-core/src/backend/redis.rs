@@ -13,6 +13,7 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::key::LockKey;
 use crate::telemetry::{LockCommand, ServerAddress};
 
+mod abilities;
 mod access;
 pub(crate) mod admin;
 mod client;
@@ -210,7 +211,7 @@ impl Backend for RedisBackend {
     }
 
     fn can_batch_release(&self, key: &LockKey) -> bool {
-        scheme(key).is_none_or(Scheme::batches_releases)
+        scheme(key).is_none_or(|scheme| self.dialects.batches_releases(scheme))
     }
 
     fn release_all<'a>(

@@ -163,6 +163,18 @@ const DIALECTS: &[(&str, Dialect)] = &[
             release: ReleaseMethod::WatchMulti,
         },
     ),
+    (
+        "set_nx_px_native",
+        Dialect::SetNxPx {
+            release: ReleaseMethod::Native,
+        },
+    ),
+    (
+        "set_nx_px_auto",
+        Dialect::SetNxPx {
+            release: ReleaseMethod::Auto,
+        },
+    ),
 ];
 
 /// Reads one of the words of a table.
@@ -189,7 +201,7 @@ impl<T: Copy> Visitor<'_> for WordVisitor<T> {
 }
 
 /// Deserializes the dialect from its name: `native`, `setnx_expire`, `deadline_getset`,
-/// `lua_setnx_expire`, `set_nx_px` or `set_nx_px_watch_multi`.
+/// `lua_setnx_expire`, `set_nx_px`, `set_nx_px_watch_multi`, `set_nx_px_native` or `set_nx_px_auto`.
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl<'de> Deserialize<'de> for Dialect {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -53,8 +53,9 @@ pub enum BackendErrorKind {
     Permission,
     /// The server accepts no more clients (maxclients).
     TooManyClients,
-    /// The server is too old, is not of the kind that the URL names (a Sentinel, a node of a cluster), or
-    /// does not reply as Redis does.
+    /// The server is too old, is not of the kind that the URL names (a Sentinel, a node of a cluster), is an
+    /// active replica, or does not reply as Redis does. Or it lacks the commands of
+    /// [`ReleaseMethod::Native`](crate::ReleaseMethod::Native).
     Unsupported,
     /// The clocks of this machine and of the server differ by more than the
     /// [dialect](crate::Dialect) allows.

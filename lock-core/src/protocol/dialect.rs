@@ -43,6 +43,23 @@ pub enum ReleaseMethod {
     /// `WATCH`, `GETRANGE`, `MULTI`, `DEL` or `PEXPIRE`, and `EXEC`, on a separate connection. Use
     /// it for servers that deny scripts.
     WatchMulti,
+    /// Commands of the server that compare the owner: `SET key owner IFEQ owner PX ttl` renews, and
+    /// `DELEX key IFEQ owner` (Redis 8.4 or later) or `DELIFEQ key owner` (Valkey 9.0 or later)
+    /// releases. They need no script. On an older server, a manager with this method does not connect:
+    /// the error is [`Unsupported`](crate::BackendErrorKind::Unsupported).
+    Native,
+    /// The best of the other methods that the server and the rights of the user allow:
+    /// [`Native`](Self::Native), else [`Script`](Self::Script), else
+    /// [`WatchMulti`](Self::WatchMulti). Each connection decides this once.
+    Auto,
+}
+
+impl ReleaseMethod {
+    /// Whether the method depends on the commands of the server.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn asks_server(self) -> bool {
+        matches!(self, Self::Native | Self::Auto)
+    }
 }
 
 /// What a [`Dialect`] can do. Returned by [`Dialect::capabilities`]. The
@@ -103,6 +120,12 @@ impl Dialect {
         Self::SetNxPx {
             release: ReleaseMethod::WatchMulti,
         },
+        Self::SetNxPx {
+            release: ReleaseMethod::Native,
+        },
+        Self::SetNxPx {
+            release: ReleaseMethod::Auto,
+        },
     ];
 
     /// Returns what the dialect can do.
@@ -151,7 +174,7 @@ impl Dialect {
                 ..shared
             },
             Self::SetNxPx {
-                release: ReleaseMethod::WatchMulti,
+                release: ReleaseMethod::WatchMulti | ReleaseMethod::Native | ReleaseMethod::Auto,
             } => Capabilities {
                 without_scripts: true,
                 ..shared
@@ -197,6 +220,12 @@ impl fmt::Display for Dialect {
             Self::SetNxPx {
                 release: ReleaseMethod::WatchMulti,
             } => "SetNxPx with WatchMulti",
+            Self::SetNxPx {
+                release: ReleaseMethod::Native,
+            } => "SetNxPx with Native",
+            Self::SetNxPx {
+                release: ReleaseMethod::Auto,
+            } => "SetNxPx with Auto",
         })
     }
 }

@@ -6,7 +6,12 @@ use lock_core::{Dialect, ReleaseMethod};
 
 use crate::history::LONGEST_TTL;
 
-const NAMES: [(Dialect, &str); 6] = [
+/// The dialect that not all servers support. Where they do, `Auto` runs the same commands.
+const SERVER_COMMANDS: Dialect = Dialect::SetNxPx {
+    release: ReleaseMethod::Native,
+};
+
+const NAMES: [(Dialect, &str); 8] = [
     (Dialect::Native, "native"),
     (Dialect::SetnxExpire, "setnx-expire"),
     (Dialect::DeadlineGetset, "deadline-getset"),
@@ -22,6 +27,13 @@ const NAMES: [(Dialect, &str); 6] = [
             release: ReleaseMethod::WatchMulti,
         },
         "watch-multi",
+    ),
+    (SERVER_COMMANDS, "set-nx-px-native"),
+    (
+        Dialect::SetNxPx {
+            release: ReleaseMethod::Auto,
+        },
+        "set-nx-px-auto",
     ),
 ];
 
@@ -46,10 +58,11 @@ pub fn names() -> Vec<&'static str> {
     NAMES.iter().map(|(_, name)| *name).collect()
 }
 
-/// Returns all dialects except the native one.
+/// Returns the dialects that every server supports, except the native one.
 pub fn foreign() -> Vec<Dialect> {
     let all = Dialect::ALL.iter().copied();
-    all.filter(|dialect| *dialect != Dialect::Native).collect()
+    all.filter(|dialect| ![Dialect::Native, SERVER_COMMANDS].contains(dialect))
+        .collect()
 }
 
 /// Returns the longest ttl that a worker uses, in the dialect's resolution.
@@ -76,6 +89,10 @@ pub fn requests(dialect: Dialect) -> &'static [&'static str] {
         Dialect::SetNxPx {
             release: ReleaseMethod::WatchMulti,
         } => &["\r\nSET\r\n", "WATCH", "EXEC"],
+        SERVER_COMMANDS => &["\r\nSET\r\n", "IFEQ"],
+        Dialect::SetNxPx {
+            release: ReleaseMethod::Auto,
+        } => &["\r\nSET\r\n"],
         _ => &["EVALSHA"],
     }
 }

@@ -65,6 +65,7 @@ impl Proxy {
                 mode: Mode::Forward,
                 delays: [Duration::ZERO; 2],
                 armed: None,
+                replacements: Vec::new(),
                 links: Vec::new(),
             }),
         });
@@ -140,6 +141,19 @@ impl Proxy {
     /// the command was executed.
     pub fn lose_next(&self, what: Lost, pattern: impl AsRef<[u8]>) {
         self.shared.lock().armed = Some((what, pattern.as_ref().to_vec()));
+    }
+
+    /// Replaces these bytes in one direction of all connections from now on. The bytes have to arrive
+    /// in one piece. Behind the proxy, the server seems to be another one.
+    pub fn replace(
+        &self,
+        direction: Direction,
+        bytes: impl AsRef<[u8]>,
+        replacement: impl AsRef<[u8]>,
+    ) {
+        let (bytes, replacement) = (bytes.as_ref().to_vec(), replacement.as_ref().to_vec());
+        let mut state = self.shared.lock();
+        state.replacements.push((direction, bytes, replacement));
     }
 
     /// Returns whether the cut of [`lose_next`](Self::lose_next) has not happened yet.

@@ -10,7 +10,10 @@ use super::access::DeploymentKind;
 use super::command::CommandWriter;
 use super::connection::{Connection, EncodedReply};
 use super::connector::Connector;
-use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, rejected};
+use super::errors::{
+    breaks_connection, is_script_denied, is_unknown_script, is_wrong_type, rejected,
+    without_scripts,
+};
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
@@ -22,6 +25,7 @@ use crate::protocol::acquisition::RenewOutcome;
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
+use crate::protocol::dialect::Dialect;
 use crate::protocol::key::LockKey;
 use crate::protocol::loss::LossReason;
 use crate::telemetry::Reporter;
@@ -212,11 +216,13 @@ impl RedisClient {
         now: Moment,
     ) -> Result<Result<EncodedReply, RedisError>, LockError> {
         let limit = deadline.left_at(now);
-        let by_hash = |out: &mut Vec<u8>| script.write_by_hash(out, keys, &write_args);
+        let form = connection.abilities.script_form();
+        let by_hash = |out: &mut Vec<u8>| script.write_by_hash(form, out, keys, &write_args);
         let reply = connection.call_encoded(by_hash, limit).await?;
         match reply {
             Err(error) if is_unknown_script(&error) => {
-                let by_text = |out: &mut Vec<u8>| script.write_by_text(out, keys, &write_args);
+                let by_text =
+                    |out: &mut Vec<u8>| script.write_by_text(form, out, keys, &write_args);
                 connection.call_encoded(by_text, deadline.left()).await
             }
             reply => Ok(reply),
@@ -243,10 +249,11 @@ impl RedisClient {
             command.arg(args);
         };
         let deadline = Deadline::after(Clock::System, limit);
-        let by_hash = script.by_hash(keys, write_args);
+        let form = connection.abilities.script_form();
+        let by_hash = script.by_hash(form, keys, write_args);
         let mut reply = connection.call(&by_hash, limit).await?;
         if reply.as_ref().is_err_and(is_unknown_script) {
-            let by_text = script.by_text(keys, write_args);
+            let by_text = script.by_text(form, keys, write_args);
             reply = connection.call(&by_text, deadline.left()).await?;
         }
         let reply = reply.map_err(|error| server_error(connection, key, &error))?;
@@ -319,8 +326,9 @@ impl RedisClient {
     ) -> Vec<Result<T, LockError>> {
         let deadline = Deadline::after(Clock::System, limit);
         let sent = Clock::System.now();
+        let form = connection.abilities.script_form();
         let by_hash = pipeline(0..calls.len(), |at| {
-            script.by_hash(&calls[at].keys, |command| write_args(at, command))
+            script.by_hash(form, &calls[at].keys, |command| write_args(at, command))
         });
         let mut replies = match connection.call_all(&by_hash, deadline.left()).await {
             Ok(replies) => replies,
@@ -339,7 +347,7 @@ impl RedisClient {
         if !unknown.is_empty() {
             let sent = Clock::System.now();
             let by_text = pipeline(unknown.iter().copied(), |at| {
-                script.by_text(&calls[at].keys, |command| write_args(at, command))
+                script.by_text(form, &calls[at].keys, |command| write_args(at, command))
             });
             match connection.call_all(&by_text, deadline.left()).await {
                 Ok(again) => {
@@ -439,7 +447,13 @@ pub(super) fn server_error(
     if is_wrong_type(error) {
         return foreign_key::companion(key);
     }
+    let denies_scripts = key.dialect() == Dialect::Native && is_script_denied(error);
     let error = rejected(connection.user.as_deref(), error);
+    let error = if denies_scripts {
+        without_scripts(error)
+    } else {
+        error
+    };
     if breaks_connection(&error) {
         connection.mark_broken(&error);
     }

@@ -265,7 +265,7 @@ impl Backend for ClusterBackend {
     }
 
     fn can_batch_release(&self, key: &LockKey) -> bool {
-        super::scheme(key).is_none_or(super::Scheme::batches_releases)
+        super::scheme(key).is_none_or(super::Scheme::releases_by_script)
     }
 
     fn release_all<'a>(

@@ -70,7 +70,7 @@ impl NodeMaker {
             scripts.push(&scripts::RAISE);
         }
         let client = Arc::new(RedisClient::new(
-            connector(scripts),
+            connector(scripts).for_dialect(settings.dialect),
             settings,
             Arc::clone(&self.notifications),
             Arc::clone(&self.reporter),

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redis::{Cmd, Pipeline, RedisConnectionInfo, RedisError, Value};
 use tokio::time::error::Elapsed;
 
+use super::abilities::Abilities;
 use super::credentials::{self, Issued};
 use super::errors::{io_error, timed_out};
 use super::handshake::Greeting;
@@ -18,6 +19,7 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::Origin;
 use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::clock_sync::ClockSync;
+
 use crate::sync::Mutex;
 
 /// Makes the node take the next command, although the slot is still on its way to it.
@@ -39,6 +41,8 @@ pub(super) struct Connection {
     pub(super) clock_difference: Duration,
     /// How long the server ran when the connection began, in whole seconds. Known in a quorum only.
     pub(super) uptime: Option<Duration>,
+    /// What the server is known to support.
+    pub(super) abilities: Abilities,
     /// Serializes commands that belong together, such as a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,
     broken: AtomicBool,
@@ -85,7 +89,7 @@ impl Connection {
         report: ConnectionReport,
         node: Arc<Node>,
         login: &RedisConnectionInfo,
-        greeting: &Greeting,
+        greeting: Greeting,
         settings: &ConnectionSettings,
     ) -> Self {
         Self {
@@ -97,6 +101,7 @@ impl Connection {
             first: greeting.first,
             clock_difference: greeting.clock_difference,
             uptime: greeting.uptime,
+            abilities: greeting.abilities,
             turn: tokio::sync::Mutex::default(),
             broken: AtomicBool::new(false),
             retired: AtomicBool::new(false),

@@ -21,6 +21,7 @@ use super::transport::Transport;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Deadline};
 use crate::protocol::clock_sync::ClockSync;
+use crate::protocol::dialect::{Dialect, ReleaseMethod};
 use crate::sync::Mutex;
 use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
 
@@ -41,6 +42,8 @@ pub(super) struct Connector {
     is_asking: bool,
     timeout: Duration,
     pub(super) scripts: Vec<&'static Script>,
+    /// `Native` or `Auto`, if the handshake has to find out which commands check the owner.
+    pub(super) release: Option<ReleaseMethod>,
     pub(super) reporter: Arc<Reporter>,
     /// The version of the server at the latest handshake.
     server_version: Mutex<Option<Arc<str>>>,
@@ -90,6 +93,7 @@ impl Connector {
             access,
             timeout,
             scripts,
+            release: None,
             reporter,
             server_version: Mutex::default(),
         }
@@ -101,6 +105,15 @@ impl Connector {
 
     pub(super) fn set_server_version(&self, version: String) {
         *self.server_version.lock() = Some(version.into());
+    }
+
+    /// Makes the handshake find out how the locks of this dialect check the owner.
+    pub(super) fn for_dialect(mut self, dialect: Dialect) -> Self {
+        self.release = match dialect {
+            Dialect::SetNxPx { release } if release.asks_server() => Some(release),
+            _ => None,
+        };
+        self
     }
 
     /// Makes each command of the connections follow an `ASKING`.
@@ -147,7 +160,7 @@ impl Connector {
             self.report(&node, kind),
             node,
             &opened.login,
-            &opened.greeting,
+            opened.greeting,
             &ConnectionSettings {
                 is_asking: self.is_asking,
                 patience: self.timeout,

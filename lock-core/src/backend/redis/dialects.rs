@@ -1,11 +1,13 @@
 //! Locks in the dialects of other libraries: one key, no queue, and waiters that poll.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::client::RedisClient;
 use super::connection::Connection;
 use super::connector::Connector;
+use super::reply::unexpected;
 use crate::backend::Renewal;
 use crate::config::ManagerSettings;
 use crate::error::{BackendErrorKind, LockError};
@@ -15,11 +17,14 @@ use crate::protocol::clock::{Clock, Deadline};
 use crate::protocol::dialect::{CLOCK_TOLERANCE, Dialect, ReleaseMethod};
 
 mod acquire;
+mod by_server;
+mod conditional;
 mod deadline;
 mod found;
 mod owner;
 mod watch_multi;
 
+use conditional::Conditionals;
 use deadline::Deadlines;
 use owner::Owners;
 use watch_multi::WatchMulti;
@@ -46,10 +51,18 @@ impl Scheme {
     }
 
     /// Returns whether a release is a single script that may be sent twice.
-    pub(super) fn batches_releases(self) -> bool {
+    pub(super) fn releases_by_script(self) -> bool {
         match self {
             Self::SetnxExpire | Self::LuaSetnxExpire | Self::SetNxPx(ReleaseMethod::Script) => true,
-            Self::DeadlineGetset | Self::SetNxPx(ReleaseMethod::WatchMulti) => false,
+            Self::DeadlineGetset | Self::SetNxPx(_) => false,
+        }
+    }
+
+    /// Returns the method that depends on the commands of the server.
+    fn method_of_server(self) -> Option<ReleaseMethod> {
+        match self {
+            Self::SetNxPx(release) if release.asks_server() => Some(release),
+            _ => None,
         }
     }
 }
@@ -57,7 +70,10 @@ impl Scheme {
 pub(super) struct Dialects {
     client: Arc<RedisClient>,
     owners: Owners,
+    conditionals: Conditionals,
     watch_multi: WatchMulti,
+    /// `ReleaseMethod::Auto` has chosen transactions on a connection.
+    auto_is_transaction: AtomicBool,
     deadlines: Deadlines,
 }
 
@@ -70,6 +86,8 @@ impl Dialects {
     ) -> Self {
         Self {
             owners: Owners::new(Arc::clone(&client), Arc::clone(&config.label)),
+            conditionals: Conditionals::new(Arc::clone(&client)),
+            auto_is_transaction: AtomicBool::new(false),
             watch_multi: WatchMulti::new(Arc::clone(&client), connector),
             deadlines: Deadlines::new(Arc::clone(&client)),
             client,
@@ -94,11 +112,26 @@ impl Dialects {
         match scheme {
             Scheme::SetnxExpire => self.owners.setnx(sent, &connection, left).await,
             Scheme::LuaSetnxExpire => self.owners.script(sent, &connection, left).await,
+            Scheme::SetNxPx(ReleaseMethod::Native) => {
+                // Such a lock could not be released, and must not be acquired.
+                let release = ReleaseMethod::Native;
+                self.owner_check(&connection, release, left).await?;
+                let left = deadline.left();
+                self.owners.set_nx_px(sent, &connection, left).await
+            }
             Scheme::SetNxPx(_) => self.owners.set_nx_px(sent, &connection, left).await,
             Scheme::DeadlineGetset => {
                 check_clocks(&connection)?;
                 self.deadlines.acquire(sent, &connection, left).await
             }
+        }
+    }
+
+    /// Returns whether releases of this scheme are cheaper together.
+    pub(super) fn batches_releases(&self, scheme: Scheme) -> bool {
+        match scheme.method_of_server() {
+            Some(_) => !self.auto_is_transaction.load(Ordering::Relaxed),
+            None => scheme.releases_by_script(),
         }
     }
 
@@ -108,33 +141,38 @@ impl Dialects {
         limit: Duration,
     ) -> Vec<Result<RenewOutcome, LockError>> {
         let scheme = |renewal: &Renewal| Scheme::of(renewal.key.dialect());
-        let (mut owned, mut watched, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
+        let mut groups: [Vec<Renewal>; 4] = Default::default();
+        let group = |renewal: &Renewal| match scheme(renewal) {
+            Some(Scheme::DeadlineGetset) => 0,
+            Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => 1,
+            Some(Scheme::SetNxPx(ReleaseMethod::Native | ReleaseMethod::Auto)) => 2,
+            _ => 3,
+        };
         for renewal in renewals {
-            let group = match scheme(renewal) {
-                Some(Scheme::DeadlineGetset) => &mut deadlines,
-                Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => &mut watched,
-                _ => &mut owned,
-            };
-            group.push(renewal.clone());
+            groups[group(renewal)].push(renewal.clone());
         }
-        let (owned, watched, deadlines) = tokio::join!(
-            self.owners.renew(&owned, limit),
-            self.watch_multi
-                .renew(&watched, |owner_id| self.owners.owner(owner_id), limit),
-            self.deadlines.renew(&deadlines, limit)
+        let [deadlines, watched, by_server, owned] = groups;
+        let (deadlines, watched, by_server, owned) = tokio::join!(
+            self.deadlines.renew(&deadlines, limit),
+            self.renew_in_transactions(&watched, limit),
+            self.renew_by_server(&by_server, limit),
+            self.owners.renew(&owned, limit)
         );
-        let mut owned = owned.into_iter();
-        let mut watched = watched.into_iter();
-        let mut deadlines = deadlines.into_iter();
+        let mut outcomes = [deadlines, watched, by_server, owned].map(Vec::into_iter);
         let outcome = |renewal| {
-            let next = match scheme(renewal) {
-                Some(Scheme::DeadlineGetset) => deadlines.next(),
-                Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => watched.next(),
-                _ => owned.next(),
-            };
+            let next = outcomes[group(renewal)].next();
             next.unwrap_or_else(|| Ok(RenewOutcome::missing()))
         };
         renewals.iter().map(outcome).collect()
+    }
+
+    async fn renew_in_transactions(
+        &self,
+        renewals: &[Renewal],
+        limit: Duration,
+    ) -> Vec<Result<RenewOutcome, LockError>> {
+        let owner = |owner_id| self.owners.owner(owner_id);
+        self.watch_multi.renew(renewals, owner, limit).await
     }
 
     pub(super) async fn release(
@@ -145,11 +183,19 @@ impl Dialects {
     ) -> Result<ReleaseOutcome, LockError> {
         match scheme {
             Scheme::SetNxPx(ReleaseMethod::WatchMulti) => {
-                let owner = self.owners.owner(release_request.owner_id);
-                let no_owner = self.owners.no_owner();
-                self.watch_multi
-                    .release(release_request, &owner, &no_owner, limit)
-                    .await
+                self.release_in_transaction(release_request, limit).await
+            }
+            Scheme::SetNxPx(ReleaseMethod::Native | ReleaseMethod::Auto) => {
+                let deadline = Deadline::after(Clock::System, limit);
+                let connection = self.client.connection_for(release_request, limit).await?;
+                let requests = [release_request];
+                let released = self
+                    .release_by_server(&connection, &requests, deadline.left())
+                    .await;
+                released
+                    .into_iter()
+                    .next()
+                    .unwrap_or_else(|| Err(unexpected()))
             }
             Scheme::DeadlineGetset => self.deadlines.release(release_request, limit).await,
             Scheme::SetnxExpire
@@ -159,23 +205,49 @@ impl Dialects {
             }
         }
     }
-    /// Releases in one pipeline where all schemes [allow it](Scheme::batches_releases), and
-    /// otherwise one by one.
+
+    async fn release_in_transaction(
+        &self,
+        release_request: &ReleaseRequest,
+        limit: Duration,
+    ) -> Result<ReleaseOutcome, LockError> {
+        let owner = self.owners.owner(release_request.owner_id);
+        let no_owner = self.owners.no_owner();
+        self.watch_multi
+            .release(release_request, &owner, &no_owner, limit)
+            .await
+    }
+
+    /// Releases in one pipeline where all schemes allow it, and otherwise one by one.
     pub(super) async fn release_all(
         &self,
         release_requests: &[&ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        let scheme = |release_request: &ReleaseRequest| Scheme::of(release_request.key.dialect());
-        let batches = |release_request: &&ReleaseRequest| {
-            scheme(release_request).is_some_and(Scheme::batches_releases)
+        let scheme = |release_request: &&ReleaseRequest| {
+            let scheme = Scheme::of(release_request.key.dialect());
+            scheme.unwrap_or(Scheme::SetNxPx(ReleaseMethod::Script))
         };
-        if release_requests.iter().all(batches) {
+        let mut schemes = release_requests.iter().map(scheme);
+        if schemes.clone().all(Scheme::releases_by_script) {
             return self.owners.release_all(release_requests, limit).await;
+        }
+        if schemes.all(|scheme| scheme.method_of_server().is_some()) {
+            let deadline = Deadline::after(Clock::System, limit);
+            return match self.client.pool.for_current_runtime(limit).await {
+                Ok(connection) => {
+                    self.release_by_server(&connection, release_requests, deadline.left())
+                        .await
+                }
+                Err(error) => release_requests
+                    .iter()
+                    .map(|_| Err(error.clone()))
+                    .collect(),
+            };
         }
         let mut outcomes = Vec::with_capacity(release_requests.len());
         for release_request in release_requests {
-            let scheme = scheme(release_request).unwrap_or(Scheme::SetNxPx(ReleaseMethod::Script));
+            let scheme = scheme(release_request);
             outcomes.push(self.release(scheme, release_request, limit).await);
         }
         outcomes

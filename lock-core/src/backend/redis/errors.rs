@@ -203,6 +203,60 @@ fn kind_of(error: &RedisError) -> BackendErrorKind {
     }
 }
 
+/// Returns the error for a server without the commands that `ReleaseMethod::Native` needs.
+pub(super) fn no_owner_commands(address: &str) -> LockError {
+    LockError::advised(
+        BackendErrorKind::Unsupported,
+        format!(
+            "the lock server at {address} does not have the commands of `ReleaseMethod::Native` \
+             (`SET` with `IFEQ`, and `DELEX` or `DELIFEQ`)"
+        ),
+        "use `ReleaseMethod::Auto`, or Redis 8.4 or later, or Valkey 9.0 or later",
+    )
+}
+
+/// Returns whether the user may not run scripts.
+pub(super) fn is_script_denied(error: &RedisError) -> bool {
+    let text = error.detail().unwrap_or_default();
+    is_no_permission(error)
+        && ["'evalsha'", "'eval'"]
+            .iter()
+            .any(|name| text.contains(name))
+}
+
+/// Adds to the advice of a native lock's error that another dialect needs no scripts.
+pub(super) fn without_scripts(error: LockError) -> LockError {
+    match error {
+        LockError::Backend(error) => LockError::Backend(error.with_advice(
+            "grant the user this right; `lockctl doctor` names all that are missing, and the page \
+             `redis` of the guide lists those that locks need. Without the right to run scripts, use \
+             `Dialect::SetNxPx` with `ReleaseMethod::Auto`",
+        )),
+        other => other,
+    }
+}
+
+/// Returns whether the user may not run the command.
+pub(super) fn is_no_permission(error: &RedisError) -> bool {
+    error.code() == Some("NOPERM")
+}
+
+/// Returns whether the server has no memory for the command.
+pub(super) fn is_out_of_memory(error: &RedisError) -> bool {
+    error.code() == Some("OOM")
+}
+
+/// Returns whether the server may have refused the text of a script, and not the command or the user.
+pub(super) fn may_refuse_text(error: &RedisError) -> bool {
+    kind_of(error) == BackendErrorKind::Other && !is_unknown_command(error)
+}
+
+/// Returns whether the server does not know the command.
+pub(super) fn is_unknown_command(error: &RedisError) -> bool {
+    let text = error.detail().unwrap_or_default();
+    text.contains("unknown command") || text.contains("Unknown command")
+}
+
 /// Returns whether the server does not know the script.
 pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")

@@ -1,5 +1,6 @@
 //! Checks a new connection: role, version, run id, clock and eviction policy.
 
+use super::abilities::{Abilities, ask_commands};
 use super::access::DeploymentKind;
 use super::connection::since_epoch;
 use super::connector::Connector;
@@ -17,15 +18,31 @@ use super::errors::{
 };
 use super::node::Node;
 use super::reply::micros_of;
+use super::scripts::ScriptForm;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::Clock;
 use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
 use crate::protocol::wire::{MAX_LABEL, tidy};
 use crate::telemetry::{ConnectionKind, LockEvent};
 
+mod preparation;
+
+/// What the handshake found out.
+pub(super) struct Greeting {
+    /// The time and the run id of the server.
+    pub(super) first: ClockSync,
+    /// The least difference between this machine's clock and the server's.
+    pub(super) clock_difference: Duration,
+    /// The configuration epoch of the server.
+    pub(super) epoch: u64,
+    /// How long the server ran, in whole seconds. Known in a quorum only.
+    pub(super) uptime: Option<Duration>,
+    pub(super) abilities: Abilities,
+}
+
 impl Connector {
     /// Reads role, server information and time, loads the scripts, and sets the name of the
-    /// connection, all in one pipeline.
+    /// connection, all in one pipeline. Some dialects need more.
     pub(super) async fn handshake(
         &self,
         node: &Node,
@@ -48,7 +65,13 @@ impl Connector {
             pipeline.cmd("CLUSTER").arg("INFO");
         }
         for script in &self.scripts {
-            pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
+            pipeline
+                .cmd("SCRIPT")
+                .arg("LOAD")
+                .arg(script.source(ScriptForm::Flagged));
+        }
+        if self.release.is_some() {
+            pipeline.add_command(ask_commands());
         }
         // Last, because its outcome does not matter: many users may not run it.
         let name = self.access.client_name(kind);
@@ -90,16 +113,26 @@ impl Connector {
             let mode = greeting.ok().and_then(|greeting| text_of(greeting, "mode"));
             self.check_mode(node, mode.as_deref() == Some("cluster"))?;
         }
-        let ServerProcessInfo { run_id, uptime } = self.process_of(node, info)?;
-        if let Some(Err(error)) = replies.take(self.scripts.len()).find(Result::is_err) {
-            // Each script is then sent with its text once.
-            let effect = error_text(&error);
-            self.reporter.emit(&LockEvent::ServerRestricted {
-                server: &node.server,
-                command: "SCRIPT LOAD",
-                effect: "the lock server does not load scripts, and each is sent with its text once",
-                error: &effect,
-            });
+        let (process, too_old) = self.process_of(node, info)?;
+        let loaded = replies.by_ref().take(self.scripts.len());
+        // All of them, so that the next reply is that of the next command.
+        let refused = loaded
+            .filter_map(Result::err)
+            .fold(None, |first, error| first.or(Some(error)));
+        let abilities = Abilities::default();
+        if let Some(error) = refused {
+            self.load_plain(node, handle, &self.scripts, error, &abilities)
+                .await;
+        }
+        if let Some(release) = self.release {
+            let commands = replies.next().unwrap_or(Ok(Value::Nil));
+            self.choose_owner_check(node, handle, release, commands, &abilities)
+                .await?;
+        }
+        if let Some(error) = too_old
+            && abilities.script_form() == ScriptForm::Flagged
+        {
+            return Err(error);
         }
         let wall = Duration::from_micros(server_us);
         // The server read its clock at some moment between the two.
@@ -109,7 +142,7 @@ impl Connector {
         let first = ClockSync {
             sent,
             server_us,
-            run_id,
+            run_id: process.run_id,
         };
         let epoch = match cluster {
             Some(reply) => self.epoch_of(node, reply),
@@ -119,7 +152,8 @@ impl Connector {
             first,
             clock_difference: difference,
             epoch,
-            uptime,
+            uptime: process.uptime,
+            abilities,
         })
     }
 
@@ -182,13 +216,13 @@ impl Connector {
         Some(lock_error(text, error))
     }
 
-    /// Returns a number for the run id. Without a run id, waiters accept no notifications: they may
-    /// come from another server process.
+    /// Returns what is known of the server's process, and the error for a server of an old version.
+    /// Without a run id, waiters accept no notifications: they may come from another server process.
     fn process_of(
         &self,
         node: &Node,
         info: Result<Value, RedisError>,
-    ) -> Result<ServerProcessInfo, LockError> {
+    ) -> Result<(ServerProcessInfo, Option<LockError>), LockError> {
         let info: Result<String, RedisError> =
             info.and_then(|info| Ok(redis::from_redis_value(info)?));
         let info = match info {
@@ -199,7 +233,7 @@ impl Connector {
                     server: &node.server,
                     error: &error,
                 });
-                return Ok(ServerProcessInfo::UNKNOWN);
+                return Ok((ServerProcessInfo::UNKNOWN, None));
             }
         };
         let field = |name: &str| {
@@ -207,7 +241,7 @@ impl Connector {
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
                 .map(str::trim)
         };
-        check_version(node, field("redis_version"))?;
+        let too_old = check_version(node, field("redis_version")).err();
         let version = match (field("valkey_version"), field("redis_version")) {
             (Some(version), _) => Some(format!("Valkey {version}")),
             (None, Some(version)) => Some(format!("Redis {version}")),
@@ -227,17 +261,18 @@ impl Connector {
         }
         self.check_eviction(node, field("maxmemory"), field("maxmemory_policy"));
         let Some(run_id) = field("run_id") else {
-            return Ok(ServerProcessInfo::UNKNOWN);
+            return Ok((ServerProcessInfo::UNKNOWN, too_old));
         };
         let mut hasher = DefaultHasher::new();
         run_id.hash(&mut hasher);
         let uptime = (self.access.kind == DeploymentKind::Quorum)
             .then(|| field("uptime_in_seconds")?.parse().ok())
             .flatten();
-        Ok(ServerProcessInfo {
+        let process = ServerProcessInfo {
             run_id: hasher.finish().max(UNKNOWN_RUN_ID + 1),
             uptime: uptime.map(Duration::from_secs),
-        })
+        };
+        Ok((process, too_old))
     }
 
     /// Warns, once, about a primary that takes writes without a replica: after it was cut off, it would
@@ -283,6 +318,11 @@ fn check_role(node: &Node, role: &Value) -> Result<(), LockError> {
     let address = &node.text;
     match role {
         b"master" => Ok(()),
+        b"active-replica" => Err(LockError::advised(
+            BackendErrorKind::Unsupported,
+            format!("the server at {address} is an active replica: two servers accept writes"),
+            "connect to a primary without active replication; a replica would bring released locks back",
+        )),
         b"sentinel" => Err(LockError::advised(
             BackendErrorKind::Unsupported,
             format!("the server at {address} is a Redis Sentinel, and has no locks"),
@@ -330,16 +370,6 @@ impl ServerProcessInfo {
         run_id: UNKNOWN_RUN_ID,
         uptime: None,
     };
-}
-
-/// What a new connection has learned.
-pub(super) struct Greeting {
-    pub(super) first: ClockSync,
-    pub(super) clock_difference: Duration,
-    /// The configuration epoch of the server.
-    pub(super) epoch: u64,
-    /// How long the server runs, in whole seconds. Known in a quorum only.
-    pub(super) uptime: Option<Duration>,
 }
 
 /// Reads the epoch of the node itself from its `CLUSTER INFO`.

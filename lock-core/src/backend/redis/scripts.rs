@@ -1,6 +1,6 @@
 //! The Lua scripts, and the commands that run them.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use redis::Cmd;
 
@@ -25,10 +25,49 @@ const INCLUDES: [(&str, &str); 2] = [
 const ARGS: usize = 16;
 const ARGS_LEN: usize = 192;
 
-/// A script with its hash.
-pub(crate) struct Script {
+/// The options of `PEXPIRE` that servers before Redis 7 do not know, and what replaces them in the plain
+/// form of a script. Redis 7 needs one call where the plain form needs two.
+const PLAIN_PARTS: [(&str, &str); 2] = [
+    (
+        "redis.call('PEXPIRE', KEYS[1], remaining, 'GT') == 0",
+        "true",
+    ),
+    (
+        "  redis.call('PEXPIRE', KEYS[1], ARGV[2], 'LT')\n",
+        "  local left = redis.call('PTTL', KEYS[1])\n  \
+         if left < 0 or left > tonumber(ARGV[2]) then\n    \
+         redis.call('PEXPIRE', KEYS[1], ARGV[2])\n  end\n",
+    ),
+];
+
+/// The form of the scripts that a server accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScriptForm {
+    /// With a first line that names the language and the flags.
+    Flagged,
+    /// Without it, for servers that refuse it. Without the flags, a command of the script that needs
+    /// memory may fail while the server's memory is full.
+    Plain,
+}
+
+/// The text of a script in one form, and its hash.
+struct ScriptText {
     source: String,
     hash: String,
+}
+
+impl ScriptText {
+    fn new(source: String) -> Self {
+        let hash = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, hash }
+    }
+}
+
+/// A script in both forms.
+pub(crate) struct Script {
+    flagged: ScriptText,
+    /// Made when a server needs it.
+    plain: OnceLock<ScriptText>,
 }
 
 impl Script {
@@ -38,42 +77,69 @@ impl Script {
             .fold(source.to_owned(), |source, (mark, part)| {
                 source.replace(mark, part)
             });
-        let hash = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, hash }
+        Self {
+            flagged: ScriptText::new(source),
+            plain: OnceLock::new(),
+        }
     }
 
-    pub(crate) fn source(&self) -> &str {
-        &self.source
+    fn in_form(&self, form: ScriptForm) -> &ScriptText {
+        match form {
+            ScriptForm::Flagged => &self.flagged,
+            ScriptForm::Plain => self.plain.get_or_init(|| {
+                let source = &self.flagged.source;
+                let source = source.split_once('\n').map_or(&**source, |(_, rest)| rest);
+                let replace =
+                    |source: String, (part, plain): &(&str, &str)| source.replace(part, plain);
+                ScriptText::new(PLAIN_PARTS.iter().fold(source.to_owned(), replace))
+            }),
+        }
+    }
+
+    pub(crate) fn source(&self, form: ScriptForm) -> &str {
+        &self.in_form(form).source
     }
 
     /// Returns the command that runs the script by its hash. The handshake has loaded the script.
-    pub(crate) fn by_hash(&self, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
-        Self::command("EVALSHA", &self.hash, keys, write_args)
+    pub(crate) fn by_hash(
+        &self,
+        form: ScriptForm,
+        keys: &[&str],
+        write_args: impl FnOnce(&mut Cmd),
+    ) -> Cmd {
+        Self::command("EVALSHA", &self.in_form(form).hash, keys, write_args)
     }
 
     /// Returns the command that runs the script by its text, for a server that does not know it.
-    pub(crate) fn by_text(&self, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
-        Self::command("EVAL", &self.source, keys, write_args)
+    pub(crate) fn by_text(
+        &self,
+        form: ScriptForm,
+        keys: &[&str],
+        write_args: impl FnOnce(&mut Cmd),
+    ) -> Cmd {
+        Self::command("EVAL", &self.in_form(form).source, keys, write_args)
     }
 
     /// Appends the command that runs the script by its hash.
     pub(crate) fn write_by_hash(
         &self,
+        form: ScriptForm,
         out: &mut Vec<u8>,
         keys: &[&str],
         write_args: impl FnOnce(&mut CommandWriter<'_>),
     ) {
-        write_command(out, "EVALSHA", &self.hash, keys, write_args);
+        write_command(out, "EVALSHA", &self.in_form(form).hash, keys, write_args);
     }
 
     /// Appends the command that runs the script by its text.
     pub(crate) fn write_by_text(
         &self,
+        form: ScriptForm,
         out: &mut Vec<u8>,
         keys: &[&str],
         write_args: impl FnOnce(&mut CommandWriter<'_>),
     ) {
-        write_command(out, "EVAL", &self.source, keys, write_args);
+        write_command(out, "EVAL", &self.in_form(form).source, keys, write_args);
     }
 
     fn command(verb: &str, script: &str, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
@@ -111,7 +177,7 @@ pub(crate) struct NotifyingScript {
 impl NotifyingScript {
     fn new(source: &str) -> Self {
         let classic = Script::new(source);
-        let sharded = classic.source.replace("'NUMSUB'", "'SHARDNUMSUB'");
+        let sharded = classic.flagged.source.replace("'NUMSUB'", "'SHARDNUMSUB'");
         let sharded = Script::new(&sharded.replace("'PUBLISH'", "'SPUBLISH'"));
         Self { classic, sharded }
     }
@@ -174,8 +240,9 @@ pub(crate) fn of(dialect: Dialect, is_sharded: bool) -> Vec<&'static Script> {
         Dialect::SetNxPx {
             release: ReleaseMethod::Script,
         } => vec![&OWNER_RENEW, &OWNER_RELEASE],
+        // `Auto` loads its scripts when it knows that it needs them.
         Dialect::SetNxPx {
-            release: ReleaseMethod::WatchMulti,
+            release: ReleaseMethod::WatchMulti | ReleaseMethod::Native | ReleaseMethod::Auto,
         } => Vec::new(),
     }
 }
@@ -196,18 +263,40 @@ mod tests {
     fn scripts_include_the_shared_function() {
         let scripts = [&*ACQUIRE, &RELEASE, &FORCE_RELEASE];
         for script in scripts.iter().flat_map(|it| [&it.classic, &it.sharded]) {
-            assert!(script.source().contains("local function grant_next("));
-            assert!(script.source().contains("redis.call('INCR'"));
+            let source = script.source(ScriptForm::Flagged);
+            assert!(source.contains("local function grant_next("));
+            assert!(source.contains("redis.call('INCR'"));
             for (mark, _) in INCLUDES {
-                assert!(!script.source().contains(mark), "{mark}");
+                assert!(!script.source(ScriptForm::Flagged).contains(mark), "{mark}");
             }
         }
         for script in scripts {
-            let sharded = script.sharded.source();
+            let sharded = script.sharded.source(ScriptForm::Flagged);
             assert_eq!(sharded.matches("'SPUBLISH'").count(), 2);
             assert_eq!(sharded.matches("'SHARDNUMSUB'").count(), 1);
             assert!(!sharded.contains("'PUBLISH'") && !sharded.contains("'NUMSUB'"));
         }
-        assert_eq!(RENEW.source(), include_str!("scripts/renew.lua"));
+        assert_eq!(
+            RENEW.source(ScriptForm::Flagged),
+            include_str!("scripts/renew.lua")
+        );
+    }
+
+    /// A server that refuses the first line may also be older than Redis 7.
+    #[test]
+    fn plain_form_has_neither_first_line_nor_newer_options() {
+        let all = Dialect::ALL.iter().flat_map(|dialect| of(*dialect, false));
+        for script in all.chain([&*INSPECT, FORCE_RELEASE.of(false), &*RAISE, &*DROP]) {
+            let plain = script.source(ScriptForm::Plain);
+            assert!(script.source(ScriptForm::Flagged).starts_with("#!lua"));
+            assert!(plain.starts_with("-- "), "{plain}");
+            assert!(
+                !plain.contains("'GT'") && !plain.contains("'LT'"),
+                "{plain}"
+            );
+        }
+        for (script, (_, part)) in [&RENEW, &OWNER_RELEASE].into_iter().zip(PLAIN_PARTS) {
+            assert!(script.source(ScriptForm::Plain).contains(part), "{part}");
+        }
     }
 }

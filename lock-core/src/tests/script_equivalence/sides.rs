@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use redis::{Cmd, Value};
 use test_support::{FrozenClock, RedisServer};
 
-use crate::backend::redis::scripts::Script;
+use crate::backend::redis::scripts::{Script, ScriptForm};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::inspection::{KeyContent, SeenKey};
@@ -48,10 +48,10 @@ impl Server {
             command.arg(args);
         };
         let command = if self.prelude.is_empty() {
-            script.by_text(keys, write)
+            script.by_text(ScriptForm::Flagged, keys, write)
         } else {
             // The first line names the language.
-            let (first, rest) = script.source().split_once('\n').unwrap();
+            let (first, rest) = script.source(ScriptForm::Flagged).split_once('\n').unwrap();
             let source = [first, "\n", self.prelude, rest].concat();
             let mut command = redis::cmd("EVAL");
             command.arg(source).arg(keys.len()).arg(keys).arg(args);

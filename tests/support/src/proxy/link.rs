@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Lost;
+use super::{Direction, Lost};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -77,6 +77,8 @@ pub(super) struct State {
     pub(super) mode: Mode,
     pub(super) delays: [Duration; 2],
     pub(super) armed: Option<(Lost, Vec<u8>)>,
+    /// What to replace, and by what.
+    pub(super) replacements: Vec<(Direction, Vec<u8>, Vec<u8>)>,
     /// In the order of acceptance; never shortened, so that an index stays valid.
     pub(super) links: Vec<Link>,
 }

@@ -143,6 +143,7 @@ impl Wire {
             if !self.may_pass(&bytes) {
                 continue;
             }
+            let bytes = self.replaced(bytes);
             if let Some(to) = &mut to
                 && to.write_all(&bytes).is_err()
             {
@@ -180,6 +181,21 @@ impl Wire {
         }
     }
 
+    fn replaced(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        let replacements = self.shared.lock().replacements.clone();
+        for (direction, pattern, replacement) in replacements {
+            let mut from = 0;
+            while direction == self.direction
+                && let Some(at) = position(&bytes[from..], &pattern)
+            {
+                let at = from + at;
+                bytes.splice(at..at + pattern.len(), replacement.iter().copied());
+                from = at + replacement.len();
+            }
+        }
+        bytes
+    }
+
     /// Returns whether these bytes may be written. Cuts the link if a loss is due.
     fn may_pass(&self, bytes: &[u8]) -> bool {
         let mut state = self.shared.lock();
@@ -213,5 +229,10 @@ impl Wire {
 }
 
 fn contains(bytes: &[u8], pattern: &[u8]) -> bool {
-    pattern.is_empty() || bytes.windows(pattern.len()).any(|window| window == pattern)
+    pattern.is_empty() || position(bytes, pattern).is_some()
+}
+
+fn position(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
+    let mut windows = bytes.windows(pattern.len());
+    windows.position(|window| window == pattern)
 }

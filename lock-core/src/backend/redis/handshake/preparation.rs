@@ -1,0 +1,126 @@
+//! Prepares a new connection for its dialect: loads scripts, and finds out what the server can do.
+
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, RedisError, Value};
+
+use crate::backend::redis::abilities::{Abilities, OpenQuestion, OwnerCheck, ask_scripts};
+use crate::backend::redis::connector::Connector;
+use crate::backend::redis::errors::{
+    error_text, is_no_permission, lock_error, may_refuse_text, no_owner_commands,
+};
+use crate::backend::redis::node::Node;
+use crate::backend::redis::scripts::{self, Script, ScriptForm};
+use crate::error::LockError;
+use crate::protocol::dialect::{Dialect, ReleaseMethod};
+use crate::telemetry::LockEvent;
+
+/// The dialect whose scripts `ReleaseMethod::Auto` needs when it uses scripts.
+const SCRIPTED: Dialect = Dialect::SetNxPx {
+    release: ReleaseMethod::Script,
+};
+
+impl Connector {
+    /// Loads the scripts without their first line, if the server refused them for it. If it does not
+    /// load them, each is then sent with its text once. `error` is the reply to the scripts with their
+    /// first line.
+    pub(super) async fn load_plain(
+        &self,
+        node: &Node,
+        handle: &mut MultiplexedConnection,
+        scripts: &[&Script],
+        error: RedisError,
+        abilities: &Abilities,
+    ) {
+        if !may_refuse_text(&error) || load(handle, scripts, ScriptForm::Plain).await.is_err() {
+            self.report_unloaded(node, &error);
+            return;
+        }
+        abilities.use_plain_scripts();
+        self.reporter.emit(&LockEvent::ServerRestricted {
+            server: &node.server,
+            command: "SCRIPT LOAD",
+            effect: "the lock server refuses the flags of the scripts, and they are loaded without \
+                     them: while its memory is full, a release that has to write may fail",
+            error: &error_text(&error),
+        });
+    }
+
+    fn report_unloaded(&self, node: &Node, error: &RedisError) {
+        self.reporter.emit(&LockEvent::ServerRestricted {
+            server: &node.server,
+            command: "SCRIPT LOAD",
+            effect: "the lock server does not load scripts, and each is sent with its text once",
+            error: &error_text(error),
+        });
+    }
+
+    /// Decides how the connection checks an owner. `commands` is the reply about the commands that
+    /// the server has.
+    pub(super) async fn choose_owner_check(
+        &self,
+        node: &Node,
+        handle: &mut MultiplexedConnection,
+        release: ReleaseMethod,
+        commands: Result<Value, RedisError>,
+        abilities: &Abilities,
+    ) -> Result<(), LockError> {
+        let failed = |error: RedisError| {
+            let text = format!(
+                "cannot read the commands of the lock server at {}",
+                node.text
+            );
+            lock_error(text, &error)
+        };
+        if let Err(error) = &commands
+            && is_no_permission(error)
+        {
+            if release == ReleaseMethod::Native {
+                return commands.map(drop).map_err(failed);
+            }
+            self.reporter.emit(&LockEvent::ServerRestricted {
+                server: &node.server,
+                command: "COMMAND INFO",
+                effect: "commands that check the owner are not used",
+                error: &error_text(error),
+            });
+        }
+        abilities.record_commands(commands).map_err(failed)?;
+        if abilities.owner_check(release) == Err(OpenQuestion::Scripts) {
+            let reply = handle.send_packed_command(&ask_scripts()).await;
+            let reply = reply.and_then(Value::extract_error);
+            abilities.record_scripts(reply).map_err(failed)?;
+        }
+        match abilities.owner_check(release) {
+            Ok(OwnerCheck::Script) => {
+                let scripts = scripts::of(SCRIPTED, false);
+                let loaded = load(handle, &scripts, ScriptForm::Flagged).await;
+                if let Err(error) = loaded {
+                    self.load_plain(node, handle, &scripts, error, abilities)
+                        .await;
+                }
+                Ok(())
+            }
+            Ok(OwnerCheck::Command(_) | OwnerCheck::Transaction) => Ok(()),
+            Err(_unsupported) => Err(no_owner_commands(&node.text)),
+        }
+    }
+}
+
+/// Loads scripts in one pipeline. Returns the first error.
+async fn load(
+    handle: &mut MultiplexedConnection,
+    scripts: &[&Script],
+    form: ScriptForm,
+) -> Result<(), RedisError> {
+    let mut pipeline = Pipeline::with_capacity(scripts.len());
+    for script in scripts {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source(form));
+    }
+    pipeline.ignore_errors();
+    let replies = handle
+        .send_packed_commands(&pipeline, 0, pipeline.len())
+        .await?;
+    replies
+        .into_iter()
+        .try_for_each(|reply| reply.extract_error().map(drop))
+}

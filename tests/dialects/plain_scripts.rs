@@ -1,0 +1,164 @@
+//! A server that refuses the first line of the scripts gets them without it.
+
+use lock_core::{BackendErrorKind, Dialect, LockManager};
+use test_support::fixtures::{KEY, NAME, SOON, exists, ms, time_to_expiry};
+use test_support::{Direction, Proxy, RedisServer};
+use tests::{SET_NX_PX, SET_NX_PX_AUTO, WATCH_MULTI, backend_error_kind, one_attempt};
+
+use super::{connect_in, refusal};
+
+/// Each of them loads scripts.
+const SCRIPTED: [Dialect; 5] = [
+    Dialect::Native,
+    Dialect::SetnxExpire,
+    Dialect::DeadlineGetset,
+    Dialect::LuaSetnxExpire,
+    SET_NX_PX,
+];
+
+/// Returns a proxy behind which the server knows no language of this name: it replies
+/// `ERR Could not find scripting engine`.
+fn refusing(server: &RedisServer) -> Proxy {
+    let proxy = Proxy::in_front_of(server);
+    proxy.replace(Direction::ToServer, "#!lua", "#!old");
+    proxy
+}
+
+/// Behind the proxy, the server has another major version.
+fn seem_older(proxy: &Proxy) {
+    for major in 7..=9 {
+        let version = format!("redis_version:{major}.");
+        proxy.replace(Direction::ToClient, version, "redis_version:6.");
+    }
+}
+
+async fn uses_a_lock(locks: &LockManager, server: &RedisServer, dialect: Dialect) {
+    let held = locks.lock(NAME).min_hold(ms(200)).acquire().await.unwrap();
+    assert!(refusal(locks).await.is_contended(), "{dialect}");
+    held.renew().await.unwrap();
+    assert!(time_to_expiry(server, KEY) > SOON, "{dialect}");
+    held.release().await.unwrap();
+    assert!(time_to_expiry(server, KEY) <= ms(400), "{dialect}");
+    let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+    next.release().await.unwrap();
+    assert!(!exists(server, KEY), "{dialect}");
+}
+
+#[tokio::test]
+async fn refused_first_line_is_left_out() {
+    for dialect in SCRIPTED {
+        let server = RedisServer::start();
+        let proxy = refusing(&server);
+        let locks = connect_in(dialect, &proxy.url()).await;
+        let monitor = server.monitor();
+        uses_a_lock(&locks, &server, dialect).await;
+        let recording = monitor.stop();
+        let by_text = recording
+            .from_clients()
+            .any(|command| command.name() == "EVAL");
+        assert!(
+            !by_text,
+            "{dialect}: the hashes are those of the loaded texts"
+        );
+        // A script that the server has forgotten is sent again, also without the line.
+        server.cli(&["SCRIPT", "FLUSH"]);
+        uses_a_lock(&locks, &server, dialect).await;
+        // A script that the handshake does not load.
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        locks.inspect(NAME).await.unwrap();
+        held.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn auto_also_leaves_the_line_out() {
+    let server = RedisServer::start();
+    let proxy = refusing(&server);
+    let locks = connect_in(SET_NX_PX_AUTO, &proxy.url()).await;
+    uses_a_lock(&locks, &server, SET_NX_PX_AUTO).await;
+}
+
+/// Such a server counts as supported, whatever version it names.
+#[tokio::test]
+async fn older_server_that_loads_plain_scripts_is_accepted() {
+    for dialect in SCRIPTED {
+        let server = RedisServer::start();
+        let proxy = refusing(&server);
+        seem_older(&proxy);
+        let locks = connect_in(dialect, &proxy.url()).await;
+        uses_a_lock(&locks, &server, dialect).await;
+    }
+}
+
+#[tokio::test]
+async fn older_server_without_loaded_scripts_is_refused() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    seem_older(&proxy);
+    for dialect in [Dialect::Native, WATCH_MULTI] {
+        let builder = one_attempt(LockManager::builder()).dialect(dialect);
+        let refused = builder.connect(&proxy.url()).await;
+        assert_eq!(
+            backend_error_kind(refused),
+            BackendErrorKind::Unsupported,
+            "{dialect}"
+        );
+    }
+}
+
+/// A user who may not load scripts sends each with its first line, as before.
+#[tokio::test]
+async fn denied_loading_does_not_change_the_scripts() {
+    let server = RedisServer::start();
+    let user = [
+        "ACL", "SETUSER", "app", "on", ">pass", "~*", "&*", "+@all", "-script",
+    ];
+    assert_eq!(server.cli(&user).text(), "OK");
+    let monitor = server.monitor();
+    let url = format!("redis://app:pass@{}", server.address());
+    let locks = connect_in(Dialect::Native, &url).await;
+    uses_a_lock(&locks, &server, Dialect::Native).await;
+    let recording = monitor.stop();
+    let mut texts = recording
+        .from_clients()
+        .filter(|command| command.name() == "EVAL");
+    assert!(texts.all(|command| command.words[1].starts_with("#!lua")));
+}
+
+/// Two active replicas grant one lock to two clients.
+#[tokio::test]
+async fn active_replica_is_refused() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    proxy.replace(
+        Direction::ToClient,
+        "$6\r\nmaster\r\n",
+        "$14\r\nactive-replica\r\n",
+    );
+    let refused = one_attempt(LockManager::builder())
+        .connect(&proxy.url())
+        .await;
+    let text = refused.as_ref().unwrap_err().to_string();
+    assert!(text.contains("active replica"), "{text}");
+    assert_eq!(backend_error_kind(refused), BackendErrorKind::Unsupported);
+}
+
+/// Without its flags, a script still runs while the memory is full: only a command that needs memory is
+/// refused, unless the script has written before.
+#[tokio::test]
+async fn server_without_memory_renews_and_releases_by_plain_scripts() {
+    for dialect in [Dialect::Native, SET_NX_PX] {
+        let server = RedisServer::start();
+        let proxy = refusing(&server);
+        let locks = connect_in(dialect, &proxy.url()).await;
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+        held.renew().await.unwrap();
+        held.release().await.unwrap();
+        assert!(!exists(&server, KEY), "{dialect}");
+        assert_eq!(
+            backend_error_kind(locks.lock(NAME).acquire().await),
+            BackendErrorKind::OutOfMemory
+        );
+    }
+}

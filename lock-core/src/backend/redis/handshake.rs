@@ -114,21 +114,7 @@ impl Connector {
             self.check_mode(node, mode.as_deref() == Some("cluster"))?;
         }
         let (process, too_old) = self.process_of(node, info)?;
-        let loaded = replies.by_ref().take(self.scripts.len());
-        // All of them, so that the next reply is that of the next command.
-        let refused = loaded
-            .filter_map(Result::err)
-            .fold(None, |first, error| first.or(Some(error)));
-        let abilities = Abilities::default();
-        if let Some(error) = refused {
-            self.load_plain(node, handle, &self.scripts, error, &abilities)
-                .await;
-        }
-        if let Some(release) = self.release {
-            let commands = replies.next().unwrap_or(Ok(Value::Nil));
-            self.choose_owner_check(node, handle, release, commands, &abilities)
-                .await?;
-        }
+        let abilities = self.prepare(node, handle, &mut replies).await?;
         if let Some(error) = too_old
             && abilities.script_form() == ScriptForm::Flagged
         {

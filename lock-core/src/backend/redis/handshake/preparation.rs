@@ -20,10 +20,35 @@ const SCRIPTED: Dialect = Dialect::SetNxPx {
 };
 
 impl Connector {
+    /// Reads the replies to the preparation of the dialect: to its scripts, and to the question for commands.
+    pub(super) async fn prepare(
+        &self,
+        node: &Node,
+        handle: &mut MultiplexedConnection,
+        replies: &mut impl Iterator<Item = Result<Value, RedisError>>,
+    ) -> Result<Abilities, LockError> {
+        let abilities = Abilities::default();
+        let loaded = replies.by_ref().take(self.scripts.len());
+        // All of them, so that the next reply is that of the next command.
+        let refused = loaded
+            .filter_map(Result::err)
+            .fold(None, |first, error| first.or(Some(error)));
+        if let Some(error) = refused {
+            self.load_plain(node, handle, &self.scripts, error, &abilities)
+                .await;
+        }
+        if let Some(release) = self.release {
+            let commands = replies.next().unwrap_or(Ok(Value::Nil));
+            self.choose_owner_check(node, handle, release, commands, &abilities)
+                .await?;
+        }
+        Ok(abilities)
+    }
+
     /// Loads the scripts without their first line, if the server refused them for it. If it does not
     /// load them, each is then sent with its text once. `error` is the reply to the scripts with their
     /// first line.
-    pub(super) async fn load_plain(
+    async fn load_plain(
         &self,
         node: &Node,
         handle: &mut MultiplexedConnection,
@@ -56,7 +81,7 @@ impl Connector {
 
     /// Decides how the connection checks an owner. `commands` is the reply about the commands that
     /// the server has.
-    pub(super) async fn choose_owner_check(
+    async fn choose_owner_check(
         &self,
         node: &Node,
         handle: &mut MultiplexedConnection,

@@ -329,15 +329,17 @@ impl LockManagerBuilder {
     }
 
     /// Connects to the server in the URL: `redis://[user:password@]host[:port][/db]`,
-    /// `unix:///path?db=1`, or `memory://`.
+    /// `unix:///path?db=1`, or `memory://`. The guide has the URLs of
+    /// [several servers](crate::guide::topologies#urls).
     ///
     /// Percent-encode the characters `%`, `/`, `#`, `?` and `@` in the user and the password.
     ///
     /// # Errors
     /// - [`LockError::Backend`] when the URL is invalid, or when the server does not reply within
     ///   the command timeout or refuses the connection.
-    /// - [`LockError::Backend`] when the server is older than Redis 7.0, or is a replica, a
-    ///   Sentinel or a node of a cluster. Also when its clock differs too much for the dialect.
+    /// - [`LockError::Backend`] when the server is older than Redis 7.0, is a replica, or is not what the URL
+    ///   says. Also when its clock differs too much for the dialect.
+    /// - [`LockError::NoQuorum`] when a majority of the servers of `redis+quorum://` does not reply in time.
     /// - [`LockError::InvalidTtl`] when the default ttl is out of range.
     /// - [`LockError::InvalidDialect`] when the default ttl does not fit the dialect.
     /// - [`LockError::InvalidName`] when the prefix is too long or has a brace.

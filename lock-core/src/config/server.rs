@@ -35,6 +35,8 @@ pub(crate) type Security = Option<TlsSettings>;
 pub(crate) enum ServerPlace {
     Url(String),
     Endpoint(Endpoint),
+    /// The servers of a quorum, by their URLs.
+    Quorum(Vec<String>),
 }
 
 /// A provider of user and password. It is foreign code.

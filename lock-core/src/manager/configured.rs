@@ -200,12 +200,13 @@ fn no_server(value: &str, advice: &str) -> LockError {
 mod redis {
     use std::sync::Arc;
 
-    use super::LockManagerBuilder;
+    use super::{LockManager, LockManagerBuilder};
     use crate::config::credentials::CredentialProvider;
     use crate::config::endpoint::Endpoint;
-    use crate::config::server::SharedProvider;
+    use crate::config::server::{ServerPlace, SharedProvider};
     #[cfg(feature = "tls")]
     use crate::config::tls::Tls;
+    use crate::error::LockError;
 
     impl LockManagerBuilder {
         /// Sets the server as a host and its options instead of a URL. [`build`](Self::build) connects
@@ -213,6 +214,34 @@ mod redis {
         pub fn endpoint(mut self, endpoint: Endpoint) -> Self {
             self.server.endpoint = Some(endpoint);
             self
+        }
+
+        /// Connects to the independent servers of a quorum, each by a URL of its own: for servers with
+        /// different users, passwords or certificates. `redis+quorum://a,b,c` is shorter where they are the
+        /// same. Each URL names a single server: `redis://` or `rediss://`.
+        ///
+        /// # Errors
+        /// - [`LockError::Backend`] with the kind `InvalidUrl` for fewer than three servers, for one server
+        ///   twice, and for a URL that is no single server's.
+        /// - [`LockError::NoQuorum`] when fewer than a majority reply within the command timeout.
+        /// - The errors of [`connect`](Self::connect).
+        ///
+        /// # Panics
+        /// As [`connect`](Self::connect).
+        ///
+        /// # Cancel safety
+        /// Dropping the future leaves no connection and no task behind.
+        pub async fn connect_quorum(
+            self,
+            urls: impl IntoIterator<Item = impl Into<String>>,
+        ) -> Result<LockManager, LockError> {
+            self.config.check()?;
+            if self.server.endpoint.is_some() || self.server.url.is_some() {
+                let advice = "give the servers to `connect_quorum` only";
+                return Err(super::no_server("endpoint or url", advice));
+            }
+            let urls = urls.into_iter().map(Into::into).collect();
+            self.connect_redis(ServerPlace::Quorum(urls)).await
         }
 
         /// Sets the source of user and password: see [`CredentialProvider`]. The URL or the endpoint

@@ -13,7 +13,7 @@ mod release;
 
 use std::time::Duration;
 
-pub(crate) use acquire::{QuorumAcquire, QuorumOutcome};
+pub(crate) use acquire::{BusyServer, QuorumAcquire, QuorumOutcome};
 pub(crate) use lease::{QuorumLease, RenewalRound};
 pub(crate) use release::{QuorumRelease, ReleaseRound};
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockManager, LockManagerBuilder};
 use test_support::fixtures::SOON;
-use test_support::{RedisServer, eventually_async};
-use tests::{fencing_token, one_attempt};
+use test_support::tls::shown;
+use test_support::{Authority, FrozenClock, RedisServer, eventually_async};
+use tests::{Trace, fencing_token, one_attempt};
 
 const NAME: &str = "order:42";
 const KEY: &str = "lock:order:42";
@@ -290,6 +291,116 @@ async fn same_server_twice_is_refused() {
         text.contains(&format!("127.0.0.1:{port}")) && text.contains(&format!("localhost:{port}")),
         "{text}"
     );
+}
+
+/// A release that a minority did not get leaves keys there until their lease ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stale_keys_at_a_minority_do_not_delay_the_next_holder() {
+    let quorum = Quorum::start();
+    let locks = quorum.connect().await;
+    let stale = "lk1:6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 7 1700000000000 holder";
+    for pair in [[0, 1], [2, 3], [4, 0]] {
+        for server in pair {
+            quorum.0[server].cli(&["SET", KEY, stale, "PX", "600000"]);
+        }
+        let held = locks.lock(NAME).try_acquire().await.unwrap();
+        held.expect("a majority is free").release().await.unwrap();
+        let held = locks.lock(NAME).wait(WAIT).acquire().await.unwrap();
+        held.release().await.unwrap();
+        for server in pair {
+            quorum.0[server].cli(&["DEL", KEY]);
+        }
+    }
+    for server in &quorum.0[..3] {
+        server.cli(&["SET", KEY, stale, "PX", "600000"]);
+    }
+    assert!(locks.lock(NAME).try_acquire().await.unwrap().is_none());
+}
+
+/// Each server has a login of its own, and one of them has TLS.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quorum_of_urls_has_a_login_for_each_server() {
+    let authority = Authority::new();
+    let plain = [RedisServer::start(), RedisServer::start()];
+    let certificate = authority.server();
+    let secured = RedisServer::options()
+        .tls(&authority, &certificate, true)
+        .start();
+    plain[0].cli(&["ACL", "SETUSER", "app", "on", ">one", "~*", "&*", "+@all"]);
+    plain[0].cli(&["ACL", "SETUSER", "default", "off"]);
+    plain[1].cli(&["CONFIG", "SET", "requirepass", "two"]);
+    let urls = [
+        format!("redis://app:one@{}", plain[0].address()),
+        format!("redis://:two@{}/1", plain[1].address()),
+        format!(
+            "{}?ssl_ca_certs={}&{}",
+            secured.tls_url(),
+            shown(&authority.ca()),
+            authority.client().parameters()
+        ),
+    ];
+    let builder = || one_attempt(LockManager::builder()).quarantine(Duration::ZERO);
+    let locks = builder().connect_quorum(&urls).await.unwrap();
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    held.renew().await.unwrap();
+    eventually_async(SOON, async || secured.cli(&["EXISTS", KEY]).integer() == 1).await;
+    held.release().await.unwrap();
+    let wrong = urls.map(|url| url.replace("one@", "three@"));
+    let error = builder().connect_quorum(&wrong).await.unwrap_err();
+    let text = format!("{error} {error:?}");
+    assert!(text.contains(&plain[0].port().to_string()), "{text}");
+    assert!(!text.contains("three"), "{text}");
+}
+
+/// Two servers have clocks that differ by 20 s from the others, each in its direction.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clocks_of_servers_need_not_agree() {
+    let clocks = [FrozenClock::at(0), FrozenClock::at(0)];
+    clocks[0].run_ahead_by(20_000_000);
+    clocks[1].run_ahead_by(-20_000_000);
+    let skewed = clocks
+        .each_ref()
+        .map(|clock| RedisServer::options().clock(clock).start());
+    let quorum = Quorum((0..3).map(|_| RedisServer::start()).chain(skewed).collect());
+    let locks = quorum.connect().await;
+    let mut last = 0;
+    for down in [0, 3, 4, 1, 3] {
+        quorum.0[down].stop();
+        let held = locks.lock(NAME).wait(WAIT).acquire().await.unwrap();
+        let token = fencing_token(&held);
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        held.renew().await.unwrap();
+        held.release().await.unwrap();
+        quorum.0[down].cont();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_of_a_cluster_is_refused() {
+    let mut quorum = Quorum::start();
+    quorum.0[2] = RedisServer::options()
+        .args(["--cluster-enabled", "yes"])
+        .start();
+    let error = quorum.try_connect(|it| it).await.unwrap_err();
+    let LockError::Backend(error) = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(error.kind(), BackendErrorKind::Unsupported);
+    assert!(error.to_string().contains(&quorum.0[2].port().to_string()));
+}
+
+/// Four servers tolerate one failure, as three do.
+#[tokio::test]
+async fn even_number_of_servers_works_and_is_logged() {
+    let mut quorum = Quorum::start();
+    quorum.0.pop();
+    let (trace, _collecting) = Trace::begin();
+    let locks = quorum.connect().await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    assert!(quorum.holders() >= 3);
+    held.release().await.unwrap();
+    trace.assert_says("an even number of servers");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,6 +13,7 @@ use super::cluster::{ClusterBackend, ClusterNodes};
 use super::connection::Connection;
 use super::connector::Connector;
 use super::credentials::CredentialSource;
+use super::dial::SharedTls;
 use super::dialects::{Dialects, check_clocks};
 use super::native::NativeLocks;
 use super::node::{Node, Whereabouts};
@@ -105,11 +106,15 @@ pub(crate) async fn connect(
     let place = match place {
         ServerPlace::Url(url) => url::parse(&url)?,
         ServerPlace::Endpoint(endpoint) => access::place_of(endpoint),
+        ServerPlace::Quorum(urls) => url::parse_quorum(&urls)?,
     };
-    let tls = security::client(&place, security).await?;
     if let Topology::Quorum(places) = place.topology {
+        let tls = security::clients(&places, security).await?;
         let maker = |place: &Place| {
-            let tls = tls.clone().filter(|_| place.tls.is_some());
+            let tls = tls
+                .iter()
+                .find(|(files, _)| Some(files) == place.tls.as_ref());
+            let tls = tls.map(|(_, tls)| SharedTls::clone(tls));
             let access = Access::new(place, tls, provider.clone(), settings, &reporter)?;
             Ok(NodeMaker {
                 access: Arc::new(access.in_quorum()),
@@ -119,9 +124,10 @@ pub(crate) async fn connect(
             })
         };
         let servers = servers_of(&places, maker)?;
-        let backend = QuorumBackend::connect(servers, settings, deadline).await?;
+        let backend = QuorumBackend::connect(servers, settings, &reporter, deadline).await?;
         return Ok(Arc::new(backend));
     }
+    let tls = security::client(&place, security).await?;
     let access = Arc::new(Access::new(&place, tls, provider, settings, &reporter)?);
     let maker = NodeMaker {
         access: Arc::clone(&access),

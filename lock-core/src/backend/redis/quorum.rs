@@ -25,7 +25,7 @@ use crate::protocol::lease;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::quorum::majority;
 use crate::sync::Mutex;
-use crate::telemetry::ServerAddress;
+use crate::telemetry::{LockEvent, Reporter, ServerAddress};
 
 mod admin;
 mod attempt;
@@ -160,6 +160,7 @@ impl QuorumBackend {
     pub(super) async fn connect(
         backends: Vec<RedisBackend>,
         settings: &ManagerSettings,
+        reporter: &Reporter,
         deadline: Deadline,
     ) -> Result<Self, LockError> {
         check_dialect(settings.dialect)?;
@@ -199,6 +200,7 @@ impl QuorumBackend {
             }
         }
         servers.check_different()?;
+        servers.warn_of_even_number(reporter);
         if connected < servers.needed() {
             return Err(servers.no_quorum(connected));
         }
@@ -228,6 +230,23 @@ impl QuorumServers {
             }
         }
         Ok(())
+    }
+
+    /// Warns about a server that makes the quorum no safer: four tolerate as many failures as three.
+    fn warn_of_even_number(&self, reporter: &Reporter) {
+        let Some(server) = self
+            .servers
+            .first()
+            .filter(|_| self.len().is_multiple_of(2))
+        else {
+            return;
+        };
+        reporter.emit(&LockEvent::ServerRestricted {
+            server: &server.backend.client.pool.connector.node().server,
+            command: "redis+quorum",
+            effect: "an even number of servers tolerates no more failures than one server less",
+            error: &format!("the quorum has {} servers", self.len()),
+        });
     }
 
     fn count(&self, is: impl Fn(&RedisBackend) -> bool) -> usize {

@@ -1,7 +1,7 @@
 //! Makes the TLS client of a manager.
 
 use super::dial::SharedTls;
-use super::place::Place;
+use super::place::{Place, TlsFiles};
 use crate::config::server::Security;
 #[cfg(feature = "tls")]
 use crate::error::BackendErrorKind;
@@ -30,6 +30,29 @@ pub(super) async fn client(
     let made = tokio::task::spawn_blocking(move || TlsClient::new(&tls, &files)).await;
     let made = made.map_err(|_ended| LockError::NoRuntime)?;
     Ok(Some(std::sync::Arc::new(made?)))
+}
+
+/// Returns a TLS client for each kind of access with TLS that these places have.
+pub(super) async fn clients(
+    places: &[Place],
+    security: Security,
+) -> Result<Vec<(TlsFiles, SharedTls)>, LockError> {
+    let mut clients = Vec::new();
+    for place in places {
+        let Some(files) = place.tls.clone() else {
+            continue;
+        };
+        if clients.iter().all(|(known, _)| *known != files)
+            && let Some(made) = client(place, security.clone()).await?
+        {
+            clients.push((files, made));
+        }
+    }
+    if let (true, Some(place)) = (clients.is_empty(), places.first()) {
+        // An error, if there are settings without a use.
+        let _none = client(place, security).await?;
+    }
+    Ok(clients)
 }
 
 /// Without the feature, a URL cannot demand TLS.

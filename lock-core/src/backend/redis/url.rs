@@ -203,22 +203,7 @@ fn cluster(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockErro
 
 fn quorum(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockError> {
     let servers = hosts::list(parts.hosts, SERVER_PORT)?;
-    if servers.len() < FEWEST_SERVERS {
-        return Err(advised(
-            format!(
-                "the lock URL names {} of the servers of a quorum, which needs at least {FEWEST_SERVERS}",
-                servers.len()
-            ),
-            "name at least 3 independent servers, or use redis:// for one server",
-        ));
-    }
-    // By their places in the list, because a text without `@` may be a part of a password.
-    if let Some((first, second)) = hosts::repeated(&servers) {
-        return Err(advised(
-            format!("hosts {first} and {second} of the lock URL are the same server"),
-            "name different servers: each of them counts once in the quorum",
-        ));
-    }
+    check_servers(&servers)?;
     let db = db_of_path(parts.path)?;
     let (shared, _) = shared(scheme, parts, db)?;
     let servers = servers
@@ -226,6 +211,50 @@ fn quorum(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockError
         .map(|node| shared.clone().at(Topology::Standalone(node)))
         .collect();
     Ok(shared.at(Topology::Quorum(servers)))
+}
+
+/// Reads the URLs of the servers of a quorum, each with its own login.
+pub(crate) fn parse_quorum(urls: &[String]) -> Result<Place, LockError> {
+    let mut servers = Vec::with_capacity(urls.len());
+    let mut addresses = Vec::with_capacity(urls.len());
+    for (at, url) in urls.iter().enumerate() {
+        let place = parse(url)?;
+        let Topology::Standalone(address) = &place.topology else {
+            return Err(advised(
+                format!("URL {} of the quorum does not name a single server", at + 1),
+                "name single servers: redis:// or rediss://",
+            ));
+        };
+        addresses.push(address.clone());
+        servers.push(place);
+    }
+    check_servers(&addresses)?;
+    Ok(Place {
+        topology: Topology::Quorum(servers),
+        login: Login::default(),
+        tls: None,
+        client_name: None,
+    })
+}
+
+fn check_servers(servers: &[NodeAddress]) -> Result<(), LockError> {
+    if servers.len() < FEWEST_SERVERS {
+        return Err(advised(
+            format!(
+                "{} of the servers of a quorum are named, which needs at least {FEWEST_SERVERS}",
+                servers.len()
+            ),
+            "name at least 3 independent servers, or use redis:// for one server",
+        ));
+    }
+    // By their places in the list, because a text without `@` may be a part of a password.
+    if let Some((first, second)) = hosts::repeated(servers) {
+        return Err(advised(
+            format!("hosts {first} and {second} of the quorum are the same server"),
+            "name different servers: each of them counts once in the quorum",
+        ));
+    }
+    Ok(())
 }
 
 /// What all servers of a URL have in common.

@@ -28,6 +28,8 @@ pub(crate) struct SentAcquires {
     pub(crate) label: Arc<str>,
     /// The end of the wait; `None` for a single attempt.
     pub(crate) waits_until: Option<Moment>,
+    /// The holder that the last attempt at a quorum of servers saw.
+    pub(crate) seen_holder: Option<OwnerId>,
     /// All entries that may be in the queue, the newest last.
     entries: Vec<SentEntry>,
     expires_at: Option<Moment>,
@@ -112,6 +114,7 @@ impl SentAcquires {
             lease_config,
             label,
             waits_until,
+            seen_holder: None,
             entries: Vec::new(),
             expires_at: None,
             presence: Presence::Absent,
@@ -121,13 +124,15 @@ impl SentAcquires {
 
     /// Returns the same acquisition under a new owner id. The old one must not be used again.
     pub(crate) fn with_owner_id(&self, owner_id: OwnerId) -> Self {
-        Self::new(
+        let mut sent = Self::new(
             owner_id,
             self.key.clone(),
             self.lease_config,
             Arc::clone(&self.label),
             self.waits_until,
-        )
+        );
+        sent.seen_holder = self.seen_holder;
+        sent
     }
 
     /// Records that a copy is about to be sent, with the entry that [`entry`](Self::entry) then

@@ -31,6 +31,17 @@ pub(crate) enum QuorumOutcome {
     },
 }
 
+/// A server where another holder has the key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BusyServer {
+    /// The time to the end of its lease there, if it is known.
+    pub(crate) remaining: Option<Duration>,
+    /// The holder may have released the lock at the other servers: this caller saw the same one before, or
+    /// does not come again. At the gate, the next server is asked then. A new holder ends the attempt, so
+    /// that two clients do not split the votes.
+    pub(crate) may_be_stale: bool,
+}
+
 /// What is known of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Vote {
@@ -149,15 +160,22 @@ impl QuorumAcquire {
         self.conclude(now);
     }
 
-    /// Another holder has the key at the server, for this long if it is known.
-    pub(crate) fn busy(&mut self, server: usize, remaining: Option<Duration>, now: Moment) {
+    /// Another holder has the key at the server.
+    pub(crate) fn busy(&mut self, server: usize, by: BusyServer, now: Moment) {
+        let BusyServer {
+            remaining,
+            may_be_stale,
+        } = by;
         if !self.replace(server, Vote::Busy(remaining), Vote::may_reply_to_acquire) {
             return;
         }
-        if matches!(self.phase, VotePhase::Gate { .. }) {
+        if matches!(self.phase, VotePhase::Gate { .. }) && !may_be_stale {
             self.finish(QuorumOutcome::Contended { remaining });
-        } else {
-            self.conclude(now);
+            return;
+        }
+        self.conclude(now);
+        if self.outcome.is_none() && self.is_gate(server) {
+            self.ask_next_gate(now);
         }
     }
 

@@ -15,8 +15,11 @@ use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lock_state::RawHolder;
+use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
-use crate::protocol::quorum::{QuorumAcquire, QuorumAction, QuorumOutcome, ServerLease, majority};
+use crate::protocol::quorum::{
+    BusyServer, QuorumAcquire, QuorumAction, QuorumOutcome, ServerLease, majority,
+};
 use crate::protocol::ttl::whole_millis;
 
 /// How long an attempt that failed waits for the replies to its cancels. Then the background worker goes on.
@@ -46,6 +49,10 @@ struct QuorumAttempt {
     is_busy: Vec<bool>,
     errors: Vec<Option<LockError>>,
     holder: Option<ObservedHolder>,
+    /// The caller makes another attempt after this one.
+    comes_again: bool,
+    /// The holder that the last attempt of the caller saw.
+    seen_before: Option<OwnerId>,
     foreign: Option<String>,
 }
 
@@ -75,7 +82,10 @@ pub(super) async fn acquire(
         origins,
     });
     let mut attempt = QuorumAttempt::new(Arc::clone(servers), Arc::clone(&order), limit);
+    attempt.comes_again = sent.waits_until.is_some();
+    attempt.seen_before = sent.seen_holder;
     let outcome = attempt.run().await?;
+    sent.seen_holder = attempt.holder.as_ref().and_then(|holder| holder.owner_id);
     if let QuorumOutcome::Granted { token, ends_at, .. } = outcome {
         attempt.hold();
         sent.on_any_reply(&copy);
@@ -114,6 +124,8 @@ impl QuorumAttempt {
             is_busy: vec![false; count],
             errors: vec![None; count],
             holder: None,
+            comes_again: false,
+            seen_before: None,
             foreign: None,
         }
     }
@@ -176,9 +188,8 @@ impl QuorumAttempt {
                     AcquireVote::Held(lease) => self.machine.held(server, lease, now),
                     AcquireVote::Busy { holder, server_us } => {
                         self.is_busy[server] = true;
-                        let remaining = holder.remaining_ms.map(Duration::from_millis);
-                        self.observe(&holder, server_us);
-                        self.machine.busy(server, remaining, now);
+                        let by = self.observe(&holder, server_us);
+                        self.machine.busy(server, by, now);
                     }
                     AcquireVote::Foreign { found } => {
                         self.is_busy[server] = true;
@@ -204,13 +215,15 @@ impl QuorumAttempt {
         }
     }
 
-    fn observe(&mut self, holder: &RawHolder, server_us: u64) {
-        if self.holder.is_none() {
-            self.holder = ObservedHolder::from_value(
-                &holder.value,
-                holder.remaining_ms.map(Duration::from_millis),
-                Some(ServerMs::from_micros(server_us)),
-            );
+    fn observe(&mut self, holder: &RawHolder, server_us: u64) -> BusyServer {
+        let remaining = holder.remaining_ms.map(Duration::from_millis);
+        let read_at = Some(ServerMs::from_micros(server_us));
+        let seen = ObservedHolder::from_value(&holder.value, remaining, read_at);
+        let owner_id = seen.as_ref().and_then(|seen| seen.owner_id);
+        self.holder = self.holder.take().or(seen);
+        BusyServer {
+            remaining,
+            may_be_stale: !self.comes_again || self.seen_before == owner_id,
         }
     }
 

@@ -22,6 +22,14 @@ fn commands(attempt: &mut QuorumAcquire) -> Vec<QuorumAction> {
     actions
 }
 
+/// The reply of a server whose holder this caller has seen before.
+fn stale(remaining: Option<Duration>) -> BusyServer {
+    BusyServer {
+        remaining,
+        may_be_stale: true,
+    }
+}
+
 fn no_quorum(granted: usize, needed: usize, servers: usize) -> QuorumOutcome {
     QuorumOutcome::NoQuorum {
         granted,
@@ -39,16 +47,54 @@ fn attempt_asks_only_the_gate_first() {
 }
 
 #[test]
-fn busy_gate_ends_the_attempt_without_a_cancel() {
+fn new_holder_at_the_gate_ends_the_attempt_without_a_cancel() {
     let mut attempt = attempt(5);
     let _ = attempt.actions();
-    attempt.busy(0, Some(ms(300)), at(1005));
+    let new = BusyServer {
+        may_be_stale: false,
+        ..stale(Some(ms(300)))
+    };
+    attempt.busy(0, new, at(1005));
     let remaining = Some(ms(300));
     assert_eq!(
         attempt.outcome(),
         Some(&QuorumOutcome::Contended { remaining })
     );
     assert_eq!(attempt.actions(), []);
+}
+
+/// One server may keep the key of a holder that has released it at the others.
+#[test]
+fn busy_gate_is_followed_by_the_next_until_no_majority_is_left() {
+    let mut attempt = attempt(5);
+    let _ = attempt.actions();
+    attempt.busy(0, stale(Some(ms(300))), at(1005));
+    let wait = QuorumAction::Wait { until: at(1105) };
+    assert_eq!(attempt.actions(), [QuorumAction::Acquire(1), wait]);
+    attempt.busy(1, stale(Some(ms(100))), at(1010));
+    assert_eq!(commands(&mut attempt), [QuorumAction::Acquire(2)]);
+    attempt.busy(2, stale(Some(ms(200))), at(1015));
+    let remaining = Some(ms(100));
+    assert_eq!(
+        attempt.outcome(),
+        Some(&QuorumOutcome::Contended { remaining })
+    );
+    assert_eq!(attempt.actions(), [], "there is nothing to cancel");
+}
+
+#[test]
+fn stale_key_at_the_gate_does_not_prevent_a_grant() {
+    let mut attempt = attempt(3);
+    attempt.busy(0, stale(None), at(1005));
+    attempt.held(1, confirmed(7, 1005), at(1010));
+    attempt.held(2, confirmed(9, 1010), at(1015));
+    let _ = attempt.actions();
+    attempt.raised(1, confirmed(9, 1015), at(1020));
+    attempt.raised(2, confirmed(9, 1015), at(1020));
+    assert!(matches!(
+        attempt.outcome(),
+        Some(QuorumOutcome::Granted { servers, .. }) if *servers == [1, 2]
+    ));
 }
 
 #[test]
@@ -69,7 +115,7 @@ fn silent_or_failed_gate_is_replaced_by_the_next() {
     attempt.held(3, confirmed(7, 1000), at(1130));
     let rest = [2, 4].map(QuorumAction::Acquire);
     assert_eq!(commands(&mut attempt), rest);
-    attempt.busy(0, Some(ms(400)), at(1140));
+    attempt.busy(0, stale(Some(ms(400))), at(1140));
     attempt.held(2, confirmed(5, 1130), at(1140));
     attempt.failed(4, at(1150));
     let remaining = Some(ms(400));
@@ -166,7 +212,7 @@ fn late_higher_token_is_written_to_all_again() {
 fn servers_that_lose_the_key_between_the_rounds_prevent_a_grant() {
     let mut attempt = past_the_gate(3, 7);
     attempt.held(1, confirmed(5, 1010), at(1020));
-    attempt.busy(2, Some(ms(900)), at(1021));
+    attempt.busy(2, stale(Some(ms(900))), at(1021));
     attempt.not_ours(1, at(1030));
     let remaining = Some(ms(900));
     assert_eq!(
@@ -179,9 +225,9 @@ fn servers_that_lose_the_key_between_the_rounds_prevent_a_grant() {
 #[test]
 fn contended_attempt_waits_for_the_server_that_completes_a_majority() {
     let mut attempt = past_the_gate(5, 7);
-    attempt.busy(1, Some(ms(900)), at(1020));
-    attempt.busy(2, None, at(1020));
-    attempt.busy(3, Some(ms(200)), at(1020));
+    attempt.busy(1, stale(Some(ms(900))), at(1020));
+    attempt.busy(2, stale(None), at(1020));
+    attempt.busy(3, stale(Some(ms(200))), at(1020));
     let remaining = Some(ms(200));
     assert_eq!(
         attempt.outcome(),

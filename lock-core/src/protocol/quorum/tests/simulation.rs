@@ -40,7 +40,7 @@ enum SimCommand {
 #[derive(Clone, Copy, Debug)]
 enum SimAnswer {
     Held(FencingToken, Duration),
-    Busy(Duration),
+    Busy(Duration, u64),
     Raised(FencingToken, Duration),
     Renewed(Duration),
     NotOurs,
@@ -108,6 +108,8 @@ struct SimClient {
     phase: SimPhase,
     open_calls: HashSet<u64>,
     held: HashMap<usize, ServerLease>,
+    /// The holder that an attempt saw.
+    seen: u64,
     /// The run of each server as this lease knows it.
     runs: Vec<u64>,
 }
@@ -176,6 +178,7 @@ fn simulate(seed: u64, rounds: Rounds, memory: Memory) -> Findings {
             phase: SimPhase::Idle,
             open_calls: HashSet::new(),
             held: HashMap::new(),
+            seen: 0,
             runs: vec![0; servers],
         });
         let wake = sim.below_u64(TTL_US);
@@ -295,6 +298,7 @@ fn survey(seeds: u64, rounds: Rounds, memory: Memory) -> Findings {
 #[test]
 fn two_rounds_with_restarts_that_remember_exclude_and_keep_tokens_in_order() {
     let sum = survey(150, Rounds::Two, Memory::Kept);
+    eprintln!("SIM {sum:?}");
     assert_eq!((sum.overlaps, sum.regressions), (0, 0), "{sum:?}");
     assert!(sum.grants > 1000 && sum.renewals > 1000, "{sum:?}");
     assert!(sum.heals > 100, "{sum:?}");
@@ -310,6 +314,7 @@ fn one_round_breaks_the_order_of_tokens() {
 #[test]
 fn quarantine_of_servers_that_forget_keeps_exclusion() {
     let sum = survey(150, Rounds::Two, Memory::Lost);
+    eprintln!("SIM {sum:?}");
     assert_eq!(sum.overlaps, 0, "{sum:?}");
     assert!(sum.grants > 500 && sum.heals > 100, "{sum:?}");
 }

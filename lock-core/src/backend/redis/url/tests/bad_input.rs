@@ -70,8 +70,30 @@ fn database_of_a_cluster_other_than_0_is_refused() {
 
 #[test]
 fn quorum_of_fewer_than_3_servers_is_refused() {
-    check("redis+quorum://a", &["names 1 of", "at least 3"]);
-    check("redis+quorum://a,b/0", &["names 2 of", "at least 3"]);
+    check("redis+quorum://a", &["1 of the servers", "at least 3"]);
+    check("redis+quorum://a,b/0", &["2 of the servers", "at least 3"]);
+}
+
+/// A quorum of URLs, one for each server.
+#[test]
+fn quorum_of_urls_takes_single_servers_only() {
+    let error = |urls: [&str; 3]| {
+        let urls = urls.map(str::to_owned);
+        let error = crate::backend::redis::url::parse_quorum(&urls).unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("s3cret"), "{text}");
+        text
+    };
+    let text = error(["redis://a", "redis+cluster://:s3cret@b", "redis://c"]);
+    assert!(text.contains("URL 2 of the quorum"), "{text}");
+    let text = error([
+        "redis://:s3cret@a",
+        "redis://b",
+        "redis://u:s3cret@a:6379/1",
+    ]);
+    assert!(text.contains("hosts 1 and 3"), "{text}");
+    let text = error(["redis://a", "redis://b", "http://c"]);
+    assert!(text.contains("no scheme of a Redis server"), "{text}");
 }
 
 #[test]
@@ -81,7 +103,7 @@ fn server_that_is_twice_in_a_quorum_is_refused() {
         "redis+quorum://[::1]:1,b,[0:0::1]:1",
         "redis+quorum://a:1,b,a:1/2",
     ] {
-        check(url, &["hosts 1 and 3 of the lock URL are the same server"]);
+        check(url, &["hosts 1 and 3 of the quorum are the same server"]);
     }
 }
 

@@ -19,7 +19,16 @@ impl Sim {
                     client.held.insert(server, lease(token, remaining));
                     machine.held(server, lease(token, remaining), now);
                 }
-                SimAnswer::Busy(remaining) => machine.busy(server, Some(remaining), now),
+                SimAnswer::Busy(remaining, holder) => {
+                    let may_be_stale = client.seen == holder;
+                    client.seen = holder;
+                    let remaining = Some(remaining);
+                    let by = BusyServer {
+                        remaining,
+                        may_be_stale,
+                    };
+                    machine.busy(server, by, now);
+                }
                 SimAnswer::Raised(token, remaining) => {
                     machine.raised(server, lease(token, remaining), now);
                 }
@@ -36,7 +45,7 @@ impl Sim {
                     SimAnswer::Held(token, remaining) => {
                         machine.held(server, lease(token, remaining), now);
                     }
-                    SimAnswer::Busy(_) => machine.busy(server),
+                    SimAnswer::Busy(..) => machine.busy(server),
                     SimAnswer::Raised(token, remaining) => {
                         machine.raised(server, lease(token, remaining), now);
                     }

@@ -32,7 +32,7 @@ impl Sim {
             (SimCommand::Acquire, Some(key)) => SimAnswer::Held(key.token, left(key.ends)),
             (SimCommand::Acquire, None) => {
                 if let Some(key) = &server.key {
-                    SimAnswer::Busy(left(key.ends))
+                    SimAnswer::Busy(left(key.ends), key.owner)
                 } else {
                     server.counter += 1;
                     let (owner, token) = (call.owner, token(server.counter));

@@ -51,10 +51,14 @@ impl QuorumServer {
 }
 
 fn owner_of(content: &KeyContent) -> Option<OwnerId> {
+    holder_of(content)?.owner_id
+}
+
+fn holder_of(content: &KeyContent) -> Option<ObservedHolder> {
     let KeyContent::Text(found) = content else {
         return None;
     };
-    ObservedHolder::from_value(&found.holder.value, None, None)?.owner_id
+    ObservedHolder::from_value(&found.holder.value, None, None)
 }
 
 fn owner_of_seen(seen: &SeenKey) -> Option<OwnerId> {
@@ -81,15 +85,26 @@ fn remaining(content: &KeyContent) -> u64 {
     }
 }
 
-/// Returns the index of what a majority holds, with the expiry until which a majority holds it.
+/// Returns whether two servers hold the same, with the same token. A server that gave the key after the grant
+/// has another token until the next renewal.
+fn is_confirmed_same(one: &KeyContent, other: &KeyContent) -> bool {
+    let token = |content| holder_of(content).and_then(|holder| holder.token);
+    is_same(one, other) && token(one) == token(other)
+}
+
+/// Returns the index of what a majority holds, with the token of the grant where a majority has it, and with the
+/// expiry until which a majority holds it.
 fn of_majority<'a>(contents: impl Iterator<Item = &'a KeyContent>, needed: usize) -> Option<usize> {
     let contents: Vec<_> = contents.collect();
-    contents.iter().find_map(|one| {
-        let same = contents.iter().enumerate();
-        let mut same: Vec<_> = same.filter(|(_, other)| is_same(one, other)).collect();
-        same.sort_by_key(|(_, content)| std::cmp::Reverse(remaining(content)));
-        same.get(needed.checked_sub(1)?).map(|(at, _)| *at)
-    })
+    let find = |is_same: fn(&KeyContent, &KeyContent) -> bool| {
+        contents.iter().find_map(|one| {
+            let same = contents.iter().enumerate();
+            let mut same: Vec<_> = same.filter(|(_, other)| is_same(one, other)).collect();
+            same.sort_by_key(|(_, content)| std::cmp::Reverse(remaining(content)));
+            same.get(needed.checked_sub(1)?).map(|(at, _)| *at)
+        })
+    };
+    find(is_confirmed_same).or_else(|| find(is_same))
 }
 
 impl QuorumServers {

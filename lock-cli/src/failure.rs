@@ -106,6 +106,7 @@ fn backend_class(kind: BackendErrorKind) -> (Exit, &'static str) {
         | BackendErrorKind::OutOfMemory
         | BackendErrorKind::Misconfigured
         | BackendErrorKind::NoReplicas
+        | BackendErrorKind::NotReplicated
         | BackendErrorKind::NotPrimary
         | BackendErrorKind::NoPrimary
         | BackendErrorKind::ClusterDown

@@ -107,6 +107,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns whether a lock lives as long as its guard without renewals. Any other backend needs
     /// a background worker.
     fn holds_without_renewal(&self) -> bool;
+
+    /// Returns whether a lock that a notification granted needs a renewal before it counts.
+    fn confirms_grants(&self) -> bool {
+        false
+    }
 }
 
 /// What a backend knows about its connections.

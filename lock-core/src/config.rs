@@ -12,6 +12,8 @@ use crate::protocol::ttl::{DEFAULT_TTL, Ttl};
 use crate::protocol::wire::{tidy, tidy_label};
 
 #[cfg(feature = "redis")]
+pub(crate) mod confirm;
+#[cfg(feature = "redis")]
 pub(crate) mod credentials;
 #[cfg(feature = "serde")]
 mod deserialize;
@@ -58,6 +60,9 @@ pub(crate) struct ManagerSettings {
     pub(crate) fencing_lead: Duration,
     /// How long a restarted server of a quorum does not count; zero for servers that forget nothing.
     pub(crate) quarantine: Duration,
+    /// Who has to acknowledge each lock.
+    #[cfg(feature = "redis")]
+    pub(crate) confirm: Option<confirm::Confirm>,
     /// The name of the connections on the server; the label, if it is `None`.
     pub(crate) client_name: Option<Arc<str>>,
     /// The first overrides. The manager keeps the current ones.
@@ -99,6 +104,8 @@ impl Default for ManagerSettings {
             redact_keys: false,
             fencing_lead: Duration::ZERO,
             quarantine: QUARANTINE,
+            #[cfg(feature = "redis")]
+            confirm: None,
             client_name: None,
             overrides: BTreeMap::new(),
         }
@@ -125,7 +132,24 @@ impl ManagerSettings {
             .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
         at_least("command_timeout", self.command_timeout, MIN_COMMAND_TIMEOUT)?;
         at_least("retry_interval", self.retry_interval, MIN_RETRY_INTERVAL)?;
+        #[cfg(feature = "redis")]
+        self.check_confirm()?;
         overrides::check(&self.overrides)
+    }
+
+    #[cfg(feature = "redis")]
+    fn check_confirm(&self) -> Result<(), LockError> {
+        let Some(confirm) = self.confirm else {
+            return Ok(());
+        };
+        confirm.check(self.command_timeout)?;
+        match self.dialect {
+            Dialect::Native => Ok(()),
+            dialect => Err(LockError::InvalidDialect {
+                dialect,
+                reason: crate::protocol::dialect::InvalidDialectReason::Confirmed,
+            }),
+        }
     }
 
     fn check_prefix(&self) -> Result<(), LockError> {

@@ -36,6 +36,8 @@ pub mod macro_support;
 pub use admin::{Admin, AdminError, Cursor, ForceRelease, ListLocks, LockPage, Revocation};
 pub use config::Handover;
 #[cfg(feature = "redis")]
+pub use config::confirm::Confirm;
+#[cfg(feature = "redis")]
 pub use config::credentials::{CredentialFuture, CredentialProvider, Credentials};
 #[cfg(feature = "redis")]
 pub use config::endpoint::Endpoint;

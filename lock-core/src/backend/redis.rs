@@ -9,7 +9,9 @@ use super::{AdminBackend, Backend, BackendStatus, Boxed, Renewal};
 use crate::error::LockError;
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
-use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::dialect::InvalidDialectReason;
+use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::telemetry::{LockCommand, ServerAddress};
 
@@ -19,6 +21,7 @@ pub(crate) mod admin;
 mod client;
 mod cluster;
 mod command;
+mod confirmer;
 mod connect;
 mod connection;
 mod connector;
@@ -48,6 +51,7 @@ use client::RedisClient;
 pub(crate) use connect::connect;
 use dialects::{Dialects, Scheme};
 
+use confirmer::Confirmer;
 use native::NativeLocks;
 use sentinel::SentinelWatch;
 
@@ -56,6 +60,8 @@ pub(crate) struct RedisBackend {
     client: Arc<RedisClient>,
     native: NativeLocks,
     dialects: Dialects,
+    /// If replicas or the disk have to acknowledge each lock.
+    confirmer: Option<Confirmer>,
     /// Notified when the connections to an earlier primary are retired.
     primary_changed: Notify,
 }
@@ -68,6 +74,9 @@ impl RedisBackend {
         while generations.changed().await.is_ok() {
             self.client.pool.retire_older();
             self.dialects.retire_older();
+            if let Some(confirmer) = &self.confirmer {
+                confirmer.retire_older();
+            }
             self.client
                 .reporter
                 .waking(|| self.primary_changed.notify_one());
@@ -82,15 +91,59 @@ impl RedisBackend {
     ) -> Vec<Result<RenewOutcome, LockError>> {
         let is_native = |renewal: &Renewal| scheme(&renewal.key).is_none();
         if renewals.iter().all(is_native) {
-            return self.native.renew(renewals, limit).await;
+            return self.renew_native(renewals, limit).await;
         }
         let (native, dialects) = split(renewals, is_native);
         // Concurrently, so that neither waits for the other.
         let (native, dialects) = tokio::join!(
-            self.native.renew(&native, limit),
+            self.renew_native(&native, limit),
             self.dialects.renew(&dialects, limit)
         );
         merge(renewals, is_native, native, dialects)
+    }
+
+    async fn renew_native(
+        &self,
+        renewals: &[Renewal],
+        limit: Duration,
+    ) -> Vec<Result<RenewOutcome, LockError>> {
+        match &self.confirmer {
+            Some(confirmer) => confirmer.renew(renewals, limit).await,
+            None => self.native.renew(renewals, limit).await,
+        }
+    }
+
+    /// Renews a lock that was just acquired, and waits for the acknowledgments.
+    async fn confirm(
+        &self,
+        confirmer: &Confirmer,
+        sent: &SentAcquires,
+        token: Option<FencingToken>,
+        limit: Duration,
+    ) -> Result<AcquireOutcome, LockError> {
+        let renewal = Renewal {
+            key: sent.key.clone(),
+            owner_id: sent.owner_id,
+            ttl: sent.lease_config.ttl.as_duration(),
+            lease_config: sent.lease_config,
+            confirmed_at: Clock::System.now(),
+        };
+        let began = self.client.begin_command();
+        let result = confirmer.renew(&[renewal], limit).await.pop();
+        let result = result.unwrap_or_else(|| Err(reply::unexpected()));
+        let error = result.as_ref().err();
+        self.client.end_command(LockCommand::Renew, began, error);
+        Ok(match result? {
+            RenewOutcome::Held {
+                sent, remaining, ..
+            } => AcquireOutcome::Held {
+                token,
+                sent,
+                remaining,
+            },
+            // It was lost in between, for example by a failover.
+            RenewOutcome::NotOwner(_) => AcquireOutcome::StartOver,
+        })
     }
 
     async fn release_all(
@@ -156,12 +209,25 @@ impl Backend for RedisBackend {
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
         match scheme(&sent.key) {
             None => Box::pin(async move {
+                let deadline = Deadline::after(Clock::System, limit);
                 let began = self.client.begin_command();
                 let result = self.native.acquire(sent, limit).await;
                 let error = result.as_ref().err();
                 self.client.end_command(LockCommand::Acquire, began, error);
-                result
+                match (&self.confirmer, result) {
+                    (Some(confirmer), Ok(AcquireOutcome::Held { token, .. })) => {
+                        self.confirm(confirmer, sent, token, deadline.left()).await
+                    }
+                    (_, result) => result,
+                }
             }),
+            Some(_) if self.confirmer.is_some() => {
+                let dialect = sent.key.dialect();
+                Box::pin(std::future::ready(Err(LockError::InvalidDialect {
+                    dialect,
+                    reason: InvalidDialectReason::Confirmed,
+                })))
+            }
             Some(scheme) => Box::pin(async move {
                 let began = self.client.begin_command();
                 let result = self.dialects.acquire(scheme, sent, limit).await;
@@ -293,5 +359,9 @@ impl Backend for RedisBackend {
 
     fn holds_without_renewal(&self) -> bool {
         false
+    }
+
+    fn confirms_grants(&self) -> bool {
+        self.confirmer.is_some()
     }
 }

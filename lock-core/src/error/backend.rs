@@ -37,6 +37,8 @@ pub enum BackendErrorKind {
     Misconfigured,
     /// Too few replicas are connected for the server to accept writes (NOREPLICAS).
     NoReplicas,
+    /// Fewer replicas than [`Confirm`](crate::Confirm) asks, or not the disk, acknowledged the lock in time.
+    NotReplicated,
     /// The server is a replica (READONLY).
     NotPrimary,
     /// No Sentinel knows a primary of the service, or none of them can be reached, and the last known
@@ -79,6 +81,7 @@ impl BackendErrorKind {
             | Self::ScriptBusy
             | Self::Misconfigured
             | Self::NoReplicas
+            | Self::NotReplicated
             | Self::NotPrimary
             | Self::NoPrimary
             | Self::ClusterDown
@@ -127,6 +130,7 @@ impl BackendErrorKind {
             Self::OutOfMemory => "raise the server's maxmemory, or free memory",
             Self::Misconfigured => "the server cannot save to disk and refuses writes; see its log",
             Self::NoReplicas => "too few replicas are connected for min-replicas-to-write",
+            Self::NotReplicated => "check the replicas, or ask for fewer of them in `confirm`",
             Self::NotPrimary => "connect to the primary",
             Self::Authentication => "check user and password in the URL",
             Self::Permission => {

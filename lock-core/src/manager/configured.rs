@@ -201,6 +201,7 @@ mod redis {
     use std::sync::Arc;
 
     use super::{LockManager, LockManagerBuilder};
+    use crate::config::confirm::Confirm;
     use crate::config::credentials::CredentialProvider;
     use crate::config::endpoint::Endpoint;
     use crate::config::server::{ServerPlace, SharedProvider};
@@ -242,6 +243,13 @@ mod redis {
             }
             let urls = urls.into_iter().map(Into::into).collect();
             self.connect_redis(ServerPlace::Quorum(urls)).await
+        }
+
+        /// Makes replicas, or the disk, acknowledge each lock before it counts: see [`Confirm`]. Only for the
+        /// native dialect, and not for a quorum. A manager in memory ignores it. Defaults to none.
+        pub fn confirm(mut self, confirm: Confirm) -> Self {
+            self.config.confirm = Some(confirm);
+            self
         }
 
         /// Sets the source of user and password: see [`CredentialProvider`]. The URL or the endpoint

@@ -240,6 +240,9 @@ pub enum InvalidDialectReason {
     /// Several independent servers hold the lock together, and the dialect is for one server.
     #[error("a quorum of servers has native locks only; use `Dialect::Native`")]
     InQuorum,
+    /// Replicas or the disk have to confirm each lock, which only native locks can.
+    #[error("`confirm` works with native locks only; use `Dialect::Native`, or no `confirm`")]
+    Confirmed,
     /// The expiry is in whole seconds, and the ttl is not.
     #[error("its expiry counts in seconds; use a ttl of whole seconds")]
     WholeSeconds,

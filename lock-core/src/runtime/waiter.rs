@@ -99,6 +99,8 @@ fn start(
         patience,
         lease_kind: if holds_without_renewal {
             LeaseKind::Endless
+        } else if inner.backend.confirms_grants() {
+            LeaseKind::Confirmed
         } else {
             LeaseKind::Renewed
         },
@@ -349,7 +351,7 @@ mod tests {
     #[test]
     fn memory_of_an_acquisition_is_bounded() {
         let acquisition = size_of::<Acquisition<LockError>>();
-        assert!(acquisition <= 632, "{acquisition}");
+        assert!(acquisition <= 640, "{acquisition}");
         let future = output_size(drive);
         // Eight of them are for the record of telemetry, which is in a box.
         assert!(future <= 960, "{future}");

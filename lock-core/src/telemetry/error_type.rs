@@ -42,6 +42,7 @@ fn kind_type(kind: BackendErrorKind) -> &'static str {
         BackendErrorKind::OutOfMemory => "out_of_memory",
         BackendErrorKind::Misconfigured => "misconfigured",
         BackendErrorKind::NoReplicas => "no_replicas",
+        BackendErrorKind::NotReplicated => "not_replicated",
         BackendErrorKind::NotPrimary => "not_primary",
         BackendErrorKind::Tls => "tls",
         BackendErrorKind::NoPrimary => "no_primary",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, RedisError, ToRedisArgs, Value};
+use redis::{Cmd, RedisError, ToRedisArgs, Value};
 use tokio::sync::{Notify, watch};
 
 use super::access::DeploymentKind;
@@ -18,21 +18,23 @@ use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
 use super::sharded::SlotChannels;
-use crate::backend::{BackendStatus, NotificationSink, Renewal};
+use crate::backend::{BackendStatus, NotificationSink};
 use crate::error::LockError;
 use crate::error::foreign_key;
-use crate::protocol::acquisition::RenewOutcome;
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use crate::protocol::cleanup::ReleaseRequest;
+use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::key::LockKey;
-use crate::protocol::loss::LossReason;
 use crate::telemetry::Reporter;
 
 use crate::config::ManagerSettings;
 use crate::protocol::wire;
 use crate::sync::Mutex;
+
+mod batch;
+
+pub(super) use batch::LastReply;
 
 /// The state of the connection that receives notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,180 +264,11 @@ impl RedisClient {
         Ok((sent, reply))
     }
 
-    /// Runs a script for each lease, all in one pipeline. `args` and `read` get the latest time
-    /// that the server's clock can show now; `read` also gets the time of sending.
-    pub(super) async fn renew_each(
-        &self,
-        script: &Script,
-        renewals: &[Renewal],
-        args: impl Fn(&Renewal, ServerMs) -> Vec<String>,
-        read: impl Fn(&Renewal, ServerMs, Moment, Value) -> Result<ScriptReply<RenewOutcome>, LockError>,
-        limit: Duration,
-    ) -> Vec<Result<RenewOutcome, LockError>> {
-        if renewals.is_empty() {
-            return Vec::new();
-        }
-        let deadline = Deadline::after(Clock::System, limit);
-        let connection = match self.pool.for_current_runtime(limit).await {
-            Ok(connection) => connection,
-            Err(error) => return renewals.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let now = Clock::System.now();
-        let changed_at = self.server_changed_at(&connection);
-        let server_ms = self.not_after(&connection, now).server_ms;
-        let all_args: Vec<_> = renewals
-            .iter()
-            .map(|renewal| args(renewal, server_ms))
-            .collect();
-        let calls: Vec<_> = renewals
-            .iter()
-            .map(|renewal| Call {
-                key: &renewal.key,
-                keys: vec![renewal.key.as_str()],
-            })
-            .collect();
-        let write_args = |at: usize, command: &mut Cmd| {
-            command.arg(&all_args[at][..]);
-        };
-        let read = |at: usize, sent, reply| {
-            let reply = read(&renewals[at], server_ms, sent, reply)?;
-            let is_older =
-                changed_at.is_some_and(|at_change| renewals[at].confirmed_at < at_change);
-            let outcome = if is_older {
-                reply.value.map_loss(LossReason::after_server_change)
-            } else {
-                reply.value
-            };
-            Ok((outcome, Some(reply.server_us)))
-        };
-        let left = deadline.left();
-        self.run_each(&connection, script, &calls, write_args, read, left)
-            .await
-    }
-
-    /// Runs a script for each call, all in one pipeline. Returns one result for each, in order.
-    /// `write_args` and `read` get the index of the call; `read` also gets the time of sending.
-    pub(super) async fn run_each<T>(
-        &self,
-        connection: &Connection,
-        script: &Script,
-        calls: &[Call<'_>],
-        write_args: impl Fn(usize, &mut Cmd),
-        read: impl Fn(usize, Moment, Value) -> Result<(T, Option<u64>), LockError>,
-        limit: Duration,
-    ) -> Vec<Result<T, LockError>> {
-        let deadline = Deadline::after(Clock::System, limit);
-        let sent = Clock::System.now();
-        let form = connection.abilities.script_form();
-        let by_hash = pipeline(0..calls.len(), |at| {
-            script.by_hash(form, &calls[at].keys, |command| write_args(at, command))
-        });
-        let mut replies = match connection.call_all(&by_hash, deadline.left()).await {
-            Ok(replies) => replies,
-            Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
-        };
-        // Calls of scripts that the server does not know are sent again, with a new time of
-        // sending.
-        let unknown: Vec<usize> = replies
-            .iter()
-            .enumerate()
-            .filter(|(_, reply)| reply.as_ref().is_err_and(is_unknown_script))
-            .map(|(at, _)| at)
-            .collect();
-        let mut sent_at = vec![sent; calls.len()];
-        let mut failed = None;
-        if !unknown.is_empty() {
-            let sent = Clock::System.now();
-            let by_text = pipeline(unknown.iter().copied(), |at| {
-                script.by_text(form, &calls[at].keys, |command| write_args(at, command))
-            });
-            match connection.call_all(&by_text, deadline.left()).await {
-                Ok(again) => {
-                    for (at, reply) in unknown.iter().zip(again) {
-                        replies[*at] = reply;
-                        sent_at[*at] = sent;
-                    }
-                }
-                Err(error) => failed = Some(error),
-            }
-        }
-        let mut results = Vec::with_capacity(calls.len());
-        for (at, reply) in replies.into_iter().enumerate() {
-            let reply = match reply {
-                Err(error) if is_unknown_script(&error) && failed.is_some() => {
-                    results.extend(failed.clone().map(Err));
-                    continue;
-                }
-                reply => reply.map_err(|error| server_error(connection, calls[at].key, &error)),
-            };
-            let sent = sent_at[at];
-            results.push(reply.and_then(|reply| read(at, sent, reply)).map(|reply| {
-                let (value, server_us) = reply;
-                if let Some(server_us) = server_us {
-                    self.record_server_time(connection, sent, server_us);
-                }
-                value
-            }));
-        }
-        results
-    }
-
-    /// Runs a release script for each request, all in one pipeline. Returns one outcome for each, in
-    /// order. `write_args` gets the connection and the time of sending. `read` returns the outcome, and
-    /// the server's time if the reply has it.
-    pub(super) async fn release_each<'a>(
-        &self,
-        script: &Script,
-        requests: &'a [&'a ReleaseRequest],
-        keys: impl Fn(&'a LockKey) -> Vec<&'a str>,
-        write_args: impl Fn(&mut Cmd, &ReleaseRequest, &Connection, Moment),
-        read: impl Fn(Value) -> Result<(ReleaseOutcome, Option<u64>), LockError>,
-        limit: Duration,
-    ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        if requests.is_empty() {
-            return Vec::new();
-        }
-        let deadline = Deadline::after(Clock::System, limit);
-        let connection = match self.pool.for_current_runtime(limit).await {
-            Ok(connection) => connection,
-            Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let now = Clock::System.now();
-        let call = |request: &&'a ReleaseRequest| Call {
-            key: &request.key,
-            keys: keys(&request.key),
-        };
-        let calls: Vec<_> = requests.iter().map(call).collect();
-        let write_args = |at: usize, command: &mut Cmd| {
-            write_args(command, requests[at], &connection, now);
-        };
-        let read = |_, _, reply| read(reply);
-        let left = deadline.left();
-        self.run_each(&connection, script, &calls, write_args, read, left)
-            .await
-    }
-
     /// Returns the time limit of a command that is sent now.
     pub(super) fn not_after(&self, connection: &Connection, now: Moment) -> NotAfter {
         let clock_sync = self.server_clock.lock().for_connection(connection.first);
         clock_sync.not_after(now, self.command_timeout)
     }
-}
-
-/// One of many runs of a script.
-pub(super) struct Call<'a> {
-    /// The key that an error names.
-    pub(super) key: &'a LockKey,
-    pub(super) keys: Vec<&'a str>,
-}
-
-fn pipeline(of: impl Iterator<Item = usize>, command: impl Fn(usize) -> Cmd) -> Pipeline {
-    let mut pipeline = Pipeline::with_capacity(of.size_hint().0);
-    for at in of {
-        pipeline.add_command(command(at));
-    }
-    pipeline.ignore_errors();
-    pipeline
 }
 
 /// Converts an error of the server, and marks the connection broken if it cannot be used any more.

@@ -331,6 +331,10 @@ impl Backend for ClusterBackend {
     fn holds_without_renewal(&self) -> bool {
         false
     }
+
+    fn confirms_grants(&self) -> bool {
+        self.nodes.confirms_grants()
+    }
 }
 
 impl ClusterBackend {

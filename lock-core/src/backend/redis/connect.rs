@@ -10,6 +10,7 @@ use super::RedisBackend;
 use super::access::{self, Access, DeploymentKind};
 use super::client::RedisClient;
 use super::cluster::{ClusterBackend, ClusterNodes};
+use super::confirmer::Confirmer;
 use super::connection::Connection;
 use super::connector::Connector;
 use super::credentials::CredentialSource;
@@ -76,12 +77,21 @@ impl NodeMaker {
             Arc::clone(&self.notifications),
             Arc::clone(&self.reporter),
         ));
+        let confirmer = settings.confirm.map(|confirm| {
+            let connector = connector(vec![&scripts::RENEW]);
+            Confirmer::new(Arc::clone(&client), connector, confirm)
+        });
         RedisBackend {
+            confirmer,
             native: NativeLocks::new(Arc::clone(&client), settings),
             dialects: Dialects::new(Arc::clone(&client), connector(Vec::new()), settings),
             client,
             primary_changed: Notify::new(),
         }
+    }
+
+    pub(super) fn confirms_grants(&self) -> bool {
+        self.settings.confirm.is_some()
     }
 
     pub(super) fn credentials(&self) -> Option<Arc<CredentialSource>> {
@@ -109,6 +119,13 @@ pub(crate) async fn connect(
         ServerPlace::Quorum(urls) => url::parse_quorum(&urls)?,
     };
     if let Topology::Quorum(places) = place.topology {
+        if settings.confirm.is_some() {
+            return Err(LockError::InvalidSetting {
+                setting: "confirm",
+                value: "at a quorum".into(),
+                advice: "use no `confirm`: a majority of servers confirms each lock".into(),
+            });
+        }
         let tls = security::clients(&places, security).await?;
         let maker = |place: &Place| {
             let tls = tls
@@ -151,6 +168,9 @@ pub(crate) async fn connect(
     };
     let connection = first(&backend.client, deadline).await?;
     backend.client.server_changed_at(&connection);
+    if let Some(confirmer) = &backend.confirmer {
+        confirmer.probe(deadline.left()).await?;
+    }
     if settings.dialect.capabilities().needs_clocks {
         check_clocks(&connection)?;
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::client::{RedisClient, server_error};
+use super::client::{LastReply, RedisClient, server_error};
 use super::command::CommandWriter;
 use super::connection::Connection;
 use super::reply::{self, ScriptReply, text_of};
@@ -18,7 +18,7 @@ use crate::protocol::acquisition::{
     AcquireOutcome, Failure, RenewOutcome, ReplyTimes, SendContext, SentAcquires,
 };
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::key::LockKey;
 use crate::protocol::poll_schedule;
 use crate::protocol::ttl::whole_millis;
@@ -259,20 +259,37 @@ impl NativeLocks {
         renewals: &[Renewal],
         limit: Duration,
     ) -> Vec<Result<RenewOutcome, LockError>> {
-        let args = |renewal: &Renewal, _| {
-            let ttl = whole_millis(renewal.ttl);
-            vec![renewal.owner_id.to_string(), ttl.to_string()]
-        };
-        let read = |_: &Renewal, _, sent, reply| {
-            let ScriptReply { value, server_us } = reply::renew(text_of(&reply))?;
-            let (reply, found) = value;
-            let value = RenewOutcome::from_reply(reply, found.as_deref(), sent);
-            Ok(ScriptReply { value, server_us })
-        };
+        let read = |_: &Renewal, _, sent, reply: Value| read_renewal(sent, &reply);
         self.client
-            .renew_each(&RENEW, renewals, args, read, limit)
+            .renew_each(&RENEW, renewals, renew_args, read, limit)
             .await
     }
+
+    /// Renews leases over this connection. `last` follows them in the pipeline.
+    pub(super) async fn renew_on(
+        client: &RedisClient,
+        connection: &Connection,
+        renewals: &[Renewal],
+        last: Option<&Cmd>,
+        limit: Duration,
+    ) -> (Vec<Result<RenewOutcome, LockError>>, Option<LastReply>) {
+        let read = |_: &Renewal, _, sent, reply: Value| read_renewal(sent, &reply);
+        client
+            .renew_on(connection, &RENEW, renewals, renew_args, read, last, limit)
+            .await
+    }
+}
+
+fn renew_args(renewal: &Renewal, _server_ms: ServerMs) -> Vec<String> {
+    let ttl = whole_millis(renewal.ttl);
+    vec![renewal.owner_id.to_string(), ttl.to_string()]
+}
+
+fn read_renewal(sent: Moment, reply: &Value) -> Result<ScriptReply<RenewOutcome>, LockError> {
+    let ScriptReply { value, server_us } = reply::renew(text_of(reply))?;
+    let (reply, found) = value;
+    let value = RenewOutcome::from_reply(reply, found.as_deref(), sent);
+    Ok(ScriptReply { value, server_us })
 }
 
 fn released(reply: Option<&[u8]>) -> Result<(ReleaseOutcome, Option<u64>), LockError> {

@@ -26,6 +26,8 @@ pub(crate) enum Patience {
 pub(crate) enum LeaseKind {
     /// The lease ends unless it is renewed.
     Renewed,
+    /// As [`Renewed`](Self::Renewed), and a lock that a notification granted counts only from a renewal on.
+    Confirmed,
     /// The backend holds a renewed lock for as long as its guard.
     Endless,
 }

@@ -25,7 +25,9 @@ impl<E: Failure> Acquisition<E> {
     ) -> NextAction<E> {
         let lease_config = self.sent.lease_config;
         let lease = match self.lease_kind {
-            LeaseKind::Renewed => Lease::confirmed(lease_config, sent, remaining),
+            LeaseKind::Renewed | LeaseKind::Confirmed => {
+                Lease::confirmed(lease_config, sent, remaining)
+            }
             LeaseKind::Endless => Lease::endless(lease_config, now),
         };
         self.take_if_valid(token, lease, now, peers)
@@ -63,7 +65,7 @@ impl<E: Failure> Acquisition<E> {
     /// Returns why the server may not have written this grant. Every client that may publish on the
     /// channel and knows the owner id can forge one.
     fn doubt(&self, grant: &Grant, peers: &impl Peers) -> Option<RenewReason> {
-        if self.exposure == Exposure::Exposed {
+        if self.exposure == Exposure::Exposed || self.lease_kind == LeaseKind::Confirmed {
             return Some(RenewReason::Uncertain);
         }
         let is_too_long = grant.lease > self.sent.longest_handover();

@@ -10,7 +10,7 @@ use crate::protocol::clock_sync::NotAfter;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::lock_state::{AcquireReply, RawHolder};
-use crate::protocol::owner_id::OwnerId;
+use crate::protocol::owner_id::{OwnerId, ShortId};
 use crate::protocol::poll_schedule::{self, HolderExpiry};
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::{Mode, NATIVE, QueueEntry};
@@ -28,8 +28,8 @@ pub(crate) struct SentAcquires {
     pub(crate) label: Arc<str>,
     /// The end of the wait; `None` for a single attempt.
     pub(crate) waits_until: Option<Moment>,
-    /// The holder that the last attempt at a quorum of servers saw.
-    pub(crate) seen_holder: Option<OwnerId>,
+    /// The holder that the last attempt at a quorum of servers saw; that of the nil id for none.
+    pub(crate) seen_holder: ShortId,
     /// All entries that may be in the queue, the newest last.
     entries: Vec<SentEntry>,
     expires_at: Option<Moment>,
@@ -114,7 +114,7 @@ impl SentAcquires {
             lease_config,
             label,
             waits_until,
-            seen_holder: None,
+            seen_holder: OwnerId::nil().short(),
             entries: Vec::new(),
             expires_at: None,
             presence: Presence::Absent,

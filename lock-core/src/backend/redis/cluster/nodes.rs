@@ -231,6 +231,10 @@ impl ClusterNodes {
         }
     }
 
+    pub(super) fn confirms_grants(&self) -> bool {
+        self.maker.confirms_grants()
+    }
+
     pub(super) fn has_tls(&self) -> bool {
         self.maker.has_tls()
     }

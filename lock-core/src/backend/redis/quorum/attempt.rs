@@ -15,7 +15,7 @@ use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::lock_state::RawHolder;
-use crate::protocol::owner_id::OwnerId;
+use crate::protocol::owner_id::{OwnerId, ShortId};
 use crate::protocol::poll_schedule::HolderExpiry;
 use crate::protocol::quorum::{
     BusyServer, QuorumAcquire, QuorumAction, QuorumOutcome, ServerLease, majority,
@@ -52,7 +52,7 @@ struct QuorumAttempt {
     /// The caller makes another attempt after this one.
     comes_again: bool,
     /// The holder that the last attempt of the caller saw.
-    seen_before: Option<OwnerId>,
+    seen_before: ShortId,
     foreign: Option<String>,
 }
 
@@ -85,7 +85,8 @@ pub(super) async fn acquire(
     attempt.comes_again = sent.waits_until.is_some();
     attempt.seen_before = sent.seen_holder;
     let outcome = attempt.run().await?;
-    sent.seen_holder = attempt.holder.as_ref().and_then(|holder| holder.owner_id);
+    let holder = attempt.holder.as_ref().and_then(|holder| holder.owner_id);
+    sent.seen_holder = holder.unwrap_or(OwnerId::nil()).short();
     if let QuorumOutcome::Granted { token, ends_at, .. } = outcome {
         attempt.hold();
         sent.on_any_reply(&copy);
@@ -125,7 +126,7 @@ impl QuorumAttempt {
             errors: vec![None; count],
             holder: None,
             comes_again: false,
-            seen_before: None,
+            seen_before: OwnerId::nil().short(),
             foreign: None,
         }
     }
@@ -219,11 +220,12 @@ impl QuorumAttempt {
         let remaining = holder.remaining_ms.map(Duration::from_millis);
         let read_at = Some(ServerMs::from_micros(server_us));
         let seen = ObservedHolder::from_value(&holder.value, remaining, read_at);
-        let owner_id = seen.as_ref().and_then(|seen| seen.owner_id);
+        let holder = seen.as_ref().and_then(|seen| seen.owner_id);
         self.holder = self.holder.take().or(seen);
         BusyServer {
             remaining,
-            may_be_stale: !self.comes_again || self.seen_before == owner_id,
+            may_be_stale: !self.comes_again
+                || self.seen_before == holder.unwrap_or(OwnerId::nil()).short(),
         }
     }
 

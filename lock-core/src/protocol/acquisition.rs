@@ -32,6 +32,8 @@ pub(crate) use self::outcome::{
     AcquireOutcome, Failure, FailureClass, ObservedHolder, RenewOutcome,
 };
 use self::replies::Busy;
+#[cfg(feature = "redis")]
+pub(crate) use self::sent::NO_ORIGIN;
 #[cfg(test)]
 pub(crate) use self::sent::SentCopy;
 pub(crate) use self::sent::{Origin, ReplyTimes, SendContext, SentAcquires};

@@ -34,8 +34,12 @@ pub(crate) struct SentAcquires {
     entries: Vec<SentEntry>,
     expires_at: Option<Moment>,
     presence: Presence,
-    origin: Option<Origin>,
+    /// The connection of the last command, or [`NO_ORIGIN`].
+    origin: Origin,
 }
+
+/// No connection has this number. An `Option` would cost each waiter eight bytes.
+pub(crate) const NO_ORIGIN: Origin = 0;
 
 /// What the server may have of the owner id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +122,7 @@ impl SentAcquires {
             entries: Vec::new(),
             expires_at: None,
             presence: Presence::Absent,
-            origin: None,
+            origin: NO_ORIGIN,
         }
     }
 
@@ -156,7 +160,7 @@ impl SentAcquires {
             entry_not_after_ms_before = last.not_after_ms;
             last.not_after_ms = last.not_after_ms.max(not_after_ms);
         }
-        self.origin = Some(origin);
+        self.origin = origin;
         SentCopy {
             unconfirmed_before,
             entry_not_after_ms_before,
@@ -342,7 +346,7 @@ impl SentAcquires {
             owner_id: self.owner_id,
             ttl: self.lease_config.ttl,
             entries: entries.map(|sent_entry| sent_entry.entry.clone()).collect(),
-            origin: self.origin,
+            origin: (self.origin != NO_ORIGIN).then_some(self.origin),
             unconfirmed_until_ms: self.presence.unconfirmed_until_ms(),
             min_hold_until: None,
             subject: ReleaseSubject::Acquire,

@@ -10,7 +10,9 @@ use super::held::HeldQuorum;
 use super::server::{AcquireOrder, AcquireVote, Admission, SentOrigins};
 use super::{QuorumServers, as_confirmed, local_ms};
 use crate::error::LockError;
-use crate::protocol::acquisition::{AcquireOutcome, Failure, ObservedHolder, Origin, SentAcquires};
+use crate::protocol::acquisition::{
+    AcquireOutcome, Failure, NO_ORIGIN, ObservedHolder, SentAcquires,
+};
 use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::fencing_token::FencingToken;
@@ -24,9 +26,6 @@ use crate::protocol::ttl::whole_millis;
 
 /// How long an attempt that failed waits for the replies to its cancels. Then the background worker goes on.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(150);
-
-/// An acquisition at several servers is sent over several connections. Its cancels look up each of them.
-const NO_ORIGIN: Origin = 0;
 
 /// What one server replied.
 enum Ballot {
@@ -71,6 +70,7 @@ pub(super) async fn acquire(
     // In time of this machine: each server has a clock of its own. Twice the timeout, because the time of a
     // server is known as exactly as its reply was fast.
     let not_after = local_ms(began).plus(whole_millis(servers.command_timeout.saturating_mul(2)));
+    // It is sent over several connections. Its cancels look up each of them.
     let copy = sent.on_send_without_entry(NO_ORIGIN, not_after);
     let origins = Arc::new(SentOrigins::new(servers.len()));
     servers.sent(sent.owner_id, Arc::clone(&origins));

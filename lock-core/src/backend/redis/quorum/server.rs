@@ -13,7 +13,7 @@ use super::super::reply::{self, ScriptReply, text_of};
 use super::super::scripts::{ACQUIRE, RAISE};
 use super::quarantine::{Quarantine, SeenProcess};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::acquisition::Origin;
+use crate::protocol::acquisition::{NO_ORIGIN, Origin};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline};
 use crate::protocol::fencing_token::FencingToken;
@@ -48,17 +48,14 @@ pub(super) struct AcquireOrder {
 #[derive(Debug)]
 pub(super) struct SentOrigins(Box<[AtomicU64]>);
 
-/// No connection has this number.
-const NOT_SENT: Origin = 0;
-
 impl SentOrigins {
     pub(super) fn new(servers: usize) -> Self {
-        Self((0..servers).map(|_| AtomicU64::new(NOT_SENT)).collect())
+        Self((0..servers).map(|_| AtomicU64::new(NO_ORIGIN)).collect())
     }
 
     pub(super) fn of(&self, server: usize) -> Option<Origin> {
         let origin = self.0.get(server)?.load(Ordering::Relaxed);
-        (origin != NOT_SENT).then_some(origin)
+        (origin != NO_ORIGIN).then_some(origin)
     }
 
     fn set(&self, server: usize, origin: Origin) {

@@ -209,6 +209,33 @@ fn drop_frees_the_key_of_its_owner_only() {
     assert!(server.cli(&["PTTL", "lock:a"]).integer() > 1_000);
 }
 
+/// `WAIT` waits for the last write of its connection. A renewal in the millisecond of its acquire changes nothing.
+#[test]
+fn renew_writes_always_if_it_is_told_to() {
+    let server = RedisServer::start();
+    let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
+    let value = format!("lk1:{owner_id} 7 7 by hand");
+    server.cli(&["SET", "lock:a", &value, "PX", "60000"]);
+    let text = std::fs::read_to_string(Path::new(&format!("{FOLDER}/renew.lua"))).unwrap();
+    let changes = || {
+        let info = server.cli(&["INFO", "persistence"]);
+        let field = "rdb_changes_since_last_save:";
+        let line = info
+            .text()
+            .lines()
+            .find_map(|line| line.strip_prefix(field));
+        line.unwrap().trim().parse::<u64>().unwrap()
+    };
+    for (more, writes) in [(None, 0), (Some("write"), 1)] {
+        let mut words = vec!["EVAL", &text, "1", "lock:a", owner_id, "1000"];
+        words.extend(more);
+        let before = changes();
+        assert!(server.cli(&words).text().starts_with("held "));
+        assert_eq!(changes(), before + writes);
+        assert!(server.cli(&["PTTL", "lock:a"]).integer() > 50_000);
+    }
+}
+
 /// The second round of a quorum. Tokens are compared as texts: Lua numbers above 2^53 are not exact.
 #[test]
 fn raise_writes_the_token_where_its_owner_has_the_key() {

@@ -47,7 +47,9 @@ impl Confirm {
     }
 
     /// Asks the primary to write the lock to its append-only file and to the disk (`WAITAOF 1 0`). Needs Redis 7.2
-    /// or later, or Valkey, with `appendonly yes`.
+    /// or later, or Valkey, with `appendonly yes`. With `appendfsync everysec`
+    /// the disk follows up to a second later: use `appendfsync always`, or a longer [`within`](Self::within) and command
+    /// timeout.
     pub fn fsync() -> Self {
         Self::fsync_replicas(0)
     }

@@ -7,8 +7,8 @@ use test_support::fixtures::{all_keys, current_thread_runtime};
 use test_support::{RedisServer, Reply};
 use tests::shut_down;
 
+use crate::crew::PATIENCE;
 use crate::dialects;
-use crate::environment::PATIENCE;
 use crate::worker::LONG_KEYS;
 use crate::worker::SHORT_KEYS;
 use crate::worker::TTL;
@@ -81,6 +81,6 @@ async fn visit(
     Ok(())
 }
 
-fn is_lock(key: &str) -> bool {
+pub(crate) fn is_lock(key: &str) -> bool {
     key.starts_with(PREFIX)
 }

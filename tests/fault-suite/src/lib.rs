@@ -11,9 +11,11 @@
 //! - [`checks`]: the eight checks, and [`late`]: the rules for dialects without tokens;
 //! - [`resource`]: the protected resource outside of Redis, fenced and unfenced;
 //! - [`worker`]: one client process of eight tasks with a [`workload`], and its extra [`load`];
-//! - [`environment`]: server, proxies, workers and resource of one round, the [`sampler`] of the
+//! - [`crew`]: the client processes of one round, and their records;
+//! - [`environment`]: server, proxies and crew of one round, the [`sampler`] of the
 //!   server's keys, and the [`leftovers`];
 //! - [`nemesis`]: the faults;
+//! - [`topology`]: rounds on several servers;
 //! - [`runner`]: the rounds, one after another, and [`report`]: the results.
 //!
 //! All times are nanoseconds of the machine's boot clock. All processes share it, and it continues
@@ -21,6 +23,7 @@
 
 pub mod checks;
 pub mod clock;
+pub mod crew;
 pub mod dialects;
 pub mod environment;
 pub mod history;
@@ -32,5 +35,6 @@ pub mod report;
 pub mod resource;
 pub mod runner;
 pub mod sampler;
+pub mod topology;
 pub mod worker;
 pub mod workload;

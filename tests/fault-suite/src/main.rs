@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fault_suite::dialects;
 use fault_suite::nemesis;
 use fault_suite::runner::{self, Options};
+use fault_suite::topology::{self, Topology};
 use fault_suite::workload::Workload;
 use lock_core::Dialect;
 
@@ -20,6 +21,7 @@ Breaks a lock server, its clients and the network, and checks the guarantees of 
   --workload NAME   uses only this workload
   --dialect NAME    sets the dialect of the clients; all-dialects runs every dialect except native,
                     each for N seconds and with the next seed [native]
+  --topology NAME   runs on several servers with faults of their own: sentinel, cluster or quorum
   --keep FOLDER     writes the records of rounds with violations to this folder
   --list            lists the names of all nemeses, workloads and dialects
 
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         keep: None,
     };
     let mut dialects = vec![Dialect::Native];
+    let mut topology = None;
     while let Some(argument) = arguments.next() {
         let mut value = || {
             let value = arguments.next();
@@ -63,12 +66,15 @@ fn main() -> ExitCode {
                 let name = value();
                 dialects = dialects_named(&name);
             }
+            "--topology" => {
+                let name = value();
+                let known = Topology::named(&name);
+                topology =
+                    Some(known.unwrap_or_else(|| exit_with(&format!("no topology `{name}`"))));
+            }
             "--keep" => options.keep = Some(value().into()),
             "--list" => {
-                let names: Vec<&str> = nemesis::ALL.iter().map(|nemesis| nemesis.name).collect();
-                println!("nemeses: {}", names.join(" "));
-                println!("workloads: {}", Workload::names().join(" "));
-                println!("dialects: {} {ALL_DIALECTS}", dialects::names().join(" "));
+                list();
                 return ExitCode::SUCCESS;
             }
             "--help" | "-h" => {
@@ -90,6 +96,12 @@ fn main() -> ExitCode {
             ));
         }
     }
+    if let Some(topology) = topology {
+        if dialects != [Dialect::Native] || !options.nemeses.is_empty() {
+            exit_with("--topology has faults of its own, and runs the native dialect only");
+        }
+        return run_topology(topology, &options);
+    }
     let mut is_good = true;
     for dialect in dialects {
         options.dialect = dialect;
@@ -106,6 +118,26 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+fn run_topology(topology: Topology, options: &Options) -> ExitCode {
+    println!("topology {}", topology.name());
+    let report = topology::run(topology, options, |line| println!("{line}"));
+    println!("\n{report}\n");
+    if report.is_good() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn list() {
+    let names: Vec<&str> = nemesis::ALL.iter().map(|nemesis| nemesis.name).collect();
+    println!("nemeses: {}", names.join(" "));
+    println!("workloads: {}", Workload::names().join(" "));
+    let topologies = Topology::ALL.map(Topology::name);
+    println!("topologies: {}", topologies.join(" "));
+    println!("dialects: {} {ALL_DIALECTS}", dialects::names().join(" "));
 }
 
 fn dialects_named(name: &str) -> Vec<Dialect> {

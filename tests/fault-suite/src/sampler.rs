@@ -35,7 +35,7 @@ impl Sampler {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let address = environment.server.address();
-        let dialect = environment.dialect;
+        let dialect = environment.crew.dialect;
         let thread = thread::spawn(move || {
             let mut samples = Vec::new();
             let mut connection = None;

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::load::{self, Load};
 use crate::resource::Client;
+use crate::topology::QUARANTINE;
 use crate::workload::Workload;
 
 /// The number of tasks of each process.
@@ -137,6 +138,7 @@ async fn connect(config: &WorkerConfig, stop: &Stop) -> Option<LockManager> {
         let builder = LockManager::builder()
             .command_timeout(config.command_timeout)
             .retry_interval(POLL_INTERVAL)
+            .quarantine(QUARANTINE)
             .dialect(config.dialect);
         if let Ok(locks) = builder.connect(&config.url).await {
             return Some(locks);

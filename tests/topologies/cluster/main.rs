@@ -288,6 +288,11 @@ async fn wrong_addresses_are_named() {
         let LockError::Backend(backend) = &error else {
             panic!("{url}: {error}");
         };
+        if url.ends_with("/1") && backend.kind() == BackendErrorKind::InvalidUrl {
+            // Valkey 9 has numbered databases in clusters, and this one has a single one.
+            assert!(error.to_string().contains("no database 1"), "{error}");
+            continue;
+        }
         assert_eq!(backend.kind(), kind, "{url}: {error}");
         assert!(error.to_string().contains(words), "{url}: {error}");
     }

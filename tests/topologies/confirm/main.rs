@@ -301,6 +301,9 @@ async fn disk_confirms_where_the_server_can() {
     assert!(error.to_string().contains("appendonly yes"), "{error}");
     replicated
         .primary
+        .cli(&["CONFIG", "SET", "appendfsync", "always"]);
+    replicated
+        .primary
         .cli(&["CONFIG", "SET", "appendonly", "yes"]);
     let locks = connect().await.unwrap();
     let held = locks.lock(NAME).wait(WAIT).acquire().await.unwrap();

@@ -27,6 +27,9 @@ use crate::protocol::wire::Mode;
 /// The kind of the lock: exclusive.
 const KIND: &str = "";
 
+/// Makes a renewal write the expiry also where it stays.
+const ALWAYS_WRITE: &str = "write";
+
 /// Native locks on one server.
 pub(super) struct NativeLocks {
     client: Arc<RedisClient>,
@@ -265,7 +268,8 @@ impl NativeLocks {
             .await
     }
 
-    /// Renews leases over this connection. `last` follows them in the pipeline.
+    /// Renews leases over this connection. Each of them is a write, also right after its acquire. `last` follows them
+    /// in the pipeline.
     pub(super) async fn renew_on(
         client: &RedisClient,
         connection: &Connection,
@@ -274,8 +278,13 @@ impl NativeLocks {
         limit: Duration,
     ) -> (Vec<Result<RenewOutcome, LockError>>, Option<LastReply>) {
         let read = |_: &Renewal, _, sent, reply: Value| read_renewal(sent, &reply);
+        let args = |renewal: &Renewal, server_ms| {
+            let mut args = renew_args(renewal, server_ms);
+            args.push(ALWAYS_WRITE.to_owned());
+            args
+        };
         client
-            .renew_on(connection, &RENEW, renewals, renew_args, read, last, limit)
+            .renew_on(connection, &RENEW, renewals, args, read, last, limit)
             .await
     }
 }

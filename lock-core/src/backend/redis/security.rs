@@ -33,6 +33,7 @@ pub(super) async fn client(
 }
 
 /// Returns a TLS client for each kind of access with TLS that these places have.
+#[cfg(feature = "tls")]
 pub(super) async fn clients(
     places: &[Place],
     security: Security,
@@ -63,4 +64,13 @@ pub(super) async fn client(
     _security: Security,
 ) -> Result<Option<SharedTls>, LockError> {
     Ok(None)
+}
+
+#[cfg(not(feature = "tls"))]
+#[expect(clippy::unused_async, reason = "with TLS it waits for files")]
+pub(super) async fn clients(
+    _places: &[Place],
+    _security: Security,
+) -> Result<Vec<(TlsFiles, SharedTls)>, LockError> {
+    Ok(Vec::new())
 }

@@ -32,16 +32,16 @@ impl Context<'_> {
     fn load(&mut self, slots: &[usize], load: Load, mut meanwhile: impl FnMut(&mut Self)) {
         let begun: Vec<usize> = slots
             .iter()
-            .map(|slot| self.environment.loads_done(*slot))
+            .map(|slot| self.environment.crew.loads_done(*slot))
             .collect();
         for slot in slots {
-            self.environment.start_load(*slot, load);
+            self.environment.crew.start_load(*slot, load);
         }
         let started = Instant::now();
         let is_done = |context: &Self| {
             let loads_done = slots
                 .iter()
-                .map(|slot| context.environment.loads_done(*slot));
+                .map(|slot| context.environment.crew.loads_done(*slot));
             loads_done.zip(&begun).all(|(now, before)| now > *before)
         };
         while !is_done(self) && started.elapsed() < PATIENCE {
@@ -143,10 +143,10 @@ pub(super) fn dead_waiters(context: &mut Context<'_>) -> Affected {
         }
         // The waiters have to remove the entries that a release does not remove.
         let slot = context.random.below(SLOTS as usize);
-        context.environment.kill(slot);
+        context.environment.crew.kill(slot);
         killed.push(slot);
         context.rest(200, 800);
-        context.environment.spawn(slot);
+        context.environment.crew.spawn(slot);
     }
     Affected::Slots(killed)
 }

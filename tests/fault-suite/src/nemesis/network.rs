@@ -75,7 +75,7 @@ pub(super) fn net_black_hole(context: &mut Context<'_>) -> Affected {
 }
 
 fn lose(context: &mut Context<'_>, what: Lost) -> Affected {
-    let requests = dialects::requests(context.environment.dialect);
+    let requests = dialects::requests(context.environment.crew.dialect);
     between(context, Reach::All, |context, slots| {
         for slot in slots {
             let request = context.random.pick(requests);

@@ -32,15 +32,15 @@ fn paused_holder_overwrites_an_unfenced_resource() {
     let sampler = Sampler::start(&environment);
     let started = Instant::now();
     let mut slot = 0;
-    while lost_updates(&environment.unfenced_accesses()).is_empty() {
+    while lost_updates(&environment.crew.unfenced_accesses()).is_empty() {
         assert!(
             started.elapsed() < Duration::from_secs(60),
             "no update was lost although holders were paused beyond their leases"
         );
         slot = (slot + 1) % 4;
-        environment.stop(slot);
+        environment.crew.stop(slot);
         sleep(Duration::from_millis(1_300));
-        environment.cont(slot);
+        environment.crew.cont(slot);
         sleep(Duration::from_millis(100));
     }
     let history = environment.finish(sampler, now());

@@ -5,6 +5,7 @@
 -- KEYS[1] lock key K          a string with an expiry
 -- ARGV[1] owner id            of the caller
 -- ARGV[2] ttl                 milliseconds from now
+-- ARGV[3] any text            writes the expiry also where it stays: WAIT counts writes only. Optional
 --
 -- Returns one string. Its words are separated by spaces. `now` is two words: the seconds of the
 -- server's time, and the microseconds in the second.
@@ -26,6 +27,8 @@ if type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. 
     if remaining < tonumber(ARGV[2]) then
       redis.call('PEXPIRE', KEYS[1], ARGV[2])
       remaining = ARGV[2]
+    elseif ARGV[3] then
+      redis.call('PEXPIRE', KEYS[1], remaining)
     end
   end
   return 'held ' .. stamp .. ' ' .. string.match(value, '^%S+ (%S+)') .. string.format(' %.0f', remaining)

@@ -1,0 +1,167 @@
+//! Rounds on deployments of several servers: behind Sentinels, in a cluster, and at a quorum.
+//!
+//! The processes and the checks are those of a single server. The faults are those of the topology, one
+//! after another, until the time is over. A failover is outside of what is promised about exclusion: such
+//! overlaps are counted, and are no violations. Fenced resources must be safe in any case.
+
+mod deployment;
+mod faults;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use test_support::Random;
+
+use self::deployment::Deployment;
+use self::faults::FaultContext;
+use crate::clock::now;
+use crate::crew::Crew;
+use crate::history::{Assumption, Fault, History, LONGEST_TTL, SLOTS};
+use crate::leftovers::ROUNDING;
+use crate::report::Report;
+use crate::runner::Options;
+use crate::workload::Workload;
+
+/// How the servers belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// A primary and two replicas, watched by three Sentinels.
+    Sentinel,
+    /// A Redis Cluster of three primaries with a replica each.
+    Cluster,
+    /// Five independent servers.
+    Quorum,
+}
+
+/// For how long a restarted server of a quorum does not count. The tests use no longer ttl.
+pub(crate) const QUARANTINE: Duration = Duration::from_secs(3);
+
+/// The longest round. Its servers are new.
+const ROUND: Duration = Duration::from_secs(40);
+
+/// The length of a fault that lasts.
+const ON: Duration = Duration::from_secs(2);
+
+const WORKLOADS: [Workload; 4] = [
+    Workload::Mixed,
+    Workload::Storm,
+    Workload::Mixed,
+    Workload::Cancel,
+];
+
+impl Topology {
+    /// All topologies.
+    pub const ALL: [Self; 3] = [Self::Sentinel, Self::Cluster, Self::Quorum];
+
+    /// Returns the name for the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sentinel => "sentinel",
+            Self::Cluster => "cluster",
+            Self::Quorum => "quorum",
+        }
+    }
+
+    /// Returns the topology with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|topology| topology.name() == name)
+    }
+}
+
+/// Runs all rounds. `print` receives a line about each.
+///
+/// # Panics
+///
+/// Panics if a server or a process does not start, or if a deployment does not recover from a fault.
+pub fn run(topology: Topology, options: &Options, mut print: impl FnMut(&str)) -> Report {
+    let mut random = Random::new(options.seed);
+    let mut report = Report::new(options.seed, options.dialect);
+    let total = Duration::from_secs(options.seconds.max(1));
+    let rounds = u32::try_from(total.as_secs().div_ceil(ROUND.as_secs())).unwrap_or(1);
+    for number in 0..rounds {
+        let workload = options
+            .workload
+            .unwrap_or(WORKLOADS[number as usize % WORKLOADS.len()]);
+        let history = play(topology, workload, total / rounds, options, &mut random);
+        let faults: Vec<_> = history.faults.iter().map(|fault| &*fault.name).collect();
+        let title = format!("{}: {}", workload.name(), faults.join(", "));
+        let found = report.add(title.clone(), &history);
+        print(&format!(
+            "round {}  {title}  {} events, {} found",
+            number + 1,
+            history.events.len(),
+            found.len()
+        ));
+    }
+    report
+}
+
+fn play(
+    topology: Topology,
+    workload: Workload,
+    span: Duration,
+    options: &Options,
+    random: &mut Random,
+) -> History {
+    let deployment = Deployment::start(topology);
+    let urls = vec![deployment.url(); SLOTS as usize];
+    let crew = Crew::start(
+        urls,
+        workload,
+        options.dialect,
+        &options.worker,
+        random.fork(),
+    );
+    let mut random = random.fork();
+    let started = Instant::now();
+    let mut faults = Vec::new();
+    let mut deck = Vec::new();
+    while started.elapsed() < span {
+        // Begin with a quiet period: a fault has no effect before the clients have begun.
+        sleep(random.millis(700, 1_300));
+        if deck.is_empty() {
+            deck = faults::of(topology);
+            random.shuffle(&mut deck);
+        }
+        let Some(nemesis) = deck.pop() else { break };
+        let (from, epoch) = (now(), deployment.owners());
+        let mut context = FaultContext {
+            deployment: &deployment,
+            crew: &crew,
+            random: &mut random,
+            until: Instant::now() + ON,
+        };
+        (nemesis.act)(&mut context);
+        deployment.wait_ready();
+        // A slow machine may have had a failover that the fault did not intend.
+        let has_failed_over = nemesis.assumption == Assumption::Inside
+            && !nemesis.moves_slots
+            && epoch != deployment.owners();
+        faults.push(Fault {
+            name: nemesis.name.to_owned(),
+            from,
+            to: now(),
+            assumption: if has_failed_over {
+                Assumption::Outside
+            } else {
+                nemesis.assumption
+            },
+            is_load: false,
+            slots: Vec::new(),
+        });
+        // All leases that the fault may have lost have ended, and servers count again.
+        sleep(deployment.pause_between_faults());
+    }
+    let mut history = History {
+        hung: crew.end(),
+        ..History::default()
+    };
+    let ended = now();
+    sleep(LONGEST_TTL + ROUNDING);
+    history.survivors = deployment.survivors();
+    crew.read_into(&mut history, ended);
+    history.faults = faults;
+    history
+}

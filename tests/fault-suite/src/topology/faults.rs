@@ -1,0 +1,305 @@
+//! The faults of each topology. Each one undoes its effects.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use test_support::cluster::Failover;
+use test_support::{Random, RedisCluster, RedisServer};
+
+use super::Topology;
+use super::deployment::{Deployment, QuorumServers};
+use crate::crew::Crew;
+use crate::history::Assumption::{self, Inside, Outside};
+use crate::history::SLOTS;
+use crate::leftovers::PREFIX;
+use crate::worker::{LONG_KEYS, SHORT_KEYS};
+
+/// Less than the time after which Sentinels and nodes call a server down.
+const SHORT_PAUSE: Duration = Duration::from_millis(500);
+
+/// A fault of one topology.
+#[derive(Clone, Copy)]
+pub(super) struct TopologyFault {
+    pub(super) name: &'static str,
+    /// Whether exclusion is promised meanwhile.
+    pub(super) assumption: Assumption,
+    /// The owners of slots change, and no failover is needed for it.
+    pub(super) moves_slots: bool,
+    pub(super) act: fn(&mut FaultContext<'_>),
+}
+
+pub(super) struct FaultContext<'a> {
+    pub(super) deployment: &'a Deployment,
+    pub(super) crew: &'a Crew,
+    pub(super) random: &'a mut Random,
+    pub(super) until: Instant,
+}
+
+const fn fault(
+    name: &'static str,
+    assumption: Assumption,
+    act: fn(&mut FaultContext<'_>),
+) -> TopologyFault {
+    TopologyFault {
+        name,
+        assumption,
+        moves_slots: false,
+        act,
+    }
+}
+
+/// Returns the faults of a topology.
+pub(super) fn of(topology: Topology) -> Vec<TopologyFault> {
+    let mut all = vec![
+        fault("client-pause", Inside, client_pause),
+        fault("client-kill", Inside, client_kill),
+    ];
+    match topology {
+        Topology::Sentinel => all.extend([
+            fault("primary-killed", Outside, primary_killed),
+            fault(
+                "primary-killed-unreplicated",
+                Outside,
+                primary_killed_unreplicated,
+            ),
+            fault("primary-stopped", Outside, primary_stopped),
+            fault("primary-paused", Inside, primary_paused),
+            fault("sentinel-stopped", Inside, sentinel_stopped),
+            fault("failover-commanded", Outside, failover_commanded),
+        ]),
+        Topology::Cluster => all.extend([
+            fault("node-killed", Outside, node_killed),
+            fault("node-stopped", Outside, node_stopped),
+            fault("node-paused", Inside, node_paused),
+            fault("failover-agreed", Outside, |it| {
+                it.failover(Failover::Agreed);
+            }),
+            fault("failover-forced", Outside, |it| {
+                it.failover(Failover::Force);
+            }),
+            fault("takeover", Outside, |it| it.failover(Failover::Takeover)),
+            TopologyFault {
+                moves_slots: true,
+                ..fault("slots-moved", Inside, slots_moved)
+            },
+        ]),
+        Topology::Quorum => all.extend([
+            fault("one-restarted-empty", Inside, |it| it.restart_empty(1)),
+            fault("two-restarted-empty", Inside, |it| it.restart_empty(2)),
+            fault("one-stopped", Inside, |it| it.stop_servers(1)),
+            fault("two-stopped", Inside, |it| it.stop_servers(2)),
+            fault("three-stopped", Inside, |it| it.stop_servers(3)),
+            fault("clock-forward", Inside, |it| it.move_clock(10_000_000)),
+            fault("clock-back", Inside, |it| it.move_clock(-10_000_000)),
+        ]),
+    }
+    all
+}
+
+fn client_pause(context: &mut FaultContext<'_>) {
+    let slot = context.random.below(SLOTS as usize);
+    context.crew.stop(slot);
+    context.rest(200, 2_000);
+    context.crew.cont(slot);
+}
+
+fn client_kill(context: &mut FaultContext<'_>) {
+    while context.goes_on() {
+        let slot = context.random.below(SLOTS as usize);
+        context.crew.kill(slot);
+        context.rest(0, 500);
+        context.crew.spawn(slot);
+        context.rest(300, 800);
+    }
+}
+
+fn primary_killed(context: &mut FaultContext<'_>) {
+    let service = context.service();
+    let old = service.primary();
+    old.kill9();
+    service.wait_for_switch(old.port());
+    old.restart();
+}
+
+/// The replicas miss the writes of the last moment.
+fn primary_killed_unreplicated(context: &mut FaultContext<'_>) {
+    let service = context.service();
+    let old = service.primary();
+    let replicas = service.servers().iter();
+    let replicas: Vec<_> = replicas.filter(|it| it.port() != old.port()).collect();
+    for replica in &replicas {
+        replica.stop();
+    }
+    sleep(context.random.millis(50, 400));
+    old.kill9();
+    for replica in replicas {
+        replica.cont();
+    }
+    service.wait_for_switch(old.port());
+    old.restart();
+}
+
+/// It answers as a primary for some seconds after it continues.
+fn primary_stopped(context: &mut FaultContext<'_>) {
+    let service = context.service();
+    let old = service.primary();
+    old.stop();
+    service.wait_for_switch(old.port());
+    sleep(context.random.millis(0, 500));
+    old.cont();
+}
+
+fn primary_paused(context: &mut FaultContext<'_>) {
+    let old = context.service().primary();
+    pause(old);
+}
+
+fn sentinel_stopped(context: &mut FaultContext<'_>) {
+    let at = context.random.below(3);
+    let sentinel = &context.service().sentinels()[at];
+    sentinel.stop();
+    context.rest(500, 2_000);
+    sentinel.cont();
+}
+
+fn failover_commanded(context: &mut FaultContext<'_>) {
+    context.service().failover();
+}
+
+fn node_killed(context: &mut FaultContext<'_>) {
+    let (cluster, key) = (context.cluster(), context.key());
+    let old = cluster.owner_of(&key);
+    let replica = cluster.replica_of(old);
+    old.kill9();
+    cluster.wait_for_owner(&key, replica);
+    old.restart();
+}
+
+fn node_stopped(context: &mut FaultContext<'_>) {
+    let (cluster, key) = (context.cluster(), context.key());
+    let old = cluster.owner_of(&key);
+    let replica = cluster.replica_of(old);
+    old.stop();
+    cluster.wait_for_owner(&key, replica);
+    sleep(context.random.millis(0, 500));
+    old.cont();
+}
+
+fn node_paused(context: &mut FaultContext<'_>) {
+    let (cluster, key) = (context.cluster(), context.key());
+    pause(cluster.owner_of(&key));
+}
+
+/// Slots move while their locks are held and waited for.
+fn slots_moved(context: &mut FaultContext<'_>) {
+    while context.goes_on() {
+        let (cluster, key) = (context.cluster(), context.key());
+        let old = cluster.owner_of(&key).port();
+        let keys: Vec<_> = keys().collect();
+        let owners = keys.iter().map(|other| cluster.owner_of(other));
+        let others: Vec<_> = owners.filter(|it| it.port() != old).collect();
+        if others.is_empty() {
+            return;
+        }
+        let to = others[context.random.below(others.len())];
+        cluster.begin_move(&key, to);
+        context.rest(0, 300);
+        cluster.end_move(&key, to);
+        cluster.wait_stable();
+    }
+}
+
+fn pause(server: &RedisServer) {
+    server.stop();
+    sleep(SHORT_PAUSE);
+    server.cont();
+}
+
+/// Returns the keys of the locks in use.
+fn keys() -> impl Iterator<Item = String> {
+    let names = SHORT_KEYS.iter().chain(&LONG_KEYS);
+    names.map(|name| format!("{PREFIX}{name}"))
+}
+
+impl<'a> FaultContext<'a> {
+    fn goes_on(&self) -> bool {
+        Instant::now() < self.until
+    }
+
+    fn rest(&mut self, from: u64, to: u64) {
+        let pause = self.random.millis(from, to);
+        sleep(pause.min(self.until.saturating_duration_since(Instant::now())));
+    }
+
+    fn service(&self) -> &'a test_support::SentinelService {
+        match self.deployment {
+            Deployment::Sentinel(service) => service,
+            _ => panic!("the fault is one of Sentinels"),
+        }
+    }
+
+    fn cluster(&self) -> &'a RedisCluster {
+        match self.deployment {
+            Deployment::Cluster(cluster) => cluster,
+            _ => panic!("the fault is one of clusters"),
+        }
+    }
+
+    fn quorum(&self) -> &'a QuorumServers {
+        match self.deployment {
+            Deployment::Quorum(quorum) => quorum,
+            _ => panic!("the fault is one of quorums"),
+        }
+    }
+
+    /// Returns a key in use.
+    fn key(&mut self) -> String {
+        let keys: Vec<_> = keys().collect();
+        keys[self.random.below(keys.len())].clone()
+    }
+
+    fn failover(&mut self, kind: Failover) {
+        let (cluster, key) = (self.cluster(), self.key());
+        let replica = cluster.replica_of(cluster.owner_of(&key));
+        cluster.failover(&key, replica, kind);
+    }
+
+    /// Kills servers of the quorum, and starts them without their data. They are in quarantine then.
+    fn restart_empty(&mut self, count: usize) {
+        let servers = self.some_servers(count);
+        for server in &servers {
+            server.kill9();
+        }
+        self.rest(0, 800);
+        for server in servers {
+            server.restart();
+        }
+    }
+
+    fn stop_servers(&mut self, count: usize) {
+        let servers = self.some_servers(count);
+        for server in &servers {
+            server.stop();
+        }
+        self.rest(300, 2_000);
+        for server in servers {
+            server.cont();
+        }
+    }
+
+    fn some_servers(&mut self, count: usize) -> Vec<&'a RedisServer> {
+        let quorum = self.quorum();
+        let mut servers: Vec<_> = quorum.servers.iter().collect();
+        self.random.shuffle(&mut servers);
+        servers.truncate(count);
+        servers
+    }
+
+    /// One clock jumps, and later goes back: its server forgets locks, or keeps them.
+    fn move_clock(&mut self, by_us: i64) {
+        let clock = &self.quorum().clocks[self.random.below(2)];
+        clock.run_ahead_by(by_us);
+        self.rest(1_000, 2_000);
+        clock.run_ahead_by(0);
+    }
+}

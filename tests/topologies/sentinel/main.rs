@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager};
-use test_support::{FrozenClock, RedisServer, SentinelService, eventually_async};
+use test_support::{Direction, FrozenClock, Proxy, RedisServer, SentinelService, eventually_async};
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
@@ -70,6 +70,44 @@ async fn waiter_survives_a_failover() {
     service.failover();
     drop(held);
     waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// In the middle of a failover, a Sentinel names the old address with the new epoch in `SENTINEL MASTER`. A manager
+/// that believed it would stay with the old primary, and give its tokens the lead of the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn epoch_counts_for_the_address_that_it_belongs_to() {
+    let service = SentinelService::start();
+    let old = service.primary();
+    let is_replica = |it: &&RedisServer| it.port() != old.port();
+    let new = service.servers().iter().find(is_replica).unwrap();
+    new.cli(&["REPLICAOF", "NO", "ONE"]);
+    let pair = |port: u16| {
+        format!(
+            "*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n",
+            port.to_string().len()
+        )
+    };
+    let proxies: Vec<_> = service.sentinels().iter().map(Proxy::in_front_of).collect();
+    for proxy in &proxies {
+        let to_client = Direction::ToClient;
+        proxy.replace(
+            to_client,
+            "config-epoch\r\n$1\r\n0",
+            "config-epoch\r\n$1\r\n7",
+        );
+        proxy.replace(to_client, pair(old.port()), pair(new.port()));
+    }
+    let hosts: Vec<_> = proxies.iter().map(|it| it.address().to_string()).collect();
+    let (_, path) = service
+        .url()
+        .rsplit_once('/')
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    let locks = connect(&format!("redis+sentinel://{}/{path}", hosts.join(","))).await;
+    let held = acquired(&locks, NAME).await;
+    assert_eq!(new.cli(&["EXISTS", "lock:order:42"]).integer(), 1);
+    assert_eq!(old.cli(&["EXISTS", "lock:order:42"]).integer(), 0);
+    drop(held);
 }
 
 /// The old primary is frozen, and answers as a primary for ten seconds after it continues. The guard must

@@ -13,6 +13,9 @@ use crate::leftovers::is_lock;
 /// Bound on the recovery from a fault. A Sentinel takes ten seconds to make an old primary a replica.
 const RECOVERY: Duration = Duration::from_secs(60);
 
+/// By how much the clocks of the last two servers of a quorum differ from the others.
+pub(super) const SKEWS_US: [i64; 2] = [20_000_000, -20_000_000];
+
 /// The servers of a round.
 pub(super) enum Deployment {
     Sentinel(SentinelService),
@@ -34,8 +37,8 @@ impl Deployment {
             Topology::Quorum => {
                 let clocks = [FrozenClock::at(0), FrozenClock::at(0)];
                 let mut servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
-                for clock in &clocks {
-                    clock.run_ahead_by(0);
+                for (clock, skew) in clocks.iter().zip(SKEWS_US) {
+                    clock.run_ahead_by(skew);
                     servers.push(RedisServer::options().clock(clock).start());
                 }
                 // Servers that have just started do not count.

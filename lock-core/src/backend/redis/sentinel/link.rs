@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ProtocolVersion, PushInfo, PushKind, RedisError, Value};
+use redis::{Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
 
 use super::super::access::connection_info;
@@ -19,6 +19,12 @@ use crate::error::{BackendErrorKind, LockError};
 
 /// The channel on which Sentinels announce a new primary.
 const SWITCHES: &str = "+switch-master";
+
+/// The question for the address of the primary.
+const ADDRESS: &str = "GET-MASTER-ADDR-BY-NAME";
+
+/// How often a Sentinel may change its mind while it is asked.
+const TRIES: usize = 3;
 
 /// Asks one Sentinel, and receives its announcements. Connects again after a failure.
 pub(super) struct SentinelLink {
@@ -71,6 +77,8 @@ impl SentinelLink {
         }
     }
 
+    /// Asks for the address before and after the epoch. In the middle of a failover, `SENTINEL MASTER` names the
+    /// old address with the new epoch; the other command names the address that belongs to the epoch.
     async fn primary(&mut self) -> Result<PrimaryReply, LockError> {
         let mut connection = if let Some(connection) = &self.connection {
             connection.clone()
@@ -78,35 +86,57 @@ impl SentinelLink {
             let connection = self.connect().await?;
             self.connection.insert(connection).clone()
         };
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("MASTER").arg(&self.service);
-        let reply = connection.send_packed_command(&command).await;
-        let reply = reply.and_then(Value::extract_error).map_err(|error| {
-            let text = error.detail().unwrap_or_default();
-            if text.contains("No such master") {
-                return LockError::advised(
-                    BackendErrorKind::NoPrimary,
-                    format!("{} knows no service `{}`", self.text(), self.service),
-                    "check the name of the service in the URL: `sentinel masters` shows all",
-                );
+        let mut pipeline = Pipeline::with_capacity(3);
+        for question in [ADDRESS, "MASTER", ADDRESS] {
+            pipeline.cmd("SENTINEL").arg(question).arg(&self.service);
+        }
+        pipeline.ignore_errors();
+        for _ in 0..TRIES {
+            let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len());
+            let mut replies = replies
+                .await
+                .map_err(|error| self.refused(&error))?
+                .into_iter();
+            let mut next = || {
+                let reply = replies.next().unwrap_or(Value::Nil).extract_error();
+                reply.map_err(|error| self.refused(&error))
+            };
+            let (before, reply, after) = (next()?, next()?, next()?);
+            if before != after {
+                continue;
             }
-            if text.contains("unknown command") {
-                return LockError::advised(
+            let epoch = field(&reply, "config-epoch").and_then(|epoch| epoch.parse().ok());
+            let (Some(epoch), Some(address)) = (epoch, address_of_pair(&before)) else {
+                return Err(LockError::backend(
                     BackendErrorKind::Unsupported,
-                    format!("{} is no Sentinel", self.text()),
-                    "name the Sentinels in the URL and their port, which is 26379 as a rule",
-                );
-            }
-            lock_error(format!("{} refused", self.text()), &error)
-        })?;
-        let epoch = field(&reply, "config-epoch").and_then(|epoch| epoch.parse().ok());
-        let (Some(epoch), Some(address)) = (epoch, address_of(&reply)) else {
-            return Err(LockError::backend(
+                    format!("{} did not reply as a Sentinel does", self.text()),
+                ));
+            };
+            return Ok(PrimaryReply { epoch, address });
+        }
+        Err(LockError::backend(
+            BackendErrorKind::NoPrimary,
+            format!("{} names one primary after the other", self.text()),
+        ))
+    }
+
+    fn refused(&self, error: &RedisError) -> LockError {
+        let text = error.detail().unwrap_or_default();
+        if text.contains("No such master") {
+            return LockError::advised(
+                BackendErrorKind::NoPrimary,
+                format!("{} knows no service `{}`", self.text(), self.service),
+                "check the name of the service in the URL: `sentinel masters` shows all",
+            );
+        }
+        if text.contains("unknown command") {
+            return LockError::advised(
                 BackendErrorKind::Unsupported,
-                format!("{} did not reply as a Sentinel does", self.text()),
-            ));
-        };
-        Ok(PrimaryReply { epoch, address })
+                format!("{} is no Sentinel", self.text()),
+                "name the Sentinels in the URL and their port, which is 26379 as a rule",
+            );
+        }
+        lock_error(format!("{} refused", self.text()), error)
     }
 
     fn text(&self) -> String {
@@ -162,6 +192,12 @@ fn field(reply: &Value, name: &str) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Reads an address that is a list of its host and its port.
+fn address_of_pair(reply: &Value) -> Option<NodeAddress> {
+    let (host, port): (String, String) = redis::from_redis_value_ref(reply).ok()?;
+    Some(NodeAddress::Tcp(host, port.parse().ok()?))
 }
 
 fn address_of(reply: &Value) -> Option<NodeAddress> {

@@ -10,6 +10,7 @@ mod faults;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use lock_testing::Nanos;
 use test_support::Random;
 
 use self::deployment::Deployment;
@@ -118,6 +119,7 @@ fn play(
     let started = Instant::now();
     let mut faults = Vec::new();
     let mut deck = Vec::new();
+    let mut quiet = (now(), deployment.owners());
     while started.elapsed() < span {
         // Begin with a quiet period: a fault has no effect before the clients have begun.
         sleep(random.millis(700, 1_300));
@@ -126,7 +128,11 @@ fn play(
             random.shuffle(&mut deck);
         }
         let Some(nemesis) = deck.pop() else { break };
-        let (from, epoch) = (now(), deployment.owners());
+        let (from, owners) = (now(), deployment.owners());
+        if quiet.1 != owners {
+            // Servers of a loaded machine call each other down without a fault.
+            faults.push(fault("failover-unintended", quiet.0, Assumption::Outside));
+        }
         let mut context = FaultContext {
             deployment: &deployment,
             crew: &crew,
@@ -138,19 +144,14 @@ fn play(
         // A slow machine may have had a failover that the fault did not intend.
         let has_failed_over = nemesis.assumption == Assumption::Inside
             && !nemesis.moves_slots
-            && epoch != deployment.owners();
-        faults.push(Fault {
-            name: nemesis.name.to_owned(),
-            from,
-            to: now(),
-            assumption: if has_failed_over {
-                Assumption::Outside
-            } else {
-                nemesis.assumption
-            },
-            is_load: false,
-            slots: Vec::new(),
-        });
+            && owners != deployment.owners();
+        let assumption = if has_failed_over {
+            Assumption::Outside
+        } else {
+            nemesis.assumption
+        };
+        faults.push(fault(nemesis.name, from, assumption));
+        quiet = (now(), deployment.owners());
         // All leases that the fault may have lost have ended, and servers count again.
         sleep(deployment.pause_between_faults());
     }
@@ -164,4 +165,16 @@ fn play(
     crew.read_into(&mut history, ended);
     history.faults = faults;
     history
+}
+
+/// Returns a fault that ends now, and may have disturbed all processes.
+fn fault(name: &str, from: Nanos, assumption: Assumption) -> Fault {
+    Fault {
+        name: name.to_owned(),
+        from,
+        to: now(),
+        assumption,
+        is_load: false,
+        slots: Vec::new(),
+    }
 }

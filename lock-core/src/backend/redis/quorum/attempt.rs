@@ -24,8 +24,9 @@ use crate::protocol::quorum::{
 };
 use crate::protocol::ttl::whole_millis;
 
-/// How long an attempt that failed waits for the replies to its cancels. Then the background worker goes on.
-const CANCEL_PATIENCE: Duration = Duration::from_millis(150);
+/// How long an attempt that failed waits for the replies to its cancels. Then the background worker goes on. Short,
+/// because a wait may end this much late.
+const CANCEL_PATIENCE: Duration = Duration::from_millis(50);
 
 /// What one server replied.
 enum Ballot {

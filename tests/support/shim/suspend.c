@@ -45,6 +45,8 @@ static volatile char counts_suspend[TIMERS];
 static struct itimerspec timers[TIMERS];
 static pthread_mutex_t timers_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
+/* The seconds that all timers are set for. Known before the first timer is set: the thread may start late. */
+static uint64_t seen;
 
 /* Sets a timer that the process sees as set to `expiry`. An expiry in the past fires at once. */
 static int set_real_timer(int fd, int flags, const struct itimerspec *expiry, struct itimerspec *old)
@@ -63,8 +65,6 @@ static int set_real_timer(int fd, int flags, const struct itimerspec *expiry, st
 
 static void *watch(void *unused)
 {
-	uint64_t seen = suspended_seconds();
-
 	(void)unused;
 	for (;;) {
 		struct timespec pause = {0, 1000000};
@@ -86,6 +86,7 @@ static void start_watch(void)
 {
 	pthread_t thread;
 
+	seen = suspended_seconds();
 	if (pthread_create(&thread, NULL, watch, NULL) != 0)
 		abort();
 }

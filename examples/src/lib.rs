@@ -11,6 +11,7 @@ use lock_core::{FencingToken, LockGuard, LockManager};
 
 #[cfg(feature = "axum")]
 pub mod http;
+pub mod server;
 mod table;
 
 pub use table::Table;

@@ -2,6 +2,7 @@
 
 mod assets;
 mod check_my_redis;
+mod cluster;
 mod cookbook;
 mod fenced;
 mod fenced_http;

@@ -112,10 +112,7 @@ async fn tokens_grow_on_a_promoted_replica_with_a_slow_clock() {
     let (clock, behind) = (FrozenClock::at(START), FrozenClock::at(START));
     behind.rewind(Duration::from_secs(20));
     // The primary waits for more replicas by its own clock, which stands still.
-    let server = RedisServer::options()
-        .args(["--repl-diskless-sync-delay", "0"])
-        .clock(&clock)
-        .start();
+    let server = RedisServer::options().clock(&clock).start();
     let successor = RedisServer::options().clock(&behind).start();
     let port = server.port().to_string();
     successor.cli(&["REPLICAOF", "127.0.0.1", &port]);

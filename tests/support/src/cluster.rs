@@ -19,6 +19,15 @@ pub struct RedisCluster {
     nodes: Vec<RedisServer>,
 }
 
+/// How a slot moves to another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotMove {
+    /// The slot is open meanwhile, and its keys are at two nodes.
+    KeyByKey,
+    /// The old owner copies the keys, and hands the slot over at once: Redis 8.4 and Valkey 9.
+    Atomic,
+}
+
 /// How a replica takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failover {
@@ -172,6 +181,37 @@ impl RedisCluster {
         self.end_move(key, to);
     }
 
+    /// Returns the ways in which slots can move on this version of the server.
+    #[track_caller]
+    pub fn slot_moves(&self) -> &'static [SlotMove] {
+        match atomic_move(&self.nodes[0]) {
+            None => &[SlotMove::KeyByKey],
+            Some(_) => &[SlotMove::KeyByKey, SlotMove::Atomic],
+        }
+    }
+
+    /// Moves the slot of a key with all its keys, in this way.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server cannot, or needs more than 30 s.
+    #[track_caller]
+    pub fn move_slot_by(&self, way: SlotMove, key: &str, to: &RedisServer) {
+        if way == SlotMove::KeyByKey {
+            return self.move_slot(key, to);
+        }
+        let slot = slot(key).to_string();
+        match atomic_move(&self.nodes[0]).expect("the server moves slots atomically") {
+            AtomicMove::Import => ok(to, &["CLUSTER", "MIGRATION", "IMPORT", &slot, &slot]),
+            AtomicMove::Send => {
+                let (from, new) = (self.owner_of(key), id(to));
+                let words = ["SLOTSRANGE", &slot, &slot, "NODE", &new];
+                ok(from, &[&["CLUSTER", "MIGRATESLOTS"], &words[..]].concat());
+            }
+        }
+        self.wait_for_owner(key, to);
+    }
+
     /// Makes a replica take over, and waits until most nodes see it as the owner of the key's slot.
     ///
     /// # Panics
@@ -261,6 +301,24 @@ impl RedisCluster {
         let port = port_of(line);
         let node = self.nodes.iter().find(|it| Some(it.port()) == port);
         node.unwrap_or_else(|| panic!("no node of {line}"))
+    }
+}
+
+/// Who starts an atomic move.
+enum AtomicMove {
+    /// The new owner: Redis.
+    Import,
+    /// The old owner: Valkey.
+    Send,
+}
+
+fn atomic_move(node: &RedisServer) -> Option<AtomicMove> {
+    let help = node.cli(&["CLUSTER", "HELP"]);
+    let knows = |name: &str| help.array().iter().any(|it| it.text().starts_with(name));
+    if knows("MIGRATION ") {
+        Some(AtomicMove::Import)
+    } else {
+        knows("MIGRATESLOTS ").then_some(AtomicMove::Send)
     }
 }
 

@@ -38,7 +38,7 @@ pub mod tls;
 pub mod wait;
 
 pub use clock::FrozenClock;
-pub use cluster::{Failover, RedisCluster};
+pub use cluster::{Failover, RedisCluster, SlotMove};
 pub use cut::cut;
 pub use janitor::Scratch;
 pub use monitor::{Monitor, Recording};

@@ -337,6 +337,8 @@ impl RedisServer {
         }
         if options.sentinel.is_none() {
             command.args(["--save", "", "--appendonly", "no"]);
+            // A replica begins at once, and does not wait for others.
+            command.args(["--repl-diskless-sync-delay", "0"]);
         }
         if let (Some(tls), Some(port)) = (&options.tls, &self.tls_port) {
             let needs_client = if tls.needs_client { "yes" } else { "no" };

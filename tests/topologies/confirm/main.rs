@@ -1,6 +1,6 @@
 //! Locks that replicas have to acknowledge, while replicas stop, come back, and become the primary.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lock_core::{
     BackendErrorKind, Confirm, Dialect, LockError, LockManager, LockManagerBuilder, ReleaseMethod,
@@ -124,14 +124,13 @@ async fn confirmation_does_not_delay_other_commands() {
     replicated.replicas[0].stop();
     let confirming = tokio::spawn(locks.lock(NAME).try_acquire());
     eventually_async(SOON, async || replicated.has_key()).await;
-    let before = Instant::now();
-    let seen = locks.inspect(NAME).await.unwrap();
-    let took = before.elapsed();
-    assert!(seen.holder().is_some());
-    assert!(
-        !confirming.is_finished() || took < Duration::from_millis(450),
-        "{took:?}"
-    );
+    // Behind the WAIT, one command would get its reply before it ends, and not many.
+    let mut replies = 0;
+    while !confirming.is_finished() {
+        locks.inspect("order:43").await.unwrap();
+        replies += 1;
+    }
+    assert!(replies > 20, "{replies}");
     let error = confirming.await.unwrap().unwrap_err();
     assert_eq!(kind(&error), BackendErrorKind::NotReplicated);
 }

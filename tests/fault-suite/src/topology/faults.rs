@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use test_support::cluster::Failover;
-use test_support::{Random, RedisCluster, RedisServer};
+use test_support::{Random, RedisCluster, RedisServer, SlotMove};
 
 use super::Topology;
 use super::deployment::{Deployment, QuorumServers, SKEWS_US};
@@ -202,9 +202,15 @@ fn slots_moved(context: &mut FaultContext<'_>) {
             return;
         }
         let to = others[context.random.below(others.len())];
-        cluster.begin_move(&key, to);
-        context.rest(0, 300);
-        cluster.end_move(&key, to);
+        let ways = cluster.slot_moves();
+        match ways[context.random.below(ways.len())] {
+            SlotMove::KeyByKey => {
+                cluster.begin_move(&key, to);
+                context.rest(0, 300);
+                cluster.end_move(&key, to);
+            }
+            way @ SlotMove::Atomic => cluster.move_slot_by(way, &key, to),
+        }
         cluster.wait_stable();
     }
 }

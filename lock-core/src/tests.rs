@@ -1,5 +1,6 @@
 //! Tests of several modules together.
 
+mod failovers;
 mod guide;
 mod lock_state;
 mod model;

@@ -172,6 +172,8 @@ impl RedisCluster {
         let new = id(to);
         ok(to, &["CLUSTER", "SETSLOT", &slot, "NODE", &new]);
         ok(from, &["CLUSTER", "SETSLOT", &slot, "NODE", &new]);
+        // The other nodes hear of it from these two.
+        self.wait_for_owner(key, to);
     }
 
     /// Moves the slot of a key with all its keys.

@@ -27,6 +27,13 @@ fn other_primary(cluster: &RedisCluster) -> &RedisServer {
         .expect("a cluster has several primaries")
 }
 
+/// Reads a key at a replica.
+fn read_replica(replica: &RedisServer, key: &str) -> Reply {
+    let mut connection = replica.connect().unwrap();
+    connection.call(&["READONLY"]).unwrap();
+    connection.call(&["GET", key]).unwrap()
+}
+
 async fn acquired(locks: &LockManager) -> LockGuard {
     let mut guard = None;
     eventually_async(FAILOVER, async || {
@@ -207,6 +214,51 @@ async fn tokens_grow_although_the_new_owner_lacks_the_counter_and_its_clock_is_b
     eventually_async(FAILOVER, async || held.is_lost()).await;
 }
 
+/// The first owner comes back without the last steps of the counter, and an idle manager has an old connection to
+/// it, from before both failovers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_grow_when_a_node_becomes_the_owner_again() {
+    let cluster = RedisCluster::start();
+    let (busy, idle) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    for locks in [&busy, &idle] {
+        locks
+            .lock(NAME)
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+    let first = cluster.owner_of(KEY);
+    let second = cluster.replica_of(first);
+    cluster.failover(KEY, second, Failover::Agreed);
+    acquired(&busy).await.release().await.unwrap();
+    let followed = cluster.replica_of(second);
+    assert_eq!(followed.port(), first.port());
+    let counter = second.cli(&["GET", "{lock:order:42}:f"]);
+    eventually_async(SOON, async || {
+        read_replica(first, "{lock:order:42}:f") == counter
+    })
+    .await;
+    cluster.cut_replication(second);
+    let mut last = 0;
+    for _ in 0..5 {
+        let held = acquired(&busy).await;
+        last = fencing_token(&held);
+        held.release().await.unwrap();
+    }
+    // Longer than a manager relies on the epoch that a node told.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    cluster.failover(KEY, first, Failover::Takeover);
+    let held = acquired(&idle).await;
+    assert!(
+        fencing_token(&held) > last,
+        "{} after {last}",
+        fencing_token(&held)
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_survives_the_death_of_its_node() {
     let cluster = RedisCluster::start();
@@ -225,12 +277,31 @@ async fn waiter_survives_the_death_of_its_node() {
     next.unwrap().unwrap().release().await.unwrap();
 }
 
-/// The nodes of the URL are gone, and the manager has learned of the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_node_of_the_url_is_enough() {
     let cluster = RedisCluster::start();
     let seed = cluster.replica_of(cluster.owner_of(KEY)).address();
     let locks = connect(&format!("redis+cluster://127.0.0.1:1,{seed}")).await;
+    acquired(&locks).await.release().await.unwrap();
+}
+
+/// The manager has learned of the other nodes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_of_the_url_may_all_go() {
+    let cluster = RedisCluster::start();
+    // A primary, and the replica of another one: their shards keep a node each.
+    let (first, other) = (cluster.owner_of(KEY), other_primary(&cluster));
+    let second = cluster.replica_of(other);
+    let url = format!("redis+cluster://{},{}", first.address(), second.address());
+    let locks = connect(&url).await;
+    acquired(&locks).await.release().await.unwrap();
+    let heir = cluster.replica_of(first);
+    for node in [second, first] {
+        node.kill9();
+    }
+    cluster.wait_for_owner(KEY, heir);
+    acquired(&locks).await.release().await.unwrap();
+    cluster.move_slot(KEY, other);
     acquired(&locks).await.release().await.unwrap();
 }
 

@@ -49,10 +49,10 @@ impl ClusterBackend {
 
 /// Runs a call on the node of a key until it has an outcome that no other node can better.
 macro_rules! routed {
-    ($nodes:expr, $key:expr, $limit:expr, |$node:ident, $left:ident| $run:expr) => {{
-        let mut call = RoutedCall::begin($nodes, $key, $limit);
+    ($call:expr, |$node:ident, $left:ident| $run:expr) => {{
+        let mut call = $call;
         loop {
-            let result = match call.target() {
+            let result = match call.target().await {
                 Ok($node) => {
                     let $left = call.left();
                     $run.await
@@ -78,7 +78,8 @@ async fn renew_one(
     limit: Duration,
 ) -> Result<RenewOutcome, LockError> {
     let one = std::slice::from_ref(renewal);
-    routed!(nodes, &renewal.key, limit, |node, left| async {
+    let call = RoutedCall::begin(nodes, &renewal.key, limit);
+    routed!(call, |node, left| async {
         let outcome = node.renew(one, left).await.pop();
         outcome.unwrap_or(Err(LockError::NoRuntime))
     })
@@ -90,9 +91,9 @@ async fn release_one(
     limit: Duration,
 ) -> Result<ReleaseOutcome, LockError> {
     let mut is_dropped = super::scheme(&request.key).is_some();
-    let mut call = RoutedCall::begin(nodes, &request.key, limit);
+    let mut call = RoutedCall::begin_grant(nodes, &request.key, limit);
     loop {
-        let result = match call.target() {
+        let result = match call.target().await {
             Ok(node) => node.release(request, call.left()).await,
             Err(error) => Err(error),
         };
@@ -114,9 +115,8 @@ async fn drop_key(
     request: &ReleaseRequest,
     limit: Duration,
 ) -> Result<(), LockError> {
-    routed!(nodes, &request.key, limit, |node, left| node
-        .native
-        .drop_key(request, left))
+    let call = RoutedCall::begin(nodes, &request.key, limit);
+    routed!(call, |node, left| node.native.drop_key(request, left))
 }
 
 /// Groups items by the nodes that own their slots, as indexes. Items without an owner are in no group.
@@ -206,14 +206,17 @@ async fn release_all(
     limit: Duration,
 ) -> Vec<Result<ReleaseOutcome, LockError>> {
     let deadline = Deadline::after(Clock::System, limit);
+    nodes.use_now();
     let mut results = BatchResults::of(requests.len());
     let mut running = JoinSet::new();
     for (owner, indexes) in by_owner(nodes, requests.iter().map(|request| &request.key)) {
         let group: Vec<ReleaseRequest> = indexes.iter().map(|at| requests[*at].clone()).collect();
-        let left = deadline.left();
         running.spawn(async move {
             let group: Vec<_> = group.iter().collect();
-            let results = Backend::release_all(&owner.server, &group, left).await;
+            let results = match owner.know_epoch(deadline.left()).await {
+                Ok(()) => Backend::release_all(&owner.server, &group, deadline.left()).await,
+                Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
+            };
             (indexes, results)
         });
     }
@@ -243,8 +246,8 @@ impl Backend for ClusterBackend {
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
         Box::pin(async move {
             let key = sent.key.clone();
-            routed!(&self.nodes, &key, limit, |node, left| node
-                .acquire(sent, left))
+            let call = RoutedCall::begin_grant(&self.nodes, &key, limit);
+            routed!(call, |node, left| node.acquire(sent, left))
         })
     }
 
@@ -318,6 +321,7 @@ impl Backend for ClusterBackend {
             tokio::join!(
                 nodes.renew_logins(),
                 Arc::clone(&nodes).keep_fresh(),
+                nodes.keep_epochs(),
                 nodes.listen_all()
             );
         })

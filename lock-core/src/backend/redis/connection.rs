@@ -166,7 +166,8 @@ impl Connection {
 
     /// Returns the lowest fencing token that a grant may have.
     pub(super) fn floor_us(&self) -> u64 {
-        self.first.server_us.saturating_add(self.lead_us())
+        let floor_us = self.first.server_us.saturating_add(self.lead_us());
+        floor_us.max(self.node.floor_us())
     }
 
     /// Returns how far the seed of a counter lies ahead of the server's time.

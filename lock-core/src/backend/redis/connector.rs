@@ -14,7 +14,7 @@ use super::credentials::Issued;
 use super::dial::{Setup, Stream, dial};
 use super::errors::{connect_error, error_text, is_resp3_unknown, timed_out};
 use super::handshake::Greeting;
-use super::node::{Node, Whereabouts};
+use super::node::{EpochReply, Node, Whereabouts};
 use super::report::ConnectionReport;
 use super::scripts::Script;
 use super::transport::Transport;
@@ -252,7 +252,13 @@ impl Connector {
         });
         self.whereabouts.tried(&node, opened.as_ref().err());
         let (setup, login, greeting) = opened?;
-        node.raise_lead(self.access.lead_us(greeting.epoch));
+        if greeting.is_primary {
+            node.epoch_told(&EpochReply {
+                asked: greeting.first.sent,
+                lead_us: self.access.lead_us(greeting.epoch),
+                server_us: greeting.first.server_us,
+            });
+        }
         Ok(Opened {
             node,
             setup,

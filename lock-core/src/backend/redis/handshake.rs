@@ -33,8 +33,10 @@ pub(super) struct Greeting {
     pub(super) first: ClockSync,
     /// The least difference between this machine's clock and the server's.
     pub(super) clock_difference: Duration,
-    /// The configuration epoch of the server.
+    /// The configuration epoch of the server. That of a replica is its primary's.
     pub(super) epoch: u64,
+    /// False for a replica in a cluster.
+    pub(super) is_primary: bool,
     /// How long the server ran, in whole seconds. Known in a quorum only.
     pub(super) uptime: Option<Duration>,
     pub(super) abilities: Abilities,
@@ -104,9 +106,11 @@ impl Connector {
                 let text = format!("the lock server at {} rejects commands", node.text);
                 lock_error(text, &error)
             })?;
-        if let Err(Some(error)) = role {
-            return Err(error);
-        }
+        let is_primary = match role {
+            Ok(role) => check_role(node, &role).is_ok(),
+            Err(Some(error)) => return Err(error),
+            Err(None) => true,
+        };
         if info.is_err() {
             // Every user may run HELLO, and its reply also contains the mode.
             let greeting = handle.send_packed_command(&redis::cmd("HELLO")).await;
@@ -138,6 +142,7 @@ impl Connector {
             first,
             clock_difference: difference,
             epoch,
+            is_primary,
             uptime: process.uptime,
             abilities,
         })
@@ -292,7 +297,7 @@ impl Connector {
     }
 }
 
-fn check_role(node: &Node, role: &Value) -> Result<(), LockError> {
+pub(super) fn check_role(node: &Node, role: &Value) -> Result<(), LockError> {
     let role = match role {
         Value::Array(parts) => match parts.first() {
             Some(Value::BulkString(role)) => role.as_slice(),

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::place::NodeAddress;
 use super::sentinel::SentinelWatch;
 use crate::error::LockError;
+use crate::protocol::clock::{Clock, Moment};
 use crate::telemetry::ServerAddress;
 
 /// One server, as connections see it.
@@ -22,9 +24,8 @@ pub(super) struct Node {
     pub(super) generation: u64,
     /// The configuration epoch of the Sentinels; 0 without Sentinels.
     pub(super) epoch: u64,
-    /// How far a fencing token lies ahead of the server's clock at least, in microseconds. Grows with the
-    /// epoch that the server itself tells.
-    lead_us: AtomicU64,
+    /// What the server told of its epoch.
+    told: ToldEpoch,
 }
 
 impl Node {
@@ -35,7 +36,7 @@ impl Node {
             address,
             generation: 0,
             epoch: 0,
-            lead_us: AtomicU64::new(0),
+            told: ToldEpoch::default(),
         }
     }
 
@@ -50,13 +51,68 @@ impl Node {
 
     /// Returns how far the seed of a counter lies ahead of the server's time.
     pub(super) fn lead_us(&self) -> u64 {
-        self.lead_us.load(Ordering::Relaxed)
+        self.told.lead_us.load(Ordering::Acquire)
     }
 
-    /// Raises the lead. It never falls while this process knows the server.
-    pub(super) fn raise_lead(&self, lead_us: u64) {
-        self.lead_us.fetch_max(lead_us, Ordering::Relaxed);
+    /// Returns the lowest fencing token that a grant may have over any connection.
+    pub(super) fn floor_us(&self) -> u64 {
+        self.told.floor_us.load(Ordering::Acquire)
     }
+
+    /// Raises the lead, and the floor, to those of the epoch that the server has told. They never fall while this
+    /// process knows the server.
+    pub(super) fn epoch_told(&self, reply: &EpochReply) {
+        let EpochReply {
+            asked,
+            lead_us,
+            server_us,
+        } = *reply;
+        let told = &self.told;
+        // A connection from before this epoch has an older floor.
+        if told.lead_us.load(Ordering::Acquire) < lead_us {
+            let floor_us = server_us.saturating_add(lead_us);
+            told.floor_us.fetch_max(floor_us, Ordering::AcqRel);
+        }
+        told.lead_us.fetch_max(lead_us, Ordering::AcqRel);
+        told.asked.fetch_max(asked.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// The server may have got a new epoch.
+    pub(super) fn doubt_epoch(&self) {
+        let now = Clock::System.now().as_nanos();
+        self.told.doubted.fetch_max(now, Ordering::AcqRel);
+    }
+
+    /// Returns whether the server was asked for its epoch since it may have got a new one, and not longer ago than
+    /// this.
+    pub(super) fn knows_epoch(&self, longest_ago: Duration) -> bool {
+        let asked = self.told.asked.load(Ordering::Acquire);
+        let ago = Clock::System.now().since(Moment::from_nanos(asked));
+        asked > self.told.doubted.load(Ordering::Acquire) && ago <= longest_ago
+    }
+}
+
+/// What a server tells of its configuration epoch.
+pub(super) struct EpochReply {
+    /// When the question was sent.
+    pub(super) asked: Moment,
+    /// How far the tokens of this epoch lie ahead of the server's clock.
+    pub(super) lead_us: u64,
+    /// The time of the server, not before it became the primary of this epoch.
+    pub(super) server_us: u64,
+}
+
+#[derive(Debug, Default)]
+struct ToldEpoch {
+    /// How far a fencing token lies ahead of the server's clock at least, in microseconds.
+    lead_us: AtomicU64,
+    /// The time of the server when it first told this epoch, and the lead.
+    floor_us: AtomicU64,
+    /// When the server was last asked for its epoch with success, in nanoseconds of the system's clock; 0 if it was
+    /// not.
+    asked: AtomicU64,
+    /// Replies to questions from before this moment may tell of an epoch that has ended.
+    doubted: AtomicU64,
 }
 
 /// Returns the address for labels.
@@ -114,5 +170,55 @@ impl Whereabouts {
             let is_usable = error.is_none_or(|error| !error.is_retryable());
             watch.reached(node, is_usable);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_epoch_raises_the_floor_of_old_connections() {
+        let node = Node::new(NodeAddress::Tcp("a".into(), 1));
+        let told = |lead_us, server_us| {
+            let asked = Clock::System.now();
+            node.epoch_told(&EpochReply {
+                asked,
+                lead_us,
+                server_us,
+            });
+            (node.lead_us(), node.floor_us())
+        };
+        assert_eq!(told(60, 1_000), (60, 1_060));
+        // Later replies of the same epoch do not seed the counters again.
+        assert_eq!(told(60, 2_000), (60, 1_060));
+        assert_eq!(told(180, 3_000), (180, 3_180));
+        // A reply that was late.
+        assert_eq!(told(120, 4_000), (180, 3_180));
+    }
+
+    #[test]
+    fn epoch_is_known_while_it_is_fresh_and_not_in_doubt() {
+        let node = Node::new(NodeAddress::Tcp("a".into(), 1));
+        let fresh = Duration::from_secs(60);
+        assert!(!node.knows_epoch(fresh));
+        let before_the_doubt = Clock::System.now();
+        let told = |asked| {
+            node.epoch_told(&EpochReply {
+                asked,
+                lead_us: 0,
+                server_us: 0,
+            });
+        };
+        told(before_the_doubt);
+        assert!(node.knows_epoch(fresh));
+        node.doubt_epoch();
+        assert!(!node.knows_epoch(fresh));
+        told(before_the_doubt);
+        assert!(!node.knows_epoch(fresh));
+        told(Clock::System.now().plus(Duration::from_nanos(1)));
+        assert!(node.knows_epoch(fresh));
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(!node.knows_epoch(Duration::from_millis(1)));
     }
 }

@@ -108,6 +108,23 @@ impl<A: PartialEq> SlotMap<A> {
         }
     }
 
+    /// Returns the nodes that own a slot which they did not own in an earlier map.
+    pub(crate) fn gained_since<'a>(&'a self, before: &Self) -> Vec<&'a A> {
+        let index_before = |owner: &A| before.owners.iter().position(|known| known == owner);
+        let indexes: Vec<_> = self.owners.iter().map(index_before).collect();
+        let mut gained = vec![false; self.owners.len()];
+        for (now, earlier) in self.slots.iter().zip(&before.slots) {
+            let now = usize::from(*now);
+            if let Some(index) = indexes.get(now) {
+                gained[now] |= *index != Some(usize::from(*earlier));
+            }
+        }
+        let owners = self.owners.iter().zip(gained);
+        owners
+            .filter_map(|(owner, gained)| gained.then_some(owner))
+            .collect()
+    }
+
     /// Returns the nodes that own slots. A node that has lost its last one is among them until the next
     /// map.
     pub(crate) fn owners(&self) -> impl Iterator<Item = &A> {
@@ -129,6 +146,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn gained_slots_name_their_new_owners() {
+        let map = |ranges: &[(HashSlot, HashSlot, &'static str)]| {
+            SlotMap::from_ranges(ranges.iter().copied())
+        };
+        let first = map(&[(0, 99, "a"), (100, 16_383, "b")]);
+        assert_eq!(first.gained_since(&SlotMap::default()), [&"a", &"b"]);
+        assert_eq!(first.gained_since(&first), [&""; 0]);
+        // Other numbers for the same owners, and one slot more.
+        let second = map(&[(101, 16_383, "b"), (0, 100, "a")]);
+        assert_eq!(second.gained_since(&first), [&"a"]);
+        assert_eq!(first.gained_since(&second), [&"b"]);
+        let fewer = map(&[(0, 50, "a"), (100, 16_383, "c")]);
+        assert_eq!(fewer.gained_since(&first), [&"c"]);
+    }
 
     #[test]
     fn slot_is_that_of_the_specification() {

@@ -20,7 +20,8 @@ impl AdminBackend for ClusterBackend {
         limit: Duration,
     ) -> Boxed<'a, Result<InspectReply, LockError>> {
         Box::pin(async move {
-            routed!(&self.nodes, key, limit, |node, left| {
+            let call = RoutedCall::begin(&self.nodes, key, limit);
+            routed!(call, |node, left| {
                 let admin: &dyn AdminBackend = &*node.client;
                 admin.inspect(key, detail, left)
             })
@@ -33,7 +34,8 @@ impl AdminBackend for ClusterBackend {
         limit: Duration,
     ) -> Boxed<'a, Result<(ReadTime, ForceReply), LockError>> {
         Box::pin(async move {
-            routed!(&self.nodes, &request.key, limit, |node, left| {
+            let call = RoutedCall::begin_grant(&self.nodes, &request.key, limit);
+            routed!(call, |node, left| {
                 let admin: &dyn AdminBackend = &*node.client;
                 admin.force_release(request, left)
             })

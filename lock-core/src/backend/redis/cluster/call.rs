@@ -22,6 +22,8 @@ pub(super) struct RoutedCall<'a> {
     next: Option<(Arc<ClusterNode>, bool)>,
     current: Option<Arc<ClusterNode>>,
     tries_again: u32,
+    /// Whether the node has to know its epoch.
+    gives_tokens: bool,
 }
 
 /// The node that runs the call now.
@@ -53,6 +55,20 @@ impl<'a> RoutedCall<'a> {
             next: None,
             current: None,
             tries_again: 0,
+            gives_tokens: false,
+        }
+    }
+
+    /// As [`begin`](Self::begin), for a call that may give out a fencing token.
+    pub(super) fn begin_grant(
+        nodes: &'a Arc<ClusterNodes>,
+        key: &LockKey,
+        limit: Duration,
+    ) -> Self {
+        nodes.use_now();
+        Self {
+            gives_tokens: true,
+            ..Self::begin(nodes, key, limit)
         }
     }
 
@@ -66,12 +82,15 @@ impl<'a> RoutedCall<'a> {
     }
 
     /// Returns the node to send to.
-    pub(super) fn target(&mut self) -> Result<Target, LockError> {
+    pub(super) async fn target(&mut self) -> Result<Target, LockError> {
         let (node, is_asking) = match self.next.take() {
             Some(next) => next,
             None => (self.nodes.owner(self.slot)?, false),
         };
         self.current = Some(Arc::clone(&node));
+        if self.gives_tokens {
+            node.know_epoch(self.left()).await?;
+        }
         Ok(Target { node, is_asking })
     }
 

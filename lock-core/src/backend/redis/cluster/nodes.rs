@@ -1,6 +1,7 @@
 //! The known nodes of a cluster, and the slots that they own.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::super::RedisBackend;
 use super::super::connect::NodeMaker;
 use super::super::credentials;
+use super::super::node::Node;
 use super::super::place::NodeAddress;
 use super::super::sharded;
 use super::map::OwnedRange;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Deadline};
+use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::key::LockKey;
 use crate::protocol::redirect::Destination;
 use crate::protocol::route::{HashSlot, SlotMap, slot_of};
@@ -27,6 +29,15 @@ pub(in crate::backend::redis) struct ClusterNode {
     pub(super) server: RedisBackend,
     /// Its commands follow an `ASKING`.
     pub(super) asking: RedisBackend,
+    /// Held by the call that asks for the epoch.
+    pub(super) epoch_reading: tokio::sync::Mutex<()>,
+}
+
+impl ClusterNode {
+    /// Returns what is known of the server.
+    pub(super) fn server_node(&self) -> Arc<Node> {
+        self.server.client.pool.connector.node()
+    }
 }
 
 /// The nodes of a cluster.
@@ -39,8 +50,15 @@ pub(in crate::backend::redis) struct ClusterNodes {
     pub(super) wanted: Notify,
     /// A node became known, or was forgotten.
     pub(super) changed: Notify,
+    /// A call came after a long time without any.
+    pub(super) used: Notify,
+    /// When the last call came that may give out a token, in nanoseconds of the system's clock.
+    last_use: AtomicU64,
     pub(super) reporter: Arc<Reporter>,
 }
+
+/// For how long after a call the epochs of the nodes are kept up to date.
+const IN_USE: Duration = Duration::from_secs(10);
 
 struct KnownNodes {
     nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
@@ -62,6 +80,8 @@ impl ClusterNodes {
             }),
             wanted: Notify::new(),
             changed: Notify::new(),
+            used: Notify::new(),
+            last_use: AtomicU64::new(0),
             reporter,
         }
     }
@@ -79,6 +99,7 @@ impl ClusterNodes {
             address: address.clone(),
             server: self.maker.make(address),
             asking: self.maker.make_asking(address),
+            epoch_reading: tokio::sync::Mutex::new(()),
         });
         let known = {
             let mut state = self.state.lock();
@@ -112,8 +133,25 @@ impl ClusterNodes {
 
     /// Records the owner of one slot, as a node has told it.
     pub(super) fn set_owner(&self, slot: HashSlot, owner: NodeAddress) {
+        self.node(&owner).server_node().doubt_epoch();
         self.state.lock().map.set(slot, owner);
         self.want_refresh();
+    }
+
+    /// Records a call that may give out a token.
+    pub(super) fn use_now(&self) {
+        let was_in_use = self.is_in_use();
+        let now = Clock::System.now().as_nanos();
+        self.last_use.store(now, Ordering::Relaxed);
+        if !was_in_use {
+            self.reporter.waking(|| self.used.notify_one());
+        }
+    }
+
+    /// Returns whether a call came not long ago.
+    pub(super) fn is_in_use(&self) -> bool {
+        let last = Moment::from_nanos(self.last_use.load(Ordering::Relaxed));
+        Clock::System.now().since(last) < IN_USE
     }
 
     /// Reads the slot map soon.
@@ -138,6 +176,11 @@ impl ClusterNodes {
                 .filter(|known| !owners.contains(known) && !seeds.contains(known))
                 .cloned()
                 .collect();
+            for owner in map.gained_since(&state.map) {
+                if let Some(known) = state.nodes.get(owner) {
+                    known.server_node().doubt_epoch();
+                }
+            }
             state.map = map;
             gone.iter()
                 .filter_map(|gone| state.nodes.remove(gone))

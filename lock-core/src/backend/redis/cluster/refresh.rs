@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::Value;
 use tokio::task::JoinSet;
 
 use super::super::errors::lock_error;
-use super::super::handshake::my_epoch;
+use super::super::handshake::{check_role, my_epoch};
+use super::super::node::EpochReply;
+use super::super::reply::micros_of;
 use super::map;
 use super::nodes::{ClusterNode, ClusterNodes};
 use crate::error::{BackendErrorKind, LockError};
@@ -17,9 +20,12 @@ use crate::protocol::clock::{Clock, Deadline};
 const REPLY: Duration = Duration::from_millis(300);
 /// The shortest pause between two readings of the map.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause. A counter of fencing tokens lives longer than twice this time, so that its seed is
-/// never of an older epoch than the connection knows.
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The pause between two readings of the epochs while the manager is in use.
+const EPOCH_PAUSE: Duration = Duration::from_secs(1);
+/// A call that gives out a token asks for the epoch if that was done longer ago.
+const EPOCH_AGE: Duration = Duration::from_secs(2);
 
 impl ClusterNodes {
     /// Reads the first slot map.
@@ -99,32 +105,91 @@ impl ClusterNodes {
         }
     }
 
+    /// Keeps the epochs of a manager in use up to date for as long as it is polled, so that its calls seldom
+    /// have to ask.
+    pub(super) async fn keep_epochs(&self) {
+        loop {
+            let used = self.used.notified();
+            if self.is_in_use() {
+                self.read_epochs().await;
+                tokio::time::sleep(EPOCH_PAUSE).await;
+            } else {
+                used.await;
+            }
+        }
+    }
+
     /// Reads the epoch of each node from that node itself: a primary that was replaced must keep its own.
     async fn read_epochs(&self) {
         let mut asked = JoinSet::new();
         for node in self.owners() {
             asked.spawn(async move {
                 // Without a reply, the next reading asks again.
-                let _read = read_epoch(&node).await;
+                let _read = read_epoch(&node, REPLY).await;
             });
         }
         while asked.join_next().await.is_some() {}
     }
 }
 
-async fn read_epoch(node: &ClusterNode) -> Result<(), LockError> {
-    let pool = &node.server.client.pool;
-    let connection = pool.for_current_runtime(REPLY).await?;
-    let mut command = redis::cmd("CLUSTER");
-    command.arg("INFO");
-    let reply = connection.call(&command, REPLY).await?;
-    let info = reply.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
-    if let Some(epoch) = info.ok().as_deref().and_then(my_epoch) {
-        let access = &pool.connector.access;
-        for server in [&node.server, &node.asking] {
-            let node = server.client.pool.connector.node();
-            node.raise_lead(access.lead_us(epoch));
+impl ClusterNode {
+    /// Makes sure that the tokens of this node lie ahead by its epoch. A node that was replaced, and comes back as
+    /// the primary of a later epoch, may lack the last steps of its counters. An older connection does not show
+    /// that.
+    pub(super) async fn know_epoch(&self, limit: Duration) -> Result<(), LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
+        while !self.server_node().knows_epoch(EPOCH_AGE) {
+            // One caller asks for all.
+            let asking = tokio::time::timeout(deadline.left(), self.epoch_reading.lock()).await;
+            let _reading = asking.map_err(|_elapsed| {
+                LockError::backend(
+                    BackendErrorKind::TimedOut,
+                    format!("the node at {} does not tell its epoch", self.address),
+                )
+            })?;
+            if !self.server_node().knows_epoch(EPOCH_AGE) {
+                read_epoch(self, deadline.left()).await?;
+            }
         }
+        Ok(())
+    }
+}
+
+/// A replica has the epoch of its primary, which is not its own if it takes over. So the role comes first.
+async fn read_epoch(node: &ClusterNode, limit: Duration) -> Result<(), LockError> {
+    let deadline = Deadline::after(Clock::System, limit);
+    let pool = &node.server.client.pool;
+    let connection = pool.for_current_runtime(limit).await?;
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("ROLE").cmd("TIME").cmd("CLUSTER").arg("INFO");
+    let asked = Clock::System.now();
+    let replies = connection.call_all(&pipeline, deadline.left()).await?;
+    let mut replies = replies.into_iter();
+    let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
+    let (role, time, info) = (next(), next(), next());
+    let server = node.server_node();
+    if let Ok(role) = role
+        && let Err(error) = check_role(&server, &role)
+    {
+        server.doubt_epoch();
+        return Err(error);
+    }
+    let server_us = time.and_then(|time| Ok(redis::from_redis_value::<(u64, u64)>(time)?));
+    let server_us = server_us.map(|(seconds, micros)| micros_of(seconds, micros));
+    let server_us = server_us.map_err(|error| {
+        let text = format!("the lock server at {} rejects commands", node.address);
+        lock_error(text, &error)
+    })?;
+    let info = info.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
+    // A server that does not tell it has the promise of a single server, and was reported at the connection.
+    let epoch = info.ok().as_deref().and_then(my_epoch).unwrap_or_default();
+    let reply = EpochReply {
+        asked,
+        lead_us: pool.connector.access.lead_us(epoch),
+        server_us,
+    };
+    for of in [&node.server, &node.asking] {
+        of.client.pool.connector.node().epoch_told(&reply);
     }
     Ok(())
 }

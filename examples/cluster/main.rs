@@ -79,7 +79,7 @@ async fn run() -> Result<(), BoxError> {
 /// Waits until the order is free. The URL of the manager is all that a cluster changes.
 #[distributed_lock(name = "order:{order}", wait = "60s", manager = locks, bind = held)]
 async fn pay(locks: LockManager, order: u32) -> Result<FencingToken, BoxError> {
-    Ok(examples::token(&held)?)
+    Ok(examples::token(held)?)
 }
 
 /// Prints lines with the time since the beginning.

@@ -5,7 +5,7 @@
 //! that is cut off does. A slot that moves keeps its state, at a node with another clock. The model tries
 //! grants, replications, failovers and moves in every order.
 
-use stateright::{Checker, Model, Property};
+use stateright::{Checker, Model, Path, Property};
 
 use crate::protocol::clock::ServerMs;
 use crate::protocol::lock_state::{
@@ -294,10 +294,7 @@ impl Model for Limits {
 fn explore(limits: Limits) -> (Option<Vec<Step>>, usize) {
     let checker = limits.checker().threads(1).spawn_bfs().join();
     let broken = checker.discovery(ORDER);
-    (
-        broken.map(|path| path.into_actions()),
-        checker.unique_state_count(),
-    )
+    (broken.map(Path::into_actions), checker.unique_state_count())
 }
 
 #[test]

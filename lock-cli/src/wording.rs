@@ -89,6 +89,11 @@ pub(crate) fn plain(text: &str) -> String {
         ("`command_timeout`", "--timeout"),
         ("`lock_core::guide::redis`", redis.as_str()),
         ("a longer `wait`", "a longer --wait"),
+        // This program takes locks by scripts only.
+        (
+            ". Without the right to run scripts, use `Dialect::SetNxPx` with `ReleaseMethod::Auto`",
+            "",
+        ),
         ("`max_hold`", "--max-hold"),
         ("`min_hold`", "--min-hold"),
         // The names of dialects are those of the guide.
@@ -148,6 +153,11 @@ mod tests {
                  expiry; otherwise remove the key, or use another name or prefix",
                 "if a service died between SETNX and EXPIRE, a service with the dialect `SetnxExpire` \
                  sets the missing expiry; otherwise remove the key, or use another name or prefix",
+            ),
+            (
+                "grant the user this right. Without the right to run scripts, use `Dialect::SetNxPx` with \
+                 `ReleaseMethod::Auto`",
+                "grant the user this right",
             ),
             (
                 "the deadline `1` of `Dialect::DeadlineGetset` where `Dialect::Native` expects an owner",

@@ -17,9 +17,10 @@
 //! Client and server are pinned to one core: on two cores a round trip over loopback takes three times
 //! as long, and hides the cost of the library.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use benches::figures::{median, micros, report, report_at_most};
+use benches::blocks::{alternate, block};
+use benches::figures::{median, report, report_at_most};
 use benches::pairs::{self, WAIT};
 use benches::pin::pin_to_one_core;
 use benches::raw::RawPair;
@@ -28,13 +29,9 @@ use lock_core::LockManager;
 use test_support::RedisServer;
 use test_support::fixtures::current_thread_runtime;
 
-/// Long enough for the clock and the caches, and shorter than changes of the machine's speed.
-const BLOCK: u32 = 100;
 /// With this many blocks the medians of two runs differ by about a percent.
 const ROUNDS: usize = 300;
 const SHORT_ROUNDS: usize = 60;
-/// The first blocks fill caches and branch predictors.
-const WARM_UP: usize = 20;
 
 /// The best of many short blocks: each has a few milliseconds of the server's time, so that some are
 /// not interrupted.
@@ -103,57 +100,6 @@ async fn measure(server: &RedisServer) {
     }
     let to_bound = times.one_attempt / times.bound;
     report("overhead.server_to_bound", to_bound, "x");
-}
-
-/// Measures two kinds of blocks in turn. The order changes, so that neither profits from its place.
-async fn alternate(
-    rounds: usize,
-    mut base: impl AsyncFnMut() -> f64,
-    mut compared: impl AsyncFnMut() -> f64,
-) -> Series {
-    let mut series = Series::default();
-    for round in 0..WARM_UP + rounds {
-        let times = if round % 2 == 0 {
-            let first = base().await;
-            (first, compared().await)
-        } else {
-            let first = compared().await;
-            (base().await, first)
-        };
-        if round >= WARM_UP {
-            series.0.push(times);
-        }
-    }
-    series
-}
-
-/// The times of adjacent blocks, in microseconds for one pair of commands.
-#[derive(Default)]
-struct Series(Vec<(f64, f64)>);
-
-impl Series {
-    /// Returns the median of the ratios of adjacent blocks, which varies less than the ratio of the
-    /// medians.
-    fn ratio(&self) -> f64 {
-        median(self.0.iter().map(|(base, compared)| compared / base))
-    }
-
-    fn base(&self) -> f64 {
-        median(self.0.iter().map(|(base, _)| *base))
-    }
-
-    fn compared(&self) -> f64 {
-        median(self.0.iter().map(|(_, compared)| *compared))
-    }
-}
-
-/// Returns the time of one operation in microseconds.
-async fn block(mut operation: impl AsyncFnMut()) -> f64 {
-    let started = Instant::now();
-    for _ in 0..BLOCK {
-        operation().await;
-    }
-    micros(started.elapsed() / BLOCK)
 }
 
 async fn guard_block(locks: &LockManager, wait: Duration) -> f64 {

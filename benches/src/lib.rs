@@ -1,6 +1,7 @@
 //! Functions that the benches share.
 
 pub mod allocations;
+pub mod blocks;
 pub mod connection;
 pub mod contention;
 pub mod decay;

@@ -33,8 +33,17 @@ pub async fn connect_with_label(server: &RedisServer, label: &str) -> LockManage
 }
 
 async fn connected(builder: LockManagerBuilder, server: &RedisServer) -> LockManager {
+    connect_to(builder, &server.url()).await
+}
+
+/// Connects such a manager with other settings, to the servers of a URL.
+///
+/// # Panics
+///
+/// Panics if the servers do not reply.
+pub async fn connect_to(builder: LockManagerBuilder, url: &str) -> LockManager {
     let builder = builder.command_timeout(COMMAND_TIMEOUT);
-    let locks = builder.connect(&server.url()).await;
+    let locks = builder.connect(url).await;
     locks.expect("the server is up")
 }
 

@@ -48,20 +48,22 @@ impl ClientKind {
 /// A lock key, and the counter that the lock protects.
 #[derive(Debug)]
 pub struct GuardedCounter {
-    port: u16,
+    /// The ports of the servers, with commas between them.
+    ports: String,
     key: String,
     counter: PathBuf,
 }
 
 impl GuardedCounter {
-    /// Creates a counter with the value 0.
-    pub fn new(server: &RedisServer, key: &str) -> Self {
-        let counter = server
+    /// Creates a counter with the value 0. The key is at all servers.
+    pub fn new(servers: &[RedisServer], key: &str) -> Self {
+        let ports: Vec<_> = servers.iter().map(|it| it.port().to_string()).collect();
+        let counter = servers[0]
             .directory()
             .join(format!("counter-{}", key.replace(':', "-")));
         fs::write(&counter, "0").expect("the server's directory is writable");
         Self {
-            port: server.port(),
+            ports: ports.join(","),
             key: key.to_owned(),
             counter,
         }
@@ -72,7 +74,7 @@ impl GuardedCounter {
         let process = side
             .helper
             .clone()
-            .env("REDIS_PORT", self.port.to_string())
+            .env("REDIS_PORT", &self.ports)
             .env("LOCK_KEY", &self.key)
             .env("TTL_MS", TTL_MS)
             .env("COUNTER", &self.counter)

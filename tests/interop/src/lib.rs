@@ -24,9 +24,15 @@ pub struct Client {
     pub name: &'static str,
     /// The toolchain that must be installed.
     pub language: &'static str,
-    /// The schemes with which it can lock; each is also the name of a dialect.
+    /// The schemes with which it can lock; each is also the name of a dialect, or [`QUORUM`].
     pub schemes: &'static [&'static str],
 }
+
+/// The scheme of a lock at a majority of several servers, in the dialect `set-nx-px` at each of them.
+pub const QUORUM: &str = "quorum";
+
+/// The number of servers of a quorum.
+const QUORUM_SERVERS: usize = 3;
 
 /// All clients.
 pub const CLIENTS: &[Client] = &[
@@ -54,12 +60,12 @@ pub const CLIENTS: &[Client] = &[
     Client {
         name: "node-redlock",
         language: "JavaScript",
-        schemes: &["set-nx-px"],
+        schemes: &["set-nx-px", QUORUM],
     },
     Client {
         name: "go-redsync",
         language: "Go",
-        schemes: &["set-nx-px"],
+        schemes: &["set-nx-px", QUORUM],
     },
     Client {
         name: "bsm-redislock",
@@ -116,7 +122,12 @@ pub fn pairs(only: &[String]) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for client in CLIENTS {
         for &scheme in client.schemes {
-            for ours in [OurSide::Dialect(scheme), OurSide::Dialect("native")] {
+            let dialect = if scheme == QUORUM {
+                "set-nx-px"
+            } else {
+                scheme
+            };
+            for ours in [OurSide::Dialect(dialect), OurSide::Dialect("native")] {
                 pairs.push(Pair {
                     client,
                     scheme,
@@ -223,7 +234,7 @@ impl Display for Summary {
 
 /// Runs all pairs one after the other, and reports each row as it completes.
 pub fn run(options: &Options, print: impl Fn(&str)) -> Summary {
-    let server = RedisServer::start();
+    let servers: Vec<_> = (0..QUORUM_SERVERS).map(|_| RedisServer::start()).collect();
     let mut summary = Summary::default();
     print(&header());
     for (number, pair) in pairs(&options.only).iter().enumerate() {
@@ -233,9 +244,13 @@ pub fn run(options: &Options, print: impl Fn(&str)) -> Summary {
             continue;
         }
         let key = format!("lock:interop:{number}");
+        let servers = match pair.scheme {
+            QUORUM => &servers[..],
+            _ => &servers[..1],
+        };
         // The harness panics when its environment is not as required; the other pairs still run.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            outcome(options, &server, &key, pair, &program)
+            outcome(options, servers, &key, pair, &program)
         }));
         let outcome = outcome.unwrap_or_else(|_| Err("see the panic above".to_owned()).into());
         print(&row(pair, &outcome));
@@ -246,7 +261,7 @@ pub fn run(options: &Options, print: impl Fn(&str)) -> Summary {
 
 fn outcome(
     options: &Options,
-    server: &RedisServer,
+    servers: &[RedisServer],
     key: &str,
     pair: &Pair,
     program: &PathBuf,
@@ -262,7 +277,7 @@ fn outcome(
     match pair.ours {
         OurSide::Dialect(dialect) => {
             let ours = ours("lock-core", dialect, "1");
-            race::race(server, key, [&theirs, &ours], options.sections).into()
+            race::race(servers, key, [&theirs, &ours], options.sections).into()
         }
         OurSide::Migration => {
             let sides = migration::Sides {
@@ -271,7 +286,7 @@ fn outcome(
                 shared: ours("native", "native", "1"),
                 native: ours("native alone", "native", "0"),
             };
-            match migration::migrate(server, key, &sides, options.sections) {
+            match migration::migrate(servers, key, &sides, options.sections) {
                 Ok((figures, note)) => Outcome {
                     note: Some(note),
                     ..Ok(figures).into()

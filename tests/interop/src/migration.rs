@@ -35,13 +35,13 @@ pub struct Sides {
 /// # Errors
 /// Fails if a service broke the protocol or made no progress in a stage.
 pub fn migrate(
-    server: &RedisServer,
+    servers: &[RedisServer],
     key: &str,
     sides: &Sides,
     sections: u64,
 ) -> Result<(Figures, String), String> {
     let mut services = Services {
-        counter: GuardedCounter::new(server, key),
+        counter: GuardedCounter::new(servers, key),
         running: Vec::new(),
         // All services make progress seven times, with two to four services running.
         share: sections.div_ceil(24),

@@ -78,12 +78,12 @@ impl Figures {
 /// # Errors
 /// Fails if a process broke the protocol, or if the race took too long.
 pub fn race(
-    server: &RedisServer,
+    servers: &[RedisServer],
     key: &str,
     sides: [&ClientKind; 2],
     sections: u64,
 ) -> Result<Figures, String> {
-    let counter = GuardedCounter::new(server, key);
+    let counter = GuardedCounter::new(servers, key);
     let members: Vec<ClientProcess> = sides
         .iter()
         .flat_map(|side| (1..=EACH).map(|number| counter.start(side, number)))

@@ -18,7 +18,7 @@ fn worker() -> Helper {
 
 #[test]
 fn race_between_two_native_sides_loses_no_update() {
-    let server = RedisServer::start();
+    let server = [RedisServer::start()];
     let sides = [&native("some"), &native("others")];
     let figures = race(&server, "lock:own", sides, 60).expect("all processes follow the protocol");
     assert_eq!(figures.fault(), None);
@@ -26,8 +26,17 @@ fn race_between_two_native_sides_loses_no_update() {
 }
 
 #[test]
+fn race_at_a_quorum_loses_no_update() {
+    let servers = [(); 3].map(|()| RedisServer::start());
+    let plain = helper!("interop-worker").env("DIALECT", "set-nx-px");
+    let sides = [&native("native"), &ClientKind::new("plain", plain)];
+    let figures = race(&servers, "lock:own", sides, 60).expect("all processes follow the protocol");
+    assert_eq!(figures.fault(), None);
+}
+
+#[test]
 fn race_detects_a_client_without_exclusion() {
-    let server = RedisServer::start();
+    let server = [RedisServer::start()];
     // This client acquires another key.
     let elsewhere = Helper::new("sh")
         .arg("-c")
@@ -61,6 +70,6 @@ fn client_without_its_language_is_skipped_by_name() {
     assert_eq!(
         summary,
         "0 pairs run, 0 updates lost; skipped: jedis (needs Java), go-redsync (needs Go)\n\
-         0 passed, 0 failed, 13 skipped"
+         0 passed, 0 failed, 15 skipped"
     );
 }

@@ -1,4 +1,4 @@
-// The lock of node-redlock, on one server; ../README.md has the protocol.
+// The lock of node-redlock, on one server or at a quorum; ../README.md has the protocol.
 
 import { readFile, writeFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
@@ -9,11 +9,11 @@ import Redlock from "redlock";
 
 const { REDIS_PORT, LOCK_KEY, TTL_MS, COUNTER, PAUSE_MS } = process.env;
 
-const client = new Redis({ host: "127.0.0.1", port: Number(REDIS_PORT) });
-const redlock = new Redlock([client], { retryCount: 100, retryDelay: 30, retryJitter: 20 });
+const clients = REDIS_PORT.split(",").map((port) => new Redis({ host: "127.0.0.1", port: Number(port) }));
+const redlock = new Redlock(clients, { retryCount: 100, retryDelay: 30, retryJitter: 20 });
 // The library collects the server's replies, but reports only that there was no quorum.
 redlock.on("clientError", (error) => leave(1, error.stack));
-await client.ping();
+await Promise.all(clients.map((client) => client.ping()));
 
 const orders = createInterface({ input: process.stdin });
 let stopped = false;
@@ -46,7 +46,7 @@ while (!stopped) {
 }
 console.log(`done ${sections} 0`);
 process.stdin.destroy();
-await client.quit();
+await Promise.all(clients.map((client) => client.quit()));
 
 async function acquire() {
   try {

@@ -1,4 +1,4 @@
-// The lock of redsync, on one server.
+// The lock of redsync, on one server or at a quorum.
 package main
 
 import (
@@ -8,14 +8,19 @@ import (
 	"interop/worker"
 
 	"github.com/go-redsync/redsync/v4"
+	rs "github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
 )
 
 func main() {
-	client := redis.NewClient(&redis.Options{Addr: worker.Address()})
-	defer client.Close()
-	locks := redsync.New(goredis.NewPool(client))
+	var pools []rs.Pool
+	for _, address := range worker.Addresses() {
+		client := redis.NewClient(&redis.Options{Addr: address})
+		defer client.Close()
+		pools = append(pools, goredis.NewPool(client))
+	}
+	locks := redsync.New(pools...)
 
 	worker.Run(func() (worker.Release, error) {
 		mutex := locks.NewMutex(worker.Key(),

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -24,8 +25,17 @@ var (
 // Release releases a lock.
 type Release func() error
 
-// Address is the address of the server.
+// Address is the address of the only server.
 func Address() string { return "127.0.0.1:" + os.Getenv("REDIS_PORT") }
+
+// Addresses are the addresses of the server, or of the servers of a quorum.
+func Addresses() []string {
+	ports := strings.Split(os.Getenv("REDIS_PORT"), ",")
+	for at, port := range ports {
+		ports[at] = "127.0.0.1:" + port
+	}
+	return ports
+}
 
 // Key is the key of the lock.
 func Key() string { return os.Getenv("LOCK_KEY") }

@@ -24,7 +24,7 @@ pub(crate) mod holder_tag;
 pub(crate) mod manager_config;
 pub(crate) mod overrides;
 pub(crate) mod server;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 pub(crate) mod tls;
 
 use holder_tag::HolderTag;

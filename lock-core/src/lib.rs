@@ -45,7 +45,8 @@ pub use config::manager_config::ManagerConfig;
 pub use config::overrides::Override;
 #[doc(hidden)]
 pub use config::parse_duration;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
 pub use config::tls::Tls;
 pub use error::{
     BackendError, BackendErrorKind, Holder, InvalidOverrideReason, LockError, ShutdownIncomplete,

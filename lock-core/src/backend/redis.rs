@@ -42,7 +42,7 @@ pub(crate) mod scripts;
 mod security;
 mod sentinel;
 mod sharded;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 mod tls;
 mod transport;
 pub(crate) mod url;

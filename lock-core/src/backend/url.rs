@@ -132,7 +132,7 @@ mod tests {
                 let url = format!("{name}://{rest}");
                 let start = url.to_ascii_lowercase();
                 let has_tls = start.starts_with("rediss") || start.starts_with("valkeys");
-                if has_tls && !cfg!(feature = "tls") {
+                if has_tls && !cfg!(feature = "__tls") {
                     assert!(error(&url).contains("needs the feature `tls`"), "{url}");
                 } else {
                     assert_eq!(scheme(&url).unwrap(), UrlScheme::Redis, "{url}");

@@ -71,8 +71,10 @@ impl Endpoint {
     }
 
     /// Sets whether the server is reached by TLS. [`LockManagerBuilder::tls`](crate::LockManagerBuilder::tls)
-    /// sets the certificates. Not for a Unix socket. Defaults to `false`.
-    #[cfg(feature = "tls")]
+    /// sets the certificates. With a Unix socket, `build` returns
+    /// [`InvalidSetting`](crate::LockError::InvalidSetting). Defaults to `false`.
+    #[cfg(feature = "__tls")]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
     pub fn use_tls(mut self, tls: bool) -> Self {
         self.tls = tls;
         self

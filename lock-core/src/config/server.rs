@@ -1,6 +1,6 @@
 //! The server of a manager, before it is connected.
 
-#[cfg(all(feature = "redis", not(feature = "tls")))]
+#[cfg(all(feature = "redis", not(feature = "__tls")))]
 use std::convert::Infallible as TlsSettings;
 use std::fmt;
 #[cfg(feature = "redis")]
@@ -11,7 +11,7 @@ use super::credentials::CredentialProvider;
 #[cfg(feature = "redis")]
 use super::endpoint::Endpoint;
 use super::manager_config::without_password;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 use super::tls::Tls as TlsSettings;
 
 /// The server of a builder.

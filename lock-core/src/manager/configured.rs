@@ -205,7 +205,7 @@ mod redis {
     use crate::config::credentials::CredentialProvider;
     use crate::config::endpoint::Endpoint;
     use crate::config::server::{ServerPlace, SharedProvider};
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "__tls")]
     use crate::config::tls::Tls;
     use crate::error::LockError;
 
@@ -263,7 +263,8 @@ mod redis {
         /// Sets the certificates of TLS: see [`Tls`]. The URL must begin with `rediss://`, or the endpoint
         /// must have [`use_tls`](Endpoint::use_tls). A manager in memory ignores them. Defaults to the
         /// authorities of the operating system and no client certificate.
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "__tls")]
+        #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
         pub fn tls(mut self, tls: Tls) -> Self {
             self.server.security = Some(tls);
             self

@@ -286,7 +286,8 @@ async fn configuration_of_rustls_is_taken_as_it_is() {
     );
 }
 
-/// No provider of cryptography is installed in this process, and the library installs none.
+/// No provider of cryptography is installed in this process, and the library installs none. With `tls-aws-lc` there
+/// are two that could be.
 #[tokio::test]
 async fn process_without_a_provider_is_left_alone() {
     let secured = Secured::start(false);
@@ -318,4 +319,50 @@ async fn replaced_certificate_is_accepted_at_the_next_connection() {
         }
     })
     .await;
+}
+
+/// A Unix socket has no TLS, and a setting without an effect is an error.
+#[tokio::test]
+async fn tls_over_a_unix_socket_is_refused() {
+    let endpoint = Endpoint::unix("/run/redis.sock").use_tls(true);
+    let building = LockManager::builder().endpoint(endpoint).build().await;
+    let error = building.unwrap_err();
+    assert!(
+        matches!(&error, LockError::InvalidSetting { setting, .. } if *setting == "use_tls"),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("Unix socket"), "{error}");
+}
+
+/// Prints the CPU time of a connection that is made again: the certificates are not read again, and the session
+/// is resumed.
+#[tokio::test]
+#[ignore = "a measurement: run it with --ignored --nocapture, on a quiet machine"]
+async fn cpu_time_of_connections_that_are_made_again() {
+    const TIMES: u32 = 100;
+    let secured = Secured::start(false);
+    let begin = one_attempt(LockManager::builder());
+    let locks = begin.connect(&secured.url()).await.unwrap();
+    let before = cpu_ticks();
+    for _ in 0..TIMES {
+        secured.server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        eventually_async(Duration::from_secs(10), async || locks.ping().await.is_ok()).await;
+    }
+    let used = (cpu_ticks() - before) * 10;
+    let stats = secured.server.cli(&["INFO", "stats"]).text().to_owned();
+    let received = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("total_connections_received:"));
+    let received: u32 = received.unwrap().parse().unwrap();
+    assert!(received > TIMES, "{received} connections");
+    println!("{TIMES} connections: {used} ms of CPU time, with that of the test");
+}
+
+/// Returns the CPU time of this process in hundredths of a second.
+fn cpu_ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<_> = fields.split_whitespace().collect();
+    let ticks = |at: usize| fields[at].parse::<u64>().unwrap();
+    ticks(11) + ticks(12)
 }

@@ -174,12 +174,19 @@ pub(super) fn connection_info(login: &Login) -> RedisConnectionInfo {
 }
 
 /// Returns the place of an endpoint.
-pub(super) fn place_of(endpoint: Endpoint) -> Place {
+pub(super) fn place_of(endpoint: Endpoint) -> Result<Place, LockError> {
     let address = match endpoint.address {
         EndpointAddress::Tcp(host, port) => NodeAddress::Tcp(host, port),
+        EndpointAddress::Unix(path) if endpoint.tls => {
+            return Err(LockError::InvalidSetting {
+                setting: "use_tls",
+                value: path.display().to_string().into(),
+                advice: "use no TLS for a Unix socket, or the host and port of the server".into(),
+            });
+        }
         EndpointAddress::Unix(path) => NodeAddress::Unix(path),
     };
-    Place {
+    Ok(Place {
         topology: Topology::Standalone(address),
         login: Login {
             user: endpoint.user,
@@ -189,7 +196,7 @@ pub(super) fn place_of(endpoint: Endpoint) -> Place {
         },
         tls: endpoint.tls.then(Default::default),
         client_name: None,
-    }
+    })
 }
 
 /// Replaces the characters that the server does not accept in the name of a connection.
@@ -241,7 +248,7 @@ mod tests {
             (tcp, "redis://u:p@h:7000/2"),
             (unix, "unix:///s?db=1&pass=p"),
         ] {
-            assert_eq!(place_of(endpoint), parse(url).unwrap());
+            assert_eq!(place_of(endpoint).unwrap(), parse(url).unwrap());
         }
     }
 

@@ -115,7 +115,7 @@ pub(crate) async fn connect(
     let deadline = Deadline::after(Clock::System, settings.command_timeout);
     let place = match place {
         ServerPlace::Url(url) => url::parse(&url)?,
-        ServerPlace::Endpoint(endpoint) => access::place_of(endpoint),
+        ServerPlace::Endpoint(endpoint) => access::place_of(endpoint)?,
         ServerPlace::Quorum(urls) => url::parse_quorum(&urls)?,
     };
     if let Topology::Quorum(places) = place.topology {

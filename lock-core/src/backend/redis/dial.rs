@@ -2,7 +2,7 @@
 //! authentication, database.
 
 use std::convert::Infallible;
-#[cfg(not(feature = "tls"))]
+#[cfg(not(feature = "__tls"))]
 use std::convert::Infallible as TlsClient;
 use std::future::Future;
 use std::io;
@@ -10,7 +10,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
@@ -23,13 +23,13 @@ use tokio::net::{TcpStream, tcp};
 use tokio::net::{UnixStream, unix};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 use tokio_rustls::client::TlsStream;
 
 use super::place::NodeAddress;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 use super::tls::TlsClient;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 use super::tls::session::{self, TlsReadHalf, TlsWriteHalf};
 use crate::error::LockError;
 use crate::sync::assert_no_mutex_held;
@@ -42,7 +42,7 @@ pub(super) enum Stream {
     Tcp(TcpStream),
     #[cfg(unix)]
     Unix(UnixStream),
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "__tls")]
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -51,7 +51,7 @@ pub(super) enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
     #[cfg(unix)]
     Unix(unix::OwnedReadHalf),
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "__tls")]
     Tls(Box<TlsReadHalf>),
 }
 
@@ -66,7 +66,7 @@ enum OpenWriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     #[cfg(unix)]
     Unix(unix::OwnedWriteHalf),
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "__tls")]
     Tls(TlsWriteHalf),
 }
 
@@ -100,7 +100,7 @@ async fn dial_tcp(host: &str, port: u16, keepalive: &TcpKeepalive) -> io::Result
     Ok(stream)
 }
 
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 async fn secured(
     host: &str,
     stream: TcpStream,
@@ -117,7 +117,7 @@ async fn secured(
 }
 
 /// Without the feature there is no value of `SharedTls`.
-#[cfg(not(feature = "tls"))]
+#[cfg(not(feature = "__tls"))]
 #[expect(clippy::unused_async, reason = "with TLS it waits for the handshake")]
 async fn secured(
     _host: &str,
@@ -264,7 +264,7 @@ impl AsyncRead for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
             #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
         }
     }
@@ -280,7 +280,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
             #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
@@ -290,7 +290,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
@@ -300,7 +300,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
@@ -318,7 +318,7 @@ impl Stream {
                 let (read, write) = stream.into_split();
                 (ReadHalf::Unix(read), OpenWriteHalf::Unix(write))
             }
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             Self::Tls(stream) => {
                 let (read, write) = session::split(*stream);
                 (ReadHalf::Tls(Box::new(read)), OpenWriteHalf::Tls(write))
@@ -338,7 +338,7 @@ impl AsyncRead for ReadHalf {
             Self::Tcp(half) => Pin::new(half).poll_read(cx, buffer),
             #[cfg(unix)]
             Self::Unix(half) => Pin::new(half).poll_read(cx, buffer),
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             Self::Tls(half) => Pin::new(half).poll_read(cx, buffer),
         }
     }
@@ -351,7 +351,7 @@ impl WriteHalf {
             Some(OpenWriteHalf::Tcp(half)) => half.try_write(bytes),
             #[cfg(unix)]
             Some(OpenWriteHalf::Unix(half)) => half.try_write(bytes),
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             Some(OpenWriteHalf::Tls(half)) => half.try_write(bytes),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
@@ -363,7 +363,7 @@ impl WriteHalf {
             Some(OpenWriteHalf::Tcp(half)) => half.as_ref().poll_write_ready(cx),
             #[cfg(unix)]
             Some(OpenWriteHalf::Unix(half)) => half.as_ref().poll_write_ready(cx),
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             Some(OpenWriteHalf::Tls(half)) => half.poll_ready(cx),
             None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
@@ -372,14 +372,14 @@ impl WriteHalf {
     /// Returns whether written bytes wait for the socket. Only TLS keeps some.
     pub(super) fn is_unflushed(&self) -> bool {
         match &self.half {
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             Some(OpenWriteHalf::Tls(half)) => half.is_unflushed(),
             _ => false,
         }
     }
 
     /// Gives all written bytes to the socket.
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "__tls")]
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.half {
             Some(OpenWriteHalf::Tls(half)) => half.poll_flush(cx),
@@ -388,7 +388,7 @@ impl WriteHalf {
     }
 
     /// The socket has all written bytes.
-    #[cfg(not(feature = "tls"))]
+    #[cfg(not(feature = "__tls"))]
     #[expect(
         clippy::unused_self,
         reason = "with TLS, some bytes wait for the socket"
@@ -404,7 +404,7 @@ impl WriteHalf {
             Some(OpenWriteHalf::Tcp(half)) => SockRef::from(half.as_ref()),
             #[cfg(unix)]
             Some(OpenWriteHalf::Unix(half)) => SockRef::from(half.as_ref()),
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             Some(OpenWriteHalf::Tls(half)) => return half.shut_down(),
             None => return,
         };
@@ -419,7 +419,7 @@ impl Drop for WriteHalf {
             Some(OpenWriteHalf::Tcp(half)) => half.forget(),
             #[cfg(unix)]
             Some(OpenWriteHalf::Unix(half)) => half.forget(),
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             Some(OpenWriteHalf::Tls(half)) => half.forget(),
             None => {}
         }

@@ -1,7 +1,7 @@
 //! Converts errors of the server and its client library to [`LockError`].
 
 use std::fmt::Display;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
@@ -65,7 +65,7 @@ pub(super) fn rejected(user: Option<&str>, error: &RedisError) -> LockError {
 
 /// Returns the error for a failed connection, with address and reason in one line.
 pub(super) fn connect_error(address: &str, error: &RedisError) -> LockError {
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "__tls")]
     if let Some(error) = tls_error(address, error) {
         return error;
     }
@@ -97,7 +97,7 @@ pub(super) fn is_resp3_unknown(error: &RedisError) -> bool {
 }
 
 /// Returns the error of a TLS session that broke, if that is the reason.
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 fn tls_error(address: &str, error: &RedisError) -> Option<LockError> {
     // The client library shares its cause, and the cause of an `io::Error` is not its source.
     let cause = std::error::Error::source(error)?;

@@ -3,12 +3,12 @@
 use super::dial::SharedTls;
 use super::place::{Place, TlsFiles};
 use crate::config::server::Security;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 use crate::error::BackendErrorKind;
 use crate::error::LockError;
 
 /// Returns the TLS client if the servers of this place are reached by TLS.
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 pub(super) async fn client(
     place: &Place,
     security: Security,
@@ -33,7 +33,7 @@ pub(super) async fn client(
 }
 
 /// Returns a TLS client for each kind of access with TLS that these places have.
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 pub(super) async fn clients(
     places: &[Place],
     security: Security,
@@ -57,7 +57,7 @@ pub(super) async fn clients(
 }
 
 /// Without the feature, a URL cannot demand TLS.
-#[cfg(not(feature = "tls"))]
+#[cfg(not(feature = "__tls"))]
 #[expect(clippy::unused_async, reason = "with TLS it waits for files")]
 pub(super) async fn client(
     _place: &Place,
@@ -66,7 +66,7 @@ pub(super) async fn client(
     Ok(None)
 }
 
-#[cfg(not(feature = "tls"))]
+#[cfg(not(feature = "__tls"))]
 #[expect(clippy::unused_async, reason = "with TLS it waits for files")]
 pub(super) async fn clients(
     _places: &[Place],

@@ -7,7 +7,11 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::crypto::CryptoProvider;
+#[cfg(feature = "tls-aws-lc")]
+use tokio_rustls::rustls::crypto::aws_lc_rs as cryptography;
+#[cfg(not(feature = "tls-aws-lc"))]
+use tokio_rustls::rustls::crypto::ring as cryptography;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore};
@@ -72,11 +76,15 @@ fn server_name(host: &str) -> Result<ServerName<'static>, LockError> {
     })
 }
 
-/// Does not use the provider of the process: it may be missing, or there may be two of them.
+/// Returns the cryptography of this crate's features, and not that of the process: it may be missing, or there
+/// may be two of them.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(cryptography::default_provider())
+}
+
 fn client_config(tls: &Tls, files: &TlsFiles) -> Result<ClientConfig, LockError> {
-    let provider = Arc::new(ring::default_provider());
     let roots = roots(tls, files)?;
-    let builder = ClientConfig::builder_with_provider(Arc::<CryptoProvider>::clone(&provider))
+    let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| tls_error(format!("TLS cannot begin ({error})"), "see the cause"))?
         .with_root_certificates(roots);
@@ -255,4 +263,24 @@ pub(super) fn session_error(address: impl Display, error: &io::Error) -> Option<
 
 fn tls_error(text: impl Into<String>, advice: &'static str) -> LockError {
     LockError::advised(BackendErrorKind::Tls, text, advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_rustls::rustls::NamedGroup;
+
+    use super::*;
+
+    /// Of the two providers, only aws-lc-rs has ML-KEM.
+    #[test]
+    fn cryptography_is_that_of_the_feature() {
+        let provider = provider();
+        let mut groups = provider.kx_groups.iter();
+        let has_ml_kem = groups.any(|group| group.name() == NamedGroup::X25519MLKEM768);
+        assert_eq!(has_ml_kem, cfg!(feature = "tls-aws-lc"));
+        assert!(
+            CryptoProvider::get_default().is_none(),
+            "the process has none"
+        );
+    }
 }

@@ -58,11 +58,11 @@ impl ServerScheme {
 
     /// Returns an error if this build has no TLS, but the scheme needs it.
     pub(super) fn check_feature(self) -> Result<(), LockError> {
-        if !self.tls || cfg!(feature = "tls") {
+        if !self.tls || cfg!(feature = "__tls") {
             return Ok(());
         }
         Err(advised(
-            "`rediss://` in the lock URL needs the feature `tls` of lock-core",
+            "`rediss://` in the lock URL needs the feature `tls` or `tls-aws-lc` of lock-core",
             "enable it in Cargo.toml, or use redis://",
         ))
     }

@@ -5,7 +5,7 @@ mod bad_input;
 mod properties;
 
 /// TLS needs a feature. Without it, all its URLs are errors.
-const TLS: bool = cfg!(feature = "tls");
+const TLS: bool = cfg!(feature = "__tls");
 
 #[track_caller]
 fn place(url: &str) -> Place {

@@ -138,7 +138,8 @@ fn tls_without_its_feature_is_refused() {
         "rediss+sentinel://h",
     ] {
         let error = error(url);
-        let text = "`rediss://` in the lock URL needs the feature `tls` of lock-core";
+        let text =
+            "`rediss://` in the lock URL needs the feature `tls` or `tls-aws-lc` of lock-core";
         assert!(error.contains(text), "{error}");
         assert!(error.contains("enable it in Cargo.toml, or use redis://"));
         assert!(!error.contains("secret"), "{error}");

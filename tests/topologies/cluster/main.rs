@@ -101,7 +101,7 @@ async fn open_slot_stalls_acquires_only() {
     let locks = builder.connect(&cluster.url()).await.unwrap();
     for moves_key in [false, true] {
         let held = locks.lock(NAME).acquire().await.unwrap();
-        let (from, to) = (cluster.owner_of(KEY), other_primary(&cluster));
+        let to = other_primary(&cluster);
         cluster.begin_move(KEY, to);
         if moves_key {
             cluster.move_keys(&[KEY], to);
@@ -118,16 +118,57 @@ async fn open_slot_stalls_acquires_only() {
         held.renew().await.unwrap();
         // The release is confirmed after the move, but the key is free at once.
         let _moving = held.release().await;
-        assert_ne!(from.cli(&["EXISTS", KEY]), Reply::Integer(1));
-        let asked = {
-            let mut connection = to.connect().unwrap();
-            connection.call(&["ASKING"]).unwrap();
-            connection.call(&["EXISTS", KEY]).unwrap()
-        };
-        assert_eq!(asked.integer(), 0);
+        assert!(is_free_in_open_slot(&cluster, to));
         cluster.end_move(KEY, to);
         acquired(&locks).await.release().await.unwrap();
     }
+}
+
+/// Some keys of the lock have moved and some have not, in all six ways: a renewal finds the lock, a release
+/// frees it at once, and the waiter gets it after the move.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lock_works_in_each_half_state_of_its_keys() {
+    let cluster = RedisCluster::start();
+    let locks = connect(&cluster.url()).await;
+    let keys = [KEY, "{lock:order:42}:f", "{lock:order:42}:q"];
+    for moved in 1..7_u8 {
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        let token = fencing_token(&held);
+        let waiter = start_waiter(&locks).await;
+        let (from, to) = (cluster.owner_of(KEY), other_primary(&cluster));
+        for key in keys {
+            assert_eq!(from.cli(&["EXISTS", key]).integer(), 1, "{key}");
+        }
+        cluster.begin_move(KEY, to);
+        let chosen = keys.iter().enumerate();
+        let chosen = chosen.filter(|(at, _)| moved & (1 << at) != 0);
+        let chosen: Vec<_> = chosen.map(|(_, key)| *key).collect();
+        cluster.move_keys(&chosen, to);
+        held.renew().await.unwrap();
+        assert!(!held.is_lost(), "{chosen:?} have moved");
+        let releasing = tokio::spawn(held.release());
+        eventually_async(SOON, async || is_free_in_open_slot(&cluster, to)).await;
+        assert!(!waiter.is_finished(), "{chosen:?} have moved");
+        cluster.end_move(KEY, to);
+        let next = tokio::time::timeout(FAILOVER, waiter).await.unwrap();
+        let next = next.unwrap().unwrap();
+        assert!(fencing_token(&next) > token);
+        let released = releasing.await.unwrap();
+        assert!(
+            released.as_ref().err().is_none_or(LockError::is_retryable),
+            "{released:?}"
+        );
+        next.release().await.unwrap();
+    }
+}
+
+/// Returns whether neither node of an open slot has the key of the lock.
+fn is_free_in_open_slot(cluster: &RedisCluster, to: &RedisServer) -> bool {
+    let mut connection = to.connect().unwrap();
+    connection.call(&["ASKING"]).unwrap();
+    let at_target = connection.call(&["EXISTS", KEY]).unwrap();
+    // A key that has moved is an error at its source.
+    at_target.integer() == 0 && cluster.owner_of(KEY).cli(&["EXISTS", KEY]) != Reply::Integer(1)
 }
 
 /// Clients work on one lock while its slot goes to and fro.

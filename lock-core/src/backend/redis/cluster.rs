@@ -90,7 +90,8 @@ async fn release_one(
     request: &ReleaseRequest,
     limit: Duration,
 ) -> Result<ReleaseOutcome, LockError> {
-    let mut is_dropped = super::scheme(&request.key).is_some();
+    let mut may_drop = super::scheme(&request.key).is_none();
+    let mut has_freed = false;
     let mut call = RoutedCall::begin_grant(nodes, &request.key, limit);
     loop {
         let result = match call.target().await {
@@ -99,22 +100,27 @@ async fn release_one(
         };
         let error = match result {
             Err(error) => error,
-            outcome => return outcome,
+            Ok(mut outcome) => {
+                outcome.was_owner |= has_freed;
+                return Ok(outcome);
+            }
         };
         call.follow(error).await?;
-        if !is_dropped && call.tries_again() >= TRIES_BEFORE_DROP {
+        if may_drop && call.tries_again() >= TRIES_BEFORE_DROP {
             // The next holder must not wait for the end of the move.
-            is_dropped = drop_key(nodes, request, call.left()).await.is_ok();
+            if let Ok(was_owner) = drop_key(nodes, request, call.left()).await {
+                (may_drop, has_freed) = (false, was_owner);
+            }
         }
     }
 }
 
-/// Frees the key of a lock alone.
+/// Frees the key of a lock alone. Returns whether the lock had it.
 async fn drop_key(
     nodes: &Arc<ClusterNodes>,
     request: &ReleaseRequest,
     limit: Duration,
-) -> Result<(), LockError> {
+) -> Result<bool, LockError> {
     let call = RoutedCall::begin(nodes, &request.key, limit);
     routed!(call, |node, left| node.native.drop_key(request, left))
 }

@@ -188,7 +188,7 @@ impl NativeLocks {
         &self,
         release_request: &ReleaseRequest,
         limit: Duration,
-    ) -> Result<(), LockError> {
+    ) -> Result<bool, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.connection_for(release_request, limit).await?;
         let now = Clock::System.now();
@@ -201,8 +201,11 @@ impl NativeLocks {
             .client
             .run(&connection, &DROP, &keys, write_args, deadline, now)
             .await?;
-        reply.map_err(|error| server_error(&connection, &release_request.key, &error))?;
-        Ok(())
+        let reply =
+            reply.map_err(|error| server_error(&connection, &release_request.key, &error))?;
+        Ok(reply
+            .text()
+            .is_some_and(|text| text.starts_with(b"released")))
     }
 
     /// Sends many releases in one pipeline.

@@ -251,7 +251,7 @@ pub(super) fn tls(url: &str, address: &str) -> Check {
             format!("the password goes to {address} in plain text"),
         )
         .means("whoever reads the network can take and free every lock")
-        .advice("use a tunnel or a private network: this version does not support TLS yet"),
+        .advice("use rediss:// and a TLS port of the server, or a private network"),
         (true, false) => Check::ok("tls", "plain TCP to another host, without a password")
             .means("whoever reaches the server can take and free every lock"),
         (false, _) => Check::ok("tls", "not needed on this machine"),

@@ -94,6 +94,8 @@ pub struct Capabilities {
     pub atomic_expiry: bool,
     /// Whether [managers in memory](crate::LockManager::in_memory) support the dialect.
     pub in_memory: bool,
+    /// Whether a [quorum](crate::guide::topologies#quorum) of servers supports the dialect.
+    pub in_quorum: bool,
     /// The ttl has to be a multiple of this duration.
     pub ttl_step: Duration,
     /// The shortest ttl.
@@ -142,6 +144,7 @@ impl Dialect {
             needs_clocks: false,
             atomic_expiry: true,
             in_memory: false,
+            in_quorum: true,
             ttl_step: MILLISECOND,
             min_ttl: crate::protocol::ttl::MIN_TTL,
         };
@@ -155,6 +158,7 @@ impl Dialect {
             },
             Self::SetnxExpire => Capabilities {
                 atomic_expiry: false,
+                in_quorum: false,
                 ..shared
             },
             Self::SetNxPx {
@@ -165,6 +169,7 @@ impl Dialect {
                 names_holder: false,
                 cancels_unconfirmed: false,
                 needs_clocks: true,
+                in_quorum: false,
                 min_ttl: SECOND,
                 ..shared
             },
@@ -237,8 +242,11 @@ pub enum InvalidDialectReason {
     /// The locks are in memory, and the dialect needs a server.
     #[error("locks in memory exist only in this process; connect to a Redis server")]
     NoServer,
-    /// Several independent servers hold the lock together, and the dialect is for one server.
-    #[error("a quorum of servers has native locks only; use `Dialect::Native`")]
+    /// Several independent servers hold the lock together, and the dialect needs more than one step, or clocks
+    /// that are synchronized.
+    #[error(
+        "a quorum of servers has the dialects `Native`, `SetNxPx` and `LuaSetnxExpire` only; use one of them"
+    )]
     InQuorum,
     /// Replicas or the disk have to confirm each lock, which only native locks can.
     #[error("`confirm` works with native locks only; use `Dialect::Native`, or no `confirm`")]
@@ -266,7 +274,7 @@ mod tests {
     /// The table in the guide has to equal this one.
     fn table() -> String {
         type Row = (&'static str, fn(Capabilities) -> String);
-        let rows: [Row; 12] = [
+        let rows: [Row; 13] = [
             ("fencing token", |able| yes(able.fencing_token)),
             ("first in, first out", |able| yes(able.fifo)),
             ("handover at release", |able| yes(able.handover)),
@@ -281,6 +289,7 @@ mod tests {
                 yes(able.atomic_expiry)
             }),
             ("works in memory", |able| yes(able.in_memory)),
+            ("works at a quorum", |able| yes(able.in_quorum)),
             ("shortest ttl", |able| format!("{:?}", able.min_ttl)),
             ("ttl in steps of", |able| format!("{:?}", able.ttl_step)),
         ];

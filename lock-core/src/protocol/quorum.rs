@@ -3,6 +3,7 @@
 //! An acquisition has two rounds. The first one acquires the key at a majority. The second one writes
 //! the highest token of the first back to the servers that gave one. After that, each later holder
 //! gets a higher token from at least one server, and no order of the servers' clocks is necessary.
+//! A dialect without fencing tokens has the first round only.
 //!
 //! The machines of this module return [`QuorumAction`]s. The driver sends them and passes the
 //! replies, with the time. Servers are numbers from zero.
@@ -48,7 +49,8 @@ pub(crate) enum QuorumAction {
 /// One reply that confirms the key at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerLease {
-    pub(crate) token: FencingToken,
+    /// `None` in a dialect without fencing tokens.
+    pub(crate) token: Option<FencingToken>,
     pub(crate) remaining: Duration,
     /// When the confirmed command was sent to this server.
     pub(crate) sent_at: Moment,

@@ -21,7 +21,8 @@ Breaks a lock server, its clients and the network, and checks the guarantees of 
   --workload NAME   uses only this workload
   --dialect NAME    sets the dialect of the clients; all-dialects runs every dialect except native,
                     each for N seconds and with the next seed [native]
-  --topology NAME   runs on several servers with faults of their own: sentinel, cluster or quorum
+  --topology NAME   runs on several servers with faults of their own: sentinel, cluster or quorum;
+                    a quorum also in the dialects that it supports
   --keep FOLDER     writes the records of rounds with violations to this folder
   --list            lists the names of all nemeses, workloads and dialects
 
@@ -97,10 +98,17 @@ fn main() -> ExitCode {
         }
     }
     if let Some(topology) = topology {
-        if dialects != [Dialect::Native] || !options.nemeses.is_empty() {
-            exit_with("--topology has faults of its own, and runs the native dialect only");
+        if !options.nemeses.is_empty() {
+            exit_with("--topology has faults of its own");
         }
-        return run_topology(topology, &options);
+        if let Some(dialect) = dialects.iter().find(|it| !topology.runs(**it)) {
+            exit_with(&format!(
+                "the topology {} does not run the dialect {}",
+                topology.name(),
+                dialects::name(*dialect)
+            ));
+        }
+        return run_topology(topology, &dialects, &mut options);
     }
     let mut is_good = true;
     for dialect in dialects {
@@ -120,11 +128,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_topology(topology: Topology, options: &Options) -> ExitCode {
-    println!("topology {}", topology.name());
-    let report = topology::run(topology, options, |line| println!("{line}"));
-    println!("\n{report}\n");
-    if report.is_good() {
+fn run_topology(topology: Topology, dialects: &[Dialect], options: &mut Options) -> ExitCode {
+    let mut is_good = true;
+    for dialect in dialects {
+        options.dialect = *dialect;
+        println!(
+            "topology {}, dialect {}",
+            topology.name(),
+            dialects::name(*dialect)
+        );
+        let report = topology::run(topology, options, |line| println!("{line}"));
+        println!("\n{report}\n");
+        is_good &= report.is_good();
+        options.seed = options.seed.wrapping_add(1);
+    }
+    if is_good {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

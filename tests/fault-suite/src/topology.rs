@@ -10,6 +10,7 @@ mod faults;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use lock_core::Dialect;
 use lock_testing::Nanos;
 use test_support::Random;
 
@@ -61,6 +62,11 @@ impl Topology {
             Self::Cluster => "cluster",
             Self::Quorum => "quorum",
         }
+    }
+
+    /// Returns whether clients of this dialect run here: native ones, and at a quorum all that it supports.
+    pub fn runs(self, dialect: Dialect) -> bool {
+        dialect == Dialect::Native || self == Self::Quorum && dialect.capabilities().in_quorum
     }
 
     /// Returns the topology with this name.

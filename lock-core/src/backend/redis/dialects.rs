@@ -108,21 +108,33 @@ impl Dialects {
     ) -> Result<AcquireOutcome, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.pool.for_current_runtime(limit).await?;
-        let left = deadline.left();
+        self.acquire_over(&connection, scheme, sent, deadline.left())
+            .await
+    }
+
+    /// As [`acquire`](Self::acquire), over this connection.
+    pub(super) async fn acquire_over(
+        &self,
+        connection: &Connection,
+        scheme: Scheme,
+        sent: &mut SentAcquires,
+        limit: Duration,
+    ) -> Result<AcquireOutcome, LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
         match scheme {
-            Scheme::SetnxExpire => self.owners.setnx(sent, &connection, left).await,
-            Scheme::LuaSetnxExpire => self.owners.script(sent, &connection, left).await,
+            Scheme::SetnxExpire => self.owners.setnx(sent, connection, limit).await,
+            Scheme::LuaSetnxExpire => self.owners.script(sent, connection, limit).await,
             Scheme::SetNxPx(ReleaseMethod::Native) => {
                 // Such a lock could not be released, and must not be acquired.
                 let release = ReleaseMethod::Native;
-                self.owner_check(&connection, release, left).await?;
+                self.owner_check(connection, release, limit).await?;
                 let left = deadline.left();
-                self.owners.set_nx_px(sent, &connection, left).await
+                self.owners.set_nx_px(sent, connection, left).await
             }
-            Scheme::SetNxPx(_) => self.owners.set_nx_px(sent, &connection, left).await,
+            Scheme::SetNxPx(_) => self.owners.set_nx_px(sent, connection, limit).await,
             Scheme::DeadlineGetset => {
-                check_clocks(&connection)?;
-                self.deadlines.acquire(sent, &connection, left).await
+                check_clocks(connection)?;
+                self.deadlines.acquire(sent, connection, limit).await
             }
         }
     }

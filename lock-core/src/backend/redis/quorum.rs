@@ -127,9 +127,8 @@ impl QuorumServers {
         self.held.lock().get_mut(&owner_id).map(change)
     }
 
-    fn forget_held(&self, owner_id: OwnerId) {
-        let held = self.held.lock().remove(&owner_id);
-        drop(held);
+    fn forget_held(&self, owner_id: OwnerId) -> Option<HeldQuorum> {
+        self.held.lock().remove(&owner_id)
     }
 
     fn sent(&self, owner_id: OwnerId, origins: Arc<SentOrigins>) {
@@ -146,13 +145,13 @@ impl QuorumServers {
 }
 
 fn check_dialect(dialect: Dialect) -> Result<(), LockError> {
-    match dialect {
-        Dialect::Native => Ok(()),
-        dialect => Err(LockError::InvalidDialect {
-            dialect,
-            reason: InvalidDialectReason::InQuorum,
-        }),
+    if dialect.capabilities().in_quorum {
+        return Ok(());
     }
+    Err(LockError::InvalidDialect {
+        dialect,
+        reason: InvalidDialectReason::InQuorum,
+    })
 }
 
 impl QuorumBackend {

@@ -15,9 +15,10 @@ const GATE_PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QuorumOutcome {
     Granted {
-        token: FencingToken,
+        /// `None` in a dialect without fencing tokens.
+        token: Option<FencingToken>,
         ends_at: Moment,
-        /// The servers that confirmed the token.
+        /// The servers that confirmed the lock.
         servers: Vec<usize>,
     },
     /// Another holder has the key at so many servers that no majority is left. `remaining` is the time
@@ -54,8 +55,8 @@ enum Vote {
     Failed,
     /// The key is ours. In the second round the token is not confirmed yet.
     Held(ServerLease),
-    /// The server confirmed the token of the second round.
-    Raised(ServerLease),
+    /// The server confirmed the token of the second round, or gave the key without a token.
+    Confirmed(ServerLease),
     /// The server lost the key between the rounds.
     NotOurs,
 }
@@ -126,19 +127,22 @@ impl QuorumAcquire {
         self.outcome.as_ref()
     }
 
-    /// Returns the granted lease, for its renewals.
+    /// Returns the granted lease, for its renewals. It takes replies to commands of this attempt that have none yet.
     pub(crate) fn lease(&self) -> Option<QuorumLease> {
         let Some(QuorumOutcome::Granted { token, .. }) = self.outcome else {
             return None;
         };
         let confirmed = self.votes.iter().map(|vote| match vote {
-            Vote::Raised(lease) => Some(lease.ends_at(self.ttl)),
+            Vote::Confirmed(lease) => Some(lease.ends_at(self.ttl)),
             _ => None,
         });
         let mut lease = QuorumLease::new(self.ttl, token, confirmed);
         for (server, vote) in self.votes.iter().enumerate() {
-            if *vote == Vote::Excluded {
-                lease.restarted(server);
+            match vote {
+                Vote::Excluded => lease.restarted(server),
+                Vote::Asked => lease.may_still_hold(server),
+                Vote::Held(_) => lease.may_still_raise(server),
+                _ => {}
             }
         }
         Some(lease)
@@ -146,16 +150,20 @@ impl QuorumAcquire {
 
     /// The server gave the key to this acquisition.
     pub(crate) fn held(&mut self, server: usize, lease: ServerLease, now: Moment) {
-        if !self.replace(server, Vote::Held(lease), Vote::may_reply_to_acquire) {
+        let vote = match lease.token {
+            Some(_) => Vote::Held(lease),
+            None => Vote::Confirmed(lease),
+        };
+        if !self.replace(server, vote, Vote::may_reply_to_acquire) {
             return;
         }
-        match self.phase {
-            VotePhase::Gate { .. } => self.ask_all(now),
-            VotePhase::Raise { token, .. } if lease.token <= token => {
+        match (self.phase, lease.token) {
+            (VotePhase::Gate { .. }, _) => self.ask_all(now),
+            (VotePhase::Raise { token, .. }, Some(given)) if given <= token => {
                 self.actions.push(QuorumAction::Raise(server, token));
             }
-            VotePhase::Raise { until, .. } => self.raise_all(lease.token, until),
-            VotePhase::Votes { .. } => {}
+            (VotePhase::Raise { until, .. }, Some(given)) => self.raise_all(given, until),
+            (VotePhase::Raise { .. }, None) | (VotePhase::Votes { .. }, _) => {}
         }
         self.conclude(now);
     }
@@ -193,8 +201,8 @@ impl QuorumAcquire {
     /// The server confirmed the token of a [`Raise`](QuorumAction::Raise).
     pub(crate) fn raised(&mut self, server: usize, lease: ServerLease, now: Moment) {
         // A confirmation of a lower token is from before another server gave a higher one.
-        if matches!(self.phase, VotePhase::Raise { token, .. } if token == lease.token)
-            && self.replace(server, Vote::Raised(lease), Vote::may_reply_to_raise)
+        if matches!(self.phase, VotePhase::Raise { token, .. } if Some(token) == lease.token)
+            && self.replace(server, Vote::Confirmed(lease), Vote::may_reply_to_raise)
         {
             self.conclude(now);
         }
@@ -281,7 +289,7 @@ impl QuorumAcquire {
     fn raise_all(&mut self, token: FencingToken, until: Moment) {
         self.phase = VotePhase::Raise { token, until };
         for (server, vote) in self.votes.iter_mut().enumerate() {
-            if let Vote::Held(lease) | Vote::Raised(lease) = *vote {
+            if let Vote::Held(lease) | Vote::Confirmed(lease) = *vote {
                 *vote = Vote::Held(lease);
                 self.actions.push(QuorumAction::Raise(server, token));
             }
@@ -296,24 +304,25 @@ impl QuorumAcquire {
         match self.phase {
             VotePhase::Votes { until } if self.count(Vote::is_ours) >= self.needed() => {
                 let tokens = self.votes.iter().filter_map(|vote| match vote {
-                    Vote::Held(lease) => Some(lease.token),
+                    Vote::Held(lease) => lease.token,
                     _ => None,
                 });
-                if let Some(token) = tokens.max() {
-                    self.raise_all(token, until);
+                match tokens.max() {
+                    Some(token) => self.raise_all(token, until),
+                    None => self.grant(None, now),
                 }
             }
-            VotePhase::Raise { token, .. } => self.grant(token, now),
+            VotePhase::Raise { token, .. } => self.grant(Some(token), now),
             VotePhase::Gate { .. } | VotePhase::Votes { .. } => {}
         }
     }
 
-    /// Grants the lock when a majority confirmed the token.
-    fn grant(&mut self, token: FencingToken, now: Moment) {
+    /// Grants the lock when a majority confirmed it.
+    fn grant(&mut self, token: Option<FencingToken>, now: Moment) {
         let confirmed = self.votes.iter().enumerate();
         let (servers, ends): (Vec<_>, Vec<_>) = confirmed
             .filter_map(|(server, vote)| match vote {
-                Vote::Raised(lease) => Some((server, lease.ends_at(self.ttl))),
+                Vote::Confirmed(lease) => Some((server, lease.ends_at(self.ttl))),
                 _ => None,
             })
             .unzip();
@@ -390,7 +399,7 @@ impl Vote {
     }
 
     fn is_ours(self) -> bool {
-        matches!(self, Self::Held(_) | Self::Raised(_))
+        matches!(self, Self::Held(_) | Self::Confirmed(_))
     }
 
     /// Whether the server may still confirm the token.

@@ -43,6 +43,8 @@ enum RenewalVote {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Healing {
     NotBegun,
+    /// The acquire of the grant has no reply yet.
+    Late,
     Acquiring,
     Raising,
     Ended,
@@ -63,8 +65,9 @@ struct LeaseServer {
 #[derive(Clone, Debug)]
 pub(crate) struct QuorumLease {
     ttl: Ttl,
-    /// The token that is written to the servers. It is not below the token of the grant.
-    token: FencingToken,
+    /// The token that is written to the servers. It is not below the token of the grant. `None` in a dialect
+    /// without fencing tokens.
+    token: Option<FencingToken>,
     servers: Vec<LeaseServer>,
     round_began: Moment,
     actions: Vec<QuorumAction>,
@@ -75,7 +78,7 @@ impl QuorumLease {
     /// confirmed the token.
     pub(super) fn new(
         ttl: Ttl,
-        token: FencingToken,
+        token: Option<FencingToken>,
         confirmed: impl Iterator<Item = Option<Moment>>,
     ) -> Self {
         let servers = confirmed.map(|ends_at| LeaseServer {
@@ -83,7 +86,7 @@ impl QuorumLease {
             vote: RenewalVote::Failed,
             healing: Healing::NotBegun,
             ends_at,
-            raised_to: ends_at.map(|_| token),
+            raised_to: ends_at.and(token),
         });
         Self {
             ttl,
@@ -92,6 +95,16 @@ impl QuorumLease {
             round_began: Moment::from_nanos(0),
             actions: Vec::new(),
         }
+    }
+
+    /// The server has not replied to the acquire yet, and the lock was granted without it.
+    pub(super) fn may_still_hold(&mut self, server: usize) {
+        self.advance(server, Healing::NotBegun, Healing::Late);
+    }
+
+    /// The server has not confirmed the token yet, and the lock was granted without it.
+    pub(super) fn may_still_raise(&mut self, server: usize) {
+        self.advance(server, Healing::NotBegun, Healing::Raising);
     }
 
     /// Begins a renewal at all servers. Confirmations of commands that were sent earlier do not count
@@ -169,7 +182,7 @@ impl QuorumLease {
     /// The key at the server is not ours: the reply to a renewal or to a raise.
     pub(crate) fn not_ours(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {
-            if matches!(server.healing, Healing::Acquiring | Healing::Raising) {
+            if server.healing.is_running() {
                 server.healing = Healing::Ended;
             }
             if server.standing == Standing::Healed {
@@ -185,10 +198,10 @@ impl QuorumLease {
     /// A command failed at the server, or got no reply in its time.
     pub(crate) fn failed(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {
-            match (server.healing, server.vote) {
-                (Healing::Acquiring | Healing::Raising, _) => server.healing = Healing::Ended,
-                (_, RenewalVote::Sent) => server.vote = RenewalVote::Failed,
-                _ => {}
+            if server.healing.is_running() {
+                server.healing = Healing::Ended;
+            } else if server.vote == RenewalVote::Sent {
+                server.vote = RenewalVote::Failed;
             }
         }
         self.heal();
@@ -196,25 +209,37 @@ impl QuorumLease {
 
     /// Another holder has the key at a server that was to be healed.
     pub(crate) fn busy(&mut self, server: usize) {
-        self.advance(server, Healing::Acquiring, Healing::Ended);
+        if let Some(server) = self.servers.get_mut(server)
+            && matches!(server.healing, Healing::Late | Healing::Acquiring)
+        {
+            server.healing = Healing::Ended;
+        }
     }
 
     /// The server gave the key to this lease again. A token above that of the lease is written to all
     /// servers, so that each of them tells the same token.
     pub(crate) fn held(&mut self, server: usize, lease: ServerLease, now: Moment) {
-        if !self.may_heal(lease.sent_at, now)
-            || !self.advance(server, Healing::Acquiring, Healing::Raising)
-        {
+        if !self.may_heal(lease.sent_at, now) {
             return;
         }
-        if lease.token <= self.token {
-            self.actions.push(QuorumAction::Raise(server, self.token));
+        let is_late = self.advance(server, Healing::Late, Healing::Raising);
+        if !is_late && !self.advance(server, Healing::Acquiring, Healing::Raising) {
             return;
         }
-        self.token = lease.token;
+        let (Some(given), Some(token)) = (lease.token, self.token) else {
+            // There is no token to write.
+            self.raised(server, lease, now);
+            return;
+        };
+        // The token of a grant stays as the holder knows it: a majority gave no higher one.
+        if is_late || given <= token {
+            self.actions.push(QuorumAction::Raise(server, token));
+            return;
+        }
+        self.token = Some(given);
         for (number, other) in self.servers.iter().enumerate() {
             if other.ends_at.is_some() || number == server {
-                self.actions.push(QuorumAction::Raise(number, self.token));
+                self.actions.push(QuorumAction::Raise(number, given));
             }
         }
     }
@@ -233,7 +258,7 @@ impl QuorumLease {
                 server.standing = Standing::Healed;
             }
             server.ends_at = server.ends_at.max(Some(ends_at));
-            server.raised_to = Some(lease.token);
+            server.raised_to = lease.token;
         }
     }
 
@@ -259,10 +284,14 @@ impl QuorumLease {
             if acquire {
                 server.healing = Healing::Acquiring;
                 self.actions.push(QuorumAction::Heal(number));
-            } else if renewed(server) && server.counts() && server.raised_to != Some(self.token) {
+            } else if let Some(token) = self.token
+                && renewed(server)
+                && server.counts()
+                && server.raised_to != self.token
+            {
                 // It gave the key after the grant, or confirmed an older token.
                 server.healing = Healing::Raising;
-                self.actions.push(QuorumAction::Raise(number, self.token));
+                self.actions.push(QuorumAction::Raise(number, token));
             }
         }
     }
@@ -293,6 +322,13 @@ impl QuorumLease {
 
     fn count(&self, is: impl Fn(&LeaseServer) -> bool) -> usize {
         self.servers.iter().filter(|server| is(server)).count()
+    }
+}
+
+impl Healing {
+    /// Whether the server has not replied to a command of this healing.
+    fn is_running(self) -> bool {
+        matches!(self, Self::Late | Self::Acquiring | Self::Raising)
     }
 }
 

@@ -25,7 +25,7 @@ fn token(token: u64) -> FencingToken {
 /// A confirmation of the full ttl for a command that was sent at `sent_at`.
 fn confirmed(token: u64, sent_at: u64) -> ServerLease {
     ServerLease {
-        token: FencingToken::new(token),
+        token: Some(FencingToken::new(token)),
         remaining: ms(1000),
         sent_at: at(sent_at),
     }

@@ -96,20 +96,31 @@ fn is_confirmed_same(one: &KeyContent, other: &KeyContent) -> bool {
 /// expiry until which a majority holds it.
 fn of_majority<'a>(contents: impl Iterator<Item = &'a KeyContent>, needed: usize) -> Option<usize> {
     let contents: Vec<_> = contents.collect();
-    let find = |is_same: fn(&KeyContent, &KeyContent) -> bool| {
-        contents.iter().find_map(|one| {
-            let same = contents.iter().enumerate();
-            let mut same: Vec<_> = same.filter(|(_, other)| is_same(one, other)).collect();
-            same.sort_by_key(|(_, content)| std::cmp::Reverse(remaining(content)));
-            same.get(needed.checked_sub(1)?).map(|(at, _)| *at)
-        })
-    };
+    let find = |is_same| of_same_majority(&contents, needed, is_same);
     find(is_confirmed_same).or_else(|| find(is_same))
 }
 
+/// As [`of_majority`], for one meaning of the same.
+fn of_same_majority(
+    contents: &[&KeyContent],
+    needed: usize,
+    is_same: fn(&KeyContent, &KeyContent) -> bool,
+) -> Option<usize> {
+    contents.iter().find_map(|one| {
+        let same = contents.iter().enumerate();
+        let mut same: Vec<_> = same.filter(|(_, other)| is_same(one, other)).collect();
+        same.sort_by_key(|(_, content)| std::cmp::Reverse(remaining(content)));
+        same.get(needed.checked_sub(1)?).map(|(at, _)| *at)
+    })
+}
+
 impl QuorumServers {
-    /// Returns the replies of a majority at least.
-    async fn ask_all<T, F>(&self, ask: impl Fn(Arc<QuorumServer>) -> F) -> Result<Vec<T>, LockError>
+    /// Returns the replies of a majority at least. Waits for those of all servers, unless fewer are enough.
+    async fn ask_all<T, F>(
+        &self,
+        ask: impl Fn(Arc<QuorumServer>) -> F,
+        is_enough: impl Fn(&[T]) -> bool,
+    ) -> Result<Vec<T>, LockError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, LockError>> + Send + 'static,
@@ -123,6 +134,9 @@ impl QuorumServers {
             match joined.unwrap_or(Err(LockError::NoRuntime)) {
                 Ok(reply) => replies.push(reply),
                 Err(error) => errors.push(error),
+            }
+            if is_enough(&replies) {
+                break;
             }
         }
         if replies.len() >= self.needed() {
@@ -138,12 +152,16 @@ impl QuorumServers {
         detail: InspectDetail,
         limit: Duration,
     ) -> Result<InspectReply, LockError> {
-        let mut replies = self
-            .ask_all(|server| {
-                let key = key.clone();
-                async move { server.admin().inspect(&key, detail, limit).await }
-            })
-            .await?;
+        let ask = |server: Arc<QuorumServer>| {
+            let key = key.clone();
+            async move { server.admin().inspect(&key, detail, limit).await }
+        };
+        // A server that does not reply cannot change what a majority has.
+        let is_enough = |replies: &[InspectReply]| {
+            let contents: Vec<_> = replies.iter().map(|reply| &reply.content).collect();
+            of_same_majority(&contents, self.needed(), is_confirmed_same).is_some()
+        };
+        let mut replies = self.ask_all(ask, is_enough).await?;
         let contents = replies.iter().map(|reply| &reply.content);
         match of_majority(contents, self.needed()) {
             Some(at) => Ok(replies.swap_remove(at)),
@@ -157,12 +175,11 @@ impl QuorumServers {
         request: &ForceRequest,
         limit: Duration,
     ) -> Result<(ReadTime, ForceReply), LockError> {
-        let mut replies = self
-            .ask_all(|server| {
-                let request = request.clone();
-                async move { server.force_release(&request, limit).await }
-            })
-            .await?;
+        let ask = |server: Arc<QuorumServer>| {
+            let request = request.clone();
+            async move { server.force_release(&request, limit).await }
+        };
+        let mut replies = self.ask_all(ask, |_| false).await?;
         let contents = replies.iter().map(|(_, reply)| &reply.content);
         let at = of_majority(contents, self.needed()).unwrap_or(0);
         Ok(replies.swap_remove(at))

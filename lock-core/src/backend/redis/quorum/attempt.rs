@@ -6,30 +6,31 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::held::HeldQuorum;
+use super::held::{self, HeldQuorum};
 use super::server::{AcquireOrder, AcquireVote, Admission, SentOrigins};
 use super::{QuorumServers, as_confirmed, local_ms};
+use crate::backend::Renewal;
 use crate::error::LockError;
 use crate::protocol::acquisition::{
     AcquireOutcome, Failure, NO_ORIGIN, ObservedHolder, SentAcquires,
 };
 use crate::protocol::cleanup::ReleaseRequest;
-use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::lock_state::RawHolder;
 use crate::protocol::owner_id::{OwnerId, ShortId};
 use crate::protocol::poll_schedule::HolderExpiry;
 use crate::protocol::quorum::{
     BusyServer, QuorumAcquire, QuorumAction, QuorumOutcome, ServerLease, majority,
 };
 use crate::protocol::ttl::whole_millis;
+use crate::sync::assert_no_mutex_held;
 
 /// How long an attempt that failed waits for the replies to its cancels. Then the background worker goes on. Short,
 /// because a wait may end this much late.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(50);
 
 /// What one server replied.
-enum Ballot {
+pub(super) enum Ballot {
     Acquired(usize, Result<AcquireVote, LockError>),
     Raised(usize, Result<Option<(ServerLease, u64)>, LockError>),
 }
@@ -78,7 +79,7 @@ pub(super) async fn acquire(
     let order = Arc::new(AcquireOrder {
         key: sent.key.clone(),
         owner_id: sent.owner_id,
-        ttl: sent.lease_config.ttl,
+        lease_config: sent.lease_config,
         label: Arc::clone(&sent.label),
         origins,
     });
@@ -90,9 +91,10 @@ pub(super) async fn acquire(
     sent.seen_holder = holder.unwrap_or(OwnerId::nil()).short();
     if let QuorumOutcome::Granted { token, ends_at, .. } = outcome {
         attempt.hold();
+        attempt.complete(sent);
         sent.on_any_reply(&copy);
         servers.forget_sent(sent.owner_id);
-        return Ok(held(token, ends_at, order.ttl.as_duration()));
+        return Ok(granted(token, ends_at, sent.lease_config.ttl.as_duration()));
     }
     if attempt.cancel(sent.release_request()).await {
         sent.on_any_reply(&copy);
@@ -102,10 +104,10 @@ pub(super) async fn acquire(
     attempt.failed(&outcome)
 }
 
-fn held(token: FencingToken, ends_at: Moment, ttl: Duration) -> AcquireOutcome {
+fn granted(token: Option<FencingToken>, ends_at: Moment, ttl: Duration) -> AcquireOutcome {
     let (sent, remaining) = as_confirmed(ends_at, ttl);
     AcquireOutcome::Held {
-        token: Some(token),
+        token,
         sent,
         remaining,
     }
@@ -115,8 +117,9 @@ impl QuorumAttempt {
     fn new(servers: Arc<QuorumServers>, order: Arc<AcquireOrder>, limit: Duration) -> Self {
         let count = servers.len();
         let gate_order = gate_order(&servers, order.key.as_str());
+        let (ttl, now) = (order.lease_config.ttl, Clock::System.now());
         Self {
-            machine: QuorumAcquire::new(count, order.ttl, Clock::System.now(), gate_order),
+            machine: QuorumAcquire::new(count, ttl, now, gate_order),
             servers,
             order,
             running: JoinSet::new(),
@@ -188,9 +191,9 @@ impl QuorumAttempt {
                 self.is_answered[server] = true;
                 match vote {
                     AcquireVote::Held(lease) => self.machine.held(server, lease, now),
-                    AcquireVote::Busy { holder, server_us } => {
+                    AcquireVote::Busy { holder, remaining } => {
                         self.is_busy[server] = true;
-                        let by = self.observe(&holder, server_us);
+                        let by = self.observe(holder, remaining);
                         self.machine.busy(server, by, now);
                     }
                     AcquireVote::Foreign { found } => {
@@ -217,10 +220,7 @@ impl QuorumAttempt {
         }
     }
 
-    fn observe(&mut self, holder: &RawHolder, server_us: u64) -> BusyServer {
-        let remaining = holder.remaining_ms.map(Duration::from_millis);
-        let read_at = Some(ServerMs::from_micros(server_us));
-        let seen = ObservedHolder::from_value(&holder.value, remaining, read_at);
+    fn observe(&mut self, seen: Option<ObservedHolder>, remaining: Option<Duration>) -> BusyServer {
         let holder = seen.as_ref().and_then(|seen| seen.owner_id);
         self.holder = self.holder.take().or(seen);
         BusyServer {
@@ -246,8 +246,28 @@ impl QuorumAttempt {
                 }
             }
         }
+        for (number, _) in self.is_answered.iter().enumerate().filter(|(_, it)| **it) {
+            self.order.origins.answered(number);
+        }
         let held = HeldQuorum::new(lease, Arc::clone(&self.order), run_ids);
         self.servers.hold(self.order.owner_id, held);
+    }
+
+    /// Lets the servers reply that were slower than the majority. Without them, the lock would be at the majority
+    /// only until its first renewal, and one server that restarts would end it.
+    fn complete(self, sent: &SentAcquires) {
+        if self.running.is_empty() {
+            return;
+        }
+        let renewal = Renewal {
+            key: sent.key.clone(),
+            owner_id: sent.owner_id,
+            ttl: sent.lease_config.ttl.as_duration(),
+            lease_config: sent.lease_config,
+            confirmed_at: Clock::System.now(),
+        };
+        assert_no_mutex_held();
+        tokio::spawn(held::complete(self.servers, renewal, self.running));
     }
 
     /// Cancels the attempt at all servers to which it was sent. Returns whether it can take effect no more.

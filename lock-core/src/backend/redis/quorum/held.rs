@@ -6,8 +6,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::attempt::lasting;
-use super::server::{AcquireOrder, AcquireVote, Admission, QuorumServer, ServerStanding};
+use super::attempt::{Ballot, lasting};
+use super::server::{
+    AcquireOrder, AcquireVote, Admission, QuorumServer, SentOrigins, ServerStanding,
+};
 use super::{QuorumServers, as_confirmed};
 use crate::backend::{Backend, Renewal};
 use crate::error::LockError;
@@ -16,6 +18,9 @@ use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::quorum::{QuorumAction, QuorumLease, RenewalRound, ServerLease, majority};
+
+/// The number of the round in which a lease is granted.
+const FIRST_ROUND: u64 = 0;
 
 /// A lease that this manager holds.
 pub(super) struct HeldQuorum {
@@ -57,6 +62,24 @@ enum RenewalReply {
     },
 }
 
+impl RenewalReply {
+    /// Returns the late reply to an acquisition, as the reply to a follow-up of the only lease.
+    fn of_first_lease(ballot: Ballot) -> Self {
+        match ballot {
+            Ballot::Acquired(server, vote) => Self::Healed {
+                server,
+                at: 0,
+                vote,
+            },
+            Ballot::Raised(server, raised) => Self::Raised {
+                server,
+                at: 0,
+                raised,
+            },
+        }
+    }
+}
+
 impl HeldQuorum {
     pub(super) fn new(
         lease: QuorumLease,
@@ -67,7 +90,7 @@ impl HeldQuorum {
             lease,
             order,
             run_ids,
-            round: 0,
+            round: FIRST_ROUND,
             loss: None,
             errors: Vec::new(),
             renewed: 0,
@@ -77,6 +100,11 @@ impl HeldQuorum {
     /// Returns whether a majority may still hold the lease.
     pub(super) fn is_valid(&self, now: Moment) -> bool {
         self.lease.ends_at().is_some_and(|ends_at| ends_at > now)
+    }
+
+    /// Returns the connections of acquires without a reply.
+    pub(super) fn origins(&self) -> Arc<SentOrigins> {
+        Arc::clone(&self.order.origins)
     }
 
     /// Returns the number of the round, and the errors of the last one, which are to be dropped outside of
@@ -184,6 +212,32 @@ pub(super) async fn renew(
         Ok(outcomes) => outcomes,
         // The runtime is shutting down.
         Err(_ended) => renewals.iter().map(|_| Err(LockError::NoRuntime)).collect(),
+    }
+}
+
+/// Counts the replies of servers that were slower than the majority that granted a lock.
+pub(super) async fn complete(
+    servers: Arc<QuorumServers>,
+    renewal: Renewal,
+    mut ballots: JoinSet<Ballot>,
+) {
+    let deadline = Deadline::after(Clock::System, servers.command_timeout);
+    let mut completing = QuorumRenewing {
+        servers,
+        renewals: [renewal].into(),
+        rounds: vec![Some(FIRST_ROUND)],
+        deadline,
+        running: JoinSet::new(),
+    };
+    loop {
+        let reply = tokio::select! {
+            Some(joined) = ballots.join_next() => joined.map(RenewalReply::of_first_lease),
+            Some(joined) = completing.running.join_next() => joined,
+            else => return,
+        };
+        if let Ok(reply) = reply {
+            completing.count(reply);
+        }
     }
 }
 
@@ -328,10 +382,15 @@ impl QuorumRenewing {
             }
             RenewalReply::Healed { server, at, vote } => {
                 let has_key = matches!(vote, Ok(AcquireVote::Held(_)));
-                let is_held = self.on_lease(at, |held| match vote {
-                    Ok(AcquireVote::Held(lease)) => held.lease.held(server, lease, now),
-                    Ok(_) => held.lease.busy(server),
-                    Err(_) => held.lease.failed(server),
+                let is_held = self.on_lease(at, |held| {
+                    if vote.as_ref().err().is_none_or(LockError::is_refusal) {
+                        held.order.origins.answered(server);
+                    }
+                    match vote {
+                        Ok(AcquireVote::Held(lease)) => held.lease.held(server, lease, now),
+                        Ok(_) => held.lease.busy(server),
+                        Err(_) => held.lease.failed(server),
+                    }
                 });
                 if has_key && !is_held {
                     // It was released meanwhile.

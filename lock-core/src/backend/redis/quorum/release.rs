@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use super::super::{merge, split};
 use super::attempt::lasting;
+use super::server::{QuorumServer, SentOrigins};
 use super::{QuorumServers, local_ms};
 use crate::backend::{Backend, Renewal};
 use crate::error::LockError;
@@ -61,6 +63,35 @@ struct QuorumReleasing {
     deadline: Deadline,
 }
 
+/// Sends releases to one server.
+async fn release_at(
+    server: Arc<QuorumServer>,
+    requests: &[ReleaseRequest],
+    limit: Duration,
+) -> ReleaseResults {
+    let backend = &server.backend;
+    if let [one] = requests {
+        return vec![Backend::release(backend, one, limit).await];
+    }
+    // A release over the connection of its acquire cannot overtake it, and is no part of a batch.
+    let follows = |request: &&ReleaseRequest| request.origin.is_some();
+    let all: Vec<_> = requests.iter().collect();
+    let (following, batch) = split(&all, follows);
+    let mut singles = JoinSet::new();
+    for (at, request) in following.iter().enumerate() {
+        let (server, request) = (Arc::clone(&server), (*request).clone());
+        singles.spawn(async move {
+            let result = Backend::release(&server.backend, &request, limit).await;
+            (at, result)
+        });
+    }
+    let batch = Backend::release_all(backend, &batch, limit).await;
+    let mut singles = singles.join_all().await;
+    singles.sort_unstable_by_key(|(at, _)| *at);
+    let singles = singles.into_iter().map(|(_, result)| result).collect();
+    merge(&all, follows, singles, batch)
+}
+
 /// The release of one lock.
 struct ReleasedLock {
     machine: QuorumRelease,
@@ -75,18 +106,19 @@ impl QuorumReleasing {
         let sent_to: Vec<_> = requests
             .iter()
             .map(|request| {
-                servers.forget_held(request.owner_id);
-                servers.forget_sent(request.owner_id)
+                let held = servers.forget_held(request.owner_id);
+                let sent_to = servers.forget_sent(request.owner_id);
+                sent_to.or_else(|| held.map(|held| held.origins()))
             })
             .collect();
         let of_server = |number| {
-            let with_origin = |(request, sent_to): (&&ReleaseRequest, &Option<Arc<_>>)| {
-                let sent_to: Option<&Arc<super::server::SentOrigins>> = sent_to.as_ref();
-                ReleaseRequest {
-                    origin: sent_to.and_then(|origins| origins.of(number)),
-                    ..(*request).clone()
-                }
-            };
+            let with_origin =
+                |(request, sent_to): (&&ReleaseRequest, &Option<Arc<SentOrigins>>)| {
+                    ReleaseRequest {
+                        origin: sent_to.as_ref().and_then(|origins| origins.of(number)),
+                        ..(*request).clone()
+                    }
+                };
             requests.iter().zip(&sent_to).map(with_origin).collect()
         };
         let count = servers.len();
@@ -113,17 +145,7 @@ impl QuorumReleasing {
                 continue;
             };
             let limit = self.deadline.left();
-            running.spawn(async move {
-                let results = match &*requests {
-                    // On the connection of its acquire, so that a cancel cannot overtake it.
-                    [one] => vec![Backend::release(&server.backend, one, limit).await],
-                    many => {
-                        let many: Vec<_> = many.iter().collect();
-                        Backend::release_all(&server.backend, &many, limit).await
-                    }
-                };
-                (number, results)
-            });
+            running.spawn(async move { (number, release_at(server, &requests, limit).await) });
         }
         let mut done = Some(done);
         while let Some(joined) = running.join_next().await {

@@ -8,20 +8,24 @@ use super::super::RedisBackend;
 use super::super::client::server_error;
 use super::super::command::CommandWriter;
 use super::super::connection::Connection;
+use super::super::dialects::Scheme;
 use super::super::errors::timed_out;
 use super::super::reply::{self, ScriptReply, text_of};
 use super::super::scripts::{ACQUIRE, RAISE};
 use super::quarantine::{Quarantine, SeenProcess};
+use crate::backend::Backend;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::acquisition::{NO_ORIGIN, Origin};
+use crate::protocol::acquisition::{
+    AcquireOutcome, NO_ORIGIN, ObservedHolder, Origin, SentAcquires,
+};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline};
+use crate::protocol::clock::{Clock, Deadline, ServerMs};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
-use crate::protocol::lock_state::{AcquireReply, RawHolder, RenewReply};
+use crate::protocol::lease::LeaseConfig;
+use crate::protocol::lock_state::{AcquireReply, RenewReply};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::quorum::ServerLease;
-use crate::protocol::ttl::Ttl;
 use crate::sync::Mutex;
 use crate::telemetry::LockCommand;
 
@@ -39,12 +43,12 @@ pub(super) struct QuorumServer {
 pub(super) struct AcquireOrder {
     pub(super) key: LockKey,
     pub(super) owner_id: OwnerId,
-    pub(super) ttl: Ttl,
+    pub(super) lease_config: LeaseConfig,
     pub(super) label: Arc<str>,
     pub(super) origins: Arc<SentOrigins>,
 }
 
-/// The connections over which an acquisition was sent, by server.
+/// The connections over which an acquisition was sent, by server. Once it is granted, only those without a reply.
 #[derive(Debug)]
 pub(super) struct SentOrigins(Box<[AtomicU64]>);
 
@@ -63,6 +67,11 @@ impl SentOrigins {
             known.store(origin, Ordering::Relaxed);
         }
     }
+
+    /// The server has replied, so no command can overtake the acquire any more.
+    pub(super) fn answered(&self, server: usize) {
+        self.set(server, NO_ORIGIN);
+    }
 }
 
 /// Which servers take a command.
@@ -77,8 +86,15 @@ pub(super) enum Admission {
 /// The reply of one server to an acquire.
 pub(super) enum AcquireVote {
     Held(ServerLease),
-    Busy { holder: RawHolder, server_us: u64 },
-    Foreign { found: String },
+    Busy {
+        /// `None` if the holder has gone meanwhile.
+        holder: Option<ObservedHolder>,
+        /// The time to the end of its lease; `None` for a key without an expiry.
+        remaining: Option<Duration>,
+    },
+    Foreign {
+        found: String,
+    },
 }
 
 /// What a connection shows of the server's process.
@@ -169,30 +185,45 @@ impl QuorumServer {
         admission: Admission,
         deadline: Deadline,
     ) -> Result<AcquireVote, LockError> {
-        let client = &self.backend.client;
         let connection = self.admit(admission, deadline.left()).await?;
+        order.origins.set(number, connection.origin);
+        match Scheme::of(order.key.dialect()) {
+            None => self.acquire_native(order, &connection, deadline).await,
+            Some(scheme) => {
+                self.acquire_plain(scheme, order, &connection, deadline)
+                    .await
+            }
+        }
+    }
+
+    async fn acquire_native(
+        &self,
+        order: &AcquireOrder,
+        connection: &Connection,
+        deadline: Deadline,
+    ) -> Result<AcquireVote, LockError> {
+        let client = &self.backend.client;
         let keys = order.key.all();
         for _ in 0..ACQUIRE_TRIES {
             let now = Clock::System.now();
-            let not_after = client.not_after(&connection, now);
+            let not_after = client.not_after(connection, now);
             let write_args = |command: &mut CommandWriter<'_>| {
                 command
                     .arg(order.owner_id)
-                    .arg(order.ttl.as_millis())
+                    .arg(order.lease_config.ttl.as_millis())
                     .arg(connection.floor_us())
                     .arg(not_after.not_after_ms)
                     .text(&order.label)
                     .text("")
                     .arg(connection.lead_us());
             };
-            order.origins.set(number, connection.origin);
             let script = ACQUIRE.of(false);
             let reply = client
-                .run(&connection, script, &keys, write_args, deadline, now)
+                .run(connection, script, &keys, write_args, deadline, now)
                 .await?;
-            let reply = reply.map_err(|error| server_error(&connection, &order.key, &error))?;
+            let reply = reply.map_err(|error| server_error(connection, &order.key, &error))?;
             let ScriptReply { value, server_us } = reply::acquire(reply.text())?;
-            client.record_server_time(&connection, now, server_us);
+            client.record_server_time(connection, now, server_us);
             match value {
                 AcquireReply::Late | AcquireReply::More => {}
                 AcquireReply::Held {
@@ -200,21 +231,79 @@ impl QuorumServer {
                     remaining_ms,
                 } => {
                     return Ok(AcquireVote::Held(ServerLease {
-                        token,
+                        token: Some(token),
                         remaining: Duration::from_millis(remaining_ms),
                         sent_at: now,
                     }));
                 }
                 AcquireReply::Busy { holder } | AcquireReply::Queued { holder, .. } => {
-                    return Ok(AcquireVote::Busy { holder, server_us });
+                    let remaining = holder.remaining_ms.map(Duration::from_millis);
+                    let read_at = Some(ServerMs::from_micros(server_us));
+                    return Ok(AcquireVote::Busy {
+                        holder: ObservedHolder::from_value(&holder.value, remaining, read_at),
+                        remaining,
+                    });
                 }
                 AcquireReply::Foreign { found } => return Ok(AcquireVote::Foreign { found }),
             }
         }
-        Err(timed_out(&format!(
+        Err(self.rejects())
+    }
+
+    /// Acquires the key in a dialect of one key, without a fencing token.
+    async fn acquire_plain(
+        &self,
+        scheme: Scheme,
+        order: &AcquireOrder,
+        connection: &Connection,
+        deadline: Deadline,
+    ) -> Result<AcquireVote, LockError> {
+        let label = Arc::clone(&order.label);
+        let (owner_id, key) = (order.owner_id, order.key.clone());
+        let mut sent = SentAcquires::new(owner_id, key, order.lease_config, label, None);
+        let dialects = &self.backend.dialects;
+        for _ in 0..ACQUIRE_TRIES {
+            let limit = deadline.left();
+            match dialects
+                .acquire_over(connection, scheme, &mut sent, limit)
+                .await?
+            {
+                AcquireOutcome::Held {
+                    sent, remaining, ..
+                } => {
+                    return Ok(AcquireVote::Held(ServerLease {
+                        token: None,
+                        remaining,
+                        sent_at: sent,
+                    }));
+                }
+                AcquireOutcome::Queued {
+                    holder,
+                    holder_expiry,
+                    ..
+                }
+                | AcquireOutcome::Busy {
+                    holder,
+                    holder_expiry,
+                } => {
+                    let ends = holder_expiry.ends();
+                    return Ok(AcquireVote::Busy {
+                        holder,
+                        remaining: ends.map(|ends| ends.since(Clock::System.now())),
+                    });
+                }
+                AcquireOutcome::Foreign { found } => return Ok(AcquireVote::Foreign { found }),
+                AcquireOutcome::Late | AcquireOutcome::More | AcquireOutcome::StartOver => {}
+            }
+        }
+        Err(self.rejects())
+    }
+
+    fn rejects(&self) -> LockError {
+        timed_out(&format!(
             "the lock server at {} rejects commands as late, or has very many dead waiters",
             self.address()
-        )))
+        ))
     }
 
     /// Writes the token of the quorum to this server. Returns `None` if the key is not the caller's.
@@ -252,7 +341,7 @@ impl QuorumServer {
             } => {
                 let remaining = Duration::from_millis(remaining_ms);
                 let lease = ServerLease {
-                    token,
+                    token: Some(token),
                     remaining,
                     sent_at,
                 };
@@ -271,9 +360,10 @@ impl QuorumServer {
     ) -> bool {
         let client = &self.backend.client;
         // Only on the connection of the acquire, the cancel cannot overtake it.
-        let follows = request
-            .origin
-            .is_some_and(|origin| client.pool.by_origin(origin).is_some());
+        let follows = self.backend.can_batch_release(&request.key)
+            && request
+                .origin
+                .is_some_and(|origin| client.pool.by_origin(origin).is_some());
         let result = self.send_release(request, limit).await;
         result.is_ok() && (was_answered || follows)
     }
@@ -285,7 +375,10 @@ impl QuorumServer {
     ) -> Result<ReleaseOutcome, LockError> {
         let client = &self.backend.client;
         let began = client.begin_command();
-        let result = self.backend.native.release(request, limit).await;
+        let result = match Scheme::of(request.key.dialect()) {
+            None => self.backend.native.release(request, limit).await,
+            Some(scheme) => self.backend.dialects.release(scheme, request, limit).await,
+        };
         client.end_command(LockCommand::Cancel, began, result.as_ref().err());
         result
     }

@@ -161,7 +161,7 @@ fn majority_is_granted_the_highest_token_after_both_rounds() {
     assert_eq!(attempt.outcome(), None);
     attempt.raised(4, confirmed(40, 1038), at(1042));
     let granted = QuorumOutcome::Granted {
-        token: token(40),
+        token: Some(token(40)),
         ends_at: at(1030 + 1000 - 12),
         servers: vec![0, 2, 4],
     };
@@ -204,7 +204,7 @@ fn late_higher_token_is_written_to_all_again() {
     attempt.raised(0, confirmed(8, 1030), at(1041));
     assert!(matches!(
         attempt.outcome(),
-        Some(QuorumOutcome::Granted { token: granted, .. }) if *granted == token(8)
+        Some(QuorumOutcome::Granted { token: granted, .. }) if *granted == Some(token(8))
     ));
 }
 
@@ -286,4 +286,26 @@ fn numbers_of_servers_that_do_not_exist_are_ignored() {
     attempt.failed(9, at(1001));
     attempt.not_ours(9, at(1001));
     assert_eq!(commands(&mut attempt), [QuorumAction::Acquire(0)]);
+}
+
+#[test]
+fn majority_without_tokens_is_granted_after_one_round() {
+    let mut attempt = QuorumAcquire::new(5, ttl(), at(0), vec![2, 0, 1, 3, 4]);
+    let plain = |sent_at| ServerLease {
+        token: None,
+        ..confirmed(0, sent_at)
+    };
+    attempt.held(2, plain(0), at(1));
+    attempt.held(0, plain(1), at(2));
+    assert_eq!(attempt.outcome(), None);
+    attempt.held(4, plain(1), at(3));
+    assert_eq!(
+        attempt.outcome(),
+        Some(&QuorumOutcome::Granted {
+            token: None,
+            ends_at: at(988),
+            servers: vec![0, 2, 4],
+        })
+    );
+    assert_eq!(attempt.actions(), [], "nothing is written back");
 }

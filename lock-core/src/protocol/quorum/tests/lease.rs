@@ -4,7 +4,7 @@ use QuorumAction::{Heal, Raise, Renew};
 /// A lease of five servers with token 40, confirmed at the given servers by commands at 0.
 fn lease(servers: &[usize]) -> QuorumLease {
     let confirmed = (0..5).map(|server| servers.contains(&server).then(|| at(988)));
-    QuorumLease::new(ttl(), token(40), confirmed)
+    QuorumLease::new(ttl(), Some(token(40)), confirmed)
 }
 
 /// As `lease`, with a renewal that was sent at 300.
@@ -60,6 +60,52 @@ fn lease_that_a_majority_lost_is_lost_and_heals_nothing() {
     assert_eq!(lease.round(), RenewalRound::Pending);
     lease.not_ours(2);
     assert_eq!(lease.round(), RenewalRound::Lost);
+    assert_eq!(lease.actions(), []);
+}
+
+/// A lease that servers 0, 1 and 2 granted, while 3 and 4 had not replied to the acquire.
+fn granted_by_three() -> QuorumLease {
+    let mut lease = lease(&[0, 1, 2]);
+    lease.may_still_hold(3);
+    lease.may_still_hold(4);
+    lease
+}
+
+#[test]
+fn server_that_replies_after_the_grant_counts_after_its_raise() {
+    let mut lease = granted_by_three();
+    // A higher token than that of the grant does not change the grant.
+    for (server, given) in [(3, 39), (4, 41)] {
+        lease.held(server, confirmed(given, 0), at(200));
+        assert_eq!(lease.actions(), [Raise(server, token(40))]);
+        lease.raised(server, confirmed(40, 200), at(300));
+    }
+    lease.begin_round(at(300));
+    lease.not_ours(0);
+    lease.not_ours(1);
+    assert_eq!(lease.ends_at(), Some(at(988)), "three servers are left");
+}
+
+#[test]
+fn server_that_replies_after_the_first_renewal_began_is_healed_by_it() {
+    let mut lease = granted_by_three();
+    lease.begin_round(at(300));
+    let _renewals = lease.actions();
+    lease.held(3, confirmed(39, 0), at(400));
+    lease.failed(4);
+    assert_eq!(lease.actions(), []);
+    renew(&mut lease, &[0, 1, 2, 3]);
+    assert_eq!(lease.actions(), [Raise(3, token(40))]);
+}
+
+#[test]
+fn busy_or_failed_server_after_the_grant_does_not_count() {
+    let mut lease = granted_by_three();
+    lease.busy(3);
+    lease.failed(4);
+    for server in [3, 4] {
+        lease.held(server, confirmed(39, 0), at(200));
+    }
     assert_eq!(lease.actions(), []);
 }
 
@@ -180,4 +226,26 @@ fn server_after_its_quarantine_counts_as_before() {
     lease.begin_round(at(300));
     renew(&mut lease, &[0, 1, 2]);
     assert_eq!(lease.round(), RENEWED);
+}
+
+#[test]
+fn server_without_tokens_counts_as_soon_as_it_gave_the_key_again() {
+    let confirmed = (0..5).map(|server| (server < 3).then_some(at(988)));
+    let mut lease = QuorumLease::new(ttl(), None, confirmed);
+    lease.begin_round(at(300));
+    let _renewals = lease.actions();
+    renew(&mut lease, &[0, 1, 2]);
+    lease.not_ours(3);
+    assert_eq!(lease.actions(), [Heal(3)]);
+    let again = ServerLease {
+        token: None,
+        remaining: ms(1000),
+        sent_at: at(310),
+    };
+    lease.held(3, again, at(320));
+    assert_eq!(lease.actions(), [], "nothing is written back");
+    lease.not_ours(0);
+    assert_eq!(lease.ends_at(), Some(at(1288)));
+    lease.not_ours(1);
+    assert_eq!(lease.ends_at(), None);
 }

@@ -18,6 +18,8 @@ enum Rounds {
     /// The token of the first round is not written back: the obvious design, which is wrong.
     One,
     Two,
+    /// A dialect without tokens.
+    WithoutTokens,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,10 +300,21 @@ fn survey(seeds: u64, rounds: Rounds, memory: Memory) -> Findings {
 #[test]
 fn two_rounds_with_restarts_that_remember_exclude_and_keep_tokens_in_order() {
     let sum = survey(150, Rounds::Two, Memory::Kept);
-    eprintln!("SIM {sum:?}");
+    eprintln!("simulated: {sum:?}");
     assert_eq!((sum.overlaps, sum.regressions), (0, 0), "{sum:?}");
     assert!(sum.grants > 1000 && sum.renewals > 1000, "{sum:?}");
     assert!(sum.heals > 100, "{sum:?}");
+}
+
+#[test]
+fn locks_without_tokens_exclude() {
+    for memory in [Memory::Kept, Memory::Lost] {
+        let sum = survey(150, Rounds::WithoutTokens, memory);
+        eprintln!("simulated: {sum:?}");
+        assert_eq!(sum.overlaps, 0, "{sum:?}");
+        assert!(sum.grants > 500 && sum.renewals > 500, "{sum:?}");
+        assert!(sum.heals > 100, "{sum:?}");
+    }
 }
 
 #[test]
@@ -314,7 +327,7 @@ fn one_round_breaks_the_order_of_tokens() {
 #[test]
 fn quarantine_of_servers_that_forget_keeps_exclusion() {
     let sum = survey(150, Rounds::Two, Memory::Lost);
-    eprintln!("SIM {sum:?}");
+    eprintln!("simulated: {sum:?}");
     assert_eq!(sum.overlaps, 0, "{sum:?}");
     assert!(sum.grants > 500 && sum.heals > 100, "{sum:?}");
 }
@@ -333,6 +346,8 @@ proptest! {
         let run = simulate(seed, Rounds::Two, Memory::Kept);
         prop_assert_eq!((run.overlaps, run.regressions), (0, 0));
         let run = simulate(seed, Rounds::Two, Memory::Lost);
+        prop_assert_eq!(run.overlaps, 0);
+        let run = simulate(seed, Rounds::WithoutTokens, Memory::Lost);
         prop_assert_eq!(run.overlaps, 0);
     }
 }

@@ -5,10 +5,11 @@ use super::*;
 impl Sim {
     pub(super) fn feed(&mut self, call: SimCall, answer: SimAnswer) {
         let (server, sent_at) = (call.server, call.sent_at);
+        let has_tokens = self.rounds != Rounds::WithoutTokens;
         let client = &mut self.clients[call.client];
         let now = client.clock(self.now);
         let lease = |token, remaining| ServerLease {
-            token,
+            token: has_tokens.then_some(token),
             remaining,
             sent_at,
         };
@@ -175,7 +176,7 @@ impl Sim {
                 if let (Rounds::One, SimPhase::Acquiring(machine)) = (self.rounds, &mut state.phase)
                 {
                     let lease = ServerLease {
-                        token,
+                        token: Some(token),
                         ..state.held[&server]
                     };
                     machine.raised(server, lease, now);
@@ -197,10 +198,18 @@ impl Sim {
         false
     }
 
-    fn granted(&mut self, client: usize, token: FencingToken, lease: QuorumLease, until: Moment) {
+    fn granted(
+        &mut self,
+        client: usize,
+        token: Option<FencingToken>,
+        lease: QuorumLease,
+        until: Moment,
+    ) {
         self.findings.grants += 1;
-        self.findings.regressions += usize::from(token <= self.highest);
-        self.highest = self.highest.max(token);
+        if let Some(token) = token {
+            self.findings.regressions += usize::from(token <= self.highest);
+            self.highest = self.highest.max(token);
+        }
         for other in &self.clients {
             if let SimPhase::Holding { until, .. } = other.phase {
                 self.findings.overlaps += usize::from(other.clock(self.now) < until);

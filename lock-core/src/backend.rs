@@ -99,6 +99,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Receives notifications for as long as the future is polled.
     fn listen(&self) -> Boxed<'_, ()>;
 
+    /// Waits until no release is under way. A release may go on after its outcome is known.
+    fn releases_end(&self) -> Boxed<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Returns the address of the server. A backend in this process has none.
     fn server(&self) -> Option<Arc<ServerAddress>> {
         None

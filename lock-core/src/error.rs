@@ -311,6 +311,12 @@ impl LockError {
         ))
     }
 
+    /// Returns whether the connection broke, or could not be made.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Backend(error) if error.kind() == BackendErrorKind::Unreachable)
+    }
+
     /// Whether the server refused the command in its reply, so that the command had no effect.
     #[cfg(feature = "redis")]
     pub(crate) fn is_refusal(&self) -> bool {

@@ -22,6 +22,9 @@ mod runtime;
 mod stats;
 mod sync;
 pub mod telemetry;
+#[cfg(all(feature = "__tls", not(any(feature = "tls", feature = "tls-aws-lc"))))]
+compile_error!("enable the feature `tls` or `tls-aws-lc`");
+
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;

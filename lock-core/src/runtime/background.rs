@@ -251,6 +251,9 @@ async fn run_worker(state: &Arc<WorkerState>) {
         state.cleanup.dispatch(now);
         let idle = state.cleanup.open() == 0;
         if state.closing.load(Ordering::Acquire) && idle {
+            let limit = state.context.command_timeout;
+            let releases_end = state.context.backend.releases_end();
+            let _ended_or_expires = tokio::time::timeout(limit, releases_end).await;
             break;
         }
         let woken = state.context.wake.notified();

@@ -12,6 +12,8 @@ use test_support::{Authority, FrozenClock, RedisServer, eventually_async};
 use tests::{Trace, fencing_token, one_attempt};
 
 mod dialects;
+mod minority;
+mod waiting;
 
 const NAME: &str = "order:42";
 const KEY: &str = "lock:order:42";
@@ -307,30 +309,6 @@ async fn same_server_twice_is_refused() {
     );
 }
 
-/// A release that a minority did not get leaves keys there until their lease ends.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stale_keys_at_a_minority_do_not_delay_the_next_holder() {
-    let quorum = Quorum::start();
-    let locks = quorum.connect().await;
-    let stale = "lk1:6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 7 1700000000000 holder";
-    for pair in [[0, 1], [2, 3], [4, 0]] {
-        for server in pair {
-            quorum.0[server].cli(&["SET", KEY, stale, "PX", "600000"]);
-        }
-        let held = locks.lock(NAME).try_acquire().await.unwrap();
-        held.expect("a majority is free").release().await.unwrap();
-        let held = locks.lock(NAME).wait(WAIT).acquire().await.unwrap();
-        held.release().await.unwrap();
-        for server in pair {
-            quorum.0[server].cli(&["DEL", KEY]);
-        }
-    }
-    for server in &quorum.0[..3] {
-        server.cli(&["SET", KEY, stale, "PX", "600000"]);
-    }
-    assert!(locks.lock(NAME).try_acquire().await.unwrap().is_none());
-}
-
 /// Each server has a login of its own, and one of them has TLS.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quorum_of_urls_has_a_login_for_each_server() {
@@ -428,52 +406,6 @@ async fn replica_is_refused() {
     };
     assert_eq!(error.kind(), BackendErrorKind::NotPrimary);
     assert!(error.to_string().contains(&quorum.0[1].port().to_string()));
-}
-
-/// A server that was too slow for the grant gets the lock too, and its token.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_server_gets_the_lock_after_the_grant() {
-    let quorum = Quorum::start();
-    let locks = quorum.connect().await;
-    for server in &quorum.0 {
-        server.stop();
-        let request = locks.lock(NAME).ttl(LONG).wait(WAIT);
-        let held = request.acquire().await.unwrap();
-        server.cont();
-        let token = format!(" {} ", fencing_token(&held));
-        eventually_async(SOON, async || {
-            server.cli(&["EXISTS", KEY]).integer() == 1
-                && server.cli(&["GET", KEY]).text().contains(&token)
-        })
-        .await;
-        held.release().await.unwrap();
-        eventually_async(SOON, async || quorum.holders() == 0).await;
-    }
-}
-
-/// The release of a lock does not overtake its acquire at a server that was too slow for the grant, also in a batch.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn release_before_a_slow_server_replies_leaves_no_lock() {
-    let quorum = Quorum::start();
-    let locks = quorum.connect().await;
-    let others: Vec<_> = (0..3).map(|at| format!("order:{at}")).collect();
-    for server in &quorum.0 {
-        server.stop();
-        let request = locks.lock(NAME).ttl(LONG).wait(WAIT);
-        request.acquire().await.unwrap().release().await.unwrap();
-        let mut dropped = Vec::new();
-        for name in &others {
-            let request = locks.lock(name).ttl(LONG).wait(WAIT);
-            dropped.push(request.acquire().await.unwrap());
-        }
-        drop(dropped);
-        server.cont();
-        eventually_async(SOON, async || {
-            let keys = quorum.0.iter().map(|it| it.cli(&["KEYS", "lock:*"]));
-            keys.map(|keys| keys.array().len()).sum::<usize>() == 0
-        })
-        .await;
-    }
 }
 
 /// An acquire that was dropped leaves no server locked.

@@ -86,6 +86,7 @@ impl Connector {
             .await
             .map_err(|error| connect_error(&node.text, &error))?;
         let wall_after = since_epoch();
+        let waited = Clock::System.now().since(sent);
         let mut replies = replies.into_iter().map(Value::extract_error);
         let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
         let (role, info, time) = (next(), next(), next());
@@ -117,7 +118,9 @@ impl Connector {
             let mode = greeting.ok().and_then(|greeting| text_of(greeting, "mode"));
             self.check_mode(node, mode.as_deref() == Some("cluster"))?;
         }
-        let (process, too_old) = self.process_of(node, info)?;
+        let (mut process, too_old) = self.process_of(node, info)?;
+        // The server told it at some moment since the sending. It ran for at least this long then.
+        process.uptime = process.uptime.map(|uptime| uptime.saturating_sub(waited));
         let abilities = self.prepare(node, handle, &mut replies).await?;
         if let Some(error) = too_old
             && abilities.script_form() == ScriptForm::Flagged

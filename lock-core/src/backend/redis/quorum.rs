@@ -6,8 +6,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::RedisBackend;
@@ -33,6 +36,7 @@ mod held;
 mod quarantine;
 mod release;
 mod server;
+mod unreleased;
 
 use attempt::lasting;
 use held::HeldQuorum;
@@ -51,6 +55,12 @@ struct QuorumServers {
     held: Mutex<HashMap<OwnerId, HeldQuorum>>,
     /// The acquires that may have taken effect, and have no lease.
     sent: Mutex<HashMap<OwnerId, Arc<SentOrigins>>>,
+    /// Notified after each reply to a renewal.
+    renewal_counted: Notify,
+    /// The number of releases that are running.
+    releasing: AtomicUsize,
+    /// Notified when it is zero.
+    released: Notify,
 }
 
 /// Leases that ended are forgotten when there are this many leases, or twice as many as were left.
@@ -132,7 +142,21 @@ impl QuorumServers {
     }
 
     fn sent(&self, owner_id: OwnerId, origins: Arc<SentOrigins>) {
-        self.sent.lock().insert(owner_id, origins);
+        let now = Clock::System.now();
+        let mut expired = Vec::new();
+        let mut all = self.sent.lock();
+        if all.len() >= FORGET_FROM && all.len() == all.capacity() {
+            expired.extend(all.extract_if(|_, origins| origins.has_expired(now)));
+        }
+        all.insert(owner_id, origins);
+        drop(all);
+        drop(expired);
+    }
+
+    /// Returns the last moment at which an acquire without a reply may take effect, if none is sent any more.
+    fn acquires_end_at(&self) -> Moment {
+        let longest = self.command_timeout.saturating_mul(3);
+        Clock::System.now().plus(longest)
     }
 
     fn is_sent(&self, owner_id: OwnerId) -> bool {
@@ -142,6 +166,13 @@ impl QuorumServers {
     fn forget_sent(&self, owner_id: OwnerId) -> Option<Arc<SentOrigins>> {
         self.sent.lock().remove(&owner_id)
     }
+}
+
+/// Returns an error outside of a runtime: tasks send the commands.
+fn check_runtime() -> Result<(), LockError> {
+    Handle::try_current()
+        .map(drop)
+        .map_err(|_| LockError::NoRuntime)
 }
 
 fn check_dialect(dialect: Dialect) -> Result<(), LockError> {
@@ -171,6 +202,9 @@ impl QuorumBackend {
             quarantine,
             held: Mutex::default(),
             sent: Mutex::default(),
+            renewal_counted: Notify::new(),
+            releasing: AtomicUsize::new(0),
+            released: Notify::new(),
         });
         let mut connecting = JoinSet::new();
         for server in servers.all() {
@@ -283,7 +317,10 @@ impl Backend for QuorumBackend {
         sent: &'a mut SentAcquires,
         limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
-        Box::pin(attempt::acquire(&self.servers, sent, limit))
+        Box::pin(async move {
+            check_runtime()?;
+            attempt::acquire(&self.servers, sent, limit).await
+        })
     }
 
     fn renew<'a>(
@@ -300,6 +337,7 @@ impl Backend for QuorumBackend {
         limit: Duration,
     ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
         Box::pin(async move {
+            check_runtime()?;
             let one = [release_request];
             let result = release::release(&self.servers, &one, limit).await.pop();
             result.unwrap_or(Err(LockError::NoRuntime))
@@ -348,15 +386,42 @@ impl Backend for QuorumBackend {
     }
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {
-        Box::pin(self.servers.wait_for_majority(until))
+        Box::pin(async move {
+            check_runtime()?;
+            self.servers.wait_for_majority(until).await
+        })
     }
 
     fn listen(&self) -> Boxed<'_, ()> {
         let mut listening = JoinSet::new();
         for server in self.servers.all() {
-            listening.spawn(async move { server.backend.listen().await });
+            let other = Arc::clone(&server);
+            listening.spawn(async move { other.backend.listen().await });
+            let timeout = self.servers.command_timeout;
+            listening.spawn(unreleased::repeat(server, timeout));
         }
-        Box::pin(async move { while listening.join_next().await.is_some() {} })
+        Box::pin(async move {
+            while let Some(ended) = listening.join_next().await {
+                // The caller reports a panic, and listens again.
+                if let Err(error) = ended
+                    && error.is_panic()
+                {
+                    std::panic::resume_unwind(error.into_panic());
+                }
+            }
+        })
+    }
+
+    fn releases_end(&self) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            loop {
+                let released = self.servers.released.notified();
+                if self.servers.releasing.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                released.await;
+            }
+        })
     }
 
     fn server(&self) -> Option<Arc<ServerAddress>> {

@@ -24,6 +24,8 @@ pub(crate) enum QuorumOutcome {
     /// Another holder has the key at so many servers that no majority is left. `remaining` is the time
     /// until enough of them are free, where the servers told it.
     Contended { remaining: Option<Duration> },
+    /// A majority confirmed the lock, but with less than half of its ttl left.
+    TooLate,
     /// Too many servers are in quarantine, failed, or took too long.
     NoQuorum {
         granted: usize,
@@ -330,7 +332,7 @@ impl QuorumAcquire {
             return;
         };
         if ends_at.since(now) < self.ttl.as_duration() / 2 {
-            self.give_up();
+            self.finish(QuorumOutcome::TooLate);
         } else {
             self.finish(QuorumOutcome::Granted {
                 token,

@@ -147,6 +147,12 @@ impl QuorumLease {
         }
     }
 
+    /// Returns how many servers confirmed the lease in this round.
+    pub(crate) fn confirmations(&self) -> usize {
+        let renewed = |server: &LeaseServer| server.vote == RenewalVote::Renewed;
+        self.count(|server| renewed(server) && server.counts())
+    }
+
     /// The server has restarted. It does not count until this lease is healed there.
     pub(crate) fn restarted(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {
@@ -173,7 +179,8 @@ impl QuorumLease {
         if let Some(server) = self.servers.get_mut(server) {
             server.vote = RenewalVote::Renewed;
             if server.standing != Standing::Quarantined {
-                server.ends_at = server.ends_at.max(Some(ends_at));
+                // Not the later one of both: near the end of `max_hold`, a renewal shortens the lease.
+                server.ends_at = Some(ends_at);
             }
         }
         self.heal();
@@ -312,8 +319,7 @@ impl QuorumLease {
     }
 
     fn is_renewed(&self) -> bool {
-        let renewed = |server: &LeaseServer| server.vote == RenewalVote::Renewed;
-        self.count(|server| renewed(server) && server.counts()) >= self.needed()
+        self.confirmations() >= self.needed()
     }
 
     fn needed(&self) -> usize {

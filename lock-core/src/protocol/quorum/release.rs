@@ -45,11 +45,11 @@ impl QuorumRelease {
         self.set(server, ReleaseVote::Failed);
     }
 
-    /// Returns the servers where the release is to be repeated.
-    #[cfg(test)]
+    /// Returns the servers that have not confirmed the release.
     pub(crate) fn unconfirmed(&self) -> impl Iterator<Item = usize> {
+        let is_open = |vote| matches!(vote, ReleaseVote::Sent | ReleaseVote::Failed);
         let votes = self.0.iter().enumerate();
-        votes.filter_map(|(server, vote)| (*vote == ReleaseVote::Failed).then_some(server))
+        votes.filter_map(move |(server, vote)| is_open(*vote).then_some(server))
     }
 
     pub(crate) fn round(&self) -> ReleaseRound {

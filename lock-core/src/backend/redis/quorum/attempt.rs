@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use super::super::errors::timed_out;
 use super::held::{self, HeldQuorum};
 use super::server::{AcquireOrder, AcquireVote, Admission, SentOrigins};
 use super::{QuorumServers, as_confirmed, local_ms};
 use crate::backend::Renewal;
-use crate::error::LockError;
+use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::{
-    AcquireOutcome, Failure, NO_ORIGIN, ObservedHolder, SentAcquires,
+    AcquireOutcome, Failure, FailureClass, NO_ORIGIN, ObservedHolder, SentAcquires,
 };
 use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::clock::{Clock, Deadline, Moment};
@@ -50,10 +51,15 @@ struct QuorumAttempt {
     is_busy: Vec<bool>,
     errors: Vec<Option<LockError>>,
     holder: Option<ObservedHolder>,
-    /// The caller makes another attempt after this one.
-    comes_again: bool,
-    /// The holder that the last attempt of the caller saw.
+    /// The attempt goes on behind a gate with another holder: the caller makes no other attempt, or its last one saw
+    /// the first such holder too, which may be a key that was left.
+    passes_gates: bool,
+    /// The first holder that the last attempt of the caller saw.
     seen_before: ShortId,
+    /// The time to the end of the first holder's lease.
+    remaining: Option<Duration>,
+    /// The attempt has less time than a command needs at most, because the wait of its caller ends.
+    is_cut_short: bool,
     foreign: Option<String>,
 }
 
@@ -69,12 +75,16 @@ pub(super) async fn acquire(
         return Ok(AcquireOutcome::StartOver);
     }
     let began = Clock::System.now();
-    // In time of this machine: each server has a clock of its own. Twice the timeout, because the time of a
-    // server is known as exactly as its reply was fast.
-    let not_after = local_ms(began).plus(whole_millis(servers.command_timeout.saturating_mul(2)));
+    // In time of this machine: each server has a clock of its own. The last command is sent within one timeout. It
+    // may take effect for another one, and as much longer as the reply was slow that told the server's time.
+    let longest = servers.command_timeout.saturating_mul(3);
+    let not_after = local_ms(began).plus(whole_millis(longest));
     // It is sent over several connections. Its cancels look up each of them.
     let copy = sent.on_send_without_entry(NO_ORIGIN, not_after);
-    let origins = Arc::new(SentOrigins::new(servers.len()));
+    let expires_at = began
+        .plus(longest)
+        .plus(sent.lease_config.ttl.as_duration());
+    let origins = Arc::new(SentOrigins::new(servers.len(), expires_at));
     servers.sent(sent.owner_id, Arc::clone(&origins));
     let order = Arc::new(AcquireOrder {
         key: sent.key.clone(),
@@ -84,7 +94,7 @@ pub(super) async fn acquire(
         origins,
     });
     let mut attempt = QuorumAttempt::new(Arc::clone(servers), Arc::clone(&order), limit);
-    attempt.comes_again = sent.waits_until.is_some();
+    attempt.passes_gates = sent.waits_until.is_none();
     attempt.seen_before = sent.seen_holder;
     let outcome = attempt.run().await?;
     let holder = attempt.holder.as_ref().and_then(|holder| holder.owner_id);
@@ -118,6 +128,7 @@ impl QuorumAttempt {
         let count = servers.len();
         let gate_order = gate_order(&servers, order.key.as_str());
         let (ttl, now) = (order.lease_config.ttl, Clock::System.now());
+        let is_cut_short = limit < servers.command_timeout;
         Self {
             machine: QuorumAcquire::new(count, ttl, now, gate_order),
             servers,
@@ -129,8 +140,10 @@ impl QuorumAttempt {
             is_busy: vec![false; count],
             errors: vec![None; count],
             holder: None,
-            comes_again: false,
+            passes_gates: false,
             seen_before: OwnerId::nil().short(),
+            remaining: None,
+            is_cut_short,
             foreign: None,
         }
     }
@@ -222,11 +235,13 @@ impl QuorumAttempt {
 
     fn observe(&mut self, seen: Option<ObservedHolder>, remaining: Option<Duration>) -> BusyServer {
         let holder = seen.as_ref().and_then(|seen| seen.owner_id);
-        self.holder = self.holder.take().or(seen);
+        self.passes_gates |= self.seen_before == holder.unwrap_or(OwnerId::nil()).short();
+        if self.holder.is_none() {
+            (self.holder, self.remaining) = (seen, remaining);
+        }
         BusyServer {
             remaining,
-            may_be_stale: !self.comes_again
-                || self.seen_before == holder.unwrap_or(OwnerId::nil()).short(),
+            may_be_stale: self.passes_gates,
         }
     }
 
@@ -300,34 +315,68 @@ impl QuorumAttempt {
     }
 
     fn failed(self, outcome: &QuorumOutcome) -> Result<AcquireOutcome, LockError> {
-        if let Some(found) = self.foreign {
-            return Ok(AcquireOutcome::Foreign { found });
-        }
         match *outcome {
-            QuorumOutcome::Contended { remaining } => Ok(AcquireOutcome::Busy {
-                holder_expiry: match remaining {
-                    Some(remaining) => HolderExpiry::Polled {
-                        ends: Clock::System.now().plus(remaining),
-                    },
-                    None => HolderExpiry::NoExpiry,
-                },
-                holder: self.holder,
-            }),
+            QuorumOutcome::Contended { remaining } => Ok(busy(self.holder, remaining)),
+            QuorumOutcome::TooLate => Err(LockError::advised(
+                BackendErrorKind::TimedOut,
+                "a majority of the lock servers confirmed the lock with less than half of its ttl left",
+                "use a longer ttl, or servers that reply faster",
+            )),
             QuorumOutcome::NoQuorum {
                 granted,
                 needed,
                 servers,
-            } => Err(
-                lasting(self.errors.into_iter().flatten(), servers).unwrap_or(
-                    LockError::NoQuorum {
-                        granted,
-                        needed,
-                        servers,
-                    },
-                ),
-            ),
+            } => self.without_quorum(granted, needed, servers),
             QuorumOutcome::Granted { .. } => Err(LockError::NoRuntime),
         }
+    }
+
+    fn without_quorum(
+        self,
+        granted: usize,
+        needed: usize,
+        servers: usize,
+    ) -> Result<AcquireOutcome, LockError> {
+        if let Some(found) = self.foreign {
+            return Ok(AcquireOutcome::Foreign { found });
+        }
+        if self.is_cut_short && self.is_too_slow(needed) {
+            // The servers were not given the time to reply, so this says nothing about them.
+            return match self.holder {
+                Some(holder) => Ok(busy(Some(holder), self.remaining)),
+                None => Err(timed_out(
+                    "no majority of the lock servers replied before the wait ended",
+                )),
+            };
+        }
+        let no_quorum = LockError::NoQuorum {
+            granted,
+            needed,
+            servers,
+        };
+        Err(lasting(self.errors.into_iter().flatten(), servers).unwrap_or(no_quorum))
+    }
+
+    /// Returns whether only the time was too short for a majority.
+    fn is_too_slow(&self, needed: usize) -> bool {
+        let is_slow = |error: &LockError| error.class() == FailureClass::TimedOut;
+        let slow = self.errors.iter().flatten().filter(|error| is_slow(error));
+        let slow = slow.count();
+        let answered = self.is_answered.iter().filter(|it| **it).count();
+        slow > 0 && slow == self.errors.iter().flatten().count() && slow + answered >= needed
+    }
+}
+
+fn busy(holder: Option<ObservedHolder>, remaining: Option<Duration>) -> AcquireOutcome {
+    let holder_expiry = match remaining {
+        Some(remaining) => HolderExpiry::Polled {
+            ends: Clock::System.now().plus(remaining),
+        },
+        None => HolderExpiry::NoExpiry,
+    };
+    AcquireOutcome::Busy {
+        holder,
+        holder_expiry,
     }
 }
 

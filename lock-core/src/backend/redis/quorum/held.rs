@@ -16,7 +16,6 @@ use crate::error::LockError;
 use crate::protocol::acquisition::RenewOutcome;
 use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::loss::LossReason;
-use crate::protocol::owner_id::OwnerId;
 use crate::protocol::quorum::{QuorumAction, QuorumLease, RenewalRound, ServerLease, majority};
 
 /// The number of the round in which a lease is granted.
@@ -33,7 +32,6 @@ pub(super) struct HeldQuorum {
     /// Why servers refused in this round, and the errors of the others.
     loss: Option<LossReason>,
     errors: Vec<LockError>,
-    renewed: usize,
 }
 
 /// A follow-up of a renewal, at one server.
@@ -93,7 +91,6 @@ impl HeldQuorum {
             round: FIRST_ROUND,
             loss: None,
             errors: Vec::new(),
-            renewed: 0,
         }
     }
 
@@ -112,7 +109,6 @@ impl HeldQuorum {
     fn begin_round(&mut self, now: Moment) -> (u64, Vec<LockError>) {
         self.round += 1;
         self.loss = None;
-        self.renewed = 0;
         self.lease.begin_round(now);
         // All servers are asked.
         let _renewals = self.lease.actions();
@@ -150,10 +146,7 @@ impl HeldQuorum {
                     sent, remaining, ..
                 }),
                 Some(_),
-            ) => {
-                self.renewed += 1;
-                self.lease.renewed(server, sent, remaining);
-            }
+            ) => self.lease.renewed(server, sent, remaining),
             (Ok(RenewOutcome::NotOwner(reason)), _) => {
                 self.loss.get_or_insert(reason);
                 self.lease.not_ours(server);
@@ -190,7 +183,7 @@ impl HeldQuorum {
     fn unknown(&self) -> LockError {
         let servers = self.run_ids.len();
         let no_quorum = LockError::NoQuorum {
-            granted: self.renewed,
+            granted: self.lease.confirmations(),
             needed: majority(servers),
             servers,
         };
@@ -251,6 +244,13 @@ struct QuorumRenewing {
     running: JoinSet<RenewalReply>,
 }
 
+/// Whether a renewal waits for leases without an outcome.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    Left,
+    Over,
+}
+
 type RenewalResults = Vec<Result<RenewOutcome, LockError>>;
 
 impl QuorumRenewing {
@@ -282,36 +282,55 @@ impl QuorumRenewing {
             });
         }
         let mut done = Some(done);
-        while let Some(joined) = self.running.join_next().await {
-            let Ok(reply) = joined else {
-                continue;
+        // A lease that only a slow server can decide must not cost the others their time.
+        let grace = self.deadline.left() / 2;
+        let mut grace = std::pin::pin!(tokio::time::sleep(grace));
+        let mut is_over = false;
+        loop {
+            let changed = Arc::clone(&self.servers);
+            let changed = changed.renewal_counted.notified();
+            let patience = if is_over {
+                Patience::Over
+            } else {
+                Patience::Left
             };
-            self.count(reply);
             if done.is_some()
-                && let Some(outcomes) = self.outcomes()
+                && let Some(outcomes) = self.outcomes(patience)
                 && let Some(done) = done.take()
             {
                 // The caller may have stopped waiting.
                 let _sent = done.send(outcomes);
             }
+            tokio::select! {
+                Some(joined) = self.running.join_next() => {
+                    if let Ok(reply) = joined {
+                        self.count(reply);
+                        self.servers.renewal_counted.notify_waiters();
+                    }
+                }
+                () = changed, if done.is_some() => {}
+                () = &mut grace, if !is_over => is_over = true,
+                else => return,
+            }
+            if done.is_none() && self.running.is_empty() {
+                return;
+            }
         }
     }
 
-    /// Returns the outcomes if each lease has one.
-    fn outcomes(&self) -> Option<RenewalResults> {
+    /// Returns the outcomes. `None` if a lease has none yet, unless the others `wait` no longer for it.
+    fn outcomes(&self, patience: Patience) -> Option<RenewalResults> {
         let pairs = self.renewals.iter().zip(&self.rounds);
         let outcome = |(renewal, round): (&Renewal, &Option<u64>)| {
             let removed = || Some(Ok(RenewOutcome::NotOwner(LossReason::Removed)));
-            let Some(round) = *round else {
+            if round.is_none() {
                 return removed();
-            };
+            }
+            // Another renewal of the lease may have begun. Its outcome serves this one too.
             self.servers
-                .with_held(renewal.owner_id, |held| {
-                    if held.round == round {
-                        held.outcome(renewal)
-                    } else {
-                        Some(Err(held.unknown()))
-                    }
+                .with_held(renewal.owner_id, |held| match held.outcome(renewal) {
+                    None if patience == Patience::Over => Some(Err(held.unknown())),
+                    outcome => outcome,
                 })
                 .unwrap_or_else(removed)
         };
@@ -381,9 +400,10 @@ impl QuorumRenewing {
                 }
             }
             RenewalReply::Healed { server, at, vote } => {
-                let has_key = matches!(vote, Ok(AcquireVote::Held(_)));
+                let is_unknown = vote.as_ref().is_err_and(|error| !error.is_refusal());
+                let may_have_key = is_unknown || matches!(vote, Ok(AcquireVote::Held(_)));
                 let is_held = self.on_lease(at, |held| {
-                    if vote.as_ref().err().is_none_or(LockError::is_refusal) {
+                    if !is_unknown {
                         held.order.origins.answered(server);
                     }
                     match vote {
@@ -392,11 +412,10 @@ impl QuorumRenewing {
                         Err(_) => held.lease.failed(server),
                     }
                 });
-                if has_key && !is_held {
+                if may_have_key && !is_held {
                     // It was released meanwhile.
-                    let owner_id = self.renewals[at].owner_id;
                     self.servers
-                        .release_again(server, owner_id, &self.renewals[at]);
+                        .release_again(server, &self.renewals[at], is_unknown);
                 }
             }
             RenewalReply::Raised { server, at, raised } => {
@@ -433,15 +452,13 @@ impl QuorumServer {
 }
 
 impl QuorumServers {
-    /// Releases a key at one server that gave it after the release.
-    fn release_again(self: &Arc<Self>, number: usize, owner_id: OwnerId, renewal: &Renewal) {
-        let Some(server) = self.get(number) else {
-            return;
-        };
-        let request = super::release::plain(renewal, owner_id);
-        let limit = self.command_timeout;
-        tokio::spawn(async move {
-            let _released_or_expires = Backend::release(&server.backend, &request, limit).await;
-        });
+    /// Releases a key at one server that gave it after the release, or may still give it.
+    fn release_again(&self, number: usize, renewal: &Renewal, is_unknown: bool) {
+        if let Some(server) = self.get(number) {
+            let request = super::release::plain(renewal);
+            let acquire_ends_at = is_unknown.then(|| self.acquires_end_at());
+            let timeout = self.command_timeout;
+            server.unreleased.add(request, acquire_ends_at, timeout);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Releases at all servers of a quorum.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -14,7 +15,6 @@ use crate::backend::{Backend, Renewal};
 use crate::error::LockError;
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use crate::protocol::clock::{Clock, Deadline, ServerMs};
-use crate::protocol::owner_id::OwnerId;
 use crate::protocol::quorum::{QuorumRelease, ReleaseRound, majority};
 use crate::protocol::ttl::{MIN_TTL, Ttl};
 
@@ -38,17 +38,35 @@ pub(super) async fn release(
 }
 
 /// A release that only frees the lock of an owner id.
-pub(super) fn plain(renewal: &Renewal, owner_id: OwnerId) -> ReleaseRequest {
+pub(super) fn plain(renewal: &Renewal) -> ReleaseRequest {
     let ttl = Ttl::new(renewal.ttl.max(MIN_TTL)).unwrap_or(renewal.lease_config.ttl);
     ReleaseRequest {
         key: renewal.key.clone(),
-        owner_id,
+        owner_id: renewal.owner_id,
         ttl,
         entries: Vec::new(),
         origin: None,
         unconfirmed_until_ms: None,
         min_hold_until: None,
         subject: ReleaseSubject::Acquire,
+    }
+}
+
+/// Counts releases that are running, so that the background worker does not end before them.
+struct OpenReleases(Arc<QuorumServers>);
+
+impl OpenReleases {
+    fn begin(servers: Arc<QuorumServers>) -> Self {
+        servers.releasing.fetch_add(1, Ordering::AcqRel);
+        Self(servers)
+    }
+}
+
+impl Drop for OpenReleases {
+    fn drop(&mut self) {
+        if self.0.releasing.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.released.notify_waiters();
+        }
     }
 }
 
@@ -139,6 +157,7 @@ impl QuorumReleasing {
     }
 
     async fn run(mut self, done: oneshot::Sender<ReleaseResults>) {
+        let _open = OpenReleases::begin(Arc::clone(&self.servers));
         let mut running = JoinSet::new();
         for (number, server) in self.servers.all().enumerate() {
             let Some(requests) = self.requests.get(number).map(Arc::clone) else {
@@ -161,6 +180,27 @@ impl QuorumReleasing {
             {
                 // The caller may have stopped waiting.
                 let _sent = done.send(results);
+            }
+        }
+        self.repeat_at_minority();
+    }
+
+    /// Repeats releases at the servers that did not confirm them. A release that failed is repeated at all servers by
+    /// its caller.
+    fn repeat_at_minority(&self) {
+        for (at, lock) in self.locks.iter().enumerate() {
+            let result = lock.result(self.sent_ms, self.servers.len());
+            if result.is_none_or(|result| result.is_err()) {
+                continue;
+            }
+            for number in lock.machine.unconfirmed() {
+                let request = self.requests.get(number).and_then(|all| all.get(at));
+                if let (Some(server), Some(request)) = (self.servers.get(number), request) {
+                    let has_open_acquire = request.origin.is_some();
+                    let ends_at = has_open_acquire.then(|| self.servers.acquires_end_at());
+                    let timeout = self.servers.command_timeout;
+                    server.unreleased.add(request.clone(), ends_at, timeout);
+                }
             }
         }
     }
@@ -208,7 +248,7 @@ impl ReleasedLock {
             }
             ReleaseRound::Unconfirmed => {
                 let no_quorum = LockError::NoQuorum {
-                    granted: self.replies,
+                    granted: self.released,
                     needed,
                     servers,
                 };

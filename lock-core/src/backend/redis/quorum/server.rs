@@ -13,13 +13,14 @@ use super::super::errors::timed_out;
 use super::super::reply::{self, ScriptReply, text_of};
 use super::super::scripts::{ACQUIRE, RAISE};
 use super::quarantine::{Quarantine, SeenProcess};
+use super::unreleased::Unreleased;
 use crate::backend::Backend;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::{
     AcquireOutcome, NO_ORIGIN, ObservedHolder, Origin, SentAcquires,
 };
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, ServerMs};
+use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::LeaseConfig;
@@ -36,6 +37,7 @@ const ACQUIRE_TRIES: u8 = 5;
 pub(super) struct QuorumServer {
     pub(super) backend: RedisBackend,
     quarantine: Mutex<Quarantine>,
+    pub(super) unreleased: Unreleased,
 }
 
 /// What an acquisition sends to each server.
@@ -50,20 +52,31 @@ pub(super) struct AcquireOrder {
 
 /// The connections over which an acquisition was sent, by server. Once it is granted, only those without a reply.
 #[derive(Debug)]
-pub(super) struct SentOrigins(Box<[AtomicU64]>);
+pub(super) struct SentOrigins {
+    origins: Box<[AtomicU64]>,
+    /// By then, nothing of the acquisition is left at any server.
+    expires_at: Moment,
+}
 
 impl SentOrigins {
-    pub(super) fn new(servers: usize) -> Self {
-        Self((0..servers).map(|_| AtomicU64::new(NO_ORIGIN)).collect())
+    pub(super) fn new(servers: usize, expires_at: Moment) -> Self {
+        Self {
+            origins: (0..servers).map(|_| AtomicU64::new(NO_ORIGIN)).collect(),
+            expires_at,
+        }
+    }
+
+    pub(super) fn has_expired(&self, now: Moment) -> bool {
+        self.expires_at <= now
     }
 
     pub(super) fn of(&self, server: usize) -> Option<Origin> {
-        let origin = self.0.get(server)?.load(Ordering::Relaxed);
+        let origin = self.origins.get(server)?.load(Ordering::Relaxed);
         (origin != NO_ORIGIN).then_some(origin)
     }
 
     fn set(&self, server: usize, origin: Origin) {
-        if let Some(known) = self.0.get(server) {
+        if let Some(known) = self.origins.get(server) {
             known.store(origin, Ordering::Relaxed);
         }
     }
@@ -110,6 +123,7 @@ impl QuorumServer {
         Self {
             backend,
             quarantine: Mutex::new(Quarantine::new(quarantine)),
+            unreleased: Unreleased::default(),
         }
     }
 
@@ -173,7 +187,12 @@ impl QuorumServer {
     ) -> Result<AcquireVote, LockError> {
         let client = &self.backend.client;
         let began = client.begin_command();
-        let result = self.try_acquire(number, order, admission, deadline).await;
+        let mut result = self.try_acquire(number, order, admission, deadline).await;
+        let is_cut = result.as_ref().is_err_and(LockError::is_unreachable);
+        if is_cut && !deadline.left().is_zero() {
+            // The server had closed an idle connection. Under the same owner id, a second copy does no harm.
+            result = self.try_acquire(number, order, admission, deadline).await;
+        }
         client.end_command(LockCommand::Acquire, began, result.as_ref().err());
         result
     }

@@ -245,7 +245,7 @@ fn grant_with_less_than_half_the_ttl_left_is_cancelled() {
     };
     attempt.raised(0, short, at(1130));
     attempt.raised(1, short, at(1130));
-    assert_eq!(attempt.outcome(), Some(&no_quorum(2, 2, 3)));
+    assert_eq!(attempt.outcome(), Some(&QuorumOutcome::TooLate));
     assert_eq!(attempt.actions(), [QuorumAction::CancelAll]);
     assert!(attempt.lease().is_none());
 }

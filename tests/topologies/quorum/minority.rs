@@ -5,19 +5,19 @@ use test_support::Proxy;
 use super::*;
 
 /// A quorum with a proxy in front of each server.
-struct ProxiedQuorum {
+pub(super) struct ProxiedQuorum {
     quorum: Quorum,
-    proxies: Vec<Proxy>,
+    pub(super) proxies: Vec<Proxy>,
 }
 
 impl ProxiedQuorum {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let quorum = Quorum::start();
         let proxies = quorum.0.iter().map(Proxy::in_front_of).collect();
         Self { quorum, proxies }
     }
 
-    async fn connect(&self, timeout: Duration) -> LockManager {
+    pub(super) async fn connect(&self, timeout: Duration) -> LockManager {
         let hosts = self.proxies.iter().map(|it| it.address().to_string());
         let url = format!("redis+quorum://{}", hosts.collect::<Vec<_>>().join(","));
         let builder = one_attempt(LockManager::builder()).quarantine(Duration::ZERO);

@@ -216,7 +216,9 @@ impl Backend for RedisBackend {
                 self.client.end_command(LockCommand::Acquire, began, error);
                 match (&self.confirmer, result) {
                     (Some(confirmer), Ok(AcquireOutcome::Held { token, .. })) => {
-                        self.confirm(confirmer, sent, token, deadline.left()).await
+                        // In a box, so that a lock without confirmation has a small future.
+                        let left = deadline.left();
+                        Box::pin(self.confirm(confirmer, sent, token, left)).await
                     }
                     (_, result) => result,
                 }

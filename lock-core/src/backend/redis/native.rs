@@ -139,7 +139,8 @@ impl NativeLocks {
                 (is_up, Arc::clone(whole))
             }
             Some(_) if self.client.pool.connector.access.is_resp2() => (false, Arc::clone(whole)),
-            Some(shards) => shards.is_up_for(&sent.key, run_id, limit()).await,
+            // In a box, so that a lock at a single server has a small future.
+            Some(shards) => Box::pin(shards.is_up_for(&sent.key, run_id, limit())).await,
         };
         let mode = if is_up {
             Mode::Subscribed

@@ -181,8 +181,13 @@ impl QuorumServers {
         };
         let mut replies = self.ask_all(ask, |_| false).await?;
         let contents = replies.iter().map(|(_, reply)| &reply.content);
-        let at = of_majority(contents, self.needed()).unwrap_or(0);
-        Ok(replies.swap_remove(at))
+        let at = of_majority(contents, self.needed()).or_else(|| {
+            // Servers without a reply may have what the longest lease shows.
+            let all = replies.iter().enumerate();
+            all.max_by_key(|(_, (_, reply))| remaining(&reply.content))
+                .map(|(at, _)| at)
+        });
+        Ok(replies.swap_remove(at.unwrap_or(0)))
     }
 
     /// Lists the locks of the first server that replies. The next part comes from the same one.

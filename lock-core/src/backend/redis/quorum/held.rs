@@ -340,13 +340,16 @@ impl QuorumRenewing {
     /// Runs on the lease of a renewal, if its round is still the last one. Sends what follows.
     fn on_lease(&mut self, at: usize, change: impl FnOnce(&mut HeldQuorum)) -> bool {
         let (owner_id, round) = (self.renewals[at].owner_id, self.rounds[at]);
+        // What is not run is dropped outside of the mutex: it may have an error with a foreign cause.
+        let mut change = Some(change);
         let follow_ups = self.servers.with_held(owner_id, |held| {
-            if Some(held.round) != round {
+            let Some(change) = change.take_if(|_| Some(held.round) == round) else {
                 return Vec::new();
-            }
+            };
             change(held);
             held.lease.actions()
         });
+        drop(change);
         let is_held = follow_ups.is_some();
         for action in follow_ups.unwrap_or_default() {
             match action {
@@ -406,8 +409,8 @@ impl QuorumRenewing {
                     if !is_unknown {
                         held.order.origins.answered(server);
                     }
-                    match vote {
-                        Ok(AcquireVote::Held(lease)) => held.lease.held(server, lease, now),
+                    match &vote {
+                        Ok(AcquireVote::Held(lease)) => held.lease.held(server, *lease, now),
                         Ok(_) => held.lease.busy(server),
                         Err(_) => held.lease.failed(server),
                     }
@@ -419,9 +422,9 @@ impl QuorumRenewing {
                 }
             }
             RenewalReply::Raised { server, at, raised } => {
-                self.on_lease(at, |held| match raised {
-                    Ok(Some((lease, run_id))) if held.run_ids[server] == Some(run_id) => {
-                        held.lease.raised(server, lease, now);
+                self.on_lease(at, |held| match &raised {
+                    Ok(Some((lease, run_id))) if held.run_ids[server] == Some(*run_id) => {
+                        held.lease.raised(server, *lease, now);
                     }
                     Ok(None) => held.lease.not_ours(server),
                     Ok(Some(_)) | Err(_) => held.lease.failed(server),

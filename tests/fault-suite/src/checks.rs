@@ -62,6 +62,15 @@ impl Check {
         able.fencing_token || self != Self::Stale
     }
 
+    /// Returns how much of the check needs samples, if there were none.
+    pub fn missing(self, samples: usize) -> Missing {
+        match self {
+            Self::Idle if samples == 0 => Missing::All,
+            Self::Loss if samples == 0 => Missing::Causes,
+            _ => Missing::Nothing,
+        }
+    }
+
     /// Returns the title for the report.
     pub fn title(self, able: Capabilities) -> &'static str {
         match self {
@@ -75,6 +84,28 @@ impl Check {
             Self::Idle => "no waiter idle while the lock is free",
             Self::Wait => "no wait longer than `wait` + 250 ms",
             Self::Survivor => "no key outlives its ttl",
+        }
+    }
+}
+
+/// How much of a check was not done because there were no samples of the servers' keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// All was checked.
+    Nothing,
+    /// Whether each loss has a cause was not checked.
+    Causes,
+    /// Nothing was checked.
+    All,
+}
+
+impl Missing {
+    /// Returns the remark for the report.
+    pub fn note(self) -> &'static str {
+        match self {
+            Self::Nothing => "",
+            Self::Causes => " (causes not checked: no samples of the keys)",
+            Self::All => " (no samples of the keys)",
         }
     }
 }

@@ -17,7 +17,7 @@ Breaks a lock server, its clients and the network, and checks the guarantees of 
 
   --seconds N       runs the clients for N seconds, in rounds of 15 s [90]
   --seed N          sets the seed of all random choices; the report shows it [the current time]
-  --nemesis A,B     uses only these nemeses
+  --nemesis A,B     uses only these nemeses, or faults of the topology
   --workload NAME   uses only this workload
   --dialect NAME    sets the dialect of the clients; all-dialects runs every dialect except native,
                     each for N seconds and with the next seed [native]
@@ -85,6 +85,27 @@ fn main() -> ExitCode {
             other => exit_with(&format!("unknown argument `{other}`; see --help")),
         }
     }
+    if let Some(topology) = topology {
+        let known = topology.faults();
+        if let Some(name) = options
+            .nemeses
+            .iter()
+            .find(|it| !known.contains(&it.as_str()))
+        {
+            let topology = topology.name();
+            exit_with(&format!(
+                "no fault `{name}` in the topology {topology}; see --list"
+            ));
+        }
+        if let Some(dialect) = dialects.iter().find(|it| !topology.runs(**it)) {
+            exit_with(&format!(
+                "the topology {} does not run the dialect {}",
+                topology.name(),
+                dialects::name(*dialect)
+            ));
+        }
+        return run_topology(topology, &dialects, &mut options);
+    }
     for name in &options.nemeses {
         let known = nemesis::ALL.iter().find(|nemesis| nemesis.name == *name);
         let Some(known) = known else {
@@ -96,19 +117,6 @@ fn main() -> ExitCode {
                 dialects::name(*dialect)
             ));
         }
-    }
-    if let Some(topology) = topology {
-        if !options.nemeses.is_empty() {
-            exit_with("--topology has faults of its own");
-        }
-        if let Some(dialect) = dialects.iter().find(|it| !topology.runs(**it)) {
-            exit_with(&format!(
-                "the topology {} does not run the dialect {}",
-                topology.name(),
-                dialects::name(*dialect)
-            ));
-        }
-        return run_topology(topology, &dialects, &mut options);
     }
     let mut is_good = true;
     for dialect in dialects {
@@ -155,6 +163,13 @@ fn list() {
     println!("workloads: {}", Workload::names().join(" "));
     let topologies = Topology::ALL.map(Topology::name);
     println!("topologies: {}", topologies.join(" "));
+    for topology in Topology::ALL {
+        println!(
+            "faults of {}: {}",
+            topology.name(),
+            topology.faults().join(" ")
+        );
+    }
     println!("dialects: {} {ALL_DIALECTS}", dialects::names().join(" "));
 }
 

@@ -33,6 +33,8 @@ pub(super) struct FaultContext<'a> {
     pub(super) crew: &'a Crew,
     pub(super) random: &'a mut Random,
     pub(super) until: Instant,
+    /// The slots of the processes that the fault disturbed; empty for all.
+    pub(super) slots: Vec<u32>,
 }
 
 const fn fault(
@@ -97,7 +99,7 @@ pub(super) fn of(topology: Topology) -> Vec<TopologyFault> {
 }
 
 fn client_pause(context: &mut FaultContext<'_>) {
-    let slot = context.random.below(SLOTS as usize);
+    let slot = context.some_slot();
     context.crew.stop(slot);
     context.rest(200, 2_000);
     context.crew.cont(slot);
@@ -105,7 +107,7 @@ fn client_pause(context: &mut FaultContext<'_>) {
 
 fn client_kill(context: &mut FaultContext<'_>) {
     while context.goes_on() {
-        let slot = context.random.below(SLOTS as usize);
+        let slot = context.some_slot();
         context.crew.kill(slot);
         context.rest(0, 500);
         context.crew.spawn(slot);
@@ -235,6 +237,16 @@ impl<'a> FaultContext<'a> {
     fn rest(&mut self, from: u64, to: u64) {
         let pause = self.random.millis(from, to);
         sleep(pause.min(self.until.saturating_duration_since(Instant::now())));
+    }
+
+    /// Returns the slot of a process, which alone is disturbed.
+    fn some_slot(&mut self) -> usize {
+        let slot = self.random.number() % u64::from(SLOTS);
+        let slot = u32::try_from(slot).expect("there are four slots");
+        if !self.slots.contains(&slot) {
+            self.slots.push(slot);
+        }
+        slot as usize
     }
 
     fn service(&self) -> &'a test_support::SentinelService {

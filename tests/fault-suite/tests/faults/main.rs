@@ -3,6 +3,7 @@
 
 mod dialects;
 mod exclusion;
+mod failovers;
 mod losses;
 mod record;
 mod runs;

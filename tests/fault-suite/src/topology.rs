@@ -126,9 +126,8 @@ fn play(
     random: &mut Random,
 ) -> History {
     let deployment = Arc::new(Deployment::start(topology));
-    let urls = vec![deployment.url(); SLOTS as usize];
     let crew = Crew::start(
-        urls,
+        deployment.urls(),
         workload,
         options.dialect,
         &options.worker,
@@ -136,7 +135,7 @@ fn play(
     );
     let sampler = samples::start(&deployment, options.dialect);
     let mut random = random.fork();
-    let started = Instant::now();
+    let (started, began) = (Instant::now(), now());
     let mut faults = Vec::new();
     let mut deck = Vec::new();
     let mut quiet = (now(), deployment.owners());
@@ -182,6 +181,14 @@ fn play(
         sleep(deployment.pause_between_faults());
     }
     faults.extend(unintended(&quiet, &deployment.owners()));
+    if deployment.clocks_differ() {
+        // It disturbs no process.
+        faults.push(Fault {
+            is_load: true,
+            slots: vec![SLOTS],
+            ..fault("clocks-differ", began, Assumption::Inside)
+        });
+    }
     let mut history = History {
         hung: crew.end(),
         samples: sampler.end(),

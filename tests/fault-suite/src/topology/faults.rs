@@ -1,5 +1,7 @@
 //! The faults of each topology. Each one undoes its effects.
 
+mod partitions;
+
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -7,7 +9,7 @@ use test_support::cluster::Failover;
 use test_support::{Random, RedisCluster, RedisServer, SlotMove};
 
 use super::Topology;
-use super::deployment::{Deployment, QuorumServers, SKEWS_US};
+use super::deployment::{Deployment, QuorumServers, SKEWS_US, SentinelServers};
 use crate::crew::Crew;
 use crate::history::Assumption::{self, Inside, Outside};
 use crate::history::SLOTS;
@@ -66,11 +68,16 @@ pub(super) fn of(topology: Topology) -> Vec<TopologyFault> {
             ),
             fault("primary-stopped", Outside, primary_stopped),
             fault("primary-paused", Inside, primary_paused),
+            fault("primary-isolated", Outside, partitions::primary_isolated),
             fault("sentinel-stopped", Inside, sentinel_stopped),
             fault("failover-commanded", Outside, failover_commanded),
         ]),
         Topology::Cluster => all.extend([
             fault("node-killed", Outside, node_killed),
+            fault("node-killed-unreplicated", Outside, |it| {
+                partitions::node_killed_unreplicated(it);
+            }),
+            fault("node-isolated", Outside, partitions::node_isolated),
             fault("node-stopped", Outside, node_stopped),
             fault("node-paused", Inside, node_paused),
             fault("failover-agreed", Outside, |it| {
@@ -90,6 +97,10 @@ pub(super) fn of(topology: Topology) -> Vec<TopologyFault> {
             fault("two-restarted-empty", Inside, |it| it.restart_empty(2)),
             fault("one-stopped", Inside, |it| it.stop_servers(1)),
             fault("two-stopped", Inside, |it| it.stop_servers(2)),
+            fault("partition", Inside, |it| partitions::cut(it, [2, 2])),
+            fault("partition-minority", Inside, |it| {
+                partitions::cut(it, [3, 0]);
+            }),
             fault("three-stopped", Inside, |it| it.stop_servers(3)),
             fault("clock-forward", Outside, |it| it.move_clock(10_000_000)),
             fault("clock-back", Outside, |it| it.move_clock(-10_000_000)),
@@ -249,16 +260,20 @@ impl<'a> FaultContext<'a> {
         slot as usize
     }
 
-    fn service(&self) -> &'a test_support::SentinelService {
+    fn sentinel(&self) -> &'a SentinelServers {
         match self.deployment {
-            Deployment::Sentinel(service) => service,
+            Deployment::Sentinel(servers) => servers,
             _ => panic!("the fault is one of Sentinels"),
         }
     }
 
+    fn service(&self) -> &'a test_support::SentinelService {
+        &self.sentinel().service
+    }
+
     fn cluster(&self) -> &'a RedisCluster {
         match self.deployment {
-            Deployment::Cluster(cluster) => cluster,
+            Deployment::Cluster(servers) => &servers.cluster,
             _ => panic!("the fault is one of clusters"),
         }
     }

@@ -23,11 +23,17 @@ pub(super) fn start(deployment: &Arc<Deployment>, dialect: Dialect) -> Sampler {
     let mut owners = BTreeMap::new();
     let mut primary = (0, 0);
     Sampler::start_with(move |samples| match &*deployment {
-        Deployment::Sentinel(service) => {
-            of_primary(service, &mut connections, &mut primary, dialect, samples);
+        Deployment::Sentinel(servers) => {
+            of_primary(
+                &servers.service,
+                &mut connections,
+                &mut primary,
+                dialect,
+                samples,
+            );
         }
-        Deployment::Cluster(cluster) => {
-            of_owners(cluster, &mut connections, &mut owners, samples);
+        Deployment::Cluster(servers) => {
+            of_owners(&servers.cluster, &mut connections, &mut owners, samples);
         }
         Deployment::Quorum(quorum) => {
             // Without a reply of each server it is not known whether a majority has a lock.

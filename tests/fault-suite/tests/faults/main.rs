@@ -7,4 +7,5 @@ mod failovers;
 mod losses;
 mod record;
 mod runs;
+mod slots;
 mod waits;

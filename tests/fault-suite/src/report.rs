@@ -243,14 +243,14 @@ impl Display for Report {
         }
         writeln!(
             f,
-            "\n{:<20} {:>9} {:>9}   assumptions",
+            "\n{:<30} {:>9} {:>9}   assumptions",
             "faults", "times", "overlaps"
         )?;
         for (name, uses) in &self.faults {
             let side = side(uses.assumption);
             writeln!(
                 f,
-                "  {name:<18} {:>9} {:>9}   {side}",
+                "  {name:<28} {:>9} {:>9}   {side}",
                 uses.times, uses.operations
             )?;
         }

@@ -143,8 +143,11 @@ fn play(
         if deck.is_empty() {
             deck = faults::of(topology);
             deck.retain(|it| {
-                options.nemeses.is_empty() || options.nemeses.iter().any(|n| n == it.name)
+                let is_wanted =
+                    options.nemeses.is_empty() || options.nemeses.iter().any(|n| n == it.name);
+                is_wanted && it.is_possible(&deployment)
             });
+            assert!(!deck.is_empty(), "these servers cannot cause these faults");
             random.shuffle(&mut deck);
             // Long enough for a waiter to be idle for too long, after the processes have recovered.
             sleep(QUIET);

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use test_support::fixtures::all_keys;
-use test_support::{FrozenClock, Proxy, RedisCluster, RedisServer, SentinelService};
+use test_support::{FrozenClock, Proxy, RedisCluster, RedisServer, SentinelService, SlotMove};
 use test_support::{eventually, holds_within};
 
 use super::{QUARANTINE, Topology};
@@ -125,6 +125,13 @@ impl Deployment {
         (0..SLOTS as usize)
             .map(|slot| halves[slot * 2 / SLOTS as usize].clone())
             .collect()
+    }
+
+    pub(super) fn moves_slots_at_once(&self) -> bool {
+        match self {
+            Self::Cluster(servers) => servers.cluster.slot_moves().contains(&SlotMove::Atomic),
+            _ => false,
+        }
     }
 
     /// Returns whether the clocks of the servers differ all the time, while exclusion is promised.

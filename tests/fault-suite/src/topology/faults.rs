@@ -19,6 +19,9 @@ use crate::worker::{LONG_KEYS, SHORT_KEYS};
 /// Less than the time after which Sentinels and nodes call a server down.
 const SHORT_PAUSE: Duration = Duration::from_millis(500);
 
+/// The name of the fault that not all versions of the server can cause.
+const AT_ONCE: &str = "slots-moved-at-once";
+
 /// A fault of one topology.
 #[derive(Clone, Copy)]
 pub(super) struct TopologyFault {
@@ -89,7 +92,13 @@ pub(super) fn of(topology: Topology) -> Vec<TopologyFault> {
             fault("takeover", Outside, |it| it.failover(Failover::Takeover)),
             TopologyFault {
                 moves_slots: true,
-                ..fault("slots-moved", Inside, slots_moved)
+                ..fault("slots-moved", Inside, |it| {
+                    move_slots(it, SlotMove::KeyByKey);
+                })
+            },
+            TopologyFault {
+                moves_slots: true,
+                ..fault(AT_ONCE, Inside, |it| move_slots(it, SlotMove::Atomic))
             },
         ]),
         Topology::Quorum => all.extend([
@@ -204,7 +213,7 @@ fn node_paused(context: &mut FaultContext<'_>) {
 }
 
 /// Slots move while their locks are held and waited for.
-fn slots_moved(context: &mut FaultContext<'_>) {
+fn move_slots(context: &mut FaultContext<'_>, way: SlotMove) {
     while context.goes_on() {
         let (cluster, key) = (context.cluster(), context.key());
         let old = cluster.owner_of(&key).port();
@@ -215,14 +224,13 @@ fn slots_moved(context: &mut FaultContext<'_>) {
             return;
         }
         let to = others[context.random.below(others.len())];
-        let ways = cluster.slot_moves();
-        match ways[context.random.below(ways.len())] {
+        match way {
             SlotMove::KeyByKey => {
                 cluster.begin_move(&key, to);
                 context.rest(0, 300);
                 cluster.end_move(&key, to);
             }
-            way @ SlotMove::Atomic => cluster.move_slot_by(way, &key, to),
+            SlotMove::Atomic => cluster.move_slot_by(way, &key, to),
         }
         cluster.wait_stable();
     }
@@ -238,6 +246,13 @@ fn pause(server: &RedisServer) {
 fn keys() -> impl Iterator<Item = String> {
     let names = SHORT_KEYS.iter().chain(&LONG_KEYS);
     names.map(|name| format!("{PREFIX}{name}"))
+}
+
+impl TopologyFault {
+    /// Returns whether the servers can cause the fault: older versions move slots key by key only.
+    pub(super) fn is_possible(&self, deployment: &Deployment) -> bool {
+        self.name != AT_ONCE || deployment.moves_slots_at_once()
+    }
 }
 
 impl<'a> FaultContext<'a> {

@@ -106,18 +106,7 @@ fn main() -> ExitCode {
         }
         return run_topology(topology, &dialects, &mut options);
     }
-    for name in &options.nemeses {
-        let known = nemesis::ALL.iter().find(|nemesis| nemesis.name == *name);
-        let Some(known) = known else {
-            exit_with(&format!("no nemesis `{name}`; see --list"));
-        };
-        if let Some(dialect) = dialects.iter().find(|dialect| !known.fits(**dialect)) {
-            exit_with(&format!(
-                "the dialect {} promises nothing under the nemesis `{name}`",
-                dialects::name(*dialect)
-            ));
-        }
-    }
+    check_nemeses(&options.nemeses, &dialects);
     let mut is_good = true;
     for dialect in dialects {
         options.dialect = dialect;
@@ -133,6 +122,22 @@ fn main() -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+/// Exits if there is no nemesis of a name, or if a dialect promises nothing under it.
+fn check_nemeses(names: &[String], dialects: &[Dialect]) {
+    for name in names {
+        let known = nemesis::ALL.iter().find(|nemesis| nemesis.name == *name);
+        let Some(known) = known else {
+            exit_with(&format!("no nemesis `{name}`; see --list"));
+        };
+        if let Some(dialect) = dialects.iter().find(|dialect| !known.fits(**dialect)) {
+            exit_with(&format!(
+                "the dialect {} promises nothing under the nemesis `{name}`",
+                dialects::name(*dialect)
+            ));
+        }
     }
 }
 

@@ -53,13 +53,12 @@ impl Connections {
         server: &RedisServer,
         act: impl FnOnce(&mut Connection) -> Option<T>,
     ) -> Option<T> {
-        let mut connection = match self.0.remove(&server.port()) {
-            Some(connection) => connection,
-            None => {
-                let connection = server.connect().ok()?;
-                connection.set_patience(ADMIN_PATIENCE).ok()?;
-                connection
-            }
+        let mut connection = if let Some(connection) = self.0.remove(&server.port()) {
+            connection
+        } else {
+            let connection = server.connect().ok()?;
+            connection.set_patience(ADMIN_PATIENCE).ok()?;
+            connection
         };
         let done = act(&mut connection)?;
         self.0.insert(server.port(), connection);

@@ -7,6 +7,8 @@ use std::time::Duration;
 use lock_core::Dialect;
 use lock_testing::{Access, Nanos, nanos};
 
+use crate::topology::Topology;
+
 /// The number of processes at any time. A new process takes the slot of a killed process.
 pub const SLOTS: u32 = 4;
 
@@ -77,6 +79,8 @@ pub enum KeyState {
     },
     /// A lock without an expiry.
     Unexpiring,
+    /// Some servers of a quorum had a lock, but no majority had the same one.
+    Divided,
 }
 
 /// The record of one round: what the clients recorded, and what the suite knows in addition.
@@ -86,6 +90,8 @@ pub struct History {
     pub record: lock_testing::History,
     /// The dialect of the clients.
     pub dialect: Dialect,
+    /// How the servers belong together, if there are several.
+    pub topology: Option<Topology>,
     /// The accesses to the unfenced counters, in their order.
     pub unfenced: Vec<Access>,
     /// The faults.
@@ -121,10 +127,11 @@ impl History {
         self.samples.sort_by_key(|sample| sample.from);
     }
 
-    /// Returns whether the server answered all samples in this period.
-    pub fn answered(&self, from: Nanos, to: Nanos) -> bool {
+    /// Returns whether the server of this lock answered all samples in this period.
+    pub fn answered(&self, key: &str, from: Nanos, to: Nanos) -> bool {
         let mut last = from;
-        for sample in self.samples.iter().filter(|s| s.to > from && s.from < to) {
+        let is_near = |sample: &&Sample| sample.to > from && sample.from < to && sample.key == key;
+        for sample in self.samples.iter().filter(is_near) {
             if sample.to > last + nanos(SAMPLE_GAP) {
                 return false;
             }

@@ -17,7 +17,7 @@ Breaks a lock server, its clients and the network, and checks the guarantees of 
 
   --seconds N       runs the clients for N seconds, in rounds of 15 s [90]
   --seed N          sets the seed of all random choices; the report shows it [the current time]
-  --nemesis A,B     uses only these nemeses
+  --nemesis A,B     uses only these nemeses, or faults of the topology
   --workload NAME   uses only this workload
   --dialect NAME    sets the dialect of the clients; all-dialects runs every dialect except native,
                     each for N seconds and with the next seed [native]
@@ -85,21 +85,17 @@ fn main() -> ExitCode {
             other => exit_with(&format!("unknown argument `{other}`; see --help")),
         }
     }
-    for name in &options.nemeses {
-        let known = nemesis::ALL.iter().find(|nemesis| nemesis.name == *name);
-        let Some(known) = known else {
-            exit_with(&format!("no nemesis `{name}`; see --list"));
-        };
-        if let Some(dialect) = dialects.iter().find(|dialect| !known.fits(**dialect)) {
-            exit_with(&format!(
-                "the dialect {} promises nothing under the nemesis `{name}`",
-                dialects::name(*dialect)
-            ));
-        }
-    }
     if let Some(topology) = topology {
-        if !options.nemeses.is_empty() {
-            exit_with("--topology has faults of its own");
+        let known = topology.faults();
+        if let Some(name) = options
+            .nemeses
+            .iter()
+            .find(|it| !known.contains(&it.as_str()))
+        {
+            let topology = topology.name();
+            exit_with(&format!(
+                "no fault `{name}` in the topology {topology}; see --list"
+            ));
         }
         if let Some(dialect) = dialects.iter().find(|it| !topology.runs(**it)) {
             exit_with(&format!(
@@ -110,6 +106,7 @@ fn main() -> ExitCode {
         }
         return run_topology(topology, &dialects, &mut options);
     }
+    check_nemeses(&options.nemeses, &dialects);
     let mut is_good = true;
     for dialect in dialects {
         options.dialect = dialect;
@@ -125,6 +122,22 @@ fn main() -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+/// Exits if there is no nemesis of a name, or if a dialect promises nothing under it.
+fn check_nemeses(names: &[String], dialects: &[Dialect]) {
+    for name in names {
+        let known = nemesis::ALL.iter().find(|nemesis| nemesis.name == *name);
+        let Some(known) = known else {
+            exit_with(&format!("no nemesis `{name}`; see --list"));
+        };
+        if let Some(dialect) = dialects.iter().find(|dialect| !known.fits(**dialect)) {
+            exit_with(&format!(
+                "the dialect {} promises nothing under the nemesis `{name}`",
+                dialects::name(*dialect)
+            ));
+        }
     }
 }
 
@@ -155,6 +168,13 @@ fn list() {
     println!("workloads: {}", Workload::names().join(" "));
     let topologies = Topology::ALL.map(Topology::name);
     println!("topologies: {}", topologies.join(" "));
+    for topology in Topology::ALL {
+        println!(
+            "faults of {}: {}",
+            topology.name(),
+            topology.faults().join(" ")
+        );
+    }
     println!("dialects: {} {ALL_DIALECTS}", dialects::names().join(" "));
 }
 

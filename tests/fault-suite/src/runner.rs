@@ -96,7 +96,7 @@ pub fn run(options: &Options, mut print: impl FnMut(&str)) -> Report {
             found.len()
         ));
         if let (false, Some(folder)) = (found.is_empty(), &options.keep) {
-            keep(folder, number + 1, &history);
+            keep(folder, "one", number + 1, &history);
         }
     }
     report
@@ -191,7 +191,7 @@ fn play(round: &Round, options: &Options, random: &mut Random) -> History {
 }
 
 /// Writes the record to a file for later analysis.
-fn keep(folder: &Path, number: usize, history: &History) {
+pub(crate) fn keep(folder: &Path, servers: &str, number: usize, history: &History) {
     let mut text = String::new();
     for fault in &history.faults {
         let _ = writeln!(text, "# {fault:?}");
@@ -206,7 +206,7 @@ fn keep(folder: &Path, number: usize, history: &History) {
         let _ = writeln!(text, "# {sample:?}");
     }
     let dialect = dialects::name(history.dialect);
-    let file = folder.join(format!("{dialect}-round-{number}.jsonl"));
+    let file = folder.join(format!("{servers}-{dialect}-round-{number}.jsonl"));
     let kept = fs::create_dir_all(folder).and_then(|()| fs::write(&file, text));
     kept.unwrap_or_else(|e| panic!("{}: {e}", file.display()));
 }

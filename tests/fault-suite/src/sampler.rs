@@ -30,28 +30,35 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts the thread.
+    /// Starts the thread for the server of a round.
     pub fn start(environment: &Environment) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
         let address = environment.server.address();
         let dialect = environment.crew.dialect;
+        let mut connection = None;
+        Self::start_with(move |samples| {
+            let open = || {
+                let connection = Connection::open(address, None).ok()?;
+                connection.set_patience(ADMIN_PATIENCE).ok()?;
+                Some(connection)
+            };
+            let Some(mut open_connection) = connection.take().or_else(open) else {
+                return;
+            };
+            if sample(&mut open_connection, dialect, samples).is_some() {
+                connection = Some(open_connection);
+            }
+        })
+    }
+
+    /// Starts the thread. `sample` adds one sample of each key, as far as the servers answer.
+    pub(crate) fn start_with(mut sample: impl FnMut(&mut Vec<Sample>) + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
             let mut samples = Vec::new();
-            let mut connection = None;
             while !stopped.load(Ordering::Relaxed) {
                 thread::sleep(SAMPLE_EVERY);
-                let open = || {
-                    let connection = Connection::open(address, None).ok()?;
-                    connection.set_patience(ADMIN_PATIENCE).ok()?;
-                    Some(connection)
-                };
-                let Some(mut open_connection) = connection.take().or_else(open) else {
-                    continue;
-                };
-                if sample(&mut open_connection, dialect, &mut samples).is_some() {
-                    connection = Some(open_connection);
-                }
+                sample(&mut samples);
             }
             samples
         });
@@ -69,8 +76,17 @@ const EXPIRIES: &str = "local all = {} \
     for i, key in ipairs(KEYS) do all[i] = redis.call('PTTL', key) end \
     return all";
 
-fn sample(connection: &mut Connection, dialect: Dialect, samples: &mut Vec<Sample>) -> Option<()> {
-    let names = || SHORT_KEYS.iter().chain(&LONG_KEYS);
+/// The names of all locks, without the prefix of their keys.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    SHORT_KEYS.into_iter().chain(LONG_KEYS)
+}
+
+/// Adds a sample of each key, which are all in one server. Returns `None` if it does not reply.
+pub(crate) fn sample(
+    connection: &mut Connection,
+    dialect: Dialect,
+    samples: &mut Vec<Sample>,
+) -> Option<()> {
     let keys: Vec<String> = names().map(|name| format!("{PREFIX}{name}")).collect();
     let mut words = vec!["MGET".to_owned()];
     words.extend(keys.iter().cloned());
@@ -95,21 +111,26 @@ fn sample(connection: &mut Connection, dialect: Dialect, samples: &mut Vec<Sampl
             Reply::Bulk(_) if expiries.get(number) == Some(&Reply::Integer(-1)) => {
                 KeyState::Unexpiring
             }
-            Reply::Bulk(value) => {
-                let value = String::from_utf8_lossy(value);
-                let token = value.split(' ').nth(1).and_then(|token| token.parse().ok());
-                KeyState::Held { token }
-            }
-            _ => KeyState::Free,
+            value => state_of(value),
         };
         samples.push(Sample {
             from,
             to,
-            key: (*name).to_owned(),
+            key: name.to_owned(),
             state,
         });
     }
     Some(())
+}
+
+/// Returns the state of the key that has this value.
+pub(crate) fn state_of(value: &Reply) -> KeyState {
+    let Reply::Bulk(value) = value else {
+        return KeyState::Free;
+    };
+    let value = String::from_utf8_lossy(value);
+    let token = value.split(' ').nth(1).and_then(|token| token.parse().ok());
+    KeyState::Held { token }
 }
 
 /// Returns the total time in which keys had no live holder. The holder had released before, was
@@ -128,7 +149,7 @@ pub fn orphaned(history: &History) -> Nanos {
             .insert(&sample.key, sample.to)
             .map_or(0, |last| sample.to.saturating_sub(last));
         let token = match sample.state {
-            KeyState::Free => continue,
+            KeyState::Free | KeyState::Divided => continue,
             KeyState::Held { token } => token,
             KeyState::Unexpiring => None,
         };

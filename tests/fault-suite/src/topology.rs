@@ -6,7 +6,9 @@
 
 mod deployment;
 mod faults;
+mod samples;
 
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -21,7 +23,7 @@ use crate::crew::Crew;
 use crate::history::{Assumption, Fault, History, LONGEST_TTL, SLOTS};
 use crate::leftovers::ROUNDING;
 use crate::report::Report;
-use crate::runner::Options;
+use crate::runner::{self, Options};
 use crate::workload::Workload;
 
 /// How the servers belong together.
@@ -40,6 +42,9 @@ pub(crate) const QUARANTINE: Duration = Duration::from_secs(3);
 
 /// The longest round. Its servers are new.
 const ROUND: Duration = Duration::from_secs(40);
+
+/// Between faults that disturb all processes, a waiter is not watched for long enough to be idle.
+const QUIET: Duration = Duration::from_millis(2_500);
 
 /// The length of a fault that lasts.
 const ON: Duration = Duration::from_secs(2);
@@ -67,6 +72,11 @@ impl Topology {
     /// Returns whether clients of this dialect run here: native ones, and at a quorum all that it supports.
     pub fn runs(self, dialect: Dialect) -> bool {
         dialect == Dialect::Native || self == Self::Quorum && dialect.capabilities().in_quorum
+    }
+
+    /// Returns the names of its faults.
+    pub fn faults(self) -> Vec<&'static str> {
+        faults::of(self).iter().map(|fault| fault.name).collect()
     }
 
     /// Returns the topology with this name.
@@ -101,6 +111,9 @@ pub fn run(topology: Topology, options: &Options, mut print: impl FnMut(&str)) -
             history.events.len(),
             found.len()
         ));
+        if let (false, Some(folder)) = (found.is_empty(), &options.keep) {
+            runner::keep(folder, topology.name(), number as usize + 1, &history);
+        }
     }
     report
 }
@@ -112,57 +125,77 @@ fn play(
     options: &Options,
     random: &mut Random,
 ) -> History {
-    let deployment = Deployment::start(topology);
-    let urls = vec![deployment.url(); SLOTS as usize];
+    let deployment = Arc::new(Deployment::start(topology));
     let crew = Crew::start(
-        urls,
+        deployment.urls(),
         workload,
         options.dialect,
         &options.worker,
         random.fork(),
     );
+    let sampler = samples::start(&deployment, options.dialect);
     let mut random = random.fork();
-    let started = Instant::now();
+    let (started, began) = (Instant::now(), now());
     let mut faults = Vec::new();
     let mut deck = Vec::new();
     let mut quiet = (now(), deployment.owners());
     while started.elapsed() < span {
-        // Begin with a quiet period: a fault has no effect before the clients have begun.
-        sleep(random.millis(700, 1_300));
         if deck.is_empty() {
             deck = faults::of(topology);
+            deck.retain(|it| {
+                let is_wanted =
+                    options.nemeses.is_empty() || options.nemeses.iter().any(|n| n == it.name);
+                is_wanted && it.is_possible(&deployment)
+            });
+            assert!(!deck.is_empty(), "these servers cannot cause these faults");
             random.shuffle(&mut deck);
+            // Long enough for a waiter to be idle for too long, after the processes have recovered.
+            sleep(QUIET);
         }
+        // Begin with a quiet period: a fault has no effect before the clients have begun.
+        sleep(random.millis(700, 1_300));
         let Some(nemesis) = deck.pop() else { break };
         let (from, owners) = (now(), deployment.owners());
-        if quiet.1 != owners {
-            // Servers of a loaded machine call each other down without a fault.
-            faults.push(fault("failover-unintended", quiet.0, Assumption::Outside));
-        }
+        faults.extend(unintended(&quiet, &owners));
         let mut context = FaultContext {
             deployment: &deployment,
             crew: &crew,
             random: &mut random,
             until: Instant::now() + ON,
+            slots: Vec::new(),
         };
         (nemesis.act)(&mut context);
+        let slots = context.slots;
         deployment.wait_ready();
         // A slow machine may have had a failover that the fault did not intend.
         let has_failed_over = nemesis.assumption == Assumption::Inside
             && !nemesis.moves_slots
             && owners != deployment.owners();
-        let assumption = if has_failed_over {
-            Assumption::Outside
+        faults.push(if has_failed_over {
+            fault(nemesis.name, from, Assumption::Outside)
         } else {
-            nemesis.assumption
-        };
-        faults.push(fault(nemesis.name, from, assumption));
+            Fault {
+                slots,
+                ..fault(nemesis.name, from, nemesis.assumption)
+            }
+        });
         quiet = (now(), deployment.owners());
         // All leases that the fault may have lost have ended, and servers count again.
         sleep(deployment.pause_between_faults());
     }
+    faults.extend(unintended(&quiet, &deployment.owners()));
+    if deployment.clocks_differ() {
+        // It disturbs no process.
+        faults.push(Fault {
+            is_load: true,
+            slots: vec![SLOTS],
+            ..fault("clocks-differ", began, Assumption::Inside)
+        });
+    }
     let mut history = History {
         hung: crew.end(),
+        samples: sampler.end(),
+        topology: Some(topology),
         ..History::default()
     };
     let ended = now();
@@ -171,6 +204,13 @@ fn play(
     crew.read_into(&mut history, ended);
     history.faults = faults;
     history
+}
+
+/// Returns the failover since a quiet moment that no fault caused: servers of a loaded machine call each
+/// other down.
+fn unintended(quiet: &(Nanos, Vec<u16>), owners: &[u16]) -> Option<Fault> {
+    let is_unintended = quiet.1 != owners;
+    is_unintended.then(|| fault("failover-unintended", quiet.0, Assumption::Outside))
 }
 
 /// Returns a fault that ends now, and may have disturbed all processes.

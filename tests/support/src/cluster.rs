@@ -135,6 +135,15 @@ impl RedisCluster {
         });
     }
 
+    /// Lets the replicas connect again that [`cut_replication`](Self::cut_replication) cut off.
+    #[track_caller]
+    pub fn restore_replication(&self, primary: &RedisServer) {
+        ok(
+            primary,
+            &["ACL", "SETUSER", "default", "+psync", "+sync", "+replconf"],
+        );
+    }
+
     /// Opens the slot of a key: it is on its way to `to`.
     #[track_caller]
     pub fn begin_move(&self, key: &str, to: &RedisServer) {

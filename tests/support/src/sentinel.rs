@@ -1,13 +1,17 @@
 //! A primary with replicas, and the Sentinels that watch them.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::proxy::{Direction, Proxy};
 use crate::server::{RedisServer, ServerOptions};
 use crate::wait::{eventually, eventually_some};
 
 /// The name of the service.
 pub const SERVICE: &str = "mymaster";
+/// The user and the password of the Sentinels at the servers.
+const WATCHER: &str = "watcher";
 /// Bound on a failover, on a loaded machine.
 const FAILOVER: Duration = Duration::from_secs(30);
 
@@ -32,11 +36,16 @@ impl SentinelService {
     /// Panics if a server does not start.
     #[track_caller]
     pub fn start_with(change: impl Fn(usize, ServerOptions) -> ServerOptions) -> Self {
-        let primary = change(0, RedisServer::options()).start();
+        let options = || {
+            let rights = ["~*", "&*", "+@all"];
+            let options = RedisServer::options().args(["--user", WATCHER, "on"]);
+            options.arg(format!(">{WATCHER}")).args(rights)
+        };
+        let primary = change(0, options()).start();
         let mut servers = vec![primary];
         for number in 1..3 {
             let primary = servers[0].port().to_string();
-            let options = RedisServer::options().args(["--replicaof", "127.0.0.1", &primary]);
+            let options = options().args(["--replicaof", "127.0.0.1", &primary]);
             servers.push(change(number, options).start());
         }
         let sentinels = (0..3).map(|_| sentinel(servers[0].port())).collect();
@@ -47,12 +56,50 @@ impl SentinelService {
 
     /// Returns the URL of the service.
     pub fn url(&self) -> String {
-        let hosts: Vec<_> = self
-            .sentinels
-            .iter()
-            .map(|it| it.address().to_string())
-            .collect();
-        format!("redis+sentinel://{}/{SERVICE}", hosts.join(","))
+        url_of(self.sentinels.iter().map(RedisServer::address))
+    }
+
+    /// Starts a proxy in front of each Sentinel. A client of the proxies does not learn of the Sentinels
+    /// behind them.
+    pub fn proxies(&self) -> Vec<Proxy> {
+        let proxies: Vec<_> = self.sentinels.iter().map(Proxy::in_front_of).collect();
+        let text = |port: u16| format!("\r\n{port}\r\n");
+        for proxy in &proxies {
+            for (sentinel, other) in self.sentinels.iter().zip(&proxies) {
+                let (port, other) = (text(sentinel.port()), text(other.address().port()));
+                proxy.replace(Direction::ToClient, port, other);
+            }
+        }
+        proxies
+    }
+
+    /// Returns the URL of the service behind these proxies.
+    pub fn url_through(&self, proxies: &[Proxy]) -> String {
+        url_of(proxies.iter().map(Proxy::address))
+    }
+
+    /// Cuts a server off from the Sentinels and from its replicas. Clients still reach it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server does not reply.
+    #[track_caller]
+    pub fn isolate(&self, server: &RedisServer) {
+        allow(server, &[WATCHER, "-@all"]);
+        allow(server, &["default", "-psync", "-sync", "-replconf"]);
+        let killed = server.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+        assert!(killed.error().is_none(), "{killed:?}");
+    }
+
+    /// Undoes [`isolate`](Self::isolate).
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server does not reply.
+    #[track_caller]
+    pub fn rejoin(&self, server: &RedisServer) {
+        allow(server, &["default", "+psync", "+sync", "+replconf"]);
+        allow(server, &[WATCHER, "+@all"]);
     }
 
     /// Returns the primary and the replicas, in the order of their start.
@@ -131,11 +178,25 @@ impl SentinelService {
     }
 }
 
+fn url_of(hosts: impl Iterator<Item = SocketAddr>) -> String {
+    let hosts: Vec<_> = hosts.map(|it| it.to_string()).collect();
+    format!("redis+sentinel://{}/{SERVICE}", hosts.join(","))
+}
+
+/// Changes the rights of a user.
+#[track_caller]
+fn allow(server: &RedisServer, rights: &[&str]) {
+    let reply = server.cli(&[&["ACL", "SETUSER"], rights].concat());
+    assert!(reply.error().is_none(), "{rights:?}: {reply:?}");
+}
+
 fn sentinel(primary: u16) -> RedisServer {
     let config = format!(
         "sentinel monitor {SERVICE} 127.0.0.1 {primary} 2\n\
          sentinel down-after-milliseconds {SERVICE} 1000\n\
-         sentinel failover-timeout {SERVICE} 5000\n"
+         sentinel failover-timeout {SERVICE} 5000\n\
+         sentinel auth-user {SERVICE} {WATCHER}\n\
+         sentinel auth-pass {SERVICE} {WATCHER}\n"
     );
     RedisServer::options().sentinel(config).start()
 }

@@ -30,5 +30,5 @@ fn has_no_cause(history: &History, hold: &HeldLock, lost: Nanos) -> bool {
     };
     !history.faults.iter().any(has_broken)
         && !history.stalled(hold.process, from, lost)
-        && history.answered(from, lost)
+        && history.answered(&hold.key, from, lost)
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lock_core::Capabilities;
 use lock_testing::{Call, HeldLock, Nanos, nanos};
 
 use super::{Check, LATE, RECOVERY, Violation, by_key};
 use crate::history::{History, KeyState, SAMPLE_GAP, WAITS};
+use crate::topology::Topology;
 use crate::worker::POLL_INTERVAL;
 
 /// The longest sleep of the first waiter in the queue.
@@ -63,9 +63,13 @@ fn free_times<'a>(history: &'a History, holds: &[HeldLock]) -> Vec<(&'a str, Nan
 /// An acquisition or release whose reply was lost costs a ttl in [`DeadlineGetset`]. That time does
 /// not count here, because the key exists meanwhile.
 ///
+/// A quorum has no queue, but an attempt there takes several round trips and may have to be repeated.
+///
 /// [`DeadlineGetset`]: lock_core::Dialect::DeadlineGetset
-fn allowed_idle(able: Capabilities, waiting: u32) -> Duration {
-    let interval = if able.handover {
+fn allowed_idle(history: &History, waiting: u32) -> Duration {
+    let interval = if history.topology == Some(Topology::Quorum) {
+        POLL_CAP
+    } else if history.dialect.capabilities().handover {
         POLL_CAP.max(POLL_CAP_EACH * waiting)
     } else {
         POLL_INTERVAL
@@ -90,7 +94,7 @@ pub(super) fn idle_waiters(history: &History, holds: &[HeldLock]) -> Vec<Violati
             .filter(|wait| wait.to.unwrap_or(ended) > free_from)
             .collect();
         let waiting = u32::try_from(here.len()).unwrap_or(u32::MAX);
-        let allowed = nanos(allowed_idle(history.dialect.capabilities(), waiting));
+        let allowed = nanos(allowed_idle(history, waiting));
         for wait in here {
             let mut from = free_from.max(wait.from);
             let mut to = free_to.min(wait.to.unwrap_or(ended));

@@ -1,5 +1,7 @@
 //! The faults of each topology. Each one undoes its effects.
 
+mod partitions;
+
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -7,7 +9,7 @@ use test_support::cluster::Failover;
 use test_support::{Random, RedisCluster, RedisServer, SlotMove};
 
 use super::Topology;
-use super::deployment::{Deployment, QuorumServers, SKEWS_US};
+use super::deployment::{Deployment, QuorumServers, SKEWS_US, SentinelServers};
 use crate::crew::Crew;
 use crate::history::Assumption::{self, Inside, Outside};
 use crate::history::SLOTS;
@@ -16,6 +18,9 @@ use crate::worker::{LONG_KEYS, SHORT_KEYS};
 
 /// Less than the time after which Sentinels and nodes call a server down.
 const SHORT_PAUSE: Duration = Duration::from_millis(500);
+
+/// The name of the fault that not all versions of the server can cause.
+const AT_ONCE: &str = "slots-moved-at-once";
 
 /// A fault of one topology.
 #[derive(Clone, Copy)]
@@ -33,6 +38,8 @@ pub(super) struct FaultContext<'a> {
     pub(super) crew: &'a Crew,
     pub(super) random: &'a mut Random,
     pub(super) until: Instant,
+    /// The slots of the processes that the fault disturbed; empty for all.
+    pub(super) slots: Vec<u32>,
 }
 
 const fn fault(
@@ -64,11 +71,16 @@ pub(super) fn of(topology: Topology) -> Vec<TopologyFault> {
             ),
             fault("primary-stopped", Outside, primary_stopped),
             fault("primary-paused", Inside, primary_paused),
+            fault("primary-isolated", Outside, partitions::primary_isolated),
             fault("sentinel-stopped", Inside, sentinel_stopped),
             fault("failover-commanded", Outside, failover_commanded),
         ]),
         Topology::Cluster => all.extend([
             fault("node-killed", Outside, node_killed),
+            fault("node-killed-unreplicated", Outside, |it| {
+                partitions::node_killed_unreplicated(it);
+            }),
+            fault("node-isolated", Outside, partitions::node_isolated),
             fault("node-stopped", Outside, node_stopped),
             fault("node-paused", Inside, node_paused),
             fault("failover-agreed", Outside, |it| {
@@ -80,7 +92,13 @@ pub(super) fn of(topology: Topology) -> Vec<TopologyFault> {
             fault("takeover", Outside, |it| it.failover(Failover::Takeover)),
             TopologyFault {
                 moves_slots: true,
-                ..fault("slots-moved", Inside, slots_moved)
+                ..fault("slots-moved", Inside, |it| {
+                    move_slots(it, SlotMove::KeyByKey);
+                })
+            },
+            TopologyFault {
+                moves_slots: true,
+                ..fault(AT_ONCE, Inside, |it| move_slots(it, SlotMove::Atomic))
             },
         ]),
         Topology::Quorum => all.extend([
@@ -88,6 +106,10 @@ pub(super) fn of(topology: Topology) -> Vec<TopologyFault> {
             fault("two-restarted-empty", Inside, |it| it.restart_empty(2)),
             fault("one-stopped", Inside, |it| it.stop_servers(1)),
             fault("two-stopped", Inside, |it| it.stop_servers(2)),
+            fault("partition", Inside, |it| partitions::cut(it, [2, 2])),
+            fault("partition-minority", Inside, |it| {
+                partitions::cut(it, [3, 0]);
+            }),
             fault("three-stopped", Inside, |it| it.stop_servers(3)),
             fault("clock-forward", Outside, |it| it.move_clock(10_000_000)),
             fault("clock-back", Outside, |it| it.move_clock(-10_000_000)),
@@ -97,7 +119,7 @@ pub(super) fn of(topology: Topology) -> Vec<TopologyFault> {
 }
 
 fn client_pause(context: &mut FaultContext<'_>) {
-    let slot = context.random.below(SLOTS as usize);
+    let slot = context.some_slot();
     context.crew.stop(slot);
     context.rest(200, 2_000);
     context.crew.cont(slot);
@@ -105,7 +127,7 @@ fn client_pause(context: &mut FaultContext<'_>) {
 
 fn client_kill(context: &mut FaultContext<'_>) {
     while context.goes_on() {
-        let slot = context.random.below(SLOTS as usize);
+        let slot = context.some_slot();
         context.crew.kill(slot);
         context.rest(0, 500);
         context.crew.spawn(slot);
@@ -191,7 +213,7 @@ fn node_paused(context: &mut FaultContext<'_>) {
 }
 
 /// Slots move while their locks are held and waited for.
-fn slots_moved(context: &mut FaultContext<'_>) {
+fn move_slots(context: &mut FaultContext<'_>, way: SlotMove) {
     while context.goes_on() {
         let (cluster, key) = (context.cluster(), context.key());
         let old = cluster.owner_of(&key).port();
@@ -202,14 +224,13 @@ fn slots_moved(context: &mut FaultContext<'_>) {
             return;
         }
         let to = others[context.random.below(others.len())];
-        let ways = cluster.slot_moves();
-        match ways[context.random.below(ways.len())] {
+        match way {
             SlotMove::KeyByKey => {
                 cluster.begin_move(&key, to);
                 context.rest(0, 300);
                 cluster.end_move(&key, to);
             }
-            way @ SlotMove::Atomic => cluster.move_slot_by(way, &key, to),
+            SlotMove::Atomic => cluster.move_slot_by(way, &key, to),
         }
         cluster.wait_stable();
     }
@@ -227,6 +248,13 @@ fn keys() -> impl Iterator<Item = String> {
     names.map(|name| format!("{PREFIX}{name}"))
 }
 
+impl TopologyFault {
+    /// Returns whether the servers can cause the fault: older versions move slots key by key only.
+    pub(super) fn is_possible(&self, deployment: &Deployment) -> bool {
+        self.name != AT_ONCE || deployment.moves_slots_at_once()
+    }
+}
+
 impl<'a> FaultContext<'a> {
     fn goes_on(&self) -> bool {
         Instant::now() < self.until
@@ -237,16 +265,30 @@ impl<'a> FaultContext<'a> {
         sleep(pause.min(self.until.saturating_duration_since(Instant::now())));
     }
 
-    fn service(&self) -> &'a test_support::SentinelService {
+    /// Returns the slot of a process, which alone is disturbed.
+    fn some_slot(&mut self) -> usize {
+        let slot = self.random.number() % u64::from(SLOTS);
+        let slot = u32::try_from(slot).expect("there are four slots");
+        if !self.slots.contains(&slot) {
+            self.slots.push(slot);
+        }
+        slot as usize
+    }
+
+    fn sentinel(&self) -> &'a SentinelServers {
         match self.deployment {
-            Deployment::Sentinel(service) => service,
+            Deployment::Sentinel(servers) => servers,
             _ => panic!("the fault is one of Sentinels"),
         }
     }
 
+    fn service(&self) -> &'a test_support::SentinelService {
+        &self.sentinel().service
+    }
+
     fn cluster(&self) -> &'a RedisCluster {
         match self.deployment {
-            Deployment::Cluster(cluster) => cluster,
+            Deployment::Cluster(servers) => &servers.cluster,
             _ => panic!("the fault is one of clusters"),
         }
     }

@@ -3,7 +3,9 @@
 
 mod dialects;
 mod exclusion;
+mod failovers;
 mod losses;
 mod record;
 mod runs;
+mod slots;
 mod waits;

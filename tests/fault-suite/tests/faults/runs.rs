@@ -9,6 +9,7 @@ use fault_suite::clock::now;
 use fault_suite::environment::{Environment, ServerSetup};
 use fault_suite::runner::{self, Options};
 use fault_suite::sampler::Sampler;
+use fault_suite::topology::Topology;
 use fault_suite::workload::Workload;
 use fault_suite::{dialects, nemesis};
 use lock_core::Dialect;
@@ -57,6 +58,12 @@ fn every_nemesis_has_a_unique_name() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), nemesis::ALL.len());
+    for topology in Topology::ALL {
+        let mut names = topology.faults();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), topology.faults().len(), "{}", topology.name());
+    }
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! Waiters, and keys that stay.
 
 use fault_suite::checks::Check;
-use fault_suite::history::Assumption;
+use fault_suite::history::{Assumption, KeyState};
+use fault_suite::report::Report;
+use fault_suite::topology::Topology;
+use lock_core::Dialect;
 use lock_testing::{Call, Kind};
 
 use super::record::{Held, RecordBuilder, first, ms};
@@ -94,4 +97,51 @@ fn unconfirmed_operation_counts_as_neither_done_nor_undone() {
     );
     assert_eq!(record.history.held_locks().len(), 1);
     record.breaks_nothing();
+}
+
+/// Behind Sentinels and in a cluster, a fault at one process excuses no other process.
+#[test]
+fn idle_waiter_of_a_topology_is_found() {
+    let waiting = |topology| {
+        let mut record = RecordBuilder::new();
+        record.history.topology = Some(topology);
+        let requested = record.wait(3, 1_000, 6_000).acquisition;
+        let first = record.history.events.iter_mut();
+        for event in first.filter(|event| event.acquisition == requested) {
+            event.limit = event.limit.map(|_| ms(10_000));
+        }
+        record.free(1_500, 2_900);
+        record
+    };
+    for topology in Topology::ALL {
+        waiting(topology).breaks_inside(Check::Idle);
+        let mut other = waiting(topology);
+        other.fault(1_000, 2_600, Assumption::Inside);
+        other.history.faults[0].slots = vec![2];
+        other.breaks_inside(Check::Idle);
+        // A majority of a quorum had no lock, but some server had one.
+        let mut divided = waiting(topology);
+        divided.history.samples[20].state = KeyState::Divided;
+        divided.breaks_nothing();
+    }
+}
+
+#[test]
+fn report_without_samples_says_what_was_not_checked() {
+    let mut record = RecordBuilder::new();
+    record.hold(&first());
+    record.write(10, 1);
+    record.history.sort();
+    let report = |record: &RecordBuilder| {
+        let mut report = Report::new(1, Dialect::Native);
+        report.add(String::new(), &record.history);
+        report.to_string()
+    };
+    let without = report(&record);
+    assert!(without.contains("n/a   6."), "{without}");
+    assert!(without.contains("causes not checked"), "{without}");
+    record.free(1_000, 1_100);
+    let with = report(&record);
+    assert!(with.contains("pass  6."), "{with}");
+    assert!(!with.contains("not checked"), "{with}");
 }

@@ -1,0 +1,77 @@
+//! Servers that some of the others, or some of the clients, do not reach.
+
+use std::thread::sleep;
+
+use test_support::cluster::Failover;
+
+use super::FaultContext;
+
+/// How long clients do not reach a node that was cut off, in milliseconds.
+const SILENT: &str = "1500";
+
+/// The primary is on one side of a partition, with half of the processes. The Sentinels and the replicas are on
+/// the other side, and promote a replica. Both primaries give out locks until the partition ends.
+pub(super) fn primary_isolated(context: &mut FaultContext<'_>) {
+    let servers = context.sentinel();
+    let service = &servers.service;
+    let old = service.primary();
+    for proxy in &servers.proxies {
+        proxy.black_hole();
+    }
+    service.isolate(old);
+    service.wait_for_switch(old.port());
+    sleep(context.random.millis(500, 2_000));
+    for proxy in &servers.proxies {
+        proxy.forward();
+    }
+    service.rejoin(old);
+}
+
+/// The replica takes over without the writes of the last moment.
+pub(super) fn node_killed_unreplicated(context: &mut FaultContext<'_>) {
+    let (cluster, key) = (context.cluster(), context.key());
+    let old = cluster.owner_of(&key);
+    let replica = cluster.replica_of(old);
+    cluster.cut_replication(old);
+    sleep(context.random.millis(50, 400));
+    old.kill9();
+    cluster.wait_for_owner(&key, replica);
+    old.restart();
+}
+
+/// Neither the replica nor the clients reach the node. The replica takes over without the writes of the last
+/// moment, and the node executes the commands of its clients when they reach it again.
+pub(super) fn node_isolated(context: &mut FaultContext<'_>) {
+    let (cluster, key) = (context.cluster(), context.key());
+    let old = cluster.owner_of(&key);
+    let replica = cluster.replica_of(old);
+    cluster.cut_replication(old);
+    sleep(context.random.millis(50, 400));
+    let paused = old.cli(&["CLIENT", "PAUSE", SILENT, "ALL"]);
+    assert!(paused.error().is_none(), "{paused:?}");
+    cluster.failover(&key, replica, Failover::Takeover);
+    // The node replies when the pause ends.
+    cluster.restore_replication(old);
+}
+
+/// Each half of the processes does not reach this many servers of a quorum.
+pub(super) fn cut(context: &mut FaultContext<'_>, counts: [usize; 2]) {
+    let quorum = context.quorum();
+    let is_silent = context.random.below(2) == 0;
+    for (proxies, count) in quorum.proxies.iter().zip(counts) {
+        let mut chosen: Vec<_> = proxies.iter().collect();
+        context.random.shuffle(&mut chosen);
+        for proxy in &chosen[..count] {
+            if is_silent {
+                proxy.black_hole();
+            } else {
+                proxy.refuse();
+                proxy.cut_all();
+            }
+        }
+    }
+    context.rest(1_000, 2_000);
+    for proxy in quorum.proxies.iter().flatten() {
+        proxy.forward();
+    }
+}

@@ -23,10 +23,8 @@ use crate::telemetry::{LockEvent, Reporter};
 
 mod link;
 
-use link::SentinelLink;
+use link::{REPLY, SentinelLink};
 
-/// How long a Sentinel may take to reply.
-const REPLY: Duration = Duration::from_millis(300);
 /// The pause between two questions to one Sentinel.
 const POLL: Duration = Duration::from_secs(1);
 /// The pause between two questions after a failure of the primary.
@@ -40,6 +38,8 @@ type PrimaryReply = Announcement<NodeAddress>;
 pub(super) struct SentinelWatch {
     sentinels: SentinelAccess,
     service: String,
+    /// How long a connection to a Sentinel may take.
+    patience: Duration,
     reporter: Arc<Reporter>,
     state: Mutex<WatchState>,
     /// The generation of the primary.
@@ -71,11 +71,12 @@ struct Known {
 }
 
 impl SentinelWatch {
-    /// Asks all Sentinels of the URL, and waits for all that reply in time.
+    /// Asks all Sentinels of the URL, within the limit. Later, connecting to one takes `patience` at most.
     pub(super) async fn begin(
         place: SentinelPlace,
         tls: Option<SharedTls>,
         reporter: Arc<Reporter>,
+        patience: Duration,
         limit: Duration,
     ) -> Result<Self, LockError> {
         let replies = place.sentinels.into_iter().map(|at| (at, None)).collect();
@@ -85,6 +86,7 @@ impl SentinelWatch {
                 tls,
             },
             service: place.service,
+            patience,
             reporter,
             state: Mutex::new(WatchState {
                 replies,
@@ -99,23 +101,39 @@ impl SentinelWatch {
         Ok(watch)
     }
 
+    /// Asks all known Sentinels. After the first reply, the others have as long as a question takes: one of them
+    /// may know of a later failover.
     pub(super) async fn discover(&self, limit: Duration) -> Result<(), LockError> {
-        let deadline = Deadline::after(Clock::System, limit.min(REPLY));
+        let deadline = Deadline::after(Clock::System, limit);
         let mut asked = JoinSet::new();
         for address in self.addresses() {
             let access = self.sentinels.clone();
             let service = self.service.clone();
-            let limit = deadline.left();
             asked.spawn(async move {
                 let mut link = SentinelLink::new(address.clone(), access, service);
-                (address, link.ask(limit).await)
+                let reply = tokio::time::timeout(deadline.left(), link.ask(limit)).await;
+                let reply = reply.unwrap_or_else(|_elapsed| Err(link.timed_out()));
+                (address, reply)
             });
         }
         let mut failures = Vec::new();
         let mut replies = Vec::new();
-        while let Some(joined) = asked.join_next().await {
+        let mut others: Option<Deadline> = None;
+        loop {
+            let joined = match others {
+                // The limits of the questions end this wait.
+                None => asked.join_next().await,
+                Some(others) => {
+                    let joined = tokio::time::timeout(others.left(), asked.join_next()).await;
+                    joined.unwrap_or_default()
+                }
+            };
+            let Some(joined) = joined else { break };
             match joined {
-                Ok((address, Ok(reply))) => replies.push((address, reply)),
+                Ok((address, Ok(reply))) => {
+                    others = others.or_else(|| Some(Deadline::after(Clock::System, REPLY)));
+                    replies.push((address, reply));
+                }
                 Ok((_, Err(error))) => failures.push(error),
                 Err(_ended) => return Err(LockError::NoRuntime),
             }
@@ -225,9 +243,9 @@ impl SentinelWatch {
         );
         let mut asked = self.ask.subscribe();
         loop {
-            let reply = link.ask(REPLY).await;
+            let reply = link.ask(self.patience).await;
             self.heard(&address, reply.ok());
-            let known = link.others(REPLY).await;
+            let known = link.others().await;
             self.learn(known);
             tokio::select! {
                 () = link.announced() => {}

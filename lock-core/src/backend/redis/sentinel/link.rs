@@ -23,6 +23,9 @@ const SWITCHES: &str = "+switch-master";
 /// The question for the address of the primary.
 const ADDRESS: &str = "GET-MASTER-ADDR-BY-NAME";
 
+/// How long a Sentinel may take to reply over an open connection.
+pub(super) const REPLY: Duration = Duration::from_millis(300);
+
 /// How often a Sentinel may change its mind while it is asked.
 const TRIES: usize = 3;
 
@@ -51,10 +54,9 @@ impl SentinelLink {
         self.announced.notified().await;
     }
 
-    /// Asks for the primary of the service.
-    pub(super) async fn ask(&mut self, limit: Duration) -> Result<PrimaryReply, LockError> {
-        let asked = tokio::time::timeout(limit, self.primary()).await;
-        let asked = asked.unwrap_or_else(|_elapsed| Err(timed_out(&self.text())));
+    /// Asks for the primary of the service. Connects first if there is no connection, within this limit.
+    pub(super) async fn ask(&mut self, connecting: Duration) -> Result<PrimaryReply, LockError> {
+        let asked = self.primary(connecting).await;
         if asked.is_err() {
             self.connection = None;
         }
@@ -62,7 +64,7 @@ impl SentinelLink {
     }
 
     /// Asks for the other Sentinels of the service. Without a reply there are none.
-    pub(super) async fn others(&mut self, limit: Duration) -> Vec<NodeAddress> {
+    pub(super) async fn others(&mut self) -> Vec<NodeAddress> {
         let Some(connection) = &self.connection else {
             return Vec::new();
         };
@@ -70,7 +72,7 @@ impl SentinelLink {
         let mut command = redis::cmd("SENTINEL");
         command.arg("SENTINELS").arg(&self.service);
         let reply = connection.send_packed_command(&command);
-        match tokio::time::timeout(limit, reply).await {
+        match tokio::time::timeout(REPLY, reply).await {
             Ok(Ok(Value::Array(others))) => others.iter().filter_map(address_of).collect(),
             // A user may lack the right.
             _ => Vec::new(),
@@ -79,11 +81,12 @@ impl SentinelLink {
 
     /// Asks for the address before and after the epoch. In the middle of a failover, `SENTINEL MASTER` names the
     /// old address with the new epoch; the other command names the address that belongs to the epoch.
-    async fn primary(&mut self) -> Result<PrimaryReply, LockError> {
+    async fn primary(&mut self, connecting: Duration) -> Result<PrimaryReply, LockError> {
         let mut connection = if let Some(connection) = &self.connection {
             connection.clone()
         } else {
-            let connection = self.connect().await?;
+            let connected = tokio::time::timeout(connecting, self.connect()).await;
+            let connection = connected.unwrap_or_else(|_elapsed| Err(self.timed_out()))?;
             self.connection.insert(connection).clone()
         };
         let mut pipeline = Pipeline::with_capacity(3);
@@ -93,10 +96,9 @@ impl SentinelLink {
         pipeline.ignore_errors();
         for _ in 0..TRIES {
             let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len());
-            let mut replies = replies
-                .await
-                .map_err(|error| self.refused(&error))?
-                .into_iter();
+            let replies = tokio::time::timeout(REPLY, replies).await;
+            let replies = replies.map_err(|_elapsed| self.timed_out())?;
+            let mut replies = replies.map_err(|error| self.refused(&error))?.into_iter();
             let mut next = || {
                 let reply = replies.next().unwrap_or(Value::Nil).extract_error();
                 reply.map_err(|error| self.refused(&error))
@@ -141,6 +143,10 @@ impl SentinelLink {
 
     fn text(&self) -> String {
         format!("the Sentinel at {}", self.address)
+    }
+
+    pub(super) fn timed_out(&self) -> LockError {
+        timed_out(&self.text())
     }
 
     fn failed(&self, error: &RedisError) -> LockError {

@@ -5,6 +5,10 @@
 
 use std::cmp::Reverse;
 
+mod sentinels;
+
+pub(crate) use sentinels::{KnownSentinels, ListedSentinel, SentinelReply};
+
 /// What one Sentinel says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Announcement<A> {

@@ -7,6 +7,8 @@ use test_support::{Direction, FrozenClock, Proxy, RedisServer, SentinelService, 
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
+mod learning;
+
 const NAME: &str = "order:42";
 /// Bound on a failover, on a loaded machine.
 const FAILOVER: Duration = Duration::from_secs(30);

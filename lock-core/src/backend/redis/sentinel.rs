@@ -10,29 +10,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::dial::SharedTls;
 use super::node::Node;
 use super::place::{Login, NodeAddress, SentinelPlace};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::primary::{Announcement, KnownPrimary, PrimaryChoice, choose};
+use crate::protocol::primary::{
+    Announcement, KnownPrimary, KnownSentinels, PrimaryChoice, SentinelReply, choose,
+};
 use crate::sync::Mutex;
 use crate::telemetry::{LockEvent, Reporter};
 
 mod link;
 
-use link::{REPLY, SentinelLink};
+use link::{KnownHere, REPLY, SentinelLink};
 
 /// The pause between two questions to one Sentinel.
 const POLL: Duration = Duration::from_secs(1);
 /// The pause between two questions after a failure of the primary.
 const AFTER_FAILURE: Duration = Duration::from_millis(50);
-/// A reply counts for this long.
-const FRESH: Duration = Duration::from_secs(3);
 
-type PrimaryReply = Announcement<NodeAddress>;
+type PrimaryReply = SentinelReply<NodeAddress>;
 
 /// What the Sentinels of a service say.
 pub(super) struct SentinelWatch {
@@ -46,8 +46,8 @@ pub(super) struct SentinelWatch {
     changed: watch::Sender<u64>,
     /// Asks all Sentinels at once.
     ask: watch::Sender<Moment>,
-    /// A Sentinel became known.
-    learned: Notify,
+    /// Other Sentinels have to be asked regularly.
+    followed: Notify,
 }
 
 /// How to reach the Sentinels.
@@ -58,15 +58,16 @@ struct SentinelAccess {
 }
 
 struct WatchState {
-    /// The latest reply of each known Sentinel, and when it came.
-    replies: HashMap<NodeAddress, Option<(PrimaryReply, Moment)>>,
+    sentinels: KnownSentinels<NodeAddress>,
+    /// The Sentinels that are asked regularly.
+    followed: Vec<NodeAddress>,
     known: Option<Known>,
     /// The known primary cannot be reached, or is no primary.
     is_unusable: bool,
 }
 
 struct Known {
-    announced: PrimaryReply,
+    announced: Announcement<NodeAddress>,
     node: Arc<Node>,
 }
 
@@ -79,7 +80,7 @@ impl SentinelWatch {
         patience: Duration,
         limit: Duration,
     ) -> Result<Self, LockError> {
-        let replies = place.sentinels.into_iter().map(|at| (at, None)).collect();
+        let sentinels = KnownSentinels::of_url(place.sentinels);
         let watch = Self {
             sentinels: SentinelAccess {
                 login: place.login,
@@ -89,13 +90,14 @@ impl SentinelWatch {
             patience,
             reporter,
             state: Mutex::new(WatchState {
-                replies,
+                followed: sentinels.addresses(),
+                sentinels,
                 known: None,
                 is_unusable: false,
             }),
             changed: watch::Sender::new(0),
             ask: watch::Sender::new(Clock::System.now()),
-            learned: Notify::new(),
+            followed: Notify::new(),
         };
         watch.discover(limit).await?;
         Ok(watch)
@@ -106,7 +108,8 @@ impl SentinelWatch {
     pub(super) async fn discover(&self, limit: Duration) -> Result<(), LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let mut asked = JoinSet::new();
-        for address in self.addresses() {
+        let addresses = self.state.lock().sentinels.addresses();
+        for address in addresses {
             let access = self.sentinels.clone();
             let service = self.service.clone();
             asked.spawn(async move {
@@ -142,9 +145,9 @@ impl SentinelWatch {
         let best = {
             let mut state = self.state.lock();
             for (address, reply) in replies {
-                state.replies.insert(address, Some((reply, now)));
+                state.sentinels.replied(&address, Some(reply));
             }
-            state.fresh_replies(now)
+            state.sentinels.replies(now)
         };
         let is_known = self.node().is_some();
         match choose(None, KnownPrimary::Usable, &best) {
@@ -188,10 +191,6 @@ impl SentinelWatch {
         }
     }
 
-    fn addresses(&self) -> Vec<NodeAddress> {
-        self.state.lock().replies.keys().cloned().collect()
-    }
-
     /// Returns the primary.
     pub(super) fn node(&self) -> Option<Arc<Node>> {
         let state = self.state.lock();
@@ -221,16 +220,25 @@ impl SentinelWatch {
 
     /// Watches all Sentinels for as long as it is polled.
     pub(super) async fn watch(self: Arc<Self>) {
-        let mut links: HashMap<NodeAddress, tokio::task::AbortHandle> = HashMap::new();
+        let mut links: HashMap<NodeAddress, AbortHandle> = HashMap::new();
         let mut tasks = JoinSet::new();
         loop {
-            let learned = self.learned.notified();
-            for address in self.addresses() {
+            let changed = self.followed.notified();
+            let followed = self.state.lock().followed.clone();
+            links.retain(|address, link| {
+                let is_followed = followed.contains(address);
+                if !is_followed {
+                    link.abort();
+                }
+                is_followed
+            });
+            for address in followed {
                 links
                     .entry(address.clone())
                     .or_insert_with(|| tasks.spawn(Arc::clone(&self).follow(address)));
             }
-            learned.await;
+            while tasks.try_join_next().is_some() {}
+            changed.await;
         }
     }
 
@@ -246,7 +254,7 @@ impl SentinelWatch {
             let reply = link.ask(self.patience).await;
             self.heard(&address, reply.ok());
             let known = link.others().await;
-            self.learn(known);
+            self.learn(&address, known);
             tokio::select! {
                 () = link.announced() => {}
                 _changed = asked.changed() => tokio::time::sleep(AFTER_FAILURE).await,
@@ -255,33 +263,44 @@ impl SentinelWatch {
         }
     }
 
-    fn learn(&self, known: Vec<NodeAddress>) {
-        let has_new = {
-            let mut state = self.state.lock();
-            let before = state.replies.len();
-            for address in known {
-                state.replies.entry(address).or_default();
+    /// Records what a Sentinel that replies tells of itself and the others.
+    fn learn(&self, from: &NodeAddress, known: KnownHere) {
+        self.change_sentinels(|sentinels, now| {
+            if let Some(run_id) = known.run_id {
+                sentinels.identified(from, run_id);
             }
-            state.replies.len() > before
-        };
-        if has_new {
-            self.reporter.waking(|| self.learned.notify_one());
-        }
+            sentinels.listed(known.others, now);
+        });
     }
 
     /// Records the reply of a Sentinel, and changes the primary if the replies say so.
     fn heard(&self, from: &NodeAddress, reply: Option<PrimaryReply>) {
+        self.change_sentinels(|sentinels, _| sentinels.replied(from, reply));
+        self.decide(Clock::System.now());
+    }
+
+    /// Changes what is known of the Sentinels, and forgets those that are gone.
+    fn change_sentinels(&self, change: impl FnOnce(&mut KnownSentinels<NodeAddress>, Moment)) {
         let now = Clock::System.now();
-        let reply = reply.map(|reply| (reply, now));
-        self.state.lock().replies.insert(from.clone(), reply);
-        self.decide(now);
+        let has_changed = {
+            let mut state = self.state.lock();
+            change(&mut state.sentinels, now);
+            state.sentinels.forget_gone(now);
+            let followed = state.sentinels.followed(now);
+            let has_changed = followed != state.followed;
+            state.followed = followed;
+            has_changed
+        };
+        if has_changed {
+            self.reporter.waking(|| self.followed.notify_one());
+        }
     }
 
     /// Changes the primary if the latest replies say so.
     fn decide(&self, now: Moment) {
         let (node, is_reset) = {
             let mut state = self.state.lock();
-            let replies = state.fresh_replies(now);
+            let replies = state.sentinels.replies(now);
             let condition = if state.is_unusable {
                 KnownPrimary::Unusable
             } else {
@@ -311,16 +330,8 @@ fn is_unknown_service(error: &LockError) -> bool {
 }
 
 impl WatchState {
-    fn fresh_replies(&self, now: Moment) -> Vec<Option<PrimaryReply>> {
-        let fresh = |reply: &Option<(PrimaryReply, Moment)>| {
-            let (reply, at) = reply.as_ref()?;
-            (now.since(*at) <= FRESH).then(|| reply.clone())
-        };
-        self.replies.values().map(fresh).collect()
-    }
-
     /// Makes this server the primary. The epoch of its tokens never falls.
-    fn set(&mut self, announced: PrimaryReply) -> Arc<Node> {
+    fn set(&mut self, announced: Announcement<NodeAddress>) -> Arc<Node> {
         let (generation, epoch) = match &self.known {
             Some(known) => (known.node.generation + 1, known.node.epoch),
             None => (0, 0),

@@ -16,6 +16,8 @@ use super::super::errors::{io_error, is_resp3_unknown, lock_error, timed_out};
 use super::super::place::NodeAddress;
 use super::{PrimaryReply, SentinelAccess};
 use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::clock::Clock;
+use crate::protocol::primary::{Announcement, ListedSentinel};
 
 /// The channel on which Sentinels announce a new primary.
 const SWITCHES: &str = "+switch-master";
@@ -35,7 +37,15 @@ pub(super) struct SentinelLink {
     access: SentinelAccess,
     service: String,
     connection: Option<MultiplexedConnection>,
+    has_asked_run_id: bool,
     announced: Arc<Notify>,
+}
+
+/// What a Sentinel tells of itself and of the others.
+#[derive(Default)]
+pub(super) struct KnownHere {
+    pub(super) run_id: Option<String>,
+    pub(super) others: Vec<ListedSentinel<NodeAddress>>,
 }
 
 impl SentinelLink {
@@ -45,6 +55,7 @@ impl SentinelLink {
             access,
             service,
             connection: None,
+            has_asked_run_id: false,
             announced: Arc::default(),
         }
     }
@@ -63,20 +74,33 @@ impl SentinelLink {
         asked
     }
 
-    /// Asks for the other Sentinels of the service. Without a reply there are none.
-    pub(super) async fn others(&mut self) -> Vec<NodeAddress> {
+    /// Asks for the run id of the Sentinel, and for the other Sentinels of the service. Without a reply there are
+    /// none.
+    pub(super) async fn others(&mut self) -> KnownHere {
+        let mut known = KnownHere::default();
         let Some(connection) = &self.connection else {
-            return Vec::new();
+            return known;
         };
         let mut connection = connection.clone();
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("SENTINELS").arg(&self.service);
-        let reply = connection.send_packed_command(&command);
-        match tokio::time::timeout(REPLY, reply).await {
-            Ok(Ok(Value::Array(others))) => others.iter().filter_map(address_of).collect(),
-            // A user may lack the right.
-            _ => Vec::new(),
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("SENTINEL").arg("SENTINELS").arg(&self.service);
+        // Once for each connection: the Sentinel keeps it, and logs each question of a user without the right.
+        if !std::mem::replace(&mut self.has_asked_run_id, true) {
+            pipeline.cmd("SENTINEL").arg("MYID");
         }
+        pipeline.ignore_errors();
+        let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len());
+        // A user may lack the rights.
+        if let Ok(Ok(replies)) = tokio::time::timeout(REPLY, replies).await {
+            let mut replies = replies.into_iter();
+            if let Some(Value::Array(others)) = replies.next() {
+                known.others = others.iter().filter_map(listed).collect();
+            }
+            known.run_id = replies
+                .next()
+                .and_then(|it| redis::from_redis_value(it).ok());
+        }
+        known
     }
 
     /// Asks for the address before and after the epoch. In the middle of a failover, `SENTINEL MASTER` names the
@@ -87,6 +111,7 @@ impl SentinelLink {
         } else {
             let connected = tokio::time::timeout(connecting, self.connect()).await;
             let connection = connected.unwrap_or_else(|_elapsed| Err(self.timed_out()))?;
+            self.has_asked_run_id = false;
             self.connection.insert(connection).clone()
         };
         let mut pipeline = Pipeline::with_capacity(3);
@@ -95,6 +120,7 @@ impl SentinelLink {
         }
         pipeline.ignore_errors();
         for _ in 0..TRIES {
+            let asked = Clock::System.now();
             let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len());
             let replies = tokio::time::timeout(REPLY, replies).await;
             let replies = replies.map_err(|_elapsed| self.timed_out())?;
@@ -114,7 +140,11 @@ impl SentinelLink {
                     format!("{} did not reply as a Sentinel does", self.text()),
                 ));
             };
-            return Ok(PrimaryReply { epoch, address });
+            let announcement = Announcement { epoch, address };
+            return Ok(PrimaryReply {
+                announcement,
+                asked,
+            });
         }
         Err(LockError::backend(
             BackendErrorKind::NoPrimary,
@@ -206,7 +236,12 @@ fn address_of_pair(reply: &Value) -> Option<NodeAddress> {
     Some(NodeAddress::Tcp(host, port.parse().ok()?))
 }
 
-fn address_of(reply: &Value) -> Option<NodeAddress> {
+/// Reads one Sentinel of a list.
+fn listed(reply: &Value) -> Option<ListedSentinel<NodeAddress>> {
     let port = field(reply, "port")?.parse().ok()?;
-    Some(NodeAddress::Tcp(field(reply, "ip")?, port))
+    Some(ListedSentinel {
+        address: NodeAddress::Tcp(field(reply, "ip")?, port),
+        // Empty while the Sentinels have not met.
+        run_id: field(reply, "runid").filter(|run_id| !run_id.is_empty()),
+    })
 }

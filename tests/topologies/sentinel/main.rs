@@ -8,6 +8,7 @@ use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
 mod learning;
+mod tokens;
 
 const NAME: &str = "order:42";
 /// Bound on a failover, on a loaded machine.

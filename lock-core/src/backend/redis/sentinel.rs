@@ -13,19 +13,20 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::dial::SharedTls;
-use super::node::Node;
+use super::node::{Node, is_replica};
 use super::place::{Login, NodeAddress, SentinelPlace};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::primary::{
     Announcement, KnownPrimary, KnownSentinels, PrimaryChoice, SentinelReply, choose,
 };
 use crate::sync::Mutex;
 use crate::telemetry::{LockEvent, Reporter};
 
+mod discovery;
 mod link;
 
-use link::{KnownHere, REPLY, SentinelLink};
+use link::{KnownHere, SentinelLink};
 
 /// The pause between two questions to one Sentinel.
 const POLL: Duration = Duration::from_secs(1);
@@ -69,6 +70,21 @@ struct WatchState {
 struct Known {
     announced: Announcement<NodeAddress>,
     node: Arc<Node>,
+    /// When the server said last that it is a replica. It is not used until a Sentinel has replied to a later
+    /// question.
+    withdrawn_at: Option<Moment>,
+}
+
+impl Known {
+    /// Stops using the server, with all connections to it. Returns the new generation.
+    fn withdraw(&mut self, now: Moment) -> u64 {
+        if self.withdrawn_at.replace(now).is_none() {
+            let (address, epoch) = (self.node.address.clone(), self.node.epoch);
+            let node = Node::announced(address, self.node.generation + 1, epoch);
+            self.node = Arc::new(node);
+        }
+        self.node.generation
+    }
 }
 
 impl SentinelWatch {
@@ -103,94 +119,6 @@ impl SentinelWatch {
         Ok(watch)
     }
 
-    /// Asks all known Sentinels. After the first reply, the others have as long as a question takes: one of them
-    /// may know of a later failover.
-    pub(super) async fn discover(&self, limit: Duration) -> Result<(), LockError> {
-        let deadline = Deadline::after(Clock::System, limit);
-        let mut asked = JoinSet::new();
-        let addresses = self.state.lock().sentinels.addresses();
-        for address in addresses {
-            let access = self.sentinels.clone();
-            let service = self.service.clone();
-            asked.spawn(async move {
-                let mut link = SentinelLink::new(address.clone(), access, service);
-                let reply = tokio::time::timeout(deadline.left(), link.ask(limit)).await;
-                let reply = reply.unwrap_or_else(|_elapsed| Err(link.timed_out()));
-                (address, reply)
-            });
-        }
-        let mut failures = Vec::new();
-        let mut replies = Vec::new();
-        let mut others: Option<Deadline> = None;
-        loop {
-            let joined = match others {
-                // The limits of the questions end this wait.
-                None => asked.join_next().await,
-                Some(others) => {
-                    let joined = tokio::time::timeout(others.left(), asked.join_next()).await;
-                    joined.unwrap_or_default()
-                }
-            };
-            let Some(joined) = joined else { break };
-            match joined {
-                Ok((address, Ok(reply))) => {
-                    others = others.or_else(|| Some(Deadline::after(Clock::System, REPLY)));
-                    replies.push((address, reply));
-                }
-                Ok((_, Err(error))) => failures.push(error),
-                Err(_ended) => return Err(LockError::NoRuntime),
-            }
-        }
-        let now = Clock::System.now();
-        let best = {
-            let mut state = self.state.lock();
-            for (address, reply) in replies {
-                state.sentinels.replied(&address, Some(reply));
-            }
-            state.sentinels.replies(now)
-        };
-        let is_known = self.node().is_some();
-        match choose(None, KnownPrimary::Usable, &best) {
-            PrimaryChoice::Keep => Err(self.not_found(failures)),
-            PrimaryChoice::Switch(announced) | PrimaryChoice::Reset(announced) if !is_known => {
-                self.state.lock().set(announced);
-                Ok(())
-            }
-            _ => {
-                self.decide(now);
-                Ok(())
-            }
-        }
-    }
-
-    /// The error of a watch that has never known a primary.
-    pub(super) fn unknown_primary(&self) -> LockError {
-        self.not_found(Vec::new())
-    }
-
-    /// Returns the error of a service without a known primary. A reason that waiting does not cure goes
-    /// first.
-    fn not_found(&self, failures: Vec<LockError>) -> LockError {
-        let mut failures = failures;
-        // A Sentinel that replies says more than one that cannot be reached.
-        if let Some(at) = failures.iter().position(is_unknown_service) {
-            return failures.swap_remove(at);
-        }
-        failures.sort_by_key(LockError::is_retryable);
-        match failures.into_iter().next() {
-            Some(error) if !error.is_retryable() => error,
-            Some(error) => LockError::caused(
-                BackendErrorKind::NoPrimary,
-                format!("no Sentinel of the service `{}` replies", self.service),
-                error,
-            ),
-            None => LockError::backend(
-                BackendErrorKind::NoPrimary,
-                format!("the service `{}` has no Sentinel", self.service),
-            ),
-        }
-    }
-
     /// Returns the primary.
     pub(super) fn node(&self) -> Option<Arc<Node>> {
         let state = self.state.lock();
@@ -202,20 +130,50 @@ impl SentinelWatch {
         self.changed.subscribe()
     }
 
-    /// Records whether a connection to this primary could be made.
-    pub(super) fn reached(&self, node: &Node, is_usable: bool) {
-        {
+    /// Records the outcome of an attempt to connect to this primary. Returns an error if the connection must not be
+    /// used: a server that was a replica meanwhile is the primary of a later epoch, which only a Sentinel tells.
+    /// With the earlier epoch, its tokens might go back.
+    pub(super) fn tried(&self, node: &Node, error: Option<&LockError>) -> Result<(), LockError> {
+        let (is_usable, withdrawn) = {
             let mut state = self.state.lock();
-            let known = state.known.as_ref();
-            if known.is_none_or(|known| known.node.generation != node.generation) {
-                return;
+            let Some(known) = state.known.as_mut() else {
+                return Ok(());
+            };
+            if known.node.generation != node.generation {
+                return Ok(());
             }
+            let was_replica = node.was_replica() || error.is_some_and(is_replica);
+            let withdrawn = was_replica.then(|| known.withdraw(Clock::System.now()));
+            let is_usable =
+                known.withdrawn_at.is_none() && error.is_none_or(|error| !error.is_retryable());
             state.is_unusable = !is_usable;
+            (is_usable, withdrawn)
+        };
+        if let Some(generation) = withdrawn {
+            self.use_generation(generation);
         }
-        if !is_usable {
-            self.reporter
-                .waking(|| self.ask.send_modify(|at| *at = Clock::System.now()));
+        if is_usable {
+            return Ok(());
         }
+        self.reporter
+            .waking(|| self.ask.send_modify(|at| *at = Clock::System.now()));
+        if error.is_some() {
+            // It says more than the error here.
+            return Ok(());
+        }
+        Err(LockError::backend(
+            BackendErrorKind::NoPrimary,
+            format!(
+                "the lock server at {} was a replica, and no Sentinel has named it since",
+                node.text
+            ),
+        ))
+    }
+
+    /// Retires the connections of earlier generations.
+    fn use_generation(&self, generation: u64) {
+        self.reporter
+            .waking(|| self.changed.send_modify(|current| *current = generation));
     }
 
     /// Watches all Sentinels for as long as it is polled.
@@ -300,6 +258,7 @@ impl SentinelWatch {
     fn decide(&self, now: Moment) {
         let (node, is_reset) = {
             let mut state = self.state.lock();
+            state.confirm();
             let replies = state.sentinels.replies(now);
             let condition = if state.is_unusable {
                 KnownPrimary::Unusable
@@ -318,18 +277,21 @@ impl SentinelWatch {
             epoch: node.epoch,
             is_reset,
         });
-        self.reporter.waking(|| {
-            self.changed
-                .send_modify(|generation| *generation = node.generation);
-        });
+        self.use_generation(node.generation);
     }
 }
 
-fn is_unknown_service(error: &LockError) -> bool {
-    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::NoPrimary)
-}
-
 impl WatchState {
+    /// Uses a server again that was withdrawn, if a Sentinel has named a primary since, of its epoch or a later one.
+    fn confirm(&mut self) {
+        let Some(known) = &mut self.known else {
+            return;
+        };
+        let epoch = known.announced.epoch;
+        let is_unnamed = |at: &Moment| !self.sentinels.know_since(*at, epoch);
+        known.withdrawn_at = known.withdrawn_at.filter(is_unnamed);
+    }
+
     /// Makes this server the primary. The epoch of its tokens never falls.
     fn set(&mut self, announced: Announcement<NodeAddress>) -> Arc<Node> {
         let (generation, epoch) = match &self.known {
@@ -343,6 +305,7 @@ impl WatchState {
         self.known = Some(Known {
             announced,
             node: Arc::clone(&node),
+            withdrawn_at: None,
         });
         node
     }

@@ -3,6 +3,12 @@
 //! Each failover gets a configuration epoch of its own, and grows it. So the reply with the highest epoch
 //! counts, and not the first one: a Sentinel that was cut off still names the old primary.
 
+use std::cmp::Reverse;
+
+mod sentinels;
+
+pub(crate) use sentinels::{KnownSentinels, ListedSentinel, SentinelReply};
+
 /// What one Sentinel says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Announcement<A> {
@@ -34,8 +40,7 @@ pub(crate) fn choose<A: Clone + PartialEq>(
     state: KnownPrimary,
     replies: &[Option<Announcement<A>>],
 ) -> PrimaryChoice<A> {
-    let newest = replies.iter().flatten().max_by_key(|reply| reply.epoch);
-    let Some(newest) = newest else {
+    let Some(newest) = newest(known, replies) else {
         return PrimaryChoice::Keep;
     };
     let Some(known) = known else {
@@ -58,6 +63,21 @@ pub(crate) fn choose<A: Clone + PartialEq>(
     }
 }
 
+/// Returns the announcement with the highest epoch. Among several addresses, the one that most Sentinels name counts,
+/// then that of the known primary, and then the first one.
+fn newest<'a, A: PartialEq>(
+    known: Option<&Announcement<A>>,
+    replies: &'a [Option<Announcement<A>>],
+) -> Option<&'a Announcement<A>> {
+    let replies = || replies.iter().flatten();
+    let highest = replies().map(|reply| reply.epoch).max()?;
+    let newest = replies().filter(|reply| reply.epoch == highest);
+    newest.min_by_key(|reply| {
+        let supporters = replies().filter(|other| other == reply).count();
+        (Reverse(supporters), known != Some(*reply))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +93,29 @@ mod tests {
         assert_eq!(choose(None, KnownPrimary::Usable, &replies), new);
         let known = says(1, "old");
         assert_eq!(choose(Some(&known), KnownPrimary::Usable, &replies), new);
+    }
+
+    /// A name and numbers, or a Sentinel that lies: the order of the replies must not decide.
+    #[test]
+    fn among_equal_epochs_the_address_that_most_sentinels_name_counts() {
+        let (liar, other) = (Some(says(3, "liar")), Some(says(3, "other")));
+        let most = PrimaryChoice::Switch(says(3, "other"));
+        for replies in [
+            [other.clone(), other.clone(), liar.clone()],
+            [other.clone(), liar.clone(), other.clone()],
+            [liar.clone(), other.clone(), other.clone()],
+        ] {
+            assert_eq!(choose(None, KnownPrimary::Usable, &replies), most);
+            let known = says(2, "before");
+            let choice = choose(Some(&known), KnownPrimary::Usable, &replies);
+            assert_eq!(choice, most);
+        }
+        // The known primary decides between two.
+        let known = says(3, "other");
+        for replies in [[other.clone(), liar.clone()], [liar, other]] {
+            let choice = choose(Some(&known), KnownPrimary::Unusable, &replies);
+            assert_eq!(choice, PrimaryChoice::Keep);
+        }
     }
 
     #[test]

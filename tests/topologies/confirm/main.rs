@@ -107,6 +107,22 @@ async fn too_few_replicas_give_no_lock_and_keep_no_key() {
     eventually_async(SOON, async || !replicated.has_key()).await;
 }
 
+/// The replica runs, and follows another server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cut_replication_gives_no_lock_and_keeps_no_key() {
+    let replicated = Replicated::start().await;
+    let locks = replicated.connect(2).await;
+    let cut = &replicated.replicas[0];
+    let port = replicated.primary.port().to_string();
+    cut.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    let error = locks.lock(NAME).try_acquire().await.unwrap_err();
+    assert_eq!(kind(&error), BackendErrorKind::NotReplicated, "{error}");
+    eventually_async(SOON, async || !replicated.has_key()).await;
+    cut.cli(&["REPLICAOF", "127.0.0.1", &port]);
+    let held = locks.lock(NAME).wait(WAIT).acquire().await.unwrap();
+    held.release().await.unwrap();
+}
+
 /// `WAIT` holds up its own connection only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn confirmation_does_not_delay_other_commands() {
@@ -308,6 +324,13 @@ async fn disk_confirms_where_the_server_can() {
     let held = locks.lock(NAME).wait(WAIT).acquire().await.unwrap();
     held.renew().await.unwrap();
     held.release().await.unwrap();
+    // An operator turns it off while the manager lives.
+    replicated
+        .primary
+        .cli(&["CONFIG", "SET", "appendonly", "no"]);
+    let error = locks.lock(NAME).try_acquire().await.unwrap_err();
+    assert_eq!(kind(&error), BackendErrorKind::Misconfigured, "{error}");
+    eventually_async(SOON, async || !replicated.has_key()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

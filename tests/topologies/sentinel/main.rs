@@ -7,6 +7,10 @@ use test_support::{Direction, FrozenClock, Proxy, RedisServer, SentinelService, 
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
+mod learning;
+mod reports;
+mod tokens;
+
 const NAME: &str = "order:42";
 /// Bound on a failover, on a loaded machine.
 const FAILOVER: Duration = Duration::from_secs(30);
@@ -70,6 +74,43 @@ async fn waiter_survives_a_failover() {
     service.failover();
     drop(held);
     waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// The replicas have the lock. The server that was the primary goes on for some seconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held_lock_and_its_waiter_survive_a_failover() {
+    let service = SentinelService::start();
+    let locks = connect(&service.url()).await;
+    let request = locks.lock(NAME).ttl(Duration::from_secs(60));
+    let held = request.acquire().await.unwrap();
+    let token = fencing_token(&held);
+    let waiter = tokio::spawn(locks.lock(NAME).wait(FAILOVER).acquire());
+    eventually_async(NOTICE, async || {
+        locks
+            .inspect(NAME)
+            .await
+            .is_ok_and(|seen| seen.waiters_total == 1)
+    })
+    .await;
+    service.failover();
+    let new = service.primary();
+    // A replica runs the effects of scripts, and not the scripts.
+    let ran_a_script = || {
+        let stats = new.cli(&["INFO", "commandstats"]);
+        stats.text().contains("cmdstat_evalsha:")
+    };
+    eventually_async(FAILOVER, async || {
+        held.renew().await.is_ok() && ran_a_script()
+    })
+    .await;
+    assert!(!held.is_lost() && !waiter.is_finished());
+    assert_eq!(new.cli(&["EXISTS", "lock:order:42"]).integer(), 1);
+    held.release().await.unwrap();
+    let next = waiter.await.unwrap().unwrap();
+    assert!(fencing_token(&next) > token);
+    assert_eq!(new.cli(&["EXISTS", "lock:order:42"]).integer(), 1);
+    next.release().await.unwrap();
+    assert_eq!(new.cli(&["EXISTS", "lock:order:42"]).integer(), 0);
 }
 
 /// In the middle of a failover, a Sentinel names the old address with the new epoch in `SENTINEL MASTER`. A manager

@@ -1,4 +1,4 @@
-//! The guide's rights and the example `orders` on each topology.
+//! The guide's rights, the example `orders` and slow networks on each topology.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,6 +15,8 @@ use test_support::{
     eventually_some,
 };
 use tests::{example, granted, shut_down};
+
+mod slow_network;
 
 const NAME: &str = "order:42";
 

@@ -21,7 +21,7 @@ use crate::telemetry::{ConnectionKind, Reporter};
 const LIBRARY: &str = "lock-core(redis-rs)";
 
 /// How far the fencing tokens of one configuration epoch lie ahead of those of the epoch before: a minute.
-/// A primary that was replaced may give tokens for that long, less twice the difference of the clocks.
+/// A primary that was replaced may give tokens for that long, less the difference of two clocks.
 const LEAD_OF_AN_EPOCH_US: u64 = 60_000_000;
 
 /// What the URL says about the servers. A server of another kind is refused.

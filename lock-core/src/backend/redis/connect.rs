@@ -156,7 +156,9 @@ pub(crate) async fn connect(
         Topology::Standalone(address) => maker.make(&address),
         Topology::Sentinel(place) => {
             let tls = access.tls.clone().filter(|_| place.tls);
-            let watch = SentinelWatch::begin(place, tls, reporter, deadline.left()).await?;
+            let patience = settings.command_timeout;
+            let begun = SentinelWatch::begin(place, tls, reporter, patience, deadline.left());
+            let watch = begun.await?;
             maker.at(&Whereabouts::sentinel(watch)?, |it| it)
         }
         Topology::Cluster(seeds) => {

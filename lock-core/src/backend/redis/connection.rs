@@ -120,6 +120,7 @@ impl Connection {
 
     /// Marks the connection broken, so that it is not used any more.
     pub(super) fn mark_broken(&self, error: &LockError) {
+        self.node.connection_broke(error);
         let broken_by = error.clone();
         let replaced = self.broken_by.lock().replace(broken_by);
         drop(replaced);

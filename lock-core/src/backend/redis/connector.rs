@@ -250,7 +250,7 @@ impl Connector {
             }
             Err(no_answer_of(&node))
         });
-        self.whereabouts.tried(&node, opened.as_ref().err());
+        self.whereabouts.tried(&node, opened.as_ref().err())?;
         let (setup, login, greeting) = opened?;
         if greeting.is_primary {
             node.epoch_told(&EpochReply {

@@ -1,14 +1,14 @@
 //! One server of a deployment, and where a connector finds the server of its next connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::place::NodeAddress;
 use super::sentinel::SentinelWatch;
-use crate::error::LockError;
+use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Moment};
 use crate::telemetry::ServerAddress;
 
@@ -26,6 +26,8 @@ pub(super) struct Node {
     pub(super) epoch: u64,
     /// What the server told of its epoch.
     told: ToldEpoch,
+    /// The server said that it is a replica.
+    was_replica: AtomicBool,
 }
 
 impl Node {
@@ -37,6 +39,7 @@ impl Node {
             generation: 0,
             epoch: 0,
             told: ToldEpoch::default(),
+            was_replica: AtomicBool::new(false),
         }
     }
 
@@ -47,6 +50,18 @@ impl Node {
             epoch,
             ..Self::new(address)
         }
+    }
+
+    /// Records why a connection to the server is not used any more.
+    pub(super) fn connection_broke(&self, error: &LockError) {
+        if is_replica(error) {
+            self.was_replica.store(true, Ordering::Release);
+        }
+    }
+
+    /// Returns whether the server has said over a connection that it is a replica.
+    pub(super) fn was_replica(&self) -> bool {
+        self.was_replica.load(Ordering::Acquire)
     }
 
     /// Returns how far the seed of a counter lies ahead of the server's time.
@@ -164,13 +179,18 @@ impl Whereabouts {
         }
     }
 
-    /// Records the outcome of an attempt to connect.
-    pub(super) fn tried(&self, node: &Node, error: Option<&LockError>) {
-        if let Self::Sentinel(watch, _) = self {
-            let is_usable = error.is_none_or(|error| !error.is_retryable());
-            watch.reached(node, is_usable);
+    /// Records the outcome of an attempt to connect. Returns an error if the connection must not be used.
+    pub(super) fn tried(&self, node: &Node, error: Option<&LockError>) -> Result<(), LockError> {
+        match self {
+            Self::Fixed(_) => Ok(()),
+            Self::Sentinel(watch, _) => watch.tried(node, error),
         }
     }
+}
+
+/// Returns whether a server has said that it is no primary.
+pub(super) fn is_replica(error: &LockError) -> bool {
+    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::NotPrimary)
 }
 
 #[cfg(test)]

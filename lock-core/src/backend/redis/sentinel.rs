@@ -10,44 +10,45 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::dial::SharedTls;
-use super::node::Node;
+use super::node::{Node, is_replica};
 use super::place::{Login, NodeAddress, SentinelPlace};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::primary::{Announcement, KnownPrimary, PrimaryChoice, choose};
+use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::primary::{
+    Announcement, KnownPrimary, KnownSentinels, PrimaryChoice, SentinelReply, choose,
+};
 use crate::sync::Mutex;
 use crate::telemetry::{LockEvent, Reporter};
 
+mod discovery;
 mod link;
 
-use link::SentinelLink;
+use link::{KnownHere, SentinelLink};
 
-/// How long a Sentinel may take to reply.
-const REPLY: Duration = Duration::from_millis(300);
 /// The pause between two questions to one Sentinel.
 const POLL: Duration = Duration::from_secs(1);
 /// The pause between two questions after a failure of the primary.
 const AFTER_FAILURE: Duration = Duration::from_millis(50);
-/// A reply counts for this long.
-const FRESH: Duration = Duration::from_secs(3);
 
-type PrimaryReply = Announcement<NodeAddress>;
+type PrimaryReply = SentinelReply<NodeAddress>;
 
 /// What the Sentinels of a service say.
 pub(super) struct SentinelWatch {
     sentinels: SentinelAccess,
     service: String,
+    /// How long a connection to a Sentinel may take.
+    patience: Duration,
     reporter: Arc<Reporter>,
     state: Mutex<WatchState>,
     /// The generation of the primary.
     changed: watch::Sender<u64>,
     /// Asks all Sentinels at once.
     ask: watch::Sender<Moment>,
-    /// A Sentinel became known.
-    learned: Notify,
+    /// Other Sentinels have to be asked regularly.
+    followed: Notify,
 }
 
 /// How to reach the Sentinels.
@@ -58,120 +59,64 @@ struct SentinelAccess {
 }
 
 struct WatchState {
-    /// The latest reply of each known Sentinel, and when it came.
-    replies: HashMap<NodeAddress, Option<(PrimaryReply, Moment)>>,
+    sentinels: KnownSentinels<NodeAddress>,
+    /// The Sentinels that are asked regularly.
+    followed: Vec<NodeAddress>,
     known: Option<Known>,
     /// The known primary cannot be reached, or is no primary.
     is_unusable: bool,
 }
 
 struct Known {
-    announced: PrimaryReply,
+    announced: Announcement<NodeAddress>,
     node: Arc<Node>,
+    /// When the server said last that it is a replica. It is not used until a Sentinel has replied to a later
+    /// question.
+    withdrawn_at: Option<Moment>,
+}
+
+impl Known {
+    /// Stops using the server, with all connections to it. Returns the new generation.
+    fn withdraw(&mut self, now: Moment) -> u64 {
+        if self.withdrawn_at.replace(now).is_none() {
+            let (address, epoch) = (self.node.address.clone(), self.node.epoch);
+            let node = Node::announced(address, self.node.generation + 1, epoch);
+            self.node = Arc::new(node);
+        }
+        self.node.generation
+    }
 }
 
 impl SentinelWatch {
-    /// Asks all Sentinels of the URL, and waits for all that reply in time.
+    /// Asks all Sentinels of the URL, within the limit. Later, connecting to one takes `patience` at most.
     pub(super) async fn begin(
         place: SentinelPlace,
         tls: Option<SharedTls>,
         reporter: Arc<Reporter>,
+        patience: Duration,
         limit: Duration,
     ) -> Result<Self, LockError> {
-        let replies = place.sentinels.into_iter().map(|at| (at, None)).collect();
+        let sentinels = KnownSentinels::of_url(place.sentinels);
         let watch = Self {
             sentinels: SentinelAccess {
                 login: place.login,
                 tls,
             },
             service: place.service,
+            patience,
             reporter,
             state: Mutex::new(WatchState {
-                replies,
+                followed: sentinels.addresses(),
+                sentinels,
                 known: None,
                 is_unusable: false,
             }),
             changed: watch::Sender::new(0),
             ask: watch::Sender::new(Clock::System.now()),
-            learned: Notify::new(),
+            followed: Notify::new(),
         };
         watch.discover(limit).await?;
         Ok(watch)
-    }
-
-    pub(super) async fn discover(&self, limit: Duration) -> Result<(), LockError> {
-        let deadline = Deadline::after(Clock::System, limit.min(REPLY));
-        let mut asked = JoinSet::new();
-        for address in self.addresses() {
-            let access = self.sentinels.clone();
-            let service = self.service.clone();
-            let limit = deadline.left();
-            asked.spawn(async move {
-                let mut link = SentinelLink::new(address.clone(), access, service);
-                (address, link.ask(limit).await)
-            });
-        }
-        let mut failures = Vec::new();
-        let mut replies = Vec::new();
-        while let Some(joined) = asked.join_next().await {
-            match joined {
-                Ok((address, Ok(reply))) => replies.push((address, reply)),
-                Ok((_, Err(error))) => failures.push(error),
-                Err(_ended) => return Err(LockError::NoRuntime),
-            }
-        }
-        let now = Clock::System.now();
-        let best = {
-            let mut state = self.state.lock();
-            for (address, reply) in replies {
-                state.replies.insert(address, Some((reply, now)));
-            }
-            state.fresh_replies(now)
-        };
-        let is_known = self.node().is_some();
-        match choose(None, KnownPrimary::Usable, &best) {
-            PrimaryChoice::Keep => Err(self.not_found(failures)),
-            PrimaryChoice::Switch(announced) | PrimaryChoice::Reset(announced) if !is_known => {
-                self.state.lock().set(announced);
-                Ok(())
-            }
-            _ => {
-                self.decide(now);
-                Ok(())
-            }
-        }
-    }
-
-    /// The error of a watch that has never known a primary.
-    pub(super) fn unknown_primary(&self) -> LockError {
-        self.not_found(Vec::new())
-    }
-
-    /// Returns the error of a service without a known primary. A reason that waiting does not cure goes
-    /// first.
-    fn not_found(&self, failures: Vec<LockError>) -> LockError {
-        let mut failures = failures;
-        // A Sentinel that replies says more than one that cannot be reached.
-        if let Some(at) = failures.iter().position(is_unknown_service) {
-            return failures.swap_remove(at);
-        }
-        failures.sort_by_key(LockError::is_retryable);
-        match failures.into_iter().next() {
-            Some(error) if !error.is_retryable() => error,
-            Some(error) => LockError::caused(
-                BackendErrorKind::NoPrimary,
-                format!("no Sentinel of the service `{}` replies", self.service),
-                error,
-            ),
-            None => LockError::backend(
-                BackendErrorKind::NoPrimary,
-                format!("the service `{}` has no Sentinel", self.service),
-            ),
-        }
-    }
-
-    fn addresses(&self) -> Vec<NodeAddress> {
-        self.state.lock().replies.keys().cloned().collect()
     }
 
     /// Returns the primary.
@@ -185,34 +130,73 @@ impl SentinelWatch {
         self.changed.subscribe()
     }
 
-    /// Records whether a connection to this primary could be made.
-    pub(super) fn reached(&self, node: &Node, is_usable: bool) {
-        {
+    /// Records the outcome of an attempt to connect to this primary. Returns an error if the connection must not be
+    /// used: a server that was a replica meanwhile is the primary of a later epoch, which only a Sentinel tells.
+    /// With the earlier epoch, its tokens might go back.
+    pub(super) fn tried(&self, node: &Node, error: Option<&LockError>) -> Result<(), LockError> {
+        let (is_usable, withdrawn) = {
             let mut state = self.state.lock();
-            let known = state.known.as_ref();
-            if known.is_none_or(|known| known.node.generation != node.generation) {
-                return;
+            let Some(known) = state.known.as_mut() else {
+                return Ok(());
+            };
+            if known.node.generation != node.generation {
+                return Ok(());
             }
+            let was_replica = node.was_replica() || error.is_some_and(is_replica);
+            let withdrawn = was_replica.then(|| known.withdraw(Clock::System.now()));
+            let is_usable =
+                known.withdrawn_at.is_none() && error.is_none_or(|error| !error.is_retryable());
             state.is_unusable = !is_usable;
+            (is_usable, withdrawn)
+        };
+        if let Some(generation) = withdrawn {
+            self.use_generation(generation);
         }
-        if !is_usable {
-            self.reporter
-                .waking(|| self.ask.send_modify(|at| *at = Clock::System.now()));
+        if is_usable {
+            return Ok(());
         }
+        self.reporter
+            .waking(|| self.ask.send_modify(|at| *at = Clock::System.now()));
+        if error.is_some() {
+            // It says more than the error here.
+            return Ok(());
+        }
+        Err(LockError::backend(
+            BackendErrorKind::NoPrimary,
+            format!(
+                "the lock server at {} was a replica, and no Sentinel has named it since",
+                node.text
+            ),
+        ))
+    }
+
+    /// Retires the connections of earlier generations.
+    fn use_generation(&self, generation: u64) {
+        self.reporter
+            .waking(|| self.changed.send_modify(|current| *current = generation));
     }
 
     /// Watches all Sentinels for as long as it is polled.
     pub(super) async fn watch(self: Arc<Self>) {
-        let mut links: HashMap<NodeAddress, tokio::task::AbortHandle> = HashMap::new();
+        let mut links: HashMap<NodeAddress, AbortHandle> = HashMap::new();
         let mut tasks = JoinSet::new();
         loop {
-            let learned = self.learned.notified();
-            for address in self.addresses() {
+            let changed = self.followed.notified();
+            let followed = self.state.lock().followed.clone();
+            links.retain(|address, link| {
+                let is_followed = followed.contains(address);
+                if !is_followed {
+                    link.abort();
+                }
+                is_followed
+            });
+            for address in followed {
                 links
                     .entry(address.clone())
                     .or_insert_with(|| tasks.spawn(Arc::clone(&self).follow(address)));
             }
-            learned.await;
+            while tasks.try_join_next().is_some() {}
+            changed.await;
         }
     }
 
@@ -225,10 +209,10 @@ impl SentinelWatch {
         );
         let mut asked = self.ask.subscribe();
         loop {
-            let reply = link.ask(REPLY).await;
+            let reply = link.ask(self.patience).await;
             self.heard(&address, reply.ok());
-            let known = link.others(REPLY).await;
-            self.learn(known);
+            let known = link.others().await;
+            self.learn(&address, known);
             tokio::select! {
                 () = link.announced() => {}
                 _changed = asked.changed() => tokio::time::sleep(AFTER_FAILURE).await,
@@ -237,33 +221,45 @@ impl SentinelWatch {
         }
     }
 
-    fn learn(&self, known: Vec<NodeAddress>) {
-        let has_new = {
-            let mut state = self.state.lock();
-            let before = state.replies.len();
-            for address in known {
-                state.replies.entry(address).or_default();
+    /// Records what a Sentinel that replies tells of itself and the others.
+    fn learn(&self, from: &NodeAddress, known: KnownHere) {
+        self.change_sentinels(|sentinels, now| {
+            if let Some(run_id) = known.run_id {
+                sentinels.identified(from, run_id);
             }
-            state.replies.len() > before
-        };
-        if has_new {
-            self.reporter.waking(|| self.learned.notify_one());
-        }
+            sentinels.listed(known.others, now);
+        });
     }
 
     /// Records the reply of a Sentinel, and changes the primary if the replies say so.
     fn heard(&self, from: &NodeAddress, reply: Option<PrimaryReply>) {
+        self.change_sentinels(|sentinels, _| sentinels.replied(from, reply));
+        self.decide(Clock::System.now());
+    }
+
+    /// Changes what is known of the Sentinels, and forgets those that are gone.
+    fn change_sentinels(&self, change: impl FnOnce(&mut KnownSentinels<NodeAddress>, Moment)) {
         let now = Clock::System.now();
-        let reply = reply.map(|reply| (reply, now));
-        self.state.lock().replies.insert(from.clone(), reply);
-        self.decide(now);
+        let has_changed = {
+            let mut state = self.state.lock();
+            change(&mut state.sentinels, now);
+            state.sentinels.forget_gone(now);
+            let followed = state.sentinels.followed(now);
+            let has_changed = followed != state.followed;
+            state.followed = followed;
+            has_changed
+        };
+        if has_changed {
+            self.reporter.waking(|| self.followed.notify_one());
+        }
     }
 
     /// Changes the primary if the latest replies say so.
     fn decide(&self, now: Moment) {
         let (node, is_reset) = {
             let mut state = self.state.lock();
-            let replies = state.fresh_replies(now);
+            state.confirm();
+            let replies = state.sentinels.replies(now);
             let condition = if state.is_unusable {
                 KnownPrimary::Unusable
             } else {
@@ -281,28 +277,23 @@ impl SentinelWatch {
             epoch: node.epoch,
             is_reset,
         });
-        self.reporter.waking(|| {
-            self.changed
-                .send_modify(|generation| *generation = node.generation);
-        });
+        self.use_generation(node.generation);
     }
-}
-
-fn is_unknown_service(error: &LockError) -> bool {
-    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::NoPrimary)
 }
 
 impl WatchState {
-    fn fresh_replies(&self, now: Moment) -> Vec<Option<PrimaryReply>> {
-        let fresh = |reply: &Option<(PrimaryReply, Moment)>| {
-            let (reply, at) = reply.as_ref()?;
-            (now.since(*at) <= FRESH).then(|| reply.clone())
+    /// Uses a server again that was withdrawn, if a Sentinel has named a primary since, of its epoch or a later one.
+    fn confirm(&mut self) {
+        let Some(known) = &mut self.known else {
+            return;
         };
-        self.replies.values().map(fresh).collect()
+        let epoch = known.announced.epoch;
+        let is_unnamed = |at: &Moment| !self.sentinels.know_since(*at, epoch);
+        known.withdrawn_at = known.withdrawn_at.filter(is_unnamed);
     }
 
     /// Makes this server the primary. The epoch of its tokens never falls.
-    fn set(&mut self, announced: PrimaryReply) -> Arc<Node> {
+    fn set(&mut self, announced: Announcement<NodeAddress>) -> Arc<Node> {
         let (generation, epoch) = match &self.known {
             Some(known) => (known.node.generation + 1, known.node.epoch),
             None => (0, 0),
@@ -314,6 +305,7 @@ impl WatchState {
         self.known = Some(Known {
             announced,
             node: Arc::clone(&node),
+            withdrawn_at: None,
         });
         node
     }

@@ -16,7 +16,7 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::Jitter;
 use crate::protocol::clock::{Clock, Deadline};
 
-/// How long a node may take to reply.
+/// How long a node may take to reply over an open connection.
 const REPLY: Duration = Duration::from_millis(300);
 /// The shortest pause between two readings of the map.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
@@ -28,26 +28,35 @@ const EPOCH_PAUSE: Duration = Duration::from_secs(1);
 const EPOCH_AGE: Duration = Duration::from_secs(2);
 
 impl ClusterNodes {
-    /// Reads the first slot map.
-    pub(super) async fn discover(&self, deadline: Deadline) -> Result<(), LockError> {
+    /// Reads the first slot map, from the first node that tells it. A node that does not reply soon does not hold
+    /// up the others, and keeps the time that a slow network needs for a connection.
+    pub(super) async fn discover(self: &Arc<Self>, deadline: Deadline) -> Result<(), LockError> {
+        let mut candidates = self.candidates().into_iter();
+        let mut reading = JoinSet::new();
         let mut last = None;
-        for address in self.candidates() {
-            if deadline.left().is_zero() {
-                break;
+        loop {
+            if let Some(address) = candidates.next() {
+                let (nodes, node) = (Arc::clone(self), self.node(&address));
+                reading.spawn(async move {
+                    // An error comes at once, and not when the time has run out.
+                    node.server.client.pool.first(deadline.left()).await?;
+                    nodes.read_map(&node, REPLY).await
+                });
             }
-            let node = self.node(&address);
-            let limit = deadline.left().min(REPLY);
-            // An error comes at once, and not when the time has run out.
-            let connected = node.server.client.pool.first(limit).await;
-            let read = match connected {
-                Ok(_) => self.read_map(&node, limit).await,
-                Err(error) => Err(error),
+            let pause = match candidates.len() {
+                0 => deadline.left(),
+                _ => deadline.left().min(REPLY),
             };
-            match read {
-                Ok(()) => return Ok(()),
+            match tokio::time::timeout(pause, reading.join_next()).await {
+                Ok(Some(Ok(Ok(())))) => return Ok(()),
                 // Another node cannot know more.
-                Err(error) if !error.is_retryable() => return Err(error),
-                Err(error) => last = Some(error),
+                Ok(Some(Ok(Err(error)))) if !error.is_retryable() => return Err(error),
+                Ok(Some(Ok(Err(error)))) => last = Some(error),
+                Ok(Some(Err(_ended))) => return Err(LockError::NoRuntime),
+                // All have failed.
+                Ok(None) => break,
+                Err(_elapsed) if deadline.left().is_zero() => break,
+                Err(_elapsed) => {}
             }
         }
         Err(last.unwrap_or_else(|| {

@@ -16,12 +16,17 @@ use super::super::errors::{io_error, is_resp3_unknown, lock_error, timed_out};
 use super::super::place::NodeAddress;
 use super::{PrimaryReply, SentinelAccess};
 use crate::error::{BackendErrorKind, LockError};
+use crate::protocol::clock::Clock;
+use crate::protocol::primary::{Announcement, ListedSentinel};
 
 /// The channel on which Sentinels announce a new primary.
 const SWITCHES: &str = "+switch-master";
 
 /// The question for the address of the primary.
 const ADDRESS: &str = "GET-MASTER-ADDR-BY-NAME";
+
+/// How long a Sentinel may take to reply over an open connection.
+pub(super) const REPLY: Duration = Duration::from_millis(300);
 
 /// How often a Sentinel may change its mind while it is asked.
 const TRIES: usize = 3;
@@ -32,7 +37,15 @@ pub(super) struct SentinelLink {
     access: SentinelAccess,
     service: String,
     connection: Option<MultiplexedConnection>,
+    has_asked_run_id: bool,
     announced: Arc<Notify>,
+}
+
+/// What a Sentinel tells of itself and of the others.
+#[derive(Default)]
+pub(super) struct KnownHere {
+    pub(super) run_id: Option<String>,
+    pub(super) others: Vec<ListedSentinel<NodeAddress>>,
 }
 
 impl SentinelLink {
@@ -42,6 +55,7 @@ impl SentinelLink {
             access,
             service,
             connection: None,
+            has_asked_run_id: false,
             announced: Arc::default(),
         }
     }
@@ -51,39 +65,53 @@ impl SentinelLink {
         self.announced.notified().await;
     }
 
-    /// Asks for the primary of the service.
-    pub(super) async fn ask(&mut self, limit: Duration) -> Result<PrimaryReply, LockError> {
-        let asked = tokio::time::timeout(limit, self.primary()).await;
-        let asked = asked.unwrap_or_else(|_elapsed| Err(timed_out(&self.text())));
+    /// Asks for the primary of the service. Connects first if there is no connection, within this limit.
+    pub(super) async fn ask(&mut self, connecting: Duration) -> Result<PrimaryReply, LockError> {
+        let asked = self.primary(connecting).await;
         if asked.is_err() {
             self.connection = None;
         }
         asked
     }
 
-    /// Asks for the other Sentinels of the service. Without a reply there are none.
-    pub(super) async fn others(&mut self, limit: Duration) -> Vec<NodeAddress> {
+    /// Asks for the run id of the Sentinel, and for the other Sentinels of the service. Without a reply there are
+    /// none.
+    pub(super) async fn others(&mut self) -> KnownHere {
+        let mut known = KnownHere::default();
         let Some(connection) = &self.connection else {
-            return Vec::new();
+            return known;
         };
         let mut connection = connection.clone();
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("SENTINELS").arg(&self.service);
-        let reply = connection.send_packed_command(&command);
-        match tokio::time::timeout(limit, reply).await {
-            Ok(Ok(Value::Array(others))) => others.iter().filter_map(address_of).collect(),
-            // A user may lack the right.
-            _ => Vec::new(),
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("SENTINEL").arg("SENTINELS").arg(&self.service);
+        // Once for each connection: the Sentinel keeps it, and logs each question of a user without the right.
+        if !std::mem::replace(&mut self.has_asked_run_id, true) {
+            pipeline.cmd("SENTINEL").arg("MYID");
         }
+        pipeline.ignore_errors();
+        let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len());
+        // A user may lack the rights.
+        if let Ok(Ok(replies)) = tokio::time::timeout(REPLY, replies).await {
+            let mut replies = replies.into_iter();
+            if let Some(Value::Array(others)) = replies.next() {
+                known.others = others.iter().filter_map(listed).collect();
+            }
+            known.run_id = replies
+                .next()
+                .and_then(|it| redis::from_redis_value(it).ok());
+        }
+        known
     }
 
     /// Asks for the address before and after the epoch. In the middle of a failover, `SENTINEL MASTER` names the
     /// old address with the new epoch; the other command names the address that belongs to the epoch.
-    async fn primary(&mut self) -> Result<PrimaryReply, LockError> {
+    async fn primary(&mut self, connecting: Duration) -> Result<PrimaryReply, LockError> {
         let mut connection = if let Some(connection) = &self.connection {
             connection.clone()
         } else {
-            let connection = self.connect().await?;
+            let connected = tokio::time::timeout(connecting, self.connect()).await;
+            let connection = connected.unwrap_or_else(|_elapsed| Err(self.timed_out()))?;
+            self.has_asked_run_id = false;
             self.connection.insert(connection).clone()
         };
         let mut pipeline = Pipeline::with_capacity(3);
@@ -92,11 +120,11 @@ impl SentinelLink {
         }
         pipeline.ignore_errors();
         for _ in 0..TRIES {
+            let asked = Clock::System.now();
             let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len());
-            let mut replies = replies
-                .await
-                .map_err(|error| self.refused(&error))?
-                .into_iter();
+            let replies = tokio::time::timeout(REPLY, replies).await;
+            let replies = replies.map_err(|_elapsed| self.timed_out())?;
+            let mut replies = replies.map_err(|error| self.refused(&error))?.into_iter();
             let mut next = || {
                 let reply = replies.next().unwrap_or(Value::Nil).extract_error();
                 reply.map_err(|error| self.refused(&error))
@@ -112,7 +140,11 @@ impl SentinelLink {
                     format!("{} did not reply as a Sentinel does", self.text()),
                 ));
             };
-            return Ok(PrimaryReply { epoch, address });
+            let announcement = Announcement { epoch, address };
+            return Ok(PrimaryReply {
+                announcement,
+                asked,
+            });
         }
         Err(LockError::backend(
             BackendErrorKind::NoPrimary,
@@ -141,6 +173,10 @@ impl SentinelLink {
 
     fn text(&self) -> String {
         format!("the Sentinel at {}", self.address)
+    }
+
+    pub(super) fn timed_out(&self) -> LockError {
+        timed_out(&self.text())
     }
 
     fn failed(&self, error: &RedisError) -> LockError {
@@ -200,7 +236,12 @@ fn address_of_pair(reply: &Value) -> Option<NodeAddress> {
     Some(NodeAddress::Tcp(host, port.parse().ok()?))
 }
 
-fn address_of(reply: &Value) -> Option<NodeAddress> {
+/// Reads one Sentinel of a list.
+fn listed(reply: &Value) -> Option<ListedSentinel<NodeAddress>> {
     let port = field(reply, "port")?.parse().ok()?;
-    Some(NodeAddress::Tcp(field(reply, "ip")?, port))
+    Some(ListedSentinel {
+        address: NodeAddress::Tcp(field(reply, "ip")?, port),
+        // Empty while the Sentinels have not met.
+        run_id: field(reply, "runid").filter(|run_id| !run_id.is_empty()),
+    })
 }

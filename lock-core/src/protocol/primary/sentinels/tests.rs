@@ -1,0 +1,127 @@
+use super::*;
+
+fn at(seconds: u64) -> Moment {
+    Moment::from_millis(1_000 * seconds)
+}
+
+fn says(epoch: u64, address: &'static str) -> Announcement<&'static str> {
+    Announcement { epoch, address }
+}
+
+fn reply(address: &'static str, seconds: u64) -> SentinelReply<&'static str> {
+    SentinelReply {
+        announcement: says(1, address),
+        asked: at(seconds),
+    }
+}
+
+fn listed(address: &'static str, run_id: &str) -> ListedSentinel<&'static str> {
+    ListedSentinel {
+        address,
+        run_id: Some(run_id.to_owned()),
+    }
+}
+
+#[test]
+fn learned_sentinel_is_forgotten_a_minute_after_its_last_sign_of_life() {
+    let mut known = KnownSentinels::of_url(["a"]);
+    known.listed(vec![listed("b", "2"), listed("c", "3")], at(0));
+    // One is listed again, and the other one replies.
+    known.listed(vec![listed("b", "2")], at(30));
+    known.replied(&"c", Some(reply("p", 50)));
+    known.forget_gone(at(90));
+    assert_eq!(known.addresses(), ["a", "b", "c"]);
+    known.forget_gone(at(91));
+    assert_eq!(known.addresses(), ["a", "c"]);
+    // What its task still reports does not bring it back.
+    known.replied(&"b", None);
+    known.replied(&"b", Some(reply("p", 91)));
+    known.identified(&"b", "2".into());
+    assert_eq!(known.addresses(), ["a", "c"]);
+    known.replied(&"c", None);
+    known.forget_gone(at(111));
+    assert_eq!(known.addresses(), ["a"]);
+}
+
+#[test]
+fn sentinel_of_the_url_is_never_forgotten() {
+    let mut known = KnownSentinels::of_url(["a"]);
+    known.listed(vec![listed("a", "1")], at(0));
+    known.forget_gone(at(100_000));
+    assert_eq!(known.addresses(), ["a"]);
+    assert_eq!(known.replies(at(100_000)), [None]);
+}
+
+/// Without it, those that are gone would count against each majority.
+#[test]
+fn forgotten_sentinel_does_not_count() {
+    let mut known = KnownSentinels::of_url(["a"]);
+    known.listed(vec![listed("b", "2"), listed("c", "3")], at(0));
+    known.replied(&"a", Some(reply("p", 60)));
+    assert_eq!(known.replies(at(60)).len(), 3);
+    known.forget_gone(at(61));
+    assert_eq!(known.replies(at(61)), [Some(says(1, "p"))]);
+}
+
+#[test]
+fn sentinel_with_two_addresses_counts_once_with_its_latest_reply() {
+    let mut known = KnownSentinels::of_url(["name-1", "name-2"]);
+    known.identified(&"name-1", "1".into());
+    known.identified(&"name-2", "2".into());
+    known.listed(
+        vec![listed("number-1", "1"), listed("number-2", "2")],
+        at(0),
+    );
+    known.replied(&"name-1", Some(reply("old", 1)));
+    known.replied(&"number-1", Some(reply("new", 2)));
+    assert_eq!(known.replies(at(2)), [Some(says(1, "new")), None]);
+    known.replied(&"name-1", Some(reply("newest", 3)));
+    assert_eq!(known.replies(at(3)), [Some(says(1, "newest")), None]);
+}
+
+/// A user may lack the right to ask for the run id.
+#[test]
+fn sentinels_without_run_ids_count_by_their_addresses() {
+    let mut known = KnownSentinels::of_url(["a", "b"]);
+    known.replied(&"a", Some(reply("p", 1)));
+    assert_eq!(known.replies(at(1)), [Some(says(1, "p")), None]);
+    known.listed(
+        vec![ListedSentinel {
+            address: "c",
+            run_id: None,
+        }],
+        at(1),
+    );
+    assert_eq!(known.replies(at(1)).len(), 3);
+}
+
+#[test]
+fn sentinel_is_asked_at_one_address_while_that_of_the_url_replies() {
+    let mut known = KnownSentinels::of_url(["name"]);
+    known.listed(vec![listed("number", "1"), listed("other", "2")], at(0));
+    assert_eq!(known.followed(at(0)), ["name", "number", "other"]);
+    known.identified(&"name", "1".into());
+    assert_eq!(known.followed(at(0)), ["name", "number", "other"]);
+    known.replied(&"name", Some(reply("p", 1)));
+    assert_eq!(known.followed(at(1)), ["name", "other"]);
+    // The name leads nowhere any more.
+    known.replied(&"name", None);
+    assert_eq!(known.followed(at(1)), ["name", "number", "other"]);
+}
+
+#[test]
+fn reply_counts_for_three_seconds() {
+    let mut known = KnownSentinels::of_url(["a"]);
+    known.replied(&"a", Some(reply("p", 1)));
+    assert_eq!(known.replies(at(4)), [Some(says(1, "p"))]);
+    assert_eq!(known.replies(at(5)), [None]);
+}
+
+#[test]
+fn only_a_later_question_with_the_epoch_confirms_a_primary() {
+    let mut known = KnownSentinels::of_url(["a"]);
+    known.replied(&"a", Some(reply("p", 5)));
+    assert!(known.know_since(at(4), 1));
+    assert!(!known.know_since(at(5), 1), "it was asked before");
+    assert!(!known.know_since(at(4), 2), "it was cut off");
+}

@@ -22,6 +22,7 @@ use crate::telemetry::ServerAddress;
 mod admin;
 mod call;
 mod map;
+mod names;
 mod nodes;
 mod refresh;
 

@@ -102,13 +102,13 @@ impl<'a> RoutedCall<'a> {
         let step = self.attempt.after(failure, Clock::System.now());
         match step {
             RouteStep::Move(to) => {
-                let address = self.address_of(&to);
+                let address = self.resolve(&to).await;
                 if let Some(address) = address {
                     self.nodes.set_owner(to.slot, address);
                 }
             }
             RouteStep::Ask(to) => {
-                let address = self.address_of(&to);
+                let address = self.resolve(&to).await;
                 self.next = address.map(|address| (self.nodes.node(&address), true));
             }
             RouteStep::Pause(pause) => {
@@ -127,9 +127,9 @@ impl<'a> RoutedCall<'a> {
         Ok(())
     }
 
-    fn address_of(&self, to: &Destination) -> Option<NodeAddress> {
+    async fn resolve(&self, to: &Destination) -> Option<NodeAddress> {
         let current = self.current.as_ref()?;
-        Some(ClusterNodes::address_of(&current.address, to))
+        Some(self.nodes.resolve(current, to, self.left()).await)
     }
 }
 

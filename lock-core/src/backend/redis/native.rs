@@ -138,7 +138,7 @@ impl NativeLocks {
                 let is_up = subscription.is_up_for(run_id, limit).await;
                 (is_up, Arc::clone(whole))
             }
-            Some(_) if self.client.pool.connector.access.is_resp2() => (false, Arc::clone(whole)),
+            Some(_) if !self.client.pool.connector.can_subscribe() => (false, Arc::clone(whole)),
             Some(shards) => shards.is_up_for(&sent.key, run_id, limit()).await,
         };
         let mode = if is_up {

@@ -257,6 +257,9 @@ impl ClusterNodes {
         let Some(shards) = &client.shards else {
             return false;
         };
+        if !client.pool.connector.can_subscribe() {
+            return false;
+        }
         match client.pool.for_current_runtime(limit).await {
             Ok(connection) => {
                 let run_id = connection.first.run_id;

@@ -276,6 +276,8 @@ impl ClusterNodes {
         loop {
             let changed = self.changed.notified();
             let known = self.known();
+            // Those of forgotten nodes. The others end with this future.
+            while tasks.try_join_next().is_some() {}
             listening.retain(|_, (node, task)| {
                 let is_known = node
                     .upgrade()

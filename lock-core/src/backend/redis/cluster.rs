@@ -39,11 +39,14 @@ pub(super) struct ClusterBackend {
 }
 
 impl ClusterBackend {
-    /// Reads the slot map from the first node of the URL that replies.
+    /// Reads the slot map from the first node of the URL that replies, and checks the settings of the owners.
     pub(super) async fn begin(nodes: ClusterNodes, limit: Duration) -> Result<Self, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let nodes = Arc::new(nodes);
         nodes.discover(deadline).await?;
+        if nodes.confirms_grants() {
+            nodes.probe_confirmers(deadline.left() / 2).await?;
+        }
         Ok(Self { nodes })
     }
 }

@@ -297,6 +297,28 @@ impl ClusterNodes {
         }
     }
 
+    /// Checks that the owners of slots confirm at all, if the manager wants that. A node that cannot be reached now
+    /// does not count.
+    pub(super) async fn probe_confirmers(&self, limit: Duration) -> Result<(), LockError> {
+        let mut probes = JoinSet::new();
+        for node in self.owners() {
+            probes.spawn(async move {
+                match &node.server.confirmer {
+                    Some(confirmer) => confirmer.probe(limit).await,
+                    None => Ok(()),
+                }
+            });
+        }
+        while let Some(probed) = probes.join_next().await {
+            if let Ok(Err(LockError::Backend(error))) = probed
+                && is_about_settings(error.kind())
+            {
+                return Err(LockError::Backend(error));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn confirms_grants(&self) -> bool {
         self.maker.confirms_grants()
     }
@@ -304,4 +326,14 @@ impl ClusterNodes {
     pub(super) fn has_tls(&self) -> bool {
         self.maker.has_tls()
     }
+}
+
+/// Returns whether an operator has to change something before the node confirms.
+fn is_about_settings(kind: BackendErrorKind) -> bool {
+    matches!(
+        kind,
+        BackendErrorKind::Misconfigured
+            | BackendErrorKind::Unsupported
+            | BackendErrorKind::Permission
+    )
 }

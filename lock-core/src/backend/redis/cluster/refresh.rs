@@ -154,7 +154,11 @@ impl ClusterNodes {
             let wanted = tokio::time::timeout(LONGEST_PAUSE, self.wanted.notified());
             let _wanted_or_due = wanted.await;
             let mut candidates = self.candidates();
-            candidates.sort_by_cached_key(|_| jitter.anywhere_in(LONGEST_PAUSE));
+            // A node that does not reply costs time.
+            candidates.sort_by_cached_key(|address| {
+                let is_down = self.node(address).server.client.pool.seems_down();
+                (is_down, jitter.anywhere_in(LONGEST_PAUSE))
+            });
             for address in candidates {
                 let node = self.node(&address);
                 if self.read_map(&node, REPLY).await.is_ok() {

@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, ReleaseMethod};
 use test_support::fixtures::SOON;
-use test_support::tls::shown;
-use test_support::{
-    Authority, Failover, FrozenClock, RedisCluster, RedisServer, Reply, eventually_async,
-};
+use test_support::{Failover, FrozenClock, RedisCluster, RedisServer, Reply, eventually_async};
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
+
+mod nodes;
 
 const NAME: &str = "order:42";
 const KEY: &str = "lock:order:42";
@@ -93,32 +92,6 @@ async fn waiter_gets_the_lock_after_its_slot_has_moved() {
         let next = tokio::time::timeout(SOON, waiter).await.unwrap();
         next.unwrap().unwrap().release().await.unwrap();
     }
-}
-
-/// The certificates have names only, and redirections name numbers. The last ones name a node that is in no slot
-/// map, because it had no slot before.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redirections_over_tls_lead_to_the_names_of_the_nodes() {
-    let authority = Authority::new();
-    let cluster = RedisCluster::start_tls(&authority, &authority.server_named("localhost"));
-    let url = format!(
-        "{}?ssl_ca_certs={}",
-        cluster.tls_url(),
-        shown(&authority.ca())
-    );
-    let other = other_primary(&cluster);
-    let new = cluster.replica_of(other);
-    cluster.detach(new);
-    let locks = connect(&url).await;
-    let held = locks.lock(NAME).acquire().await.unwrap();
-    for to in [other, new] {
-        cluster.begin_move(KEY, to);
-        cluster.move_keys(&[KEY], to);
-        held.renew().await.unwrap();
-        cluster.end_move(KEY, to);
-        held.renew().await.unwrap();
-    }
-    held.release().await.unwrap();
 }
 
 /// While the slot is open, its node runs no script with several keys. A holder keeps its lock, can give it

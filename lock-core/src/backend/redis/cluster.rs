@@ -4,7 +4,6 @@
 //! the node that owns the slot of the key, and follows what the nodes reply: another owner, a slot that
 //! moves, a cluster that is down. The slot map is read again whenever a reply contradicts it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,13 +19,15 @@ use crate::protocol::key::LockKey;
 use crate::telemetry::ServerAddress;
 
 mod admin;
+mod batch;
 mod call;
 mod map;
 mod names;
 mod nodes;
 mod refresh;
 
-use call::{RoutedCall, is_about_route};
+use batch::{Batch, Groups};
+use call::RoutedCall;
 use nodes::ClusterNode;
 pub(super) use nodes::ClusterNodes;
 
@@ -129,84 +130,29 @@ async fn drop_key(
     routed!(call, |node, left| node.native.drop_key(request, left))
 }
 
-/// Groups items by the nodes that own their slots, as indexes. Items without an owner are in no group.
-fn by_owner<'a>(
-    nodes: &ClusterNodes,
-    keys: impl Iterator<Item = &'a LockKey>,
-) -> Vec<(Arc<ClusterNode>, Vec<usize>)> {
-    let mut groups: HashMap<_, (Arc<ClusterNode>, Vec<usize>)> = HashMap::new();
-    for (at, key) in keys.enumerate() {
-        if let Ok(owner) = nodes.owner(ClusterNodes::slot(key)) {
-            let group = groups.entry(owner.address.clone());
-            let (_, indexes) = group.or_insert_with(|| (owner, Vec::new()));
-            indexes.push(at);
-        }
-    }
-    groups.into_values().collect()
-}
-
-/// The results of a batch, in the order of its items.
-struct BatchResults<T>(Vec<Option<Result<T, LockError>>>);
-
-impl<T> BatchResults<T> {
-    fn of(len: usize) -> Self {
-        Self((0..len).map(|_| None).collect())
-    }
-
-    fn put(&mut self, indexes: Vec<usize>, results: Vec<Result<T, LockError>>) {
-        for (at, result) in indexes.into_iter().zip(results) {
-            self.0[at] = Some(result);
-        }
-    }
-
-    /// Returns the items that no node has run yet, and which another node may run.
-    fn unrouted(&self) -> Vec<usize> {
-        let is_unrouted = |result: &Option<Result<T, LockError>>| match result {
-            None => true,
-            Some(result) => result.as_ref().is_err_and(is_about_route),
-        };
-        let indexes = self.0.iter().enumerate();
-        indexes
-            .filter(|(_, result)| is_unrouted(result))
-            .map(|(at, _)| at)
-            .collect()
-    }
-
-    fn finish(self) -> Vec<Result<T, LockError>> {
-        let unknown = |result: Option<_>| result.unwrap_or(Err(LockError::NoRuntime));
-        self.0.into_iter().map(unknown).collect()
-    }
-}
-
-/// Renews on all nodes side by side. What a node did not run goes out again, alone.
+/// Renews on all nodes side by side.
 async fn renew_all(
     nodes: &Arc<ClusterNodes>,
     renewals: &[Renewal],
     limit: Duration,
 ) -> Vec<Result<RenewOutcome, LockError>> {
-    let deadline = Deadline::after(Clock::System, limit);
-    let mut results = BatchResults::of(renewals.len());
-    let mut running = JoinSet::new();
-    for (owner, indexes) in by_owner(nodes, renewals.iter().map(|renewal| &renewal.key)) {
+    let groups = Groups::of(nodes, renewals.iter().map(|renewal| &renewal.key));
+    let mut batch = Batch::begin(renewals.len(), limit);
+    for (owner, indexes) in groups.by_owner {
         let group: Vec<_> = indexes.iter().map(|at| renewals[*at].clone()).collect();
-        let left = deadline.left();
-        running.spawn(async move {
-            let results = Backend::renew(&owner.server, &group, left).await;
-            (indexes, results)
-        });
+        batch.run_group(
+            owner,
+            indexes,
+            async move |owner: Arc<ClusterNode>, deadline: Deadline| {
+                Backend::renew(&owner.server, &group, deadline.left()).await
+            },
+        );
     }
-    while let Some(Ok((indexes, group))) = running.join_next().await {
-        results.put(indexes, group);
-    }
-    let mut again = JoinSet::new();
-    for at in results.unrouted() {
-        let (nodes, renewal, left) = (Arc::clone(nodes), renewals[at].clone(), deadline.left());
-        again.spawn(async move { (at, renew_one(&nodes, &renewal, left).await) });
-    }
-    while let Some(Ok((at, result))) = again.join_next().await {
-        results.put(vec![at], vec![result]);
-    }
-    results.finish()
+    let alone = |at: usize, left| {
+        let (nodes, renewal) = (Arc::clone(nodes), renewals[at].clone());
+        async move { renew_one(&nodes, &renewal, left).await }
+    };
+    batch.finish(groups.ownerless, alone).await
 }
 
 /// As [`renew_all`].
@@ -215,33 +161,28 @@ async fn release_all(
     requests: &[&ReleaseRequest],
     limit: Duration,
 ) -> Vec<Result<ReleaseOutcome, LockError>> {
-    let deadline = Deadline::after(Clock::System, limit);
     nodes.use_now();
-    let mut results = BatchResults::of(requests.len());
-    let mut running = JoinSet::new();
-    for (owner, indexes) in by_owner(nodes, requests.iter().map(|request| &request.key)) {
+    let groups = Groups::of(nodes, requests.iter().map(|request| &request.key));
+    let mut batch = Batch::begin(requests.len(), limit);
+    for (owner, indexes) in groups.by_owner {
         let group: Vec<ReleaseRequest> = indexes.iter().map(|at| requests[*at].clone()).collect();
-        running.spawn(async move {
-            let group: Vec<_> = group.iter().collect();
-            let results = match owner.know_epoch(deadline.left()).await {
-                Ok(()) => Backend::release_all(&owner.server, &group, deadline.left()).await,
-                Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
-            };
-            (indexes, results)
-        });
+        batch.run_group(
+            owner,
+            indexes,
+            async move |owner: Arc<ClusterNode>, deadline: Deadline| {
+                let group: Vec<_> = group.iter().collect();
+                match owner.know_epoch(deadline.left()).await {
+                    Ok(()) => Backend::release_all(&owner.server, &group, deadline.left()).await,
+                    Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
+                }
+            },
+        );
     }
-    while let Some(Ok((indexes, group))) = running.join_next().await {
-        results.put(indexes, group);
-    }
-    let mut again = JoinSet::new();
-    for at in results.unrouted() {
-        let (nodes, request, left) = (Arc::clone(nodes), requests[at].clone(), deadline.left());
-        again.spawn(async move { (at, release_one(&nodes, &request, left).await) });
-    }
-    while let Some(Ok((at, result))) = again.join_next().await {
-        results.put(vec![at], vec![result]);
-    }
-    results.finish()
+    let alone = |at: usize, left| {
+        let (nodes, request) = (Arc::clone(nodes), requests[at].clone());
+        async move { release_one(&nodes, &request, left).await }
+    };
+    batch.finish(groups.ownerless, alone).await
 }
 
 impl Backend for ClusterBackend {

@@ -27,7 +27,7 @@ mod nodes;
 mod refresh;
 
 use batch::{Batch, Groups};
-use call::RoutedCall;
+use call::{RoutedCall, may_have_run};
 use nodes::ClusterNode;
 pub(super) use nodes::ClusterNodes;
 
@@ -97,6 +97,7 @@ async fn release_one(
 ) -> Result<ReleaseOutcome, LockError> {
     let mut may_drop = super::scheme(&request.key).is_none();
     let mut has_freed = false;
+    let mut unconfirmed = None;
     let mut call = RoutedCall::begin_grant(nodes, &request.key, limit);
     loop {
         let result = match call.target().await {
@@ -107,27 +108,48 @@ async fn release_one(
             Err(error) => error,
             Ok(mut outcome) => {
                 outcome.was_owner |= has_freed;
-                return Ok(outcome);
+                return match unconfirmed {
+                    // The caller knows whether the lock was valid, and repeats the release.
+                    Some(error) if !outcome.was_owner => Err(error),
+                    _ => Ok(outcome),
+                };
             }
         };
         call.follow(error).await?;
         if may_drop && call.tries_again() >= TRIES_BEFORE_DROP {
             // The next holder must not wait for the end of the move.
-            if let Ok(was_owner) = drop_key(nodes, request, call.left()).await {
+            let dropped = drop_key(nodes, request, &mut unconfirmed, call.left()).await;
+            if let Ok(was_owner) = dropped {
                 (may_drop, has_freed) = (false, was_owner);
             }
         }
     }
 }
 
-/// Frees the key of a lock alone. Returns whether the lock had it.
+/// Frees the key of a lock alone. Returns whether the lock had it. An error after which the key may be free goes to
+/// `unconfirmed`.
 async fn drop_key(
     nodes: &Arc<ClusterNodes>,
     request: &ReleaseRequest,
+    unconfirmed: &mut Option<LockError>,
     limit: Duration,
 ) -> Result<bool, LockError> {
-    let call = RoutedCall::begin(nodes, &request.key, limit);
-    routed!(call, |node, left| node.native.drop_key(request, left))
+    let mut call = RoutedCall::begin(nodes, &request.key, limit);
+    loop {
+        let error = match call.target().await {
+            Ok(node) => match node.native.drop_key(request, call.left()).await {
+                Ok(was_owner) => return Ok(was_owner),
+                Err(error) => {
+                    if may_have_run(&error) {
+                        *unconfirmed = Some(error.clone());
+                    }
+                    error
+                }
+            },
+            Err(error) => error,
+        };
+        call.follow(error).await?;
+    }
 }
 
 /// Renews on all nodes side by side.

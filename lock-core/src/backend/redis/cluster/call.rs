@@ -180,6 +180,18 @@ pub(super) fn is_about_route(error: &LockError) -> bool {
     failure_of(error).is_some_and(|failure| !matches!(failure, RouteFailure::TimedOut))
 }
 
+/// Returns whether the command may have run, and only its reply is missing.
+pub(super) fn may_have_run(error: &LockError) -> bool {
+    let LockError::Backend(backend) = error else {
+        return false;
+    };
+    let kind = backend.kind();
+    matches!(
+        kind,
+        BackendErrorKind::Unreachable | BackendErrorKind::TimedOut
+    )
+}
+
 /// Returns what an error says about the place of the key; `None` if it says nothing.
 fn failure_of(error: &LockError) -> Option<RouteFailure> {
     let LockError::Backend(backend) = error else {

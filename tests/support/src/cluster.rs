@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::resp::Reply;
 use crate::server::{RedisServer, ServerOptions};
+use crate::tls::{Authority, Certificate};
 use crate::wait::{eventually, eventually_some};
 
 /// How many slots a cluster has.
@@ -64,6 +65,35 @@ impl RedisCluster {
         cluster
     }
 
+    /// As [`start`](Self::start), with TLS between the nodes too. The nodes announce the host name `localhost`, but
+    /// redirections name 127.0.0.1.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a node does not start.
+    #[track_caller]
+    pub fn start_tls(authority: &Authority, certificate: &Certificate) -> Self {
+        Self::start_with(|_, options| {
+            options
+                .tls(authority, certificate, false)
+                .args(["--tls-cluster", "yes", "--tls-replication", "yes"])
+                .args(["--cluster-announce-hostname", "localhost"])
+        })
+    }
+
+    /// Returns the URL with TLS, with all nodes.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the nodes have no TLS.
+    #[track_caller]
+    pub fn tls_url(&self) -> String {
+        let ports = self.nodes.iter().map(RedisServer::tls_port);
+        let host = |port: Option<u16>| format!("localhost:{}", port.expect("start it with TLS"));
+        let hosts: Vec<_> = ports.map(host).collect();
+        format!("rediss+cluster://{}", hosts.join(","))
+    }
+
     /// Returns the URL with all nodes.
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self
@@ -117,6 +147,24 @@ impl RedisCluster {
         self.by_line(&line)
     }
 
+    /// Makes a replica a primary without slots, as a new node is one.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the other nodes do not see it so within 30 s.
+    #[track_caller]
+    pub fn detach(&self, replica: &RedisServer) {
+        let id = id(replica);
+        ok(replica, &["CLUSTER", "RESET", "SOFT"]);
+        self.meet(replica);
+        let is_primary = |line: &String| line.starts_with(&id) && line.contains("master");
+        eventually(STEP, || {
+            let mut views = self.nodes.iter().map(lines);
+            views.all(|view| view.len() == self.nodes.len() && view.iter().any(is_primary))
+                && serves(replica)
+        });
+    }
+
     /// Cuts the replicas of a primary off: they get none of its writes from now on.
     ///
     /// # Panics
@@ -155,7 +203,7 @@ impl RedisCluster {
     /// Moves some keys of a slot that is open.
     #[track_caller]
     pub fn move_keys(&self, keys: &[&str], to: &RedisServer) {
-        let (from, port) = (self.owner_of(keys[0]), to.port().to_string());
+        let (from, port) = (self.owner_of(keys[0]), node_port(to));
         let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
         command.extend(keys);
         let reply = from.cli(&command);
@@ -284,8 +332,7 @@ impl RedisCluster {
             ok(node, &["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
         }
         for node in &self.nodes[1..] {
-            let port = self.nodes[0].port().to_string();
-            ok(node, &["CLUSTER", "MEET", "127.0.0.1", &port]);
+            self.meet(node);
         }
         eventually(STEP, || self.nodes.iter().all(|it| lines(it).len() == 6));
         for at in 3..6 {
@@ -296,15 +343,20 @@ impl RedisCluster {
             });
         }
         eventually(STEP, || {
-            self.nodes.iter().all(|node| {
-                let info = node.cli(&["CLUSTER", "INFO"]);
-                info.text().contains("cluster_state:ok")
-            }) && self.nodes[..3].iter().all(|primary| {
-                let info = primary.cli(&["INFO", "replication"]);
-                info.text().contains("state=online")
-            })
+            self.nodes.iter().all(serves)
+                && self.nodes[..3].iter().all(|primary| {
+                    let info = primary.cli(&["INFO", "replication"]);
+                    info.text().contains("state=online")
+                })
         });
         self.wait_stable();
+    }
+
+    /// Introduces a node to the first one.
+    #[track_caller]
+    fn meet(&self, node: &RedisServer) {
+        let port = node_port(&self.nodes[0]);
+        ok(node, &["CLUSTER", "MEET", "127.0.0.1", &port]);
     }
 
     #[track_caller]
@@ -313,6 +365,18 @@ impl RedisCluster {
         let node = self.nodes.iter().find(|it| Some(it.port()) == port);
         node.unwrap_or_else(|| panic!("no node of {line}"))
     }
+}
+
+/// Returns whether a node takes commands for keys.
+fn serves(node: &RedisServer) -> bool {
+    let info = node.cli(&["CLUSTER", "INFO"]);
+    info.text().contains("cluster_state:ok")
+}
+
+/// Returns the port for the other nodes.
+fn node_port(node: &RedisServer) -> String {
+    let port = node.tls_port().unwrap_or_else(|| node.port());
+    port.to_string()
 }
 
 /// Who starts an atomic move.

@@ -59,8 +59,26 @@ pub struct Proxy {
 impl Proxy {
     /// Starts a proxy that forwards everything.
     pub fn in_front_of(server: &RedisServer) -> Self {
+        Self::start(server.address(), |address| server.url_at(address))
+    }
+
+    /// As [`in_front_of`](Self::in_front_of), in front of the port that speaks TLS. While the server is down,
+    /// connections are accepted and closed, as a load balancer does.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server has no TLS.
+    #[track_caller]
+    pub fn in_front_of_tls(server: &RedisServer) -> Self {
+        let port = server.tls_port().expect("start the server with TLS");
+        Self::start((Ipv4Addr::LOCALHOST, port).into(), |address| {
+            format!("rediss://localhost:{}", address.port())
+        })
+    }
+
+    fn start(upstream: SocketAddr, url: impl FnOnce(SocketAddr) -> String) -> Self {
         let shared = Arc::new(Shared {
-            upstream: server.address(),
+            upstream,
             state: Mutex::new(State {
                 mode: Mode::Forward,
                 delays: [Duration::ZERO; 2],
@@ -75,7 +93,7 @@ impl Proxy {
                 break (port, listener);
             }
         };
-        let url = server.url_at((Ipv4Addr::LOCALHOST, port.number()).into());
+        let url = url((Ipv4Addr::LOCALHOST, port.number()).into());
         let proxy = Self {
             port,
             url,

@@ -96,9 +96,15 @@ impl RedisServer {
     /// # Panics
     ///
     /// Panics if the options did not include [`ServerOptions::tls`].
+    #[track_caller]
     pub fn tls_url(&self) -> String {
-        let port = self.tls_port.as_ref().expect("start the server with TLS");
-        format!("rediss://localhost:{}", port.number())
+        let port = self.tls_port().expect("start the server with TLS");
+        format!("rediss://localhost:{port}")
+    }
+
+    /// Returns the port that speaks TLS; `None` without [`ServerOptions::tls`].
+    pub fn tls_port(&self) -> Option<u16> {
+        self.tls_port.as_ref().map(Port::number)
     }
 
     /// Returns the URL of the Unix socket.

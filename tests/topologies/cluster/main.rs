@@ -10,6 +10,8 @@ use test_support::{Failover, FrozenClock, RedisCluster, RedisServer, Reply, even
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
+mod nodes;
+
 const NAME: &str = "order:42";
 const KEY: &str = "lock:order:42";
 /// Bound on a failover, on a loaded machine.

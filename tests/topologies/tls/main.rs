@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, Endpoint, LockError, LockManager, Tls};
 use test_support::tls::shown;
-use test_support::{Authority, Certificate, RedisServer, eventually_async};
+use test_support::{Authority, Certificate, Proxy, RedisServer, eventually_async};
 use tests::{one_attempt, shut_down};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -319,6 +319,35 @@ async fn replaced_certificate_is_accepted_at_the_next_connection() {
         }
     })
     .await;
+}
+
+/// A load balancer without a server accepts connections, and closes them during the handshake of TLS.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_over_tls_waits_out_a_restart_of_the_server() {
+    let secured = Secured::start(false);
+    let proxy = Proxy::in_front_of_tls(&secured.server);
+    let url = format!("{}?{}", proxy.url(), secured.ca());
+    let locks = LockManager::connect(&url).await.unwrap();
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let waiter = tokio::spawn(locks.lock(NAME).wait(Duration::from_secs(60)).acquire());
+    secured.server.kill9();
+    eventually_async(Duration::from_secs(30), async || {
+        let failed = locks.ping().await.err();
+        failed.is_some_and(|error| error.to_string().contains("TLS handshake"))
+    })
+    .await;
+    let error = LockManager::connect(&url).await.unwrap_err();
+    assert_eq!(kind_of(&error), BackendErrorKind::Unreachable, "{error}");
+    assert!(
+        error.to_string().contains("does that port speak TLS?"),
+        "{error}"
+    );
+    assert!(!waiter.is_finished());
+    secured.server.restart();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+    // The server has no persistence, and forgot the lock.
+    let _lost = held.release().await;
+    shut_down(&locks).await;
 }
 
 /// A Unix socket has no TLS, and a setting without an effect is an error.

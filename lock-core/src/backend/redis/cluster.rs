@@ -4,7 +4,6 @@
 //! the node that owns the slot of the key, and follows what the nodes reply: another owner, a slot that
 //! moves, a cluster that is down. The slot map is read again whenever a reply contradicts it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,12 +19,15 @@ use crate::protocol::key::LockKey;
 use crate::telemetry::ServerAddress;
 
 mod admin;
+mod batch;
 mod call;
 mod map;
+mod names;
 mod nodes;
 mod refresh;
 
-use call::{RoutedCall, is_about_route};
+use batch::{Batch, Groups};
+use call::{RoutedCall, may_have_run};
 use nodes::ClusterNode;
 pub(super) use nodes::ClusterNodes;
 
@@ -38,11 +40,14 @@ pub(super) struct ClusterBackend {
 }
 
 impl ClusterBackend {
-    /// Reads the slot map from the first node of the URL that replies.
+    /// Reads the slot map from the first node of the URL that replies, and checks the settings of the owners.
     pub(super) async fn begin(nodes: ClusterNodes, limit: Duration) -> Result<Self, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let nodes = Arc::new(nodes);
         nodes.discover(deadline).await?;
+        if nodes.confirms_grants() {
+            nodes.probe_confirmers(deadline.left() / 2).await?;
+        }
         Ok(Self { nodes })
     }
 }
@@ -92,6 +97,7 @@ async fn release_one(
 ) -> Result<ReleaseOutcome, LockError> {
     let mut may_drop = super::scheme(&request.key).is_none();
     let mut has_freed = false;
+    let mut unconfirmed = None;
     let mut call = RoutedCall::begin_grant(nodes, &request.key, limit);
     loop {
         let result = match call.target().await {
@@ -102,107 +108,73 @@ async fn release_one(
             Err(error) => error,
             Ok(mut outcome) => {
                 outcome.was_owner |= has_freed;
-                return Ok(outcome);
+                return match unconfirmed {
+                    // The caller knows whether the lock was valid, and repeats the release.
+                    Some(error) if !outcome.was_owner => Err(error),
+                    _ => Ok(outcome),
+                };
             }
         };
         call.follow(error).await?;
         if may_drop && call.tries_again() >= TRIES_BEFORE_DROP {
             // The next holder must not wait for the end of the move.
-            if let Ok(was_owner) = drop_key(nodes, request, call.left()).await {
+            let dropped = drop_key(nodes, request, &mut unconfirmed, call.left()).await;
+            if let Ok(was_owner) = dropped {
                 (may_drop, has_freed) = (false, was_owner);
             }
         }
     }
 }
 
-/// Frees the key of a lock alone. Returns whether the lock had it.
+/// Frees the key of a lock alone. Returns whether the lock had it. An error after which the key may be free goes to
+/// `unconfirmed`.
 async fn drop_key(
     nodes: &Arc<ClusterNodes>,
     request: &ReleaseRequest,
+    unconfirmed: &mut Option<LockError>,
     limit: Duration,
 ) -> Result<bool, LockError> {
-    let call = RoutedCall::begin(nodes, &request.key, limit);
-    routed!(call, |node, left| node.native.drop_key(request, left))
-}
-
-/// Groups items by the nodes that own their slots, as indexes. Items without an owner are in no group.
-fn by_owner<'a>(
-    nodes: &ClusterNodes,
-    keys: impl Iterator<Item = &'a LockKey>,
-) -> Vec<(Arc<ClusterNode>, Vec<usize>)> {
-    let mut groups: HashMap<_, (Arc<ClusterNode>, Vec<usize>)> = HashMap::new();
-    for (at, key) in keys.enumerate() {
-        if let Ok(owner) = nodes.owner(ClusterNodes::slot(key)) {
-            let group = groups.entry(owner.address.clone());
-            let (_, indexes) = group.or_insert_with(|| (owner, Vec::new()));
-            indexes.push(at);
-        }
-    }
-    groups.into_values().collect()
-}
-
-/// The results of a batch, in the order of its items.
-struct BatchResults<T>(Vec<Option<Result<T, LockError>>>);
-
-impl<T> BatchResults<T> {
-    fn of(len: usize) -> Self {
-        Self((0..len).map(|_| None).collect())
-    }
-
-    fn put(&mut self, indexes: Vec<usize>, results: Vec<Result<T, LockError>>) {
-        for (at, result) in indexes.into_iter().zip(results) {
-            self.0[at] = Some(result);
-        }
-    }
-
-    /// Returns the items that no node has run yet, and which another node may run.
-    fn unrouted(&self) -> Vec<usize> {
-        let is_unrouted = |result: &Option<Result<T, LockError>>| match result {
-            None => true,
-            Some(result) => result.as_ref().is_err_and(is_about_route),
+    let mut call = RoutedCall::begin(nodes, &request.key, limit);
+    loop {
+        let error = match call.target().await {
+            Ok(node) => match node.native.drop_key(request, call.left()).await {
+                Ok(was_owner) => return Ok(was_owner),
+                Err(error) => {
+                    if may_have_run(&error) {
+                        *unconfirmed = Some(error.clone());
+                    }
+                    error
+                }
+            },
+            Err(error) => error,
         };
-        let indexes = self.0.iter().enumerate();
-        indexes
-            .filter(|(_, result)| is_unrouted(result))
-            .map(|(at, _)| at)
-            .collect()
-    }
-
-    fn finish(self) -> Vec<Result<T, LockError>> {
-        let unknown = |result: Option<_>| result.unwrap_or(Err(LockError::NoRuntime));
-        self.0.into_iter().map(unknown).collect()
+        call.follow(error).await?;
     }
 }
 
-/// Renews on all nodes side by side. What a node did not run goes out again, alone.
+/// Renews on all nodes side by side.
 async fn renew_all(
     nodes: &Arc<ClusterNodes>,
     renewals: &[Renewal],
     limit: Duration,
 ) -> Vec<Result<RenewOutcome, LockError>> {
-    let deadline = Deadline::after(Clock::System, limit);
-    let mut results = BatchResults::of(renewals.len());
-    let mut running = JoinSet::new();
-    for (owner, indexes) in by_owner(nodes, renewals.iter().map(|renewal| &renewal.key)) {
+    let groups = Groups::of(nodes, renewals.iter().map(|renewal| &renewal.key));
+    let mut batch = Batch::begin(renewals.len(), limit);
+    for (owner, indexes) in groups.by_owner {
         let group: Vec<_> = indexes.iter().map(|at| renewals[*at].clone()).collect();
-        let left = deadline.left();
-        running.spawn(async move {
-            let results = Backend::renew(&owner.server, &group, left).await;
-            (indexes, results)
-        });
+        batch.run_group(
+            owner,
+            indexes,
+            async move |owner: Arc<ClusterNode>, deadline: Deadline| {
+                Backend::renew(&owner.server, &group, deadline.left()).await
+            },
+        );
     }
-    while let Some(Ok((indexes, group))) = running.join_next().await {
-        results.put(indexes, group);
-    }
-    let mut again = JoinSet::new();
-    for at in results.unrouted() {
-        let (nodes, renewal, left) = (Arc::clone(nodes), renewals[at].clone(), deadline.left());
-        again.spawn(async move { (at, renew_one(&nodes, &renewal, left).await) });
-    }
-    while let Some(Ok((at, result))) = again.join_next().await {
-        results.put(vec![at], vec![result]);
-    }
-    results.finish()
+    let alone = |at: usize, left| {
+        let (nodes, renewal) = (Arc::clone(nodes), renewals[at].clone());
+        async move { renew_one(&nodes, &renewal, left).await }
+    };
+    batch.finish(groups.ownerless, alone).await
 }
 
 /// As [`renew_all`].
@@ -211,33 +183,28 @@ async fn release_all(
     requests: &[&ReleaseRequest],
     limit: Duration,
 ) -> Vec<Result<ReleaseOutcome, LockError>> {
-    let deadline = Deadline::after(Clock::System, limit);
     nodes.use_now();
-    let mut results = BatchResults::of(requests.len());
-    let mut running = JoinSet::new();
-    for (owner, indexes) in by_owner(nodes, requests.iter().map(|request| &request.key)) {
+    let groups = Groups::of(nodes, requests.iter().map(|request| &request.key));
+    let mut batch = Batch::begin(requests.len(), limit);
+    for (owner, indexes) in groups.by_owner {
         let group: Vec<ReleaseRequest> = indexes.iter().map(|at| requests[*at].clone()).collect();
-        running.spawn(async move {
-            let group: Vec<_> = group.iter().collect();
-            let results = match owner.know_epoch(deadline.left()).await {
-                Ok(()) => Backend::release_all(&owner.server, &group, deadline.left()).await,
-                Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
-            };
-            (indexes, results)
-        });
+        batch.run_group(
+            owner,
+            indexes,
+            async move |owner: Arc<ClusterNode>, deadline: Deadline| {
+                let group: Vec<_> = group.iter().collect();
+                match owner.know_epoch(deadline.left()).await {
+                    Ok(()) => Backend::release_all(&owner.server, &group, deadline.left()).await,
+                    Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
+                }
+            },
+        );
     }
-    while let Some(Ok((indexes, group))) = running.join_next().await {
-        results.put(indexes, group);
-    }
-    let mut again = JoinSet::new();
-    for at in results.unrouted() {
-        let (nodes, request, left) = (Arc::clone(nodes), requests[at].clone(), deadline.left());
-        again.spawn(async move { (at, release_one(&nodes, &request, left).await) });
-    }
-    while let Some(Ok((at, result))) = again.join_next().await {
-        results.put(vec![at], vec![result]);
-    }
-    results.finish()
+    let alone = |at: usize, left| {
+        let (nodes, request) = (Arc::clone(nodes), requests[at].clone());
+        async move { release_one(&nodes, &request, left).await }
+    };
+    batch.finish(groups.ownerless, alone).await
 }
 
 impl Backend for ClusterBackend {

@@ -122,6 +122,12 @@ impl Connector {
         self
     }
 
+    /// Returns whether waiters of these connections can get notifications. Keys that are on their way to a node have no
+    /// subscription there.
+    pub(super) fn can_subscribe(&self) -> bool {
+        !self.is_asking && !self.access.is_resp2()
+    }
+
     /// Returns the server of the next connection.
     pub(super) fn node(&self) -> Arc<Node> {
         self.whereabouts.node()
@@ -175,13 +181,7 @@ impl Connector {
         config: impl Fn() -> AsyncConnectionConfig,
         limit: Duration,
     ) -> Result<LibraryConnection, LockError> {
-        if self.access.is_resp2() {
-            return Err(LockError::advised(
-                BackendErrorKind::Unsupported,
-                "connections in RESP2 get no notifications",
-                "waiters poll; for notifications, use a server with RESP3 and no `protocol=2`",
-            ));
-        }
+        self.check_notifications()?;
         let opened = self.open(ConnectionKind::Pubsub, config, limit).await?;
         Ok(LibraryConnection {
             handle: opened.setup.spawn(),
@@ -191,11 +191,23 @@ impl Connector {
         })
     }
 
+    fn check_notifications(&self) -> Result<(), LockError> {
+        if self.access.is_resp2() {
+            return Err(LockError::advised(
+                BackendErrorKind::Unsupported,
+                "connections in RESP2 get no notifications",
+                "waiters poll; for notifications, use a server with RESP3 and no `protocol=2`",
+            ));
+        }
+        Ok(())
+    }
+
     /// Opens a connection for a reader of its own.
     pub(super) async fn connect_raw(
         &self,
         limit: Duration,
     ) -> Result<(Stream, RawConnection), LockError> {
+        self.check_notifications()?;
         let opened = self
             .open(ConnectionKind::Pubsub, Self::config, limit)
             .await?;

@@ -4,6 +4,7 @@
 //! waits for the earliest of these times, asks the provider, and sends `AUTH` over all connections. So
 //! a connection that opened meanwhile with older credentials has its turn too.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -44,7 +45,7 @@ pub(super) struct CredentialSource {
     logins: Mutex<Logins>,
     /// Notified when the earliest time of a renewal may have changed.
     changed: Notify,
-    /// Tells the subscription, which has a connection of the client library.
+    /// Tells the subscriptions, which have connections of their own.
     renewed: watch::Sender<Option<Arc<Issued>>>,
 }
 
@@ -54,8 +55,10 @@ type Asking = watch::Receiver<Option<Result<Arc<Issued>, LockError>>>;
 #[derive(Default)]
 struct Logins {
     connections: Vec<Weak<Connection>>,
-    /// When the login of the subscription has to be renewed.
-    subscription: Option<Moment>,
+    /// When the logins of the subscriptions have to be renewed, by their numbers. A cluster has one for each node.
+    subscriptions: HashMap<u64, Moment>,
+    /// The number of the next subscription.
+    next_number: u64,
 }
 
 impl CredentialSource {
@@ -172,18 +175,30 @@ impl CredentialSource {
         self.reporter.waking(|| self.changed.notify_one());
     }
 
-    /// Renews the login of the subscription from now on, until the result is dropped.
+    /// Renews the login of a subscription from now on, until the result is dropped.
     pub(super) fn register_subscription(self: &Arc<Self>, issued: &Issued) -> SubscriptionLogin {
         let renewed = self.renewed.subscribe();
-        self.set_subscription(issued.renew_at);
+        let number = {
+            let mut logins = self.logins.lock();
+            logins.next_number += 1;
+            logins.next_number
+        };
+        self.set_subscription(number, issued.renew_at);
         SubscriptionLogin {
             source: Arc::clone(self),
+            number,
             renewed,
         }
     }
 
-    fn set_subscription(&self, renew_at: Option<Moment>) {
-        self.logins.lock().subscription = renew_at;
+    fn set_subscription(&self, number: u64, renew_at: Option<Moment>) {
+        {
+            let mut logins = self.logins.lock();
+            match renew_at {
+                Some(at) => logins.subscriptions.insert(number, at),
+                None => logins.subscriptions.remove(&number),
+            };
+        }
         self.reporter.waking(|| self.changed.notify_one());
     }
 
@@ -195,7 +210,7 @@ impl CredentialSource {
 
     /// Returns the earliest time at which a login has to be renewed.
     fn next_renewal(&self) -> Option<Moment> {
-        let subscription = self.logins.lock().subscription;
+        let subscription = self.logins.lock().subscriptions.values().min().copied();
         let connections = self.live_connections();
         let renewals = connections.iter().filter_map(|it| it.renew_login_at());
         renewals.chain(subscription).min()
@@ -208,7 +223,7 @@ impl CredentialSource {
             let (issued, timeout) = (Arc::clone(issued), self.timeout);
             logins.spawn(async move { connection.log_in(&issued, timeout).await });
         }
-        self.logins.lock().subscription = None;
+        self.logins.lock().subscriptions.clear();
         self.reporter
             .waking(|| drop(self.renewed.send_replace(Some(Arc::clone(issued)))));
         while let Some(refused) = logins.join_next().await {
@@ -289,6 +304,7 @@ impl Drop for ProviderCall<'_> {
 /// The login of the subscription. Dropping it ends its renewals.
 pub(super) struct SubscriptionLogin {
     source: Arc<CredentialSource>,
+    number: u64,
     renewed: watch::Receiver<Option<Arc<Issued>>>,
 }
 
@@ -312,14 +328,14 @@ impl SubscriptionLogin {
 
     /// Records that the subscription has logged in with these credentials.
     pub(super) fn is_renewed(&self, issued: &Issued) {
-        self.source.set_subscription(issued.renew_at);
+        self.source.set_subscription(self.number, issued.renew_at);
     }
 }
 
 impl Drop for SubscriptionLogin {
     fn drop(&mut self) {
         if self.source.process.is_current() {
-            self.source.set_subscription(None);
+            self.source.set_subscription(self.number, None);
         }
     }
 }
@@ -357,4 +373,34 @@ fn panicked() -> LockError {
 /// Returns the error of a refused login.
 pub(super) fn refused(error: &redis::RedisError) -> LockError {
     lock_error("the lock server refused new credentials", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cluster has a subscription for each node.
+    #[test]
+    fn earliest_login_of_all_subscriptions_is_renewed_first() {
+        let provider = || async { Ok::<_, std::io::Error>(Credentials::new("user", "password")) };
+        let provider = SharedProvider(Arc::new(provider));
+        let timeout = Duration::from_secs(1);
+        let source = Arc::new(CredentialSource::new(provider, timeout, Arc::default()));
+        let now = Clock::System.now();
+        let issued = |seconds| Issued {
+            user: "user".into(),
+            password: "password".into(),
+            renew_at: Some(now.plus(Duration::from_secs(seconds))),
+        };
+        let [soon, later, last] = [10, 20, 30].map(issued);
+        let first = source.register_subscription(&soon);
+        let second = source.register_subscription(&later);
+        assert_eq!(source.next_renewal(), soon.renew_at);
+        first.is_renewed(&last);
+        assert_eq!(source.next_renewal(), later.renew_at);
+        drop(second);
+        assert_eq!(source.next_renewal(), last.renew_at);
+        drop(first);
+        assert_eq!(source.next_renewal(), None);
+    }
 }

@@ -138,7 +138,7 @@ impl NativeLocks {
                 let is_up = subscription.is_up_for(run_id, limit).await;
                 (is_up, Arc::clone(whole))
             }
-            Some(_) if self.client.pool.connector.access.is_resp2() => (false, Arc::clone(whole)),
+            Some(_) if !self.client.pool.connector.can_subscribe() => (false, Arc::clone(whole)),
             // In a box, so that a lock at a single server has a small future.
             Some(shards) => Box::pin(shards.is_up_for(&sent.key, run_id, limit())).await,
         };

@@ -26,6 +26,11 @@ pub(super) use reader::listen;
 const IDLE: Duration = Duration::from_secs(11 * 60);
 /// The most subscriptions to one node. Waiters of more slots poll.
 const MOST: usize = 4096;
+/// A subscribed waiter polls at least each 30 s. So a channel that was not used for longer has no waiter, and may make
+/// room for another one.
+const WITHOUT_WAITERS: Duration = Duration::from_secs(60);
+/// The pause after a temporary error. A server that loads its data, for example, is asked again soon.
+const AFTER_ERROR: Duration = Duration::from_secs(1);
 
 /// The channels of one node.
 pub(super) struct SlotChannels {
@@ -42,6 +47,8 @@ pub(super) struct SlotChannels {
 #[derive(Default)]
 struct ChannelStates {
     slots: HashMap<HashSlot, SlotChannel>,
+    /// Channels that made room for others. The listener has to unsubscribe.
+    leaving: Vec<Arc<str>>,
 }
 
 struct SlotChannel {
@@ -60,8 +67,8 @@ enum ChannelPhase {
     Up(u64),
     /// The connection broke, or could not be made. Waiters poll until the next one has subscribed.
     Down,
-    /// The server refused it. Waiters poll.
-    Refused,
+    /// The server refused it. Waiters poll, and the first of them after this moment makes the listener try again.
+    Refused { until: Moment },
 }
 
 impl SlotChannels {
@@ -99,7 +106,7 @@ impl SlotChannels {
         let is_up = match phase {
             _ if run_id == UNKNOWN_RUN_ID => false,
             ChannelPhase::Up(known) => known == run_id,
-            ChannelPhase::Down | ChannelPhase::Refused => false,
+            ChannelPhase::Down | ChannelPhase::Refused { .. } => false,
             ChannelPhase::Wanted | ChannelPhase::Asked => {
                 let mut changes = self.changed.subscribe();
                 self.wanted.notify_one();
@@ -129,9 +136,12 @@ impl SlotChannels {
             let mut state = self.state.lock();
             if let Some(channel) = state.slots.get_mut(&slot) {
                 channel.used_at = now;
+                if matches!(channel.phase, ChannelPhase::Refused { until } if until <= now) {
+                    channel.phase = ChannelPhase::Wanted;
+                }
                 return Some((Arc::clone(&channel.name), channel.phase));
             }
-            if state.slots.len() >= MOST {
+            if state.slots.len() >= MOST && !state.make_room(now) {
                 return None;
             }
         }
@@ -164,18 +174,19 @@ impl SlotChannels {
         wanted
     }
 
+    /// Returns the channels that made room for others.
+    fn take_leaving(&self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.state.lock().leaving)
+    }
+
     /// Forgets the channels that no waiter has needed for long. Returns their names.
     fn take_idle(&self) -> Vec<Arc<str>> {
         let now = Clock::System.now();
         let mut state = self.state.lock();
-        let idle: Vec<_> = state
+        let idle = state
             .slots
-            .iter()
-            .filter(|(_, channel)| now.since(channel.used_at) > IDLE)
-            .map(|(slot, _)| *slot)
-            .collect();
-        let removed = idle.iter().filter_map(|slot| state.slots.remove(slot));
-        removed.map(|channel| channel.name).collect()
+            .extract_if(|_, channel| now.since(channel.used_at) > IDLE);
+        idle.map(|(_, channel)| channel.name).collect()
     }
 
     /// Wakes the waiters that wait for a subscription.
@@ -215,10 +226,88 @@ impl SlotChannels {
     fn all_down(&self) {
         {
             let mut state = self.state.lock();
+            state.leaving.clear();
             for channel in state.slots.values_mut() {
                 channel.phase = ChannelPhase::Down;
             }
         }
         self.tell();
+    }
+}
+
+impl ChannelStates {
+    /// Forgets the channel that was idle longest, if it has no waiter. Returns whether there was one.
+    fn make_room(&mut self, now: Moment) -> bool {
+        let idle = self.slots.iter().min_by_key(|(_, it)| it.used_at);
+        let idle = idle.filter(|(_, it)| now.since(it.used_at) > WITHOUT_WAITERS);
+        let Some(slot) = idle.map(|(slot, _)| *slot) else {
+            return false;
+        };
+        if let Some(channel) = self.slots.remove(&slot) {
+            self.leaving.push(channel.name);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channels() -> SlotChannels {
+        SlotChannels::new(&"lk1:p:u".into(), &Arc::default())
+    }
+
+    /// Makes the use of a channel longer ago.
+    fn age(channels: &SlotChannels, slot: HashSlot, by: Duration) {
+        let mut state = channels.state.lock();
+        let channel = state.slots.get_mut(&slot).unwrap();
+        let since_boot = channel.used_at.since(Moment::from_nanos(0));
+        channel.used_at = Moment::from_nanos(0).plus(since_boot.saturating_sub(by));
+    }
+
+    #[test]
+    fn channel_that_was_idle_longest_makes_room() {
+        let channels = channels();
+        let most = HashSlot::try_from(MOST).unwrap();
+        let name: Arc<str> = "name".into();
+        for slot in 0..most {
+            let channel = SlotChannel {
+                name: Arc::clone(&name),
+                phase: ChannelPhase::Wanted,
+                used_at: Clock::System.now(),
+            };
+            channels.state.lock().slots.insert(slot, channel);
+        }
+        // All of them may have waiters.
+        assert!(channels.touch(most).is_none());
+        let minute = WITHOUT_WAITERS + Duration::from_secs(1);
+        age(&channels, 7, minute);
+        age(&channels, 8, minute * 2);
+        assert!(channels.touch(most).is_some());
+        assert_eq!(
+            (channels.phase(8), channels.take_leaving().len()),
+            (None, 1)
+        );
+        assert!(channels.phase(7).is_some());
+        assert!(channels.touch(most + 1).is_some());
+        assert!(channels.touch(most + 2).is_none());
+    }
+
+    #[test]
+    fn refused_channel_is_tried_again_after_a_pause() {
+        let channels = channels();
+        let (name, _) = channels.touch(7).unwrap();
+        assert_eq!(channels.take_wanted().len(), 1);
+        let now = Clock::System.now();
+        let refused = ChannelPhase::Refused {
+            until: now.plus(Duration::from_secs(10)),
+        };
+        assert!(channels.set_phase(&name, refused));
+        assert_eq!(channels.touch(7), Some((Arc::clone(&name), refused)));
+        assert!(channels.take_wanted().is_empty());
+        channels.set_phase(&name, ChannelPhase::Refused { until: now });
+        assert_eq!(channels.touch(7), Some((name, ChannelPhase::Wanted)));
+        assert_eq!(channels.take_wanted().len(), 1);
     }
 }

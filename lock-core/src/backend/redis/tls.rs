@@ -203,8 +203,13 @@ fn shown(source: &PemSource) -> String {
 fn handshake_error(host: &str, error: &io::Error) -> LockError {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(inner) = inner else {
+        // A server that restarts, or has too many clients, closes the connection too. So waiters try again.
+        let kind = match error.kind() {
+            io::ErrorKind::TimedOut => BackendErrorKind::TimedOut,
+            _ => BackendErrorKind::Unreachable,
+        };
         return LockError::advised(
-            BackendErrorKind::Tls,
+            kind,
             format!("the TLS handshake with {host} failed ({error})"),
             "does that port speak TLS? Without TLS, use redis:// instead of rediss://",
         );

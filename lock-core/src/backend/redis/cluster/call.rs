@@ -12,6 +12,9 @@ use crate::protocol::key::LockKey;
 use crate::protocol::redirect::{Destination, Redirect};
 use crate::protocol::route::{HashSlot, RouteAttempt, RouteEnd, RouteFailure, RouteStep};
 
+/// How long a call waits for a connection to a node that seems to be down, before it asks for the owner again.
+const CONNECTING: Duration = Duration::from_millis(100);
+
 /// A call that follows what the nodes reply.
 pub(super) struct RoutedCall<'a> {
     nodes: &'a Arc<ClusterNodes>,
@@ -24,6 +27,8 @@ pub(super) struct RoutedCall<'a> {
     tries_again: u32,
     /// Whether the node has to know its epoch.
     gives_tokens: bool,
+    /// Whether the last node had a connection for the call.
+    was_sent: bool,
 }
 
 /// The node that runs the call now.
@@ -56,6 +61,7 @@ impl<'a> RoutedCall<'a> {
             current: None,
             tries_again: 0,
             gives_tokens: false,
+            was_sent: false,
         }
     }
 
@@ -88,27 +94,37 @@ impl<'a> RoutedCall<'a> {
             None => (self.nodes.owner(self.slot)?, false),
         };
         self.current = Some(Arc::clone(&node));
+        let target = Target { node, is_asking };
+        self.was_sent = false;
+        wait_connected(&target, self.deadline).await?;
+        self.was_sent = true;
         if self.gives_tokens {
-            node.know_epoch(self.left()).await?;
+            target.node.know_epoch(self.left()).await?;
         }
-        Ok(Target { node, is_asking })
+        Ok(target)
     }
 
     /// Decides what follows from an error. Returns it if no other node, and no pause, can help.
     pub(super) async fn follow(&mut self, error: LockError) -> Result<(), LockError> {
-        let Some(failure) = failure_of(&error) else {
+        let failure = if self.was_sent {
+            failure_of(&error)
+        } else {
+            // Another node may run the call, also if this one did not reply.
+            error.is_retryable().then(|| unsent(&error))
+        };
+        let Some(failure) = failure else {
             return Err(error);
         };
         let step = self.attempt.after(failure, Clock::System.now());
         match step {
             RouteStep::Move(to) => {
-                let address = self.address_of(&to);
+                let address = self.resolve(&to).await;
                 if let Some(address) = address {
                     self.nodes.set_owner(to.slot, address);
                 }
             }
             RouteStep::Ask(to) => {
-                let address = self.address_of(&to);
+                let address = self.resolve(&to).await;
                 self.next = address.map(|address| (self.nodes.node(&address), true));
             }
             RouteStep::Pause(pause) => {
@@ -127,15 +143,53 @@ impl<'a> RoutedCall<'a> {
         Ok(())
     }
 
-    fn address_of(&self, to: &Destination) -> Option<NodeAddress> {
+    async fn resolve(&self, to: &Destination) -> Option<NodeAddress> {
         let current = self.current.as_ref()?;
-        Some(ClusterNodes::address_of(&current.address, to))
+        Some(self.nodes.resolve(current, to, self.left()).await)
+    }
+}
+
+/// Waits for a connection to a node; only briefly if the node seems to be down. By then another node may own the slot.
+pub(super) async fn wait_connected(
+    node: &RedisBackend,
+    deadline: Deadline,
+) -> Result<(), LockError> {
+    let pool = &node.client.pool;
+    loop {
+        let left = deadline.left();
+        let error = match pool.for_current_runtime(left.min(CONNECTING)).await {
+            Ok(_connection) => return Ok(()),
+            Err(error) => error,
+        };
+        if left <= CONNECTING || pool.seems_down() || !error.is_retryable() {
+            return Err(error);
+        }
+    }
+}
+
+/// Returns what an error says about a call that no node has got.
+fn unsent(error: &LockError) -> RouteFailure {
+    match failure_of(error) {
+        Some(RouteFailure::TimedOut) | None => RouteFailure::Unreachable,
+        Some(failure) => failure,
     }
 }
 
 /// Returns whether another node, or the same one a moment later, may run the command.
 pub(super) fn is_about_route(error: &LockError) -> bool {
     failure_of(error).is_some_and(|failure| !matches!(failure, RouteFailure::TimedOut))
+}
+
+/// Returns whether the command may have run, and only its reply is missing.
+pub(super) fn may_have_run(error: &LockError) -> bool {
+    let LockError::Backend(backend) = error else {
+        return false;
+    };
+    let kind = backend.kind();
+    matches!(
+        kind,
+        BackendErrorKind::Unreachable | BackendErrorKind::TimedOut
+    )
 }
 
 /// Returns what an error says about the place of the key; `None` if it says nothing.

@@ -40,32 +40,62 @@ fn slot(value: &Value) -> Option<HashSlot> {
     (slot < SLOTS).then_some(slot)
 }
 
-fn address(owner: &Value, from: &NodeAddress, has_tls: bool) -> Option<NodeAddress> {
-    let Value::Array(parts) = owner else {
-        return None;
-    };
-    let [host, port, rest @ ..] = parts.as_slice() else {
-        return None;
-    };
-    let port = redis::from_redis_value_ref(port).ok()?;
-    let name = rest.get(1).and_then(host_name).filter(|_| has_tls);
-    let host = name
-        .or_else(|| redis::from_redis_value_ref::<String>(host).ok())
-        .filter(|host| !host.is_empty() && host != "?");
-    match (host, from) {
+/// Reads the address of a node.
+pub(super) fn address(node: &Value, from: &NodeAddress, has_tls: bool) -> Option<NodeAddress> {
+    let node = NodeParts::read(node)?;
+    let port = node.port;
+    let name = node.metadata("hostname").filter(|_| has_tls);
+    match (name.or(node.host), from) {
         (Some(host), _) => Some(NodeAddress::Tcp(host, port)),
         (None, NodeAddress::Tcp(host, _)) => Some(NodeAddress::Tcp(host.clone(), port)),
         (None, NodeAddress::Unix(_)) => None,
     }
 }
 
-fn host_name(metadata: &Value) -> Option<String> {
-    let pairs = metadata.as_map_iter()?;
-    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
-    pairs
-        .filter(|(name, _)| text(name).as_deref() == Some("hostname"))
-        .find_map(|(_, value)| text(value))
-        .filter(|name| !name.is_empty())
+/// Reads the addresses of a node that a redirection may have.
+pub(super) fn endpoints(node: &Value) -> Vec<NodeAddress> {
+    let Some(node) = NodeParts::read(node) else {
+        return Vec::new();
+    };
+    let hosts = [node.metadata("ip"), node.host];
+    let hosts = hosts.into_iter().flatten();
+    hosts
+        .map(|host| NodeAddress::Tcp(host, node.port))
+        .collect()
+}
+
+/// One node of a range.
+struct NodeParts<'a> {
+    /// `None` if it is that of the node which replied.
+    host: Option<String>,
+    port: u16,
+    metadata: Option<&'a Value>,
+}
+
+impl<'a> NodeParts<'a> {
+    fn read(node: &'a Value) -> Option<Self> {
+        let Value::Array(parts) = node else {
+            return None;
+        };
+        let [host, port, rest @ ..] = parts.as_slice() else {
+            return None;
+        };
+        let host = redis::from_redis_value_ref::<String>(host).ok();
+        Some(Self {
+            host: host.filter(|host| !host.is_empty() && host != "?"),
+            port: redis::from_redis_value_ref(port).ok()?,
+            metadata: rest.get(1),
+        })
+    }
+
+    fn metadata(&self, key: &str) -> Option<String> {
+        let pairs = self.metadata?.as_map_iter()?;
+        let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
+        pairs
+            .filter(|(name, _)| text(name).as_deref() == Some(key))
+            .find_map(|(_, value)| text(value))
+            .filter(|text| !text.is_empty())
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::super::node::Node;
 use super::super::place::NodeAddress;
 use super::super::sharded;
 use super::map::OwnedRange;
+use super::names::NodeNames;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::key::LockKey;
@@ -54,6 +55,8 @@ pub(in crate::backend::redis) struct ClusterNodes {
     pub(super) used: Notify,
     /// When the last call came that may give out a token, in nanoseconds of the system's clock.
     last_use: AtomicU64,
+    /// Held by the call that asks for the names of the nodes.
+    pub(super) names_reading: tokio::sync::Mutex<()>,
     pub(super) reporter: Arc<Reporter>,
 }
 
@@ -63,6 +66,8 @@ const IN_USE: Duration = Duration::from_secs(10);
 struct KnownNodes {
     nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
     map: SlotMap<NodeAddress>,
+    /// Empty without TLS.
+    names: NodeNames,
 }
 
 impl ClusterNodes {
@@ -77,11 +82,13 @@ impl ClusterNodes {
             state: Mutex::new(KnownNodes {
                 nodes: HashMap::new(),
                 map: SlotMap::default(),
+                names: NodeNames::default(),
             }),
             wanted: Notify::new(),
             changed: Notify::new(),
             used: Notify::new(),
             last_use: AtomicU64::new(0),
+            names_reading: tokio::sync::Mutex::new(()),
             reporter,
         }
     }
@@ -125,10 +132,20 @@ impl ClusterNodes {
     /// Returns the address that a reply names. An empty host is that of the node which replied.
     pub(super) fn address_of(at: &NodeAddress, destination: &Destination) -> NodeAddress {
         let host = match (destination.host.as_str(), at) {
-            ("", NodeAddress::Tcp(host, _)) => host.clone(),
+            ("" | "?", NodeAddress::Tcp(host, _)) => host.clone(),
             (host, _) => host.to_owned(),
         };
         NodeAddress::Tcp(host, destination.port)
+    }
+
+    /// Returns the address whose host is the name of the node, if a node has told it.
+    pub(super) fn name_of(&self, address: &NodeAddress) -> Option<NodeAddress> {
+        self.state.lock().names.name_of(address).cloned()
+    }
+
+    /// Records the names of nodes, in addition to those of the slot map.
+    pub(super) fn add_names(&self, names: NodeNames) {
+        self.state.lock().names.extend(names);
     }
 
     /// Records the owner of one slot, as a node has told it.
@@ -160,7 +177,7 @@ impl ClusterNodes {
     }
 
     /// Replaces the slot map, and forgets nodes that own no slot any more.
-    pub(super) fn replace_map(&self, ranges: Vec<OwnedRange>) {
+    pub(super) fn replace_map(&self, ranges: Vec<OwnedRange>, names: NodeNames) {
         let map = SlotMap::from_ranges(
             ranges
                 .into_iter()
@@ -182,6 +199,7 @@ impl ClusterNodes {
                 }
             }
             state.map = map;
+            state.names = names;
             gone.iter()
                 .filter_map(|gone| state.nodes.remove(gone))
                 .collect()
@@ -239,6 +257,9 @@ impl ClusterNodes {
         let Some(shards) = &client.shards else {
             return false;
         };
+        if !client.pool.connector.can_subscribe() {
+            return false;
+        }
         match client.pool.for_current_runtime(limit).await {
             Ok(connection) => {
                 let run_id = connection.first.run_id;
@@ -255,6 +276,8 @@ impl ClusterNodes {
         loop {
             let changed = self.changed.notified();
             let known = self.known();
+            // Those of forgotten nodes. The others end with this future.
+            while tasks.try_join_next().is_some() {}
             listening.retain(|_, (node, task)| {
                 let is_known = node
                     .upgrade()
@@ -274,6 +297,28 @@ impl ClusterNodes {
         }
     }
 
+    /// Checks that the owners of slots confirm at all, if the manager wants that. A node that cannot be reached now
+    /// does not count.
+    pub(super) async fn probe_confirmers(&self, limit: Duration) -> Result<(), LockError> {
+        let mut probes = JoinSet::new();
+        for node in self.owners() {
+            probes.spawn(async move {
+                match &node.server.confirmer {
+                    Some(confirmer) => confirmer.probe(limit).await,
+                    None => Ok(()),
+                }
+            });
+        }
+        while let Some(probed) = probes.join_next().await {
+            if let Ok(Err(LockError::Backend(error))) = probed
+                && is_about_settings(error.kind())
+            {
+                return Err(LockError::Backend(error));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn confirms_grants(&self) -> bool {
         self.maker.confirms_grants()
     }
@@ -281,4 +326,14 @@ impl ClusterNodes {
     pub(super) fn has_tls(&self) -> bool {
         self.maker.has_tls()
     }
+}
+
+/// Returns whether an operator has to change something before the node confirms.
+fn is_about_settings(kind: BackendErrorKind) -> bool {
+    matches!(
+        kind,
+        BackendErrorKind::Misconfigured
+            | BackendErrorKind::Unsupported
+            | BackendErrorKind::Permission
+    )
 }

@@ -9,12 +9,15 @@ use tokio::task::JoinSet;
 use super::super::errors::lock_error;
 use super::super::handshake::{check_role, my_epoch};
 use super::super::node::EpochReply;
+use super::super::place::NodeAddress;
 use super::super::reply::micros_of;
 use super::map;
+use super::names::NodeNames;
 use super::nodes::{ClusterNode, ClusterNodes};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::Jitter;
 use crate::protocol::clock::{Clock, Deadline};
+use crate::protocol::redirect::Destination;
 
 /// How long a node may take to reply over an open connection.
 const REPLY: Duration = Duration::from_millis(300);
@@ -85,7 +88,7 @@ impl ClusterNodes {
         let ranges = map::ranges(&reply, &node.address, self.has_tls());
         match ranges {
             Some(ranges) if !ranges.is_empty() => {
-                self.replace_map(ranges);
+                self.replace_map(ranges, self.names_of(&reply, node));
                 Ok(())
             }
             _ => Err(LockError::backend(
@@ -95,6 +98,64 @@ impl ClusterNodes {
         }
     }
 
+    fn names_of(&self, reply: &Value, node: &ClusterNode) -> NodeNames {
+        if self.has_tls() {
+            NodeNames::from_slots(reply, &node.address)
+        } else {
+            NodeNames::default()
+        }
+    }
+
+    /// Returns the address of the node that a reply names. With TLS, the reply may have a number, for which no
+    /// certificate is valid. Then the node which replied is asked for the name.
+    pub(super) async fn resolve(
+        &self,
+        at: &ClusterNode,
+        to: &Destination,
+        limit: Duration,
+    ) -> NodeAddress {
+        let address = Self::address_of(&at.address, to);
+        let is_here = matches!(to.host.as_str(), "" | "?");
+        if is_here || !self.has_tls() {
+            return address;
+        }
+        if let Some(name) = self.name_of(&address) {
+            return name;
+        }
+        // Without a name, the certificate may have the number.
+        let limit = limit.min(REPLY);
+        let _known = tokio::time::timeout(limit, self.read_names(at, &address, limit)).await;
+        self.name_of(&address).unwrap_or(address)
+    }
+
+    /// Asks a node for the names of all nodes, unless another caller has asked meanwhile.
+    async fn read_names(
+        &self,
+        at: &ClusterNode,
+        wanted: &NodeAddress,
+        limit: Duration,
+    ) -> Result<(), LockError> {
+        let _reading = self.names_reading.lock().await;
+        if self.name_of(wanted).is_some() {
+            return Ok(());
+        }
+        let pool = &at.server.client.pool;
+        let connection = pool.for_current_runtime(limit).await?;
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("CLUSTER").arg("SLOTS");
+        // A node without slots is in this reply only.
+        pipeline.cmd("CLUSTER").arg("NODES");
+        let replies = connection.call_all(&pipeline, limit).await?;
+        let mut replies = replies.into_iter();
+        let mut next = || replies.next().and_then(Result::ok).unwrap_or(Value::Nil);
+        let (slots, lines) = (next(), next());
+        let lines: String = redis::from_redis_value(lines).unwrap_or_default();
+        let mut names = NodeNames::from_lines(&lines);
+        names.extend(self.names_of(&slots, at));
+        self.add_names(names);
+        Ok(())
+    }
+
     /// Keeps the map and the epochs up to date for as long as it is polled.
     pub(super) async fn keep_fresh(self: Arc<Self>) {
         let mut jitter = Jitter::from_os();
@@ -102,7 +163,11 @@ impl ClusterNodes {
             let wanted = tokio::time::timeout(LONGEST_PAUSE, self.wanted.notified());
             let _wanted_or_due = wanted.await;
             let mut candidates = self.candidates();
-            candidates.sort_by_cached_key(|_| jitter.anywhere_in(LONGEST_PAUSE));
+            // A node that does not reply costs time.
+            candidates.sort_by_cached_key(|address| {
+                let is_down = self.node(address).server.client.pool.seems_down();
+                (is_down, jitter.anywhere_in(LONGEST_PAUSE))
+            });
             for address in candidates {
                 let node = self.node(&address);
                 if self.read_map(&node, REPLY).await.is_ok() {

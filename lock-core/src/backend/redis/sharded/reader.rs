@@ -14,18 +14,35 @@ use super::super::dial::Stream;
 use super::super::errors::{io_error, lock_error};
 use super::super::pubsub::{AFTER_REFUSAL, HEARTBEAT, receive_text, renewed_login};
 use super::super::transport::frames::reply_len;
-use super::{ChannelPhase, SlotChannels};
+use super::{AFTER_ERROR, ChannelPhase, SlotChannels};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::{Clock, Moment};
-use crate::telemetry::{ConnectionKind, LockEvent};
+use crate::sync::caught;
+use crate::telemetry::{ConnectionKind, LockEvent, PanicSource};
 
-/// Receives the notifications of one node for as long as it is polled. Connects when the first waiter
-/// needs it, and again whenever the connection breaks.
+/// A connection that lived this long did not break because of what is sent on it.
+const STEADY: Duration = Duration::from_secs(1);
+/// The pause between two searches for idle channels.
+const IDLE_SEARCH: Duration = Duration::from_secs(30);
+/// The pause after a panic.
+const AFTER_PANIC: Duration = Duration::from_secs(1);
+
+/// Receives the notifications of one node for as long as it is polled, also after a panic.
 pub(in crate::backend::redis) async fn listen(client: Arc<RedisClient>) {
     let Some(shards) = &client.shards else {
         return;
     };
+    while let Err(payload) = caught(receive_all(&client, shards)).await {
+        client.reporter.panicked(PanicSource::Worker, payload);
+        shards.all_down();
+        client.notifications.poll_all();
+        tokio::time::sleep(AFTER_PANIC).await;
+    }
+}
+
+/// Connects when the first waiter needs it, and again whenever the connection breaks.
+async fn receive_all(client: &Arc<RedisClient>, shards: &SlotChannels) {
     let mut backoff = Backoff::new(Jitter::from_os());
     let mut is_reconnect = false;
     let mut warned = false;
@@ -33,37 +50,43 @@ pub(in crate::backend::redis) async fn listen(client: Arc<RedisClient>) {
         while !shards.has_any() {
             shards.wanted.notified().await;
         }
-        let error = match Subscriber::connect(&client).await {
+        let pause = match Subscriber::connect(client).await {
             Ok(mut subscriber) => {
-                backoff.reset();
-                warned = false;
                 let connector = &client.pool.connector;
                 let report = connector.report(&connector.node(), ConnectionKind::Pubsub);
                 report.connected(std::mem::replace(&mut is_reconnect, true));
-                let error = subscriber.run(&client, shards).await;
+                let began = Clock::System.now();
+                let error = subscriber.run(client, shards).await;
                 report.disconnected(error.as_ref().err());
-                None
+                let is_steady = Clock::System.now().since(began) >= STEADY;
+                // The server may accept connections and close each of them.
+                if is_steady || subscriber.was_confirmed {
+                    backoff.reset();
+                    warned = false;
+                }
+                if is_steady {
+                    Duration::ZERO
+                } else {
+                    backoff.pause()
+                }
             }
-            Err(error) => Some(error),
+            Err(error) => {
+                if !std::mem::replace(&mut warned, true) {
+                    client.reporter.emit(&LockEvent::NotificationsOff {
+                        server: &client.pool.connector.node().server,
+                        error: &error.to_string(),
+                    });
+                }
+                if error.is_retryable() {
+                    backoff.pause()
+                } else {
+                    AFTER_REFUSAL
+                }
+            }
         };
         shards.all_down();
         // Notifications may have been lost.
         client.notifications.poll_all();
-        let Some(error) = error else {
-            continue;
-        };
-        if !std::mem::replace(&mut warned, true) {
-            client.reporter.emit(&LockEvent::NotificationsOff {
-                server: &client.pool.connector.node().server,
-                error: &error.to_string(),
-            });
-        }
-        let lasts = !error.is_retryable();
-        let pause = if lasts {
-            AFTER_REFUSAL
-        } else {
-            backoff.pause()
-        };
         tokio::time::sleep(pause).await;
     }
 }
@@ -72,6 +95,8 @@ pub(in crate::backend::redis) async fn listen(client: Arc<RedisClient>) {
 enum Sent {
     /// A subscription to this channel. Its reply is a push message, or an error.
     Subscribe(Arc<str>),
+    /// The end of a subscription. Its reply is a push message too, and that does not mean that the slot has moved.
+    Unsubscribe(Arc<str>),
     /// A command with an ordinary reply, and whether it is a login.
     Command { is_login: bool },
 }
@@ -85,6 +110,10 @@ struct Subscriber {
     silent_since: Option<Moment>,
     /// The server has refused a subscription.
     is_refusal_known: bool,
+    /// The server has confirmed a subscription.
+    was_confirmed: bool,
+    /// When to look for idle channels.
+    idle_search_at: Moment,
     buffer: Vec<u8>,
 }
 
@@ -101,6 +130,8 @@ impl Subscriber {
             sent: VecDeque::new(),
             silent_since: None,
             is_refusal_known: false,
+            was_confirmed: false,
+            idle_search_at: Clock::System.now().plus(IDLE_SEARCH),
             buffer: Vec::new(),
         })
     }
@@ -118,6 +149,7 @@ impl Subscriber {
         loop {
             self.subscribe(shards).await.map_err(broken)?;
             let patience = self.patience(client.command_timeout);
+            let until_search = self.idle_search_at.since(Clock::System.now());
             tokio::select! {
                 read = self.stream.read(&mut chunk) => match read.map_err(broken)? {
                     0 => return Err(broken(io::ErrorKind::UnexpectedEof.into())),
@@ -140,7 +172,10 @@ impl Subscriber {
                     }
                     let ping = redis::cmd("PING").get_packed_command();
                     self.send(&ping, Sent::Command { is_login: false }).await.map_err(broken)?;
-                    self.unsubscribe(shards).await.map_err(broken)?;
+                }
+                () = tokio::time::sleep(until_search) => {
+                    self.idle_search_at = Clock::System.now().plus(IDLE_SEARCH);
+                    self.unsubscribe(shards.take_idle()).await.map_err(broken)?;
                 }
             }
         }
@@ -162,6 +197,8 @@ impl Subscriber {
     }
 
     async fn subscribe(&mut self, shards: &SlotChannels) -> io::Result<()> {
+        // A channel that made room may be wanted again.
+        self.unsubscribe(shards.take_leaving()).await?;
         for (_, name) in shards.take_wanted() {
             let mut command = redis::cmd("SSUBSCRIBE");
             command.arg(&*name);
@@ -171,15 +208,24 @@ impl Subscriber {
         Ok(())
     }
 
-    async fn unsubscribe(&mut self, shards: &SlotChannels) -> io::Result<()> {
-        for name in shards.take_idle() {
+    async fn unsubscribe(&mut self, names: Vec<Arc<str>>) -> io::Result<()> {
+        for name in names {
             let mut command = redis::cmd("SUNSUBSCRIBE");
             command.arg(&*name);
-            // Its reply is a push message for a channel that is not known any more.
-            self.stream.write_all(&command.get_packed_command()).await?;
-            self.stream.flush().await?;
+            let command = command.get_packed_command();
+            self.send(&command, Sent::Unsubscribe(name)).await?;
         }
         Ok(())
+    }
+
+    /// Forgets a command that a push message has answered. Returns whether it was sent.
+    fn is_answer_to(&mut self, is_it: impl Fn(&Sent) -> bool) -> bool {
+        let at = self.sent.iter().position(is_it);
+        if let Some(at) = at {
+            self.sent.remove(at);
+            self.answered();
+        }
+        at.is_some()
     }
 
     /// Reads the complete messages.
@@ -217,16 +263,21 @@ impl Subscriber {
         match kind {
             PushKind::SMessage => receive_text(client, text(1), self.run_id),
             PushKind::SSubscribe => {
-                let is_it =
-                    |sent: &Sent| matches!(sent, Sent::Subscribe(name) if **name == *channel);
-                if let Some(at) = self.sent.iter().position(is_it) {
-                    self.sent.remove(at);
-                    self.answered();
-                }
+                self.is_answer_to(
+                    |sent| matches!(sent, Sent::Subscribe(name) if **name == *channel),
+                );
+                self.was_confirmed = true;
                 shards.set_phase(&channel, ChannelPhase::Up(self.run_id));
             }
-            // The slot has moved. Its waiters subscribe at the new owner.
-            PushKind::SUnsubscribe if shards.forget(&channel) => client.notifications.poll_all(),
+            PushKind::SUnsubscribe => {
+                let is_ours = self.is_answer_to(
+                    |sent| matches!(sent, Sent::Unsubscribe(name) if **name == *channel),
+                );
+                // The slot has moved. Its waiters subscribe at the new owner.
+                if !is_ours && shards.forget(&channel) {
+                    client.notifications.poll_all();
+                }
+            }
             _ => {}
         }
         Ok(())
@@ -250,10 +301,16 @@ impl Subscriber {
                 shards.forget(&name);
             }
             Some(Sent::Subscribe(name)) => {
-                shards.set_phase(&name, ChannelPhase::Refused);
+                let error = lock_error("cannot subscribe to the channel of a slot", &error);
+                let pause = if error.is_retryable() {
+                    AFTER_ERROR
+                } else {
+                    AFTER_REFUSAL
+                };
+                let until = Clock::System.now().plus(pause);
+                shards.set_phase(&name, ChannelPhase::Refused { until });
                 // The other slots of the node will be refused too. One log line is enough.
                 if !std::mem::replace(&mut self.is_refusal_known, true) {
-                    let error = lock_error("cannot subscribe to the channel of a slot", &error);
                     client.reporter.emit(&LockEvent::NotificationsOff {
                         server: &client.pool.connector.node().server,
                         error: &error.to_string(),
@@ -270,7 +327,7 @@ impl Subscriber {
                 return Err(error);
             }
             // A user may lack the right to run PING.
-            Some(Sent::Command { is_login: false }) | None => {}
+            Some(Sent::Command { is_login: false } | Sent::Unsubscribe(_)) | None => {}
         }
         Ok(())
     }

@@ -1,0 +1,118 @@
+//! Nodes that freeze, die, have another name, or lack what a manager needs.
+
+use std::time::{Duration, Instant};
+
+use lock_core::{BackendErrorKind, Confirm, LockError, LockManager};
+use test_support::tls::shown;
+use test_support::{Authority, RedisCluster, eventually_async};
+use tests::one_attempt;
+use topologies::connect;
+
+use super::{FAILOVER, KEY, NAME, other_primary};
+
+/// The certificates have names only, and redirections name numbers. The last ones name a node that is in no slot
+/// map, because it had no slot before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redirections_over_tls_lead_to_the_names_of_the_nodes() {
+    let authority = Authority::new();
+    let cluster = RedisCluster::start_tls(&authority, &authority.server_named("localhost"));
+    let url = format!(
+        "{}?ssl_ca_certs={}",
+        cluster.tls_url(),
+        shown(&authority.ca())
+    );
+    let other = other_primary(&cluster);
+    let new = cluster.replica_of(other);
+    cluster.detach(new);
+    let locks = connect(&url).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    for to in [other, new] {
+        cluster.begin_move(KEY, to);
+        cluster.move_keys(&[KEY], to);
+        held.renew().await.unwrap();
+        cluster.end_move(KEY, to);
+        held.renew().await.unwrap();
+    }
+    held.release().await.unwrap();
+}
+
+/// Leases of all nodes are renewed in one batch, and a node that is frozen does not delay the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frozen_node_does_not_cost_the_locks_of_the_others() {
+    const EACH: usize = 20;
+    let cluster = RedisCluster::start();
+    // The rest of the lease limits the renewals.
+    let builder = one_attempt(LockManager::builder()).command_timeout(FAILOVER);
+    let locks = builder.connect(&cluster.url()).await.unwrap();
+    let frozen = cluster.owner_of(KEY);
+    let (mut of_frozen, mut of_others) = (Vec::new(), Vec::new());
+    for name in (0..).map(|at| format!("n:{at}")) {
+        let owner = cluster.owner_of(&format!("lock:{name}"));
+        let names = if owner.port() == frozen.port() {
+            &mut of_frozen
+        } else {
+            &mut of_others
+        };
+        if names.len() < EACH {
+            names.push(name);
+        } else if of_frozen.len() + of_others.len() == 2 * EACH {
+            break;
+        }
+    }
+    // At the same time, so that they are due in one batch.
+    let mut acquiring = tokio::task::JoinSet::new();
+    for names in of_frozen.into_iter().zip(of_others) {
+        for (is_frozen, name) in [(true, names.0), (false, names.1)] {
+            let request = locks.lock(name).ttl(Duration::from_secs(2));
+            acquiring.spawn(async move { (is_frozen, request.acquire().await.unwrap()) });
+        }
+    }
+    let held = acquiring.join_all().await;
+    let (lost, kept): (Vec<_>, Vec<_>) = held.into_iter().partition(|(is_frozen, _)| *is_frozen);
+    frozen.stop();
+    eventually_async(FAILOVER, async || lost.iter().all(|(_, it)| it.is_lost())).await;
+    let still_held = kept.iter().filter(|(_, it)| !it.is_lost()).count();
+    assert_eq!(still_held, EACH);
+    frozen.cont();
+}
+
+/// The slot map names the dead node until a replica has taken over. A call looks for the new owner meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_attempt_outlasts_a_failover() {
+    let cluster = RedisCluster::start();
+    let builder = one_attempt(LockManager::builder()).command_timeout(FAILOVER);
+    let locks = builder.connect(&cluster.url()).await.unwrap();
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    held.release().await.unwrap();
+    cluster.owner_of(KEY).kill9();
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    held.release().await.unwrap();
+}
+
+/// There are no notifications in RESP2, so nothing waits for a subscription.
+#[tokio::test]
+async fn ping_in_resp2_returns_at_once() {
+    let cluster = RedisCluster::start();
+    let builder = one_attempt(LockManager::builder()).command_timeout(FAILOVER);
+    let url = format!("{}?protocol=2", cluster.url());
+    let locks = builder.connect(&url).await.unwrap();
+    let began = Instant::now();
+    assert!(!locks.ping().await.unwrap().notifications);
+    assert!(began.elapsed() < FAILOVER / 4, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn nodes_that_cannot_confirm_are_refused() {
+    let cluster = RedisCluster::start();
+    let builder = one_attempt(LockManager::builder()).confirm(Confirm::fsync());
+    let error = builder.connect(&cluster.url()).await.unwrap_err();
+    let LockError::Backend(backend) = &error else {
+        panic!("{error}");
+    };
+    // Without WAITAOF, or without an append-only file.
+    let kinds = [
+        BackendErrorKind::Unsupported,
+        BackendErrorKind::Misconfigured,
+    ];
+    assert!(kinds.contains(&backend.kind()), "{error}");
+}

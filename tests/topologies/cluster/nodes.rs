@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, Confirm, LockError, LockGuard, LockManager};
+use lock_core::{BackendErrorKind, Confirm, LockError, LockManager};
 use test_support::tls::shown;
 use test_support::{Authority, RedisCluster, eventually_async};
 use tests::one_attempt;
@@ -41,31 +41,37 @@ async fn redirections_over_tls_lead_to_the_names_of_the_nodes() {
 async fn frozen_node_does_not_cost_the_locks_of_the_others() {
     const EACH: usize = 20;
     let cluster = RedisCluster::start();
-    let locks = connect(&cluster.url()).await;
+    // The rest of the lease limits the renewals.
+    let builder = one_attempt(LockManager::builder()).command_timeout(FAILOVER);
+    let locks = builder.connect(&cluster.url()).await.unwrap();
     let frozen = cluster.owner_of(KEY);
-    let (mut lost, mut kept) = (Vec::new(), Vec::new());
-    for at in 0.. {
-        let name = format!("n:{at}");
-        let is_frozen = cluster.owner_of(&format!("lock:{name}")).port() == frozen.port();
-        let names = if is_frozen { &mut lost } else { &mut kept };
+    let (mut of_frozen, mut of_others) = (Vec::new(), Vec::new());
+    for name in (0..).map(|at| format!("n:{at}")) {
+        let owner = cluster.owner_of(&format!("lock:{name}"));
+        let names = if owner.port() == frozen.port() {
+            &mut of_frozen
+        } else {
+            &mut of_others
+        };
         if names.len() < EACH {
             names.push(name);
-        } else if lost.len() + kept.len() == 2 * EACH {
+        } else if of_frozen.len() + of_others.len() == 2 * EACH {
             break;
         }
     }
-    let acquired = async |names: &[String]| {
-        let mut held = Vec::new();
-        for name in names {
-            let request = locks.lock(name).ttl(Duration::from_millis(1_500));
-            held.push(request.acquire().await.unwrap());
+    // At the same time, so that they are due in one batch.
+    let mut acquiring = tokio::task::JoinSet::new();
+    for names in of_frozen.into_iter().zip(of_others) {
+        for (is_frozen, name) in [(true, names.0), (false, names.1)] {
+            let request = locks.lock(name).ttl(Duration::from_secs(2));
+            acquiring.spawn(async move { (is_frozen, request.acquire().await.unwrap()) });
         }
-        held
-    };
-    let (lost, kept) = (acquired(&lost).await, acquired(&kept).await);
+    }
+    let held = acquiring.join_all().await;
+    let (lost, kept): (Vec<_>, Vec<_>) = held.into_iter().partition(|(is_frozen, _)| *is_frozen);
     frozen.stop();
-    eventually_async(FAILOVER, async || lost.iter().all(LockGuard::is_lost)).await;
-    let still_held = kept.iter().filter(|held| !held.is_lost()).count();
+    eventually_async(FAILOVER, async || lost.iter().all(|(_, it)| it.is_lost())).await;
+    let still_held = kept.iter().filter(|(_, it)| !it.is_lost()).count();
     assert_eq!(still_held, EACH);
     frozen.cont();
 }

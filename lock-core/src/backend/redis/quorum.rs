@@ -35,6 +35,7 @@ mod attempt;
 mod held;
 mod quarantine;
 mod release;
+mod renewing;
 mod server;
 mod unreleased;
 
@@ -328,7 +329,7 @@ impl Backend for QuorumBackend {
         renewals: &'a [Renewal],
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<RenewOutcome, LockError>>> {
-        Box::pin(held::renew(&self.servers, renewals, limit))
+        Box::pin(renewing::renew(&self.servers, renewals, limit))
     }
 
     fn release<'a>(

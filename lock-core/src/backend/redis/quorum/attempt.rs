@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::super::errors::timed_out;
-use super::held::{self, HeldQuorum};
+use super::held::HeldQuorum;
+use super::renewing;
 use super::server::{AcquireOrder, AcquireVote, Admission, SentOrigins};
 use super::{QuorumServers, as_confirmed, local_ms};
 use crate::backend::Renewal;
@@ -282,7 +283,7 @@ impl QuorumAttempt {
             confirmed_at: Clock::System.now(),
         };
         assert_no_mutex_held();
-        tokio::spawn(held::complete(self.servers, renewal, self.running));
+        tokio::spawn(renewing::complete(self.servers, renewal, self.running));
     }
 
     /// Cancels the attempt at all servers to which it was sent. Returns whether it can take effect no more.

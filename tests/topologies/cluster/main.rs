@@ -361,6 +361,7 @@ async fn other_dialects_work_in_a_cluster() {
         Dialect::SetNxPx {
             release: ReleaseMethod::WatchMulti,
         },
+        Dialect::DeadlineGetset,
     ] {
         let request = || locks.lock(NAME).dialect(dialect);
         let held = request().acquire().await.unwrap();

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, Confirm, LockError, LockManager};
 use test_support::tls::shown;
-use test_support::{Authority, RedisCluster, eventually_async};
-use tests::one_attempt;
+use test_support::{Authority, Failover, RedisCluster, eventually_async};
+use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
-use super::{FAILOVER, KEY, NAME, other_primary};
+use super::{FAILOVER, KEY, NAME, acquired, other_primary, start_waiter};
 
 /// The certificates have names only, and redirections name numbers. The last ones name a node that is in no slot
 /// map, because it had no slot before.
@@ -115,4 +115,41 @@ async fn nodes_that_cannot_confirm_are_refused() {
         BackendErrorKind::Misconfigured,
     ];
     assert!(kinds.contains(&backend.kind()), "{error}");
+}
+
+/// The new owner renews and releases the lock, and hands it over to the waiter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held_lock_and_its_waiter_survive_a_failover() {
+    let cluster = RedisCluster::start();
+    let locks = connect(&cluster.url()).await;
+    for kind in [Failover::Agreed, Failover::Force] {
+        let held = acquired(&locks).await;
+        let waiter = start_waiter(&locks).await;
+        let replica = cluster.replica_of(cluster.owner_of(KEY));
+        cluster.failover(KEY, replica, kind);
+        eventually_async(FAILOVER, async || held.renew().await.is_ok()).await;
+        let token = fencing_token(&held);
+        held.release().await.unwrap();
+        let next = waiter.await.unwrap().unwrap();
+        assert!(fencing_token(&next) > token, "{kind:?}");
+        next.release().await.unwrap();
+        cluster.wait_stable();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connect_to_frozen_nodes_ends_in_time() {
+    let cluster = RedisCluster::start();
+    for node in cluster.nodes() {
+        node.stop();
+    }
+    let timeout = Duration::from_millis(400);
+    let builder = LockManager::builder().command_timeout(timeout);
+    let began = Instant::now();
+    let error = builder.connect(&cluster.url()).await.unwrap_err();
+    assert!(began.elapsed() < 5 * timeout, "{:?}", began.elapsed());
+    assert!(error.is_retryable(), "{error:?}");
+    for node in cluster.nodes() {
+        node.cont();
+    }
 }

@@ -50,6 +50,53 @@ async fn renewals_at_the_same_time_all_succeed() {
     }
 }
 
+/// Two of five servers restart at once, and forget the lock. They do not count for the waiter, and count for the holder
+/// again after its next renewal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held_lock_and_its_waiter_survive_the_restart_of_two_servers() {
+    let quorum = Quorum::start();
+    let ttl = Duration::from_secs(3);
+    let locks = quorum.try_connect(|it| it.quarantine(ttl)).await.unwrap();
+    let request = || locks.lock(NAME).ttl(ttl).wait(WAIT);
+    let held = request().acquire().await.unwrap();
+    let token = fencing_token(&held);
+    eventually_async(SOON, async || quorum.holders() == 5).await;
+    let waiter = tokio::spawn(request().acquire());
+    for server in &quorum.0[..2] {
+        server.kill9();
+    }
+    for server in &quorum.0[..2] {
+        server.restart();
+    }
+    eventually_async(SOON, async || quorum.holders() == 5).await;
+    held.renew().await.unwrap();
+    assert!(!held.is_lost() && !waiter.is_finished());
+    held.release().await.unwrap();
+    let next = waiter.await.unwrap().unwrap();
+    assert!(fencing_token(&next) > token);
+    next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connect_to_a_frozen_majority_ends_in_time() {
+    let quorum = Quorum::start();
+    for server in &quorum.0[..3] {
+        server.stop();
+    }
+    let timeout = Duration::from_millis(400);
+    let began = Instant::now();
+    let connecting = quorum.try_connect(|it| it.command_timeout(timeout));
+    let error = connecting.await.unwrap_err();
+    assert!(began.elapsed() < 5 * timeout, "{:?}", began.elapsed());
+    assert!(
+        matches!(error, LockError::NoQuorum { granted: 2, .. }),
+        "{error:?}"
+    );
+    for server in &quorum.0[..3] {
+        server.cont();
+    }
+}
+
 #[test]
 fn call_outside_of_a_runtime_is_an_error() {
     let quorum = Quorum::start();

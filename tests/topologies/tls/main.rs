@@ -363,6 +363,29 @@ async fn tls_over_a_unix_socket_is_refused() {
     assert!(error.to_string().contains("Unix socket"), "{error}");
 }
 
+/// A pipe gives no certificate before another process writes it.
+#[tokio::test]
+async fn certificates_that_are_not_read_end_the_connect_in_time() {
+    let server = RedisServer::start();
+    let pipe = server.directory().join("ca.pem");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let url = format!(
+        "rediss://{}?ssl_ca_certs={}",
+        server.address(),
+        pipe.display()
+    );
+    let builder = LockManager::builder().command_timeout(Duration::from_millis(300));
+    let error = builder.connect(&url).await.unwrap_err();
+    let LockError::Backend(backend) = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(backend.kind(), BackendErrorKind::TimedOut, "{error:?}");
+    assert!(error.to_string().contains("certificates"), "{error}");
+    // Ends the thread that reads.
+    drop(std::fs::OpenOptions::new().write(true).open(&pipe));
+}
+
 /// Prints the CPU time of a connection that is made again: the certificates are not read again, and the session
 /// is resumed.
 #[tokio::test]

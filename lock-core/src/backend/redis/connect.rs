@@ -15,7 +15,7 @@ use super::connection::Connection;
 use super::connector::Connector;
 use super::credentials::CredentialSource;
 use super::dial::SharedTls;
-use super::dialects::{Dialects, check_clocks};
+use super::dialects::{Dialects, SharedDeadlines, check_clocks};
 use super::native::NativeLocks;
 use super::node::{Node, Whereabouts};
 use super::place::{NodeAddress, Place, Topology};
@@ -35,6 +35,7 @@ pub(super) struct NodeMaker {
     settings: ManagerSettings,
     notifications: Arc<dyn NotificationSink>,
     reporter: Arc<Reporter>,
+    deadlines: SharedDeadlines,
 }
 
 impl NodeMaker {
@@ -84,7 +85,12 @@ impl NodeMaker {
         RedisBackend {
             confirmer,
             native: NativeLocks::new(Arc::clone(&client), settings),
-            dialects: Dialects::new(Arc::clone(&client), connector(Vec::new()), settings),
+            dialects: Dialects::new(
+                Arc::clone(&client),
+                connector(Vec::new()),
+                settings,
+                Arc::clone(&self.deadlines),
+            ),
             client,
             primary_changed: Notify::new(),
         }
@@ -126,7 +132,7 @@ pub(crate) async fn connect(
                 advice: "use no `confirm`: a majority of servers confirms each lock".into(),
             });
         }
-        let tls = security::clients(&places, security).await?;
+        let tls = read_in_time(deadline, security::clients(&places, security)).await?;
         let maker = |place: &Place| {
             let tls = tls
                 .iter()
@@ -138,19 +144,21 @@ pub(crate) async fn connect(
                 settings: settings.clone(),
                 notifications: Arc::clone(&notifications),
                 reporter: Arc::clone(&reporter),
+                deadlines: SharedDeadlines::default(),
             })
         };
         let servers = servers_of(&places, maker)?;
         let backend = QuorumBackend::connect(servers, settings, &reporter, deadline).await?;
         return Ok(Arc::new(backend));
     }
-    let tls = security::client(&place, security).await?;
+    let tls = read_in_time(deadline, security::client(&place, security)).await?;
     let access = Arc::new(Access::new(&place, tls, provider, settings, &reporter)?);
     let maker = NodeMaker {
         access: Arc::clone(&access),
         settings: settings.clone(),
         notifications,
         reporter: Arc::clone(&reporter),
+        deadlines: SharedDeadlines::default(),
     };
     let backend = match place.topology {
         Topology::Standalone(address) => maker.make(&address),
@@ -216,4 +224,19 @@ async fn first(client: &RedisClient, deadline: Deadline) -> Result<Arc<Connectio
         // The error of the primary says more than that of the Sentinels.
         let _known = watch.discover(deadline.left()).await;
     }
+}
+
+/// Bounds the reading of certificates, whose files may be on a network, or be pipes.
+async fn read_in_time<T>(
+    deadline: Deadline,
+    reading: impl Future<Output = Result<T, LockError>>,
+) -> Result<T, LockError> {
+    let read = tokio::time::timeout(deadline.left(), reading).await;
+    read.unwrap_or_else(|_elapsed| {
+        Err(LockError::advised(
+            BackendErrorKind::TimedOut,
+            "the files of the certificates were not read in time",
+            "name regular files on a local disk, or give the bytes to `Tls`",
+        ))
+    })
 }

@@ -26,6 +26,7 @@ mod watch_multi;
 
 use conditional::Conditionals;
 use deadline::Deadlines;
+pub(super) use deadline::SharedDeadlines;
 use owner::Owners;
 use watch_multi::WatchMulti;
 
@@ -83,13 +84,14 @@ impl Dialects {
         client: Arc<RedisClient>,
         connector: Connector,
         config: &ManagerSettings,
+        written: SharedDeadlines,
     ) -> Self {
         Self {
             owners: Owners::new(Arc::clone(&client), Arc::clone(&config.label)),
             conditionals: Conditionals::new(Arc::clone(&client)),
             auto_is_transaction: AtomicBool::new(false),
             watch_multi: WatchMulti::new(Arc::clone(&client), connector),
-            deadlines: Deadlines::new(Arc::clone(&client)),
+            deadlines: Deadlines::new(Arc::clone(&client), written),
             client,
         }
     }

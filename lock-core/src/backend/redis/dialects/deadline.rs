@@ -28,17 +28,20 @@ fn spare_ms() -> u64 {
     whole_millis(CLOCK_TOLERANCE)
 }
 
+/// The written deadlines of all nodes of a cluster: a lock moves to another node with its slot.
+pub(in crate::backend::redis) type SharedDeadlines = Arc<Mutex<WrittenDeadlines>>;
+
 pub(super) struct Deadlines {
     client: Arc<RedisClient>,
-    written: Mutex<WrittenDeadlines>,
+    written: SharedDeadlines,
     renewing: tokio::sync::Mutex<()>,
 }
 
 impl Deadlines {
-    pub(super) fn new(client: Arc<RedisClient>) -> Self {
+    pub(super) fn new(client: Arc<RedisClient>, written: SharedDeadlines) -> Self {
         Self {
             client,
-            written: Mutex::default(),
+            written,
             renewing: tokio::sync::Mutex::default(),
         }
     }
@@ -180,7 +183,7 @@ impl Deadlines {
 /// The deadlines that were written, by owner id. The value of the key does not name its holder, so
 /// this record decides whether a lock belongs to an owner id.
 #[derive(Debug, Default)]
-struct WrittenDeadlines {
+pub(in crate::backend::redis) struct WrittenDeadlines {
     locks: HashMap<OwnerId, Lock>,
     /// The number of locks after the last sweep.
     swept: usize,

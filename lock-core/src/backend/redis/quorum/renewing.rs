@@ -117,7 +117,7 @@ struct QuorumRenewing {
 
 /// Whether a renewal waits for leases without an outcome.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
+enum RenewalWait {
     Left,
     Over,
 }
@@ -161,9 +161,9 @@ impl QuorumRenewing {
             let changed = Arc::clone(&self.servers);
             let changed = changed.renewal_counted.notified();
             let patience = if is_over {
-                Patience::Over
+                RenewalWait::Over
             } else {
-                Patience::Left
+                RenewalWait::Left
             };
             if done.is_some()
                 && let Some(outcomes) = self.outcomes(patience)
@@ -190,7 +190,7 @@ impl QuorumRenewing {
     }
 
     /// Returns the outcomes. `None` if a lease has none yet, unless the others `wait` no longer for it.
-    fn outcomes(&self, patience: Patience) -> Option<RenewalResults> {
+    fn outcomes(&self, patience: RenewalWait) -> Option<RenewalResults> {
         let pairs = self.renewals.iter().zip(&self.rounds);
         let outcome = |(renewal, round): (&Renewal, &Option<u64>)| {
             let removed = || Some(Ok(RenewOutcome::NotOwner(LossReason::Removed)));
@@ -200,7 +200,7 @@ impl QuorumRenewing {
             // Another renewal of the lease may have begun. Its outcome serves this one too.
             self.servers
                 .with_held(renewal.owner_id, |held| match held.outcome(renewal) {
-                    None if patience == Patience::Over => Some(Err(held.unknown())),
+                    None if patience == RenewalWait::Over => Some(Err(held.unknown())),
                     outcome => outcome,
                 })
                 .unwrap_or_else(removed)

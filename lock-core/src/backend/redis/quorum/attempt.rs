@@ -96,6 +96,7 @@ pub(super) async fn acquire(
     });
     let mut attempt = QuorumAttempt::new(Arc::clone(servers), Arc::clone(&order), limit);
     attempt.passes_gates = sent.waits_until.is_none();
+    attempt.is_cut_short &= sent.waits_until.is_some();
     attempt.seen_before = sent.seen_holder;
     let outcome = attempt.run().await?;
     let holder = attempt.holder.as_ref().and_then(|holder| holder.owner_id);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::{Dialect, InvalidDialectReason, LockError, LockManager, Renew, distributed_lock};
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms, time_to_expiry};
-use test_support::{Direction, Proxy, RedisServer, Reply};
+use test_support::{Direction, Proxy, RedisServer};
 use tests::{SET_NX_PX, connect, supported_dialects};
 
 use super::{connect_in, refusal, value};
@@ -105,16 +105,7 @@ async fn documented_rights_are_sufficient() {
         server.cli(&["SET", KEY, "me"]);
         let _foreign_or_repaired = refusal(&locks).await;
         assert_eq!(locks.stats().renewals_failed, 0);
-        let denied = server.cli(&["ACL", "LOG"]);
-        // The client library names itself to servers from 7.2 on, and does not need it.
-        let is_needed = |entry: &&Reply| {
-            let words = entry.array().iter();
-            let texts = words.filter(|word| matches!(word, Reply::Bulk(_)));
-            !texts
-                .into_iter()
-                .any(|word| word.text() == "client|setinfo")
-        };
-        let denied: Vec<_> = denied.array().iter().filter(is_needed).collect();
+        let denied = server.denied();
         assert!(denied.is_empty(), "{dialect}: {denied:?}");
     }
 }

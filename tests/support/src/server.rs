@@ -174,6 +174,18 @@ impl RedisServer {
             .unwrap_or_else(|e| panic!("the server did not reply to {words:?}: {e}"))
     }
 
+    /// Returns what the server has denied its users since its start. Leaves out `CLIENT SETINFO`: the client library
+    /// names itself to servers from 7.2 on, and does not need it.
+    #[track_caller]
+    pub fn denied(&self) -> Vec<Reply> {
+        let is_needed = |entry: &&Reply| {
+            let mut words = entry.array().iter();
+            !words.any(|word| matches!(word, Reply::Bulk(text) if text == b"client|setinfo"))
+        };
+        let log = self.cli(&["ACL", "LOG", "128"]);
+        log.array().iter().filter(is_needed).cloned().collect()
+    }
+
     /// Records all commands from now on. The recording has begun when this returns.
     ///
     /// # Panics

@@ -119,7 +119,7 @@ impl Connector {
             self.check_mode(node, mode.as_deref() == Some("cluster"))?;
         }
         let (mut process, too_old) = self.process_of(node, info)?;
-        // The server told it at some moment since the sending. It ran for at least this long then.
+        // The server read its uptime at some moment after the sending. At the sending it was shorter by this much.
         process.uptime = process.uptime.map(|uptime| uptime.saturating_sub(waited));
         let abilities = self.prepare(node, handle, &mut replies).await?;
         if let Some(error) = too_old

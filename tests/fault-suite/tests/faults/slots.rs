@@ -30,7 +30,7 @@ fn other_primary(cluster: &RedisCluster) -> &RedisServer {
     other.expect("there are three primaries")
 }
 
-/// No other command has told the manager that the slot moved.
+/// The release is the first command after the move, so the manager does not know of the move.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn release_follows_a_slot_that_moved() {
     let cluster = RedisCluster::start();

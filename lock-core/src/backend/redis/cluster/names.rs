@@ -61,7 +61,7 @@ impl NodeNames {
         self.0.extend(other.0);
     }
 
-    /// Returns the address to connect to; `None` if no node has told this one.
+    /// Returns the address to connect to; `None` for an address that is in no reply.
     pub(super) fn name_of(&self, address: &NodeAddress) -> Option<&NodeAddress> {
         let name = self.0.get(address);
         name.or_else(|| self.0.values().find(|name| *name == address))

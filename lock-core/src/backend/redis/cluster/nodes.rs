@@ -138,7 +138,7 @@ impl ClusterNodes {
         NodeAddress::Tcp(host, destination.port)
     }
 
-    /// Returns the address whose host is the name of the node, if a node has told it.
+    /// Returns the address with the name of the node, if a reply has it.
     pub(super) fn name_of(&self, address: &NodeAddress) -> Option<NodeAddress> {
         self.state.lock().names.name_of(address).cloned()
     }

@@ -77,7 +77,7 @@ pub(super) async fn acquire(
     }
     let began = Clock::System.now();
     // In time of this machine: each server has a clock of its own. The last command is sent within one timeout. It
-    // may take effect for another one, and as much longer as the reply was slow that told the server's time.
+    // may take effect for a second one. The time of the server is known with an error of up to a third one.
     let longest = servers.command_timeout.saturating_mul(3);
     let not_after = local_ms(began).plus(whole_millis(longest));
     // It is sent over several connections. Its cancels look up each of them.

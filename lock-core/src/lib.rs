@@ -1,10 +1,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![doc = include_str!("../README.md")]
 #![cfg_attr(
-    not(feature = "redis"),
+    not(all(feature = "sentinel", feature = "cluster", feature = "quorum")),
     allow(
         dead_code,
-        reason = "the background worker and its clocks serve backends on servers"
+        reason = "the background worker and its clocks serve backends on servers, and some parts of \
+                  them serve one topology"
     )
 )]
 

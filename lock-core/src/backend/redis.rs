@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "sentinel")]
 use tokio::sync::Notify;
 
 use super::{AdminBackend, Backend, BackendStatus, Boxed, Renewal};
@@ -19,6 +20,7 @@ mod abilities;
 mod access;
 pub(crate) mod admin;
 mod client;
+#[cfg(feature = "cluster")]
 mod cluster;
 mod command;
 mod confirmer;
@@ -35,12 +37,15 @@ mod node;
 pub(crate) mod place;
 mod pool;
 mod pubsub;
+#[cfg(feature = "quorum")]
 mod quorum;
 pub(crate) mod reply;
 mod report;
 pub(crate) mod scripts;
 mod security;
+#[cfg(feature = "sentinel")]
 mod sentinel;
+#[cfg(feature = "cluster")]
 mod sharded;
 #[cfg(feature = "__tls")]
 mod tls;
@@ -53,6 +58,7 @@ use dialects::{Dialects, Scheme};
 
 use confirmer::Confirmer;
 use native::NativeLocks;
+#[cfg(feature = "sentinel")]
 use sentinel::SentinelWatch;
 
 /// The backend for locks on one server.
@@ -63,11 +69,13 @@ pub(crate) struct RedisBackend {
     /// If replicas or the disk have to acknowledge each lock.
     confirmer: Option<Confirmer>,
     /// Notified when the connections to an earlier primary are retired.
+    #[cfg(feature = "sentinel")]
     primary_changed: Notify,
 }
 
 impl RedisBackend {
     /// Retires the connections to an earlier primary whenever there is a new one.
+    #[cfg(feature = "sentinel")]
     async fn follow_primary(&self, watch: &SentinelWatch) {
         let mut generations = watch.generations();
         // Without an end: the watch lives as long as this borrow.
@@ -327,6 +335,7 @@ impl Backend for RedisBackend {
         })
     }
 
+    #[cfg(feature = "sentinel")]
     fn primary_changed(&self) -> Boxed<'_, ()> {
         Box::pin(self.primary_changed.notified())
     }
@@ -334,25 +343,20 @@ impl Backend for RedisBackend {
     fn listen(&self) -> Boxed<'_, ()> {
         let listening = pubsub::listen(Arc::clone(&self.client));
         let connector = &self.client.pool.connector;
-        let source = connector.access.credentials.clone();
-        let watch = connector.whereabouts.watch().cloned();
-        if source.is_none() && watch.is_none() {
-            return Box::pin(listening);
+        let mut listening: Boxed<'_, ()> = Box::pin(listening);
+        if let Some(source) = connector.access.credentials.clone() {
+            listening = Box::pin(async move {
+                tokio::join!(listening, credentials::renew_logins(source));
+            });
         }
-        let logins = async {
-            if let Some(source) = source {
-                credentials::renew_logins(source).await;
-            }
-        };
-        let watching = async {
-            if let Some(watch) = watch {
+        #[cfg(feature = "sentinel")]
+        if let Some(watch) = connector.whereabouts.watch().cloned() {
+            listening = Box::pin(async move {
                 let following = self.follow_primary(&watch);
-                tokio::join!(following, Arc::clone(&watch).watch());
-            }
-        };
-        Box::pin(async move {
-            tokio::join!(listening, logins, watching);
-        })
+                tokio::join!(listening, following, Arc::clone(&watch).watch());
+            });
+        }
+        listening
     }
 
     fn server(&self) -> Option<Arc<ServerAddress>> {

@@ -122,15 +122,6 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets for how long a server of a `redis+quorum://` URL does not count after its restart: it may have
-    /// forgotten locks that are still held. Must be at least the longest ttl in use; a longer ttl is refused
-    /// with [`LockError::InvalidSetting`]. Zero is for servers that forget nothing, with an append-only file
-    /// and `appendfsync always`. Other URLs ignore it. Defaults to 60 s.
-    pub fn quarantine(mut self, quarantine: Duration) -> Self {
-        self.config.quarantine = quarantine;
-        self
-    }
-
     /// Connects to the server of the configuration: to the URL of [`config`](Self::config), or to the
     /// [`endpoint`](Self::endpoint).
     ///
@@ -199,14 +190,21 @@ fn no_server(value: &str, advice: &str) -> LockError {
 #[cfg(feature = "redis")]
 mod redis {
     use std::sync::Arc;
+    #[cfg(feature = "quorum")]
+    use std::time::Duration;
 
-    use super::{LockManager, LockManagerBuilder};
+    #[cfg(feature = "quorum")]
+    use super::LockManager;
+    use super::LockManagerBuilder;
     use crate::config::confirm::Confirm;
     use crate::config::credentials::CredentialProvider;
     use crate::config::endpoint::Endpoint;
-    use crate::config::server::{ServerPlace, SharedProvider};
+    #[cfg(feature = "quorum")]
+    use crate::config::server::ServerPlace;
+    use crate::config::server::SharedProvider;
     #[cfg(feature = "__tls")]
     use crate::config::tls::Tls;
+    #[cfg(feature = "quorum")]
     use crate::error::LockError;
 
     impl LockManagerBuilder {
@@ -232,6 +230,8 @@ mod redis {
         ///
         /// # Cancel safety
         /// Dropping the future leaves no connection and no task behind.
+        #[cfg(feature = "quorum")]
+        #[cfg_attr(docsrs, doc(cfg(feature = "quorum")))]
         pub async fn connect_quorum(
             self,
             urls: impl IntoIterator<Item = impl Into<String>>,
@@ -243,6 +243,17 @@ mod redis {
             }
             let urls = urls.into_iter().map(Into::into).collect();
             self.connect_redis(ServerPlace::Quorum(urls)).await
+        }
+
+        /// Sets for how long a server of a `redis+quorum://` URL does not count after its restart: it may have
+        /// forgotten locks that are still held. Must be at least the longest ttl in use; a longer ttl is refused
+        /// with [`LockError::InvalidSetting`]. Zero is for servers that forget nothing, with an append-only file
+        /// and `appendfsync always`. Other URLs ignore it. Defaults to 60 s.
+        #[cfg(feature = "quorum")]
+        #[cfg_attr(docsrs, doc(cfg(feature = "quorum")))]
+        pub fn quarantine(mut self, quarantine: Duration) -> Self {
+            self.config.quarantine = quarantine;
+            self
         }
 
         /// Makes replicas, or the disk, acknowledge each lock before it counts: see [`Confirm`]. Only for the

@@ -32,7 +32,7 @@ pub(crate) use self::outcome::{
     AcquireOutcome, Failure, FailureClass, ObservedHolder, RenewOutcome,
 };
 use self::replies::Busy;
-#[cfg(feature = "redis")]
+#[cfg(feature = "quorum")]
 pub(crate) use self::sent::NO_ORIGIN;
 #[cfg(test)]
 pub(crate) use self::sent::SentCopy;

@@ -118,7 +118,7 @@ impl RedisClient {
             .map(|text| text.as_bytes())
             .chain([&*seen])
             .collect();
-        let script = FORCE_RELEASE.of(self.shards.is_some());
+        let script = FORCE_RELEASE.of(self.is_sharded());
         let read = reply::force_release;
         let key = &request.key;
         let (_, reply) = self

@@ -17,6 +17,7 @@ use super::errors::{
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
+#[cfg(feature = "cluster")]
 use super::sharded::SlotChannels;
 use crate::backend::{BackendStatus, NotificationSink};
 use crate::error::LockError;
@@ -99,6 +100,7 @@ pub(super) struct RedisClient {
     pub(super) pool: Pool,
     pub(super) subscription: Subscription,
     /// The subscriptions to a node of a cluster, instead of the one above.
+    #[cfg(feature = "cluster")]
     pub(super) shards: Option<SlotChannels>,
     pub(super) notifications: Arc<dyn NotificationSink>,
     pub(super) reporter: Arc<Reporter>,
@@ -123,10 +125,10 @@ impl RedisClient {
         reporter: Arc<Reporter>,
     ) -> Self {
         let subscription = Subscription::new(&config.prefix);
-        let is_sharded = connector.access.kind == DeploymentKind::Cluster;
-        let shards = is_sharded.then(|| SlotChannels::new(&subscription.channel, &reporter));
         Self {
-            shards,
+            #[cfg(feature = "cluster")]
+            shards: (connector.access.kind == DeploymentKind::Cluster)
+                .then(|| SlotChannels::new(&subscription.channel, &reporter)),
             pool: Pool::new(connector),
             subscription,
             notifications,
@@ -146,13 +148,23 @@ impl RedisClient {
         let youngest = self.clock_sync();
         BackendStatus {
             connected: self.pool.is_any_connected(),
-            subscribed: match &self.shards {
-                None => matches!(self.subscription.state(), SubscriptionState::Up(_)),
-                Some(shards) => shards.is_any_up(),
-            },
+            subscribed: self.is_subscribed(),
             last_reply: youngest.map(|youngest| Clock::System.now().since(youngest.sent)),
             server_version: self.pool.connector.server_version(),
         }
+    }
+
+    fn is_subscribed(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        if let Some(shards) = &self.shards {
+            return shards.is_any_up();
+        }
+        matches!(self.subscription.state(), SubscriptionState::Up(_))
+    }
+
+    /// Returns whether each slot has a channel of its own, as in a cluster.
+    pub(super) fn is_sharded(&self) -> bool {
+        cfg!(feature = "cluster") && self.pool.connector.access.kind == DeploymentKind::Cluster
     }
 
     pub(super) async fn notifies_waiters(&self, limit: Duration) -> bool {

@@ -2,25 +2,23 @@
 //! lock.
 
 use std::sync::Arc;
+#[cfg(feature = "sentinel")]
 use std::time::Duration;
 
+#[cfg(feature = "sentinel")]
 use tokio::sync::Notify;
 
 use super::RedisBackend;
 use super::access::{self, Access, DeploymentKind};
 use super::client::RedisClient;
-use super::cluster::{ClusterBackend, ClusterNodes};
 use super::confirmer::Confirmer;
 use super::connection::Connection;
 use super::connector::Connector;
 use super::credentials::CredentialSource;
-use super::dial::SharedTls;
 use super::dialects::{Dialects, SharedDeadlines, check_clocks};
 use super::native::NativeLocks;
 use super::node::{Node, Whereabouts};
 use super::place::{NodeAddress, Place, Topology};
-use super::quorum::QuorumBackend;
-use super::sentinel::SentinelWatch;
 use super::{scripts, security, url};
 use crate::backend::{Backend, NotificationSink};
 use crate::config::ManagerSettings;
@@ -92,6 +90,7 @@ impl NodeMaker {
                 Arc::clone(&self.deadlines),
             ),
             client,
+            #[cfg(feature = "sentinel")]
             primary_changed: Notify::new(),
         }
     }
@@ -106,6 +105,37 @@ impl NodeMaker {
 
     pub(super) fn has_tls(&self) -> bool {
         self.access.tls.is_some()
+    }
+}
+
+/// What the backends of all topologies are made from.
+struct Ingredients<'a> {
+    security: Security,
+    provider: Option<SharedProvider>,
+    settings: &'a ManagerSettings,
+    notifications: Arc<dyn NotificationSink>,
+    reporter: Arc<Reporter>,
+    deadline: Deadline,
+}
+
+impl Ingredients<'_> {
+    fn maker(&self, access: Access) -> NodeMaker {
+        NodeMaker {
+            access: Arc::new(access),
+            settings: self.settings.clone(),
+            notifications: Arc::clone(&self.notifications),
+            reporter: Arc::clone(&self.reporter),
+            deadlines: SharedDeadlines::default(),
+        }
+    }
+
+    /// Reads the certificates that the place names, and makes the backends of its servers.
+    async fn maker_for(&self, place: &Place) -> Result<NodeMaker, LockError> {
+        let reading = security::client(place, &self.security);
+        let tls = read_in_time(self.deadline, reading).await?;
+        let provider = self.provider.clone();
+        let access = Access::new(place, tls, provider, self.settings, &self.reporter)?;
+        Ok(self.maker(access))
     }
 }
 
@@ -124,91 +154,143 @@ pub(crate) async fn connect(
         ServerPlace::Endpoint(endpoint) => access::place_of(endpoint)?,
         ServerPlace::Quorum(urls) => url::parse_quorum(&urls)?,
     };
-    if let Topology::Quorum(places) = place.topology {
-        if settings.confirm.is_some() {
-            return Err(LockError::InvalidSetting {
-                setting: "confirm",
-                value: "at a quorum".into(),
-                advice: "use no `confirm`: a majority of servers confirms each lock".into(),
-            });
-        }
-        let tls = read_in_time(deadline, security::clients(&places, security)).await?;
-        let maker = |place: &Place| {
-            let tls = tls
-                .iter()
-                .find(|(files, _)| Some(files) == place.tls.as_ref());
-            let tls = tls.map(|(_, tls)| SharedTls::clone(tls));
-            let access = Access::new(place, tls, provider.clone(), settings, &reporter)?;
-            Ok(NodeMaker {
-                access: Arc::new(access.in_quorum()),
-                settings: settings.clone(),
-                notifications: Arc::clone(&notifications),
-                reporter: Arc::clone(&reporter),
-                deadlines: SharedDeadlines::default(),
-            })
-        };
-        let servers = servers_of(&places, maker)?;
-        let backend = QuorumBackend::connect(servers, settings, &reporter, deadline).await?;
-        return Ok(Arc::new(backend));
-    }
-    let tls = read_in_time(deadline, security::client(&place, security)).await?;
-    let access = Arc::new(Access::new(&place, tls, provider, settings, &reporter)?);
-    let maker = NodeMaker {
-        access: Arc::clone(&access),
-        settings: settings.clone(),
+    let ingredients = Ingredients {
+        security,
+        provider,
+        settings,
         notifications,
-        reporter: Arc::clone(&reporter),
-        deadlines: SharedDeadlines::default(),
+        reporter,
+        deadline,
     };
-    let backend = match place.topology {
-        Topology::Standalone(address) => maker.make(&address),
-        Topology::Sentinel(place) => {
-            let tls = access.tls.clone().filter(|_| place.tls);
-            let patience = settings.command_timeout;
-            let begun = SentinelWatch::begin(place, tls, reporter, patience, deadline.left());
-            let watch = begun.await?;
-            maker.at(&Whereabouts::sentinel(watch)?, |it| it)
+    // In boxes, because each of these futures is large, and only one of them runs.
+    match &place.topology {
+        Topology::Standalone(address) => {
+            let backend = ingredients.maker_for(&place).await?.make(address);
+            let connection = backend.client.pool.first(deadline.left()).await?;
+            Box::pin(checked(backend, &connection, settings, deadline)).await
         }
-        Topology::Cluster(seeds) => {
-            let nodes = ClusterNodes::new(maker, seeds, reporter);
-            let backend = ClusterBackend::begin(nodes, deadline.left()).await?;
-            return Ok(Arc::new(backend));
+        #[cfg(feature = "sentinel")]
+        Topology::Sentinel(sentinels) => {
+            Box::pin(behind_sentinels(&place, sentinels, &ingredients)).await
         }
-        Topology::Quorum(_) => return Err(nested()),
+        #[cfg(feature = "cluster")]
+        Topology::Cluster(seeds) => Box::pin(in_cluster(&place, seeds, ingredients)).await,
+        #[cfg(feature = "quorum")]
+        Topology::Quorum(places) => Box::pin(at_quorum(places, &ingredients)).await,
+        #[cfg(not(feature = "sentinel"))]
+        Topology::Sentinel(_) => Err(needs_feature("+sentinel://", "sentinel")),
+        #[cfg(not(feature = "cluster"))]
+        Topology::Cluster(_) => Err(needs_feature("+cluster://", "cluster")),
+        #[cfg(not(feature = "quorum"))]
+        Topology::Quorum(_) => Err(needs_feature("+quorum://", "quorum")),
+    }
+}
+
+/// Returns the error of a URL whose topology is not built in.
+#[cfg(not(all(feature = "sentinel", feature = "cluster", feature = "quorum")))]
+fn needs_feature(scheme: &str, feature: &str) -> LockError {
+    LockError::advised(
+        BackendErrorKind::InvalidUrl,
+        format!("`{scheme}` in the lock URL needs the feature `{feature}` of lock-core"),
+        "enable it in Cargo.toml",
+    )
+}
+
+#[cfg(feature = "sentinel")]
+async fn behind_sentinels(
+    place: &Place,
+    sentinels: &super::place::SentinelPlace,
+    ingredients: &Ingredients<'_>,
+) -> Result<Arc<dyn Backend>, LockError> {
+    let maker = ingredients.maker_for(place).await?;
+    let tls = maker.access.tls.clone().filter(|_| sentinels.tls);
+    let (settings, deadline) = (ingredients.settings, ingredients.deadline);
+    let watch = super::sentinel::SentinelWatch::begin(
+        sentinels.clone(),
+        tls,
+        Arc::clone(&ingredients.reporter),
+        settings.command_timeout,
+        deadline.left(),
+    );
+    let whereabouts = Whereabouts::sentinel(watch.await?)?;
+    let backend = maker.at(&whereabouts, |it| it);
+    let connection = first_behind_sentinels(&backend.client, deadline).await?;
+    checked(backend, &connection, settings, deadline).await
+}
+
+#[cfg(feature = "cluster")]
+async fn in_cluster(
+    place: &Place,
+    seeds: &[NodeAddress],
+    ingredients: Ingredients<'_>,
+) -> Result<Arc<dyn Backend>, LockError> {
+    use super::cluster::{ClusterBackend, ClusterNodes};
+
+    let maker = ingredients.maker_for(place).await?;
+    let nodes = ClusterNodes::new(maker, seeds.to_vec(), ingredients.reporter);
+    let backend = ClusterBackend::begin(nodes, ingredients.deadline.left()).await?;
+    Ok(Arc::new(backend))
+}
+
+#[cfg(feature = "quorum")]
+async fn at_quorum(
+    places: &[Place],
+    ingredients: &Ingredients<'_>,
+) -> Result<Arc<dyn Backend>, LockError> {
+    let (settings, deadline) = (ingredients.settings, ingredients.deadline);
+    if settings.confirm.is_some() {
+        return Err(LockError::InvalidSetting {
+            setting: "confirm",
+            value: "at a quorum".into(),
+            advice: "use no `confirm`: a majority of servers confirms each lock".into(),
+        });
+    }
+    let reading = security::clients(places, &ingredients.security);
+    let tls = read_in_time(deadline, reading).await?;
+    let make = |place: &Place| {
+        let Topology::Standalone(address) = &place.topology else {
+            return Err(LockError::advised(
+                BackendErrorKind::InvalidUrl,
+                "a server of the quorum is not a single server",
+                "use redis+quorum:// with single servers",
+            ));
+        };
+        let of_place = |(files, _): &&(_, _)| Some(files) == place.tls.as_ref();
+        let tls = tls.iter().find(of_place);
+        let tls = tls.map(|(_, tls)| super::dial::SharedTls::clone(tls));
+        let provider = ingredients.provider.clone();
+        let access = Access::new(place, tls, provider, settings, &ingredients.reporter)?;
+        Ok(ingredients.maker(access.in_quorum()).make(address))
     };
-    let connection = first(&backend.client, deadline).await?;
-    backend.client.server_changed_at(&connection);
+    let servers = places.iter().map(make).collect::<Result<_, LockError>>()?;
+    let reporter = &ingredients.reporter;
+    let backend = super::quorum::QuorumBackend::connect(servers, settings, reporter, deadline);
+    Ok(Arc::new(backend.await?))
+}
+
+/// Checks that the primary of the first connection has what the settings need.
+async fn checked(
+    backend: RedisBackend,
+    connection: &Connection,
+    settings: &ManagerSettings,
+    deadline: Deadline,
+) -> Result<Arc<dyn Backend>, LockError> {
+    backend.client.server_changed_at(connection);
     if let Some(confirmer) = &backend.confirmer {
         confirmer.probe(deadline.left()).await?;
     }
     if settings.dialect.capabilities().needs_clocks {
-        check_clocks(&connection)?;
+        check_clocks(connection)?;
     }
     Ok(Arc::new(backend))
 }
 
-/// Makes the backend of each server of a quorum.
-fn servers_of(
-    places: &[Place],
-    maker: impl Fn(&Place) -> Result<NodeMaker, LockError>,
-) -> Result<Vec<RedisBackend>, LockError> {
-    let make = |place: &Place| match &place.topology {
-        Topology::Standalone(address) => Ok(maker(place)?.make(address)),
-        _ => Err(nested()),
-    };
-    places.iter().map(make).collect()
-}
-
-fn nested() -> LockError {
-    LockError::advised(
-        BackendErrorKind::InvalidUrl,
-        "a server of the quorum is not a single server",
-        "use redis+quorum:// with single servers",
-    )
-}
-
 /// Opens the first connection. A Sentinel may name a replica that is not promoted yet.
-async fn first(client: &RedisClient, deadline: Deadline) -> Result<Arc<Connection>, LockError> {
+#[cfg(feature = "sentinel")]
+async fn first_behind_sentinels(
+    client: &RedisClient,
+    deadline: Deadline,
+) -> Result<Arc<Connection>, LockError> {
     /// Long enough for the next step of a failover.
     const PAUSE: Duration = Duration::from_millis(50);
     loop {
@@ -239,4 +321,34 @@ async fn read_in_time<T>(
             "name regular files on a local disk, or give the bytes to `Tls`",
         ))
     })
+}
+
+/// `.ci/run` runs it without the features.
+#[cfg(all(
+    test,
+    not(any(feature = "sentinel", feature = "cluster", feature = "quorum"))
+))]
+mod tests {
+    use crate::{BackendErrorKind, LockError, LockManager};
+
+    #[tokio::test]
+    async fn url_of_a_topology_that_is_not_built_in_names_the_feature() {
+        for (url, feature) in [
+            ("redis+sentinel://h/service", "sentinel"),
+            ("redis+cluster://h", "cluster"),
+            ("redis+quorum://a,b,c", "quorum"),
+        ] {
+            let error = LockManager::connect(url).await.expect_err("is refused");
+            let LockError::Backend(backend) = &error else {
+                panic!("{error:?}");
+            };
+            assert_eq!(backend.kind(), BackendErrorKind::InvalidUrl);
+            let text = error.to_string();
+            assert!(
+                text.contains(&format!("needs the feature `{feature}`")),
+                "{text}"
+            );
+            assert!(text.contains("enable it in Cargo.toml"), "{text}");
+        }
+    }
 }

@@ -96,7 +96,7 @@ impl NativeLocks {
             self.client
                 .run(
                     &connection,
-                    ACQUIRE.of(self.client.shards.is_some()),
+                    ACQUIRE.of(self.client.is_sharded()),
                     &keys,
                     write_args,
                     deadline,
@@ -133,21 +133,18 @@ impl NativeLocks {
             return (Mode::Polling, Arc::clone(whole));
         }
         let limit = || deadline.left() / 2;
-        let (is_up, channel) = match &self.client.shards {
-            None => {
-                let is_up = subscription.is_up_for(run_id, limit).await;
-                (is_up, Arc::clone(whole))
+        #[cfg(feature = "cluster")]
+        if let Some(shards) = &self.client.shards {
+            if !self.client.pool.connector.can_subscribe() {
+                return (Mode::Polling, Arc::clone(whole));
             }
-            Some(_) if !self.client.pool.connector.can_subscribe() => (false, Arc::clone(whole)),
             // In a box, so that a lock at a single server has a small future.
-            Some(shards) => Box::pin(shards.is_up_for(&sent.key, run_id, limit())).await,
-        };
-        let mode = if is_up {
-            Mode::Subscribed
-        } else {
-            Mode::Polling
-        };
-        (mode, channel)
+            let subscribing = Box::pin(shards.is_up_for(&sent.key, run_id, limit()));
+            let (is_up, channel) = subscribing.await;
+            return (mode_of(is_up), channel);
+        }
+        let is_up = subscription.is_up_for(run_id, limit).await;
+        (mode_of(is_up), Arc::clone(whole))
     }
 
     pub(super) async fn release(
@@ -168,7 +165,7 @@ impl NativeLocks {
             .client
             .run(
                 &connection,
-                RELEASE.of(self.client.shards.is_some()),
+                RELEASE.of(self.client.is_sharded()),
                 &keys,
                 write_args,
                 deadline,
@@ -224,7 +221,7 @@ impl NativeLocks {
         let read = |reply: Value| released(text_of(&reply));
         self.client
             .release_each(
-                RELEASE.of(self.client.shards.is_some()),
+                RELEASE.of(self.client.is_sharded()),
                 requests,
                 keys,
                 write_args,
@@ -290,6 +287,14 @@ impl NativeLocks {
         client
             .renew_on(connection, &RENEW, renewals, args, read, last, limit)
             .await
+    }
+}
+
+fn mode_of(gets_notifications: bool) -> Mode {
+    if gets_notifications {
+        Mode::Subscribed
+    } else {
+        Mode::Polling
     }
 }
 

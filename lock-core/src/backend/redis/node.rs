@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::place::NodeAddress;
+#[cfg(feature = "sentinel")]
 use super::sentinel::SentinelWatch;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Moment};
@@ -143,6 +144,7 @@ fn server_address(address: &NodeAddress) -> ServerAddress {
 pub(super) enum Whereabouts {
     Fixed(Arc<Node>),
     /// The primary that the Sentinels name, or else the last one that they named.
+    #[cfg(feature = "sentinel")]
     Sentinel(Arc<SentinelWatch>, Arc<Node>),
 }
 
@@ -150,15 +152,18 @@ impl Whereabouts {
     pub(super) fn node(&self) -> Arc<Node> {
         match self {
             Self::Fixed(node) => Arc::clone(node),
+            #[cfg(feature = "sentinel")]
             Self::Sentinel(watch, first) => watch.node().unwrap_or_else(|| Arc::clone(first)),
         }
     }
 
+    #[cfg(feature = "sentinel")]
     pub(super) fn sentinel(watch: SentinelWatch) -> Result<Self, LockError> {
         let first = watch.node().ok_or_else(|| watch.unknown_primary())?;
         Ok(Self::Sentinel(Arc::new(watch), first))
     }
 
+    #[cfg(feature = "sentinel")]
     pub(super) fn watch(&self) -> Option<&Arc<SentinelWatch>> {
         match self {
             Self::Fixed(_) => None,
@@ -168,21 +173,31 @@ impl Whereabouts {
 
     /// Returns the generations of the server, if it may change.
     pub(super) fn generations(&self) -> Option<watch::Receiver<u64>> {
-        self.watch().map(|watch| watch.generations())
+        match self {
+            Self::Fixed(_) => None,
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(watch, _) => Some(watch.generations()),
+        }
     }
 
     /// Returns the generation of the server to use now.
     pub(super) fn generation(&self) -> u64 {
         match self {
             Self::Fixed(_) => 0,
+            #[cfg(feature = "sentinel")]
             Self::Sentinel(..) => self.node().generation,
         }
     }
 
     /// Records the outcome of an attempt to connect. Returns an error if the connection must not be used.
+    #[cfg_attr(
+        not(feature = "sentinel"),
+        allow(unused_variables, clippy::unnecessary_wraps, reason = "for Sentinels")
+    )]
     pub(super) fn tried(&self, node: &Node, error: Option<&LockError>) -> Result<(), LockError> {
         match self {
             Self::Fixed(_) => Ok(()),
+            #[cfg(feature = "sentinel")]
             Self::Sentinel(watch, _) => watch.tried(node, error),
         }
     }

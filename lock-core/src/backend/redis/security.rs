@@ -11,7 +11,7 @@ use crate::error::LockError;
 #[cfg(feature = "__tls")]
 pub(super) async fn client(
     place: &Place,
-    security: Security,
+    security: &Security,
 ) -> Result<Option<SharedTls>, LockError> {
     use super::tls::TlsClient;
 
@@ -25,7 +25,7 @@ pub(super) async fn client(
             None => Ok(None),
         };
     };
-    let tls = security.unwrap_or_default();
+    let tls = security.clone().unwrap_or_default();
     // Reading hundreds of certificates takes milliseconds.
     let made = tokio::task::spawn_blocking(move || TlsClient::new(&tls, &files)).await;
     let made = made.map_err(|_ended| LockError::NoRuntime)?;
@@ -36,7 +36,7 @@ pub(super) async fn client(
 #[cfg(feature = "__tls")]
 pub(super) async fn clients(
     places: &[Place],
-    security: Security,
+    security: &Security,
 ) -> Result<Vec<(TlsFiles, SharedTls)>, LockError> {
     let mut clients = Vec::new();
     for place in places {
@@ -44,7 +44,7 @@ pub(super) async fn clients(
             continue;
         };
         if clients.iter().all(|(known, _)| *known != files)
-            && let Some(made) = client(place, security.clone()).await?
+            && let Some(made) = client(place, security).await?
         {
             clients.push((files, made));
         }
@@ -61,7 +61,7 @@ pub(super) async fn clients(
 #[expect(clippy::unused_async, reason = "with TLS it waits for files")]
 pub(super) async fn client(
     _place: &Place,
-    _security: Security,
+    _security: &Security,
 ) -> Result<Option<SharedTls>, LockError> {
     Ok(None)
 }
@@ -70,7 +70,7 @@ pub(super) async fn client(
 #[expect(clippy::unused_async, reason = "with TLS it waits for files")]
 pub(super) async fn clients(
     _places: &[Place],
-    _security: Security,
+    _security: &Security,
 ) -> Result<Vec<(TlsFiles, SharedTls)>, LockError> {
     Ok(Vec::new())
 }

@@ -32,4 +32,5 @@ pub(crate) mod revocation;
 #[cfg(feature = "cluster")]
 pub(crate) mod route;
 pub(crate) mod ttl;
+pub(crate) mod unconfirmed;
 pub(crate) mod wire;

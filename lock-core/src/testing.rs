@@ -200,7 +200,7 @@ impl Faults {
             ttl,
             entries: Vec::new(),
             origin: None,
-            unconfirmed_until_ms: None,
+            unconfirmed: None,
             min_hold_until: None,
             subject: ReleaseSubject::Guard,
         };

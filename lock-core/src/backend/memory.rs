@@ -16,7 +16,7 @@ use crate::protocol::acquisition::{
 };
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Moment, ServerMs};
-use crate::protocol::clock_sync::NotAfter;
+use crate::protocol::clock_sync::{NotAfter, UNKNOWN_RUN_ID};
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::lock_state::{self, AcquireReply, Env, LockState, Verdict};
@@ -168,6 +168,7 @@ impl MemoryBackend {
         let lease = lease_of(sent.lease_config);
         let copy = sent.on_send(SendContext {
             origin: 0,
+            run_id: UNKNOWN_RUN_ID,
             mode: Mode::Subscribed,
             channel: &self.channel,
             lease,
@@ -229,6 +230,7 @@ impl MemoryBackend {
         ReleaseOutcome {
             was_owner: released.verdict != Verdict::NotOwner,
             server_ms: Some(server_ms(now)),
+            run_id: UNKNOWN_RUN_ID,
             more: false,
         }
     }

@@ -9,10 +9,12 @@ use std::time::Duration;
 use crate::protocol::acquisition::{Failure, FailureClass, Origin};
 use crate::protocol::backoff::Backoff;
 use crate::protocol::clock::{Moment, ServerMs};
+use crate::protocol::clock_sync::UNKNOWN_RUN_ID;
 use crate::protocol::key::LockKey;
 use crate::protocol::lock_state::{ReleaseReply, Verdict};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::ttl::{Ttl, whole_millis};
+use crate::protocol::unconfirmed::Unconfirmed;
 use crate::protocol::wire::QueueEntry;
 
 /// A request to release the lock of an owner id and to remove its entries.
@@ -25,8 +27,9 @@ pub(crate) struct ReleaseRequest {
     pub(crate) entries: Vec<QueueEntry>,
     /// The connection that a cancel has to follow; `None` if any connection will do.
     pub(crate) origin: Option<Origin>,
-    /// Only a reply with a later server time confirms the release.
-    pub(crate) unconfirmed_until_ms: Option<ServerMs>,
+    /// Copies of the acquire that may still take effect. Only a reply that rules them out confirms the
+    /// release.
+    pub(crate) unconfirmed: Option<Unconfirmed>,
     /// The key stays locked until this moment.
     pub(crate) min_hold_until: Option<Moment>,
     pub(crate) subject: ReleaseSubject,
@@ -50,6 +53,8 @@ pub(crate) struct ReleaseOutcome {
     pub(crate) was_owner: bool,
     /// `None` if the reply has no time: a plain release does not need it.
     pub(crate) server_ms: Option<ServerMs>,
+    /// The server process that replied.
+    pub(crate) run_id: u64,
     /// The queue has more dead waiters than one call removes. The caller sends the release again.
     pub(crate) more: bool,
 }
@@ -60,6 +65,7 @@ impl ReleaseOutcome {
         Self {
             was_owner: true,
             server_ms: Some(ServerMs::LAST),
+            run_id: UNKNOWN_RUN_ID,
             more: false,
         }
     }
@@ -69,6 +75,7 @@ impl ReleaseOutcome {
         Self {
             was_owner: reply.verdict != Verdict::NotOwner,
             server_ms: server_us.map(ServerMs::from_micros),
+            run_id: UNKNOWN_RUN_ID,
             more: reply.more,
         }
     }
@@ -78,8 +85,14 @@ impl ReleaseOutcome {
         Self {
             was_owner,
             server_ms: Some(server_ms),
+            run_id: UNKNOWN_RUN_ID,
             more: false,
         }
+    }
+
+    /// Returns the outcome as the reply of this server process.
+    pub(crate) fn from_process(self, run_id: u64) -> Self {
+        Self { run_id, ..self }
     }
 }
 
@@ -87,32 +100,25 @@ impl ReleaseOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Remainder {
     Nothing,
-    /// A copy of the acquire may take effect until this server time.
-    Unconfirmed {
-        until_ms: ServerMs,
-    },
+    /// A copy of the acquire may take effect for this long.
+    Unconfirmed(Duration),
     DeadWaiters,
 }
 
 impl ReleaseRequest {
-    fn remainder(&self, outcome: &ReleaseOutcome) -> Remainder {
-        match self.unconfirmed_until_ms {
-            Some(until_ms)
-                if outcome
-                    .server_ms
-                    .is_none_or(|server_ms| server_ms <= until_ms) =>
-            {
-                Remainder::Unconfirmed { until_ms }
-            }
-            _ if outcome.more => Remainder::DeadWaiters,
-            _ => Remainder::Nothing,
+    fn remainder(&self, outcome: &ReleaseOutcome, now: Moment) -> Remainder {
+        let unconfirmed = self.unconfirmed.as_ref();
+        match unconfirmed.and_then(|it| it.time_left(outcome, now)) {
+            Some(left) => Remainder::Unconfirmed(left),
+            None if outcome.more => Remainder::DeadWaiters,
+            None => Remainder::Nothing,
         }
     }
 
-    /// Returns whether the outcome leaves nothing to do: no sent copy of the acquire can take
-    /// effect any more, and no dead waiters are left in the queue.
-    pub(crate) fn is_finished_by(&self, outcome: &ReleaseOutcome) -> bool {
-        self.remainder(outcome) == Remainder::Nothing
+    /// Returns whether the outcome, which arrived now, leaves nothing to do: no sent copy of the acquire
+    /// can take effect any more, and no dead waiters are left in the queue.
+    pub(crate) fn is_finished_by(&self, outcome: &ReleaseOutcome, now: Moment) -> bool {
+        self.remainder(outcome, now) == Remainder::Nothing
     }
 
     /// Returns for how long the key stays locked, if the release is sent now.
@@ -124,7 +130,7 @@ impl ReleaseRequest {
     /// Returns whether the release, if it is sent now, only frees a lock: it removes no entry, settles
     /// no copy of the acquire, and does not keep the key locked. Then the reply needs no server time.
     pub(crate) fn is_plain(&self, now: Moment) -> bool {
-        self.entries.is_empty() && self.unconfirmed_until_ms.is_none() && self.min_hold_ms(now) == 0
+        self.entries.is_empty() && self.unconfirmed.is_none() && self.min_hold_ms(now) == 0
     }
 
     /// Returns whether the lock may have no expiry: the command that sets it may have been lost.
@@ -246,18 +252,13 @@ impl Cleanup {
     pub(crate) fn on_reply(&mut self, outcome: &ReleaseOutcome, now: Moment) {
         self.on_sent_once();
         let has_expired = now >= self.give_up_at;
-        self.state = match self.request.remainder(outcome) {
+        self.state = match self.request.remainder(outcome, now) {
             // Living waiters may be behind the dead ones.
-            Remainder::Unconfirmed { .. } if has_expired && outcome.more => CleanupState::Due(now),
-            Remainder::Unconfirmed { .. } if has_expired => {
+            Remainder::Unconfirmed(_) if has_expired && outcome.more => CleanupState::Due(now),
+            Remainder::Unconfirmed(_) if has_expired => {
                 CleanupState::GaveUp(GiveUpReason::ClockSetBack)
             }
-            Remainder::Unconfirmed { until_ms } => {
-                let server_ms = outcome.server_ms.unwrap_or(ServerMs::new(0));
-                let pause = until_ms.since(server_ms).saturating_add(1);
-                let at = now.plus(Duration::from_millis(pause));
-                CleanupState::Due(at.min(self.give_up_at))
-            }
+            Remainder::Unconfirmed(left) => CleanupState::Due(now.plus(left).min(self.give_up_at)),
             Remainder::DeadWaiters => CleanupState::Due(now),
             Remainder::Nothing => CleanupState::Finished,
         };
@@ -266,7 +267,7 @@ impl Cleanup {
     pub(crate) fn on_failure(&mut self, class: FailureClass, now: Moment) {
         self.on_sent_once();
         let has_expired = now >= self.give_up_at;
-        let may_come_later = self.request.unconfirmed_until_ms.is_some();
+        let may_come_later = self.request.unconfirmed.is_some();
         self.state = match class {
             FailureClass::MustNotRepeat => CleanupState::GaveUp(GiveUpReason::Refused),
             // A companion key of another type is only found after the key was deleted.

@@ -1,26 +1,30 @@
 //! Clocks of this process, moments on them, and moments on a server's clock.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// A moment on one [`Clock`], in nanoseconds since an origin that only that clock knows.
 ///
 /// All arithmetic saturates, so a deadline far in the future means "never" and does not panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Moment(u64);
+pub(crate) struct Moment(
+    // One more than the nanoseconds, so that an `Option` of a moment is no larger: each waiter has several.
+    NonZeroU64,
+);
 
 impl Moment {
     #[cfg(test)]
     pub(crate) const fn from_millis(ms: u64) -> Self {
-        Self(ms * 1_000_000)
+        Self::from_nanos(ms * 1_000_000)
     }
 
-    pub(crate) fn from_nanos(nanos: u64) -> Self {
-        Self(nanos)
+    pub(crate) const fn from_nanos(nanos: u64) -> Self {
+        Self(NonZeroU64::MIN.saturating_add(nanos))
     }
 
-    pub(crate) fn as_nanos(self) -> u64 {
-        self.0
+    pub(crate) const fn as_nanos(self) -> u64 {
+        self.0.get() - 1
     }
 
     pub(crate) fn plus(self, span: Duration) -> Self {
@@ -28,7 +32,7 @@ impl Moment {
     }
 
     pub(crate) fn minus(self, span: Duration) -> Self {
-        Self(self.0.saturating_sub(nanos(span)))
+        Self::from_nanos(self.as_nanos().saturating_sub(nanos(span)))
     }
 
     /// Adds a signed number of microseconds, which is the unit of server times.
@@ -43,7 +47,7 @@ impl Moment {
 
     /// How long after `earlier` this moment is. Zero when it is not after `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
     }
 }
 
@@ -102,7 +106,7 @@ impl Clock {
     pub(crate) fn now(self) -> Moment {
         match self {
             Self::System => system_now(),
-            Self::Tokio => Moment(nanos(
+            Self::Tokio => Moment::from_nanos(nanos(
                 tokio::time::Instant::now().duration_since(tokio_origin()),
             )),
         }
@@ -137,14 +141,14 @@ fn system_now() -> Moment {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
-    Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    Moment::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn system_now() -> Moment {
     static ORIGIN: std::sync::LazyLock<std::time::Instant> =
         std::sync::LazyLock::new(std::time::Instant::now);
-    Moment(nanos(ORIGIN.elapsed()))
+    Moment::from_nanos(nanos(ORIGIN.elapsed()))
 }
 
 /// The origin of all moments on tokio's clock. One origin serves every runtime, because a paused
@@ -167,12 +171,12 @@ mod tests {
         let moment = Moment::from_millis(5);
         assert_eq!(
             moment.plus(Duration::MAX).plus(Duration::MAX),
-            Moment(u64::MAX)
+            Moment::from_nanos(u64::MAX)
         );
-        assert_eq!(moment.minus(Duration::MAX), Moment(0));
+        assert_eq!(moment.minus(Duration::MAX), Moment::from_nanos(0));
         assert_eq!(moment.since(Moment::from_millis(9)), Duration::ZERO);
         assert_eq!(moment.shifted_us(-2_000), Moment::from_millis(3));
-        assert_eq!(moment.shifted_us(i64::MIN), Moment(0));
+        assert_eq!(moment.shifted_us(i64::MIN), Moment::from_nanos(0));
         assert_eq!(ServerMs::LAST.plus(1), ServerMs::LAST);
         assert_eq!(ServerMs::new(1).since(ServerMs::LAST), 0);
         assert_eq!(ServerMs::from_micros(5_999), ServerMs::new(5));

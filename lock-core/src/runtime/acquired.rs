@@ -84,8 +84,9 @@ impl Acquired {
     /// Records the outcome of a release. After that the drop does nothing, unless a sent copy of
     /// the acquire may still take effect or dead waiters are left in the queue.
     pub(crate) fn finish_release(&mut self, outcome: &ReleaseOutcome) {
+        let now = self.held.clock.now();
         self.release_request
-            .take_if(|request| request.is_finished_by(outcome));
+            .take_if(|request| request.is_finished_by(outcome, now));
     }
 }
 

@@ -272,11 +272,12 @@ impl Manager {
         now: Moment,
         effects: &mut Vec<Effect>,
     ) {
+        let outcome = reply.as_released(self.first.run_id, server_us);
         let Some(running) = self.running(owner_id) else {
             return;
         };
         running.until = None;
-        running.cleanup.on_reply(&reply.as_released(server_us), now);
+        running.cleanup.on_reply(&outcome, now);
         if let CleanupStep::WaitUntil(_) = running.cleanup.next_step(now) {
             effects.push(Effect::CancelRepeated);
         }

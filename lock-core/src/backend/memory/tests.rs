@@ -25,7 +25,7 @@ fn release_request(
         ttl: lease_config(Renew::Auto).ttl,
         entries: Vec::new(),
         origin: None,
-        unconfirmed_until_ms: None,
+        unconfirmed: None,
         min_hold_until,
         subject: ReleaseSubject::Guard,
     }

@@ -23,13 +23,14 @@ use crate::backend::{BackendStatus, NotificationSink};
 use crate::error::LockError;
 use crate::error::foreign_key;
 use crate::protocol::cleanup::ReleaseRequest;
-use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::key::LockKey;
 use crate::telemetry::Reporter;
 
 use crate::config::ManagerSettings;
+use crate::protocol::unconfirmed::Unconfirmed;
 use crate::protocol::wire;
 use crate::sync::Mutex;
 
@@ -274,6 +275,17 @@ impl RedisClient {
         let reply = read(reply)?;
         self.record_server_time(connection, sent, reply.server_us);
         Ok((sent, reply))
+    }
+
+    /// Returns what a copy of an acquire leaves open that is sent now, until its reply.
+    pub(super) fn unconfirmed(
+        &self,
+        connection: &Connection,
+        not_after_ms: ServerMs,
+        now: Moment,
+    ) -> Unconfirmed {
+        let run_id = connection.first.run_id;
+        Unconfirmed::new(not_after_ms, run_id, now, self.command_timeout)
     }
 
     /// Returns the time limit of a command that is sent now.

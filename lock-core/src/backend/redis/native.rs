@@ -59,6 +59,7 @@ impl NativeLocks {
         let not_after = self.client.not_after(&connection, now);
         let copy = sent.on_send(SendContext {
             origin: connection.origin,
+            run_id: connection.first.run_id,
             mode,
             channel: &channel,
             lease: poll_schedule::handover_lease(mode, ttl),
@@ -178,7 +179,7 @@ impl NativeLocks {
         if let Some(server_us) = server_us {
             self.client.record_server_time(&connection, sent, server_us);
         }
-        Ok(outcome)
+        Ok(outcome.from_process(connection.first.run_id))
     }
 
     /// Frees the key alone, while its slot moves. The full release has to follow.

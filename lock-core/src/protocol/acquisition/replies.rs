@@ -281,7 +281,7 @@ impl<E: Failure> Acquisition<E> {
             return self.next_wait();
         }
         if let Some(outcome) = outcome {
-            self.sent.on_cancelled(outcome);
+            self.sent.on_cancelled(outcome, now);
         }
         self.time_out(now)
     }

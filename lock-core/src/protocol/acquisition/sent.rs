@@ -13,6 +13,7 @@ use crate::protocol::lock_state::{AcquireReply, RawHolder};
 use crate::protocol::owner_id::{OwnerId, ShortId};
 use crate::protocol::poll_schedule::{self, HolderExpiry};
 use crate::protocol::ttl::whole_millis;
+use crate::protocol::unconfirmed::Unconfirmed;
 use crate::protocol::wire::{Mode, NATIVE, QueueEntry};
 
 /// The connection that last sent the acquire of an owner id, in the backend's own numbering.
@@ -49,14 +50,14 @@ enum Presence {
     Absent,
     /// The lock or an entry. All commands were answered.
     Possible,
-    /// Any of them, now or later: a copy may take effect until this server time.
-    Unconfirmed { until_ms: ServerMs },
+    /// Any of them, now or later: copies may still take effect.
+    Unconfirmed(Unconfirmed),
 }
 
 impl Presence {
-    fn unconfirmed_until_ms(self) -> Option<ServerMs> {
+    fn unconfirmed(self) -> Option<Unconfirmed> {
         match self {
-            Self::Unconfirmed { until_ms } => Some(until_ms),
+            Self::Unconfirmed(unconfirmed) => Some(unconfirmed),
             Self::Absent | Self::Possible => None,
         }
     }
@@ -78,6 +79,8 @@ const NEVER_SENT: ServerMs = ServerMs::new(0);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendContext<'a> {
     pub(crate) origin: Origin,
+    /// The server process that it is sent to.
+    pub(crate) run_id: u64,
     pub(crate) mode: Mode,
     pub(crate) channel: &'a Arc<str>,
     /// The lease that a handover to the entry sets.
@@ -91,7 +94,7 @@ pub(crate) struct SendContext<'a> {
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(PartialEq, Eq, Hash))]
 pub(crate) struct SentCopy {
-    unconfirmed_before: Option<ServerMs>,
+    unconfirmed_before: Option<Unconfirmed>,
     /// The `not_after_ms` of its entry before it was sent.
     entry_not_after_ms_before: ServerMs,
 }
@@ -143,18 +146,25 @@ impl SentAcquires {
     /// returns if the acquisition waits. Has to run before anything is sent.
     pub(crate) fn on_send(&mut self, context: SendContext<'_>) -> SentCopy {
         self.update_entry(context);
-        self.on_send_without_entry(context.origin, context.not_after.not_after_ms)
+        let SendContext {
+            origin,
+            run_id,
+            now,
+            not_after,
+            command_timeout,
+            ..
+        } = context;
+        let until_ms = not_after.not_after_ms;
+        let copy = Unconfirmed::new(until_ms, run_id, now, command_timeout);
+        self.on_send_without_entry(origin, copy)
     }
 
     /// As [`on_send`](Self::on_send), in a dialect without a queue.
-    pub(crate) fn on_send_without_entry(
-        &mut self,
-        origin: Origin,
-        not_after_ms: ServerMs,
-    ) -> SentCopy {
-        let unconfirmed_before = self.presence.unconfirmed_until_ms();
-        let until_ms = unconfirmed_before.map_or(not_after_ms, |before| before.max(not_after_ms));
-        self.presence = Presence::Unconfirmed { until_ms };
+    pub(crate) fn on_send_without_entry(&mut self, origin: Origin, copy: Unconfirmed) -> SentCopy {
+        let not_after_ms = copy.until_ms();
+        let unconfirmed_before = self.presence.unconfirmed();
+        let unconfirmed = unconfirmed_before.map_or(copy, |before| before.and(copy));
+        self.presence = Presence::Unconfirmed(unconfirmed);
         let mut entry_not_after_ms_before = NEVER_SENT;
         if let Some(last) = self.entries.last_mut() {
             entry_not_after_ms_before = last.not_after_ms;
@@ -255,7 +265,7 @@ impl SentAcquires {
     /// Records any reply to this copy: it can take effect no more.
     pub(crate) fn on_any_reply(&mut self, copy: &SentCopy) {
         self.presence = match copy.unconfirmed_before {
-            Some(until_ms) => Presence::Unconfirmed { until_ms },
+            Some(unconfirmed) => Presence::Unconfirmed(unconfirmed),
             None => Presence::Possible,
         };
     }
@@ -289,14 +299,14 @@ impl SentAcquires {
     /// Records that the reply to the first command granted the lock: then the server has not queued
     /// the entry, or has removed it. The release does not have to remove it again.
     pub(super) fn on_first_grant(&mut self) {
-        if self.presence.unconfirmed_until_ms().is_none() {
+        if self.presence.unconfirmed().is_none() {
             self.entries.clear();
         }
     }
 
     /// Records a confirmed cancel.
-    pub(super) fn on_cancelled(&mut self, outcome: &ReleaseOutcome) {
-        if self.release_request().is_finished_by(outcome) {
+    pub(super) fn on_cancelled(&mut self, outcome: &ReleaseOutcome, now: Moment) {
+        if self.release_request().is_finished_by(outcome, now) {
             self.presence = Presence::Absent;
         }
     }
@@ -347,7 +357,7 @@ impl SentAcquires {
             ttl: self.lease_config.ttl,
             entries: entries.map(|sent_entry| sent_entry.entry.clone()).collect(),
             origin: (self.origin != NO_ORIGIN).then_some(self.origin),
-            unconfirmed_until_ms: self.presence.unconfirmed_until_ms(),
+            unconfirmed: self.presence.unconfirmed(),
             min_hold_until: None,
             subject: ReleaseSubject::Acquire,
         }

@@ -14,6 +14,7 @@ use crate::protocol::lock_state::{AcquireReply, RawHolder};
 use crate::protocol::mailbox::Grant;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::{Ttl, whole_millis};
+use crate::protocol::unconfirmed::Unconfirmed;
 use crate::protocol::wire::{Mode, OwnerValue};
 
 mod actions;
@@ -179,6 +180,7 @@ impl Bench {
     fn send(&mut self, action: NextAction<FailedCommand>) -> NextAction<FailedCommand> {
         if let NextAction::Perform(Action::Acquire { .. }) = action {
             let copy = self.acquisition.sent_mut().on_send(SendContext {
+                run_id: 0,
                 origin: ORIGIN,
                 mode: Mode::Subscribed,
                 channel: &Arc::from("c"),
@@ -347,6 +349,11 @@ fn grant(received_ms: u64, until_ms: Option<u64>) -> Grant {
         lease: ms(HANDOVER_MS),
         until: until_ms.map(at),
     }
+}
+
+/// Until when a copy of the acquire may take effect, in the time of the server.
+fn until_ms(request: &ReleaseRequest) -> Option<ServerMs> {
+    request.unconfirmed.map(Unconfirmed::until_ms)
 }
 
 fn not_owner(server_ms: u64) -> ReleaseOutcome {

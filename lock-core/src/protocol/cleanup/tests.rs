@@ -15,7 +15,7 @@ fn request() -> ReleaseRequest {
         ttl: Ttl::new(Duration::from_secs(1)).unwrap(),
         entries: Vec::new(),
         origin: None,
-        unconfirmed_until_ms: None,
+        unconfirmed: None,
         min_hold_until: None,
         subject: ReleaseSubject::Guard,
     }
@@ -26,7 +26,7 @@ fn unconfirmed() -> ReleaseRequest {
     ReleaseRequest {
         origin: Some(1),
         subject: ReleaseSubject::Acquire,
-        unconfirmed_until_ms: Some(ServerMs::new(100)),
+        unconfirmed: Some(Unconfirmed::new(ServerMs::new(100), 0, at(0), TIMEOUT)),
         ..request()
     }
 }
@@ -62,6 +62,18 @@ fn cancel_is_repeated_until_no_copy_of_the_acquire_can_take_effect() {
     cleanup.on_send();
     cleanup.on_reply(&outcome(101), at(113));
     assert_eq!(cleanup.next_step(at(113)), CleanupStep::Finished);
+}
+
+/// After a failover, the clock of the new primary says nothing about the time limit of the acquire.
+#[test]
+fn reply_of_another_process_confirms_a_cancel_by_the_local_clock() {
+    let mut cleanup = sent(unconfirmed());
+    cleanup.on_reply(&outcome(9_000).from_process(2), at(50));
+    // The command timeout and a second.
+    assert_eq!(cleanup.next_step(at(50)), CleanupStep::WaitUntil(at(1_501)));
+    cleanup.on_send();
+    cleanup.on_reply(&outcome(0).from_process(2), at(1_501));
+    assert_eq!(cleanup.next_step(at(1_501)), CleanupStep::Finished);
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl CleanupRunner {
             reporter.emit(&LockEvent::CleanupStarted {
                 lock: reporter.id(&request.key),
                 operation: operation(request),
-                is_unconfirmed: request.unconfirmed_until_ms.is_some(),
+                is_unconfirmed: request.unconfirmed.is_some(),
             });
         }
     }

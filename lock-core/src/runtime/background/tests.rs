@@ -32,6 +32,7 @@ fn released() -> ReleaseOutcome {
     ReleaseOutcome {
         was_owner: true,
         server_ms: Some(ServerMs::new(1)),
+        run_id: 0,
         more: false,
     }
 }
@@ -177,7 +178,7 @@ fn request(origin: Option<u64>) -> ReleaseRequest {
         ttl: ttl(60_000),
         entries: Vec::new(),
         origin,
-        unconfirmed_until_ms: None,
+        unconfirmed: None,
         min_hold_until: None,
         subject: ReleaseSubject::Guard,
     }

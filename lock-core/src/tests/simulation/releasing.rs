@@ -118,10 +118,10 @@ impl Simulation {
         server_us: u64,
     ) {
         let now = self.processes[index].clock.at(self.now);
+        let run_id = self.processes[index].manager.first.run_id;
         if let Work::Releasing(releasing) = &mut self.processes[index].tasks[task].work {
-            let step = releasing
-                .release
-                .on_reply(reply.as_released(server_us), now);
+            let outcome = reply.as_released(run_id, server_us);
+            let step = releasing.release.on_reply(outcome, now);
             self.perform_release(index, task, &step);
         }
     }

@@ -127,6 +127,7 @@ impl<P: Peers> ClientStep<'_, P> {
         let lease = self.manager.handover_lease(sent.lease_config.ttl);
         let copy = sent.on_send(SendContext {
             origin: self.manager.origin,
+            run_id: self.manager.first.run_id,
             mode: self.manager.mode,
             channel: &self.manager.channel,
             lease,
@@ -252,7 +253,8 @@ impl<P: Peers> ClientStep<'_, P> {
                 acquisition.on_renew_reply(result, connectivity, now, self.peers)
             }
             (Awaited::Cancel { mut release, .. }, reply @ Reply::Release(_)) => {
-                let step = release.on_reply(reply.as_released(server_us), now);
+                let step =
+                    release.on_reply(reply.as_released(self.manager.first.run_id, server_us), now);
                 let Some(action) = self.perform_cancel(&mut acquiring, release, step) else {
                     *self.caller = Caller::Acquiring(acquiring);
                     return;

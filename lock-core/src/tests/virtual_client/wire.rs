@@ -109,9 +109,11 @@ impl Request {
 }
 
 impl Reply {
-    pub(in crate::tests) fn as_released(&self, server_us: u64) -> ReleaseOutcome {
+    pub(in crate::tests) fn as_released(&self, run_id: u64, server_us: u64) -> ReleaseOutcome {
         match self {
-            Self::Release(reply) => ReleaseOutcome::from_reply(*reply, Some(server_us)),
+            Self::Release(reply) => {
+                ReleaseOutcome::from_reply(*reply, Some(server_us)).from_process(run_id)
+            }
             Self::Acquire(_) | Self::Renew(_) => panic!("the reply to a release: {self:?}"),
         }
     }

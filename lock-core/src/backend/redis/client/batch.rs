@@ -211,7 +211,11 @@ impl RedisClient {
         let write_args = |at: usize, command: &mut Cmd| {
             write_args(command, requests[at], &connection, now);
         };
-        let read = |_, _, reply| read(reply);
+        let run_id = connection.first.run_id;
+        let read = |_, _, reply| {
+            let (outcome, server_us) = read(reply)?;
+            Ok((outcome.from_process(run_id), server_us))
+        };
         let left = deadline.left();
         self.run_each(&connection, script, &calls, write_args, read, left)
             .await

@@ -34,7 +34,8 @@ pub(super) async fn acquire_by_script(
     let key = sent.key.clone();
     let now = Clock::System.now();
     let timing = client.not_after(connection, now);
-    let copy = sent.on_send_without_entry(connection.origin, timing.not_after_ms);
+    let copy = client.unconfirmed(connection, timing.not_after_ms, now);
+    let copy = sent.on_send_without_entry(connection.origin, copy);
     let args = args(timing);
     let read = reply::dialect_acquire;
     let (sent_at, reply) = client

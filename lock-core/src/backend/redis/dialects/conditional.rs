@@ -206,7 +206,7 @@ impl Conditionals {
             let min_hold = request.min_hold_ms(now);
             outcomes.push(if min_hold == 0 {
                 let checked = was_owner(connection, &request.key, reply);
-                checked.map(|checked| checked.released(server_ms))
+                checked.map(|checked| checked.released(connection.first.run_id, server_ms))
             } else {
                 let left = deadline.left();
                 self.keep(
@@ -243,7 +243,7 @@ impl Conditionals {
         let (replies, server_ms) = self.send(connection, &[keep], limit).await?;
         let reply = replies.into_iter().next().ok_or_else(unexpected)?;
         let checked = was_owner(connection, key, reply)?;
-        Ok(checked.released(server_ms))
+        Ok(checked.released(connection.first.run_id, server_ms))
     }
 
     /// Sends commands and TIME in one pipeline. Returns the replies to the commands, and the server's
@@ -271,10 +271,11 @@ impl Conditionals {
 }
 
 impl Conditional<bool> {
-    fn released(self, server_ms: ServerMs) -> Conditional<ReleaseOutcome> {
+    fn released(self, run_id: u64, server_ms: ServerMs) -> Conditional<ReleaseOutcome> {
         match self {
             Self::Done(was_owner) => {
-                Conditional::Done(ReleaseOutcome::without_waiters(was_owner, server_ms))
+                let outcome = ReleaseOutcome::without_waiters(was_owner, server_ms);
+                Conditional::Done(outcome.from_process(run_id))
             }
             Self::Refused { error, is_lasting } => Conditional::Refused { error, is_lasting },
         }

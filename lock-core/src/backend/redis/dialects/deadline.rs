@@ -173,10 +173,8 @@ impl Deadlines {
         }
         let (_, reply) = sent?;
         written.forget(release_request.owner_id);
-        Ok(ReleaseOutcome::without_waiters(
-            reply.value,
-            reply.server_ms(),
-        ))
+        let outcome = ReleaseOutcome::without_waiters(reply.value, reply.server_ms());
+        Ok(outcome.from_process(connection.first.run_id))
     }
 }
 

@@ -245,7 +245,8 @@ impl Owners {
         // Such a command has no time limit on the server. If a late copy acquires the lock, the
         // releases that are repeated until then remove it, or it expires after its ttl.
         let not_after = self.client.not_after(connection, sent_at).not_after_ms;
-        let in_flight = sent.on_send_without_entry(connection.origin, not_after);
+        let in_flight = self.client.unconfirmed(connection, not_after, sent_at);
+        let in_flight = sent.on_send_without_entry(connection.origin, in_flight);
         let replies = connection.call_all(&pipeline, deadline.left()).await?;
         sent.on_any_reply(&in_flight);
         let server_error = |error: RedisError| server_error(connection, &key, &error);
@@ -334,10 +335,8 @@ impl Owners {
                 left,
             )
             .await?;
-        Ok(ReleaseOutcome::without_waiters(
-            reply.value,
-            reply.server_ms(),
-        ))
+        let outcome = ReleaseOutcome::without_waiters(reply.value, reply.server_ms());
+        Ok(outcome.from_process(connection.first.run_id))
     }
 
     /// Sends many releases in one pipeline.

@@ -37,6 +37,8 @@ struct Changed {
     /// When the change was sent.
     sent: Moment,
     server_ms: ServerMs,
+    /// The server process that replied.
+    run_id: u64,
 }
 
 impl WatchMulti {
@@ -105,10 +107,9 @@ impl WatchMulti {
         let changed = self
             .change(&release_request.key, owner, &change, limit)
             .await?;
-        Ok(ReleaseOutcome::without_waiters(
-            changed.lost.is_none(),
-            changed.server_ms,
-        ))
+        let was_owner = changed.lost.is_none();
+        let outcome = ReleaseOutcome::without_waiters(was_owner, changed.server_ms);
+        Ok(outcome.from_process(changed.run_id))
     }
 
     /// Changes the key if it still has this owner. Tries again when another client touched the key
@@ -205,6 +206,7 @@ impl WatchMulti {
             lost,
             sent,
             server_ms: ServerMs::from_micros(server_us),
+            run_id: connection.first.run_id,
         };
         // A touched key only matters if the transaction was to change it.
         Ok((!was_owner || executed != Value::Nil).then_some(changed))

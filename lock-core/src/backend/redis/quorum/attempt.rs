@@ -18,6 +18,7 @@ use crate::protocol::acquisition::{
 };
 use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::clock_sync::UNKNOWN_RUN_ID;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::owner_id::{OwnerId, ShortId};
 use crate::protocol::poll_schedule::HolderExpiry;
@@ -25,6 +26,7 @@ use crate::protocol::quorum::{
     BusyServer, QuorumAcquire, QuorumAction, QuorumOutcome, ServerLease, majority,
 };
 use crate::protocol::ttl::whole_millis;
+use crate::protocol::unconfirmed::Unconfirmed;
 use crate::sync::assert_no_mutex_held;
 
 /// How long an attempt that failed waits for the replies to its cancels. Then the background worker goes on. Short,
@@ -81,7 +83,8 @@ pub(super) async fn acquire(
     let longest = servers.command_timeout.saturating_mul(3);
     let not_after = local_ms(began).plus(whole_millis(longest));
     // It is sent over several connections. Its cancels look up each of them.
-    let copy = sent.on_send_without_entry(NO_ORIGIN, not_after);
+    let copy = Unconfirmed::new(not_after, UNKNOWN_RUN_ID, began, longest);
+    let copy = sent.on_send_without_entry(NO_ORIGIN, copy);
     let expires_at = began
         .plus(longest)
         .plus(sent.lease_config.ttl.as_duration());

@@ -46,7 +46,7 @@ pub(super) fn plain(renewal: &Renewal) -> ReleaseRequest {
         ttl,
         entries: Vec::new(),
         origin: None,
-        unconfirmed_until_ms: None,
+        unconfirmed: None,
         min_hold_until: None,
         subject: ReleaseSubject::Acquire,
     }

@@ -162,7 +162,7 @@ mod tests {
             ttl: Ttl::new(Duration::from_secs(30)).unwrap(),
             entries: Vec::new(),
             origin: None,
-            unconfirmed_until_ms: None,
+            unconfirmed: None,
             min_hold_until: None,
             subject: ReleaseSubject::Guard,
         }

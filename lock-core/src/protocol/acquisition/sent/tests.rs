@@ -26,6 +26,7 @@ fn waiting() -> SentAcquires {
 /// Sends a poll at this time, over this channel.
 fn send(sent: &mut SentAcquires, ms: u64, channel: &str, mode: Mode) -> SentCopy {
     sent.on_send(SendContext {
+        run_id: 0,
         origin: 1,
         mode,
         channel: &Arc::from(channel),

@@ -10,7 +10,7 @@ fn attempt_counts_its_lease_from_the_send_time() {
     // Minus 1 % for the clocks, and 2 ms for rounding.
     assert_eq!(lease.deadline(), Some(at(TTL - 30 - 2)));
     assert_eq!(request.origin, None, "any connection will do");
-    assert_eq!(request.unconfirmed_until_ms, None);
+    assert_eq!(until_ms(&request), None);
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn acquire_without_a_reply_is_cancelled_behind_it() {
     bench.start();
     let request = bench.pass(10).cancel_on_drop();
     assert_eq!(request.origin, Some(ORIGIN));
-    assert_eq!(request.unconfirmed_until_ms, Some(server(TIMEOUT)));
+    assert_eq!(until_ms(&request), Some(server(TIMEOUT)));
     assert_eq!(request.entries.len(), 1);
     assert_eq!(bench.peers.left, [(None, None)]);
 }
@@ -26,7 +26,7 @@ fn acquire_without_a_reply_is_cancelled_behind_it() {
 #[test]
 fn queued_waiter_is_cancelled() {
     let request = Bench::queued().cancel_on_drop();
-    assert_eq!(request.unconfirmed_until_ms, None);
+    assert_eq!(until_ms(&request), None);
     assert_eq!(request.entries.len(), 1);
 }
 
@@ -46,7 +46,7 @@ fn reply_to_one_copy_does_not_confirm_an_earlier_one() {
     bench.pass(20).reply(busy(Some(1_000)));
     let request = bench.cancel_on_drop();
     // The first copy was sent at the start.
-    assert_eq!(request.unconfirmed_until_ms, Some(server(TIMEOUT)));
+    assert_eq!(until_ms(&request), Some(server(TIMEOUT)));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn last_of_several_unconfirmed_copies_counts() {
     bench.start();
     bench.pass(20).fail(FailureClass::Unreachable);
     let request = bench.cancel_on_drop();
-    assert_eq!(request.unconfirmed_until_ms, Some(server(20 + TIMEOUT)));
+    assert_eq!(until_ms(&request), Some(server(20 + TIMEOUT)));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn poll_in_flight_is_unconfirmed_until_its_own_time() {
     let mut bench = Bench::queued();
     bench.to(300).notify(Notification::Poll);
     let request = bench.cancel_on_drop();
-    assert_eq!(request.unconfirmed_until_ms, Some(server(300 + TIMEOUT)));
+    assert_eq!(until_ms(&request), Some(server(300 + TIMEOUT)));
 }
 
 #[test]
@@ -96,5 +96,5 @@ fn acquired_lock_is_left_to_its_guard() {
     bench.pass(10).timeout();
     let (_, request) = acquired(bench.reply(held(TTL)));
     assert_eq!(request.entries.len(), 1);
-    assert_eq!(request.unconfirmed_until_ms, Some(server(TIMEOUT)));
+    assert_eq!(until_ms(&request), Some(server(TIMEOUT)));
 }

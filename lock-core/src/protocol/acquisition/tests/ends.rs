@@ -35,7 +35,7 @@ fn waiter_whose_cancel_gets_no_reply_is_cancelled_in_the_background() {
     timed_out(bench.pass(150).cancelled(None));
     let request = bench.cancel_on_drop();
     assert_eq!(request.entries.len(), 1);
-    assert_eq!(request.unconfirmed_until_ms, None);
+    assert_eq!(until_ms(&request), None);
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{LockManager, LockManagerBuilder};
-#[cfg(feature = "redis")]
-use crate::backend::NotificationSink;
 use crate::backend::url::{self, UrlScheme};
+#[cfg(feature = "redis")]
+use crate::backend::{Boxed, NotificationSink};
 use crate::config::environment::name_variable;
 use crate::config::manager_config::ManagerConfig;
 use crate::config::overrides::{self, Override};
@@ -160,20 +160,24 @@ impl LockManagerBuilder {
         }
     }
 
+    /// In a box: the compiler would copy the future of an `async fn` into each of its callers.
     #[cfg(feature = "redis")]
-    async fn connect_redis(self, place: ServerPlace) -> Result<LockManager, LockError> {
-        check_runtime()?;
-        let reporter = Arc::new(self.reporter());
-        let notifications = Arc::new(Notifications::new(Arc::clone(&reporter)));
-        let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
-        let (security, login) = (self.server.security, self.server.credentials);
-        let counted = Arc::clone(&reporter);
-        let backend =
-            crate::backend::redis::connect(place, security, login, &self.config, sink, counted)
-                .await?;
-        let inner = ManagerInner::with_worker(backend, notifications, reporter, self.config)?;
-        Ok(LockManager {
-            inner: Arc::new(inner),
+    fn connect_redis(self, place: ServerPlace) -> Boxed<'static, Result<LockManager, LockError>> {
+        Box::pin(async move {
+            check_runtime()?;
+            let reporter = Arc::new(self.reporter());
+            let notifications = Arc::new(Notifications::new(Arc::clone(&reporter)));
+            let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
+            let (security, login) = (self.server.security, self.server.credentials);
+            let counted = Arc::clone(&reporter);
+            let config = self.config;
+            let backend =
+                crate::backend::redis::connect(place, security, login, &config, sink, counted)
+                    .await?;
+            let inner = ManagerInner::with_worker(backend, notifications, reporter, config)?;
+            Ok(LockManager {
+                inner: Arc::new(inner),
+            })
         })
     }
 }

@@ -91,7 +91,7 @@ impl ReleaseOutcome {
     }
 
     /// Returns the outcome as the reply of this server process.
-    pub(crate) fn from_process(self, run_id: u64) -> Self {
+    pub(crate) fn told_by(self, run_id: u64) -> Self {
         Self { run_id, ..self }
     }
 }

@@ -88,7 +88,7 @@ mod tests {
     }
 
     fn reply(run_id: u64, server_ms: u64) -> ReleaseOutcome {
-        ReleaseOutcome::without_waiters(false, ServerMs::new(server_ms)).from_process(run_id)
+        ReleaseOutcome::without_waiters(false, ServerMs::new(server_ms)).told_by(run_id)
     }
 
     fn left(unconfirmed: &Unconfirmed, outcome: &ReleaseOutcome, now: u64) -> Option<u128> {

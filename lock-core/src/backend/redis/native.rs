@@ -179,7 +179,7 @@ impl NativeLocks {
         if let Some(server_us) = server_us {
             self.client.record_server_time(&connection, sent, server_us);
         }
-        Ok(outcome.from_process(connection.first.run_id))
+        Ok(outcome.told_by(connection.first.run_id))
     }
 
     /// Frees the key alone, while its slot moves. The full release has to follow.

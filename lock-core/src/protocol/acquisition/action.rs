@@ -47,10 +47,6 @@ pub(crate) struct AcquireConfig {
 
 /// What an acquisition returns for an event.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one exists at a time, and a box would cost an allocation for each acquire"
-)]
 pub(crate) enum NextAction<E> {
     Perform(Action),
     Done(AcquireResult<E>),

@@ -68,11 +68,11 @@ fn cancel_is_repeated_until_no_copy_of_the_acquire_can_take_effect() {
 #[test]
 fn reply_of_another_process_confirms_a_cancel_by_the_local_clock() {
     let mut cleanup = sent(unconfirmed());
-    cleanup.on_reply(&outcome(9_000).from_process(2), at(50));
+    cleanup.on_reply(&outcome(9_000).told_by(2), at(50));
     // The command timeout and a second.
     assert_eq!(cleanup.next_step(at(50)), CleanupStep::WaitUntil(at(1_501)));
     cleanup.on_send();
-    cleanup.on_reply(&outcome(0).from_process(2), at(1_501));
+    cleanup.on_reply(&outcome(0).told_by(2), at(1_501));
     assert_eq!(cleanup.next_step(at(1_501)), CleanupStep::Finished);
 }
 

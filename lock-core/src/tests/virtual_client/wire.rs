@@ -112,7 +112,7 @@ impl Reply {
     pub(in crate::tests) fn as_released(&self, run_id: u64, server_us: u64) -> ReleaseOutcome {
         match self {
             Self::Release(reply) => {
-                ReleaseOutcome::from_reply(*reply, Some(server_us)).from_process(run_id)
+                ReleaseOutcome::from_reply(*reply, Some(server_us)).told_by(run_id)
             }
             Self::Acquire(_) | Self::Renew(_) => panic!("the reply to a release: {self:?}"),
         }

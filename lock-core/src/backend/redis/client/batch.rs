@@ -214,7 +214,7 @@ impl RedisClient {
         let run_id = connection.first.run_id;
         let read = |_, _, reply| {
             let (outcome, server_us) = read(reply)?;
-            Ok((outcome.from_process(run_id), server_us))
+            Ok((outcome.told_by(run_id), server_us))
         };
         let left = deadline.left();
         self.run_each(&connection, script, &calls, write_args, read, left)

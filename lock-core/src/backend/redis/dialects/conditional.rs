@@ -275,7 +275,7 @@ impl Conditional<bool> {
         match self {
             Self::Done(was_owner) => {
                 let outcome = ReleaseOutcome::without_waiters(was_owner, server_ms);
-                Conditional::Done(outcome.from_process(run_id))
+                Conditional::Done(outcome.told_by(run_id))
             }
             Self::Refused { error, is_lasting } => Conditional::Refused { error, is_lasting },
         }

@@ -174,7 +174,7 @@ impl Deadlines {
         let (_, reply) = sent?;
         written.forget(release_request.owner_id);
         let outcome = ReleaseOutcome::without_waiters(reply.value, reply.server_ms());
-        Ok(outcome.from_process(connection.first.run_id))
+        Ok(outcome.told_by(connection.first.run_id))
     }
 }
 

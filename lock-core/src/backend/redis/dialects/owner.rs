@@ -336,7 +336,7 @@ impl Owners {
             )
             .await?;
         let outcome = ReleaseOutcome::without_waiters(reply.value, reply.server_ms());
-        Ok(outcome.from_process(connection.first.run_id))
+        Ok(outcome.told_by(connection.first.run_id))
     }
 
     /// Sends many releases in one pipeline.

@@ -109,7 +109,7 @@ impl WatchMulti {
             .await?;
         let was_owner = changed.lost.is_none();
         let outcome = ReleaseOutcome::without_waiters(was_owner, changed.server_ms);
-        Ok(outcome.from_process(changed.run_id))
+        Ok(outcome.told_by(changed.run_id))
     }
 
     /// Changes the key if it still has this owner. Tries again when another client touched the key

@@ -16,6 +16,7 @@ use test_support::{
 };
 use tests::{example, granted, shut_down};
 
+mod protocol;
 mod slow_network;
 
 const NAME: &str = "order:42";

@@ -27,9 +27,11 @@ const ARGUMENTS: &str = ", with args beginning with";
 /// Returns the text of an error, without characters that could forge a log line, and without the
 /// arguments of a command.
 pub(super) fn error_text(error: &RedisError) -> String {
-    let text = error.to_string();
-    let text = text.split(ARGUMENTS).next().unwrap_or_default();
-    tidy(text, MAX_ERROR_TEXT)
+    tidy(without_arguments(&error.to_string()), MAX_ERROR_TEXT)
+}
+
+fn without_arguments(text: &str) -> &str {
+    text.split(ARGUMENTS).next().unwrap_or_default()
 }
 
 /// Converts an error of the client library or the server.
@@ -91,9 +93,25 @@ fn is_closed(error: &RedisError) -> bool {
     error.is_io_error() && (error.is_connection_dropped() || error.is_unrecoverable_error())
 }
 
-/// Returns whether the server does not know the third version of the protocol.
+/// Returns whether the server does not know the third version of the protocol. The client library knows only one
+/// of the texts that refuse HELLO.
 pub(super) fn is_resp3_unknown(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::RESP3NotSupported || error.code() == Some("NOPROTO")
+    error.kind() == ErrorKind::RESP3NotSupported
+        || error.code() == Some("NOPROTO")
+        || is_unknown_command(error)
+            && without_arguments(error.detail().unwrap_or_default()).contains("HELLO")
+}
+
+/// Returns the error for a server that does not know the version of the protocol that the URL demands.
+pub(super) fn no_resp3(address: &str, error: &RedisError) -> LockError {
+    LockError::advised(
+        BackendErrorKind::Unsupported,
+        format!(
+            "the lock server at {address} does not speak RESP3 ({})",
+            error_text(error)
+        ),
+        "remove `protocol=3` from the URL: then connections speak RESP2, and waiters poll",
+    )
 }
 
 /// Returns the error of a TLS session that broke, if that is the reason.

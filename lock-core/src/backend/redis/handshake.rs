@@ -13,8 +13,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, Value};
 
 use super::errors::{
-    connect_error, error_text, is_database_out_of_range, is_select_in_cluster, lock_error,
-    login_error, no_database,
+    connect_error, error_text, is_database_out_of_range, is_resp3_unknown, is_select_in_cluster,
+    lock_error, login_error, no_database, no_resp3,
 };
 use super::node::Node;
 use super::reply::micros_of;
@@ -188,6 +188,8 @@ impl Connector {
             is_clustered(node)
         } else if db != 0 && is_database_out_of_range(error) {
             no_database(&node.text, db)
+        } else if is_resp3_unknown(error) {
+            no_resp3(&node.text, error)
         } else if self.access.tls.is_none() {
             login_error(&node.text, error)
         } else {

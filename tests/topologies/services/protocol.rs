@@ -1,0 +1,44 @@
+//! Servers without the third version of the protocol: connections speak RESP2.
+
+use lock_core::{BackendErrorKind, LockManager};
+use test_support::RedisServer;
+use test_support::fixtures::{NAME, SOON};
+use tests::{Trace, backend_error_kind, granted, one_attempt, start_waiter};
+use topologies::connect;
+
+const FALLBACK: &str = "connections speak RESP2";
+
+/// Starts a server that does not know HELLO.
+fn server_without_hello() -> RedisServer {
+    let options = RedisServer::options().password("sesame");
+    options.args(["--rename-command", "HELLO", ""]).start()
+}
+
+#[tokio::test]
+async fn server_that_refuses_hello_is_used_in_resp2() {
+    let (trace, _collecting) = Trace::begin();
+    let server = server_without_hello();
+    let (here, there) = (connect(&server.url()).await, connect(&server.url()).await);
+    let held = here.lock(NAME).acquire().await.unwrap();
+    assert!(there.lock(NAME).try_acquire().await.unwrap().is_none());
+    let waiting = start_waiter(&server, there.lock(NAME).wait(SOON), 1).await;
+    held.release().await.unwrap();
+    granted(SOON, waiting).await.release().await.unwrap();
+    assert!(!here.ping().await.unwrap().notifications);
+    // Each manager warns once, although it has opened several connections.
+    assert_eq!(trace.count(FALLBACK), 2, "{}", trace.text());
+    assert_eq!(trace.count("sesame"), 0, "{}", trace.text());
+}
+
+#[tokio::test]
+async fn server_without_resp3_is_refused_where_the_url_demands_it() {
+    let server = server_without_hello();
+    let url = format!("{}?protocol=3", server.url());
+    let refused = one_attempt(LockManager::builder()).connect(&url).await;
+    let text = refused.as_ref().unwrap_err().to_string();
+    assert_eq!(backend_error_kind(refused), BackendErrorKind::Unsupported);
+    for words in ["does not speak RESP3", "HELLO", "remove `protocol=3`"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(!text.contains("sesame"), "{text}");
+}

@@ -24,11 +24,12 @@ fn refusing(server: &RedisServer) -> Proxy {
     proxy
 }
 
-/// Behind the proxy, the server has another major version.
-fn seem_older(proxy: &Proxy) {
-    for major in 7..=9 {
-        let version = format!("redis_version:{major}.");
-        proxy.replace(Direction::ToClient, version, "redis_version:6.");
+/// Behind the proxy, the server has this version. The text keeps its length, which the server has sent before it.
+fn seem(proxy: &Proxy, version: &str) {
+    let seeming = format!("redis_version:{version}");
+    for (major, minor) in (7..=9).flat_map(|major| (0..=9).map(move |minor| (major, minor))) {
+        let version = format!("redis_version:{major}.{minor}");
+        proxy.replace(Direction::ToClient, version, &seeming);
     }
 }
 
@@ -78,13 +79,13 @@ async fn auto_also_leaves_the_line_out() {
     uses_a_lock(&locks, &server, SET_NX_PX_AUTO).await;
 }
 
-/// Such a server counts as supported, whatever version it names.
+/// Such a server counts as supported.
 #[tokio::test]
 async fn older_server_that_loads_plain_scripts_is_accepted() {
     for dialect in SCRIPTED {
         let server = RedisServer::start();
         let proxy = refusing(&server);
-        seem_older(&proxy);
+        seem(&proxy, "6.2");
         let locks = connect_in(dialect, &proxy.url()).await;
         uses_a_lock(&locks, &server, dialect).await;
     }
@@ -94,7 +95,7 @@ async fn older_server_that_loads_plain_scripts_is_accepted() {
 async fn older_server_without_loaded_scripts_is_refused() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    seem_older(&proxy);
+    seem(&proxy, "6.2");
     for dialect in [Dialect::Native, WATCH_MULTI] {
         let builder = one_attempt(LockManager::builder()).dialect(dialect);
         let refused = builder.connect(&proxy.url()).await;
@@ -103,6 +104,43 @@ async fn older_server_without_loaded_scripts_is_refused() {
             BackendErrorKind::Unsupported,
             "{dialect}"
         );
+    }
+}
+
+/// It loads the scripts, but `SET` has no `PXAT` there, and each acquire fails.
+#[tokio::test]
+async fn server_before_redis_6_2_is_refused() {
+    for (version, dialect) in [
+        ("5.0", Dialect::Native),
+        ("6.0", Dialect::Native),
+        ("6.0", SET_NX_PX),
+    ] {
+        let server = RedisServer::start();
+        let proxy = refusing(&server);
+        seem(&proxy, version);
+        let builder = one_attempt(LockManager::builder()).dialect(dialect);
+        let refused = builder.connect(&proxy.url()).await;
+        let text = refused.as_ref().unwrap_err().to_string();
+        assert_eq!(backend_error_kind(refused), BackendErrorKind::Unsupported);
+        for words in [&*format!("is Redis {version}."), "Redis 7.0 or later"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+}
+
+/// For example a proxy, or a service whose `INFO` has other fields.
+#[tokio::test]
+async fn server_that_hides_its_version_is_accepted() {
+    for plain in [false, true] {
+        let server = RedisServer::start();
+        let proxy = if plain {
+            refusing(&server)
+        } else {
+            Proxy::in_front_of(&server)
+        };
+        proxy.replace(Direction::ToClient, "redis_version:", "proxy_version:");
+        let locks = connect_in(Dialect::Native, &proxy.url()).await;
+        uses_a_lock(&locks, &server, Dialect::Native).await;
     }
 }
 

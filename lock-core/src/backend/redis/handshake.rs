@@ -26,6 +26,9 @@ use crate::protocol::wire::{MAX_LABEL, tidy};
 use crate::telemetry::{ConnectionKind, LockEvent};
 
 mod preparation;
+mod version;
+
+use version::check_version;
 
 /// What the handshake found out.
 pub(super) struct Greeting {
@@ -212,7 +215,7 @@ impl Connector {
         Some(lock_error(text, error))
     }
 
-    /// Returns what is known of the server's process, and the error for a server of an old version.
+    /// Returns what is known of the server's process, and the error for a version that needs plain scripts.
     /// Without a run id, waiters accept no notifications: they may come from another server process.
     fn process_of(
         &self,
@@ -237,7 +240,7 @@ impl Connector {
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
                 .map(str::trim)
         };
-        let too_old = check_version(node, field("redis_version")).err();
+        let too_old = check_version(node, field("redis_version"))?;
         let version = match (field("valkey_version"), field("redis_version")) {
             (Some(version), _) => Some(format!("Valkey {version}")),
             (None, Some(version)) => Some(format!("Redis {version}")),
@@ -338,21 +341,6 @@ fn is_clustered(node: &Node) -> LockError {
         format!("the server at {address} is a node of a Redis Cluster"),
         "use redis+cluster:// instead of redis://",
     )
-}
-
-fn check_version(node: &Node, version: Option<&str>) -> Result<(), LockError> {
-    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-    match major {
-        Some(major) if major < 7 => Err(LockError::backend(
-            BackendErrorKind::Unsupported,
-            format!(
-                "the lock server at {} is Redis {}",
-                node.text,
-                tidy(version.unwrap_or_default(), MAX_LABEL)
-            ),
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// What `INFO` says about the process of the server.

@@ -13,6 +13,7 @@ mod dropped;
 mod keys;
 mod owners;
 mod plain_scripts;
+mod refused_commands;
 mod settings;
 mod transactions;
 mod trouble;

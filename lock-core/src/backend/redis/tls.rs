@@ -141,8 +141,10 @@ fn roots(tls: &Tls, files: &TlsFiles) -> Result<RootCertStore, LockError> {
     // One unreadable file of many does not matter.
     let (added, _ignored) = roots.add_parsable_certificates(native.certs);
     if added == 0 {
+        let error = native.errors.first();
+        let reason = error.map_or_else(String::new, |error| format!(" ({error})"));
         return Err(tls_error(
-            "the operating system has no certificates of authorities",
+            format!("the operating system has no certificates of authorities{reason}"),
             "install them (package `ca-certificates`), or name yours by `ssl_ca_certs`",
         ));
     }

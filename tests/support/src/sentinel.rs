@@ -1,11 +1,12 @@
 //! A primary with replicas, and the Sentinels that watch them.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::proxy::{Direction, Proxy};
 use crate::server::{RedisServer, ServerOptions};
+use crate::tls::{Authority, Certificate};
 use crate::wait::{eventually, eventually_some};
 
 /// The name of the service.
@@ -36,19 +37,42 @@ impl SentinelService {
     /// Panics if a server does not start.
     #[track_caller]
     pub fn start_with(change: impl Fn(usize, ServerOptions) -> ServerOptions) -> Self {
+        Self::begin(change, |options| options)
+    }
+
+    /// As [`start`](Self::start), with TLS between all servers and Sentinels. The Sentinels name the servers' ports
+    /// with TLS, and listen without it too.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a server does not start.
+    #[track_caller]
+    pub fn start_tls(authority: &Authority, certificate: &Certificate) -> Self {
+        let secured = |options: ServerOptions| {
+            let options = options.tls(authority, certificate, false);
+            options.args(["--tls-replication", "yes"])
+        };
+        Self::begin(|_, options| secured(options), secured)
+    }
+
+    #[track_caller]
+    fn begin(
+        change: impl Fn(usize, ServerOptions) -> ServerOptions,
+        change_sentinel: impl Fn(ServerOptions) -> ServerOptions,
+    ) -> Self {
         let options = || {
             let rights = ["~*", "&*", "+@all"];
             let options = RedisServer::options().args(["--user", WATCHER, "on"]);
             options.arg(format!(">{WATCHER}")).args(rights)
         };
-        let primary = change(0, options()).start();
-        let mut servers = vec![primary];
+        let mut servers = vec![change(0, options()).start()];
+        let primary = known_port(&servers[0]);
         for number in 1..3 {
-            let primary = servers[0].port().to_string();
-            let options = options().args(["--replicaof", "127.0.0.1", &primary]);
+            let options = options().args(["--replicaof", "127.0.0.1", &primary.to_string()]);
             servers.push(change(number, options).start());
         }
-        let sentinels = (0..3).map(|_| sentinel(servers[0].port())).collect();
+        let sentinel = |_| change_sentinel(sentinel(primary)).start();
+        let sentinels = (0..3).map(sentinel).collect();
         let service = Self { servers, sentinels };
         service.wait_ready();
         service
@@ -57,6 +81,23 @@ impl SentinelService {
     /// Returns the URL of the service.
     pub fn url(&self) -> String {
         url_of(self.sentinels.iter().map(RedisServer::address))
+    }
+
+    /// Returns the URL with TLS to the Sentinels and to the servers.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the service has no TLS.
+    #[track_caller]
+    pub fn tls_url(&self) -> String {
+        let port = |it: &RedisServer| it.tls_port().expect("start the service with TLS");
+        let address = |it| (Ipv4Addr::LOCALHOST, port(it)).into();
+        secured(&url_of(self.sentinels.iter().map(address)))
+    }
+
+    /// Returns the URL with TLS to the servers, and without it to the Sentinels.
+    pub fn url_with_plain_sentinels(&self) -> String {
+        format!("{}?sentinel_tls=false", secured(&self.url()))
     }
 
     /// Starts a proxy in front of each Sentinel. A client of the proxies does not learn of the Sentinels
@@ -119,7 +160,7 @@ impl SentinelService {
     /// Panics if no Sentinel names one of the servers.
     #[track_caller]
     pub fn primary(&self) -> &RedisServer {
-        let ports: Vec<_> = self.sentinels.iter().filter_map(named_port).collect();
+        let ports = self.named_ports();
         let named = |port: u16| ports.iter().filter(|it| **it == port).count();
         let primary = self
             .servers
@@ -138,7 +179,7 @@ impl SentinelService {
     #[track_caller]
     pub fn wait_for_switch(&self, old: u16) {
         eventually(FAILOVER, || {
-            let ports: Vec<_> = self.sentinels.iter().filter_map(named_port).collect();
+            let ports = self.named_ports();
             let Some(new) = ports.first().filter(|port| **port != old) else {
                 return false;
             };
@@ -160,6 +201,16 @@ impl SentinelService {
             reply.error().is_none().then_some(())
         });
         self.wait_for_switch(old);
+    }
+
+    /// Returns the ports without TLS of the servers that the Sentinels name.
+    fn named_ports(&self) -> Vec<u16> {
+        let port_of = |known| {
+            let server = self.servers.iter().find(|it| known_port(it) == known);
+            server.map(RedisServer::port)
+        };
+        let named = self.sentinels.iter().filter_map(named_port);
+        named.filter_map(port_of).collect()
     }
 
     #[track_caller]
@@ -190,7 +241,7 @@ fn allow(server: &RedisServer, rights: &[&str]) {
     assert!(reply.error().is_none(), "{rights:?}: {reply:?}");
 }
 
-fn sentinel(primary: u16) -> RedisServer {
+fn sentinel(primary: u16) -> ServerOptions {
     let config = format!(
         "sentinel monitor {SERVICE} 127.0.0.1 {primary} 2\n\
          sentinel down-after-milliseconds {SERVICE} 1000\n\
@@ -198,10 +249,20 @@ fn sentinel(primary: u16) -> RedisServer {
          sentinel auth-user {SERVICE} {WATCHER}\n\
          sentinel auth-pass {SERVICE} {WATCHER}\n"
     );
-    RedisServer::options().sentinel(config).start()
+    RedisServer::options().sentinel(config)
 }
 
-/// Returns the port of the primary. `GET-MASTER-ADDR-BY-NAME` names a replica that is promoted before the
+/// Returns the port that the Sentinels know.
+fn known_port(server: &RedisServer) -> u16 {
+    server.tls_port().unwrap_or_else(|| server.port())
+}
+
+/// Returns a URL with TLS.
+fn secured(url: &str) -> String {
+    url.replacen("redis", "rediss", 1)
+}
+
+/// Returns the port of the primary as a Sentinel knows it. `GET-MASTER-ADDR-BY-NAME` names a replica that is promoted before the
 /// Sentinel announces it.
 fn named_port(sentinel: &RedisServer) -> Option<u16> {
     let reply = sentinel

@@ -9,6 +9,7 @@ use topologies::connect;
 
 mod learning;
 mod reports;
+mod secured;
 mod tokens;
 
 const NAME: &str = "order:42";
@@ -35,10 +36,9 @@ fn backend_error(error: &LockError) -> BackendErrorKind {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_primary_is_replaced_and_tokens_grow() {
-    let service = SentinelService::start();
-    let locks = connect(&service.url()).await;
+/// Kills the primary, and checks that its locks continue at the next one.
+async fn assert_survives_a_failover(service: &SentinelService, url: &str) {
+    let locks = connect(url).await;
     let before = acquired(&locks, NAME).await;
     let token = fencing_token(&before);
     before.release().await.unwrap();
@@ -47,14 +47,15 @@ async fn killed_primary_is_replaced_and_tokens_grow() {
     service.wait_for_switch(old.port());
     let after = acquired(&locks, NAME).await;
     assert!(fencing_token(&after) > token);
-    assert_eq!(
-        service
-            .primary()
-            .cli(&["EXISTS", "lock:order:42"])
-            .integer(),
-        1
-    );
+    let key = service.primary().cli(&["EXISTS", "lock:order:42"]);
+    assert_eq!(key.integer(), 1);
     after.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_primary_is_replaced_and_tokens_grow() {
+    let service = SentinelService::start();
+    assert_survives_a_failover(&service, &service.url()).await;
 }
 
 /// The waiter gets the lock at the new primary, although its queue is lost.

@@ -90,15 +90,25 @@ impl SentinelWatch {
         failures.sort_by_key(LockError::is_retryable);
         match failures.into_iter().next() {
             Some(error) if !error.is_retryable() => error,
-            Some(error) => LockError::caused(
-                BackendErrorKind::NoPrimary,
-                format!("no Sentinel of the service `{}` replies", self.service),
-                error,
-            ),
+            Some(error) => self.no_reply(error),
             None => LockError::backend(
                 BackendErrorKind::NoPrimary,
                 format!("the service `{}` has no Sentinel", self.service),
             ),
+        }
+    }
+
+    /// Returns the error of Sentinels that do not reply. A wrong guess about TLS looks so.
+    fn no_reply(&self, cause: LockError) -> LockError {
+        let text = format!("no Sentinel of the service `{}` replies", self.service);
+        let advice = if self.sentinels.tls.is_some() {
+            "check the Sentinels; if they do not speak TLS, add `sentinel_tls=false` to the URL"
+        } else {
+            "check the Sentinels; if they speak TLS, use rediss+sentinel:// without `sentinel_tls=false`"
+        };
+        match LockError::caused(BackendErrorKind::NoPrimary, text, cause) {
+            LockError::Backend(error) => LockError::Backend(error.with_advice(advice)),
+            other => other,
         }
     }
 }

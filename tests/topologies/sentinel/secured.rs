@@ -1,0 +1,62 @@
+//! TLS to the servers, and to the Sentinels or not.
+
+use lock_core::{BackendErrorKind, LockManager};
+use test_support::tls::shown;
+use test_support::{Authority, SentinelService};
+use tests::one_attempt;
+
+use super::{assert_survives_a_failover, backend_error};
+
+fn start(authority: &Authority) -> SentinelService {
+    SentinelService::start_tls(authority, &authority.server())
+}
+
+fn ca(authority: &Authority) -> String {
+    format!("ssl_ca_certs={}", shown(&authority.ca()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn service_with_tls_survives_a_failover() {
+    let authority = Authority::new();
+    let service = start(&authority);
+    let url = format!("{}?{}", service.tls_url(), ca(&authority));
+    assert_survives_a_failover(&service, &url).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn service_with_tls_and_plain_sentinels_survives_a_failover() {
+    let authority = Authority::new();
+    let service = start(&authority);
+    let url = format!("{}&{}", service.url_with_plain_sentinels(), ca(&authority));
+    assert_survives_a_failover(&service, &url).await;
+}
+
+/// No guess hangs, and each error says what to change.
+#[tokio::test]
+async fn wrong_guess_about_tls_is_refused() {
+    use BackendErrorKind::{NoPrimary, Unreachable};
+    let authority = Authority::new();
+    let service = start(&authority);
+    let (secured, plain, ca) = (service.tls_url(), service.url(), ca(&authority));
+    let use_tls = "use rediss+sentinel:// without `sentinel_tls=false`";
+    for (url, kind, words) in [
+        (
+            format!("{secured}?sentinel_tls=false&{ca}"),
+            NoPrimary,
+            use_tls,
+        ),
+        (secured.replacen("rediss", "redis", 1), NoPrimary, use_tls),
+        (
+            format!("{}?{ca}", plain.replacen("redis", "rediss", 1)),
+            NoPrimary,
+            "add `sentinel_tls=false`",
+        ),
+        // The Sentinels reply, and name a port with TLS.
+        (plain, Unreachable, "if that port speaks TLS, use rediss"),
+    ] {
+        let refused = one_attempt(LockManager::builder()).connect(&url).await;
+        let error = refused.unwrap_err();
+        assert_eq!(backend_error(&error), kind, "{url}: {error}");
+        assert!(error.to_string().contains(words), "{url}: {error}");
+    }
+}

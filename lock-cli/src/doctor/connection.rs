@@ -31,12 +31,11 @@ pub(super) struct Server {
 impl Server {
     /// Connects. The failure has the text that all other commands have.
     pub(super) async fn connect(url: &str, global: &GlobalArgs) -> Result<Self, Failure> {
-        if !is_of_one_server(url) {
+        if let Some(advice) = other_url(url) {
             return Err(Failure::new(
                 Exit::Config,
                 "invalid-url",
-                "doctor checks one server without TLS: give it the redis:// address of a primary, or of a \
-                 node",
+                format!("doctor checks one server without TLS: {advice}"),
             ));
         }
         match Self::dial(url, global).await {
@@ -188,15 +187,28 @@ fn user(info: &ConnectionInfo) -> &str {
     user.unwrap_or("default")
 }
 
-/// Whether a URL is that of one server without TLS, which this module can connect to.
-fn is_of_one_server(url: &str) -> bool {
+/// Returns which address to give, for a URL that is not that of one server without TLS. This module cannot connect
+/// to such a URL.
+fn other_url(url: &str) -> Option<&'static str> {
     let scheme = url.trim().split("://").next().unwrap_or_default();
     let scheme = scheme.to_ascii_lowercase();
-    let is_secured = matches!(&*scheme, "rediss" | "valkeys");
-    !is_secured
-        && !["sentinel", "cluster", "quorum"]
-            .iter()
-            .any(|kind| scheme.contains(kind))
+    if scheme.contains("sentinel") {
+        Some(
+            "give it the redis:// address of the primary, which a Sentinel names (SENTINEL \
+             GET-MASTER-ADDR-BY-NAME)",
+        )
+    } else if scheme.contains("cluster") {
+        Some(
+            "give it the redis:// address of each primary, whose INFO it checks; the check `topology` \
+             fails there, because services need redis+cluster://",
+        )
+    } else if scheme.contains("quorum") {
+        Some("give it the redis:// address of each server")
+    } else if matches!(&*scheme, "rediss" | "valkeys") {
+        Some("give it the redis:// address of the server's port without TLS")
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

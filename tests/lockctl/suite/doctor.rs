@@ -275,9 +275,40 @@ fn doctor_without_a_server_has_nothing_to_check() {
         closed.address()
     );
     assert_eq!(outcome.stderr, text);
-    assert_eq!(doctor("rediss://h").code, Some(78));
     let server = RedisServer::options().password("secret").start();
     let outcome = doctor(&format!("redis://:wrong@{}", server.address()));
     assert_eq!(outcome.code, Some(77), "{outcome:?}");
     assert!(!outcome.stderr.contains("wrong@"), "{outcome:?}");
+}
+
+/// It does not connect: no server has these addresses.
+#[test]
+fn doctor_names_the_address_to_give_for_urls_of_more_than_a_server() {
+    for (url, advice) in [
+        ("rediss://:secret@h", "the server's port without TLS"),
+        ("valkeys://:secret@h", "the server's port without TLS"),
+        (
+            "redis+sentinel://:secret@h/s",
+            "the primary, which a Sentinel names",
+        ),
+        (
+            "redis-sentinel://:secret@h?sentinelMasterId=s",
+            "the primary",
+        ),
+        (
+            "rediss+cluster://:secret@h",
+            "each primary, whose INFO it checks",
+        ),
+        ("redis+quorum://:secret@a,b,c", "each server"),
+    ] {
+        let doctor = Lockctl::new(&["doctor"]).env("DISTRIBUTED_LOCK_URL", url);
+        let Outcome { code, stderr, .. } = doctor.run();
+        assert_eq!(code, Some(78), "{url}: {stderr}");
+        let begin =
+            "lockctl: doctor checks one server without TLS: give it the redis:// address of ";
+        let given = stderr.strip_prefix(begin);
+        let given = given.unwrap_or_else(|| panic!("{url}: {stderr}"));
+        assert!(given.starts_with(advice), "{url}: {stderr}");
+        assert!(!stderr.contains("secret"), "{url}: {stderr}");
+    }
 }

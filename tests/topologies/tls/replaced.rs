@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use lock_core::{BackendErrorKind, LockManager};
 use test_support::fixtures::SOON;
-use test_support::{Authority, Certificate, eventually_async};
+use test_support::{Authority, Certificate};
 use tests::{backend_error_kind, one_attempt};
+use topologies::use_when_connected;
 
 use super::{NAME, Secured};
 
@@ -27,22 +28,13 @@ async fn connect(secured: &Secured) -> LockManager {
     builder.connect(&secured.url()).await.unwrap()
 }
 
-/// Uses a lock over a new connection, as soon as there is one.
-async fn assert_reconnects(locks: &LockManager) {
-    eventually_async(SOON, async || match locks.lock(NAME).try_acquire().await {
-        Ok(Some(held)) => held.release().await.is_ok(),
-        _ => false,
-    })
-    .await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificate_of_the_same_authority_is_accepted_at_the_next_connection() {
     let secured = Secured::start(false);
     let locks = connect(&secured).await;
-    assert_reconnects(&locks).await;
+    use_when_connected(&locks, NAME).await;
     restart_with(&secured, &secured.authority.server_named("localhost"));
-    assert_reconnects(&locks).await;
+    use_when_connected(&locks, NAME).await;
 }
 
 /// A caller that waits gets the error at once: waiting does not cure it.
@@ -66,5 +58,5 @@ async fn certificate_of_another_authority_ends_the_waits() {
     // The server has forgotten the lock, and this manager cannot know.
     drop(held);
     restart_with(&secured, &secured.authority.server_named("localhost"));
-    assert_reconnects(&locks).await;
+    use_when_connected(&locks, NAME).await;
 }

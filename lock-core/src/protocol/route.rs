@@ -5,6 +5,8 @@ use std::time::Duration;
 use crate::protocol::clock::Moment;
 use crate::protocol::redirect::{Destination, Redirect};
 
+#[cfg(test)]
+mod properties;
 mod slots;
 
 pub(crate) use slots::{HashSlot, SLOTS, SlotMap, channel_tag, slot_of};

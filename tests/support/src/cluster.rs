@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use crate::replication;
 use crate::resp::Reply;
 use crate::server::{RedisServer, ServerOptions};
 use crate::tls::{Authority, Certificate};
 use crate::wait::{eventually, eventually_some};
+
+mod membership;
 
 /// How many slots a cluster has.
 const SLOTS: u16 = 16_384;
@@ -54,12 +57,9 @@ impl RedisCluster {
     /// Panics if a node does not start.
     #[track_caller]
     pub fn start_with(change: impl Fn(usize, ServerOptions) -> ServerOptions) -> Self {
-        let options = || {
-            RedisServer::options()
-                .args(["--cluster-enabled", "yes"])
-                .args(["--cluster-node-timeout", NODE_TIMEOUT])
-        };
-        let nodes: Vec<_> = (0..6).map(|at| change(at, options()).start()).collect();
+        let nodes: Vec<_> = (0..6)
+            .map(|at| change(at, node_options()).start())
+            .collect();
         let cluster = Self { nodes };
         cluster.form();
         cluster
@@ -172,24 +172,13 @@ impl RedisCluster {
     /// Panics if they are still connected after 30 s.
     #[track_caller]
     pub fn cut_replication(&self, primary: &RedisServer) {
-        ok(
-            primary,
-            &["ACL", "SETUSER", "default", "-psync", "-sync", "-replconf"],
-        );
-        eventually(STEP, || {
-            let _killed = primary.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
-            let info = primary.cli(&["INFO", "replication"]);
-            !info.text().contains("state=online")
-        });
+        replication::cut(primary);
     }
 
     /// Lets the replicas connect again that [`cut_replication`](Self::cut_replication) cut off.
     #[track_caller]
     pub fn restore_replication(&self, primary: &RedisServer) {
-        ok(
-            primary,
-            &["ACL", "SETUSER", "default", "+psync", "+sync", "+replconf"],
-        );
+        replication::restore(primary);
     }
 
     /// Opens the slot of a key: it is on its way to `to`.
@@ -365,6 +354,13 @@ impl RedisCluster {
         let node = self.nodes.iter().find(|it| Some(it.port()) == port);
         node.unwrap_or_else(|| panic!("no node of {line}"))
     }
+}
+
+/// Returns the options of a node.
+fn node_options() -> ServerOptions {
+    RedisServer::options()
+        .args(["--cluster-enabled", "yes"])
+        .args(["--cluster-node-timeout", NODE_TIMEOUT])
 }
 
 /// Returns whether a node takes commands for keys.

@@ -3,6 +3,7 @@
 //! - [`RedisServer`] owns a `redis-server` on a free port, and removes it on drop.
 //! - [`PostgresServer`] does the same with a PostgreSQL server.
 //! - [`Proxy`] is in front of a server and delays, cuts, loses, mutes and refuses.
+//! - [`ClusterBus`] cuts a node off from the other nodes of its cluster, but not from its clients.
 //! - [`FrozenClock`] is the wall clock of a server, which only the test moves.
 //! - [`Helper`] starts a child process that writes JSON lines and can be killed or frozen.
 //! - [`Neighbour`] is another client of a server, which works beside the test.
@@ -14,6 +15,7 @@
 //! This package does not depend on `lock-core`, so that the unit tests of `lock-core` can use it.
 //! No test is ever skipped: a missing program is a failure whose text says how to install it.
 
+pub mod bus;
 pub mod child;
 pub mod clock;
 pub mod cluster;
@@ -29,6 +31,7 @@ pub mod preload;
 pub mod process;
 pub mod proxy;
 pub mod random;
+mod replication;
 pub mod resp;
 pub mod sentinel;
 pub mod server;
@@ -37,6 +40,7 @@ pub mod suspend;
 pub mod tls;
 pub mod wait;
 
+pub use bus::ClusterBus;
 pub use clock::FrozenClock;
 pub use cluster::{Failover, RedisCluster, SlotMove};
 pub use cut::cut;

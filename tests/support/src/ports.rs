@@ -11,6 +11,8 @@ use crate::janitor;
 /// nodes use between each other, are outside of both ranges too.
 const FIRST: u16 = 11_000;
 const COUNT: u16 = 10_000;
+/// The first and the last port that cluster nodes use between each other.
+pub(crate) const BUS: (u16, u16) = (FIRST + 10_000, FIRST + 10_000 + COUNT - 1);
 
 /// A port of 127.0.0.1 that no other test process on this machine chooses until this value is
 /// dropped.

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::proxy::{Direction, Proxy};
+use crate::replication;
 use crate::server::{RedisServer, ServerOptions};
 use crate::tls::{Authority, Certificate};
 use crate::wait::{eventually, eventually_some};
@@ -141,6 +142,16 @@ impl SentinelService {
     pub fn rejoin(&self, server: &RedisServer) {
         allow(server, &["default", "+psync", "+sync", "+replconf"]);
         allow(server, &[WATCHER, "+@all"]);
+    }
+
+    /// Cuts the replicas of a primary off: they get none of its writes until it restarts.
+    ///
+    /// # Panics
+    ///
+    /// Panics if they are still connected after 30 s.
+    #[track_caller]
+    pub fn cut_replication(&self, primary: &RedisServer) {
+        replication::cut(primary);
     }
 
     /// Returns the primary and the replicas, in the order of their start.

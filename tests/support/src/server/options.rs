@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use super::{Failure, Ready, RedisServer};
+use crate::bus::ClusterBus;
 use crate::clock::FrozenClock;
 use crate::janitor::Scratch;
 use crate::ports::Port;
@@ -82,6 +83,13 @@ impl ServerOptions {
     #[must_use]
     pub fn clock(mut self, clock: &FrozenClock) -> Self {
         self.environment.extend(clock.environment());
+        self
+    }
+
+    /// Sets the connections to the other nodes of its cluster. Defaults to those of the machine.
+    #[must_use]
+    pub fn bus(mut self, bus: &ClusterBus) -> Self {
+        self.environment.extend(bus.environment());
         self
     }
 

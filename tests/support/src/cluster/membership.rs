@@ -1,0 +1,74 @@
+//! Nodes that join and leave.
+
+use super::{RedisCluster, STEP, id, lines, node_options, ok, serves};
+use crate::server::RedisServer;
+use crate::wait::eventually;
+
+impl RedisCluster {
+    /// Starts a new node, which takes over what a node is: its slots, or its primary. The old node leaves the cluster,
+    /// and stops. The new node has the same place in [`nodes`](Self::nodes). Returns the old node, which keeps its port.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a step needs more than 30 s.
+    #[track_caller]
+    pub fn replace(&mut self, at: usize) -> RedisServer {
+        self.nodes.push(node_options().start());
+        let (old, new) = (&self.nodes[at], &self.nodes[self.nodes.len() - 1]);
+        let (old_id, new_id) = (id(old), id(new));
+        self.meet(new);
+        self.wait_known();
+        let old_primary = primary_id(old);
+        let primary = old_primary.clone().unwrap_or_else(|| old_id.clone());
+        let follow = ["CLUSTER", "REPLICATE", &primary];
+        eventually(STEP, || new.cli(&follow).error().is_none());
+        eventually(STEP, || {
+            let info = new.cli(&["INFO", "replication"]);
+            info.text().contains("master_link_status:up") && self.all_see(&new_id, "slave")
+        });
+        if old_primary.is_none() {
+            ok(new, &["CLUSTER", "FAILOVER"]);
+            eventually(STEP, || {
+                self.all_see(&new_id, "master") && self.all_see(&old_id, "slave")
+            });
+        }
+        let old = self.nodes.swap_remove(at);
+        for node in &self.nodes {
+            // A node may have heard of it from the others.
+            eventually(STEP, || {
+                let reply = node.cli(&["CLUSTER", "FORGET", &old_id]);
+                reply
+                    .error()
+                    .is_none_or(|line| line.contains("Unknown node"))
+            });
+        }
+        old.shutdown();
+        self.wait_known();
+        self.wait_stable();
+        old
+    }
+
+    /// Waits until all nodes know each other, and no others, and serve.
+    #[track_caller]
+    fn wait_known(&self) {
+        let knows_all = |node: &RedisServer| lines(node).len() == self.nodes.len() && serves(node);
+        eventually(STEP, || self.nodes.iter().all(knows_all));
+    }
+
+    /// Returns whether all nodes see a node in this role.
+    fn all_see(&self, id: &str, role: &str) -> bool {
+        self.nodes.iter().all(|node| {
+            let lines = lines(node);
+            let mut of_node = lines.iter().filter(|line| line.starts_with(id));
+            of_node.any(|line| line.contains(role) && !line.contains("fail"))
+        })
+    }
+}
+
+/// Returns the id of the primary that a replica follows; `None` for a primary.
+fn primary_id(node: &RedisServer) -> Option<String> {
+    let lines = lines(node);
+    let own = lines.iter().find(|line| line.contains("myself"))?;
+    let primary = own.split(' ').nth(3)?;
+    (primary != "-").then(|| primary.to_owned())
+}

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, ReleaseMethod};
 use test_support::fixtures::SOON;
-use test_support::{Failover, FrozenClock, RedisCluster, RedisServer, Reply, eventually_async};
+use test_support::{Failover, RedisCluster, RedisServer, Reply, eventually_async};
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
+mod clocks;
 mod nodes;
 
 const NAME: &str = "order:42";
@@ -225,36 +226,6 @@ async fn each_failover_keeps_locks_usable_and_tokens_growing() {
         cluster.wait_stable();
     }
     assert!(fencing_token(&acquired(&locks).await) > token);
-}
-
-/// The replica does not have the counter, and its clock is 20 s behind.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_grow_although_the_new_owner_lacks_the_counter_and_its_clock_is_behind() {
-    let clock = FrozenClock::at(0);
-    clock.run_ahead_by(-20_000_000);
-    let cluster = RedisCluster::start_with(|number, options| {
-        if number < 3 {
-            options
-        } else {
-            options.clock(&clock)
-        }
-    });
-    let locks = connect(&cluster.url()).await;
-    let owner = cluster.owner_of(KEY);
-    let replica = cluster.replica_of(owner);
-    cluster.cut_replication(owner);
-    let held = locks.lock(NAME).acquire().await.unwrap();
-    let token = fencing_token(&held);
-    owner.kill9();
-    cluster.wait_for_owner(KEY, replica);
-    let next = acquired(&locks).await;
-    assert!(
-        fencing_token(&next) > token,
-        "{} after {token}",
-        fencing_token(&next)
-    );
-    // Its next renewal goes to the new owner.
-    eventually_async(FAILOVER, async || held.is_lost()).await;
 }
 
 /// The first owner comes back without the last steps of the counter, and an idle manager has an old connection to

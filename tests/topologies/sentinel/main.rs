@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager};
-use test_support::{Direction, FrozenClock, Proxy, RedisServer, SentinelService, eventually_async};
+use test_support::{Direction, Proxy, RedisServer, SentinelService, eventually_async};
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
@@ -178,39 +178,6 @@ async fn holder_learns_that_the_new_primary_does_not_have_its_lock() {
     let other = connect(&service.url()).await;
     let next = acquired(&other, NAME).await;
     assert!(fencing_token(&next) > fencing_token(&held));
-}
-
-/// The clock of the replica is 20 s behind, and the lock's counter is not replicated.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_grow_although_the_new_primary_lacks_the_counter_and_its_clock_is_behind() {
-    let clock = FrozenClock::at(0);
-    clock.run_ahead_by(-20_000_000);
-    let service = SentinelService::start_with(|number, options| {
-        if number == 0 {
-            options
-        } else {
-            options.clock(&clock)
-        }
-    });
-    let locks = connect(&service.url()).await;
-    let old = service.primary();
-    for replica in service
-        .servers()
-        .iter()
-        .filter(|it| it.port() != old.port())
-    {
-        replica.cli(&["REPLICAOF", "127.0.0.1", "1"]);
-    }
-    let held = locks.lock(NAME).acquire().await.unwrap();
-    let token = fencing_token(&held);
-    old.kill9();
-    service.wait_for_switch(old.port());
-    let next = acquired(&locks, NAME).await;
-    assert!(
-        fencing_token(&next) > token,
-        "{} after {token}",
-        fencing_token(&next)
-    );
 }
 
 /// A Sentinel that was cut off names the old primary. Its epoch is lower.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::{BackendErrorKind, LockManager};
-use test_support::{RedisServer, SentinelService, eventually_async};
+use test_support::{FrozenClock, RedisServer, SentinelService, eventually, eventually_async};
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
@@ -53,6 +53,51 @@ async fn primary_that_a_sentinel_names_again_is_used_at_once() {
     assert!(refused.is_err(), "{refused:?}");
     primary.cli(&["REPLICAOF", "NO", "ONE"]);
     acquired(&locks, NAME).await.release().await.unwrap();
+}
+
+/// Fails over to the only replica that may take over, and back to the first primary. Neither has the last steps of the
+/// other's counter, and one of the two gets a clock that is behind the other's.
+async fn tokens_grow_there_and_back(ahead_us: i64) {
+    let clock = FrozenClock::at(0);
+    clock.run_ahead_by(ahead_us);
+    let service = SentinelService::start_with(|number, options| match number {
+        0 => options,
+        1 => options.clock(&clock),
+        _ => options.args(["--replica-priority", "0"]),
+    });
+    let locks = connect(&service.url()).await;
+    let mut last = 0;
+    for (old, new) in [(0, 1), (1, 0)] {
+        let (old, new) = (&service.servers()[old], &service.servers()[new]);
+        let info = || new.cli(&["INFO", "replication"]);
+        eventually(FAILOVER, || info().text().contains("master_link_status:up"));
+        service.cut_replication(old);
+        for _ in 0..3 {
+            let held = acquired(&locks, NAME).await;
+            assert!(fencing_token(&held) > last);
+            last = fencing_token(&held);
+            held.release().await.unwrap();
+        }
+        old.kill9();
+        service.wait_for_switch(old.port());
+        assert_eq!(service.primary().port(), new.port());
+        let held = acquired(&locks, NAME).await;
+        let token = fencing_token(&held);
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        held.release().await.unwrap();
+        old.restart();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_grow_although_the_clock_of_the_replica_is_ahead() {
+    tokens_grow_there_and_back(20_000_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_grow_although_the_clock_of_the_replica_is_behind() {
+    tokens_grow_there_and_back(-20_000_000).await;
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use test_support::{Failover, RedisCluster, RedisServer, Reply, eventually_async}
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
+mod atomic_moves;
 mod clocks;
 mod nodes;
 

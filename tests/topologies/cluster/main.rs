@@ -12,6 +12,7 @@ use topologies::connect;
 
 mod atomic_moves;
 mod clocks;
+mod membership;
 mod nodes;
 
 const NAME: &str = "order:42";

@@ -12,6 +12,7 @@ use topologies::connect;
 
 mod atomic_moves;
 mod clocks;
+mod down;
 mod logins;
 mod membership;
 mod nodes;

@@ -16,6 +16,7 @@ mod down;
 mod logins;
 mod membership;
 mod nodes;
+mod open_slots;
 
 const NAME: &str = "order:42";
 const KEY: &str = "lock:order:42";

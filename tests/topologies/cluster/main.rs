@@ -17,6 +17,7 @@ mod logins;
 mod membership;
 mod nodes;
 mod open_slots;
+mod partition;
 
 const NAME: &str = "order:42";
 const KEY: &str = "lock:order:42";

@@ -13,6 +13,7 @@ use tests::{Trace, fencing_token, one_attempt};
 
 mod dialects;
 mod minority;
+mod slow;
 mod waiting;
 
 const NAME: &str = "order:42";
@@ -27,7 +28,11 @@ struct Quorum(Vec<RedisServer>);
 
 impl Quorum {
     fn start() -> Self {
-        Self((0..5).map(|_| RedisServer::start()).collect())
+        Self::of(5)
+    }
+
+    fn of(servers: usize) -> Self {
+        Self((0..servers).map(|_| RedisServer::start()).collect())
     }
 
     fn url(&self) -> String {

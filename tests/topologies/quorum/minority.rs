@@ -6,23 +6,29 @@ use super::*;
 
 /// A quorum with a proxy in front of each server.
 pub(super) struct ProxiedQuorum {
-    quorum: Quorum,
+    pub(super) quorum: Quorum,
     pub(super) proxies: Vec<Proxy>,
 }
 
 impl ProxiedQuorum {
     pub(super) fn start() -> Self {
-        let quorum = Quorum::start();
+        Self::of(Quorum::start())
+    }
+
+    pub(super) fn of(quorum: Quorum) -> Self {
         let proxies = quorum.0.iter().map(Proxy::in_front_of).collect();
         Self { quorum, proxies }
     }
 
-    pub(super) async fn connect(&self, timeout: Duration) -> LockManager {
+    pub(super) fn url(&self) -> String {
         let hosts = self.proxies.iter().map(|it| it.address().to_string());
-        let url = format!("redis+quorum://{}", hosts.collect::<Vec<_>>().join(","));
+        format!("redis+quorum://{}", hosts.collect::<Vec<_>>().join(","))
+    }
+
+    pub(super) async fn connect(&self, timeout: Duration) -> LockManager {
         let builder = one_attempt(LockManager::builder()).quarantine(Duration::ZERO);
         let builder = builder.command_timeout(timeout);
-        builder.connect(&url).await.unwrap()
+        builder.connect(&self.url()).await.unwrap()
     }
 }
 

@@ -152,3 +152,74 @@ impl<T: Send + 'static> Batch<T> {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::error::BackendErrorKind;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Begins a batch in which a node has run the first item.
+    fn begin(len: usize) -> Batch<u8> {
+        let mut batch = Batch::begin(len, LIMIT);
+        batch.running.spawn(ready(vec![(0, Some(Ok(7)))]));
+        batch
+    }
+
+    fn kind(result: &Result<u8, LockError>) -> BackendErrorKind {
+        match result {
+            Err(LockError::Backend(error)) => error.kind(),
+            other => panic!("expected a backend error: {other:?}"),
+        }
+    }
+
+    /// The limit is the rest of the leases, and a node may be silent until then.
+    #[tokio::test(start_paused = true)]
+    async fn results_do_not_wait_for_a_slow_node_until_the_limit() {
+        let mut batch = begin(2);
+        batch.running.spawn(async {
+            tokio::time::sleep(LIMIT).await;
+            vec![(1, Some(Err(timed_out("the node"))))]
+        });
+        let began = Instant::now();
+        let results = batch.finish(Vec::new(), |_, _| pending()).await;
+        assert!(began.elapsed() <= LIMIT / 2, "{:?}", began.elapsed());
+        assert_eq!(*results[0].as_ref().unwrap(), 7);
+        assert_eq!(kind(&results[1]), BackendErrorKind::TimedOut);
+    }
+
+    /// No other result would come in time if the only node is slow.
+    #[tokio::test(start_paused = true)]
+    async fn batch_of_one_slow_node_waits_until_the_limit() {
+        let mut batch = Batch::begin(1, LIMIT);
+        batch.running.spawn(async {
+            tokio::time::sleep(LIMIT * 3 / 4).await;
+            vec![(0, Some(Ok(7)))]
+        });
+        let results = batch.finish(Vec::new(), |_, _| pending()).await;
+        assert_eq!(*results[0].as_ref().unwrap(), 7);
+    }
+
+    /// Nodes that cannot be reached, or do not own the slot, do not hold up their items while another node is slow.
+    #[tokio::test(start_paused = true)]
+    async fn items_that_no_node_ran_go_out_alone_while_a_node_is_slow() {
+        let mut batch = begin(5);
+        batch.running.spawn(pending());
+        batch.running.spawn(ready(vec![(1, None)]));
+        let unreachable = LockError::backend(BackendErrorKind::Unreachable, "the node");
+        batch
+            .running
+            .spawn(ready(vec![(2, Some(Err(unreachable)))]));
+        let results = batch.finish(vec![3], |at, _| ready(Ok(at as u8 * 10)));
+        let results = results.await;
+        for (at, alone) in [(1, 10), (2, 20), (3, 30)] {
+            assert_eq!(*results[at].as_ref().unwrap(), alone);
+        }
+        assert_eq!(kind(&results[4]), BackendErrorKind::TimedOut);
+    }
+}

@@ -270,17 +270,21 @@ impl Subscriber {
                 shards.set_phase(&channel, ChannelPhase::Up(self.run_id));
             }
             PushKind::SUnsubscribe => {
-                let is_ours = self.is_answer_to(
-                    |sent| matches!(sent, Sent::Unsubscribe(name) if **name == *channel),
-                );
-                // The slot has moved. Its waiters subscribe at the new owner.
-                if !is_ours && shards.forget(&channel) {
+                if self.has_moved(&channel, shards) {
                     client.notifications.poll_all();
                 }
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Records that a subscription has ended. Returns whether its slot has moved: its waiters subscribe at the new
+    /// owner. The reply to a command of this connection does not mean that.
+    fn has_moved(&mut self, channel: &str, shards: &SlotChannels) -> bool {
+        let is_ours =
+            self.is_answer_to(|sent| matches!(sent, Sent::Unsubscribe(name) if **name == *channel));
+        !is_ours && shards.forget(channel)
     }
 
     /// Reads a reply to the oldest command that has none.
@@ -337,3 +341,6 @@ impl Subscriber {
         self.silent_since = (!self.sent.is_empty()).then(|| Clock::System.now());
     }
 }
+
+#[cfg(test)]
+mod tests;

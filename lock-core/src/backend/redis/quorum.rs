@@ -33,6 +33,7 @@ use crate::telemetry::{LockEvent, Reporter, ServerAddress};
 mod admin;
 mod attempt;
 mod held;
+mod listening;
 mod quarantine;
 mod release;
 mod renewing;
@@ -401,16 +402,7 @@ impl Backend for QuorumBackend {
             let timeout = self.servers.command_timeout;
             listening.spawn(unreleased::repeat(server, timeout));
         }
-        Box::pin(async move {
-            while let Some(ended) = listening.join_next().await {
-                // The caller reports a panic, and listens again.
-                if let Err(error) = ended
-                    && error.is_panic()
-                {
-                    std::panic::resume_unwind(error.into_panic());
-                }
-            }
-        })
+        Box::pin(listening::until_panic(listening))
     }
 
     fn releases_end(&self) -> Boxed<'_, ()> {

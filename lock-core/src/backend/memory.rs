@@ -203,6 +203,7 @@ impl MemoryBackend {
             sent: now,
             received: now,
             server_us: micros(now),
+            run_id: UNKNOWN_RUN_ID,
         };
         without_endless(sent.on_reply(&copy, reply, times))
     }

@@ -252,12 +252,16 @@ impl Cleanup {
     pub(crate) fn on_reply(&mut self, outcome: &ReleaseOutcome, now: Moment) {
         self.on_sent_once();
         let has_expired = now >= self.give_up_at;
+        let unconfirmed = self.request.unconfirmed;
+        let is_of_another = unconfirmed.is_some_and(|it| it.is_of_another(outcome.run_id));
         self.state = match self.request.remainder(outcome, now) {
             // Living waiters may be behind the dead ones.
             Remainder::Unconfirmed(_) if has_expired && outcome.more => CleanupState::Due(now),
-            Remainder::Unconfirmed(_) if has_expired => {
-                CleanupState::GaveUp(GiveUpReason::ClockSetBack)
-            }
+            Remainder::Unconfirmed(_) if has_expired => CleanupState::GaveUp(if is_of_another {
+                GiveUpReason::Expired
+            } else {
+                GiveUpReason::ClockSetBack
+            }),
             Remainder::Unconfirmed(left) => CleanupState::Due(now.plus(left).min(self.give_up_at)),
             Remainder::DeadWaiters => CleanupState::Due(now),
             Remainder::Nothing => CleanupState::Finished,

@@ -9,8 +9,8 @@ use crate::protocol::clock::{Moment, ServerMs};
 /// server's time, which this client knows with an error.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// Stands for several server processes. No reply has this run id.
-const SEVERAL: u64 = u64::MAX;
+/// Stands for several server processes, and for one that a later one cannot be told from. No reply has this run id.
+pub(crate) const ANY_PROCESS: u64 = u64::MAX;
 
 /// The server processes that may still run copies of an acquire, and until when.
 ///
@@ -20,9 +20,9 @@ const SEVERAL: u64 = u64::MAX;
 #[cfg_attr(test, derive(Hash))]
 pub(crate) struct Unconfirmed {
     until_ms: ServerMs,
-    /// The process that the copies were sent to, or [`SEVERAL`].
+    /// The process that the copies were sent to, or [`ANY_PROCESS`].
     run_id: u64,
-    /// By then, any process refuses them: by the clock of this machine.
+    /// A release that is answered later was sent when any process refused them: by the clock of this machine.
     ends_at: Moment,
 }
 
@@ -37,7 +37,8 @@ impl Unconfirmed {
         Self {
             until_ms,
             run_id,
-            ends_at: now.plus(command_timeout).plus(MARGIN),
+            // A copy may arrive for one timeout. The reply to a release may take another one.
+            ends_at: now.plus(command_timeout.saturating_mul(2)).plus(MARGIN),
         }
     }
 
@@ -48,7 +49,7 @@ impl Unconfirmed {
             run_id: if self.run_id == other.run_id {
                 self.run_id
             } else {
-                SEVERAL
+                ANY_PROCESS
             },
             ends_at: self.ends_at.max(other.ends_at),
         }
@@ -58,12 +59,17 @@ impl Unconfirmed {
     /// arrived now, proves that no copy takes effect any more.
     pub(crate) fn time_left(&self, outcome: &ReleaseOutcome, now: Moment) -> Option<Duration> {
         const SHORTEST: Duration = Duration::from_millis(1);
-        if self.run_id == outcome.run_id {
+        if !self.is_of_another(outcome.run_id) {
             let server_ms = outcome.server_ms.unwrap_or(ServerMs::new(0));
             let left = Duration::from_millis(self.until_ms.since(server_ms));
             return (server_ms <= self.until_ms).then(|| left.saturating_add(SHORTEST));
         }
         (now <= self.ends_at).then(|| self.ends_at.since(now).saturating_add(SHORTEST))
+    }
+
+    /// Returns whether copies may have been sent to another process than this one.
+    pub(crate) fn is_of_another(self, run_id: u64) -> bool {
+        self.run_id == ANY_PROCESS || self.run_id != run_id
     }
 
     /// Returns until when a copy may take effect, in the time of the server.
@@ -114,11 +120,11 @@ mod tests {
         let sent = sent_to(7);
         // Its clock is an hour ahead.
         let ahead = reply(8, 3_600_000);
-        assert_eq!(left(&sent, &ahead, 200), Some(1_901));
-        assert_eq!(left(&sent, &ahead, 2_100), Some(1));
-        assert_eq!(left(&sent, &ahead, 2_101), None);
+        assert_eq!(left(&sent, &ahead, 200), Some(2_901));
+        assert_eq!(left(&sent, &ahead, 3_100), Some(1));
+        assert_eq!(left(&sent, &ahead, 3_101), None);
         // And a clock that is behind does not keep the release forever.
-        assert_eq!(left(&sent, &reply(8, 0), 2_101), None);
+        assert_eq!(left(&sent, &reply(8, 0), 3_101), None);
     }
 
     #[test]
@@ -126,8 +132,8 @@ mod tests {
         let later = Unconfirmed::new(ServerMs::new(400), 8, at(900), TIMEOUT);
         let both = sent_to(7).and(later);
         for run_id in [7, 8] {
-            assert_eq!(left(&both, &reply(run_id, 6_000), 1_000), Some(1_901));
-            assert_eq!(left(&both, &reply(run_id, 6_000), 2_901), None);
+            assert_eq!(left(&both, &reply(run_id, 6_000), 1_000), Some(2_901));
+            assert_eq!(left(&both, &reply(run_id, 6_000), 3_901), None);
         }
         let same = sent_to(7).and(Unconfirmed::new(ServerMs::new(5_900), 7, at(900), TIMEOUT));
         assert_eq!(same.until_ms(), ServerMs::new(5_900));

@@ -284,7 +284,7 @@ impl RedisClient {
         not_after_ms: ServerMs,
         now: Moment,
     ) -> Unconfirmed {
-        let run_id = connection.first.run_id;
+        let run_id = connection.process();
         Unconfirmed::new(not_after_ms, run_id, now, self.command_timeout)
     }
 

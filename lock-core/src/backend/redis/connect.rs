@@ -178,20 +178,20 @@ pub(crate) async fn connect(
         #[cfg(feature = "quorum")]
         Topology::Quorum(places) => Box::pin(at_quorum(places, &ingredients)).await,
         #[cfg(not(feature = "sentinel"))]
-        Topology::Sentinel(_) => Err(needs_feature("+sentinel://", "sentinel")),
+        Topology::Sentinel(_) => Err(needs_feature("Sentinels", "sentinel")),
         #[cfg(not(feature = "cluster"))]
-        Topology::Cluster(_) => Err(needs_feature("+cluster://", "cluster")),
+        Topology::Cluster(_) => Err(needs_feature("a Redis Cluster", "cluster")),
         #[cfg(not(feature = "quorum"))]
-        Topology::Quorum(_) => Err(needs_feature("+quorum://", "quorum")),
+        Topology::Quorum(_) => Err(needs_feature("a quorum of servers", "quorum")),
     }
 }
 
 /// Returns the error of a URL whose topology is not built in.
 #[cfg(not(all(feature = "sentinel", feature = "cluster", feature = "quorum")))]
-fn needs_feature(scheme: &str, feature: &str) -> LockError {
+fn needs_feature(topology: &str, feature: &str) -> LockError {
     LockError::advised(
         BackendErrorKind::InvalidUrl,
-        format!("`{scheme}` in the lock URL needs the feature `{feature}` of lock-core"),
+        format!("{topology} in the lock URL: this needs the feature `{feature}` of lock-core"),
         "enable it in Cargo.toml",
     )
 }
@@ -326,18 +326,32 @@ async fn read_in_time<T>(
 /// `.ci/run` runs it without the features.
 #[cfg(all(
     test,
-    not(any(feature = "sentinel", feature = "cluster", feature = "quorum"))
+    not(all(feature = "sentinel", feature = "cluster", feature = "quorum"))
 ))]
 mod tests {
     use crate::{BackendErrorKind, LockError, LockManager};
 
     #[tokio::test]
     async fn url_of_a_topology_that_is_not_built_in_names_the_feature() {
-        for (url, feature) in [
-            ("redis+sentinel://h/service", "sentinel"),
-            ("redis+cluster://h", "cluster"),
-            ("redis+quorum://a,b,c", "quorum"),
+        let (sentinel, cluster, quorum) = (
+            cfg!(feature = "sentinel"),
+            cfg!(feature = "cluster"),
+            cfg!(feature = "quorum"),
+        );
+        for (url, feature, is_enabled) in [
+            ("redis+sentinel://h/service", "sentinel", sentinel),
+            (
+                "redis-sentinel://h?sentinelMasterId=m",
+                "sentinel",
+                sentinel,
+            ),
+            ("redis+cluster://h", "cluster", cluster),
+            ("redis-cluster://h", "cluster", cluster),
+            ("redis+quorum://a,b,c", "quorum", quorum),
         ] {
+            if is_enabled {
+                continue;
+            }
             let error = LockManager::connect(url).await.expect_err("is refused");
             let LockError::Backend(backend) = &error else {
                 panic!("{error:?}");

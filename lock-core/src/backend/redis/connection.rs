@@ -18,7 +18,8 @@ use super::transport::frames::{self, is_error, text_range};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::Origin;
 use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::clock_sync::ClockSync;
+use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
+use crate::protocol::unconfirmed::ANY_PROCESS;
 
 use crate::sync::Mutex;
 
@@ -162,6 +163,14 @@ impl Connection {
                 self.mark_broken(&error);
                 Err(error)
             }
+        }
+    }
+
+    /// Returns the run id of the server process, if another process can be told from it.
+    pub(super) fn process(&self) -> u64 {
+        match self.first.run_id {
+            UNKNOWN_RUN_ID => ANY_PROCESS,
+            run_id => run_id,
         }
     }
 

@@ -22,6 +22,7 @@ use super::scripts::ScriptForm;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::Clock;
 use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
+use crate::protocol::unconfirmed::ANY_PROCESS;
 use crate::protocol::wire::{MAX_LABEL, tidy};
 use crate::telemetry::{ConnectionKind, LockEvent};
 
@@ -268,7 +269,7 @@ impl Connector {
             .then(|| field("uptime_in_seconds")?.parse().ok())
             .flatten();
         let process = ServerProcessInfo {
-            run_id: hasher.finish().max(UNKNOWN_RUN_ID + 1),
+            run_id: hasher.finish().clamp(UNKNOWN_RUN_ID + 1, ANY_PROCESS - 1),
             uptime: uptime.map(Duration::from_secs),
         };
         Ok((process, too_old))

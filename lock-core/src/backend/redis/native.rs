@@ -59,7 +59,7 @@ impl NativeLocks {
         let not_after = self.client.not_after(&connection, now);
         let copy = sent.on_send(SendContext {
             origin: connection.origin,
-            run_id: connection.first.run_id,
+            run_id: connection.process(),
             mode,
             channel: &channel,
             lease: poll_schedule::handover_lease(mode, ttl),
@@ -116,6 +116,7 @@ impl NativeLocks {
             sent: now,
             received: Clock::System.now(),
             server_us,
+            run_id: connection.process(),
         };
         Ok(sent.on_reply(&copy, value, times))
     }

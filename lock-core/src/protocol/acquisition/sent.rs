@@ -105,6 +105,8 @@ pub(crate) struct ReplyTimes {
     pub(crate) sent: Moment,
     pub(crate) received: Moment,
     pub(crate) server_us: u64,
+    /// The server process that replied.
+    pub(crate) run_id: u64,
 }
 
 impl SentAcquires {
@@ -241,7 +243,11 @@ impl SentAcquires {
                 remaining: Duration::from_millis(remaining_ms),
             },
             AcquireReply::Queued { rank, holder } => {
-                self.forget_earlier_entries(ServerMs::from_micros(times.server_us));
+                // The time of another process says nothing about copies that this one has not seen.
+                let unconfirmed = self.presence.unconfirmed();
+                if unconfirmed.is_none_or(|copies| !copies.is_of_another(times.run_id)) {
+                    self.forget_earlier_entries(ServerMs::from_micros(times.server_us));
+                }
                 let is_polling = self
                     .entry()
                     .is_some_and(|entry| entry.mode == Mode::Polling);

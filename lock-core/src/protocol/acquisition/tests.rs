@@ -204,6 +204,7 @@ impl Bench {
             sent,
             received: self.now,
             server_us: (START + self.now_ms) * 1_000,
+            run_id: 0,
         };
         let outcome = self.acquisition.sent_mut().on_reply(&copy, reply, times);
         let action = self

@@ -67,13 +67,25 @@ fn cancel_is_repeated_until_no_copy_of_the_acquire_can_take_effect() {
 /// After a failover, the clock of the new primary says nothing about the time limit of the acquire.
 #[test]
 fn reply_of_another_process_confirms_a_cancel_by_the_local_clock() {
-    let mut cleanup = sent(unconfirmed());
+    let mut cleanup = sent(ReleaseRequest {
+        ttl: Ttl::new(Duration::from_secs(5)).unwrap(),
+        ..unconfirmed()
+    });
     cleanup.on_reply(&outcome(9_000).told_by(2), at(50));
-    // The command timeout and a second.
-    assert_eq!(cleanup.next_step(at(50)), CleanupStep::WaitUntil(at(1_501)));
+    // Two command timeouts and a second.
+    assert_eq!(cleanup.next_step(at(50)), CleanupStep::WaitUntil(at(2_001)));
     cleanup.on_send();
-    cleanup.on_reply(&outcome(0).told_by(2), at(1_501));
-    assert_eq!(cleanup.next_step(at(1_501)), CleanupStep::Finished);
+    cleanup.on_reply(&outcome(0).told_by(2), at(2_001));
+    assert_eq!(cleanup.next_step(at(2_001)), CleanupStep::Finished);
+}
+
+#[test]
+fn clock_of_another_process_is_not_called_set_back() {
+    let mut cleanup = sent(unconfirmed());
+    // The lease of a second and two timeouts have ended.
+    cleanup.on_reply(&outcome(0).told_by(2), at(2_000));
+    let step = cleanup.next_step(at(2_000));
+    assert_eq!(step, CleanupStep::GaveUp(GiveUpReason::Expired));
 }
 
 #[test]

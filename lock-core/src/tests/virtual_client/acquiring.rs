@@ -242,6 +242,7 @@ impl<P: Peers> ClientStep<'_, P> {
                     sent,
                     received: now,
                     server_us,
+                    run_id: self.manager.first.run_id,
                 };
                 let outcome = acquisition.sent_mut().on_reply(&copy, reply, times);
                 acquisition.on_reply(outcome, now, self.peers)

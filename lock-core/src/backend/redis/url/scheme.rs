@@ -56,15 +56,34 @@ impl ServerScheme {
         Some(Self { form, tls })
     }
 
-    /// Returns an error if this build has no TLS, but the scheme needs it.
+    /// Returns an error if this build has no TLS, but the scheme needs it. `connect` checks the feature of the
+    /// topology.
     pub(super) fn check_feature(self) -> Result<(), LockError> {
         if !self.tls || cfg!(feature = "__tls") {
             return Ok(());
         }
-        Err(advised(
-            "`rediss://` in the lock URL needs the feature `tls` or `tls-aws-lc` of lock-core",
-            "enable it in Cargo.toml, or use redis://",
-        ))
+        let (text, advice) = match self.form {
+            UrlForm::Server | UrlForm::Socket => (
+                "`rediss://` in the lock URL needs the feature `tls` or `tls-aws-lc` of lock-core",
+                "enable it in Cargo.toml, or use redis://",
+            ),
+            UrlForm::Sentinel | UrlForm::LettuceSentinel => (
+                "TLS and Sentinels in the lock URL need the features `tls` (or `tls-aws-lc`) and `sentinel` of \
+                 lock-core",
+                "enable both in Cargo.toml",
+            ),
+            UrlForm::Cluster => (
+                "TLS and a cluster in the lock URL need the features `tls` (or `tls-aws-lc`) and `cluster` of \
+                 lock-core",
+                "enable both in Cargo.toml",
+            ),
+            UrlForm::Quorum => (
+                "TLS and a quorum in the lock URL need the features `tls` (or `tls-aws-lc`) and `quorum` of \
+                 lock-core",
+                "enable both in Cargo.toml",
+            ),
+        };
+        Err(advised(text, advice))
     }
 
     /// Several hosts may follow the scheme.

@@ -132,16 +132,31 @@ fn tls_without_its_feature_is_refused() {
     if TLS {
         return;
     }
-    for url in [
-        "rediss://user:secret@h",
-        "valkeys+cluster://h",
-        "rediss+sentinel://h",
+    for (url, text, advice) in [
+        (
+            "rediss://user:secret@h",
+            "`rediss://` in the lock URL needs the feature `tls` or `tls-aws-lc` of lock-core",
+            "enable it in Cargo.toml, or use redis://",
+        ),
+        (
+            "rediss+sentinel://user:secret@h",
+            "TLS and Sentinels in the lock URL need the features `tls` (or `tls-aws-lc`) and `sentinel`",
+            "enable both in Cargo.toml",
+        ),
+        (
+            "valkeys+cluster://user:secret@h",
+            "TLS and a cluster in the lock URL need the features `tls` (or `tls-aws-lc`) and `cluster`",
+            "enable both in Cargo.toml",
+        ),
+        (
+            "rediss+quorum://user:secret@h",
+            "TLS and a quorum in the lock URL need the features `tls` (or `tls-aws-lc`) and `quorum`",
+            "enable both in Cargo.toml",
+        ),
     ] {
         let error = error(url);
-        let text =
-            "`rediss://` in the lock URL needs the feature `tls` or `tls-aws-lc` of lock-core";
         assert!(error.contains(text), "{error}");
-        assert!(error.contains("enable it in Cargo.toml, or use redis://"));
+        assert!(error.contains(advice), "{error}");
         assert!(!error.contains("secret"), "{error}");
     }
 }

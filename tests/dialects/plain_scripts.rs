@@ -39,7 +39,9 @@ async fn uses_a_lock(locks: &LockManager, server: &RedisServer, dialect: Dialect
     held.renew().await.unwrap();
     assert!(time_to_expiry(server, KEY) > SOON, "{dialect}");
     held.release().await.unwrap();
-    assert!(time_to_expiry(server, KEY) <= ms(400), "{dialect}");
+    // On a busy machine the key has expired already.
+    let left = server.cli(&["PTTL", KEY]).integer();
+    assert!(left == -2 || (0..=400).contains(&left), "{dialect}: {left}");
     let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
     next.release().await.unwrap();
     assert!(!exists(server, KEY), "{dialect}");

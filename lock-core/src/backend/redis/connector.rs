@@ -238,11 +238,13 @@ impl Connector {
                 let stream = stream.map_err(|error| connect_error(&node.text, &error))?;
                 let setup = Setup::begin(stream, &login, config()).await;
                 let mut setup = match setup {
-                    Err(error) if is_resp3_unknown(&error) && self.falls_back(&node, &error) => {
+                    Err(error)
+                        if is_resp3_unknown(&error, &login) && self.falls_back(&node, &error) =>
+                    {
                         login = login.set_protocol(ProtocolVersion::RESP2);
                         continue;
                     }
-                    setup => setup.map_err(|error| self.setup_error(&node, login.db(), &error))?,
+                    setup => setup.map_err(|error| self.setup_error(&node, &login, &error))?,
                 };
                 let mut handle = setup.connection.clone();
                 let greeting = setup.drive(self.handshake(&node, &mut handle, kind)).await;

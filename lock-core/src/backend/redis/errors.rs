@@ -4,7 +4,7 @@ use std::fmt::Display;
 #[cfg(feature = "__tls")]
 use std::sync::Arc;
 
-use redis::{ErrorKind, RedisError};
+use redis::{ErrorKind, RedisConnectionInfo, RedisError};
 
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::redirect::Redirect;
@@ -94,12 +94,14 @@ fn is_closed(error: &RedisError) -> bool {
 }
 
 /// Returns whether the server does not know the third version of the protocol. The client library knows only one
-/// of the texts that refuse HELLO.
-pub(super) fn is_resp3_unknown(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::RESP3NotSupported
+/// of the texts that refuse HELLO. A server that asks for the password that HELLO has does not know HELLO either.
+pub(super) fn is_resp3_unknown(error: &RedisError, login: &RedisConnectionInfo) -> bool {
+    let command = without_arguments(error.detail().unwrap_or_default());
+    let is_refused = error.kind() == ErrorKind::RESP3NotSupported
         || error.code() == Some("NOPROTO")
-        || is_unknown_command(error)
-            && without_arguments(error.detail().unwrap_or_default()).contains("HELLO")
+        || is_unknown_command(error) && command.contains("HELLO")
+        || error.code() == Some("NOAUTH") && login.password().is_some();
+    is_refused && login.protocol().supports_resp3()
 }
 
 /// Returns the error for a server that does not know the version of the protocol that the URL demands.
@@ -107,7 +109,7 @@ pub(super) fn no_resp3(address: &str, error: &RedisError) -> LockError {
     LockError::advised(
         BackendErrorKind::Unsupported,
         format!(
-            "the lock server at {address} does not speak RESP3 ({})",
+            "the lock server at {address} does not speak RESP3: it refuses HELLO ({})",
             error_text(error)
         ),
         "remove `protocol=3` from the URL: then connections speak RESP2, and waiters poll",

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, RedisError, Value};
+use redis::{Pipeline, RedisConnectionInfo, RedisError, Value};
 
 use super::errors::{
     connect_error, error_text, is_database_out_of_range, is_resp3_unknown, is_select_in_cluster,
@@ -187,12 +187,18 @@ impl Connector {
     }
 
     /// Returns the error of the login, or of the choice of a database.
-    pub(super) fn setup_error(&self, node: &Node, db: i64, error: &RedisError) -> LockError {
+    pub(super) fn setup_error(
+        &self,
+        node: &Node,
+        login: &RedisConnectionInfo,
+        error: &RedisError,
+    ) -> LockError {
+        let db = login.db();
         if db != 0 && is_select_in_cluster(error) {
             is_clustered(node)
         } else if db != 0 && is_database_out_of_range(error) {
             no_database(&node.text, db)
-        } else if is_resp3_unknown(error) {
+        } else if is_resp3_unknown(error, login) {
             no_resp3(&node.text, error)
         } else if self.access.tls.is_none() {
             login_error(&node.text, error)

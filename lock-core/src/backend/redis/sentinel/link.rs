@@ -199,7 +199,7 @@ impl SentinelLink {
         });
         let setup = match Setup::begin(open().await?, &login, config).await {
             // An old Sentinel is asked each second, and announces nothing.
-            Err(error) if is_resp3_unknown(&error) => {
+            Err(error) if is_resp3_unknown(&error, &login) => {
                 let login = login.set_protocol(ProtocolVersion::RESP2);
                 let setup = Setup::begin(open().await?, &login, Connector::config()).await;
                 return setup.map(Setup::spawn).map_err(|error| self.failed(&error));

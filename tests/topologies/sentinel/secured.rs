@@ -1,11 +1,16 @@
 //! TLS to the servers, and to the Sentinels or not.
 
+use std::time::Duration;
+
 use lock_core::{BackendErrorKind, LockManager};
 use test_support::tls::shown;
 use test_support::{Authority, SentinelService};
 use tests::one_attempt;
 
 use super::{assert_survives_a_failover, backend_error};
+
+/// A plain port does not answer in TLS, so one of the errors takes this time.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 fn start(authority: &Authority) -> SentinelService {
     SentinelService::start_tls(authority, &authority.server())
@@ -54,7 +59,8 @@ async fn wrong_guess_about_tls_is_refused() {
         // The Sentinels reply, and name a port with TLS.
         (plain, Unreachable, "if that port speaks TLS, use rediss"),
     ] {
-        let refused = one_attempt(LockManager::builder()).connect(&url).await;
+        let builder = one_attempt(LockManager::builder()).command_timeout(TIMEOUT);
+        let refused = builder.connect(&url).await;
         let error = refused.unwrap_err();
         assert_eq!(backend_error(&error), kind, "{url}: {error}");
         assert!(error.to_string().contains(words), "{url}: {error}");

@@ -10,6 +10,8 @@ use crate::wait::{eventually, eventually_some};
 
 mod membership;
 
+use membership::primary_id;
+
 /// How many slots a cluster has.
 const SLOTS: u16 = 16_384;
 /// Bound on each step, on a loaded machine.
@@ -272,6 +274,12 @@ impl RedisCluster {
             Failover::Force => &["CLUSTER", "FAILOVER", "FORCE"],
             Failover::Takeover => &["CLUSTER", "FAILOVER", "TAKEOVER"],
         };
+        if kind != Failover::Takeover
+            && let Some(primary) = primary_id(replica)
+        {
+            // A node that does not know that the replica is one gives it no vote.
+            eventually(STEP, || self.all_see(&id(replica), &primary));
+        }
         ok(replica, words);
         self.wait_for_owner(key, replica);
     }

@@ -24,12 +24,12 @@ impl RedisCluster {
         eventually(STEP, || new.cli(&follow).error().is_none());
         eventually(STEP, || {
             let info = new.cli(&["INFO", "replication"]);
-            info.text().contains("master_link_status:up") && self.all_see(&new_id, "slave")
+            info.text().contains("master_link_status:up") && self.all_see(&new_id, &primary)
         });
         if old_primary.is_none() {
             ok(new, &["CLUSTER", "FAILOVER"]);
             eventually(STEP, || {
-                self.all_see(&new_id, "master") && self.all_see(&old_id, "slave")
+                self.all_see(&new_id, "master") && self.all_see(&old_id, &new_id)
             });
         }
         let old = self.nodes.swap_remove(at);
@@ -55,18 +55,18 @@ impl RedisCluster {
         eventually(STEP, || self.nodes.iter().all(knows_all));
     }
 
-    /// Returns whether all nodes see a node in this role.
-    fn all_see(&self, id: &str, role: &str) -> bool {
-        self.nodes.iter().all(|node| {
-            let lines = lines(node);
-            let mut of_node = lines.iter().filter(|line| line.starts_with(id));
-            of_node.any(|line| line.contains(role) && !line.contains("fail"))
-        })
+    /// Returns whether all nodes that reply see a node in this role, or as a replica of the primary with this id.
+    pub(super) fn all_see(&self, id: &str, role: &str) -> bool {
+        let views: Vec<_> = self.nodes.iter().map(lines).collect();
+        let is_seen =
+            |line: &String| line.starts_with(id) && line.contains(role) && !line.contains("fail");
+        let mut replies = views.iter().filter(|lines| !lines.is_empty());
+        replies.all(|lines| lines.iter().any(is_seen))
     }
 }
 
 /// Returns the id of the primary that a replica follows; `None` for a primary.
-fn primary_id(node: &RedisServer) -> Option<String> {
+pub(super) fn primary_id(node: &RedisServer) -> Option<String> {
     let lines = lines(node);
     let own = lines.iter().find(|line| line.contains("myself"))?;
     let primary = own.split(' ').nth(3)?;

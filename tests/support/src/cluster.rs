@@ -328,10 +328,10 @@ impl RedisCluster {
             let (first, last) = ((share * at).to_string(), last.to_string());
             ok(node, &["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
         }
-        for node in &self.nodes[1..] {
-            self.meet(node);
-        }
-        eventually(STEP, || self.nodes.iter().all(|it| lines(it).len() == 6));
+        eventually(STEP, || {
+            self.meet_unknown();
+            self.nodes.iter().all(|it| lines(it).len() == 6)
+        });
         for at in 3..6 {
             let primary = id(&self.nodes[at - 3]);
             eventually(STEP, || {
@@ -347,6 +347,22 @@ impl RedisCluster {
                 })
         });
         self.wait_stable();
+    }
+
+    /// Introduces all nodes to the first one that it does not know. It forgets a node that does not answer its
+    /// introduction within the node timeout.
+    #[track_caller]
+    fn meet_unknown(&self) {
+        let known: Vec<_> = lines(&self.nodes[0])
+            .iter()
+            .filter_map(|it| port_of(it))
+            .collect();
+        let ports = |node: &RedisServer| [Some(node.port()), node.tls_port()];
+        let is_known = |port: Option<u16>| port.is_some_and(|port| known.contains(&port));
+        let is_unknown = |node: &&RedisServer| !ports(node).into_iter().any(is_known);
+        for node in self.nodes[1..].iter().filter(is_unknown) {
+            self.meet(node);
+        }
     }
 
     /// Introduces a node to the first one.

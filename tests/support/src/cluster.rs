@@ -1,7 +1,9 @@
 //! A Redis Cluster for a test.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::proxy::{Direction, Proxy};
 use crate::replication;
 use crate::resp::Reply;
 use crate::server::{RedisServer, ServerOptions};
@@ -98,12 +100,26 @@ impl RedisCluster {
 
     /// Returns the URL with all nodes.
     pub fn url(&self) -> String {
-        let hosts: Vec<_> = self
-            .nodes
-            .iter()
-            .map(|it| it.address().to_string())
-            .collect();
-        format!("redis+cluster://{}", hosts.join(","))
+        url_of(self.nodes.iter().map(RedisServer::address))
+    }
+
+    /// Starts a proxy in front of each node. A client of the proxies does not learn of the nodes behind them.
+    pub fn proxies(&self) -> Vec<Proxy> {
+        let proxies: Vec<_> = self.nodes.iter().map(Proxy::in_front_of).collect();
+        for proxy in &proxies {
+            for (node, other) in self.nodes.iter().zip(&proxies) {
+                let (node, other) = (node.port(), other.address().port());
+                // In the slot map, and at the end of a redirection.
+                let text = |port: u16| format!(":{port}\r\n");
+                proxy.replace(Direction::ToClient, text(node), text(other));
+            }
+        }
+        proxies
+    }
+
+    /// Returns the URL of the cluster behind these proxies.
+    pub fn url_through(&self, proxies: &[Proxy]) -> String {
+        url_of(proxies.iter().map(Proxy::address))
     }
 
     /// Returns all nodes, in the order of their start.
@@ -385,6 +401,11 @@ fn node_options() -> ServerOptions {
     RedisServer::options()
         .args(["--cluster-enabled", "yes"])
         .args(["--cluster-node-timeout", NODE_TIMEOUT])
+}
+
+fn url_of(hosts: impl Iterator<Item = SocketAddr>) -> String {
+    let hosts: Vec<_> = hosts.map(|it| it.to_string()).collect();
+    format!("redis+cluster://{}", hosts.join(","))
 }
 
 /// Returns whether a node takes commands for keys.

@@ -83,6 +83,7 @@ impl Proxy {
                 mode: Mode::Forward,
                 delays: [Duration::ZERO; 2],
                 armed: None,
+                always_lost: None,
                 replacements: Vec::new(),
                 links: Vec::new(),
             }),
@@ -159,6 +160,11 @@ impl Proxy {
     /// the command was executed.
     pub fn lose_next(&self, what: Lost, pattern: impl AsRef<[u8]>) {
         self.shared.lock().armed = Some((what, pattern.as_ref().to_vec()));
+    }
+
+    /// Cuts each connection at a request that contains `pattern`, from now on. The server does not execute it.
+    pub fn lose_each(&self, pattern: impl AsRef<[u8]>) {
+        self.shared.lock().always_lost = Some(pattern.as_ref().to_vec());
     }
 
     /// Replaces these bytes in one direction of all connections from now on. The bytes have to arrive
@@ -241,7 +247,7 @@ impl Proxy {
         }
     }
 
-    /// Restores a normal network: no delays, no armed cut, nothing held back. Cuts silent
+    /// Restores a normal network: no delays, no cuts at requests, nothing held back. Cuts silent
     /// connections, for the reason given at [`mute`](Self::mute).
     pub fn forward(&self) {
         self.ensure_listening();
@@ -249,6 +255,7 @@ impl Proxy {
             state.mode = Mode::Forward;
             state.delays = [Duration::ZERO; 2];
             state.armed = None;
+            state.always_lost = None;
             for link in &mut state.links {
                 if link.gates.contains(&Gate::Mute) {
                     link.cut();

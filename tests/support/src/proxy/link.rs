@@ -77,6 +77,8 @@ pub(super) struct State {
     pub(super) mode: Mode,
     pub(super) delays: [Duration; 2],
     pub(super) armed: Option<(Lost, Vec<u8>)>,
+    /// Requests that contain this never arrive.
+    pub(super) always_lost: Option<Vec<u8>>,
     /// What to replace, and by what.
     pub(super) replacements: Vec<(Direction, Vec<u8>, Vec<u8>)>,
     /// In the order of acceptance; never shortened, so that an index stays valid.

@@ -211,6 +211,10 @@ impl Wire {
                 }
             }
             Direction::ToServer => {
+                let always_lost = state.always_lost.as_ref();
+                if always_lost.is_some_and(|pattern| contains(bytes, pattern)) {
+                    link.cut();
+                }
                 let strikes = state
                     .armed
                     .as_ref()

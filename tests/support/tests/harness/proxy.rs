@@ -117,6 +117,20 @@ fn lost_request_is_not_executed() {
 }
 
 #[test]
+fn each_request_with_the_pattern_is_lost_until_the_network_is_normal() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    proxy.lose_each("INCR");
+    for _ in 0..2 {
+        assert!(via(&proxy).call(&["INCR", "k"]).is_err());
+        via(&proxy).call(&["PING"]).unwrap();
+    }
+    assert_eq!(server.cli(&["GET", "k"]), Reply::Nil);
+    proxy.forward();
+    assert_eq!(via(&proxy).call(&["INCR", "k"]).unwrap().integer(), 1);
+}
+
+#[test]
 fn mute_silences_one_connection_until_it_is_cut() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);

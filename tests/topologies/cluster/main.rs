@@ -18,6 +18,8 @@ mod membership;
 mod nodes;
 mod open_slots;
 mod partition;
+mod releases;
+mod subscriptions;
 
 const NAME: &str = "order:42";
 const KEY: &str = "lock:order:42";

@@ -165,13 +165,13 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     /// Begins a batch in which a node has run the first item.
-    fn begin(len: usize) -> Batch<u8> {
+    fn begin(len: usize) -> Batch<usize> {
         let mut batch = Batch::begin(len, LIMIT);
         batch.running.spawn(ready(vec![(0, Some(Ok(7)))]));
         batch
     }
 
-    fn kind(result: &Result<u8, LockError>) -> BackendErrorKind {
+    fn kind(result: &Result<usize, LockError>) -> BackendErrorKind {
         match result {
             Err(LockError::Backend(error)) => error.kind(),
             other => panic!("expected a backend error: {other:?}"),
@@ -215,7 +215,7 @@ mod tests {
         batch
             .running
             .spawn(ready(vec![(2, Some(Err(unreachable)))]));
-        let results = batch.finish(vec![3], |at, _| ready(Ok(at as u8 * 10)));
+        let results = batch.finish(vec![3], |at, _| ready(Ok(at * 10)));
         let results = results.await;
         for (at, alone) in [(1, 10), (2, 20), (3, 30)] {
             assert_eq!(*results[at].as_ref().unwrap(), alone);

@@ -270,7 +270,8 @@ impl Subscriber {
                 shards.set_phase(&channel, ChannelPhase::Up(self.run_id));
             }
             PushKind::SUnsubscribe => {
-                if self.has_moved(&channel, shards) {
+                let has_moved = self.has_moved(&channel, shards);
+                if has_moved {
                     client.notifications.poll_all();
                 }
             }

@@ -256,6 +256,38 @@ async fn dropped_callers_hold_up_nobody_and_leave_no_lock() {
     .await;
 }
 
+/// All tasks are on one thread, so that they queue for the connection in the order of their start. The second one gets
+/// its turn when it has too little time left for a confirmation, and the third one has enough.
+#[tokio::test]
+async fn caller_with_little_time_fails_no_other_confirmation() {
+    let replicated = Replicated::start().await;
+    let within = Duration::from_millis(1500);
+    let confirm = Confirm::replicas(2).within(within);
+    let connecting = replicated.try_connect(|it| it.confirm(confirm).command_timeout(WAIT));
+    let locks = connecting.await.unwrap();
+    replicated.replicas[0].stop();
+    let has = |name: &str| {
+        let key = format!("lock:{name}");
+        replicated.primary.cli(&["EXISTS", &key]).integer() == 1
+    };
+    let first = tokio::spawn(locks.lock("first").try_acquire());
+    eventually_async(SOON, async || {
+        let clients = replicated.primary.cli(&["INFO", "clients"]);
+        clients.text().contains("blocked_clients:1")
+    })
+    .await;
+    let hasty = tokio::spawn(locks.lock("hasty").wait(within + within / 2).acquire());
+    eventually_async(SOON, async || has("hasty")).await;
+    let patient = tokio::spawn(locks.lock("patient").try_acquire());
+    eventually_async(SOON, async || has("patient")).await;
+    let error = first.await.unwrap().unwrap_err();
+    assert_eq!(kind(&error), BackendErrorKind::NotReplicated, "{error}");
+    hasty.await.unwrap().unwrap_err();
+    replicated.replicas[0].cont();
+    let held = patient.await.unwrap().unwrap();
+    held.expect("it is free").release().await.unwrap();
+}
+
 /// With all replicas, a confirmed lock survives the failover to any of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn confirmed_lock_survives_the_death_of_its_primary() {

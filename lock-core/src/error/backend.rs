@@ -39,7 +39,8 @@ pub enum BackendErrorKind {
     NoReplicas,
     /// Fewer replicas than [`Confirm`](crate::Confirm) asks, or not the disk, acknowledged the lock in time.
     NotReplicated,
-    /// The server is a replica (READONLY).
+    /// The server is a replica (READONLY). Or the Sentinels named another primary before the reply arrived; then the
+    /// server may have executed the command, and the background worker cancels it.
     NotPrimary,
     /// No Sentinel knows a primary of the service, or none of them can be reached, and the last known
     /// primary cannot be reached either.

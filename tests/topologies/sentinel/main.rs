@@ -10,6 +10,7 @@ use topologies::connect;
 mod learning;
 mod reports;
 mod secured;
+mod switches;
 mod tokens;
 
 const NAME: &str = "order:42";

@@ -188,12 +188,13 @@ impl Connection {
     /// Stops using the connection, because another server is the primary now. Callers that wait for a
     /// reply get an error.
     pub(super) fn retire(&self) {
-        let error = LockError::backend(
+        let error = LockError::advised(
             BackendErrorKind::NotPrimary,
             format!(
-                "the lock server at {} is no primary any more",
+                "the lock server at {} is not used as the primary any more",
                 self.node.text
             ),
+            "try again: the next call goes to the primary that the Sentinels name",
         );
         self.retired.store(true, Ordering::Release);
         self.mark_broken(&error);

@@ -335,15 +335,15 @@ impl LockManagerBuilder {
     /// Percent-encode the characters `%`, `/`, `#`, `?` and `@` in the user and the password.
     ///
     /// # Errors
-    /// - [`LockError::Backend`] when the URL is invalid, or when the server does not reply within
-    ///   the command timeout or refuses the connection.
+    /// - [`LockError::Backend`] when the URL is invalid or needs a feature that is not enabled, or when the
+    ///   server does not reply within the command timeout or refuses the connection.
     /// - [`LockError::Backend`] when the server is older than Redis 7.0, is a replica, or is not what the URL
     ///   says. Also when its clock differs too much for the dialect.
     /// - [`LockError::NoQuorum`] when a majority of the servers of `redis+quorum://` does not reply in time.
     /// - [`LockError::InvalidTtl`] when the default ttl is out of range.
     /// - [`LockError::InvalidDialect`] when the default ttl does not fit the dialect.
-    /// - [`LockError::InvalidName`] when the prefix is too long or has a brace.
-    /// - [`LockError::InvalidSetting`] when the command timeout or the retry interval is too short.
+    /// - [`LockError::InvalidSetting`] when the prefix is too long or has a brace, or when the command timeout
+    ///   or the retry interval is too short.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     ///
     /// # Panics

@@ -16,8 +16,8 @@ use crate::protocol::redirect::Redirect;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackendErrorKind {
-    /// The URL is malformed, or needs a feature of the crate that is not enabled: `redis`, or `tls`. Or
-    /// the server does not have the database whose number the URL names.
+    /// The URL is malformed, or needs a feature of the crate that is not enabled: `redis`, `tls`,
+    /// `sentinel`, `cluster` or `quorum`. Or the server does not have the database whose number the URL names.
     InvalidUrl,
     /// TLS failed: a certificate is invalid, unknown or missing, a file cannot be read, or the settings
     /// do not fit each other.

@@ -179,11 +179,25 @@ impl Connector {
             (DeploymentKind::Cluster, false) => Err(LockError::advised(
                 BackendErrorKind::Unsupported,
                 format!("the server at {} is not part of a Redis Cluster", node.text),
-                "use redis:// for a single server",
+                if self.access.tls.is_some() {
+                    "use rediss:// for a single server"
+                } else {
+                    "use redis:// for a single server"
+                },
             )),
             (DeploymentKind::Cluster, true) | (_, false) => Ok(()),
-            (_, true) => Err(is_clustered(node)),
+            (_, true) => Err(self.is_clustered(node)),
         }
+    }
+
+    fn is_clustered(&self, node: &Node) -> LockError {
+        let advice = if self.access.tls.is_some() {
+            "use rediss+cluster:// instead of rediss://"
+        } else {
+            "use redis+cluster:// instead of redis://"
+        };
+        let text = format!("the server at {} is a node of a Redis Cluster", node.text);
+        LockError::advised(BackendErrorKind::Unsupported, text, advice)
     }
 
     /// Returns the error of the login, or of the choice of a database.
@@ -195,7 +209,7 @@ impl Connector {
     ) -> LockError {
         let db = login.db();
         if db != 0 && is_select_in_cluster(error) {
-            is_clustered(node)
+            self.is_clustered(node)
         } else if db != 0 && is_database_out_of_range(error) {
             no_database(&node.text, db)
         } else if is_resp3_unknown(error, login) {
@@ -332,22 +346,13 @@ pub(super) fn check_role(node: &Node, role: &Value) -> Result<(), LockError> {
         b"sentinel" => Err(LockError::advised(
             BackendErrorKind::Unsupported,
             format!("the server at {address} is a Redis Sentinel, and has no locks"),
-            "use redis+sentinel://host/service, with the name of the service",
+            "use redis+sentinel://host/service, or rediss+sentinel:// with TLS, with the name of the service",
         )),
         _ => Err(LockError::backend(
             BackendErrorKind::NotPrimary,
             format!("the lock server at {address} is a replica"),
         )),
     }
-}
-
-fn is_clustered(node: &Node) -> LockError {
-    let address = &node.text;
-    LockError::advised(
-        BackendErrorKind::Unsupported,
-        format!("the server at {address} is a node of a Redis Cluster"),
-        "use redis+cluster:// instead of redis://",
-    )
 }
 
 /// What `INFO` says about the process of the server.

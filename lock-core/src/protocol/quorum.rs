@@ -30,6 +30,7 @@ pub(crate) const fn majority(servers: usize) -> usize {
 
 /// What the driver does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum QuorumAction {
     /// Acquire the key at this server, with the owner id of this acquisition.
     Acquire(usize),
@@ -48,6 +49,7 @@ pub(crate) enum QuorumAction {
 
 /// One reply that confirms the key at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) struct ServerLease {
     /// `None` in a dialect without fencing tokens.
     pub(crate) token: Option<FencingToken>,

@@ -13,6 +13,7 @@ const GATE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum QuorumOutcome {
     Granted {
         /// `None` in a dialect without fencing tokens.
@@ -47,6 +48,7 @@ pub(crate) struct BusyServer {
 
 /// What is known of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 enum Vote {
     /// In quarantine: it is not asked.
     Excluded,
@@ -64,6 +66,7 @@ enum Vote {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 enum VotePhase {
     /// Only the first servers of the order were asked, so that two clients do not split the votes.
     Gate { next: usize, until: Moment },
@@ -75,6 +78,7 @@ enum VotePhase {
 
 /// An attempt to acquire a key at a majority of the servers.
 #[derive(Clone, Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
 pub(crate) struct QuorumAcquire {
     ttl: Ttl,
     order: Vec<usize>,

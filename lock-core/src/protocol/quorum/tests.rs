@@ -1,5 +1,6 @@
 mod acquire;
 mod lease;
+mod model;
 mod release;
 mod simulation;
 

@@ -94,6 +94,8 @@ async fn tokens_grow_there_and_back(ahead_us: i64) {
         last = token;
         held.release().await.unwrap();
         old.restart();
+        // The Sentinels would do that too, up to 20 s later.
+        old.cli(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::protocol::clock::{Moment, ServerMs};
 /// server's time, which this client knows with an error.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// Stands for several server processes, and for one that a later one cannot be told from. No reply has this run id.
+/// Stands for several server processes, and for one that does not show its run id. No reply has this run id.
 pub(crate) const ANY_PROCESS: u64 = u64::MAX;
 
 /// The server processes that may still run copies of an acquire, and until when.
@@ -22,7 +22,7 @@ pub(crate) struct Unconfirmed {
     until_ms: ServerMs,
     /// The process that the copies were sent to, or [`ANY_PROCESS`].
     run_id: u64,
-    /// A release that is answered later was sent when any process refused them: by the clock of this machine.
+    /// Each process refused them, by the clock of this machine, when a release was sent whose reply arrives later.
     ends_at: Moment,
 }
 

@@ -1,11 +1,8 @@
 //! The connections between the nodes of a cluster.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
-use crate::janitor::Scratch;
+use crate::page::SharedPage;
 use crate::ports::BUS;
 use crate::preload::Shim;
 
@@ -17,10 +14,7 @@ use crate::preload::Shim;
 #[derive(Debug)]
 pub struct ClusterBus {
     shim: Shim,
-    page: File,
-    path: PathBuf,
-    // The node keeps its mapping of the page.
-    _directory: Scratch,
+    page: SharedPage,
 }
 
 impl ClusterBus {
@@ -35,17 +29,8 @@ impl ClusterBus {
             include_str!("../shim/page.h"),
             include_str!("../shim/bus.c")
         ));
-        let directory = Scratch::new();
-        let path = directory.path().join("bus");
-        let page = File::create_new(&path).expect("the scratch directory is new");
-        page.set_len(4096)
-            .expect("the scratch directory is writable");
-        let bus = Self {
-            shim,
-            page,
-            path,
-            _directory: directory,
-        };
+        let page = SharedPage::new();
+        let bus = Self { shim, page };
         bus.write(false);
         bus
     }
@@ -62,16 +47,13 @@ impl ClusterBus {
 
     /// Returns the environment variables that the node needs.
     pub(crate) fn environment(&self) -> [(OsString, OsString); 2] {
-        let path = self.path.as_os_str().to_owned();
-        [self.shim.preload(), ("LOCK_TEST_BUS".into(), path)]
+        let page = ("LOCK_TEST_BUS".into(), self.page.path());
+        [self.shim.preload(), page]
     }
 
     fn write(&self, is_cut: bool) {
-        let words = [u64::from(is_cut), BUS.0.into(), BUS.1.into()];
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         self.page
-            .write_all_at(&bytes, 0)
-            .expect("the page exists at its full size");
+            .write([u64::from(is_cut), BUS.0.into(), BUS.1.into()]);
     }
 }
 

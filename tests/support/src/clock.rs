@@ -1,17 +1,11 @@
 //! A server's wall clock that the test controls.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::janitor::Scratch;
+use crate::page::SharedPage;
 use crate::preload::Shim;
-
-/// The size of the mapping; mappings consist of whole pages.
-const PAGE: u64 = 4096;
 
 const FROZEN: u64 = 1;
 const RUNNING: u64 = 2;
@@ -23,9 +17,7 @@ const RUNNING: u64 = 2;
 /// Linux only, because the library must be preloaded into the server.
 #[derive(Debug)]
 pub struct FrozenClock {
-    // The directory is removed with the clock; servers keep their mapping.
-    directory: Scratch,
-    page: File,
+    page: SharedPage,
     micros: Mutex<u64>,
 }
 
@@ -39,13 +31,8 @@ impl FrozenClock {
     pub fn at(micros: u64) -> Self {
         // Built here, so that a failure is reported by the test and not by the server.
         shim();
-        let directory = Scratch::new();
-        let page = File::create_new(page_path(&directory)).expect("the scratch directory is new");
-        page.set_len(PAGE)
-            .expect("the scratch directory is writable");
         let clock = Self {
-            directory,
-            page,
+            page: SharedPage::new(),
             micros: Mutex::new(0),
         };
         clock.set(micros);
@@ -90,23 +77,13 @@ impl FrozenClock {
 
     /// Returns the environment variables that the server needs.
     pub(crate) fn environment(&self) -> [(OsString, OsString); 2] {
-        [
-            shim().preload(),
-            ("LOCK_TEST_CLOCK".into(), page_path(&self.directory).into()),
-        ]
+        let page = ("LOCK_TEST_CLOCK".into(), self.page.path());
+        [shim().preload(), page]
     }
 
     fn write(&self, mode: u64, value: u64) {
-        let words = [mode, value, mode ^ !value];
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        self.page
-            .write_all_at(&bytes, 0)
-            .expect("the page exists at its full size");
+        self.page.write([mode, value, mode ^ !value]);
     }
-}
-
-fn page_path(directory: &Scratch) -> PathBuf {
-    directory.path().join("clock")
 }
 
 fn micros_of(duration: Duration) -> u64 {

@@ -25,6 +25,7 @@ pub mod guide;
 mod janitor;
 pub mod monitor;
 pub mod neighbour;
+mod page;
 mod ports;
 pub mod postgres;
 pub mod preload;

@@ -134,7 +134,7 @@ async fn sections_succeed_while_their_slot_moves_at_once() {
     }
 }
 
-/// Its subscription ends with the move. It is told at the new owner, or it polls.
+/// Its subscription ends with the move. It gets a notification from the new owner, or it polls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_from_before_an_atomic_move_gets_the_lock() {
     let Some(cluster) = start_cluster() else {

@@ -7,8 +7,8 @@ use topologies::connect;
 
 use super::{KEY, NAME, acquired, is_free_in_open_slot, other_primary};
 
-/// While the slot is open, a release frees the key alone. Its reply is lost, so the repetition finds no key. That must
-/// not be told as a loss of the lock: it was held until it was released.
+/// While the slot is open, a release frees the key alone. Its reply is lost, so the repetition finds no key. That is
+/// no loss of the lock: it was held until it was released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_reply_to_the_drop_of_a_key_is_no_loss() {
     let cluster = RedisCluster::start();

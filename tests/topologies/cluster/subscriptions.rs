@@ -57,8 +57,8 @@ async fn subscriptions_that_break_at_once_are_made_again_with_pauses() {
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// All keys of the lock have moved, and the slot is still open. A manager that has never used the lock is sent to the new
-/// node, where nobody makes a subscription for it.
+/// All keys of the lock have moved, and the slot is still open. A manager that has never used the lock asks the new
+/// node, where it has no subscription.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_in_an_open_slot_waits_for_no_subscription() {
     let cluster = RedisCluster::start();

@@ -166,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// Returns the run id of the server process, if another process can be told from it.
+    /// Returns the run id of the server process, or that of any process if the server does not show its own.
     pub(super) fn process(&self) -> u64 {
         match self.first.run_id {
             UNKNOWN_RUN_ID => ANY_PROCESS,

@@ -134,3 +134,25 @@ fn entry_that_equals_an_earlier_one_is_kept_once() {
     let channels: Vec<_> = entries(&sent).into_iter().map(|e| e.channel).collect();
     assert_eq!(channels, ["b", "a"].map(Arc::from));
 }
+
+/// The clock of a new primary may be ahead. A command to the old one may still add its entry there.
+#[test]
+fn entries_are_kept_when_another_process_replies() {
+    for (run_id, kept) in [(0, 1), (8, 2)] {
+        let mut sent = waiting();
+        let _no_reply = send(&mut sent, 0, "a", Mode::Subscribed);
+        let copy = send(&mut sent, 10, "b", Mode::Subscribed);
+        let holder = RawHolder {
+            value: "x".into(),
+            remaining_ms: None,
+        };
+        let times = ReplyTimes {
+            sent: Moment::from_millis(10),
+            received: Moment::from_millis(11),
+            server_us: 3_600_000_000,
+            run_id,
+        };
+        sent.on_reply(&copy, AcquireReply::Queued { rank: 0, holder }, times);
+        assert_eq!(entries(&sent).len(), kept, "{run_id}");
+    }
+}

@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use crate::proxy::{Direction, Proxy};
 use crate::replication;
-use crate::resp::Reply;
 use crate::server::{RedisServer, ServerOptions};
 use crate::tls::{Authority, Certificate};
 use crate::wait::{eventually, eventually_some};
 
 mod membership;
+mod nodes;
+mod slot_moves;
 
-use membership::primary_id;
+pub use nodes::slot;
+use nodes::{id, lines, node_port, ok, owner_port, port_of, primary_id, serves, view};
+pub use slot_moves::SlotMove;
 
 /// How many slots a cluster has.
 const SLOTS: u16 = 16_384;
@@ -25,15 +28,6 @@ const NODE_TIMEOUT: &str = "1500";
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
-}
-
-/// How a slot moves to another node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlotMove {
-    /// The slot is open meanwhile, and its keys are at two nodes.
-    KeyByKey,
-    /// The old owner copies the keys, and hands the slot over at once: Redis 8.4 and Valkey 9.
-    Atomic,
 }
 
 /// How a replica takes over.
@@ -199,91 +193,6 @@ impl RedisCluster {
         replication::restore(primary);
     }
 
-    /// Opens the slot of a key: it is on its way to `to`.
-    #[track_caller]
-    pub fn begin_move(&self, key: &str, to: &RedisServer) {
-        let (from, slot) = (self.owner_of(key), slot(key).to_string());
-        ok(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
-        ok(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
-    }
-
-    /// Moves some keys of a slot that is open.
-    #[track_caller]
-    pub fn move_keys(&self, keys: &[&str], to: &RedisServer) {
-        let (from, port) = (self.owner_of(keys[0]), node_port(to));
-        let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-        command.extend(keys);
-        eventually(STEP, || {
-            let reply = from.cli(&command);
-            let error = reply.error().unwrap_or_default();
-            // On a loaded machine, the target may miss the other nodes for a moment. It has taken nothing then.
-            let is_target_down = error.contains("CLUSTERDOWN");
-            assert!(is_target_down || reply.error().is_none(), "{reply:?}");
-            !is_target_down
-        });
-    }
-
-    /// Moves the keys that are left, and closes the slot.
-    #[track_caller]
-    pub fn end_move(&self, key: &str, to: &RedisServer) {
-        let (from, slot) = (self.owner_of(key), slot(key).to_string());
-        loop {
-            let left = from.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
-            let left: Vec<_> = left
-                .array()
-                .iter()
-                .map(|key| key.text().to_owned())
-                .collect();
-            if left.is_empty() {
-                break;
-            }
-            self.move_keys(&left.iter().map(String::as_str).collect::<Vec<_>>(), to);
-        }
-        let new = id(to);
-        ok(to, &["CLUSTER", "SETSLOT", &slot, "NODE", &new]);
-        ok(from, &["CLUSTER", "SETSLOT", &slot, "NODE", &new]);
-        // The other nodes hear of it from these two.
-        self.wait_for_owner(key, to);
-    }
-
-    /// Moves the slot of a key with all its keys.
-    #[track_caller]
-    pub fn move_slot(&self, key: &str, to: &RedisServer) {
-        self.begin_move(key, to);
-        self.end_move(key, to);
-    }
-
-    /// Returns the ways in which slots can move on this version of the server.
-    #[track_caller]
-    pub fn slot_moves(&self) -> &'static [SlotMove] {
-        match atomic_move(&self.nodes[0]) {
-            None => &[SlotMove::KeyByKey],
-            Some(_) => &[SlotMove::KeyByKey, SlotMove::Atomic],
-        }
-    }
-
-    /// Moves the slot of a key with all its keys, in this way.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the server cannot, or needs more than 30 s.
-    #[track_caller]
-    pub fn move_slot_by(&self, way: SlotMove, key: &str, to: &RedisServer) {
-        if way == SlotMove::KeyByKey {
-            return self.move_slot(key, to);
-        }
-        let slot = slot(key).to_string();
-        match atomic_move(&self.nodes[0]).expect("the server moves slots atomically") {
-            AtomicMove::Import => ok(to, &["CLUSTER", "MIGRATION", "IMPORT", &slot, &slot]),
-            AtomicMove::Send => {
-                let (from, new) = (self.owner_of(key), id(to));
-                let words = ["SLOTSRANGE", &slot, &slot, "NODE", &new];
-                ok(from, &[&["CLUSTER", "MIGRATESLOTS"], &words[..]].concat());
-            }
-        }
-        self.wait_for_owner(key, to);
-    }
-
     /// Makes a replica take over, and waits until most nodes see it as the owner of the key's slot.
     ///
     /// # Panics
@@ -412,114 +321,4 @@ fn node_options() -> ServerOptions {
 fn url_of(hosts: impl Iterator<Item = SocketAddr>) -> String {
     let hosts: Vec<_> = hosts.map(|it| it.to_string()).collect();
     format!("redis+cluster://{}", hosts.join(","))
-}
-
-/// Returns whether a node takes commands for keys.
-fn serves(node: &RedisServer) -> bool {
-    let info = node.cli(&["CLUSTER", "INFO"]);
-    info.text().contains("cluster_state:ok")
-}
-
-/// Returns the port for the other nodes.
-fn node_port(node: &RedisServer) -> String {
-    let port = node.tls_port().unwrap_or_else(|| node.port());
-    port.to_string()
-}
-
-/// Who starts an atomic move.
-enum AtomicMove {
-    /// The new owner: Redis.
-    Import,
-    /// The old owner: Valkey.
-    Send,
-}
-
-fn atomic_move(node: &RedisServer) -> Option<AtomicMove> {
-    let help = node.cli(&["CLUSTER", "HELP"]);
-    let knows = |name: &str| help.array().iter().any(|it| it.text().starts_with(name));
-    if knows("MIGRATION ") {
-        Some(AtomicMove::Import)
-    } else {
-        knows("MIGRATESLOTS ").then_some(AtomicMove::Send)
-    }
-}
-
-/// Returns the slot of a key.
-pub fn slot(key: &str) -> u16 {
-    let tag = key
-        .split_once('{')
-        .and_then(|(_, rest)| rest.split_once('}'));
-    let hashed = tag.map_or(key, |(tag, _)| if tag.is_empty() { key } else { tag });
-    let crc = hashed.bytes().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-            (crc << 1) ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
-        })
-    });
-    crc % SLOTS
-}
-
-/// The primaries as one node sees them: the port, the slots and the epoch of each. None if it is down.
-type View = Vec<(u16, String, u64)>;
-
-fn view(node: &RedisServer) -> Option<View> {
-    let nodes = ask(node, &["CLUSTER", "NODES"])?;
-    let mut view: View = nodes
-        .text()
-        .lines()
-        .filter(|line| line.contains("master") && line.split(' ').count() > 8)
-        .filter_map(|line| {
-            let words: Vec<_> = line.split(' ').collect();
-            // A slot that is open shows at its owner only.
-            let slots: Vec<_> = words[8..]
-                .iter()
-                .filter(|it| !it.starts_with('['))
-                .copied()
-                .collect();
-            Some((port_of(line)?, slots.join(" "), words[6].parse().ok()?))
-        })
-        .collect();
-    view.sort_unstable();
-    Some(view)
-}
-
-fn lines(node: &RedisServer) -> Vec<String> {
-    let nodes = ask(node, &["CLUSTER", "NODES"]);
-    let text = nodes
-        .map(|nodes| nodes.text().to_owned())
-        .unwrap_or_default();
-    text.lines().map(str::to_owned).collect()
-}
-
-fn port_of(line: &str) -> Option<u16> {
-    let address = line.split(' ').nth(1)?.split('@').next()?;
-    address.rsplit(':').next()?.parse().ok()
-}
-
-fn owner_port(node: &RedisServer, slot: u16) -> Option<u16> {
-    let ranges = ask(node, &["CLUSTER", "SLOTS"])?;
-    let ranges = ranges.array();
-    let range = ranges.iter().find(|range| {
-        let ends = (range.array()[0].integer(), range.array()[1].integer());
-        (ends.0..=ends.1).contains(&i64::from(slot))
-    })?;
-    u16::try_from(range.array()[2].array()[1].integer()).ok()
-}
-
-/// Returns the reply of a node, unless it is down.
-fn ask(node: &RedisServer, words: &[&str]) -> Option<Reply> {
-    let mut connection = node.connect().ok()?;
-    connection.set_patience(Duration::from_millis(500)).ok()?;
-    let reply = connection.call(words).ok()?;
-    reply.error().is_none().then_some(reply)
-}
-
-#[track_caller]
-fn id(node: &RedisServer) -> String {
-    node.cli(&["CLUSTER", "MYID"]).text().to_owned()
-}
-
-#[track_caller]
-fn ok(node: &RedisServer, words: &[&str]) {
-    let reply = node.cli(words);
-    assert!(reply.error().is_none(), "{words:?}: {reply:?}");
 }

@@ -267,6 +267,12 @@ async fn server_in_quarantine_does_not_count() {
     assert!(matches!(error, LockError::NoQuorum { .. }), "{error:?}");
     // The holder of a lock keeps it, and heals it at the server that restarted.
     let held = locks.lock(NAME).wait(WAIT).acquire().await.unwrap();
+    // It was granted as soon as one of the three counted. A second restart needs the others too.
+    eventually_async(SOON, async || {
+        held.renew().await.unwrap();
+        quorum.holders() == 5
+    })
+    .await;
     quorum.0[4].restart();
     eventually_async(SOON, async || {
         let _renewed_or_later = held.renew().await;

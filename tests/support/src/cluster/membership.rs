@@ -1,6 +1,7 @@
 //! Nodes that join and leave.
 
-use super::{RedisCluster, STEP, id, lines, node_options, ok, serves};
+use super::nodes::{id, lines, ok, primary_id, serves};
+use super::{RedisCluster, STEP, node_options};
 use crate::server::RedisServer;
 use crate::wait::eventually;
 
@@ -63,12 +64,4 @@ impl RedisCluster {
         let mut replies = views.iter().filter(|lines| !lines.is_empty());
         replies.all(|lines| lines.iter().any(is_seen))
     }
-}
-
-/// Returns the id of the primary that a replica follows; `None` for a primary.
-pub(super) fn primary_id(node: &RedisServer) -> Option<String> {
-    let lines = lines(node);
-    let own = lines.iter().find(|line| line.contains("myself"))?;
-    let primary = own.split(' ').nth(3)?;
-    (primary != "-").then(|| primary.to_owned())
 }

@@ -62,11 +62,22 @@ impl LocalCluster {
             let () = cluster.ask(number.into(), &words).await?;
         }
         let (port, bus) = (cluster.nodes[0].port, cluster.nodes[0].bus);
-        for number in 1..6 {
-            let (port, bus) = (port.to_string(), bus.to_string());
-            let words = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
-            let () = cluster.ask(number, &words).await?;
-        }
+        let (port, bus) = (port.to_string(), bus.to_string());
+        let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
+        until("the other nodes", async || {
+            let mut know_all = true;
+            for number in 1..6 {
+                let nodes: String = cluster.ask(number, &["CLUSTER", "NODES"]).await?;
+                let known = nodes.lines().count();
+                know_all &= known == 6;
+                // It knows only itself, or has given up a node that was slow to answer.
+                if known == 1 {
+                    let () = cluster.ask(number, &meet).await?;
+                }
+            }
+            Ok(know_all)
+        })
+        .await?;
         for number in 0..3 {
             let id: String = cluster.ask(number, &["CLUSTER", "MYID"]).await?;
             let words = ["CLUSTER", "REPLICATE", &id];

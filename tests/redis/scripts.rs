@@ -243,22 +243,29 @@ fn raise_writes_the_token_where_its_owner_has_the_key() {
     let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
     let text = std::fs::read_to_string(Path::new(&format!("{FOLDER}/raise.lua"))).unwrap();
     let raise = |token: &str| {
-        let words = ["EVAL", &text, "2", "lock:a", "{lock:a}:f", owner_id, token];
+        let words = ["EVAL", &text, "2", "lock:a", "{lock:a}:f", owner_id];
+        let words: Vec<_> = words.into_iter().chain(token.split(' ')).collect();
         server.cli(&words).text().to_owned()
     };
     assert!(run(&server, "raise.lua").join("\n").starts_with("gone "));
     assert_eq!(server.cli(&["EXISTS", "{lock:a}:f"]).integer(), 0);
     let value = |token: &str| format!("lk1:{owner_id} {token} 7 by hand");
     server.cli(&["SET", "lock:a", &value("5"), "PX", "60000"]);
-    for (token, counter) in [
-        ("9", "9"),
-        ("10", "10"),
-        ("9007199254740993", "9007199254740993"),
-        ("9007199254740992", "9007199254740993"),
+    let highest = "9007199254740993";
+    for (args, token, counter) in [
+        ("9", "9", "9"),
+        ("10", "10", "10"),
+        (highest, highest, highest),
+        // A raise that another one has overtaken.
+        ("9007199254740992", highest, highest),
+        ("10", highest, highest),
+        ("9007199254740992 exact", "9007199254740992", highest),
+        ("10 exact", "10", highest),
     ] {
-        let reply = raise(token);
+        let reply = raise(args);
+        let asked = args.split(' ').next().unwrap();
         assert!(reply.starts_with("held "), "{reply}");
-        assert!(reply.contains(&format!(" {token} ")), "{reply}");
+        assert!(reply.contains(&format!(" {asked} ")), "{reply}");
         assert_eq!(server.cli(&["GET", "lock:a"]).text(), value(token));
         assert_eq!(server.cli(&["GET", "{lock:a}:f"]).text(), counter);
     }

@@ -34,8 +34,10 @@ pub(crate) const fn majority(servers: usize) -> usize {
 pub(crate) enum QuorumAction {
     /// Acquire the key at this server, with the owner id of this acquisition.
     Acquire(usize),
-    /// Where this acquisition owns the key: raise the counter and the key's token to this token.
+    /// Where this acquisition owns the key: raise the counter and the key's token to this token. A higher one stays.
     Raise(usize, FencingToken),
+    /// As [`Raise`](Self::Raise), but the key gets this token although it has a higher one.
+    SetToken(usize, FencingToken),
     /// Renew the key at this server.
     Renew(usize),
     /// Acquire the key again at a server that lost it, with the same owner id and a time after which

@@ -238,9 +238,13 @@ impl QuorumLease {
             self.raised(server, lease, now);
             return;
         };
-        // The token of a grant stays as the holder knows it: a majority gave no higher one.
-        if is_late || given <= token {
+        if given <= token {
             self.actions.push(QuorumAction::Raise(server, token));
+            return;
+        }
+        // The token of a grant stays as the holder knows it: a majority gave no higher one.
+        if is_late {
+            self.actions.push(QuorumAction::SetToken(server, token));
             return;
         }
         self.token = Some(given);

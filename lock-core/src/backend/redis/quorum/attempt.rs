@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::super::errors::timed_out;
 use super::held::HeldQuorum;
 use super::renewing;
-use super::server::{AcquireOrder, AcquireVote, Admission, SentOrigins};
+use super::server::{AcquireOrder, AcquireVote, Admission, RaiseKind, SentOrigins};
 use super::{QuorumServers, as_confirmed, local_ms};
 use crate::backend::Renewal;
 use crate::error::{BackendErrorKind, LockError};
@@ -162,7 +162,10 @@ impl QuorumAttempt {
                     QuorumAction::Raise(server, token) => self.send_raise(server, token),
                     QuorumAction::Wait { until: moment } => until = moment,
                     // The caller cancels after the outcome. The others are no actions of an acquire.
-                    QuorumAction::CancelAll | QuorumAction::Renew(_) | QuorumAction::Heal(_) => {}
+                    QuorumAction::CancelAll
+                    | QuorumAction::SetToken(..)
+                    | QuorumAction::Renew(_)
+                    | QuorumAction::Heal(_) => {}
                 }
             }
             if let Some(outcome) = self.machine.outcome() {
@@ -197,7 +200,8 @@ impl QuorumAttempt {
         };
         let (order, deadline) = (Arc::clone(&self.order), self.deadline);
         self.running.spawn(async move {
-            let raised = server.raise(&order, token, Admission::Trusted, deadline);
+            let kind = RaiseKind::Raise;
+            let raised = server.raise(&order, token, kind, Admission::Trusted, deadline);
             Ballot::Raised(number, raised.await)
         });
     }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::QuorumServers;
 use super::attempt::Ballot;
 use super::held::{FIRST_ROUND, HeldQuorum};
-use super::server::{AcquireVote, Admission, QuorumServer, ServerStanding};
+use super::server::{AcquireVote, Admission, QuorumServer, RaiseKind, ServerStanding};
 use crate::backend::{Backend, Renewal};
 use crate::error::LockError;
 use crate::protocol::acquisition::RenewOutcome;
@@ -22,7 +22,7 @@ use crate::protocol::quorum::{QuorumAction, ServerLease};
 #[derive(Clone, Copy)]
 enum FollowUp {
     Heal,
-    Raise(FencingToken),
+    Raise(FencingToken, RaiseKind),
 }
 
 /// What a server replied in a renewal.
@@ -226,7 +226,10 @@ impl QuorumRenewing {
             match action {
                 QuorumAction::Heal(server) => self.follow(at, server, FollowUp::Heal),
                 QuorumAction::Raise(server, token) => {
-                    self.follow(at, server, FollowUp::Raise(token));
+                    self.follow(at, server, FollowUp::Raise(token, RaiseKind::Raise));
+                }
+                QuorumAction::SetToken(server, token) => {
+                    self.follow(at, server, FollowUp::Raise(token, RaiseKind::Exact));
                 }
                 _ => {}
             }
@@ -252,10 +255,12 @@ impl QuorumRenewing {
                         .acquire(number, &order, Admission::Any, deadline)
                         .await,
                 },
-                FollowUp::Raise(token) => RenewalReply::Raised {
+                FollowUp::Raise(token, kind) => RenewalReply::Raised {
                     server: number,
                     at,
-                    raised: server.raise(&order, token, Admission::Any, deadline).await,
+                    raised: server
+                        .raise(&order, token, kind, Admission::Any, deadline)
+                        .await,
                 },
             }
         });

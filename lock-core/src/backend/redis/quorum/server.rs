@@ -96,6 +96,15 @@ pub(super) enum Admission {
     Any,
 }
 
+/// Which token a key has after a raise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RaiseKind {
+    /// The higher one.
+    Raise,
+    /// The token of the raise.
+    Exact,
+}
+
 /// The reply of one server to an acquire.
 pub(super) enum AcquireVote {
     Held(ServerLease),
@@ -330,12 +339,16 @@ impl QuorumServer {
         &self,
         order: &AcquireOrder,
         token: FencingToken,
+        kind: RaiseKind,
         admission: Admission,
         deadline: Deadline,
     ) -> Result<Option<(ServerLease, u64)>, LockError> {
         let client = &self.backend.client;
         let connection = self.admit(admission, deadline.left()).await?;
-        let args = [order.owner_id.to_string(), token.to_string()];
+        let mut args = vec![order.owner_id.to_string(), token.to_string()];
+        if kind == RaiseKind::Exact {
+            args.push("exact".to_owned());
+        }
         let keys = [order.key.as_str(), order.key.counter()];
         let read = |value| {
             let ScriptReply { value, server_us } = reply::renew(text_of(&value))?;

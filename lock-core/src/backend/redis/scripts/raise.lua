@@ -6,9 +6,10 @@
 -- KEYS[2] fencing counter     a string with an integer
 -- ARGV[1] owner id            of the caller
 -- ARGV[2] token               the highest one of the first round, as decimal text
+-- ARGV[3] "exact"             the key gets the token although it has a higher one; may be missing
 --
 -- Returns one string of words, separated by spaces, as renew.lua does:
---   held  now  token  remaining   K has the token now, and the counter is not lower
+--   held  now  token  remaining   neither K's token nor the counter is lower now
 --   gone  now                     the caller does not hold the lock; nothing was written
 --
 -- By hand, from this folder:
@@ -25,12 +26,17 @@ if type(value) ~= 'string' or string.sub(value, 1, 41) ~= 'lk1:' .. ARGV[1] .. '
 end
 
 -- Above 2^53 a Lua number is not exact, so the texts are compared: the longer one is higher.
-local token, counter = ARGV[2], redis.call('GET', KEYS[2]) or ''
-if #counter < #token or #counter == #token and counter < token then
+local function is_lower(one, other)
+  return #one < #other or #one == #other and one < other
+end
+
+local token = ARGV[2]
+if is_lower(redis.call('GET', KEYS[2]) or '', token) then
   redis.call('SET', KEYS[2], token, 'EX', 86400)
 end
 local own, rest = string.match(value, '^(%S+)(.*)$', 42)
-if own ~= token then
+-- Raises to two tokens may arrive in either order.
+if is_lower(own, token) or ARGV[3] == 'exact' then
   redis.call('SET', KEYS[1], string.sub(value, 1, 41) .. token .. rest, 'KEEPTTL')
 end
 return 'held ' .. stamp .. ' ' .. token .. string.format(' %.0f', redis.call('PTTL', KEYS[1]))

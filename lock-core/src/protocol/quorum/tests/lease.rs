@@ -75,9 +75,11 @@ fn granted_by_three() -> QuorumLease {
 fn server_that_replies_after_the_grant_counts_after_its_raise() {
     let mut lease = granted_by_three();
     // A higher token than that of the grant does not change the grant.
-    for (server, given) in [(3, 39), (4, 41)] {
+    let lower = Raise(3, token(40));
+    let higher = QuorumAction::SetToken(4, token(40));
+    for (server, given, action) in [(3, 39, lower), (4, 41, higher)] {
         lease.held(server, confirmed(given, 0), at(200));
-        assert_eq!(lease.actions(), [Raise(server, token(40))]);
+        assert_eq!(lease.actions(), [action]);
         lease.raised(server, confirmed(40, 200), at(300));
     }
     lease.begin_round(at(300));

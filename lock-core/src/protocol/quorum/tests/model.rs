@@ -152,7 +152,9 @@ impl QuorumState {
                 }
                 QuorumAction::Raise(server, token) => (server, ModelCommand::Raise(token)),
                 QuorumAction::CancelAll | QuorumAction::Wait { .. } => continue,
-                QuorumAction::Renew(_) | QuorumAction::Heal(_) => unreachable!("no renewals"),
+                QuorumAction::SetToken(..) | QuorumAction::Renew(_) | QuorumAction::Heal(_) => {
+                    unreachable!("no renewals")
+                }
             };
             links[server].push_back((command, ticks));
         }
@@ -208,7 +210,7 @@ impl QuorumState {
             (ModelCommand::Acquire, Some(_)) => ModelAnswer::Busy,
             (ModelCommand::Raise(to), Some((owner, token, ends))) if *owner == client => {
                 state.counter = state.counter.max(to.as_u64());
-                *token = to;
+                *token = to.max(*token);
                 ModelAnswer::Raised(to, *ends - ticks)
             }
             (ModelCommand::Raise(_), _) => ModelAnswer::NotOurs,

@@ -35,6 +35,7 @@ enum Memory {
 enum SimCommand {
     Acquire,
     Raise(FencingToken),
+    SetToken(FencingToken),
     Renew,
     Cancel,
 }

@@ -184,6 +184,9 @@ impl Sim {
                 }
                 self.send(client, server, SimCommand::Raise(token));
             }
+            QuorumAction::SetToken(server, token) => {
+                self.send(client, server, SimCommand::SetToken(token));
+            }
             QuorumAction::Renew(server) => self.send(client, server, SimCommand::Renew),
             QuorumAction::Heal(server) => {
                 self.findings.heals += 1;

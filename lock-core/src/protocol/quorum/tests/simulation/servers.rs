@@ -43,6 +43,11 @@ impl Sim {
             }
             (SimCommand::Raise(token), Some(key)) => {
                 server.counter = server.counter.max(token.as_u64());
+                key.token = key.token.max(token);
+                SimAnswer::Raised(token, left(key.ends))
+            }
+            (SimCommand::SetToken(token), Some(key)) => {
+                server.counter = server.counter.max(token.as_u64());
                 key.token = token;
                 SimAnswer::Raised(token, left(key.ends))
             }

@@ -48,8 +48,8 @@ pub(crate) async fn contended_error_names_the_holder(s: &Subject) {
         assert_eq!(holder.held_for().is_some(), s.capabilities.fencing_token);
         assert!(holder.held_for() < Some(Duration::from_secs(5)));
         if let Some(remaining) = holder.remaining() {
-            // A deadline in the lock's value is rounded up.
-            assert!(remaining <= Duration::from_millis(30_005), "{remaining:?}");
+            // A deadline in the lock's value is rounded up, and two estimates of the server's time may differ.
+            assert!(remaining < Duration::from_secs(31), "{remaining:?}");
             assert!(remaining > Duration::from_secs(28));
         }
         assert_eq!(holder.remaining().is_some(), s.remaining_is_finite);

@@ -168,13 +168,8 @@ impl RedisCluster {
     pub fn detach(&self, replica: &RedisServer) {
         let id = id(replica);
         ok(replica, &["CLUSTER", "RESET", "SOFT"]);
-        self.meet(replica);
-        let is_primary = |line: &String| line.starts_with(&id) && line.contains("master");
-        eventually(STEP, || {
-            let mut views = self.nodes.iter().map(lines);
-            views.all(|view| view.len() == self.nodes.len() && view.iter().any(is_primary))
-                && serves(replica)
-        });
+        self.join(replica);
+        eventually(STEP, || self.all_see(&id, "master"));
     }
 
     /// Cuts the replicas of a primary off: they get none of its writes from now on.

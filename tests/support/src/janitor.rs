@@ -33,12 +33,19 @@ while read -r order pid; do
   esac
 done
 [ -z "$pids" ] || kill -9 $pids
-rm -rf -- "$1"
+rm -rf -- "$@"
 "#;
+
+/// A file system in memory. It may forbid to run programs.
+const IN_MEMORY: &str = "/dev/shm";
+/// How many bytes it must have: some containers have few.
+const IN_MEMORY_BYTES: u64 = 512 << 20;
 
 struct Janitor {
     orders: Mutex<ChildStdin>,
     root: PathBuf,
+    /// The same folder where there is no file system in memory.
+    root_in_memory: PathBuf,
     directories: AtomicU32,
 }
 
@@ -47,18 +54,26 @@ fn janitor() -> &'static Janitor {
     JANITOR.get_or_init(|| {
         // Short, because the path of a Unix socket inside must fit in 108 bytes.
         let name = format!("lock-tests-{}-{:08x}", std::process::id(), random() >> 32);
-        let root = std::env::temp_dir().join(name);
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&root)
-            .unwrap_or_else(|e| panic!("cannot create {}: {e}", root.display()));
+        let create = |parent: &Path| {
+            let root = parent.join(&name);
+            let created = DirBuilder::new().mode(0o700).create(&root);
+            created.map(|()| root)
+        };
+        let parent = std::env::temp_dir();
+        let root = create(&parent)
+            .unwrap_or_else(|e| panic!("cannot create a folder in {}: {e}", parent.display()));
+        let in_memory = Path::new(IN_MEMORY);
+        let root_in_memory = has_room(in_memory).then(|| create(in_memory));
+        let root_in_memory = root_in_memory
+            .and_then(Result::ok)
+            .unwrap_or_else(|| root.clone());
         #[expect(
             clippy::zombie_processes,
             reason = "the shell must outlive this process"
         )]
         let mut shell = Command::new("sh")
             .args(["-c", SCRIPT, "janitor"])
-            .arg(&root)
+            .args([&root, &root_in_memory])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -68,9 +83,14 @@ fn janitor() -> &'static Janitor {
         Janitor {
             orders: Mutex::new(orders),
             root,
+            root_in_memory,
             directories: AtomicU32::new(0),
         }
     })
+}
+
+fn has_room(file_system: &Path) -> bool {
+    rustix::fs::statvfs(file_system).is_ok_and(|it| it.f_bavail * it.f_frsize >= IN_MEMORY_BYTES)
 }
 
 impl Janitor {
@@ -112,9 +132,18 @@ impl Scratch {
         reason = "a new directory is not a default value"
     )]
     pub fn new() -> Self {
-        let janitor = janitor();
-        let number = janitor.directories.fetch_add(1, Ordering::Relaxed);
-        let path = janitor.root.join(number.to_string());
+        Self::inside(&janitor().root)
+    }
+
+    /// Creates the directory in memory, where the system can. Servers write and sync small files there, which a disk
+    /// that is busy with the output of a build may delay by seconds.
+    pub(crate) fn in_memory() -> Self {
+        Self::inside(&janitor().root_in_memory)
+    }
+
+    fn inside(root: &Path) -> Self {
+        let number = janitor().directories.fetch_add(1, Ordering::Relaxed);
+        let path = root.join(number.to_string());
         fs::create_dir(&path).unwrap_or_else(|e| panic!("cannot create {}: {e}", path.display()));
         // Servers report their directory with symbolic links resolved, and tests compare the paths.
         let path = path.canonicalize().expect("the directory was just created");

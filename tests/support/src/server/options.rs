@@ -132,7 +132,7 @@ impl ServerOptions {
             options: self,
             tls_port,
             port: Port::reserve(),
-            directory: Scratch::new(),
+            directory: Scratch::in_memory(),
             child: Mutex::new(None),
         };
         for _ in 0..PORTS {

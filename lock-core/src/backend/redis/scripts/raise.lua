@@ -6,7 +6,7 @@
 -- KEYS[2] fencing counter     a string with an integer
 -- ARGV[1] owner id            of the caller
 -- ARGV[2] token               the highest one of the first round, as decimal text
--- ARGV[3] "exact"             the key gets the token although it has a higher one; may be missing
+-- ARGV[3] exact               "exact": the key gets the token although it has a higher one; may be missing
 --
 -- Returns one string of words, separated by spaces, as renew.lua does:
 --   held  now  token  remaining   neither K's token nor the counter is lower now

@@ -8,7 +8,7 @@ use test_support::{Authority, Failover, RedisCluster, eventually_async};
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
-use super::{FAILOVER, KEY, NAME, acquired, other_primary, start_waiter};
+use super::{FAILOVER, KEY, NAME, acquired, other_primary, read_replica, start_waiter};
 
 /// The certificates have names only, and redirections name numbers. The last ones name a node that is in no slot
 /// map, because it had no slot before.
@@ -125,7 +125,11 @@ async fn held_lock_and_its_waiter_survive_a_failover() {
     for kind in [Failover::Agreed, Failover::Force] {
         let held = acquired(&locks).await;
         let waiter = start_waiter(&locks).await;
-        let replica = cluster.replica_of(cluster.owner_of(KEY));
+        let owner = cluster.owner_of(KEY);
+        let replica = cluster.replica_of(owner);
+        // A forced failover does not wait for the last writes.
+        let value = owner.cli(&["GET", KEY]);
+        eventually_async(FAILOVER, async || read_replica(replica, KEY) == value).await;
         cluster.failover(KEY, replica, kind);
         eventually_async(FAILOVER, async || held.renew().await.is_ok()).await;
         let token = fencing_token(&held);

@@ -94,6 +94,9 @@ async fn held_lock_and_its_waiter_survive_a_failover() {
             .is_ok_and(|seen| seen.waiters_total == 1)
     })
     .await;
+    // The Sentinels do not wait for the last writes.
+    let has_key = |server: &RedisServer| server.cli(&["EXISTS", "lock:order:42"]).integer() == 1;
+    eventually_async(FAILOVER, async || service.servers().iter().all(has_key)).await;
     service.failover();
     let new = service.primary();
     // A replica runs the effects of scripts, and not the scripts.

@@ -68,6 +68,37 @@ async fn reply_that_comes_after_the_renewal_heals_the_lock() {
     held.release().await.unwrap();
 }
 
+/// A server that gives the key after the grant gives a token above that of the guard. It shows the guard's token, as the
+/// others do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_that_replies_after_the_grant_shows_the_token_of_the_guard() {
+    const AHEAD: u64 = 1_000_000;
+    let proxied = ProxiedQuorum::start();
+    let locks = proxied.connect(WAIT).await;
+    let request = || locks.lock(NAME).ttl(LONG).wait(WAIT);
+    let before = request().acquire().await.unwrap();
+    let counter = fencing_token(&before) + AHEAD;
+    before.release().await.unwrap();
+    eventually_async(SOON, async || proxied.quorum.holders() == 0).await;
+    let (server, proxy) = (&proxied.quorum.0[4], &proxied.proxies[4]);
+    server.cli(&["SET", "{lock:order:42}:f", &counter.to_string()]);
+    for connection in 0..proxy.accepted() {
+        proxy.hold(connection, Direction::ToServer);
+    }
+    let held = request().acquire().await.unwrap();
+    let token = fencing_token(&held);
+    assert!(token < counter);
+    for connection in 0..proxy.accepted() {
+        proxy.resume(connection);
+    }
+    eventually_async(SOON, async || {
+        let value = server.cli(&["GET", KEY]);
+        value != Reply::Nil && value.text().contains(&format!(" {token} "))
+    })
+    .await;
+    held.release().await.unwrap();
+}
+
 /// A server tells how long it has run when it reads the question, and the manager counts from when it sent the question.
 /// The time between the two must not shorten the quarantine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

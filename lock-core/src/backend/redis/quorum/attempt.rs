@@ -200,7 +200,7 @@ impl QuorumAttempt {
         };
         let (order, deadline) = (Arc::clone(&self.order), self.deadline);
         self.running.spawn(async move {
-            let kind = RaiseKind::Raise;
+            let kind = RaiseKind::Higher;
             let raised = server.raise(&order, token, kind, Admission::Trusted, deadline);
             Ballot::Raised(number, raised.await)
         });

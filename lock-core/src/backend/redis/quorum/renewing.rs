@@ -226,7 +226,7 @@ impl QuorumRenewing {
             match action {
                 QuorumAction::Heal(server) => self.follow(at, server, FollowUp::Heal),
                 QuorumAction::Raise(server, token) => {
-                    self.follow(at, server, FollowUp::Raise(token, RaiseKind::Raise));
+                    self.follow(at, server, FollowUp::Raise(token, RaiseKind::Higher));
                 }
                 QuorumAction::SetToken(server, token) => {
                     self.follow(at, server, FollowUp::Raise(token, RaiseKind::Exact));

@@ -100,7 +100,7 @@ pub(super) enum Admission {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RaiseKind {
     /// The higher one.
-    Raise,
+    Higher,
     /// The token of the raise.
     Exact,
 }

@@ -31,7 +31,7 @@ impl RedisCluster {
             eventually(STEP, || {
                 self.all_see(&new_id, "master") && self.all_see(&old_id, &new_id)
             });
-            // Before version 8.2, Redis may leave a replica behind that still follows the old primary.
+            // Redis 8.0.2 left a replica behind that still followed the old primary.
             let follow = ["CLUSTER", "REPLICATE", &new_id];
             let follows_old = |node: &&RedisServer| primary_id(node).as_ref() == Some(&old_id);
             eventually(STEP, || {

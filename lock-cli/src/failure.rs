@@ -80,9 +80,9 @@ fn class(error: &LockError) -> (Exit, &'static str) {
         | LockError::InvalidMaxHold { .. }
         | LockError::InvalidMinHold { .. }
         | LockError::InvalidRenewal { .. } => (Exit::Usage, "invalid-time"),
-        LockError::InvalidDialect { .. } | LockError::InvalidSetting { .. } => {
-            (Exit::Config, "configuration")
-        }
+        LockError::InvalidDialect { .. }
+        | LockError::InvalidSetting { .. }
+        | LockError::InvalidKind { .. } => (Exit::Config, "configuration"),
         LockError::NotConfigured => (Exit::Config, "configuration"),
         LockError::NoQuorum { .. } => (Exit::Unavailable, "no-quorum"),
         LockError::Backend(error) => backend_class(error.kind()),

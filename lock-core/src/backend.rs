@@ -113,6 +113,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// a background worker.
     fn holds_without_renewal(&self) -> bool;
 
+    /// Returns whether several holders may have a lock together. A quorum of servers has exclusive locks only.
+    fn supports_shared_kinds(&self) -> bool {
+        true
+    }
+
     /// Returns whether a lock that a notification granted needs a renewal before it counts.
     fn confirms_grants(&self) -> bool {
         false
@@ -151,6 +156,8 @@ pub(crate) struct Renewal {
     pub(crate) owner_id: OwnerId,
     pub(crate) ttl: Duration,
     pub(crate) lease_config: LeaseConfig,
+    /// The label of the acquire. A member of a shared lock has it in its text.
+    pub(crate) label: Arc<str>,
     /// When the command was sent that confirmed the lease last.
     pub(crate) confirmed_at: Moment,
 }

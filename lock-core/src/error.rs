@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::protocol::acquisition::{Failure, FailureClass};
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
 use crate::protocol::key::{InvalidNameReason, LockName};
+use crate::protocol::kind::{InvalidKindReason, Kind};
 use crate::protocol::loss::LossReason;
 use crate::protocol::wire::escaped;
 
@@ -170,6 +171,15 @@ pub enum LockError {
     InvalidMinHold {
         /// The shortest hold that was requested.
         shortest: Duration,
+    },
+    /// The kind of the lock is invalid, or does not fit the rest of the request. Nothing was sent.
+    #[error("invalid kind of lock ({kind}): {reason}")]
+    #[non_exhaustive]
+    InvalidKind {
+        /// The kind that was requested.
+        kind: Kind,
+        /// What is wrong with it.
+        reason: InvalidKindReason,
     },
     /// No manager is installed, and the environment variable `DISTRIBUTED_LOCK_URL` is not set.
     #[error(

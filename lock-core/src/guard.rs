@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::error::LockError;
 use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::kind::Kind;
 use crate::protocol::loss::LossReason;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
@@ -52,6 +53,12 @@ impl LockGuard {
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.held().token
+    }
+
+    /// Returns the kind of the lock.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.held().kind()
     }
 
     /// Returns how long the lock is certainly held from now on, without a further renewal. Returns

@@ -62,7 +62,7 @@ pub use manager::{LockManager, LockManagerBuilder};
 pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, ReleaseMethod};
 pub use protocol::fencing_token::{FencingToken, ParseTokenError};
 pub use protocol::key::{InvalidNameReason, LockName};
-pub use protocol::kind::Kind;
+pub use protocol::kind::{InvalidKindReason, Kind};
 pub use protocol::loss::LossReason;
 pub use protocol::renew::Renew;
 pub use request::LockRequest;

@@ -9,6 +9,7 @@ use crate::error::LockError;
 use crate::guard::{self, LockGuard};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::kind::{InvalidKindReason, Kind};
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
@@ -47,6 +48,7 @@ pub struct LockRequest {
     inner: Arc<ManagerInner>,
     name: LockName,
     dialect: Dialect,
+    kind: RequestedKind,
     ttl: Duration,
     wait: Duration,
     renew: Renew,
@@ -64,6 +66,7 @@ impl LockRequest {
             inner,
             name,
             dialect,
+            kind: RequestedKind::default(),
             ttl,
             wait,
             renew: Renew::default(),
@@ -140,6 +143,43 @@ impl LockRequest {
     /// again before the end. The time has to be shorter than the ttl. Defaults to zero.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(min_hold);
+        self
+    }
+
+    /// Sets the kind of the lock. The last call of this method, [`read`](Self::read),
+    /// [`write`](Self::write) or [`permits`](Self::permits) counts. Defaults to [`Kind::Exclusive`].
+    ///
+    /// Kinds other than the exclusive one need the native dialect, and do not exist at a quorum of servers.
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = RequestedKind { kind, reason: None };
+        self
+    }
+
+    /// Requests the lock for reading: any number of readers hold it together, and no writer does.
+    pub fn read(self) -> Self {
+        self.kind(Kind::Read)
+    }
+
+    /// Requests the lock for writing. That is the same as an exclusive lock, and says what is meant.
+    pub fn write(self) -> Self {
+        self.kind(Kind::Exclusive)
+    }
+
+    /// Requests one of `permits` permits: as many holders have the lock together. From 1 to 10,000.
+    ///
+    /// All callers of a name should give the same number. Those with another number wait until the holders
+    /// with the first one are gone.
+    pub fn permits(self, permits: u32) -> Self {
+        self.kind(Kind::Permits {
+            of: permits,
+            weight: 1,
+        })
+    }
+
+    /// Sets how many of the [`permits`](Self::permits) the holder takes: from 1 to 256, and at most all of
+    /// them. Call it after `permits`. Defaults to 1.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.kind.set_weight(weight);
         self
     }
 
@@ -278,6 +318,7 @@ impl LockRequest {
             .and_then(|()| dialect.check_ttl(ttl.as_duration()))
             .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
         let key = key.in_dialect(dialect);
+        self.kind.check(&self.inner, dialect, self.min_hold)?;
         let renew = self.renew;
         if let Renew::Every(every) = renew
             && !renew.fits(ttl)
@@ -300,8 +341,46 @@ impl LockRequest {
             renew,
             max_hold,
             margin: dialect.margin(),
+            kind: self.kind.kind,
         };
         Ok((key, lease_config))
+    }
+}
+
+/// The kind that a request asks for, and what is known to be wrong with it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RequestedKind {
+    pub(crate) kind: Kind,
+    reason: Option<InvalidKindReason>,
+}
+
+impl RequestedKind {
+    fn set_weight(&mut self, new: u32) {
+        match &mut self.kind {
+            Kind::Permits { weight, .. } => *weight = new,
+            Kind::Exclusive | Kind::Read => {
+                self.reason = Some(InvalidKindReason::WeightWithoutPermits);
+            }
+        }
+    }
+
+    fn check(
+        self,
+        inner: &ManagerInner,
+        dialect: Dialect,
+        min_hold: Option<Duration>,
+    ) -> Result<(), LockError> {
+        let kind = self.kind;
+        let supports = dialect == Dialect::Native && inner.backend.supports_shared_kinds();
+        let reason = match self.reason {
+            Some(reason) => Some(reason),
+            None if kind.is_shared() && !supports => Some(InvalidKindReason::Dialect),
+            None if kind == Kind::Read && min_hold.is_some() => Some(InvalidKindReason::MinHold),
+            None => kind.check().err(),
+        };
+        reason.map_or(Ok(()), |reason| {
+            Err(LockError::InvalidKind { kind, reason })
+        })
     }
 }
 
@@ -335,6 +414,7 @@ impl std::fmt::Debug for LockRequest {
         f.debug_struct("LockRequest")
             .field("name", &self.name)
             .field("dialect", &self.dialect)
+            .field("kind", &self.kind.kind)
             .field("ttl", &self.ttl)
             .field("wait", &self.wait)
             .field("renew", &self.renew)

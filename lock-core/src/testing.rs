@@ -11,6 +11,7 @@ use crate::manager::{LockManager, LockManagerBuilder};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseRequest, ReleaseSubject};
 use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
@@ -203,6 +204,8 @@ impl Faults {
             unconfirmed: None,
             min_hold_until: None,
             subject: ReleaseSubject::Guard,
+            kind: Kind::Exclusive,
+            label: "".into(),
         };
         self.backend.memory().release_now(&request);
     }
@@ -246,6 +249,7 @@ impl Faults {
             renew,
             max_hold: None,
             margin: Duration::ZERO,
+            kind: Kind::Exclusive,
         };
         let owner_id = OwnerId::random();
         let label = OTHER_HOLDER.into();

@@ -134,6 +134,7 @@ impl RedisBackend {
             owner_id: sent.owner_id,
             ttl: sent.lease_config.ttl.as_duration(),
             lease_config: sent.lease_config,
+            label: Arc::clone(&sent.label),
             confirmed_at: Clock::System.now(),
         };
         let began = self.client.begin_command();

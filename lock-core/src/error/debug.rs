@@ -42,6 +42,7 @@ debug! {
     InvalidRenewal { every },
     InvalidMaxHold { longest },
     InvalidMinHold { shortest },
+    InvalidKind { kind, reason },
     NotConfigured {},
     NoRuntime {},
     AlreadyInstalled {},

@@ -4,6 +4,7 @@
 //! acquisition that was dropped, or whose wait ended. A caller that waits for the reply sends the first
 //! copies. The background worker sends the others.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::protocol::acquisition::{Failure, FailureClass, Origin};
@@ -11,6 +12,7 @@ use crate::protocol::backoff::Backoff;
 use crate::protocol::clock::{Moment, ServerMs};
 use crate::protocol::clock_sync::UNKNOWN_RUN_ID;
 use crate::protocol::key::LockKey;
+use crate::protocol::kind::Kind;
 use crate::protocol::lock_state::{ReleaseReply, Verdict};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::ttl::{Ttl, whole_millis};
@@ -33,6 +35,9 @@ pub(crate) struct ReleaseRequest {
     /// The key stays locked until this moment.
     pub(crate) min_hold_until: Option<Moment>,
     pub(crate) subject: ReleaseSubject,
+    pub(crate) kind: Kind,
+    /// The label of the acquire. A member of a shared lock has it in its text.
+    pub(crate) label: Arc<str>,
 }
 
 /// What a release ends.

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::protocol::clock::Moment;
+use crate::protocol::kind::Kind;
 use crate::protocol::loss::LossReason;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
@@ -55,6 +56,8 @@ pub(crate) struct LeaseConfig {
     pub(crate) max_hold: Option<Duration>,
     /// How much earlier than on the server the lease ends for its holder.
     pub(crate) margin: Duration,
+    /// The kind of lock that the lease belongs to.
+    pub(crate) kind: Kind,
 }
 
 impl LeaseConfig {

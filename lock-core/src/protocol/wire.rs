@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::kind::Kind;
 use crate::protocol::owner_id::{OwnerId, ShortId};
 
 /// The beginning of a native lock's value. Any other value is foreign.
@@ -86,15 +87,39 @@ impl Mode {
     }
 }
 
-/// A waiter in the queue: `<owner id> <mode><kind> <lease> <expires_at> <channel> <label>`.
+/// The kind of lock that an entry waits for.
 ///
-/// The kind is empty in this version. A client that does not know a kind never removes or passes an
-/// entry of that kind while its waiter is alive. Clients of a newer version handle it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A client that does not know a kind never removes or passes an entry of that kind while its waiter is
+/// alive. Clients of a newer version handle it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum EntryKind {
+    /// `""`, `r`, `<of>` or `<of>x<weight>`.
+    Known(Kind),
+    /// The text of a kind of another version.
+    Unknown(Box<str>),
+}
+
+impl EntryKind {
+    pub(crate) fn parse(text: &str) -> Self {
+        Kind::parse(text).map_or_else(|| Self::Unknown(text.into()), Self::Known)
+    }
+}
+
+impl fmt::Display for EntryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(kind) => kind.wire().fmt(f),
+            Self::Unknown(text) => f.write_str(text),
+        }
+    }
+}
+
+/// A waiter in the queue: `<owner id> <mode><kind> <lease> <expires_at> <channel> <label>`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QueueEntry {
     pub(crate) owner_id: OwnerId,
     pub(crate) mode: Mode,
-    pub(crate) kind: String,
+    pub(crate) kind: EntryKind,
     /// The lease that a handover gives, in milliseconds.
     pub(crate) lease_ms: u64,
     /// The server time after which the entry has expired.
@@ -116,7 +141,7 @@ impl QueueEntry {
                 "p" => Mode::Polling,
                 _ => return None,
             },
-            kind: kind.to_owned(),
+            kind: EntryKind::parse(kind),
             lease_ms: parts.next()?.parse().ok()?,
             expires_at_ms: ServerMs::new(parts.next()?.parse().ok()?),
             channel: parts.next()?.into(),
@@ -326,11 +351,13 @@ mod tests {
             (Mode::Subscribed, "", "a b"),
             (Mode::Polling, "", ""),
             (Mode::Subscribed, "4x2", "x"),
+            (Mode::Polling, "r", "x"),
+            (Mode::Polling, "z9", "x"),
         ] {
             let entry = QueueEntry {
                 owner_id: OwnerId::from_number(1),
                 mode,
-                kind: kind.into(),
+                kind: EntryKind::parse(kind),
                 lease_ms: 2000,
                 expires_at_ms: ServerMs::new(99),
                 channel: "lk1:c".into(),

@@ -13,6 +13,7 @@ use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Lease, LeaseAction};
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
@@ -26,6 +27,8 @@ pub(crate) struct HeldLock {
     pub(crate) key: LockKey,
     pub(crate) owner_id: OwnerId,
     pub(crate) token: Option<FencingToken>,
+    /// The label of the acquire.
+    label: Arc<str>,
     pub(crate) clock: Clock,
     reporter: Arc<Reporter>,
     process: Process,
@@ -77,6 +80,7 @@ impl HeldLock {
         key: LockKey,
         owner_id: OwnerId,
         token: Option<FencingToken>,
+        label: Arc<str>,
         clock: Clock,
         lease: Lease,
         reporter: Arc<Reporter>,
@@ -88,6 +92,7 @@ impl HeldLock {
             key,
             owner_id,
             token,
+            label,
             clock,
             reporter,
             process,
@@ -109,6 +114,11 @@ impl HeldLock {
             // A lock that was released and not lost has no reason: its key is not the caller's any more.
             reason: self.loss_reason().unwrap_or(LossReason::Removed),
         }
+    }
+
+    /// Returns the kind of the lock.
+    pub(crate) fn kind(&self) -> Kind {
+        self.state.lock().lease.lease_config().kind
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -155,6 +165,7 @@ impl HeldLock {
             owner_id: self.owner_id,
             ttl: state.lease.renewed_ttl(now),
             lease_config: state.lease.lease_config(),
+            label: Arc::clone(&self.label),
             confirmed_at: state.lease.confirmed_at(),
         }
     }

@@ -146,6 +146,7 @@ impl PendingAcquire {
             self.key().clone(),
             release_request.owner_id,
             token,
+            Arc::clone(&release_request.label),
             self.inner.clock(),
             lease,
             Arc::clone(&self.inner.reporter),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::Moment;
 use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::renew::Renew;
@@ -146,6 +147,7 @@ async fn attempt(inner: &Arc<ManagerInner>, spent: Duration) -> Result<Acquired,
         renew: Renew::Auto,
         max_hold: None,
         margin: dialect.margin(),
+        kind: Kind::Exclusive,
     };
     waiter::try_acquire(inner, key.in_dialect(dialect), lease_config, spent)?.await
 }

@@ -241,6 +241,7 @@ impl PendingAcquire {
             owner_id: sent.owner_id,
             ttl: sent.lease_config.ttl.as_duration(),
             lease_config: sent.lease_config,
+            label: Arc::clone(&sent.label),
             confirmed_at: self.now(),
         }];
         let result = self.inner.backend.renew(&renewal, limit).await.pop();

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::kind::Kind;
 use crate::protocol::lock_state::*;
 use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::{Mode, QueueEntry, WireNotification};
+use crate::protocol::wire::{EntryKind, Mode, QueueEntry, WireNotification};
 
 mod acquire;
 mod keys;
@@ -30,7 +31,7 @@ fn entry(number: u128) -> QueueEntry {
         owner_id: owner_id(number),
         mode: Mode::Subscribed,
         lease_ms: 2_000,
-        kind: String::new(),
+        kind: EntryKind::Known(Kind::Exclusive),
         expires_at_ms: after(60_000),
         channel: format!("c{number}").into(),
         label: "waiter".into(),

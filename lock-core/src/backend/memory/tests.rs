@@ -2,6 +2,7 @@ use super::*;
 use crate::manager::LockManager;
 use crate::protocol::cleanup::ReleaseSubject;
 use crate::protocol::key::LockName;
+use crate::protocol::kind::Kind;
 use crate::protocol::owner_id::{OwnerId, ShortId};
 use crate::protocol::ttl::Ttl;
 
@@ -11,6 +12,7 @@ fn lease_config(renew: Renew) -> LeaseConfig {
         renew,
         max_hold: None,
         margin: Duration::ZERO,
+        kind: Kind::Exclusive,
     }
 }
 
@@ -28,6 +30,8 @@ fn release_request(
         unconfirmed: None,
         min_hold_until,
         subject: ReleaseSubject::Guard,
+        kind: Kind::Exclusive,
+        label: "".into(),
     }
 }
 

@@ -421,6 +421,10 @@ impl Backend for QuorumBackend {
         self.servers.servers.first()?.backend.server()
     }
 
+    fn supports_shared_kinds(&self) -> bool {
+        false
+    }
+
     fn holds_without_renewal(&self) -> bool {
         false
     }

@@ -14,7 +14,7 @@ use crate::protocol::owner_id::{OwnerId, ShortId};
 use crate::protocol::poll_schedule::{self, HolderExpiry};
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::unconfirmed::Unconfirmed;
-use crate::protocol::wire::{Mode, NATIVE, QueueEntry};
+use crate::protocol::wire::{EntryKind, Mode, NATIVE, QueueEntry};
 
 /// The connection that last sent the acquire of an owner id, in the backend's own numbering.
 pub(crate) type Origin = u64;
@@ -205,7 +205,7 @@ impl SentAcquires {
         let entry = QueueEntry {
             owner_id: self.owner_id,
             mode,
-            kind: String::new(),
+            kind: EntryKind::Known(self.lease_config.kind),
             lease_ms: whole_millis(context.lease),
             expires_at_ms: server_ms.plus(whole_millis(entry_lifetime)),
             channel: Arc::clone(context.channel),
@@ -366,6 +366,8 @@ impl SentAcquires {
             unconfirmed: self.presence.unconfirmed(),
             min_hold_until: None,
             subject: ReleaseSubject::Acquire,
+            kind: self.lease_config.kind,
+            label: Arc::clone(&self.label),
         }
     }
 }

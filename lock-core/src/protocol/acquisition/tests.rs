@@ -8,6 +8,7 @@ use crate::protocol::clock::ServerMs;
 use crate::protocol::clock_sync::NotAfter;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Lease, LeaseConfig};
 use crate::protocol::local_queue::{LocalPosition, ObservedExpiry};
 use crate::protocol::lock_state::{AcquireReply, RawHolder};
@@ -294,6 +295,7 @@ fn lease_config() -> LeaseConfig {
         renew: Renew::Auto,
         max_hold: None,
         margin: Duration::ZERO,
+        kind: Kind::Exclusive,
     }
 }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::key::LockName;
+use crate::protocol::kind::Kind;
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -18,6 +19,8 @@ fn request() -> ReleaseRequest {
         unconfirmed: None,
         min_hold_until: None,
         subject: ReleaseSubject::Guard,
+        kind: Kind::Exclusive,
+        label: "".into(),
     }
 }
 

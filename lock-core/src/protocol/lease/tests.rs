@@ -6,6 +6,7 @@ fn lease_config(ttl_ms: u64, renew: Renew) -> LeaseConfig {
         renew,
         max_hold: None,
         margin: Duration::ZERO,
+        kind: Kind::Exclusive,
     }
 }
 

@@ -8,8 +8,9 @@ use super::{
     SCANNED_PER_CALL,
 };
 use crate::protocol::clock::ServerMs;
+use crate::protocol::kind::Kind;
 use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::{Mode, QueueEntry};
+use crate::protocol::wire::{EntryKind, Mode, QueueEntry};
 
 /// The owner to which one call grants the lock.
 pub(super) struct NextOwner {
@@ -160,7 +161,7 @@ impl LockState {
                 dead += 1;
                 continue;
             }
-            if !head.kind.is_empty() {
+            if head.kind != EntryKind::Known(Kind::Exclusive) {
                 // The waiter's own version knows this kind, and acquires the key with a poll.
                 scan.notify_head = true;
                 break;

@@ -8,6 +8,7 @@ use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use crate::protocol::clock::{Clock, Moment, ServerMs};
 use crate::protocol::dialect::{Dialect, ReleaseMethod};
 use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Lease, LeaseConfig};
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::renew::Renew;
@@ -157,6 +158,7 @@ pub(super) fn held(ttl_ms: u64) -> Arc<HeldLock> {
         renew: Renew::Every(Duration::from_millis(50)),
         max_hold: None,
         margin: Duration::ZERO,
+        kind: Kind::Exclusive,
     };
     let now = Clock::System.now();
     let lease = Lease::confirmed(lease_config, now, lease_config.ttl.as_duration());
@@ -164,6 +166,7 @@ pub(super) fn held(ttl_ms: u64) -> Arc<HeldLock> {
         key(),
         OwnerId::random(),
         None,
+        "".into(),
         Clock::System,
         lease,
         Arc::default(),
@@ -181,6 +184,8 @@ fn request(origin: Option<u64>) -> ReleaseRequest {
         unconfirmed: None,
         min_hold_until: None,
         subject: ReleaseSubject::Guard,
+        kind: Kind::Exclusive,
+        label: "".into(),
     }
 }
 

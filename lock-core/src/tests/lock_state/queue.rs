@@ -319,7 +319,7 @@ fn release_reports_more_entries_and_continues_when_repeated() {
 #[test]
 fn waiter_of_an_unknown_kind_is_neither_removed_nor_passed() {
     let kind = |number| QueueEntry {
-        kind: "r".into(),
+        kind: EntryKind::Unknown("z".into()),
         ..entry(number)
     };
     let mut world = World::new();

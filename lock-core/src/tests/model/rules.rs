@@ -8,6 +8,7 @@ use crate::config::RETRY_INTERVAL;
 use crate::protocol::acquisition::{AcquireConfig, LeaseKind, Patience};
 use crate::protocol::clock::Moment;
 use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
@@ -151,6 +152,7 @@ impl Rules {
                 renew: Renew::Auto,
                 max_hold: None,
                 margin: Duration::ZERO,
+                kind: Kind::Exclusive,
             },
             label: Arc::from(""),
             patience: if waits {

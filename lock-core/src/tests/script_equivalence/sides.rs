@@ -12,7 +12,7 @@ use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::inspection::{KeyContent, SeenKey};
 use crate::protocol::lock_state::{Expiring, KeyValue, LockState};
 use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::QueueEntry;
+use crate::protocol::wire::{EntryKind, QueueEntry};
 
 /// The server with the scripts.
 pub(super) struct Server {
@@ -204,7 +204,7 @@ impl Wait {
         QueueEntry {
             owner_id: owner_id(who),
             mode: self.mode,
-            kind: kind.to_owned(),
+            kind: EntryKind::parse(kind),
             lease_ms: self.lease_ms,
             expires_at_ms: ServerMs::new(now_ms.saturating_add_signed(self.expires_in_ms)),
             channel: CHANNELS[self.channel].into(),

@@ -11,6 +11,7 @@ use crate::protocol::acquisition::{AcquireConfig, LeaseKind, Patience};
 use crate::protocol::backoff::Jitter;
 use crate::protocol::cleanup::AwaitedRelease;
 use crate::protocol::clock::Moment;
+use crate::protocol::kind::Kind as LockKind;
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::local_queue::QueuePlace;
 use crate::protocol::owner_id::OwnerId;
@@ -228,6 +229,7 @@ impl Simulation {
                     renew,
                     max_hold,
                     margin: Duration::ZERO,
+                    kind: LockKind::Exclusive,
                 },
                 label: self.label.clone(),
                 patience,

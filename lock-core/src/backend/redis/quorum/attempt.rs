@@ -288,6 +288,7 @@ impl QuorumAttempt {
             owner_id: sent.owner_id,
             ttl: sent.lease_config.ttl.as_duration(),
             lease_config: sent.lease_config,
+            label: Arc::clone(&sent.label),
             confirmed_at: Clock::System.now(),
         };
         assert_no_mutex_held();

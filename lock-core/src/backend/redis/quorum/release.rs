@@ -49,6 +49,8 @@ pub(super) fn plain(renewal: &Renewal) -> ReleaseRequest {
         unconfirmed: None,
         min_hold_until: None,
         subject: ReleaseSubject::Acquire,
+        kind: renewal.lease_config.kind,
+        label: Arc::clone(&renewal.label),
     }
 }
 

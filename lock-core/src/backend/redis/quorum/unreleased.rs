@@ -165,6 +165,8 @@ mod tests {
             unconfirmed: None,
             min_hold_until: None,
             subject: ReleaseSubject::Guard,
+            kind: crate::Kind::Exclusive,
+            label: "".into(),
         }
     }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::protocol::key::LockName;
+use crate::protocol::kind::Kind;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
 
@@ -12,6 +13,7 @@ fn waiting() -> SentAcquires {
         renew: Renew::Auto,
         max_hold: None,
         margin: Duration::ZERO,
+        kind: Kind::Exclusive,
     };
     let deadline = Moment::from_millis(86_400_000);
     SentAcquires::new(

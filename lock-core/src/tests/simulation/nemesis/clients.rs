@@ -6,9 +6,10 @@ use lock_testing::Nanos;
 
 use super::{MS, Simulation, Timed};
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::kind::Kind;
 use crate::protocol::lock_state::{Expiring, KeyValue};
 use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::{Mode, QueueEntry, WireNotification};
+use crate::protocol::wire::{EntryKind, Mode, QueueEntry, WireNotification};
 use crate::tests::simulation::link::{Heading, Packet, Purpose};
 use crate::tests::simulation::task::{CallLane, Work};
 
@@ -93,7 +94,7 @@ pub(super) fn dead_waiters(simulation: &mut Simulation, _lane: usize) -> Nanos {
             let entry = QueueEntry {
                 owner_id: Simulation::new_owner_id(random),
                 mode: Mode::Subscribed,
-                kind: String::new(),
+                kind: EntryKind::Known(Kind::Exclusive),
                 lease_ms: 1_000,
                 expires_at_ms: now_ms.plus(60_000),
                 channel: "dead".into(),

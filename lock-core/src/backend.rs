@@ -161,3 +161,15 @@ pub(crate) struct Renewal {
     /// When the command was sent that confirmed the lease last.
     pub(crate) confirmed_at: Moment,
 }
+
+#[cfg(feature = "redis")]
+impl Renewal {
+    /// Returns the keys on the server that a renewal needs.
+    pub(crate) fn keys(&self) -> Vec<&str> {
+        let mut keys = vec![self.key.as_str()];
+        if self.lease_config.kind.is_shared() {
+            keys.push(self.key.holders());
+        }
+        keys
+    }
+}

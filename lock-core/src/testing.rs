@@ -269,6 +269,7 @@ impl Faults {
             AcquireOutcome::More
             | AcquireOutcome::Late
             | AcquireOutcome::Foreign { .. }
+            | AcquireOutcome::NotOwner
             | AcquireOutcome::StartOver => None,
         };
         Err(LockError::Contended {

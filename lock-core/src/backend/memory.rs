@@ -191,6 +191,8 @@ impl MemoryBackend {
                 label: &sent.label,
                 entry: sent.entry(),
                 lead_us: 0,
+                kind: sent.lease_config.kind,
+                purpose: sent.purpose,
                 earlier: &earlier,
             };
             lock_state.acquire(&command, at)
@@ -219,6 +221,8 @@ impl MemoryBackend {
                 grace_ms,
                 min_hold_ms: release_request.min_hold_ms(now),
                 lead_us: 0,
+                label: &release_request.label,
+                kind: release_request.kind,
                 entries: &release_request.entries,
             };
             lock_state.release(&call, at)
@@ -241,7 +245,13 @@ impl MemoryBackend {
         let lease = lease_of(renewal.lease_config);
         let ttl_ms = crate::protocol::ttl::whole_millis(lease);
         let (reply, content) = self.command(&renewal.key.text(), now, |lock_state, at, _| {
-            let reply = lock_state.renew(renewal.owner_id, ttl_ms, at.now_ms());
+            let command = lock_state::RenewCommand {
+                owner_id: renewal.owner_id,
+                ttl_ms,
+                label: &renewal.label,
+                kind: renewal.lease_config.kind,
+            };
+            let reply = lock_state.renew(&command, at.now_ms());
             ((reply, lock_state.content(at.now_ms())), Vec::new())
         });
         match reply {

@@ -132,10 +132,13 @@ impl ReleaseRequest {
             .map_or(0, |until| whole_millis(until.since(now)))
     }
 
-    /// Returns whether the release, if it is sent now, only frees a lock: it removes no entry, settles
+    /// Returns whether the release, if it is sent now, only frees an exclusive lock: it removes no entry, settles
     /// no copy of the acquire, and does not keep the key locked. Then the reply needs no server time.
     pub(crate) fn is_plain(&self, now: Moment) -> bool {
-        self.entries.is_empty() && self.unconfirmed.is_none() && self.min_hold_ms(now) == 0
+        self.entries.is_empty()
+            && self.unconfirmed.is_none()
+            && self.min_hold_ms(now) == 0
+            && !self.kind.is_shared()
     }
 
     /// Returns whether the lock may have no expiry: the command that sets it may have been lost.

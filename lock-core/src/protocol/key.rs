@@ -213,7 +213,8 @@ pub(crate) struct LockKey {
 #[derive(Debug)]
 struct Keys {
     text: Arc<str>,
-    /// The queue, the counter and the grace key, one after the other: they differ in the ending only.
+    /// The queue, the counter, the grace key and the holders, one after the other: they differ in the ending
+    /// only.
     companions: String,
     /// The template of the name. It is no part of the keys' identity.
     template: Option<&'static str>,
@@ -245,7 +246,7 @@ impl LockKey {
         // Concatenated once for all commands: formatting the keys was a tenth of a command's cost.
         let (open, close) = if tagged { ("", "") } else { ("{", "}") };
         let companion = |end| [open, prefix, name, close, end];
-        let companions = [companion(":q"), companion(":f"), companion(":g")];
+        let companions = COMPANIONS.map(companion);
         Ok(Self {
             keys: Arc::new(Keys {
                 text: [prefix, name].concat().into(),
@@ -296,16 +297,27 @@ impl LockKey {
         self.companion(2)
     }
 
+    /// The zset of the members of a shared lock.
+    pub(crate) fn holders(&self) -> &str {
+        self.companion(3)
+    }
+
     fn companion(&self, number: usize) -> &str {
         let companions = &self.keys.companions;
-        let len = companions.len() / 3;
+        let len = companions.len() / COMPANIONS.len();
         &companions[number * len..(number + 1) * len]
     }
 
     /// All keys, in the order of the scripts' `KEYS`.
     #[cfg(feature = "redis")]
-    pub(crate) fn all(&self) -> [&str; 4] {
-        [self.as_str(), self.queue(), self.counter(), self.grace()]
+    pub(crate) fn all(&self) -> [&str; 5] {
+        [
+            self.as_str(),
+            self.queue(),
+            self.counter(),
+            self.grace(),
+            self.holders(),
+        ]
     }
 }
 

@@ -9,18 +9,24 @@ use std::collections::BTreeMap;
 
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::kind::{Group, Kind};
 use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::{Mode, OwnerValue, QueueEntry, WireNotification};
+use crate::protocol::wire::{
+    EntryKind, GroupValue, Member, Mode, OwnerValue, QueueEntry, WireNotification, is_native,
+};
 
 mod commands;
 mod force;
+mod group;
 mod inspect;
 mod queue;
 
 pub(crate) use self::commands::{
-    AcquireCommand, AcquireReply, Env, RawHolder, ReleaseCommand, ReleaseReply, RenewReply, Verdict,
+    AcquireCommand, AcquireReply, Env, Purpose, RawHolder, ReleaseCommand, ReleaseReply,
+    RenewCommand, RenewReply, Verdict,
 };
 pub(crate) use self::force::{ForceCommand, ForceGrant, ForceMode, ForceReply, ForceVerdict};
+use self::group::Freed;
 use self::queue::{NextOwner, QueueScan};
 
 /// How long the counter lives after it was seeded. Counting does not extend its life. A counter
@@ -42,9 +48,12 @@ pub(crate) const SCANNED_PER_CALL: usize = 100;
     allow(dead_code, reason = "only the tests store foreign values in a state")
 )]
 pub(crate) enum KeyValue {
-    /// A native lock.
+    /// An exclusive native lock.
     Native(OwnerValue),
-    /// A string that another client wrote: another library's lock, or no lock at all.
+    /// A native lock that several may hold together. The holders are in [`LockState::holders`].
+    Shared(GroupValue),
+    /// A string that another client wrote: another library's lock, or no lock at all. Also the lock of a group
+    /// that this version does not know.
     Foreign(String),
     /// A value that is not a string, by its Redis type.
     OtherType(&'static str),
@@ -68,19 +77,26 @@ impl<T> Expiring<T> {
     }
 }
 
-/// One lock: the key, its queue, its counter and its grace.
+/// One lock: the key, its queue, its counter, its grace, and the members of a shared lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct LockState {
     pub(crate) key: Option<Expiring<KeyValue>>,
     pub(crate) queue: Option<Expiring<BTreeMap<u64, QueueEntry>>>,
     pub(crate) counter: Option<Expiring<u64>>,
     pub(crate) grace: Option<Expiring<()>>,
+    /// The members of a shared lock, and the ends of their leases. They mean something only while the key holds
+    /// a shared lock.
+    pub(crate) holders: Option<Expiring<BTreeMap<Member, ServerMs>>>,
 }
 
 impl LockState {
     /// Whether nothing is left that a later command could see.
     pub(crate) fn is_empty(&self) -> bool {
-        self.key.is_none() && self.queue.is_none() && self.counter.is_none() && self.grace.is_none()
+        self.key.is_none()
+            && self.queue.is_none()
+            && self.counter.is_none()
+            && self.grace.is_none()
+            && self.holders.is_none()
     }
 
     /// Removes expired values, as a server does when a command touches a key.
@@ -97,6 +113,7 @@ impl LockState {
         drop_dead(&mut self.queue, now_ms);
         drop_dead(&mut self.counter, now_ms);
         drop_dead(&mut self.grace, now_ms);
+        drop_dead(&mut self.holders, now_ms);
     }
 
     /// When the last value expires without further commands. `None` when a value has no expiry.
@@ -108,7 +125,8 @@ impl LockState {
         let queue = end(self.queue.as_ref())?;
         let counter = end(self.counter.as_ref())?;
         let grace = end(self.grace.as_ref())?;
-        Some(key.max(queue).max(counter).max(grace))
+        let holders = end(self.holders.as_ref())?;
+        Some(key.max(queue).max(counter).max(grace).max(holders))
     }
 
     pub(crate) fn acquire(
@@ -121,7 +139,7 @@ impl LockState {
             return (AcquireReply::Late, Vec::new());
         }
         self.expire(now_ms);
-        let mut scan = QueueScan::default();
+        self.settle(now_ms);
         match &mut self.key {
             Some(Expiring {
                 value: KeyValue::OtherType(found),
@@ -134,55 +152,97 @@ impl LockState {
                 value: KeyValue::Native(owner),
                 expires_ms,
             }) if owner.owner_id == command.owner_id => {
+                if command.purpose == Purpose::Downgrade {
+                    return self.downgrade(command, env);
+                }
                 let token = owner.token;
-                return (
-                    confirm_again(token, expires_ms, command.ttl_ms, now_ms),
-                    Vec::new(),
-                );
-            }
-            Some(_) if command.entry.is_none() => {
-                let holder = self.observed_holder(0, now_ms);
-                return (AcquireReply::Busy { holder }, Vec::new());
-            }
-            None if self.queue.is_none() => scan.next_owner = Some(NextOwner::caller(command)),
-            Some(_) | None => {}
-        }
-        let queue = scan.next_owner.is_none();
-        let mut head_left = false;
-        if let (true, Some(entry)) = (queue, command.entry) {
-            let was_queued = self.enqueue(entry, command.earlier);
-            if was_queued && self.key.is_some() {
-                head_left = self.remove_expired_entries(entry, now_ms);
-            }
-        }
-        if queue && self.key.is_none() {
-            scan = self.grant_next(Some(command), env);
-        }
-        let granted = scan.next_owner.as_ref();
-        let token = granted.map(|to| self.grant(to, command.floor_us, command.lead_us, env));
-        let moved = queue && (granted.is_some() || head_left || scan.notify_head);
-        let notifications = self.notifications(granted.zip(token), moved, scan.grace_ms, env);
-        if let (Some(to), Some(token)) = (granted, token)
-            && to.owner_id == command.owner_id
-        {
-            let remaining_ms = to.lease_ms;
-            return (
-                AcquireReply::Held {
+                let remaining_ms = raise(expires_ms, command.ttl_ms, now_ms);
+                let reply = AcquireReply::Held {
                     token,
                     remaining_ms,
-                },
-                notifications,
-            );
+                };
+                return (reply, Vec::new());
+            }
+            _ => {}
+        }
+        if let Some((token, remaining_ms)) = self.raise_members(
+            (command.owner_id, command.label, command.kind),
+            command.ttl_ms,
+            now_ms,
+        ) {
+            let reply = AcquireReply::Held {
+                token,
+                remaining_ms,
+            };
+            return (reply, Vec::new());
+        }
+        if command.purpose == Purpose::Downgrade {
+            return (AcquireReply::NotOwner, Vec::new());
+        }
+        if self.queue.is_none() && self.fits(command.kind) {
+            let caller = NextOwner::caller(command);
+            let (floor_us, lead_us) = (command.floor_us, command.lead_us);
+            let token = self.grant(&caller, floor_us, lead_us, env);
+            let reply = AcquireReply::Held {
+                token,
+                remaining_ms: caller.lease_ms,
+            };
+            return (reply, Vec::new());
+        }
+        if command.entry.is_none() && !self.may_admit(command.kind) {
+            let holder = self.observed_holder(command.kind, 0, now_ms);
+            return (AcquireReply::Busy { holder }, Vec::new());
+        }
+        let mut scan = QueueScan::default();
+        if let Some(entry) = command.entry {
+            let was_queued = self.enqueue(entry, command.earlier);
+            if was_queued && !self.may_grant() {
+                scan.head_changed = self.remove_expired_entries(entry, now_ms);
+            }
+        }
+        if self.may_grant() {
+            scan = self.grant_next(Some(command), (command.floor_us, command.lead_us), env);
+        }
+        let notifications = self.notifications(&scan, env);
+        let own = scan
+            .granted
+            .iter()
+            .filter(|grant| grant.to.owner_id == command.owner_id)
+            .max_by_key(|grant| grant.to.lease_ms);
+        if let Some(grant) = own {
+            let reply = AcquireReply::Held {
+                token: grant.token,
+                remaining_ms: grant.to.lease_ms,
+            };
+            return (reply, notifications);
         }
         if scan.more {
             return (AcquireReply::More, notifications);
         }
-        let holder = self.observed_holder(scan.grace_ms, now_ms);
+        let holder = self.observed_holder(command.kind, scan.grace_ms, now_ms);
         let Some(entry) = command.entry else {
             return (AcquireReply::Busy { holder }, notifications);
         };
         let rank = self.record_poll(entry, &holder, now_ms);
         (AcquireReply::Queued { rank, holder }, notifications)
+    }
+
+    /// Makes the holder of the exclusive lock the first reader of a new group, and lets the readers behind it in.
+    fn downgrade(
+        &mut self,
+        command: &AcquireCommand<'_>,
+        env: &Env<'_>,
+    ) -> (AcquireReply, Vec<WireNotification>) {
+        self.key = None;
+        let caller = NextOwner::caller(command);
+        let (floor_us, lead_us) = (command.floor_us, command.lead_us);
+        let token = self.grant(&caller, floor_us, lead_us, env);
+        let scan = self.grant_next(None, (floor_us, lead_us), env);
+        let reply = AcquireReply::Held {
+            token,
+            remaining_ms: caller.lease_ms,
+        };
+        (reply, self.notifications(&scan, env))
     }
 
     pub(crate) fn release(
@@ -192,33 +252,40 @@ impl LockState {
     ) -> (ReleaseReply, Vec<WireNotification>) {
         let now_ms = env.now_ms();
         self.expire(now_ms);
-        let was_owner = self.is_owner(command.owner_id);
-        let stays_held = was_owner && command.min_hold_ms > 0;
-        if stays_held {
-            self.hold_without_owner(now_ms.plus(command.min_hold_ms));
-        } else if was_owner {
-            self.key = None;
-        }
-        let moved = self.leave_queue(command.entries) || was_owner;
+        let (was_owner, freed) = if self.is_owner(command.owner_id) {
+            let freed = if command.min_hold_ms > 0 {
+                self.hold_without_owner(now_ms.plus(command.min_hold_ms));
+                Freed::End
+            } else {
+                self.key = None;
+                Freed::Key
+            };
+            (true, freed)
+        } else {
+            self.release_members(command, now_ms)
+        };
+        let left_queue = self.leave_queue(command.entries);
         let queue = self.queue.is_some();
-        if was_owner && !stays_held && queue && command.grace_ms > 0 {
+        if was_owner && freed == Freed::Key && queue && command.grace_ms > 0 {
             self.grace = Some(Expiring {
                 value: (),
                 expires_ms: Some(now_ms.plus(command.grace_ms)),
             });
         }
-        let scan = if queue && self.key.is_none() {
-            self.grant_next(None, env)
+        let mut scan = if queue && self.may_grant() {
+            self.grant_next(None, (command.floor_us, command.lead_us), env)
         } else {
             QueueScan::default()
         };
-        let granted = scan.next_owner.as_ref();
-        let token = granted.map(|to| self.grant(to, command.floor_us, command.lead_us, env));
-        let moved = queue && (moved || granted.is_some() || scan.notify_head);
-        let notifications = self.notifications(granted.zip(token), moved, scan.grace_ms, env);
-        let verdict = match (was_owner, granted.is_some()) {
-            (true, true) => Verdict::HandedOver,
-            (true, false) => Verdict::Free,
+        scan.head_changed |= left_queue || freed != Freed::Nothing;
+        let notifications = if queue {
+            self.notifications(&scan, env)
+        } else {
+            Vec::new()
+        };
+        let verdict = match (was_owner, scan.granted.is_empty()) {
+            (true, false) => Verdict::HandedOver,
+            (true, true) => Verdict::Free,
             (false, _) => Verdict::NotOwner,
         };
         let more = scan.more;
@@ -227,17 +294,29 @@ impl LockState {
 
     /// Extends the lease, and never shortens it: a holder counts on the end that an earlier reply
     /// confirmed.
-    pub(crate) fn renew(&mut self, owner_id: OwnerId, ttl_ms: u64, now_ms: ServerMs) -> RenewReply {
+    pub(crate) fn renew(&mut self, command: &RenewCommand<'_>, now_ms: ServerMs) -> RenewReply {
         self.expire(now_ms);
-        match &mut self.key {
+        let renewed = match &mut self.key {
             Some(Expiring {
                 value: KeyValue::Native(owner),
                 expires_ms,
-            }) if owner.owner_id == owner_id => RenewReply::Held {
-                token: owner.token,
-                remaining_ms: raise(expires_ms, ttl_ms, now_ms),
+            }) if owner.owner_id == command.owner_id => {
+                Some((owner.token, raise(expires_ms, command.ttl_ms, now_ms)))
+            }
+            // The renewal of an exclusive lock does not read the holders.
+            _ if !command.kind.is_shared() => None,
+            _ => self.raise_members(
+                (command.owner_id, command.label, command.kind),
+                command.ttl_ms,
+                now_ms,
+            ),
+        };
+        match renewed {
+            Some((token, remaining_ms)) => RenewReply::Held {
+                token,
+                remaining_ms,
             },
-            _ => RenewReply::NotOwner,
+            None => RenewReply::NotOwner,
         }
     }
 
@@ -261,7 +340,7 @@ impl LockState {
         }
     }
 
-    /// Writes the counter before the key.
+    /// Grants the key, or a place among its holders. Writes the counter before the key.
     fn grant(
         &mut self,
         to: &NextOwner,
@@ -269,8 +348,16 @@ impl LockState {
         lead_us: u64,
         env: &Env<'_>,
     ) -> FencingToken {
-        let token = self.next_token(floor_us, lead_us, env);
         let now_ms = env.now_ms();
+        if let Some(group) = to.kind.group() {
+            if let Some(token) = self.join(to, now_ms) {
+                return token;
+            }
+            let token = self.next_token(floor_us, lead_us, env);
+            self.found(group, to, token, now_ms);
+            return token;
+        }
+        let token = self.next_token(floor_us, lead_us, env);
         self.key = Some(Expiring {
             value: KeyValue::Native(OwnerValue {
                 owner_id: to.owner_id,
@@ -302,84 +389,109 @@ impl LockState {
         FencingToken::new(counter.value)
     }
 
-    /// A grant for the new owner, and a head-of-queue notification for the waiter that is first now.
-    fn notifications(
-        &self,
-        granted: Option<(&NextOwner, FencingToken)>,
-        moved: bool,
-        grace_ms: u64,
-        env: &Env<'_>,
-    ) -> Vec<WireNotification> {
+    /// The grants of a scan, one channel after the other, and a head-of-queue notification for the waiter that
+    /// is first now.
+    fn notifications(&self, scan: &QueueScan, env: &Env<'_>) -> Vec<WireNotification> {
         let mut notifications = Vec::new();
-        if !moved {
+        if scan.granted.is_empty() && !scan.head_changed && !scan.notify_head {
             return notifications;
         }
-        if let Some((to, token)) = granted
-            && to.channel.is_some()
+        let mut channels: Vec<&str> = Vec::new();
+        for channel in scan
+            .granted
+            .iter()
+            .filter_map(|grant| grant.to.channel.as_deref())
         {
-            notifications.push(WireNotification::Grant {
-                owner_id: to.owner_id,
-                token,
+            if !channels.contains(&channel) {
+                channels.push(channel);
+            }
+        }
+        for channel in channels {
+            let of_channel = scan
+                .granted
+                .iter()
+                .filter(|grant| grant.to.channel.as_deref() == Some(channel));
+            notifications.extend(of_channel.map(|grant| WireNotification::Grant {
+                owner_id: grant.to.owner_id,
+                token: grant.token,
                 server_us: env.now_us,
-                lease_ms: to.lease_ms,
-            });
+                lease_ms: grant.to.lease_ms,
+            }));
         }
         let head = self
             .queue
             .as_ref()
             .and_then(|queue| queue.value.values().next());
         if let Some(head) = head.filter(|head| head.mode == Mode::Subscribed) {
+            let kind = match &head.kind {
+                EntryKind::Known(kind) => *kind,
+                EntryKind::Unknown(_) => Kind::Exclusive,
+            };
             notifications.push(WireNotification::Head {
                 to: head.owner_id.short(),
                 server_us: env.now_us,
-                holder_ms: match (&granted, &self.key) {
-                    (Some((to, _)), _) => to.lease_ms,
-                    (
-                        None,
-                        Some(
-                            key @ Expiring {
-                                value: KeyValue::Native(_),
-                                ..
-                            },
-                        ),
-                    ) => key.remaining_ms(env.now_ms()).unwrap_or(0),
+                holder_ms: match &self.key {
+                    // The next poll continues the scan.
+                    _ if scan.more => 0,
+                    Some(key) if key.value.is_native() => {
+                        self.wait_ms(kind, 0, env.now_ms()).unwrap_or(0)
+                    }
                     // The release of a foreign holder sends no notification, so the first waiter has
                     // to poll now.
-                    (None, _) => grace_ms,
+                    _ => scan.grace_ms,
                 },
             });
         }
         notifications
     }
 
-    fn observed_holder(&self, grace_ms: u64, now_ms: ServerMs) -> RawHolder {
+    /// Returns the time after which a caller of this kind may get the key by expiry alone. Returns `None` for a
+    /// key without an expiry.
+    fn wait_ms(&self, kind: Kind, grace_ms: u64, now_ms: ServerMs) -> Option<u64> {
         match &self.key {
-            None => RawHolder {
-                remaining_ms: Some(grace_ms),
-                value: String::new(),
+            None => Some(grace_ms),
+            Some(key) => match (&key.value, kind.group()) {
+                (KeyValue::Shared(shared), Some(group @ Group::Permits(_)))
+                    if shared.group == group =>
+                {
+                    self.first_end().map(|end| end.since(now_ms))
+                }
+                _ => key.remaining_ms(now_ms),
             },
-            Some(key) => RawHolder {
-                remaining_ms: key.remaining_ms(now_ms),
-                value: match &key.value {
-                    KeyValue::Native(owner) => owner.to_string(),
-                    KeyValue::Foreign(text) => text.clone(),
-                    KeyValue::OtherType(_) => String::new(),
-                },
+        }
+    }
+
+    /// Describes the holder to a caller of this kind.
+    fn observed_holder(&self, kind: Kind, grace_ms: u64, now_ms: ServerMs) -> RawHolder {
+        RawHolder {
+            remaining_ms: self.wait_ms(kind, grace_ms, now_ms),
+            value: match self.key.as_ref().map(|key| &key.value) {
+                Some(KeyValue::Shared(group)) => group.counted(self.members()),
+                Some(value) => value.text(),
+                None => String::new(),
             },
         }
     }
 }
 
-/// A repeated acquire gives the same reply: the same token, and at least the requested ttl.
-fn confirm_again(
-    token: FencingToken,
-    expires_ms: &mut Option<ServerMs>,
-    ttl_ms: u64,
-    now_ms: ServerMs,
-) -> AcquireReply {
-    AcquireReply::Held {
-        token,
-        remaining_ms: raise(expires_ms, ttl_ms, now_ms),
+impl KeyValue {
+    /// Returns whether the value is that of a native lock of any version.
+    fn is_native(&self) -> bool {
+        match self {
+            Self::Native(_) | Self::Shared(_) => true,
+            Self::Foreign(text) => is_native(text),
+            Self::OtherType(_) => false,
+        }
+    }
+
+    /// Returns the text of a string, and nothing for other types.
+    fn text(&self) -> String {
+        match self {
+            Self::Native(owner) => owner.to_string(),
+            Self::Shared(group) => group.to_string(),
+            Self::Foreign(text) => text.clone(),
+            Self::OtherType(_) => String::new(),
+        }
     }
 }
 

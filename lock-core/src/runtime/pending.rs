@@ -12,6 +12,7 @@ use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::Lease;
+use crate::protocol::loss::LossReason;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::owner_id::OwnerId;
 use crate::runtime::acquired::Acquired;
@@ -169,6 +170,10 @@ fn error(key: &LockKey, failure: AcquireFailure<LockError>) -> LockError {
             BackendErrorKind::TimedOut,
             "the server's reply came after the end of the lease that it granted",
         ),
+        AcquireFailure::NotOwner => LockError::Lost {
+            key: key.text(),
+            reason: LossReason::Removed,
+        },
         AcquireFailure::ShuttingDown => LockError::ShuttingDown,
         AcquireFailure::ClockJumps => LockError::backend(
             BackendErrorKind::Other,

@@ -8,8 +8,9 @@
 use stateright::{Checker, Model, Path, Property};
 
 use crate::protocol::clock::ServerMs;
+use crate::protocol::kind::Kind;
 use crate::protocol::lock_state::{
-    AcquireCommand, AcquireReply, Env, Expiring, LockState, ReleaseCommand,
+    AcquireCommand, AcquireReply, Env, Expiring, LockState, Purpose, ReleaseCommand,
 };
 use crate::protocol::owner_id::OwnerId;
 
@@ -159,6 +160,8 @@ impl Deployment {
             label: "",
             entry: None,
             lead_us,
+            kind: Kind::Exclusive,
+            purpose: Purpose::Acquire,
             earlier: &[],
         };
         let (reply, _) = primary.lock.acquire(&acquire, &env);
@@ -171,6 +174,8 @@ impl Deployment {
             grace_ms: 0,
             min_hold_ms: 0,
             lead_us,
+            label: "waiter",
+            kind: Kind::Exclusive,
             entries: &[],
         };
         let _free = primary.lock.release(&release, &env);

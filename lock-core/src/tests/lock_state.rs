@@ -11,6 +11,7 @@ use crate::protocol::wire::{EntryKind, Mode, QueueEntry, WireNotification};
 
 mod acquire;
 mod keys;
+mod kinds;
 mod queue;
 
 const TTL: u64 = 30_000;
@@ -46,7 +47,18 @@ fn release_request(number: u128) -> ReleaseCommand<'static> {
         grace_ms: 0,
         min_hold_ms: 0,
         lead_us: 0,
+        label: "waiter",
+        kind: Kind::Exclusive,
         entries: &[],
+    }
+}
+
+fn renewal(owner_id: OwnerId, ttl_ms: u64) -> RenewCommand<'static> {
+    RenewCommand {
+        owner_id,
+        ttl_ms,
+        label: "waiter",
+        kind: Kind::Exclusive,
     }
 }
 
@@ -56,6 +68,8 @@ struct World {
     now_us: u64,
     unheard: Vec<String>,
     notifications: Vec<WireNotification>,
+    /// The kind of a caller that makes one attempt.
+    kind: Kind,
 }
 
 impl World {
@@ -65,6 +79,7 @@ impl World {
             now_us: NOW,
             unheard: Vec::new(),
             notifications: Vec::new(),
+            kind: Kind::Exclusive,
         }
     }
 
@@ -97,15 +112,21 @@ impl World {
         earlier: &[QueueEntry],
     ) -> AcquireReply {
         let not_after_ms = self.now_ms().plus(1_000);
+        let kind = match entry.map(|entry| &entry.kind) {
+            Some(EntryKind::Known(kind)) => *kind,
+            _ => self.kind,
+        };
         self.with(|lock_state, env| {
             let command = AcquireCommand {
                 owner_id: owner_id(number),
                 ttl_ms: TTL,
                 floor_us: NOW,
                 not_after_ms,
-                label: "caller",
+                label: "waiter",
                 entry,
                 lead_us: 0,
+                kind,
+                purpose: Purpose::Acquire,
                 earlier,
             };
             lock_state.acquire(&command, env)

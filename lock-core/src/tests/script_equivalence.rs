@@ -13,9 +13,10 @@ use crate::backend::redis::scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, R
 use crate::backend::redis::{admin, reply};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::inspection::{INSPECTED_WAITERS, ReadTime, SeenKey};
+use crate::protocol::kind::Kind;
 use crate::protocol::lock_state::{
-    AcquireCommand, AcquireReply, Env, Expiring, ForceCommand, ForceMode, KeyValue, ReleaseCommand,
-    RenewReply,
+    AcquireCommand, AcquireReply, Env, Expiring, ForceCommand, ForceMode, KeyValue, Purpose,
+    ReleaseCommand, RenewCommand, RenewReply,
 };
 use crate::protocol::wire::WireNotification;
 
@@ -27,7 +28,13 @@ use self::steps::{Foreign, Seen, Step, Wait, steps};
 
 /// The start of the clock in each sequence, in microseconds.
 const START: u64 = 1_700_000_000_000_000;
-const KEYS: [&str; 4] = ["lock:a", "{lock:a}:q", "{lock:a}:f", "{lock:a}:g"];
+const KEYS: [&str; 5] = [
+    "lock:a",
+    "{lock:a}:q",
+    "{lock:a}:f",
+    "{lock:a}:g",
+    "{lock:a}:h",
+];
 /// The first two channels have a subscriber.
 const CHANNELS: [&str; 3] = ["c0", "c1", "silent"];
 const OWNERS: usize = 5;
@@ -54,10 +61,12 @@ fn step(
             wait,
             lead_us,
             entry_from_history,
+            kind,
+            purpose,
         } => {
             let entry = wait
                 .as_ref()
-                .map(|wait| model.entry(*who, now_ms, wait, *entry_from_history));
+                .map(|wait| model.entry(*who, now_ms, wait, *kind, *entry_from_history));
             let earlier = match (&entry, model.histories.get(who)) {
                 (Some(_), Some(history)) => history[..history.len() - 1].to_vec(),
                 _ => Vec::new(),
@@ -71,6 +80,8 @@ fn step(
                 label: &label,
                 entry: entry.as_ref(),
                 lead_us: *lead_us,
+                kind: *kind,
+                purpose: *purpose,
                 earlier: &earlier,
             };
             let mut args = vec![
@@ -81,10 +92,13 @@ fn step(
                 label.clone(),
                 entry.as_ref().map(ToString::to_string).unwrap_or_default(),
                 lead_us.to_string(),
-                String::new(),
+                match purpose {
+                    Purpose::Acquire => kind.wire().to_string(),
+                    Purpose::Downgrade => ">r".to_owned(),
+                },
             ];
             // The client leaves out the last arguments that have their defaults.
-            if earlier.is_empty() && *lead_us == 0 {
+            if earlier.is_empty() && *lead_us == 0 && !kind.is_shared() {
                 args.truncate(if entry.is_some() { 6 } else { 5 });
             }
             args.extend(earlier.iter().map(ToString::to_string));
@@ -108,7 +122,9 @@ fn step(
             min_hold_ms,
             floor_ahead_us,
             lead_us,
+            kind,
         } => {
+            let label = format!("w {who}");
             let entries = model.histories.remove(who).unwrap_or_default();
             let command = ReleaseCommand {
                 owner_id: owner_id(*who),
@@ -116,6 +132,8 @@ fn step(
                 grace_ms: *grace_ms,
                 min_hold_ms: *min_hold_ms,
                 lead_us: *lead_us,
+                label: &label,
+                kind: *kind,
                 entries: &entries,
             };
             let mut args = vec![
@@ -124,12 +142,12 @@ fn step(
                 grace_ms.to_string(),
                 lead_us.to_string(),
                 min_hold_ms.to_string(),
-                "label".to_owned(),
-                String::new(),
+                label.clone(),
+                kind.wire().to_string(),
             ];
             args.extend(entries.iter().map(ToString::to_string));
             // A plain release leaves out what follows, and gets no time when there is no queue.
-            let is_plain = entries.is_empty() && *min_hold_ms == 0;
+            let is_plain = entries.is_empty() && *min_hold_ms == 0 && !kind.is_shared();
             if is_plain {
                 args.truncate(if *lead_us == 0 { 3 } else { 4 });
             }
@@ -140,13 +158,23 @@ fn step(
             let (expected, notifications) = model.lock_state.release(&command, &env);
             (format!("{reply:?}"), format!("{expected:?}"), notifications)
         }
-        Step::Renew { who, ttl_ms } => {
-            let args = [owner_id(*who).to_string(), ttl_ms.to_string()];
-            let reply =
-                reply::renew(reply::text_of(&server.run(&RENEW, &KEYS[..1], &args))).unwrap();
-            let expected = model
-                .lock_state
-                .renew(owner_id(*who), *ttl_ms, env.now_ms());
+        Step::Renew { who, ttl_ms, kind } => {
+            let label = format!("w {who}");
+            let mut args = vec![owner_id(*who).to_string(), ttl_ms.to_string()];
+            let mut keys = vec![KEYS[0]];
+            if kind.is_shared() {
+                args.extend([String::new(), label.clone(), kind.wire().to_string()]);
+                keys.push(KEYS[4]);
+            }
+            let reply = server.run(&RENEW, &keys, &args);
+            let reply = reply::renew(reply::text_of(&reply)).unwrap();
+            let command = RenewCommand {
+                owner_id: owner_id(*who),
+                ttl_ms: *ttl_ms,
+                label: &label,
+                kind: *kind,
+            };
+            let expected = model.lock_state.renew(&command, env.now_ms());
             let refused = expected == RenewReply::NotOwner;
             let found = refused.then(|| model.found(env.now_ms())).flatten();
             (
@@ -204,6 +232,16 @@ fn step(
                 Vec::new(),
             )
         }
+        Step::ClockToEnd { number, offset_us } => {
+            let ends = model.lock_state.holders.iter();
+            let ends = ends.flat_map(|holders| holders.value.values());
+            let mut ends: Vec<u64> = ends.map(|end| end.as_u64()).collect();
+            ends.sort_unstable();
+            if let Some(end) = ends.get(*number) {
+                server.clock.set(end * 1000 + offset_us);
+            }
+            (String::new(), String::new(), Vec::new())
+        }
         Step::Clock { step_us } => {
             server.clock.set(micros.saturating_add_signed(*step_us));
             (String::new(), String::new(), Vec::new())
@@ -250,6 +288,18 @@ fn interfere(server: &mut Server, model: &mut Model, foreign: &Foreign, now_ms: 
         Foreign::Delete => {
             server.command(&["DEL", KEYS[0]]);
             lock_state.key = None;
+        }
+        Foreign::UnknownGroup(ttl_ms) => {
+            let text = "lks:z 1 2 w";
+            server.command(&["SET", KEYS[0], text, "PX", &ttl_ms.to_string()]);
+            lock_state.key = Some(Expiring {
+                value: KeyValue::Foreign(text.into()),
+                expires_ms: Some(ServerMs::new(now_ms + ttl_ms)),
+            });
+        }
+        Foreign::LoseHolders => {
+            server.command(&["DEL", KEYS[4]]);
+            lock_state.holders = None;
         }
         Foreign::LoseCounter => {
             server.command(&["DEL", KEYS[2]]);

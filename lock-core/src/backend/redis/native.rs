@@ -20,12 +20,13 @@ use crate::protocol::acquisition::{
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::key::LockKey;
+use crate::protocol::lock_state::Purpose;
 use crate::protocol::poll_schedule;
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::Mode;
 
-/// The kind of the lock: exclusive.
-const KIND: &str = "";
+/// The kind in an acquire that makes the holder of the exclusive lock a reader.
+const DOWNGRADE: &str = ">r";
 
 /// Makes a renewal write the expiry also where it stays.
 const ALWAYS_WRITE: &str = "write";
@@ -34,7 +35,6 @@ const ALWAYS_WRITE: &str = "write";
 pub(super) struct NativeLocks {
     client: Arc<RedisClient>,
     grace_ms: u64,
-    label: Arc<str>,
 }
 
 impl NativeLocks {
@@ -42,7 +42,6 @@ impl NativeLocks {
         Self {
             client,
             grace_ms: whole_millis(config.grace()),
-            label: Arc::clone(&config.label),
         }
     }
 
@@ -78,17 +77,23 @@ impl NativeLocks {
                     .text(&sent.label);
                 let (entry, earlier) = (sent.entry(), sent.earlier());
                 let lead = connection.lead_us();
+                let kind = sent.lease_config.kind;
+                let has_more = lead > 0 || !earlier.is_empty() || kind.is_shared();
                 match entry {
                     Some(entry) => {
                         command.arg(entry);
                     }
-                    None if lead > 0 => {
+                    None if has_more => {
                         command.text("");
                     }
                     None => {}
                 }
-                if lead > 0 || !earlier.is_empty() {
-                    command.arg(lead).text(KIND);
+                if has_more {
+                    command.arg(lead);
+                    match sent.purpose {
+                        Purpose::Acquire => command.arg(kind.wire()),
+                        Purpose::Downgrade => command.text(DOWNGRADE),
+                    };
                 }
                 for entry in earlier {
                     command.arg(entry);
@@ -253,8 +258,8 @@ impl NativeLocks {
         }
         write(&lead);
         write(&release_request.min_hold_ms(now));
-        write(&self.label);
-        write(&KIND);
+        write(&release_request.label);
+        write(&release_request.kind.wire());
         for entry in &release_request.entries {
             write(entry);
         }
@@ -283,7 +288,10 @@ impl NativeLocks {
         let read = |_: &Renewal, _, sent, reply: Value| read_renewal(sent, &reply);
         let args = |renewal: &Renewal, server_ms| {
             let mut args = renew_args(renewal, server_ms);
-            args.push(ALWAYS_WRITE.to_owned());
+            match args.get_mut(2) {
+                Some(write) => ALWAYS_WRITE.clone_into(write),
+                None => args.push(ALWAYS_WRITE.to_owned()),
+            }
             args
         };
         client
@@ -302,7 +310,16 @@ fn mode_of(gets_notifications: bool) -> Mode {
 
 fn renew_args(renewal: &Renewal, _server_ms: ServerMs) -> Vec<String> {
     let ttl = whole_millis(renewal.ttl);
-    vec![renewal.owner_id.to_string(), ttl.to_string()]
+    let mut args = vec![renewal.owner_id.to_string(), ttl.to_string()];
+    let kind = renewal.lease_config.kind;
+    if kind.is_shared() {
+        args.extend([
+            String::new(),
+            renewal.label.to_string(),
+            kind.wire().to_string(),
+        ]);
+    }
+    args
 }
 
 fn read_renewal(sent: Moment, reply: &Value) -> Result<ScriptReply<RenewOutcome>, LockError> {

@@ -17,7 +17,7 @@ use super::errors::lock_error;
 use super::node::Node;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
-use crate::protocol::clock::Clock;
+use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::mailbox::Notification;
 use crate::protocol::wire::WireNotification;
 use crate::telemetry::{ConnectionKind, LockEvent, NotificationKind, NotificationUse};
@@ -202,10 +202,16 @@ fn receive(client: &RedisClient, message: &PushInfo) {
     }
 }
 
-/// Delivers a notification of the server process with this run id.
+/// Delivers the notifications of one message of the server process with this run id: one in each line.
 pub(super) fn receive_text(client: &RedisClient, text: &[u8], run_id: u64) {
     let received = Clock::System.now();
-    let Some(notification) = std::str::from_utf8(text)
+    for line in text.split(|byte| *byte == b'\n') {
+        receive_line(client, line, run_id, received);
+    }
+}
+
+fn receive_line(client: &RedisClient, line: &[u8], run_id: u64, received: Moment) {
+    let Some(notification) = std::str::from_utf8(line)
         .ok()
         .and_then(WireNotification::parse)
     else {

@@ -42,6 +42,7 @@ pub(crate) fn acquire(reply: Option<&[u8]>) -> Result<ScriptReply<AcquireReply>,
             holder: words.holder()?,
         },
         b"more" => AcquireReply::More,
+        b"gone" => AcquireReply::NotOwner,
         b"foreign" => AcquireReply::Foreign {
             found: words.rest(),
         },
@@ -308,6 +309,7 @@ mod tests {
             ("busy 3 7 0 ", busy(Some(0), "")),
             ("more 3 7", AcquireReply::More),
             ("late 3 7", AcquireReply::Late),
+            ("gone 3 7", AcquireReply::NotOwner),
             (
                 "foreign 3 7 list",
                 AcquireReply::Foreign {

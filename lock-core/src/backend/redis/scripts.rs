@@ -8,12 +8,14 @@ use super::command::CommandWriter;
 use crate::protocol::dialect::{Dialect, ReleaseMethod};
 
 /// The marks of shared parts in a script's source, and the parts, in the order in which they are
-/// inserted: the first part contains the mark of the second one.
-const INCLUDES: [(&str, &str); 2] = [
+/// inserted: a part contains the marks of later ones.
+const INCLUDES: [(&str, &str); 4] = [
     (
         "-- include grant_next.lua\n",
         include_str!("scripts/grant_next.lua"),
     ),
+    ("-- include group.lua\n", include_str!("scripts/group.lua")),
+    ("-- include admit.lua\n", include_str!("scripts/admit.lua")),
     (
         "-- include next_token.lua\n",
         include_str!("scripts/next_token.lua"),
@@ -27,7 +29,7 @@ const ARGS_LEN: usize = 192;
 
 /// The options of `PEXPIRE` that servers before Redis 7 do not know, and what replaces them in the plain
 /// form of a script. Redis 7 needs one call where the plain form needs two.
-const PLAIN_PARTS: [(&str, &str); 2] = [
+const PLAIN_PARTS: [(&str, &str); 3] = [
     (
         "redis.call('PEXPIRE', KEYS[1], remaining, 'GT') == 0",
         "true",
@@ -37,6 +39,12 @@ const PLAIN_PARTS: [(&str, &str); 2] = [
         "  local left = redis.call('PTTL', KEYS[1])\n  \
          if left < 0 or left > tonumber(ARGV[2]) then\n    \
          redis.call('PEXPIRE', KEYS[1], ARGV[2])\n  end\n",
+    ),
+    (
+        "    redis.call('PEXPIREAT', key, ends, 'GT')\n",
+        "    local left = redis.call('PTTL', key)\n    \
+         if left >= 0 and now_ms + left < tonumber(ends) then\n      \
+         redis.call('PEXPIREAT', key, ends)\n    end\n",
     ),
 ];
 
@@ -276,10 +284,6 @@ mod tests {
             assert_eq!(sharded.matches("'SHARDNUMSUB'").count(), 1);
             assert!(!sharded.contains("'PUBLISH'") && !sharded.contains("'NUMSUB'"));
         }
-        assert_eq!(
-            RENEW.source(ScriptForm::Flagged),
-            include_str!("scripts/renew.lua")
-        );
     }
 
     /// A server that refuses the first line may also be older than Redis 7.
@@ -290,12 +294,13 @@ mod tests {
             let plain = script.source(ScriptForm::Plain);
             assert!(script.source(ScriptForm::Flagged).starts_with("#!lua"));
             assert!(plain.starts_with("-- "), "{plain}");
-            assert!(
-                !plain.contains("'GT'") && !plain.contains("'LT'"),
-                "{plain}"
-            );
+            let newer = |line: &&str| {
+                line.contains("PEXPIRE") && (line.contains("'GT'") || line.contains("'LT'"))
+            };
+            assert_eq!(plain.lines().find(newer), None);
         }
-        for (script, (_, part)) in [&RENEW, &OWNER_RELEASE].into_iter().zip(PLAIN_PARTS) {
+        let scripts = [&RENEW, &OWNER_RELEASE, &RENEW];
+        for (script, (_, part)) in scripts.into_iter().zip(PLAIN_PARTS) {
             assert!(script.source(ScriptForm::Plain).contains(part), "{part}");
         }
     }

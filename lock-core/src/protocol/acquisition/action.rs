@@ -137,6 +137,8 @@ pub(crate) enum AcquireFailure<E> {
     DeadWaiters,
     /// The reply came after the end of the lease that it granted.
     LateGrant,
+    /// A downgrade found that the caller does not hold the key.
+    NotOwner,
     /// The server rejects each command as late.
     ClockJumps,
     /// The manager is shutting down.

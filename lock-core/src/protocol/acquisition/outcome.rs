@@ -75,6 +75,8 @@ pub(crate) enum AcquireOutcome {
     Late,
     /// The key holds a value of another type.
     Foreign { found: String },
+    /// A downgrade found that the caller does not hold the key.
+    NotOwner,
     /// An earlier attempt was cancelled, and the cancel may still take effect. The waiter goes on under a new
     /// owner id.
     StartOver,
@@ -89,6 +91,7 @@ impl AcquireOutcome {
             | Self::More
             | Self::Late
             | Self::Foreign { .. }
+            | Self::NotOwner
             | Self::StartOver => None,
         }
     }

@@ -79,6 +79,7 @@ impl<E: Failure> Acquisition<E> {
             }
             AcquireOutcome::More => self.on_more(now),
             AcquireOutcome::Foreign { found } => self.fail(AcquireFailure::ForeignType { found }),
+            AcquireOutcome::NotOwner => self.fail(AcquireFailure::NotOwner),
             AcquireOutcome::StartOver => self.on_taken_back(now),
         }
     }

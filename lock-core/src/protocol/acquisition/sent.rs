@@ -8,13 +8,14 @@ use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use crate::protocol::clock::{Moment, ServerMs};
 use crate::protocol::clock_sync::NotAfter;
 use crate::protocol::key::LockKey;
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::LeaseConfig;
-use crate::protocol::lock_state::{AcquireReply, RawHolder};
+use crate::protocol::lock_state::{AcquireReply, Purpose, RawHolder};
 use crate::protocol::owner_id::{OwnerId, ShortId};
 use crate::protocol::poll_schedule::{self, HolderExpiry};
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::unconfirmed::Unconfirmed;
-use crate::protocol::wire::{EntryKind, Mode, NATIVE, QueueEntry};
+use crate::protocol::wire::{EntryKind, Mode, QueueEntry, is_native};
 
 /// The connection that last sent the acquire of an owner id, in the backend's own numbering.
 pub(crate) type Origin = u64;
@@ -27,6 +28,7 @@ pub(crate) struct SentAcquires {
     pub(crate) owner_id: OwnerId,
     pub(crate) lease_config: LeaseConfig,
     pub(crate) label: Arc<str>,
+    pub(crate) purpose: Purpose,
     /// The end of the wait; `None` for a single attempt.
     pub(crate) waits_until: Option<Moment>,
     /// The holder that the last attempt at a quorum of servers saw; that of the nil id for none.
@@ -122,6 +124,7 @@ impl SentAcquires {
             owner_id,
             lease_config,
             label,
+            purpose: Purpose::Acquire,
             waits_until,
             seen_holder: OwnerId::nil().short(),
             entries: Vec::new(),
@@ -129,6 +132,29 @@ impl SentAcquires {
             presence: Presence::Absent,
             origin: NO_ORIGIN,
         }
+    }
+
+    /// Returns the acquires of a downgrade: a holder of the exclusive lock becomes a reader under the same owner
+    /// id. Copies of its acquire may still take effect, as the release request knows.
+    pub(crate) fn downgrade(held: ReleaseRequest, lease_config: LeaseConfig) -> Self {
+        let lease_config = LeaseConfig {
+            kind: Kind::Read,
+            ..lease_config
+        };
+        let mut sent = Self::new(held.owner_id, held.key, lease_config, held.label, None);
+        sent.purpose = Purpose::Downgrade;
+        sent.entries = held
+            .entries
+            .into_iter()
+            .map(|entry| SentEntry {
+                entry,
+                not_after_ms: NEVER_SENT,
+            })
+            .collect();
+        sent.presence = held
+            .unconfirmed
+            .map_or(Presence::Possible, Presence::Unconfirmed);
+        sent
     }
 
     /// Returns the same acquisition under a new owner id. The old one must not be used again.
@@ -233,6 +259,10 @@ impl SentAcquires {
         match reply {
             AcquireReply::Late => AcquireOutcome::Late,
             AcquireReply::More => AcquireOutcome::More,
+            AcquireReply::NotOwner => {
+                self.on_busy();
+                AcquireOutcome::NotOwner
+            }
             AcquireReply::Foreign { found } => AcquireOutcome::Foreign { found },
             AcquireReply::Held {
                 token,
@@ -377,7 +407,7 @@ fn holder_expiry(holder: &RawHolder, received: Moment) -> HolderExpiry {
         return HolderExpiry::NoExpiry;
     };
     let ends = received.plus(Duration::from_millis(remaining_ms));
-    if holder.value.starts_with(NATIVE) {
+    if is_native(&holder.value) {
         HolderExpiry::Native { ends }
     } else {
         HolderExpiry::Foreign { ends }

@@ -2,6 +2,7 @@
 
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::kind::Kind;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::QueueEntry;
 
@@ -17,7 +18,18 @@ pub(crate) struct AcquireCommand<'a> {
     pub(crate) entry: Option<&'a QueueEntry>,
     /// How far the seed of a counter is ahead of the server's time, in microseconds.
     pub(crate) lead_us: u64,
+    pub(crate) kind: Kind,
+    pub(crate) purpose: Purpose,
     pub(crate) earlier: &'a [QueueEntry],
+}
+
+/// What an acquire is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Purpose {
+    /// A new lock.
+    Acquire,
+    /// A holder of the exclusive lock becomes a reader. Nothing is written unless the caller holds the key.
+    Downgrade,
 }
 
 /// The arguments of a release or a cancel.
@@ -30,7 +42,20 @@ pub(crate) struct ReleaseCommand<'a> {
     pub(crate) min_hold_ms: u64,
     /// As in [`AcquireCommand`].
     pub(crate) lead_us: u64,
+    /// The label of the caller. A member of a shared lock has it in its text.
+    pub(crate) label: &'a str,
+    pub(crate) kind: Kind,
     pub(crate) entries: &'a [QueueEntry],
+}
+
+/// The arguments of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RenewCommand<'a> {
+    pub(crate) owner_id: OwnerId,
+    pub(crate) ttl_ms: u64,
+    /// As in [`ReleaseCommand`].
+    pub(crate) label: &'a str,
+    pub(crate) kind: Kind,
 }
 
 /// The holder of the key, as a reply describes it.
@@ -59,8 +84,10 @@ pub(crate) enum AcquireReply {
     Busy {
         holder: RawHolder,
     },
-    /// The key is free, and all entries that the call scanned were dead: repeat the call at once.
+    /// The call scanned as many entries as one call may, and others stand behind them: repeat it at once.
     More,
+    /// A downgrade found that the caller does not hold the key.
+    NotOwner,
     Foreign {
         found: String,
     },
@@ -71,8 +98,8 @@ pub(crate) enum AcquireReply {
 #[cfg_attr(test, derive(Hash))]
 pub(crate) struct ReleaseReply {
     pub(crate) verdict: Verdict,
-    /// The key is free, and all entries that the call scanned were dead: repeat the release, so that
-    /// a living waiter behind them gets the lock.
+    /// The call scanned as many entries as one call may, and others stand behind them: repeat the release, so
+    /// that a living waiter behind them gets the lock.
     pub(crate) more: bool,
 }
 

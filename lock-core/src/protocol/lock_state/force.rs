@@ -1,12 +1,11 @@
 //! What an operator's release does with a lock state.
 
-use super::queue::QueueScan;
 use super::{Env, Expiring, KeyValue, LockState};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::inspection::{KeyContent, SeenKey};
 use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::WireNotification;
+use crate::protocol::wire::{OwnerValue, WireNotification};
 
 /// How an operator's release treats the holder's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +98,10 @@ impl LockState {
                 value: KeyValue::Native(owner),
                 ..
             }) => Some(owner.token),
+            Some(Expiring {
+                value: KeyValue::Shared(group),
+                ..
+            }) => Some(group.token),
             _ => None,
         };
         if command.token.is_some() && command.token != token {
@@ -132,6 +135,33 @@ impl LockState {
                 let locked_ms = end.since(now_ms);
                 Some(ForceVerdict::Revoked { locked_ms })
             }
+            (
+                Some(Expiring {
+                    value: KeyValue::Shared(group),
+                    expires_ms,
+                }),
+                mode,
+            ) => {
+                if mode == ForceMode::Now {
+                    return None;
+                }
+                let Some(end) = *expires_ms else {
+                    return Some(ForceVerdict::Endless);
+                };
+                let end = end.min(now_ms.plus(command.longest_ms));
+                // Without a group, the renewals of all holders find that they no longer hold the key.
+                self.key = Some(Expiring {
+                    value: KeyValue::Native(OwnerValue {
+                        owner_id: OwnerId::nil(),
+                        token: group.token,
+                        since_ms: now_ms,
+                        label: command.label.to_owned(),
+                    }),
+                    expires_ms: Some(end),
+                });
+                let locked_ms = end.since(now_ms);
+                Some(ForceVerdict::Revoked { locked_ms })
+            }
             (Some(_), _) => Some(ForceVerdict::Foreign {
                 digest: String::new(),
             }),
@@ -146,19 +176,13 @@ impl LockState {
         if self.queue.is_none() {
             return (ForceGrant::None, Vec::new());
         }
-        let QueueScan {
-            next_owner,
-            grace_ms,
-            more,
-            ..
-        } = self.grant_next(None, env);
-        let granted = next_owner.as_ref();
-        let token = granted.map(|to| self.grant(to, command.floor_us, command.lead_us, env));
-        let notifications = self.notifications(granted.zip(token), true, grace_ms, env);
-        let granted = match granted {
-            Some(_) => ForceGrant::Waiter,
-            None if more => ForceGrant::More,
-            None => ForceGrant::None,
+        let mut scan = self.grant_next(None, (command.floor_us, command.lead_us), env);
+        scan.head_changed = true;
+        let notifications = self.notifications(&scan, env);
+        let granted = match scan.granted.as_slice() {
+            [_, ..] => ForceGrant::Waiter,
+            [] if scan.more => ForceGrant::More,
+            [] => ForceGrant::None,
         };
         (granted, notifications)
     }

@@ -35,9 +35,9 @@ impl LockState {
                 kind: (*found).to_owned(),
                 digest: String::new(),
             },
-            Some(_) => {
-                let holder = self.observed_holder(0, now_ms);
-                KeyContent::Text(FoundText::new(holder.remaining_ms, holder.value.into()))
+            Some(key) => {
+                let text = key.value.text();
+                KeyContent::Text(FoundText::new(key.remaining_ms(now_ms), text.into()))
             }
         }
     }

@@ -8,6 +8,7 @@ use super::{
     SCANNED_PER_CALL,
 };
 use crate::protocol::clock::ServerMs;
+use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::kind::Kind;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{EntryKind, Mode, QueueEntry};
@@ -17,17 +18,27 @@ pub(super) struct NextOwner {
     pub(super) owner_id: OwnerId,
     pub(super) lease_ms: u64,
     pub(super) label: Arc<str>,
+    pub(super) kind: Kind,
     /// The channel for the notification. `None` for the caller, which reads the reply, and for waiters
     /// that poll.
     pub(super) channel: Option<Arc<str>>,
 }
 
-/// The outcome of scanning the queue of a free key.
+/// A grant, and its token.
+pub(super) struct Granted {
+    pub(super) to: NextOwner,
+    pub(super) token: FencingToken,
+}
+
+/// The outcome of scanning the queue of a key that is free or shared.
 #[derive(Default)]
 pub(super) struct QueueScan {
-    pub(super) next_owner: Option<NextOwner>,
+    /// The new holders, in the order of their grants.
+    pub(super) granted: Vec<Granted>,
     /// How long the key stays free for foreign clients.
     pub(super) grace_ms: u64,
+    /// Whether the queue may have another head than before.
+    pub(super) head_changed: bool,
     /// Whether the first waiter needs a notification: no waiter got the key, and a living waiter may
     /// be in the queue.
     pub(super) notify_head: bool,
@@ -40,6 +51,7 @@ impl NextOwner {
             owner_id: command.owner_id,
             lease_ms: command.ttl_ms,
             label: command.label.into(),
+            kind: command.kind,
             channel: None,
         }
     }
@@ -114,77 +126,82 @@ impl LockState {
         }
     }
 
-    /// Finds the next owner of a free key that has a queue. Without one, the result says how long the
-    /// key stays free for foreign clients.
+    /// Lets in the waiters at the front of the queue, as far as they can hold the key together, and removes the
+    /// dead ones among them. A caller that makes one attempt comes last. Counters get this floor and lead.
+    ///
+    /// Dead waiters are removed also where they could not be let in: a dead writer must not keep readers out.
     pub(super) fn grant_next(
         &mut self,
         caller: Option<&AcquireCommand<'_>>,
-        env: &Env<'_>,
-    ) -> QueueScan {
-        if let Some(grace) = &self.grace {
-            return QueueScan {
-                grace_ms: grace.remaining_ms(env.now_ms()).unwrap_or(0),
-                ..QueueScan::default()
-            };
-        }
-        let mut scan = self.next_in_line(caller, env);
-        if scan.next_owner.is_none() && !scan.notify_head {
-            // No waiter is alive, so a caller that makes one attempt gets the key.
-            let tries_once = caller.filter(|command| command.entry.is_none());
-            scan.next_owner = tries_once.map(NextOwner::caller);
-        }
-        scan
-    }
-
-    /// Finds the first living waiter, and removes the dead entries before it.
-    pub(super) fn next_in_line(
-        &mut self,
-        caller: Option<&AcquireCommand<'_>>,
+        (floor_us, lead_us): (u64, u64),
         env: &Env<'_>,
     ) -> QueueScan {
         let mut scan = QueueScan::default();
-        let mut dead = 0;
-        while let Some(first) = self
-            .queue
-            .as_mut()
-            .and_then(|queue| queue.value.first_entry())
-        {
-            if dead == SCANNED_PER_CALL {
+        let grace = self.grace.as_ref().filter(|_| self.key.is_none());
+        if let Some(grace) = grace {
+            scan.grace_ms = grace.remaining_ms(env.now_ms()).unwrap_or(0);
+            return scan;
+        }
+        let mut scanned = 0;
+        while self.may_grant() {
+            let Some(head) = self
+                .queue
+                .as_ref()
+                .and_then(|queue| queue.value.values().next())
+            else {
+                // No waiter is left, so a caller that makes one attempt gets the key.
+                let tries_once = caller.filter(|command| command.entry.is_none());
+                if let Some(command) = tries_once.filter(|command| self.fits(command.kind)) {
+                    let to = NextOwner::caller(command);
+                    let token = self.grant(&to, floor_us, lead_us, env);
+                    scan.granted.push(Granted { to, token });
+                }
+                break;
+            };
+            if scanned == SCANNED_PER_CALL {
                 scan.more = true;
                 scan.notify_head = true;
                 break;
             }
-            let head = first.get();
             let calling = caller.filter(|command| command.entry == Some(head));
             if calling.is_none() && !is_alive(head, env) {
-                first.remove();
-                dead += 1;
+                self.remove_head();
+                scan.head_changed |= self.key.is_some();
+                scanned += 1;
                 continue;
             }
-            if head.kind != EntryKind::Known(Kind::Exclusive) {
+            let EntryKind::Known(kind) = head.kind else {
                 // The waiter's own version knows this kind, and acquires the key with a poll.
-                scan.notify_head = true;
+                scan.notify_head |= self.key.is_none();
+                break;
+            };
+            if !self.fits(kind) {
                 break;
             }
-            let head = first.remove();
-            scan.next_owner = Some(match calling {
-                Some(command) => NextOwner {
-                    owner_id: head.owner_id,
-                    lease_ms: command.ttl_ms,
-                    label: head.label,
-                    channel: None,
-                },
-                None => NextOwner {
-                    owner_id: head.owner_id,
-                    lease_ms: head.lease_ms,
-                    label: head.label,
-                    channel: (head.mode == Mode::Subscribed).then_some(head.channel),
-                },
-            });
-            break;
+            let Some(head) = self.remove_head() else {
+                break;
+            };
+            scanned += 1;
+            let to = NextOwner {
+                owner_id: head.owner_id,
+                lease_ms: calling.map_or(head.lease_ms, |command| command.ttl_ms),
+                label: head.label,
+                kind,
+                channel: (calling.is_none() && head.mode == Mode::Subscribed)
+                    .then_some(head.channel),
+            };
+            let token = self.grant(&to, floor_us, lead_us, env);
+            scan.granted.push(Granted { to, token });
         }
-        self.forget_empty_queue();
         scan
+    }
+
+    /// Removes the first entry of the queue.
+    fn remove_head(&mut self) -> Option<QueueEntry> {
+        let queue = self.queue.as_mut()?;
+        let (_, head) = queue.value.pop_first()?;
+        self.forget_empty_queue();
+        Some(head)
     }
 
     pub(super) fn record_poll(

@@ -24,7 +24,7 @@ fn try_acquire_of_a_held_lock_reports_the_holder() {
         panic!("not busy");
     };
     assert_eq!(holder.remaining_ms, Some(20_000));
-    assert!(holder.value.ends_with(" caller"));
+    assert!(holder.value.ends_with(" waiter"));
     assert!(world.lock_state.queue.is_none());
 }
 
@@ -50,7 +50,9 @@ fn repeated_acquire_never_shortens_the_lease() {
     let mut world = World::new();
     world.try_acquire(1);
     let now_ms = world.now_ms();
-    world.lock_state.renew(owner_id(1), 60_000, now_ms);
+    world
+        .lock_state
+        .renew(&renewal(owner_id(1), 60_000), now_ms);
     assert!(matches!(
         world.try_acquire(1),
         AcquireReply::Held {
@@ -75,6 +77,8 @@ fn acquire_after_its_latest_time_writes_nothing() {
         label: "",
         entry: None,
         lead_us: 0,
+        kind: Kind::Exclusive,
+        purpose: Purpose::Acquire,
         earlier: &[],
     };
     assert_eq!(

@@ -6,7 +6,7 @@ fn release_and_renewal_of_another_owner_s_lock_change_nothing() {
     world.try_acquire(1);
     assert_eq!(world.release(2), Verdict::NotOwner);
     assert_eq!(
-        world.lock_state.renew(owner_id(2), TTL, after(0)),
+        world.lock_state.renew(&renewal(owner_id(2), TTL), after(0)),
         RenewReply::NotOwner
     );
     assert_eq!(world.owner(), Some(owner_id(1)));
@@ -29,7 +29,7 @@ fn renewal_extends_the_lease_and_never_creates_a_key() {
     world.pass(TTL - 1);
     let now_ms = world.now_ms();
     assert!(matches!(
-        world.lock_state.renew(owner_id(1), TTL, now_ms),
+        world.lock_state.renew(&renewal(owner_id(1), TTL), now_ms),
         RenewReply::Held { .. }
     ));
     world.pass(TTL);
@@ -37,7 +37,7 @@ fn renewal_extends_the_lease_and_never_creates_a_key() {
     world.pass(1);
     let now_ms = world.now_ms();
     assert_eq!(
-        world.lock_state.renew(owner_id(1), TTL, now_ms),
+        world.lock_state.renew(&renewal(owner_id(1), TTL), now_ms),
         RenewReply::NotOwner
     );
     assert!(world.lock_state.key.is_none());
@@ -91,7 +91,7 @@ fn foreign_key_is_never_released_or_renewed() {
     world.foreign(None);
     assert_eq!(world.release(1), Verdict::NotOwner);
     assert_eq!(
-        world.lock_state.renew(owner_id(1), TTL, after(0)),
+        world.lock_state.renew(&renewal(owner_id(1), TTL), after(0)),
         RenewReply::NotOwner
     );
     assert!(world.lock_state.key.is_some());
@@ -184,7 +184,7 @@ fn min_hold_keeps_the_key_locked_without_an_owner() {
     assert!(world.lock_state.grace.is_none());
     // A renewal or a release that the first release overtook cannot extend it.
     let now_ms = world.now_ms();
-    let late = world.lock_state.renew(owner_id(1), TTL, now_ms);
+    let late = world.lock_state.renew(&renewal(owner_id(1), TTL), now_ms);
     assert_eq!(late, RenewReply::NotOwner);
     assert!(matches!(world.try_acquire(1), AcquireReply::Busy { .. }));
     assert_eq!(
@@ -210,6 +210,8 @@ fn sums_of_times_saturate() {
             label: "",
             entry: None,
             lead_us: u64::MAX,
+            kind: Kind::Exclusive,
+            purpose: Purpose::Acquire,
             earlier: &[],
         };
         lock_state.acquire(&command, env)
@@ -219,7 +221,9 @@ fn sums_of_times_saturate() {
     assert_eq!(world.owner(), Some(owner_id(1)));
     world.wait(2);
     let now_ms = world.now_ms();
-    world.lock_state.renew(owner_id(1), u64::MAX, now_ms);
+    world
+        .lock_state
+        .renew(&renewal(owner_id(1), u64::MAX), now_ms);
     assert_eq!(world.owner(), Some(owner_id(1)));
     let kept = ReleaseCommand {
         min_hold_ms: u64::MAX,
@@ -235,7 +239,7 @@ fn renewal_never_shortens_the_lease() {
     let mut world = World::new();
     world.try_acquire(1);
     let now_ms = world.now_ms();
-    let renewed = world.lock_state.renew(owner_id(1), 500, now_ms);
+    let renewed = world.lock_state.renew(&renewal(owner_id(1), 500), now_ms);
     assert!(matches!(
         renewed,
         RenewReply::Held {
@@ -270,6 +274,8 @@ fn counter_lives_five_minutes_from_its_seed_and_the_next_seed_is_higher() {
             label: "",
             entry: None,
             lead_us: 60_000_000,
+            kind: Kind::Exclusive,
+            purpose: Purpose::Acquire,
             earlier: &[],
         };
         lock_state.acquire(&command, env)

@@ -74,7 +74,7 @@ impl Server {
             let reply = self.subscriber.receive().unwrap();
             let parts = reply.array();
             match parts[0].text() {
-                "message" => notifications.push(parts[2].text().to_owned()),
+                "message" => notifications.extend(parts[2].text().lines().map(str::to_owned)),
                 "pong" => return notifications,
                 other => panic!("{other}"),
             }
@@ -85,7 +85,10 @@ impl Server {
     pub(super) fn state(&mut self) -> Vec<String> {
         let mut state = Vec::new();
         let now_ms = i64::try_from(self.clock.micros() / 1000).unwrap();
-        for (key, read) in KEYS.into_iter().zip(["GET", "ZRANGE", "GET", "GET"]) {
+        for (key, read) in KEYS
+            .into_iter()
+            .zip(["GET", "ZRANGE", "GET", "GET", "ZRANGE"])
+        {
             let mut command = redis::cmd(read);
             command.arg(key);
             if read == "ZRANGE" {
@@ -135,6 +138,7 @@ impl Model {
         if let Some(Expiring { value, expires_ms }) = &self.lock_state.key {
             let text = match value {
                 KeyValue::Native(owner) => owner.to_string(),
+                KeyValue::Shared(group) => group.to_string(),
                 KeyValue::Foreign(text) => text.clone(),
                 KeyValue::OtherType(_) => "other type".into(),
             };
@@ -152,6 +156,19 @@ impl Model {
         }
         if let Some(Expiring { expires_ms, .. }) = &self.lock_state.grace {
             state.push(line(KEYS[3], String::new(), *expires_ms));
+        }
+        if let Some(Expiring { value, expires_ms }) = &self.lock_state.holders {
+            // As a zset sorts them: by score, then by text.
+            let mut pairs: Vec<_> = value
+                .iter()
+                .map(|(member, end)| (end.as_u64(), member.to_string()))
+                .collect();
+            pairs.sort_unstable();
+            let pairs: Vec<_> = pairs
+                .into_iter()
+                .map(|(end, member)| format!("{member}|{end}"))
+                .collect();
+            state.push(line(KEYS[4], pairs.join("|"), *expires_ms));
         }
         state
     }
@@ -186,13 +203,17 @@ impl Model {
         who: usize,
         now_ms: u64,
         wait: &Wait,
+        kind: Kind,
         from_history: bool,
     ) -> QueueEntry {
         let history = self.histories.entry(who).or_default();
-        if from_history && let Some(last) = history.last() {
+        if from_history
+            && let Some(last) = history.last()
+            && last.kind == EntryKind::Known(kind)
+        {
             return last.clone();
         }
-        let entry = wait.entry(who, now_ms, "");
+        let entry = wait.entry(who, now_ms, &kind.wire().to_string());
         history.retain(|old| *old != entry);
         history.push(entry.clone());
         entry

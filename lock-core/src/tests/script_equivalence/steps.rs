@@ -17,6 +17,8 @@ pub(super) enum Step {
         lead_us: u64,
         /// Whether the acquire carries an entry that was sent before.
         entry_from_history: bool,
+        kind: Kind,
+        purpose: Purpose,
     },
     Release {
         who: usize,
@@ -24,10 +26,12 @@ pub(super) enum Step {
         min_hold_ms: u64,
         floor_ahead_us: i64,
         lead_us: u64,
+        kind: Kind,
     },
     Renew {
         who: usize,
         ttl_ms: u64,
+        kind: Kind,
     },
     /// An operator's release.
     ForceRelease {
@@ -41,6 +45,11 @@ pub(super) enum Step {
     Inspect,
     Clock {
         step_us: i64,
+    },
+    /// The clock goes to the end of a member, in order: two ends in one millisecond are a case of their own.
+    ClockToEnd {
+        number: usize,
+        offset_us: u64,
     },
     /// An action of another client or of an operator.
     Foreign(Foreign),
@@ -73,6 +82,9 @@ pub(super) enum Foreign {
     Persist,
     List,
     Delete,
+    /// A value of a group that this version does not know.
+    UnknownGroup(u64),
+    LoseHolders,
     LoseCounter,
     SetCounter(u64),
     LoseQueue,
@@ -82,6 +94,41 @@ pub(super) enum Foreign {
         wait: Wait,
         kind: &'static str,
     },
+}
+
+/// Which kind a command names.
+#[derive(Clone, Copy, Debug)]
+enum StepKind {
+    /// That of its owner.
+    Own,
+    Other(Kind),
+}
+
+impl StepKind {
+    /// The owners' kinds: two readers, and two holders of permits out of one number.
+    fn of(self, who: usize) -> Kind {
+        let permits = |weight| Kind::Permits { of: 3, weight };
+        match self {
+            Self::Other(kind) => kind,
+            Self::Own => [
+                Kind::Exclusive,
+                Kind::Read,
+                Kind::Read,
+                permits(1),
+                permits(2),
+            ][who],
+        }
+    }
+}
+
+fn kinds() -> impl Strategy<Value = StepKind> {
+    prop_oneof![
+        8 => Just(StepKind::Own),
+        2 => Just(StepKind::Other(Kind::Exclusive)),
+        1 => Just(StepKind::Other(Kind::Read)),
+        1 => Just(StepKind::Other(Kind::Permits { of: 3, weight: 1 })),
+        1 => Just(StepKind::Other(Kind::Permits { of: 5, weight: 4 })),
+    ]
 }
 
 pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -107,9 +154,26 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         proptest::option::weighted(0.7, wait.clone()),
         lead.clone(),
         any::<bool>(),
+        kinds(),
+        prop_oneof![9 => Just(Purpose::Acquire), 1 => Just(Purpose::Downgrade)],
     )
         .prop_map(
-            |(who, ttl_ms, floor_ahead_us, not_after_ms, wait, lead_us, entry_from_history)| {
+            |(
+                who,
+                ttl_ms,
+                floor_ahead_us,
+                not_after_ms,
+                wait,
+                lead_us,
+                entry_from_history,
+                kind,
+                purpose,
+            )| {
+                let kind = match purpose {
+                    Purpose::Acquire => kind.of(who),
+                    Purpose::Downgrade => Kind::Read,
+                };
+                let wait = wait.filter(|_| purpose == Purpose::Acquire);
                 Step::Acquire {
                     who,
                     ttl_ms,
@@ -118,18 +182,21 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
                     wait,
                     lead_us,
                     entry_from_history,
+                    kind,
+                    purpose,
                 }
             },
         );
     let grace = prop_oneof![4 => Just(0_u64), 1 => Just(20)];
     let keep = prop_oneof![3 => Just(0_u64), 1 => 1..3_000_u64];
-    let release = (who.clone(), grace, keep, floor.clone(), lead).prop_map(
-        |(who, grace_ms, min_hold_ms, floor_ahead_us, lead_us)| Step::Release {
+    let release = (who.clone(), grace, keep, floor.clone(), lead, kinds()).prop_map(
+        |(who, grace_ms, min_hold_ms, floor_ahead_us, lead_us, kind)| Step::Release {
             who,
             grace_ms,
             min_hold_ms,
             floor_ahead_us,
             lead_us,
+            kind: kind.of(who),
         },
     );
     let mode = prop_oneof![
@@ -153,7 +220,14 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
                 floor_ahead_us,
             }
         });
-    let renew = (who, ttl_ms.clone()).prop_map(|(who, ttl_ms)| Step::Renew { who, ttl_ms });
+    let renew = (who, ttl_ms.clone(), kinds()).prop_map(|(who, ttl_ms, kind)| Step::Renew {
+        who,
+        ttl_ms,
+        kind: kind.of(who),
+    });
+    let offset = prop_oneof![2 => Just(0_u64), 1 => 0..2_000_u64];
+    let clock_to_end =
+        (0..3_usize, offset).prop_map(|(number, offset_us)| Step::ClockToEnd { number, offset_us });
     let clock = prop_oneof![
         4 => 0..50_000_i64,
         4 => 0..3_000_000_i64,
@@ -163,7 +237,9 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     ]
     .prop_map(|step_us| Step::Clock { step_us });
     let foreign = prop_oneof![
-        ttl_ms.prop_map(Foreign::SetPx),
+        ttl_ms.clone().prop_map(Foreign::SetPx),
+        ttl_ms.prop_map(Foreign::UnknownGroup),
+        Just(Foreign::LoseHolders),
         Just(Foreign::SetWithoutExpiry),
         Just(Foreign::Persist),
         Just(Foreign::List),
@@ -176,12 +252,13 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     .prop_map(Step::Foreign);
     // Around the number of entries that one call scans.
     let count = prop_oneof![3 => 1..4_usize, 1 => 98..103_usize, 1 => 190..210_usize];
-    let kind = prop_oneof![3 => Just(""), 1 => Just("r"), 1 => Just("4x2")];
+    let kind = prop_oneof![3 => Just(""), 2 => Just("r"), 1 => Just("4x2"), 1 => Just("z")];
     let crowd = (count, wait, kind)
         .prop_map(|(count, wait, kind)| Step::Foreign(Foreign::Crowd { count, wait, kind }));
     vec(
-        prop_oneof![16 => acquire, 10 => release, 4 => renew, 8 => clock, 2 => foreign, 1 => crowd,
-            3 => force, 2 => Just(Step::Inspect)],
+        prop_oneof![16 => acquire, 10 => release, 4 => renew, 8 => clock,
+            2 => clock_to_end, 2 => foreign, 1 => crowd,
+            2 => force, 2 => Just(Step::Inspect)],
         1..30,
     )
 }

@@ -339,7 +339,7 @@ fn sabotage_state(
 ) {
     match (sabotage, &mut *reply) {
         (Sabotage::RenewalRecreates, Reply::Renew(reply)) => {
-            if let (RenewReply::NotOwner, None, Request::Renew { ttl_ms }) =
+            if let (RenewReply::NotOwner, None, Request::Renew { ttl_ms, .. }) =
                 (*reply, &state.key, &command.request)
             {
                 let token = crate::protocol::fencing_token::FencingToken::new(now_us);

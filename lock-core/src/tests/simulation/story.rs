@@ -58,7 +58,7 @@ pub(super) fn named(request: &Request) -> String {
             ),
             None => format!("tries to acquire for {ttl_ms} ms, not after {not_after_ms}"),
         },
-        Request::Renew { ttl_ms } => format!("renews for {ttl_ms} ms"),
+        Request::Renew { ttl_ms, .. } => format!("renews for {ttl_ms} ms"),
         Request::Release {
             min_hold_ms,
             entries,

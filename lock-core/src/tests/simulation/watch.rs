@@ -103,7 +103,9 @@ impl Simulation {
             None => (true, None),
             Some(value) => match &value.value {
                 KeyValue::Native(owner) => (false, Some(owner.owner_id)),
-                KeyValue::Foreign(_) | KeyValue::OtherType(_) => (false, None),
+                KeyValue::Shared(_) | KeyValue::Foreign(_) | KeyValue::OtherType(_) => {
+                    (false, None)
+                }
             },
         };
         if owner != self.watch.keys[key].owner {

@@ -50,11 +50,12 @@ impl<P: Peers> ClientStep<'_, P> {
                         self.effects.push(Effect::Confirms);
                     }
                     let sent = acquiring.acquisition.sent();
-                    let ttl_ms = sent.lease_config.ttl.as_millis();
+                    let (ttl_ms, kind) =
+                        (sent.lease_config.ttl.as_millis(), sent.lease_config.kind);
                     self.send(
                         MessageLane::Acquire,
                         sent.owner_id,
-                        Request::Renew { ttl_ms },
+                        Request::Renew { ttl_ms, kind },
                     );
                     let until = now.plus(limit);
                     acquiring.awaited = Awaited::Renewal { sent: now, until };
@@ -140,6 +141,8 @@ impl<P: Peers> ClientStep<'_, P> {
             floor_us: self.manager.floor_us,
             not_after_ms: not_after.not_after_ms,
             entry: sent.entry().cloned(),
+            kind: sent.lease_config.kind,
+            purpose: sent.purpose,
             earlier: sent.earlier(),
         };
         let owner_id = sent.owner_id;

@@ -48,6 +48,7 @@ impl<P: Peers> ClientStep<'_, P> {
         let ttl = holding.lease.renewed_ttl(now);
         let request = Request::Renew {
             ttl_ms: crate::protocol::ttl::whole_millis(ttl),
+            kind: holding.request.kind,
         };
         self.effects.push(Effect::Send {
             lane: MessageLane::Renew,

@@ -2,8 +2,10 @@
 
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Moment, ServerMs};
+use crate::protocol::kind::Kind;
 use crate::protocol::lock_state::{
-    AcquireCommand, AcquireReply, Env, LockState, ReleaseCommand, ReleaseReply, RenewReply,
+    AcquireCommand, AcquireReply, Env, LockState, Purpose, ReleaseCommand, ReleaseReply,
+    RenewCommand, RenewReply,
 };
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::{QueueEntry, WireNotification};
@@ -27,14 +29,18 @@ pub(in crate::tests) enum Request {
         floor_us: u64,
         not_after_ms: ServerMs,
         entry: Option<QueueEntry>,
+        kind: Kind,
+        purpose: Purpose,
         earlier: Vec<QueueEntry>,
     },
     Renew {
         ttl_ms: u64,
+        kind: Kind,
     },
     Release {
         floor_us: u64,
         min_hold_ms: u64,
+        kind: Kind,
         entries: Vec<QueueEntry>,
     },
 }
@@ -52,6 +58,7 @@ impl Request {
         Self::Release {
             floor_us,
             min_hold_ms: request.min_hold_ms(now),
+            kind: request.kind,
             entries: request.entries.clone(),
         }
     }
@@ -69,6 +76,8 @@ impl Request {
                 floor_us,
                 not_after_ms,
                 entry,
+                kind,
+                purpose,
                 earlier,
             } => {
                 let command = AcquireCommand {
@@ -79,18 +88,27 @@ impl Request {
                     label: "",
                     entry: entry.as_ref(),
                     lead_us: 0,
+                    kind: *kind,
+                    purpose: *purpose,
                     earlier,
                 };
                 let (reply, notifications) = lock_state.acquire(&command, env);
                 (Reply::Acquire(reply), notifications)
             }
-            Self::Renew { ttl_ms } => {
-                let reply = lock_state.renew(owner_id, *ttl_ms, env.now_ms());
+            Self::Renew { ttl_ms, kind } => {
+                let command = RenewCommand {
+                    owner_id,
+                    ttl_ms: *ttl_ms,
+                    label: "",
+                    kind: *kind,
+                };
+                let reply = lock_state.renew(&command, env.now_ms());
                 (Reply::Renew(reply), Vec::new())
             }
             Self::Release {
                 floor_us,
                 min_hold_ms,
+                kind,
                 entries,
             } => {
                 let command = ReleaseCommand {
@@ -99,6 +117,8 @@ impl Request {
                     grace_ms: 0,
                     min_hold_ms: *min_hold_ms,
                     lead_us: 0,
+                    label: "",
+                    kind: *kind,
                     entries,
                 };
                 let (reply, notifications) = lock_state.release(&command, env);

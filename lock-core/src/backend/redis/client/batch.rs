@@ -70,7 +70,7 @@ impl RedisClient {
             .iter()
             .map(|renewal| Call {
                 key: &renewal.key,
-                keys: vec![renewal.key.as_str()],
+                keys: renewal.keys(),
             })
             .collect();
         let write_args = |at: usize, command: &mut Cmd| {

@@ -273,6 +273,8 @@ impl QuorumServer {
                     });
                 }
                 AcquireReply::Foreign { found } => return Ok(AcquireVote::Foreign { found }),
+                // Only a downgrade gets it, and a quorum has none.
+                AcquireReply::NotOwner => return Err(reply::unexpected()),
             }
         }
         Err(self.rejects())
@@ -321,7 +323,10 @@ impl QuorumServer {
                     });
                 }
                 AcquireOutcome::Foreign { found } => return Ok(AcquireVote::Foreign { found }),
-                AcquireOutcome::Late | AcquireOutcome::More | AcquireOutcome::StartOver => {}
+                AcquireOutcome::Late
+                | AcquireOutcome::More
+                | AcquireOutcome::NotOwner
+                | AcquireOutcome::StartOver => {}
             }
         }
         Err(self.rejects())

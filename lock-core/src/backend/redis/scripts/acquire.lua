@@ -5,6 +5,7 @@
 -- KEYS[2] queue of waiters    a zset: entry -> order of arrival
 -- KEYS[3] fencing counter     a string with an integer
 -- KEYS[4] grace key           set for a moment after a release that yields to other clients
+-- KEYS[5] holders             a zset while several hold K: "<owner id> <number> <label>" -> end of the lease
 -- ARGV[1] owner id            of the caller
 -- ARGV[2] ttl                 milliseconds
 -- ARGV[3] floor               microseconds: no token may be lower
@@ -13,12 +14,16 @@
 -- ARGV[6] entry               "<owner id> <mode><kind> <lease ms> <expires_at ms> <channel> <label>",
 --                             or "" for one attempt without an entry in the queue
 -- ARGV[7] lead                microseconds: how far a counter's seed lies ahead of the time; 0
--- ARGV[8] kind                of the lock: "" in this version
+-- ARGV[8] kind                of the lock: "" exclusive, "r" for reading, "<of>" one of that many permits,
+--                             "<of>x<weight>" several of them; ">r" makes the holder of the exclusive lock a
+--                             reader, and nobody else
 -- ARGV[9...] earlier entries  that the same owner id had, or may have had, in the queue
 -- The last arguments may be missing: each one costs the server 0.1 us. Then the entry is "", the lead is
 -- 0, and the kind is "".
 --
--- The value of K is "lk1:<owner id> <token> <since ms> <label>".
+-- The value of K is "lk1:<owner id> <token> <since ms> <label>", or of a shared K
+-- "lks:<group> <token> <since ms> <label>", with the group "r" or the number of permits. All holders of a group
+-- have its token.
 --
 -- Returns one string, because a reply of several elements costs the server 0.7 us more. Its words are
 -- separated by spaces. `now` is two words: the seconds of the server's time, and the microseconds in
@@ -27,16 +32,19 @@
 --   held     now  token  remaining            the caller holds the lock (also if it did before)
 --   queued   now  rank   remaining  value     the caller waits; remaining and value are the holder's
 --   busy     now  remaining  value            another holder has the lock, or goes before the caller
---   more     now                              K is free, and the first hundred entries were dead and
---                                             are removed: call again at once
+--   more     now                              the first hundred entries were dead and are removed, or were
+--                                             let in, and others stand behind them: call again at once
 --   foreign  now  type                        the key holds something that is no string
--- A remaining of -1 is a key without expiry. The value is cut to 200 bytes, "" while K is free. It may
--- have spaces and any other bytes.
+--   gone     now                              the caller of a downgrade does not hold K; nothing was written
+-- A remaining of -1 is a key without expiry. For a caller that needs a permit of the same number, it is the
+-- first end of a lease. The value is cut to 200 bytes, "" while K is free. It may have spaces and any other
+-- bytes. That of a shared K has its number of members before the group: "lks:3:r ..".
 --
 -- By hand, from this folder (the included files are inserted where their names stand below):
 --   redis-cli --eval <(sed '/^-- include grant_next.lua$/r grant_next.lua' acquire.lua |
---     sed '/^ *-- include next_token.lua$/r next_token.lua') \
---     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , \
+--     sed '/^-- include group.lua$/r group.lua' |
+--     sed '/^-- include admit.lua$/r admit.lua' | sed '/^ *-- include next_token.lua$/r next_token.lua') \
+--     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , \
 --     6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000 0 9999999999999 by-hand '' 0 ''
 
 local time = redis.call('TIME')
@@ -49,7 +57,8 @@ if now >= (ARGV[4] + 1) * 1000 then
 end
 
 -- The common case first, with as few calls as possible: the key is free and has no queue.
-if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
+local kind = ARGV[8] or ''
+if kind == '' and redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
   local floor, lead = ARGV[3], ARGV[7] or 0
   -- include next_token.lua
   -- The milliseconds are cut from the text of the time: formatting a number costs more.
@@ -63,6 +72,24 @@ end
 -- Times stay texts where they are only passed on.
 local owner_id, ttl, label, entry = ARGV[1], ARGV[2], ARGV[5], ARGV[6] or ''
 local stamp = ' ' .. seconds .. ' ' .. micros
+local is_downgrade = kind == '>r'
+kind = is_downgrade and 'r' or kind
+local command = {time = time, now = now, floor = ARGV[3], lead = ARGV[7] or 0, owner_id = owner_id,
+  ttl = ttl, label = label, kind = kind, entry = entry}
+local name, weight, limit = read_kind(kind)
+
+-- Lets the caller in, without regard to others.
+local function take(group, stale)
+  group = admit(command, group, name, weight, owner_id, ttl, label, stale)
+  write_group(group, math.floor(now / 1000))
+  return group, 'held' .. stamp .. ' ' .. group.token .. ' ' .. ttl
+end
+
+if kind ~= '' and not is_downgrade and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5]) == 0 then
+  local _, reply = take(nil, false)
+  return reply
+end
+
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then
   if not string.find(value.err, 'WRONGTYPE', 1, true) then
@@ -71,9 +98,17 @@ if type(value) == 'table' then
   return 'foreign' .. stamp .. ' ' .. redis.call('TYPE', KEYS[1]).ok
 end
 
+local group
 if value then
   -- The acquire is idempotent: the same token, and at least the ttl of this call.
   if string.sub(value, 1, 41) == 'lk1:' .. owner_id .. ' ' then
+    if is_downgrade then
+      local reply
+      group, reply = take(nil, true)
+      command.entry = nil
+      grant_next(command, group.value, false, group)
+      return reply
+    end
     local remaining = redis.call('PTTL', KEYS[1])
     if remaining < tonumber(ttl) then
       redis.call('PEXPIRE', KEYS[1], ttl)
@@ -82,10 +117,42 @@ if value then
     return 'held' .. stamp .. ' ' .. string.match(value, '^%S+ (%S+)')
       .. string.format(' %.0f', remaining)
   end
-  if entry == '' then
-    local remaining = string.format('%.0f', redis.call('PTTL', KEYS[1]))
-    return 'busy' .. stamp .. ' ' .. remaining .. ' ' .. string.sub(value, 1, 200)
+  group = read_group(value)
+  if group then
+    local now_ms = math.floor(now / 1000)
+    group.used = remove_dead(KEYS[5], now_ms)
+    if group.used == 0 then
+      redis.call('DEL', KEYS[1])
+      value, group = false, nil
+    else
+      -- Whatever kind is asked for: a copy from before a downgrade changes nothing.
+      local left = raise_members(KEYS[5], now_ms, ttl, owner_id, weight, label)
+      if left then
+        return 'held' .. stamp .. ' ' .. group.token .. string.format(' %.0f', left)
+      end
+    end
   end
+end
+if is_downgrade then
+  return 'gone' .. stamp
+end
+
+if kind ~= '' and (not value or group and group.name == name and group.used + weight <= limit)
+    and redis.call('EXISTS', KEYS[2]) == 0 then
+  local _, reply = take(group, true)
+  return reply
+end
+
+-- The value of K for the reply.
+local function shown()
+  if group then
+    return 'lks:' .. group.used .. ':' .. string.sub(value, 5, 200)
+  end
+  return value and string.sub(value, 1, 200) or ''
+end
+
+if value and entry == '' and not (group and group.name == name) then
+  return 'busy' .. stamp .. string.format(' %.0f ', redis.call('PTTL', KEYS[1])) .. shown()
 end
 
 local moved = false -- whether the queue may have another head than before
@@ -107,10 +174,11 @@ if entry ~= '' then
       redis.call('ZADD', KEYS[2], score, entry)
     end
   end
-  if was_queued and value then
+  if was_queued and value and not group then
     -- Removes expired entries, if the head has expired. Those behind a live head stay: reading a
     -- hundred entries costs ten times as much as the rest of a poll. Entries whose channel has no
-    -- subscriber stay while K is held: their connection may be broken for a moment only.
+    -- subscriber stay while K is held: their connection may be broken for a moment only. grant_next
+    -- removes those of a shared K.
     local now_ms, expired = math.floor(now / 1000), {}
     local function find_expired(first, last)
       for _, other in ipairs(redis.call('ZRANGE', KEYS[2], first, last)) do
@@ -129,19 +197,23 @@ if entry ~= '' then
   end
 end
 
-local command = {time = time, now = now, floor = ARGV[3], lead = ARGV[7] or 0, owner_id = owner_id,
-  ttl = ttl, label = label, entry = entry}
-local owner, grace, more
-owner, value, grace, more = grant_next(command, value, moved)
+local granted, grace, more
+granted, value, grace, more, group = grant_next(command, value, moved, group)
 
-if owner and owner.id == owner_id then
-  return 'held' .. stamp .. ' ' .. owner.token .. ' ' .. owner.lease
+local own
+for _, grant in ipairs(granted) do
+  if grant.id == owner_id and not (own and tonumber(own.lease) >= tonumber(grant.lease)) then
+    own = grant
+  end
+end
+if own then
+  return 'held' .. stamp .. ' ' .. own.token .. ' ' .. own.lease
 end
 if more then
   return 'more' .. stamp
 end
-local remaining = value and redis.call('PTTL', KEYS[1]) or grace
-value = string.format('%.0f ', remaining) .. (value and string.sub(value, 1, 200) or '')
+local remaining = value and wait_ms(kind, group, math.floor(now / 1000)) or grace
+value = string.format('%.0f ', remaining) .. shown()
 if entry == '' then
   return 'busy' .. stamp .. ' ' .. value
 end

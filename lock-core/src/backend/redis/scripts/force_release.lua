@@ -5,6 +5,7 @@
 -- KEYS[2] queue of waiters    a zset: entry -> order of arrival
 -- KEYS[3] fencing counter     a string with an integer
 -- KEYS[4] grace key           set for a moment after a release that yields to other clients
+-- KEYS[5] holders             a zset while several hold K: "<owner id> <number> <label>" -> end of the lease
 -- ARGV[1] mode                "revoke" keeps K locked without an owner until its lease ends; "now"
 --                             frees it and grants the next waiter; "grant" only grants a free K, and
 --                             continues a call that replied "more"
@@ -32,8 +33,9 @@
 --
 -- By hand, from this folder (the included files are inserted where their names stand):
 --   redis-cli --eval <(sed '/^-- include grant_next.lua$/r grant_next.lua' force_release.lua |
---     sed '/^ *-- include next_token.lua$/r next_token.lua') \
---     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , revoke 0 0 'revoked by me' '' '' ''
+--     sed '/^-- include group.lua$/r group.lua' |
+--     sed '/^-- include admit.lua$/r admit.lua' | sed '/^ *-- include next_token.lua$/r next_token.lua') \
+--     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , revoke 0 0 'revoked by me' '' '' ''
 
 -- include grant_next.lua
 
@@ -58,6 +60,11 @@ local x = '%x%x%x%x'
 local uuid = '(' .. x .. x .. '%-' .. x .. '%-' .. x .. '%-' .. x .. '%-' .. x .. x .. x .. ')'
 local id, token = string.match(value, '^lk1:' .. uuid .. ' (%d+) %d+ ')
 id = id or string.match(value, '^' .. uuid .. ' ')
+-- A shared lock: all its holders together.
+local group = found == 'string' and read_group(value)
+if group then
+  id, token = 'shared', group.token
+end
 local nil_id = '00000000-0000-0000-0000-000000000000'
 
 local seen = found == 'string' and 'string ' .. string.sub(value, 1, 200) or found
@@ -100,7 +107,7 @@ redis.call('DEL', KEYS[1])
 local granted = 'none'
 if redis.call('EXISTS', KEYS[2]) == 1 then
   local command = {time = time, now = now, floor = ARGV[2], lead = ARGV[3]}
-  local owner, _, _, more = grant_next(command, false, true)
-  granted = owner and 'waiter' or more and 'more' or granted
+  local grants, _, _, more = grant_next(command, false, true)
+  granted = grants[1] and 'waiter' or more and 'more' or granted
 end
 return reply('freed', granted)

@@ -7,18 +7,19 @@
 -- KEYS[2] queue of waiters    a zset: entry -> order of arrival
 -- KEYS[3] fencing counter     a string with an integer
 -- KEYS[4] grace key           set for a moment after a release that yields to other clients
+-- KEYS[5] holders             a zset while several hold K: "<owner id> <number> <label>" -> end of the lease
 -- ARGV[1] owner id            of the caller
 -- ARGV[2] floor               microseconds: no token may be lower
 -- ARGV[3] grace               milliseconds for which a key with waiters stays free for foreign
 --                             clients; 0 hands over at once
 -- ARGV[4] lead                microseconds: how far a counter's seed lies ahead of the time; 0, also
 --                             when it is missing
--- A release of an acquire whose reply arrived, and which has no entry in the queue, ends here.
+-- A release of an exclusive lock whose reply arrived, and which has no entry in the queue, ends here.
 -- Everything else needs the server's time in the reply, and has:
 -- ARGV[5] min_hold            milliseconds for which the caller's lock stays locked without an
 --                             owner; 0 releases it at once
--- ARGV[6] label               of the caller
--- ARGV[7] kind                of the lock: "" in this version
+-- ARGV[6] label               of the caller's acquire
+-- ARGV[7] kind                of the lock, as in acquire.lua
 -- ARGV[8...] entries          that the owner id has, or may have, in the queue
 --
 -- Returns one string. Its words are separated by spaces. `now` is two words: the seconds of the
@@ -26,13 +27,14 @@
 --   released  now     the caller held it; it is free, or has no owner until min_hold has passed
 --   handed    now     the caller held it; the next waiter holds it now
 --   gone      now     the caller did not hold it
--- and "more" as last word when K is free and the first hundred entries were dead and are removed: call
+-- and "more" as last word when the first hundred entries were dead and are removed, or were let in: call
 -- again, so that a live waiter behind them gets K.
 --
 -- By hand, from this folder (the included files are inserted where their names stand):
 --   redis-cli --eval <(sed '/^-- include grant_next.lua$/r grant_next.lua' release.lua |
---     sed '/^ *-- include next_token.lua$/r next_token.lua') \
---     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 0 0 0
+--     sed '/^-- include group.lua$/r group.lua' |
+--     sed '/^-- include admit.lua$/r admit.lua' | sed '/^ *-- include next_token.lua$/r next_token.lua') \
+--     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 0 0 0
 
 local value = redis.pcall('GET', KEYS[1])
 local was_owner = type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. ' '
@@ -53,6 +55,7 @@ if type(value) == 'table' then
   value = ''
 end
 local min_hold = ARGV[5] or '0'
+local moved, group = was_owner, nil
 if was_owner and min_hold ~= '0' then
   -- Under the nil owner id: a renewal or an acquire that this call has overtaken does not match it,
   -- and cannot extend the lease.
@@ -62,8 +65,38 @@ elseif was_owner then
   -- Before everything that can fail: a broken queue or counter is reported, and K is free.
   redis.call('DEL', KEYS[1])
   value = false
+elseif value then
+  group = read_group(value)
 end
-local moved = was_owner
+if group then
+  local now_ms, kind = time[1] * 1000 + math.floor(time[2] / 1000), ARGV[7] or ''
+  remove_dead(KEYS[5], now_ms)
+  if kind ~= '' then
+    local _, weight = read_kind(kind)
+    local members = {}
+    for number = 1, weight do
+      members[number] = ARGV[1] .. ' ' .. number .. ' ' .. ARGV[6]
+    end
+    was_owner = redis.call('ZREM', KEYS[5], unpack(members)) > 0
+    if was_owner and min_hold ~= '0' then
+      -- As above: the permits stay taken, and are nobody's.
+      write_members(KEYS[5], 'GT', string.format('%.0f', now_ms + min_hold), '-' .. ARGV[1], weight, ARGV[6])
+    end
+  end
+  local last = redis.call('ZRANGE', KEYS[5], -1, -1, 'WITHSCORES')[2]
+  if not last then
+    redis.call('DEL', KEYS[1])
+    value, group, moved = false, nil, true
+  elseif was_owner then
+    -- Redis deletes a key at an end that is not in the future, and a member is alive up to its end. Without
+    -- these ten milliseconds, a release in the millisecond of another member's end would free K.
+    local ends, left = math.max(last, now_ms + 10), redis.call('PTTL', KEYS[1])
+    moved = left < 0 or ends < now_ms + left
+    for _, key in ipairs({KEYS[1], KEYS[5]}) do
+      redis.call('PEXPIREAT', key, string.format('%.0f', ends))
+    end
+  end
+end
 -- In parts: unpack takes some thousand arguments at most.
 for first = 8, #ARGV, 1000 do
   local last = math.min(first + 999, #ARGV)
@@ -75,9 +108,12 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
     redis.call('SET', KEYS[4], '', 'PX', ARGV[3])
   end
   local command = {time = time, now = time[1] * 1000000 + time[2], floor = ARGV[2], lead = ARGV[4] or 0}
-  local owner, _, _
-  owner, _, _, more = grant_next(command, value, moved)
-  verdict = was_owner and owner and 'handed ' or verdict
+  if group then
+    group.used = redis.call('ZCARD', KEYS[5])
+  end
+  local granted, _, _
+  granted, _, _, more = grant_next(command, value, moved, group)
+  verdict = was_owner and granted[1] and 'handed ' or verdict
 end
 
 return verdict .. time[1] .. ' ' .. time[2] .. (more and ' more' or '')

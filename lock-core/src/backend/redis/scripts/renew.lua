@@ -3,9 +3,13 @@
 -- the lease: a holder relies on the end that an earlier renewal returned.
 --
 -- KEYS[1] lock key K          a string with an expiry
+-- KEYS[2] holders             of a shared lock: a zset. Missing for an exclusive lock
 -- ARGV[1] owner id            of the caller
 -- ARGV[2] ttl                 milliseconds from now
--- ARGV[3] any text            writes the expiry also where it stays: WAIT counts writes only. Optional
+-- ARGV[3] any text            writes the expiry also where it stays: WAIT counts writes only. Optional; "" if
+--                             it is missing and others follow
+-- ARGV[4] label               of the caller's acquire, for a shared lock
+-- ARGV[5] kind                of a shared lock, as in acquire.lua
 --
 -- Returns one string. Its words are separated by spaces. `now` is two words: the seconds of the
 -- server's time, and the microseconds in the second.
@@ -32,6 +36,18 @@ if type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. 
     end
   end
   return 'held ' .. stamp .. ' ' .. string.match(value, '^%S+ (%S+)') .. string.format(' %.0f', remaining)
+end
+if KEYS[2] and type(value) == 'string' and string.sub(value, 1, 4) == 'lks:' then
+  -- include group.lua
+  local group, now_ms = read_group(value), time[1] * 1000 + math.floor(time[2] / 1000)
+  local _, weight = read_kind(ARGV[5])
+  local left = group and raise_members(KEYS[2], now_ms, ARGV[2], ARGV[1], weight, ARGV[4])
+  if left then
+    if ARGV[3] ~= '' then
+      redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', now_ms + redis.call('PTTL', KEYS[1])))
+    end
+    return 'held ' .. stamp .. ' ' .. group.token .. string.format(' %.0f', left)
+  end
 end
 if type(value) == 'table' then
   if not string.find(value.err, 'WRONGTYPE', 1, true) then

@@ -10,11 +10,12 @@ use std::time::Duration;
 use crate::error::LockError;
 use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::kind::Kind;
+use crate::protocol::kind::{InvalidKindReason, Kind};
 use crate::protocol::loss::LossReason;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::reentrancy;
+use crate::runtime::waiter;
 
 mod lost;
 
@@ -126,6 +127,46 @@ impl LockGuard {
     #[doc(alias = "extend")]
     pub async fn renew(&self) -> Result<(), LockError> {
         self.acquired.inner.renew(self.held()).await
+    }
+
+    /// Makes an exclusive lock a read lock, without a moment in which it is free. Readers that wait next in the
+    /// queue get the lock too. The returned guard has a new, greater [fencing token](Self::fencing_token).
+    ///
+    /// There is no way back: two readers that both want to write would wait for each other.
+    ///
+    /// ```
+    /// # use lock_core::{Kind, LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let writer = locks.lock("stock:7").write().acquire().await?;
+    /// let reader = writer.downgrade().await?;
+    /// assert_eq!(reader.kind(), Kind::Read);
+    /// let other = locks.lock("stock:7").read().try_acquire().await?;
+    /// assert!(other.is_some());
+    /// # reader.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// After each error the lock is released, in the background.
+    /// - [`LockError::Lost`] when the lock was no longer held.
+    /// - [`LockError::InvalidKind`] for a lock that is not exclusive, that has a
+    ///   [`min_hold`](crate::LockRequest::min_hold), or that is in a dialect or at a quorum of servers, where only
+    ///   exclusive locks exist.
+    /// - [`LockError::Backend`] when the server did not confirm the change.
+    /// - [`LockError::ShuttingDown`], [`LockError::NoRuntime`] and [`LockError::Forked`] as for an acquire.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock in the background.
+    pub async fn downgrade(self) -> Result<Self, LockError> {
+        if !self.acquired.can_downgrade() {
+            return Err(LockError::InvalidKind {
+                kind: self.kind(),
+                reason: InvalidKindReason::Downgrade,
+            });
+        }
+        waiter::downgrade(self.acquired).await.map(Self::new)
     }
 
     /// Releases the lock and waits for the server's reply, at most for the command timeout.

@@ -91,7 +91,8 @@ pub enum LockStatus {
 #[non_exhaustive]
 pub struct HolderInfo {
     /// The label of the holder's manager, without the tag: by default the host name and the process
-    /// id. For the lock of another library, this is the beginning of the key's value.
+    /// id. For the lock of another library, this is the beginning of the key's value. When several hold the
+    /// lock, it is the label of the one that got it first, and that one may have released it.
     pub label: Arc<str>,
     /// The [tag](crate::LockManagerBuilder::holder_tag) of the acquisition, such as a trace id.
     pub tag: Option<Arc<str>>,
@@ -102,7 +103,7 @@ pub struct HolderInfo {
     /// How long the lease lasts without another renewal. `None` for a key without an expiry, and in
     /// memory for a lock that lasts as long as its guard.
     pub remaining: Option<Duration>,
-    /// The kind of the lock.
+    /// The kind of the lock. For permits, it has how many there are, with a weight of 1.
     pub kind: Kind,
     /// Whether a guard of the manager that inspected the lock holds it.
     pub is_this_manager: bool,
@@ -200,7 +201,9 @@ fn of_text(key: &LockKey, found: &RawHolder, time: ReadTime, is_own: IsOwn<'_>) 
             text: observed.map_or_else(|| "".into(), |holder| holder.label),
         };
     }
-    let is_foreign = owner_id.is_none();
+    let is_foreign = !observed
+        .as_ref()
+        .is_some_and(ObservedHolder::is_of_this_library);
     if is_foreign
         && let Some(refusal) = foreign_key::of_value(key, value, remaining, time.server_ms)
     {
@@ -219,7 +222,9 @@ fn of_text(key: &LockKey, found: &RawHolder, time: ReadTime, is_own: IsOwn<'_>) 
         token: observed.as_ref().and_then(|holder| holder.token),
         held_for: observed.as_ref().and_then(|holder| holder.held_for),
         remaining,
-        kind: Kind::Exclusive,
+        kind: observed
+            .as_ref()
+            .map_or(Kind::Exclusive, |holder| holder.kind),
         is_this_manager: owner_id.is_some_and(is_own),
         is_foreign,
     })

@@ -34,7 +34,7 @@ pub(crate) fn of_type(key: &LockKey, kind: &str) -> LockError {
 /// A companion key of a native lock is of another type than the lock needs.
 #[cfg(feature = "redis")]
 pub(crate) fn companion(key: &LockKey) -> LockError {
-    let found = "a companion key of another type (its queue `:q` or counter `:f`)";
+    let found = "a companion key of another type (its queue `:q`, counter `:f` or holders `:h`)";
     foreign(key, found.to_owned(), RENAME)
 }
 

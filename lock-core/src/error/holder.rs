@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::protocol::acquisition::ObservedHolder;
+use crate::protocol::kind::Kind;
 use crate::protocol::wire::label_tag;
 
 /// The holder of a lock that a request did not get.
@@ -14,6 +15,8 @@ pub struct Holder {
     pub(crate) held_for: Option<Duration>,
     pub(crate) position: Option<u32>,
     pub(crate) this_process: bool,
+    pub(crate) kind: Kind,
+    pub(crate) members: Option<u32>,
 }
 
 impl Holder {
@@ -25,14 +28,30 @@ impl Holder {
             held_for: seen.held_for,
             position: position.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
             this_process: seen.is_own,
+            kind: seen.kind,
+            members: seen.members,
         }
     }
 
     /// Returns the label of the holder: by default its host name and process id. For the lock of
-    /// another library, this is the beginning of the key's value.
+    /// another library, this is the beginning of the key's value. When several hold the lock, it is the label
+    /// of the one that got it first, and that one may have released it.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.label
+    }
+
+    /// Returns the kind of lock that is held. For permits, it has how many there are, with a weight of 1.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Returns how many readers held the lock, or how many permits were taken, when this client last saw it.
+    /// Returns 1 for an exclusive lock.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.members.unwrap_or(1)
     }
 
     /// Returns the remaining time of the holder's lease when this client last saw it. The holder
@@ -88,6 +107,20 @@ pub(super) fn rounded(time: Duration) -> String {
     }
 }
 
+/// Returns what an error says about several holders.
+fn group(holder: &Holder) -> String {
+    let label = &holder.label;
+    match (holder.kind, holder.count()) {
+        (Kind::Permits { of, .. }, taken) if taken >= of => {
+            format!("all {of} permits are out, first `{label}`")
+        }
+        (Kind::Permits { of, .. }, taken) => {
+            format!("{taken} of {of} permits are out, first `{label}`")
+        }
+        (_, readers) => format!("held for reading by {readers}, first `{label}`"),
+    }
+}
+
 /// Returns what an error says about the holder.
 pub(super) fn about(holder: Option<&Holder>) -> String {
     let Some(holder) = holder else {
@@ -98,7 +131,13 @@ pub(super) fn about(holder: Option<&Holder>) -> String {
     } else {
         format!("`{}`", holder.label)
     };
-    let (text, lease) = match (holder.held_for, holder.remaining.map(rounded)) {
+    let left = holder.remaining.map(rounded);
+    let (text, lease) = match (holder.held_for, left) {
+        (time, left) if holder.kind.is_shared() => {
+            let since = time.map_or_else(String::new, |time| format!(", for {}", rounded(time)));
+            let left = left.map(|left| format!(" ({left} left unless renewed)"));
+            (format!(": {}{since}", group(holder)), left)
+        }
         (None, None) => (format!(": {name} holds it"), None),
         (None, Some(left)) => (format!(": {name} holds it for {left} unless renewed"), None),
         (Some(time), left) => (

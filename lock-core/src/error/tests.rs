@@ -7,6 +7,8 @@ fn holder() -> Holder {
         held_for: Some(Duration::from_secs(90)),
         position: Some(2),
         this_process: false,
+        kind: Kind::Exclusive,
+        members: None,
     }
 }
 
@@ -38,6 +40,46 @@ fn error_text_has_the_key_and_the_holder() {
         "lock `lock:a` is busy; try later, or set a longer `wait`"
     );
     assert!(error.is_contended() && error.holder().is_none());
+}
+
+#[test]
+fn error_text_counts_readers_and_permits() {
+    let held = |kind, members| LockError::Contended {
+        key: "lock:a".into(),
+        holder: Some(Holder {
+            kind,
+            members: Some(members),
+            position: None,
+            ..holder()
+        }),
+    };
+    let permits = Kind::Permits { of: 4, weight: 1 };
+    for (error, expected) in [
+        (held(Kind::Read, 3), "held for reading by 3"),
+        (held(permits, 4), "all 4 permits are out"),
+        (held(permits, 3), "3 of 4 permits are out"),
+    ] {
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "lock `lock:a` is busy: {expected}, first `web-1:42`, for 90s (3s left unless renewed); try \
+                 later, or set a longer `wait`"
+            )
+        );
+    }
+}
+
+#[test]
+fn invalid_kind_says_what_to_write() {
+    let error = LockError::InvalidKind {
+        kind: Kind::Permits { of: 4, weight: 9 },
+        reason: InvalidKindReason::Weight,
+    };
+    assert_eq!(
+        error.to_string(),
+        "invalid kind of lock (9 of 4 permits): use a weight of at least 1, at most 256, and at most the \
+         number of permits"
+    );
 }
 
 #[test]

@@ -23,8 +23,8 @@ mod sent;
 mod waiting;
 
 pub(crate) use self::action::{
-    AcquireConfig, AcquireFailure, AcquireResult, Action, Connectivity, DropAction, LeaseKind,
-    NextAction, Patience, RenewReason,
+    AcquireConfig, AcquireFailure, AcquireOrigin, AcquireResult, Action, Connectivity, DropAction,
+    LeaseKind, NextAction, Patience, RenewReason,
 };
 use self::attempt::Attempt;
 use self::no_expiry::NoExpiry;
@@ -130,7 +130,7 @@ enum Exposure {
 impl<E: Failure> Acquisition<E> {
     /// Creates an acquisition that has sent nothing yet.
     pub(crate) fn new(config: AcquireConfig, owner_id: OwnerId, jitter: Jitter) -> Self {
-        let (waits_until, strategy) = match config.patience {
+        let (waits_until, mut strategy) = match config.patience {
             Patience::OneAttempt { started, until } => {
                 (None, Strategy::OneAttempt(Attempt::new(started, until)))
             }
@@ -139,14 +139,23 @@ impl<E: Failure> Acquisition<E> {
                 (Some(deadline), Strategy::Wait(waiting))
             }
         };
-        Self {
-            sent: SentAcquires::new(
+        let sent = match config.origin {
+            AcquireOrigin::New => SentAcquires::new(
                 owner_id,
                 config.key,
                 config.lease_config,
                 config.label,
                 waits_until,
             ),
+            AcquireOrigin::Downgrade { held, deadline } => {
+                if let Strategy::OneAttempt(attempt) = &mut strategy {
+                    attempt.continues_until(deadline);
+                }
+                SentAcquires::downgrade(*held, config.lease_config)
+            }
+        };
+        Self {
+            sent,
             phase: AcquirePhase::Idle,
             strategy,
             no_expiry: NoExpiry::default(),

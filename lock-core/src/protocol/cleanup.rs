@@ -75,6 +75,14 @@ impl ReleaseOutcome {
         }
     }
 
+    /// Returns the outcome for an exclusive lock that became a read lock, or was found lost.
+    pub(crate) const fn of_downgrade(was_owner: bool) -> Self {
+        Self {
+            was_owner,
+            ..Self::already_released()
+        }
+    }
+
     /// Returns the outcome of a reply with this server time, if it has one.
     pub(crate) fn from_reply(reply: ReleaseReply, server_us: Option<u64>) -> Self {
         Self {

@@ -112,6 +112,14 @@ impl Group {
         }
     }
 
+    /// Returns the kind of a holder with one member.
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Self::Read => Kind::Read,
+            Self::Permits(of) => Kind::Permits { of, weight: 1 },
+        }
+    }
+
     /// Returns how many members the group may have; `None` for any number.
     pub(crate) fn limit(self) -> Option<u32> {
         match self {

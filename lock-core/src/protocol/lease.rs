@@ -180,6 +180,15 @@ impl Lease {
         self.config
     }
 
+    /// Returns the settings of a lease that continues this one from now on: with what is left of the longest
+    /// hold.
+    pub(crate) fn continued(&self, now: Moment) -> LeaseConfig {
+        LeaseConfig {
+            max_hold: self.ends_at.map(|ends_at| ends_at.since(now)),
+            ..self.config
+        }
+    }
+
     /// The ttl of the next renewal: at most the rest of the longest hold.
     pub(crate) fn renewed_ttl(&self, now: Moment) -> Duration {
         let ttl = self.config.ttl.as_duration();

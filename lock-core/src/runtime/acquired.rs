@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use crate::error::LockError;
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject, Validity};
+use crate::protocol::dialect::Dialect;
+use crate::protocol::kind::Kind;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::reentrancy;
@@ -79,6 +81,22 @@ impl Acquired {
             held.on_release(&result);
             result
         }
+    }
+
+    /// Returns whether the lock is exclusive and can become a read lock.
+    pub(crate) fn can_downgrade(&self) -> bool {
+        let keeps = |request: &ReleaseRequest| request.min_hold_until.is_some();
+        self.held.kind() == Kind::Exclusive
+            && self.held.key.dialect() == Dialect::Native
+            && self.inner.backend.supports_shared_kinds()
+            && !self.release_request.as_ref().is_some_and(keeps)
+    }
+
+    /// Ends the renewals, and hands over the duty to release the lock. Returns `None` if there is none.
+    pub(crate) fn give_up_release(&mut self) -> Option<ReleaseRequest> {
+        let request = self.release_request.take()?;
+        self.inner.untrack(&self.held);
+        Some(request)
     }
 
     /// Records the outcome of a release. After that the drop does nothing, unless a sent copy of

@@ -14,7 +14,7 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::protocol::kind::Kind;
-use crate::protocol::lease::{Lease, LeaseAction};
+use crate::protocol::lease::{Lease, LeaseAction, LeaseConfig};
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::runtime::records::HoldRecord;
@@ -114,6 +114,12 @@ impl HeldLock {
             // A lock that was released and not lost has no reason: its key is not the caller's any more.
             reason: self.loss_reason().unwrap_or(LossReason::Removed),
         }
+    }
+
+    /// Returns the settings of a lease that continues this one, and the end of this one.
+    pub(crate) fn continued(&self, now: Moment) -> (LeaseConfig, Option<Moment>) {
+        let state = self.state.lock();
+        (state.lease.continued(now), state.lease.deadline())
     }
 
     /// Returns the kind of the lock.

@@ -132,7 +132,7 @@ impl ManagerInner {
     }
 
     /// Checks for a runtime if the backend needs one to reach its server.
-    fn check_runtime(&self) -> Result<(), LockError> {
+    pub(crate) fn check_runtime(&self) -> Result<(), LockError> {
         match &self.worker {
             Some(_) => check_runtime(),
             None => Ok(()),

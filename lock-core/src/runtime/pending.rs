@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::backend::NotificationSink;
 use crate::error::{BackendErrorKind, Holder, LockError, foreign_key};
 use crate::protocol::acquisition::{
-    AcquireConfig, AcquireFailure, AcquireResult, Acquisition, DropAction, NextAction, Patience,
+    AcquireConfig, AcquireFailure, AcquireOrigin, AcquireResult, Acquisition, DropAction,
+    NextAction, Patience,
 };
 use crate::protocol::backoff::Jitter;
 use crate::protocol::cleanup::ReleaseRequest;
@@ -37,7 +38,11 @@ impl PendingAcquire {
         config: AcquireConfig,
         record: Option<Box<AcquireRecord>>,
     ) -> Self {
-        let owner_id = OwnerId::random();
+        // A downgrade goes on under the owner id that holds.
+        let owner_id = match &config.origin {
+            AcquireOrigin::New => OwnerId::random(),
+            AcquireOrigin::Downgrade { held, .. } => held.owner_id,
+        };
         let registrant = match config.patience {
             Patience::Wait { .. } => Registrant::Waiter,
             Patience::OneAttempt { .. } => Registrant::Attempt,

@@ -10,10 +10,10 @@ use std::time::Duration;
 use crate::backend::Renewal;
 use crate::error::LockError;
 use crate::protocol::acquisition::{
-    AcquireConfig, AcquireFailure, AcquireOutcome, AcquireResult, Action, Connectivity, LeaseKind,
-    NextAction, Patience, RenewOutcome, RenewReason,
+    AcquireConfig, AcquireFailure, AcquireOrigin, AcquireOutcome, AcquireResult, Action,
+    Connectivity, LeaseKind, NextAction, Patience, RenewOutcome, RenewReason,
 };
-use crate::protocol::cleanup::Validity;
+use crate::protocol::cleanup::{ReleaseOutcome, Validity};
 use crate::protocol::clock::Moment;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::LeaseConfig;
@@ -63,6 +63,66 @@ pub(crate) fn acquire(
     start(inner, key, lease_config, patience, started, deadline)
 }
 
+/// Makes an exclusive lock a read lock, under its owner id.
+///
+/// # Cancel safety
+/// Dropping the future releases the lock in the background.
+pub(crate) async fn downgrade(mut acquired: Acquired) -> Result<Acquired, LockError> {
+    let inner = Arc::clone(&acquired.inner);
+    let held = Arc::clone(&acquired.held);
+    inner.check_process()?;
+    inner.check_runtime()?;
+    let now = inner.clock().now();
+    let (lease_config, deadline) = held.continued(now);
+    if held.is_lost() {
+        return Err(held.lost_error());
+    }
+    let longest = now.plus(inner.config.command_timeout);
+    let until = deadline.map_or(longest, |deadline| deadline.min(longest));
+    let Some(request) = acquired.give_up_release() else {
+        return Err(held.lost_error());
+    };
+    let config = AcquireConfig {
+        key: held.key.clone(),
+        lease_config,
+        label: Arc::clone(&request.label),
+        patience: Patience::OneAttempt {
+            started: now,
+            until,
+        },
+        origin: AcquireOrigin::Downgrade {
+            held: Box::new(request),
+            deadline,
+        },
+        lease_kind: lease_kind(&inner, lease_config),
+        command_timeout: inner.config.command_timeout,
+        retry_interval: inner.config.retry_interval,
+    };
+    let record = AcquireRecord::begin(&inner, &held.key, now);
+    let result = Box::pin(drive(PendingAcquire::new(&inner, config, record))).await;
+    let was_owner = match &result {
+        Ok(_) => true,
+        Err(LockError::Lost { .. }) => false,
+        Err(error) => {
+            held.on_release(&Err(error.clone()));
+            return result;
+        }
+    };
+    held.on_release(&Ok(ReleaseOutcome::of_downgrade(was_owner)));
+    result
+}
+
+/// Returns how a lock with these settings stays held.
+fn lease_kind(inner: &ManagerInner, lease_config: LeaseConfig) -> LeaseKind {
+    if inner.backend.holds_without_renewal() && lease_config.renew != Renew::Never {
+        LeaseKind::Endless
+    } else if inner.backend.confirms_grants() {
+        LeaseKind::Confirmed
+    } else {
+        LeaseKind::Renewed
+    }
+}
+
 fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
     if inner.activity.is_closing() {
         return Err(LockError::ShuttingDown);
@@ -90,20 +150,13 @@ fn start(
     if let Err(error) = check(inner, &key) {
         return Err(failed(record, error));
     }
-    let holds_without_renewal =
-        inner.backend.holds_without_renewal() && lease_config.renew != Renew::Never;
     let config = AcquireConfig {
         key,
         lease_config,
         label: inner.acquire_label(),
         patience,
-        lease_kind: if holds_without_renewal {
-            LeaseKind::Endless
-        } else if inner.backend.confirms_grants() {
-            LeaseKind::Confirmed
-        } else {
-            LeaseKind::Renewed
-        },
+        origin: AcquireOrigin::New,
+        lease_kind: lease_kind(inner, lease_config),
         command_timeout: inner.config.command_timeout,
         retry_interval: inner.config.retry_interval,
     };

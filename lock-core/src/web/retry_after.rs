@@ -48,6 +48,8 @@ mod tests {
                 remaining: remaining.map(ms),
                 position: None,
                 this_process: false,
+                kind: crate::Kind::Exclusive,
+                members: None,
             };
             of_holder(&holder)
         };

@@ -32,6 +32,19 @@ pub(crate) enum LeaseKind {
     Endless,
 }
 
+/// Where an acquisition begins.
+#[derive(Clone, Debug)]
+pub(crate) enum AcquireOrigin {
+    /// The caller holds nothing.
+    New,
+    /// The caller holds the exclusive lock that this request would release, and becomes a reader. At `deadline`
+    /// the exclusive lock is lost for its holder, whatever a later reply says.
+    Downgrade {
+        held: Box<ReleaseRequest>,
+        deadline: Option<Moment>,
+    },
+}
+
 /// The settings of one acquisition.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireConfig {
@@ -39,6 +52,7 @@ pub(crate) struct AcquireConfig {
     pub(crate) lease_config: LeaseConfig,
     pub(crate) label: Arc<str>,
     pub(crate) patience: Patience,
+    pub(crate) origin: AcquireOrigin,
     pub(crate) lease_kind: LeaseKind,
     pub(crate) command_timeout: Duration,
     /// The longest interval between polls when a release sends no notification.

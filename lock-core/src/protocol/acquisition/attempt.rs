@@ -13,6 +13,8 @@ pub(super) struct Attempt {
     until: Moment,
     resend: Resend,
     next_poll: Moment,
+    /// The end of the lease that a downgrade continues.
+    deadline: Option<Moment>,
 }
 
 /// Whether the command may be sent again when its connection breaks.
@@ -30,7 +32,18 @@ impl Attempt {
             until,
             resend: Resend::Allowed,
             next_poll: started,
+            deadline: None,
         }
+    }
+
+    /// Sets the end of the lease that a downgrade continues.
+    pub(super) fn continues_until(&mut self, deadline: Option<Moment>) {
+        self.deadline = deadline;
+    }
+
+    /// Returns whether the holder of the lease that a downgrade continues has lost it.
+    pub(super) fn is_lost(&self, now: Moment) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
     pub(super) fn has_ended(&self, now: Moment) -> bool {

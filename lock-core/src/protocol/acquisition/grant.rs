@@ -81,6 +81,12 @@ impl<E: Failure> Acquisition<E> {
         now: Moment,
         peers: &mut impl Peers,
     ) -> NextAction<E> {
+        // The holder has acted on the loss already, so the reply comes too late.
+        if let Strategy::OneAttempt(attempt) = &self.strategy
+            && attempt.is_lost(now)
+        {
+            return self.fail(AcquireFailure::NotOwner);
+        }
         if lease.is_valid(now) {
             return self.take(token, lease, now, peers);
         }

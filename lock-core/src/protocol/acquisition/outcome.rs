@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use crate::protocol::clock::{Moment, ServerMs};
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::kind::Kind;
 use crate::protocol::lock_state::RenewReply;
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
-use crate::protocol::wire::{OwnerValue, PlainOwner, tidy_label};
+use crate::protocol::wire::{GroupValue, OwnerValue, PlainOwner, tidy_label};
 
 /// The class of a failure: what the state machines do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +168,10 @@ impl RenewOutcome {
 pub(crate) struct ObservedHolder {
     /// `None` for a holder of another library.
     pub(crate) owner_id: Option<OwnerId>,
+    /// The kind of the lock. The holders of permits have a weight of 1 here.
+    pub(crate) kind: Kind,
+    /// How many readers hold the lock, or how many permits are taken, if the reply says it.
+    pub(crate) members: Option<u32>,
     /// `None` if the holder has no token, or it is unknown.
     pub(crate) token: Option<FencingToken>,
     /// Sanitized, because errors and logs contain it.
@@ -191,10 +196,21 @@ impl ObservedHolder {
             return None;
         }
         let mut held_for = None;
-        let (owner_id, token, label) = if let Some(owner) = OwnerValue::parse(value) {
-            let held_ms = server_ms.map(|now| now.as_u64().saturating_sub(owner.since_ms.as_u64()));
+        let mut since = |since_ms: ServerMs| {
+            let held_ms = server_ms.map(|now| now.as_u64().saturating_sub(since_ms.as_u64()));
             held_for = held_ms.map(Duration::from_millis);
+        };
+        let (mut kind, mut members) = (Kind::Exclusive, None);
+        let group = GroupValue::parse_counted(value)
+            .map(|(group, count)| (group, Some(count)))
+            .or_else(|| Some((GroupValue::parse(value)?, None)));
+        let (owner_id, token, label) = if let Some(owner) = OwnerValue::parse(value) {
+            since(owner.since_ms);
             (Some(owner.owner_id), Some(owner.token), owner.label)
+        } else if let Some((group, count)) = group {
+            since(group.since_ms);
+            (kind, members) = (group.group.kind(), count);
+            (None, Some(group.token), group.label)
         } else if let Some(owner) = PlainOwner::parse(value) {
             (Some(owner.owner_id), None, owner.label)
         } else {
@@ -202,11 +218,18 @@ impl ObservedHolder {
         };
         Some(Self {
             owner_id,
+            kind,
+            members,
             token,
             label: tidy_label(&label).into(),
             remaining,
             held_for,
             is_own: false,
         })
+    }
+
+    /// Returns whether this library wrote the lock.
+    pub(crate) fn is_of_this_library(&self) -> bool {
+        self.owner_id.is_some() || self.kind.is_shared()
     }
 }

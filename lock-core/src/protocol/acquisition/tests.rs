@@ -139,6 +139,7 @@ impl Bench {
                 started: at(0),
                 until: at(TIMEOUT),
             },
+            origin: AcquireOrigin::New,
             lease_kind: LeaseKind::Renewed,
             command_timeout: ms(TIMEOUT),
             retry_interval: ms(100),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::config::RETRY_INTERVAL;
-use crate::protocol::acquisition::{AcquireConfig, LeaseKind, Patience};
+use crate::protocol::acquisition::{AcquireConfig, AcquireOrigin, LeaseKind, Patience};
 use crate::protocol::clock::Moment;
 use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::kind::Kind;
@@ -166,6 +166,7 @@ impl Rules {
                     until: now.plus(self.command_timeout),
                 }
             },
+            origin: AcquireOrigin::New,
             lease_kind: LeaseKind::Renewed,
             command_timeout: self.command_timeout,
             retry_interval: RETRY_INTERVAL,

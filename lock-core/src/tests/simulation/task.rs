@@ -7,7 +7,7 @@ use lock_testing::{Call, Kind, Nanos, nanos};
 use super::link::{Addressee, Purpose};
 use super::section::Section;
 use super::{MS, Simulation};
-use crate::protocol::acquisition::{AcquireConfig, LeaseKind, Patience};
+use crate::protocol::acquisition::{AcquireConfig, AcquireOrigin, LeaseKind, Patience};
 use crate::protocol::backoff::Jitter;
 use crate::protocol::cleanup::AwaitedRelease;
 use crate::protocol::clock::Moment;
@@ -233,6 +233,7 @@ impl Simulation {
                 },
                 label: self.label.clone(),
                 patience,
+                origin: AcquireOrigin::New,
                 lease_kind: LeaseKind::Renewed,
                 command_timeout: timeout,
                 retry_interval: RETRY_INTERVAL,

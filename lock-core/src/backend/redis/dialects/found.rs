@@ -91,7 +91,7 @@ pub(super) fn expect_deadline(
         return Ok(outcome);
     }
     let holder = ObservedHolder::from_value(text, *remaining, None);
-    let is_of_this_library = holder.is_some_and(|holder| holder.owner_id.is_some());
+    let is_of_this_library = holder.is_some_and(|holder| holder.is_of_this_library());
     if !is_of_this_library || remaining.is_none() {
         return Err(foreign_key::owner(
             key,

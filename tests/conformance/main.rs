@@ -58,6 +58,7 @@ fn conformance_runs_every_dialect() {
 fn conformance_runs_every_contract() {
     let sources = [
         include_str!("suite/holding.rs"),
+        include_str!("suite/kinds.rs"),
         include_str!("suite/load.rs"),
         include_str!("suite/losing.rs"),
         include_str!("suite/operating.rs"),

@@ -2,6 +2,7 @@
 //! file too.
 
 pub(crate) mod holding;
+pub(crate) mod kinds;
 pub(crate) mod load;
 pub(crate) mod losing;
 pub(crate) mod operating;
@@ -10,6 +11,7 @@ pub(crate) mod waiting;
 
 pub(crate) mod contracts {
     pub(crate) use super::holding::*;
+    pub(crate) use super::kinds::*;
     pub(crate) use super::load::*;
     pub(crate) use super::losing::*;
     pub(crate) use super::operating::*;
@@ -54,6 +56,15 @@ macro_rules! all_contracts {
             list_shows_the_locks_of_a_pattern
             revoked_lock_stays_locked_until_its_lease_ends
             force_release_now_frees_the_lock
+            readers_hold_together_and_a_writer_waits
+            readers_and_writers_get_the_lock_in_order
+            permits_limit_how_many_hold_together
+            every_waiter_for_a_permit_is_served
+            reader_that_stops_renewing_costs_its_own_ttl
+            downgraded_writer_reads_beside_others
+            downgrade_of_a_lost_lock_is_an_error
+            dropped_readers_and_permits_leave_no_lock
+            invalid_kinds_are_refused
             one_manager_holds_a_thousand_locks
             no_update_is_lost
         }

@@ -102,7 +102,7 @@ fn step(
                 args.truncate(if entry.is_some() { 6 } else { 5 });
             }
             args.extend(earlier.iter().map(ToString::to_string));
-            let reply = server.run(&ACQUIRE.classic, &KEYS, &args);
+            let reply = server.run(&ACQUIRE.classic, server.declared(*kind), &args);
             let reply = reply::acquire(reply::text_of(&reply)).unwrap();
             assert_eq!(reply.server_us, micros);
             let (expected, notifications) = model.lock_state.acquire(&command, &env);
@@ -151,7 +151,7 @@ fn step(
             if is_plain {
                 args.truncate(if *lead_us == 0 { 3 } else { 4 });
             }
-            let reply = server.run(&RELEASE.classic, &KEYS, &args);
+            let reply = server.run(&RELEASE.classic, server.declared(*kind), &args);
             let (reply, server_us) = reply::release(reply::text_of(&reply)).unwrap();
             let may_omit_time = is_plain && model.lock_state.queue.is_none();
             assert!(server_us == Some(micros) || may_omit_time && server_us.is_none());
@@ -402,6 +402,8 @@ fn scripts_and_lock_state_give_the_same_replies() {
 fn scripts_need_no_long_of_64_bits() {
     let mut server = Server::start();
     server.prelude = LONG_OF_32_BITS;
+    // As in a cluster.
+    server.declares_all_keys = true;
     compare(server, 200);
 }
 

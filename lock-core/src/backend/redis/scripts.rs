@@ -9,13 +9,12 @@ use crate::protocol::dialect::{Dialect, ReleaseMethod};
 
 /// The marks of shared parts in a script's source, and the parts, in the order in which they are
 /// inserted: a part contains the marks of later ones.
-const INCLUDES: [(&str, &str); 4] = [
+const INCLUDES: [(&str, &str); 3] = [
     (
         "-- include grant_next.lua\n",
         include_str!("scripts/grant_next.lua"),
     ),
     ("-- include group.lua\n", include_str!("scripts/group.lua")),
-    ("-- include admit.lua\n", include_str!("scripts/admit.lua")),
     (
         "-- include next_token.lua\n",
         include_str!("scripts/next_token.lua"),
@@ -280,7 +279,7 @@ mod tests {
         }
         for script in scripts {
             let sharded = script.sharded.source(ScriptForm::Flagged);
-            assert_eq!(sharded.matches("'SPUBLISH'").count(), 2);
+            assert_eq!(sharded.matches("'SPUBLISH'").count(), 3);
             assert_eq!(sharded.matches("'SHARDNUMSUB'").count(), 1);
             assert!(!sharded.contains("'PUBLISH'") && !sharded.contains("'NUMSUB'"));
         }

@@ -21,6 +21,8 @@ pub(super) struct Server {
     pub(super) subscriber: test_support::Connection,
     /// Lua lines that run before each script.
     pub(super) prelude: &'static str,
+    /// Whether commands for exclusive locks declare the key of the holders.
+    pub(super) declares_all_keys: bool,
     pub(super) _process: RedisServer,
 }
 
@@ -39,7 +41,18 @@ impl Server {
             connection,
             subscriber,
             prelude: "",
+            declares_all_keys: false,
             _process: process,
+        }
+    }
+
+    /// The keys that the client declares for a lock of this kind.
+    pub(super) fn declared(&self, kind: Kind) -> &'static [&'static str] {
+        const EXCLUSIVE: [&str; 4] = [KEYS[0], KEYS[1], KEYS[2], KEYS[3]];
+        if kind.is_shared() || self.declares_all_keys {
+            &KEYS
+        } else {
+            &EXCLUSIVE
         }
     }
 

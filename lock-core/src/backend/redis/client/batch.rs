@@ -189,7 +189,7 @@ impl RedisClient {
         &self,
         script: &Script,
         requests: &'a [&'a ReleaseRequest],
-        keys: impl Fn(&'a LockKey) -> Vec<&'a str>,
+        keys: impl Fn(&&'a ReleaseRequest) -> Vec<&'a str>,
         write_args: impl Fn(&mut Cmd, &ReleaseRequest, &Connection, Moment),
         read: impl Fn(Value) -> Result<(ReleaseOutcome, Option<u64>), LockError>,
         limit: Duration,
@@ -205,7 +205,7 @@ impl RedisClient {
         let now = Clock::System.now();
         let call = |request: &&'a ReleaseRequest| Call {
             key: &request.key,
-            keys: keys(&request.key),
+            keys: keys(request),
         };
         let calls: Vec<_> = requests.iter().map(call).collect();
         let write_args = |at: usize, command: &mut Cmd| {

@@ -20,7 +20,6 @@ use crate::protocol::acquisition::{
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::clock_sync::NotAfter;
-use crate::protocol::key::LockKey;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
 use crate::protocol::ttl::whole_millis;
@@ -340,9 +339,9 @@ impl Owners {
     }
 
     /// Sends many releases in one pipeline.
-    pub(super) async fn release_all(
+    pub(super) async fn release_all<'a>(
         &self,
-        requests: &[&ReleaseRequest],
+        requests: &'a [&'a ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
         let write_args = |command: &mut Cmd, request: &ReleaseRequest, _: &_, now| {
@@ -353,7 +352,7 @@ impl Owners {
             let outcome = ReleaseOutcome::without_waiters(value, ServerMs::from_micros(server_us));
             Ok((outcome, Some(server_us)))
         };
-        let keys = |key| vec![LockKey::as_str(key)];
+        let keys = |request: &&'a ReleaseRequest| vec![request.key.as_str()];
         self.client
             .release_each(&OWNER_RELEASE, requests, keys, write_args, read, limit)
             .await

@@ -247,7 +247,7 @@ impl QuorumServer {
             };
             let script = ACQUIRE.of(false);
             let reply = client
-                .run(connection, script, &keys, write_args, deadline, now)
+                .run(connection, script, &keys[..4], write_args, deadline, now)
                 .await?;
             let reply = reply.map_err(|error| server_error(connection, &order.key, &error))?;
             let ScriptReply { value, server_us } = reply::acquire(reply.text())?;

@@ -5,7 +5,8 @@
 -- KEYS[2] queue of waiters    a zset: entry -> order of arrival
 -- KEYS[3] fencing counter     a string with an integer
 -- KEYS[4] grace key           set for a moment after a release that yields to other clients
--- KEYS[5] holders             a zset while several hold K: "<owner id> <number> <label>" -> end of the lease
+-- KEYS[5] holders             a zset while several hold K: "<owner id> <number> <label>" -> end of the lease.
+--                             An exclusive caller outside of a cluster leaves it out: a key costs 3 % of a pair
 -- ARGV[1] owner id            of the caller
 -- ARGV[2] ttl                 milliseconds
 -- ARGV[3] floor               microseconds: no token may be lower
@@ -42,8 +43,7 @@
 --
 -- By hand, from this folder (the included files are inserted where their names stand below):
 --   redis-cli --eval <(sed '/^-- include grant_next.lua$/r grant_next.lua' acquire.lua |
---     sed '/^-- include group.lua$/r group.lua' |
---     sed '/^-- include admit.lua$/r admit.lua' | sed '/^ *-- include next_token.lua$/r next_token.lua') \
+--     sed '/^-- include group.lua$/r group.lua' | sed '/^ *-- include next_token.lua$/r next_token.lua') \
 --     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , \
 --     6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000 0 9999999999999 by-hand '' 0 ''
 
@@ -67,29 +67,26 @@ if kind == '' and redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
   return 'held ' .. seconds .. ' ' .. micros .. ' ' .. token .. ' ' .. ARGV[2]
 end
 
+-- The same for a shared lock of weight 1.
+local stamp = ' ' .. seconds .. ' ' .. micros
+if kind ~= '' and not string.find(kind, '[>x]') and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5]) == 0 then
+  local floor, lead = ARGV[3], ARGV[7]
+  -- include next_token.lua
+  local ends = string.format('%.0f', math.floor(now / 1000) + ARGV[2])
+  redis.call('ZADD', KEYS[5], ends, ARGV[1] .. ' 1 ' .. ARGV[5])
+  redis.call('PEXPIREAT', KEYS[5], ends)
+  redis.call('SET', KEYS[1], 'lks:' .. kind .. ' ' .. token .. ' ' .. seconds
+    .. string.sub('00000' .. micros, -6, -4) .. ' ' .. ARGV[5], 'PXAT', ends)
+  return 'held' .. stamp .. ' ' .. token .. ' ' .. ARGV[2]
+end
+
 -- include grant_next.lua
 
 -- Times stay texts where they are only passed on.
 local owner_id, ttl, label, entry = ARGV[1], ARGV[2], ARGV[5], ARGV[6] or ''
-local stamp = ' ' .. seconds .. ' ' .. micros
 local is_downgrade = kind == '>r'
-kind = is_downgrade and 'r' or kind
 local command = {time = time, now = now, floor = ARGV[3], lead = ARGV[7] or 0, owner_id = owner_id,
   ttl = ttl, label = label, kind = kind, entry = entry}
-local name, weight, limit = read_kind(kind)
-
--- Lets the caller in, without regard to others.
-local function take(group, stale)
-  group = admit(command, group, name, weight, owner_id, ttl, label, stale)
-  write_group(group, math.floor(now / 1000))
-  return group, 'held' .. stamp .. ' ' .. group.token .. ' ' .. ttl
-end
-
-if kind ~= '' and not is_downgrade and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5]) == 0 then
-  local _, reply = take(nil, false)
-  return reply
-end
-
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then
   if not string.find(value.err, 'WRONGTYPE', 1, true) then
@@ -98,13 +95,25 @@ if type(value) == 'table' then
   return 'foreign' .. stamp .. ' ' .. redis.call('TYPE', KEYS[1]).ok
 end
 
-local group
+local groups, group, name, weight, limit
+if kind ~= '' or value and string.sub(value, 1, 4) == 'lks:' then
+  groups = group_functions()
+  command.groups, command.kind = groups, is_downgrade and 'r' or kind
+  name, weight, limit = groups.read_kind(command.kind)
+end
+
+-- Lets the caller in, without regard to others.
+local function take()
+  group = groups.admit(command, group, name, weight, owner_id, ttl, label)
+  groups.write(group, math.floor(now / 1000))
+  return 'held' .. stamp .. ' ' .. group.token .. ' ' .. ttl
+end
+
 if value then
   -- The acquire is idempotent: the same token, and at least the ttl of this call.
   if string.sub(value, 1, 41) == 'lk1:' .. owner_id .. ' ' then
     if is_downgrade then
-      local reply
-      group, reply = take(nil, true)
+      local reply = take()
       command.entry = nil
       grant_next(command, group.value, false, group)
       return reply
@@ -117,16 +126,17 @@ if value then
     return 'held' .. stamp .. ' ' .. string.match(value, '^%S+ (%S+)')
       .. string.format(' %.0f', remaining)
   end
-  group = read_group(value)
+  group = groups and groups.read(value)
   if group then
     local now_ms = math.floor(now / 1000)
-    group.used = remove_dead(KEYS[5], now_ms)
+    groups.remove_dead(now_ms)
+    group.used = redis.call('ZCARD', groups.holders)
     if group.used == 0 then
       redis.call('DEL', KEYS[1])
       value, group = false, nil
     else
       -- Whatever kind is asked for: a copy from before a downgrade changes nothing.
-      local left = raise_members(KEYS[5], now_ms, ttl, owner_id, weight, label)
+      local left = groups.raise_members(now_ms, ttl, owner_id, weight, label)
       if left then
         return 'held' .. stamp .. ' ' .. group.token .. string.format(' %.0f', left)
       end
@@ -136,23 +146,16 @@ end
 if is_downgrade then
   return 'gone' .. stamp
 end
-
 if kind ~= '' and (not value or group and group.name == name and group.used + weight <= limit)
     and redis.call('EXISTS', KEYS[2]) == 0 then
-  local _, reply = take(group, true)
-  return reply
+  return take()
 end
-
--- The value of K for the reply.
-local function shown()
-  if group then
-    return 'lks:' .. group.used .. ':' .. string.sub(value, 5, 200)
-  end
-  return value and string.sub(value, 1, 200) or ''
-end
-
 if value and entry == '' and not (group and group.name == name) then
-  return 'busy' .. stamp .. string.format(' %.0f ', redis.call('PTTL', KEYS[1])) .. shown()
+  local remaining = string.format(' %.0f ', redis.call('PTTL', KEYS[1]))
+  if group then
+    value = 'lks:' .. group.used .. ':' .. string.sub(value, 5)
+  end
+  return 'busy' .. stamp .. remaining .. string.sub(value, 1, 200)
 end
 
 local moved = false -- whether the queue may have another head than before
@@ -197,23 +200,22 @@ if entry ~= '' then
   end
 end
 
-local granted, grace, more
-granted, value, grace, more, group = grant_next(command, value, moved, group)
+local own, _, grace, more
+own, _, value, grace, more, group = grant_next(command, value, moved, group)
 
-local own
-for _, grant in ipairs(granted) do
-  if grant.id == owner_id and not (own and tonumber(own.lease) >= tonumber(grant.lease)) then
-    own = grant
-  end
-end
 if own then
   return 'held' .. stamp .. ' ' .. own.token .. ' ' .. own.lease
 end
 if more then
   return 'more' .. stamp
 end
-local remaining = value and wait_ms(kind, group, math.floor(now / 1000)) or grace
-value = string.format('%.0f ', remaining) .. shown()
+local remaining = value and redis.call('PTTL', KEYS[1]) or grace
+if group then
+  groups = groups or group_functions()
+  remaining = groups.wait_ms(kind, group, math.floor(now / 1000))
+  value = 'lks:' .. group.used .. ':' .. string.sub(value, 5)
+end
+value = string.format('%.0f ', remaining) .. (value and string.sub(value, 1, 200) or '')
 if entry == '' then
   return 'busy' .. stamp .. ' ' .. value
 end

@@ -33,8 +33,7 @@
 --
 -- By hand, from this folder (the included files are inserted where their names stand):
 --   redis-cli --eval <(sed '/^-- include grant_next.lua$/r grant_next.lua' force_release.lua |
---     sed '/^-- include group.lua$/r group.lua' |
---     sed '/^-- include admit.lua$/r admit.lua' | sed '/^ *-- include next_token.lua$/r next_token.lua') \
+--     sed '/^-- include group.lua$/r group.lua' | sed '/^ *-- include next_token.lua$/r next_token.lua') \
 --     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , revoke 0 0 'revoked by me' '' '' ''
 
 -- include grant_next.lua
@@ -61,7 +60,8 @@ local uuid = '(' .. x .. x .. '%-' .. x .. '%-' .. x .. '%-' .. x .. '%-' .. x .
 local id, token = string.match(value, '^lk1:' .. uuid .. ' (%d+) %d+ ')
 id = id or string.match(value, '^' .. uuid .. ' ')
 -- A shared lock: all its holders together.
-local group = found == 'string' and read_group(value)
+local groups = group_functions()
+local group = found == 'string' and groups.read(value)
 if group then
   id, token = 'shared', group.token
 end
@@ -106,8 +106,8 @@ end
 redis.call('DEL', KEYS[1])
 local granted = 'none'
 if redis.call('EXISTS', KEYS[2]) == 1 then
-  local command = {time = time, now = now, floor = ARGV[2], lead = ARGV[3]}
-  local grants, _, _, more = grant_next(command, false, true)
-  granted = grants[1] and 'waiter' or more and 'more' or granted
+  local command = {time = time, now = now, floor = ARGV[2], lead = ARGV[3], groups = groups}
+  local _, any, _, _, more = grant_next(command, false, true)
+  granted = any and 'waiter' or more and 'more' or granted
 end
 return reply('freed', granted)

@@ -7,12 +7,13 @@
 -- Arguments:
 --   command  of the script: time (the reply to TIME), now (microseconds), floor and lead (of tokens),
 --            owner_id, ttl, label and kind of the caller; entry of a caller that waits, "" for one attempt, and
---            nothing in a call that acquires nothing
+--            nothing in a call that acquires nothing; groups (of group.lua) where K is shared
 --   value    of K; false while K is free
 --   moved    whether the queue may have another head than before
 --   group    of a shared K, after its dead members were removed
 -- Returns:
---   granted  the new holders in the order of their grants: id, lease, token and channel
+--   own      the grant of the caller: id, lease and token; nil if it got none
+--   any      whether there was any grant
 --   value    of K now
 --   grace    milliseconds for which K stays free for foreign clients
 --   more     whether the scan stopped after 100 entries and others stand behind them
@@ -22,21 +23,25 @@
 -- is not rolled back, and a broken counter leaves the queue as it was.
 
 -- include group.lua
--- include admit.lua
 
 local function grant_next(command, value, moved, group)
-  local granted, now, grace, more = {}, command.now, 0, false
-  local now_ms, may_grant = math.floor(now / 1000), group or not value
+  local now, grace, more, groups = command.now, 0, false, command.groups
+  local now_ms, may_grant = math.floor(now / 1000), true
+  local own, owner, shared -- the caller's grant, an exclusive one, and those of a group
   if not value then
     grace = redis.call('PTTL', KEYS[4])
-    may_grant = grace < 0
-    grace = math.max(grace, 0)
+    if grace < 0 then
+      grace = 0
+    else
+      may_grant = false
+    end
+  elseif not group then
+    may_grant = false
   end
   if may_grant then
     -- The first entry is alive in most cases. A call looks at 100 entries at most, so that it does
     -- not block the server.
     local heads, taken, subscribed = redis.call('ZRANGE', KEYS[2], 0, 0), {}, {}
-    local exclusive
     repeat
       if #taken == 100 and redis.call('ZRANGE', KEYS[2], -1, -1)[1] ~= taken[100] then
         more, moved = true, true
@@ -66,7 +71,11 @@ local function grant_next(command, value, moved, group)
         break
       end
       if is_alive then
-        local name, weight, limit = read_kind(kind)
+        local name, weight, limit = '', 1, 1
+        if kind ~= '' then
+          groups = groups or group_functions()
+          name, weight, limit = groups.read_kind(kind)
+        end
         if not name or mode ~= 's' and mode ~= 'p' then
           -- A waiter of a version that this one does not know: it takes K by itself.
           moved = moved or not value
@@ -82,64 +91,75 @@ local function grant_next(command, value, moved, group)
           -- include next_token.lua
           local since_ms = command.time[1] .. string.sub('00000' .. command.time[2], -6, -4)
           value = 'lk1:' .. id .. ' ' .. token .. ' ' .. since_ms .. ' ' .. label
-          exclusive, grant.token = grant, token
+          owner, grant.token = grant, token
         else
-          group = admit(command, group, name, weight, id, grant.lease, label, true)
-          value, grant.token = group.value, group.token
+          group = groups.admit(command, group, name, weight, id, grant.lease, label)
+          value, grant.token, shared = group.value, group.token, shared or {}
+          shared[#shared + 1] = grant
         end
-        granted[#granted + 1] = grant
+        if id == command.owner_id and not (own and tonumber(own.lease) >= tonumber(grant.lease)) then
+          own = grant
+        end
       else
         -- Also where it could not be let in: a dead writer must not keep readers out.
         moved = moved or group ~= nil
       end
       taken[#taken + 1] = head
-      if #taken == 1 and not exclusive then
+      if #taken == 1 and not owner then
         heads = redis.call('ZRANGE', KEYS[2], 0, 99)
       end
-    until exclusive or not head
+    until owner or not head
     if taken[1] then
       redis.call('ZREM', KEYS[2], unpack(taken))
     end
-    if exclusive then
-      redis.call('SET', KEYS[1], value, 'PX', exclusive.lease)
-    elseif granted[1] then
-      write_group(group, now_ms)
+    if owner then
+      redis.call('SET', KEYS[1], value, 'PX', owner.lease)
+    elseif shared then
+      groups.write(group, now_ms)
     end
   end
 
-  if granted[1] or moved then
-    -- A caller without the right to publish has handed over all the same: the waiter polls. Several grants of
-    -- one channel are the lines of one message.
-    local stamp, channels, texts = string.format('%.0f', now), {}, {}
-    for _, grant in ipairs(granted) do
-      local channel = grant.channel
-      if channel then
-        local text = 'g ' .. grant.id .. ' ' .. grant.token .. ' ' .. stamp .. ' ' .. grant.lease
-        if texts[channel] then
-          text = texts[channel] .. '\n' .. text
-        else
-          channels[#channels + 1] = channel
+  if owner or shared or moved then
+    -- A caller without the right to publish has handed over all the same: the waiter polls.
+    local stamp = string.format('%.0f', now)
+    if owner and owner.channel then
+      redis.pcall('PUBLISH', owner.channel,
+        'g ' .. owner.id .. ' ' .. owner.token .. ' ' .. stamp .. ' ' .. owner.lease)
+    elseif shared then
+      -- Several grants of one channel are the lines of one message.
+      local channels, texts = {}, {}
+      for _, grant in ipairs(shared) do
+        local channel = grant.channel
+        if channel then
+          local text = 'g ' .. grant.id .. ' ' .. grant.token .. ' ' .. stamp .. ' ' .. grant.lease
+          if texts[channel] then
+            text = texts[channel] .. '\n' .. text
+          else
+            channels[#channels + 1] = channel
+          end
+          texts[channel] = text
         end
-        texts[channel] = text
       end
-    end
-    for _, channel in ipairs(channels) do
-      redis.pcall('PUBLISH', channel, texts[channel])
+      for _, channel in ipairs(channels) do
+        redis.pcall('PUBLISH', channel, texts[channel])
+      end
     end
     local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
     local id, mode, kind, channel = string.match(head or '', '^(%S+) (%a)(%S*) %d+ %d+ (%S+) ')
     if id and mode ~= 'p' then
       -- A foreign holder notifies no waiter when it releases: the head has to poll from now on.
-      local left = grace
+      local left = owner and owner.lease or grace
       if more then
         left = 0
-      elseif value and string.find(value, '^lk[1s]:') then
-        left = math.max(wait_ms(kind, group, now_ms), 0)
+      elseif group then
+        left = math.max(groups.wait_ms(kind, group, now_ms), 0)
+      elseif not owner and value and string.find(value, '^lk[1s]:') then
+        left = math.max(redis.call('PTTL', KEYS[1]), 0)
       end
       -- Eight digits identify the waiter. They are not enough to forge a grant, which has all digits.
       redis.pcall('PUBLISH', channel,
         'h ' .. string.sub(id, 1, 8) .. ' ' .. stamp .. ' ' .. string.format('%.0f', left))
     end
   end
-  return granted, value, grace, more, group
+  return own, (owner or shared) ~= nil, value, grace, more, group
 end

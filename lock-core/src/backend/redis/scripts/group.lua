@@ -1,80 +1,133 @@
 -- group: what several holders of K have together: readers, or holders of permits out of one number.
 --
--- Not a script of its own: grant_next.lua, acquire.lua and renew.lua use these functions, and include this
--- file. K is then "lks:<group> <token> <since ms> <label>", and lives until the last lease ends. The key of the
--- holders is a zset: "<owner id> <number> <label>" -> end of the lease, in milliseconds of server time. A holder
--- of a weight has as many members, with the numbers from 1.
+-- Not a script of its own: grant_next.lua and renew.lua include this function. K is then
+-- "lks:<group> <token> <since ms> <label>", and lives until the last lease ends. The key of the holders is a
+-- zset: "<owner id> <number> <label>" -> end of the lease, in milliseconds of server time. A holder of a weight
+-- has as many members, with the numbers from 1.
 --
 -- A group is a table: name ("r" or the number of permits), token, value (of K), used (the number of members).
--- The functions that admit need `command` of grant_next.lua.
+--
+-- The function returns a table of functions. A script calls it when it meets a shared lock: making the
+-- functions costs more than an exclusive lock may pay for them. Without `holders`, the key is KEYS[5], or the
+-- one that belongs to the queue.
+local function group_functions(holders)
+  holders = holders or KEYS[5] or string.sub(KEYS[2], 1, -2) .. 'h'
+  local groups = {holders = holders}
 
--- Returns the name of a kind's group, the weight, and how many members the group may have. Returns nothing for
--- a kind of another version. The group of exclusive locks is "".
-local function read_kind(kind)
-  if kind == '' or kind == 'r' then
-    return kind, 1, math.huge
-  end
-  local of, weight = string.match(kind, '^([1-9]%d*)$'), 1
-  if not of then
-    of, weight = string.match(kind, '^([1-9]%d*)x([1-9]%d*)$')
-    weight = tonumber(weight)
-    if not of or weight == 1 or weight > 256 or weight > tonumber(of) then
+  -- Returns the name of a kind's group, the weight, and how many members the group may have. Returns nothing
+  -- for a kind of another version. The group of exclusive locks is "".
+  function groups.read_kind(kind)
+    if kind == '' or kind == 'r' then
+      return kind, 1, math.huge
+    end
+    local of, weight = string.match(kind, '^([1-9]%d*)$'), 1
+    if not of then
+      of, weight = string.match(kind, '^([1-9]%d*)x([1-9]%d*)$')
+      weight = tonumber(weight)
+      if not of or weight == 1 or weight > 256 or weight > tonumber(of) then
+        return nil
+      end
+    end
+    if tonumber(of) > 10000 then
       return nil
     end
+    return of, weight, tonumber(of)
   end
-  if tonumber(of) > 10000 then
-    return nil
-  end
-  return of, weight, tonumber(of)
-end
 
--- Returns the group of a value of K, without its number of members. Returns nothing for another value.
-local function read_group(value)
-  local name, token = string.match(value, '^lks:(%S+) (%d+) %d+ ')
-  if name and (name == 'r' or string.find(name, '^[1-9]%d*$') and tonumber(name) <= 10000) then
-    return {name = name, token = token, value = value}
+  -- Returns the group of a value of K, without its number of members. Returns nothing for another value.
+  function groups.read(value)
+    local name, token = string.match(value, '^lks:(%S+) (%d+) %d+ ')
+    if name and (name == 'r' or string.find(name, '^[1-9]%d*$') and tonumber(name) <= 10000) then
+      return {name = name, token = token, value = value}
+    end
   end
-end
 
--- Removes the members whose leases have ended. Returns the number of the others.
-local function remove_dead(holders, now_ms)
-  redis.call('ZREMRANGEBYSCORE', holders, '-inf', string.format('(%.0f', now_ms))
-  return redis.call('ZCARD', holders)
-end
+  -- Removes the members whose leases have ended.
+  function groups.remove_dead(now_ms)
+    redis.call('ZREMRANGEBYSCORE', holders, '-inf', string.format('(%.0f', now_ms))
+  end
 
--- Writes the end of a holder's members, and returns how many are new. `option` is that of ZADD.
-local function write_members(holders, option, ends, id, weight, label)
-  if weight == 1 then
-    return redis.call('ZADD', holders, option, ends, id .. ' 1 ' .. label)
+  -- Writes the end of a holder's members, and returns how many are new. `option` is that of ZADD.
+  function groups.write_members(option, ends, id, weight, label)
+    if weight == 1 then
+      return redis.call('ZADD', holders, option, ends, id .. ' 1 ' .. label)
+    end
+    local members = {}
+    for number = 1, weight do
+      members[#members + 1] = ends
+      members[#members + 1] = id .. ' ' .. number .. ' ' .. label
+    end
+    return redis.call('ZADD', holders, option, unpack(members))
   end
-  local members = {}
-  for number = 1, weight do
-    members[#members + 1] = ends
-    members[#members + 1] = id .. ' ' .. number .. ' ' .. label
-  end
-  return redis.call('ZADD', holders, option, unpack(members))
-end
 
--- Raises the ends of K and of the holders.
-local function raise_ends(holders, ends, now_ms)
-  for _, key in ipairs({KEYS[1], holders}) do
-    redis.call('PEXPIREAT', key, ends, 'GT')
+  -- Raises the ends of K and of the holders.
+  function groups.raise_ends(ends, now_ms)
+    for _, key in ipairs({KEYS[1], holders}) do
+      redis.call('PEXPIREAT', key, ends, 'GT')
+    end
   end
-end
 
--- Raises the lease of a holder to at least the ttl, and returns what is left of it. Returns nothing if the
--- caller is no holder, or its lease has ended.
-local function raise_members(holders, now_ms, ttl, id, weight, label)
-  local last = redis.call('ZSCORE', holders, id .. ' 1 ' .. label)
-  if not last or now_ms > tonumber(last) then
-    return nil
+  -- Raises the lease of a holder to at least the ttl, and returns what is left of it. Returns nothing if the
+  -- caller is no holder, or its lease has ended.
+  function groups.raise_members(now_ms, ttl, id, weight, label)
+    local last = redis.call('ZSCORE', holders, id .. ' 1 ' .. label)
+    if not last or now_ms > tonumber(last) then
+      return nil
+    end
+    local left = last - now_ms
+    if left < tonumber(ttl) then
+      local ends = string.format('%.0f', now_ms + ttl)
+      groups.write_members('XX', ends, id, weight, label)
+      groups.raise_ends(ends, now_ms)
+      left = tonumber(ttl)
+    end
+    return left
   end
-  local left = last - now_ms
-  if left < tonumber(ttl) then
-    local ends = string.format('%.0f', now_ms + ttl)
-    write_members(holders, 'XX', ends, id, weight, label)
-    raise_ends(holders, ends, now_ms)
-    left = tonumber(ttl)
+
+  -- Lets a holder in beside the group that holds K, or founds a group of this name where K is free. Returns
+  -- the group. `write` has to follow. `command` is that of grant_next.lua.
+  function groups.admit(command, group, name, weight, id, lease, label)
+    local now = command.now
+    if not group then
+      -- Before any write: this ends the call if the holders are no zset.
+      local stale = redis.call('ZCARD', holders) > 0
+      local floor, lead = command.floor, command.lead
+      -- include next_token.lua
+      if stale then
+        redis.call('DEL', holders)
+      end
+      local since_ms = command.time[1] .. string.sub('00000' .. command.time[2], -6, -4)
+      local value = 'lks:' .. name .. ' ' .. token .. ' ' .. since_ms .. ' ' .. label
+      group = {name = name, token = token, value = value, used = 0, is_new = true}
+    end
+    local ends = math.floor(now / 1000) + lease
+    -- GT: an earlier grant of the same owner id may have told it a later end.
+    local added = groups.write_members('GT', string.format('%.0f', ends), id, weight, label)
+    group.used, group.ends = group.used + added, math.max(group.ends or 0, ends)
+    return group
   end
-  return left
+
+  -- Writes K after new holders were let in.
+  function groups.write(group, now_ms)
+    local ends = string.format('%.0f', group.ends)
+    if group.is_new then
+      redis.call('PEXPIREAT', holders, ends)
+      redis.call('SET', KEYS[1], group.value, 'PXAT', ends)
+    else
+      groups.raise_ends(ends, now_ms)
+    end
+    group.is_new, group.ends = nil, nil
+  end
+
+  -- Returns the milliseconds after which a caller of this kind may be let in by expiry alone: the first end of
+  -- a lease where a permit is enough, else the end of K. Returns -1 for a K without expiry.
+  function groups.wait_ms(kind, group, now_ms)
+    if group.name ~= 'r' and groups.read_kind(kind) == group.name then
+      local first = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
+      return math.max(first[2] - now_ms, 0)
+    end
+    return redis.call('PTTL', KEYS[1])
+  end
+
+  return groups
 end

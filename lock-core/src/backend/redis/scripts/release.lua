@@ -7,7 +7,8 @@
 -- KEYS[2] queue of waiters    a zset: entry -> order of arrival
 -- KEYS[3] fencing counter     a string with an integer
 -- KEYS[4] grace key           set for a moment after a release that yields to other clients
--- KEYS[5] holders             a zset while several hold K: "<owner id> <number> <label>" -> end of the lease
+-- KEYS[5] holders             a zset while several hold K: "<owner id> <number> <label>" -> end of the lease.
+--                             An exclusive caller outside of a cluster leaves it out, as in acquire.lua
 -- ARGV[1] owner id            of the caller
 -- ARGV[2] floor               microseconds: no token may be lower
 -- ARGV[3] grace               milliseconds for which a key with waiters stays free for foreign
@@ -32,8 +33,7 @@
 --
 -- By hand, from this folder (the included files are inserted where their names stand):
 --   redis-cli --eval <(sed '/^-- include grant_next.lua$/r grant_next.lua' release.lua |
---     sed '/^-- include group.lua$/r group.lua' |
---     sed '/^-- include admit.lua$/r admit.lua' | sed '/^ *-- include next_token.lua$/r next_token.lua') \
+--     sed '/^-- include group.lua$/r group.lua' | sed '/^ *-- include next_token.lua$/r next_token.lua') \
 --     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 0 0 0
 
 local value = redis.pcall('GET', KEYS[1])
@@ -45,17 +45,30 @@ if was_owner and not ARGV[5] and redis.pcall('EXISTS', KEYS[2]) == 0 then
   return 'released'
 end
 
+-- The same for a shared lock of weight 1.
+local min_hold, kind = ARGV[5] or '0', ARGV[7] or ''
+local time, removed
+if kind ~= '' and min_hold == '0' and not ARGV[8] and type(value) == 'string'
+    and string.match(value, '^lks:(%S+) %d+ %d+ ') == kind then
+  time = redis.call('TIME')
+  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', '(' .. time[1] .. string.sub('00000' .. time[2], -6, -4))
+  removed = redis.call('ZREM', KEYS[5], ARGV[1] .. ' 1 ' .. ARGV[6])
+  if redis.call('EXISTS', KEYS[5], KEYS[2]) == 0 then
+    redis.call('DEL', KEYS[1])
+    return (removed > 0 and 'released ' or 'gone ') .. time[1] .. ' ' .. time[2]
+  end
+end
+
 -- include grant_next.lua
 
-local time = redis.call('TIME')
+time = time or redis.call('TIME')
 if type(value) == 'table' then
   if not string.find(value.err, 'WRONGTYPE', 1, true) then
     return value
   end
   value = ''
 end
-local min_hold = ARGV[5] or '0'
-local moved, group = was_owner, nil
+local moved, groups, group = was_owner, nil, nil
 if was_owner and min_hold ~= '0' then
   -- Under the nil owner id: a renewal or an acquire that this call has overtaken does not match it,
   -- and cannot extend the lease.
@@ -65,25 +78,30 @@ elseif was_owner then
   -- Before everything that can fail: a broken queue or counter is reported, and K is free.
   redis.call('DEL', KEYS[1])
   value = false
-elseif value then
-  group = read_group(value)
+elseif value and string.sub(value, 1, 4) == 'lks:' then
+  groups = group_functions()
+  group = groups.read(value)
 end
 if group then
-  local now_ms, kind = time[1] * 1000 + math.floor(time[2] / 1000), ARGV[7] or ''
-  remove_dead(KEYS[5], now_ms)
-  if kind ~= '' then
-    local _, weight = read_kind(kind)
+  local now_ms, holders = time[1] * 1000 + math.floor(time[2] / 1000), groups.holders
+  if removed then
+    was_owner = removed > 0
+  else
+    groups.remove_dead(now_ms)
+  end
+  if kind ~= '' and not removed then
+    local _, weight = groups.read_kind(kind)
     local members = {}
     for number = 1, weight do
       members[number] = ARGV[1] .. ' ' .. number .. ' ' .. ARGV[6]
     end
-    was_owner = redis.call('ZREM', KEYS[5], unpack(members)) > 0
+    was_owner = redis.call('ZREM', holders, unpack(members)) > 0
     if was_owner and min_hold ~= '0' then
       -- As above: the permits stay taken, and are nobody's.
-      write_members(KEYS[5], 'GT', string.format('%.0f', now_ms + min_hold), '-' .. ARGV[1], weight, ARGV[6])
+      groups.write_members('GT', string.format('%.0f', now_ms + min_hold), '-' .. ARGV[1], weight, ARGV[6])
     end
   end
-  local last = redis.call('ZRANGE', KEYS[5], -1, -1, 'WITHSCORES')[2]
+  local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]
   if not last then
     redis.call('DEL', KEYS[1])
     value, group, moved = false, nil, true
@@ -92,7 +110,7 @@ if group then
     -- these ten milliseconds, a release in the millisecond of another member's end would free K.
     local ends, left = math.max(last, now_ms + 10), redis.call('PTTL', KEYS[1])
     moved = left < 0 or ends < now_ms + left
-    for _, key in ipairs({KEYS[1], KEYS[5]}) do
+    for _, key in ipairs({KEYS[1], holders}) do
       redis.call('PEXPIREAT', key, string.format('%.0f', ends))
     end
   end
@@ -107,13 +125,14 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
   if was_owner and not value and ARGV[3] ~= '0' then
     redis.call('SET', KEYS[4], '', 'PX', ARGV[3])
   end
-  local command = {time = time, now = time[1] * 1000000 + time[2], floor = ARGV[2], lead = ARGV[4] or 0}
+  local command = {time = time, now = time[1] * 1000000 + time[2], floor = ARGV[2], lead = ARGV[4] or 0,
+    groups = groups}
   if group then
-    group.used = redis.call('ZCARD', KEYS[5])
+    group.used = redis.call('ZCARD', groups.holders)
   end
-  local granted, _, _
-  granted, _, _, more = grant_next(command, value, moved, group)
-  verdict = was_owner and granted[1] and 'handed ' or verdict
+  local _, any
+  _, any, _, _, more = grant_next(command, value, moved, group)
+  verdict = was_owner and any and 'handed ' or verdict
 end
 
 return verdict .. time[1] .. ' ' .. time[2] .. (more and ' more' or '')

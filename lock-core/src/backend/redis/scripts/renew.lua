@@ -39,9 +39,10 @@ if type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. 
 end
 if KEYS[2] and type(value) == 'string' and string.sub(value, 1, 4) == 'lks:' then
   -- include group.lua
-  local group, now_ms = read_group(value), time[1] * 1000 + math.floor(time[2] / 1000)
-  local _, weight = read_kind(ARGV[5])
-  local left = group and raise_members(KEYS[2], now_ms, ARGV[2], ARGV[1], weight, ARGV[4])
+  local groups, now_ms = group_functions(KEYS[2]), time[1] * 1000 + math.floor(time[2] / 1000)
+  local group = groups.read(value)
+  local _, weight = groups.read_kind(ARGV[5])
+  local left = group and groups.raise_members(now_ms, ARGV[2], ARGV[1], weight, ARGV[4])
   if left then
     if ARGV[3] ~= '' then
       redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', now_ms + redis.call('PTTL', KEYS[1])))

@@ -15,7 +15,7 @@ const LEVELS: [&[&str]; 10] = [
     &["backend"],
     &["runtime"],
     &["guard"],
-    &["request"],
+    &["request", "lock_set"],
     &["manager", "admin", "health"],
     &["web"],
     &["macro_support"],

@@ -16,6 +16,7 @@ mod error;
 mod guard;
 mod health;
 mod info;
+mod lock_set;
 mod manager;
 mod protocol;
 mod request;
@@ -58,6 +59,7 @@ pub use error::{
 pub use guard::{LockGuard, LockWatch, Lost};
 pub use health::{Health, Pong};
 pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
+pub use lock_set::{LockSet, LockSetLost, LockSetRequest, LockSetWatch};
 pub use manager::{LockManager, LockManagerBuilder};
 pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, ReleaseMethod};
 pub use protocol::fencing_token::{FencingToken, ParseTokenError};

@@ -12,6 +12,7 @@ use crate::config::{Handover, ManagerSettings};
 #[cfg(feature = "macros")]
 use crate::error::BackendErrorKind;
 use crate::error::{LockError, ShutdownIncomplete};
+use crate::lock_set::LockSetRequest;
 use crate::protocol::dialect::{Dialect, InvalidDialectReason};
 use crate::protocol::key::LockName;
 use crate::protocol::wire::tidy_label;
@@ -109,6 +110,28 @@ impl LockManager {
     /// Makes a request for the lock with this name. Acquiring the lock checks the name.
     pub fn lock(&self, name: impl Into<LockName>) -> LockRequest {
         LockRequest::new(Arc::clone(&self.inner), name.into())
+    }
+
+    /// Makes a request for several locks at once, of which the caller gets all or none.
+    ///
+    /// A set has 1 to 64 names. A name that is listed twice is locked once. See [`LockSet`](crate::LockSet).
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// assert_eq!(both.guards()[0].key(), "lock:account:3");
+    /// both.release().await
+    /// # }
+    /// ```
+    pub fn lock_all<N: Into<LockName>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+    ) -> LockSetRequest {
+        let options = LockRequest::new(Arc::clone(&self.inner), LockName::from(""));
+        LockSetRequest::new(options, names.into_iter().map(Into::into).collect())
     }
 
     /// Installs this manager as the one that the attribute uses in the whole program.

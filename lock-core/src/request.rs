@@ -18,7 +18,10 @@ use crate::runtime::waiter;
 #[cfg(feature = "macros")]
 use crate::telemetry::LockEvent;
 
+mod of_set;
 mod overridden;
+
+pub(crate) use self::of_set::SetMember;
 
 impl LockName {
     /// Makes a name and checks it. The conversions from strings do not check the name. After such a

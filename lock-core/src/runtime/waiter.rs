@@ -123,7 +123,8 @@ fn lease_kind(inner: &ManagerInner, lease_config: LeaseConfig) -> LeaseKind {
     }
 }
 
-fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
+/// Checks whether the calling task may acquire the lock now.
+pub(crate) fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
     if inner.activity.is_closing() {
         return Err(LockError::ShuttingDown);
     }

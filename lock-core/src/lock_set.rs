@@ -1,0 +1,236 @@
+//! Several locks that one caller holds together.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::error::LockError;
+use crate::guard::{self, LockGuard};
+use crate::protocol::cleanup::ReleaseOutcome;
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::key::LockName;
+use crate::protocol::loss::LossReason;
+use crate::runtime::reentrancy::BodyScope;
+
+mod acquire;
+mod request;
+mod watch;
+
+pub use self::request::LockSetRequest;
+pub use self::watch::{LockSetLost, LockSetWatch};
+
+/// Several held locks, all of which were acquired. Made by [`LockSetRequest::acquire`].
+///
+/// Each lock has its own lease, its own renewals and its own fencing token. The set is lost as soon as one
+/// of its locks is lost. Dropping the set releases all of them.
+///
+/// The library acquires the locks of a set in the order of their keys. So two sets never wait for each
+/// other, in whatever order their names are written.
+#[must_use = "the locks are released as soon as the set is dropped"]
+pub struct LockSet {
+    /// In the order of their keys.
+    guards: Vec<LockGuard>,
+    /// The names of the guards, in the same order.
+    names: Vec<LockName>,
+}
+
+impl LockSet {
+    /// Returns the guards of the locks, in the order of their keys.
+    pub fn guards(&self) -> &[LockGuard] {
+        &self.guards
+    }
+
+    /// Returns the fencing token of the lock with this name. Returns `None` when the set has no such lock,
+    /// and in [dialects](crate::Dialect) without fencing tokens.
+    #[must_use]
+    pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
+        let at = self.names.iter().position(|known| known.as_str() == name)?;
+        self.guards.get(at).and_then(LockGuard::fencing_token)
+    }
+
+    /// Returns whether at least one of the locks is no longer certainly held.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.guards.iter().any(LockGuard::is_lost)
+    }
+
+    /// Returns why the set was lost: the reason of its first lost lock. Returns `None` while all are held.
+    #[must_use]
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.guards.iter().find_map(LockGuard::loss_reason)
+    }
+
+    /// Returns a future that completes when one of the locks is lost. It never completes after a release.
+    ///
+    /// # Panics
+    /// As [`LockGuard::lost`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on the locks. A later future reports the same loss.
+    pub fn lost(&self) -> LockSetLost {
+        LockSetLost::new(self.guards.iter().map(LockGuard::lost).collect())
+    }
+
+    /// Returns how long all locks are certainly held from now on, without a further renewal: the shortest
+    /// of their times. Returns zero when one of them is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let remaining = self.guards.iter().map(LockGuard::remaining);
+        remaining.min().unwrap_or_default()
+    }
+
+    /// Returns a handle that shows the state of the set and cannot release it.
+    #[must_use]
+    pub fn watch(&self) -> LockSetWatch {
+        let watches = self.guards.iter().map(LockGuard::watch).collect();
+        LockSetWatch::new(watches, self.names.clone())
+    }
+
+    /// Renews the leases of all locks now, in addition to the renewals in the background.
+    ///
+    /// # Errors
+    /// As [`LockGuard::renew`]: the error of the first lock that was not renewed. The method tries to renew
+    /// the others all the same.
+    ///
+    /// # Cancel safety
+    /// A renewal whose future is dropped may or may not extend the leases.
+    #[doc(alias = "extend")]
+    pub async fn renew(&self) -> Result<(), LockError> {
+        let mut result = Ok(());
+        for guard in &self.guards {
+            let renewed = guard.renew().await;
+            result = result.and(renewed);
+        }
+        result
+    }
+
+    /// Releases all locks and waits for the server's replies, at most for the command timeout.
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`]: the error of the first lock whose release was not confirmed, or that was
+    /// lost before. The others are released all the same.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the locks in the background.
+    pub async fn release(mut self) -> Result<(), LockError> {
+        let releases = self.send_release().await;
+        self.finish_release(&releases)
+    }
+}
+
+impl LockSet {
+    fn new(guards: Vec<LockGuard>, names: Vec<LockName>) -> Self {
+        Self { guards, names }
+    }
+
+    /// Enters the scope of the body. While the returned scopes live, an acquire of one of the locks on this
+    /// task fails at once.
+    pub(crate) fn enter(&self) -> SetScope {
+        SetScope(self.guards.iter().map(LockGuard::enter).collect())
+    }
+
+    /// Returns the error of the first lock that is lost.
+    pub(crate) fn lost_error(&self) -> LockError {
+        let lost = self.guards.iter().find(|guard| guard.is_lost());
+        let lost = lost.or(self.guards.first());
+        lost.map_or(LockError::ShuttingDown, LockGuard::lost_error)
+    }
+
+    /// Sends the releases. The caller passes the outcomes to [`finish_release`](Self::finish_release).
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing: the drop of `self` releases in the background.
+    pub(crate) fn send_release(&self) -> impl Future<Output = SetReleases> + Send + use<> {
+        let releases: Vec<_> = self.guards.iter().map(guard::send_release).collect();
+        async move {
+            let mut outcomes = Vec::with_capacity(releases.len());
+            for release in releases {
+                outcomes.push(release.await);
+            }
+            SetReleases(outcomes)
+        }
+    }
+
+    /// Records the outcomes of the releases, and returns the first error.
+    pub(crate) fn finish_release(&mut self, releases: &SetReleases) -> Result<(), LockError> {
+        let mut result = Ok(());
+        for (guard, outcome) in self.guards.iter_mut().zip(&releases.0) {
+            let confirmed = match outcome {
+                Ok(outcome) => {
+                    guard.finish_release(outcome);
+                    if outcome.was_owner {
+                        Ok(())
+                    } else {
+                        Err(guard.lost_error())
+                    }
+                }
+                Err(error) => Err(error.clone()),
+            };
+            result = result.and(confirmed);
+        }
+        result
+    }
+}
+
+/// The outcomes of the releases of a set, in the order of its guards.
+pub(crate) struct SetReleases(Vec<Result<ReleaseOutcome, LockError>>);
+
+/// The scope of one poll of a body that runs under a set.
+pub(crate) struct SetScope(Vec<BodyScope>);
+
+impl Drop for SetScope {
+    fn drop(&mut self) {
+        // The innermost scope first.
+        while let Some(scope) = self.0.pop() {
+            drop(scope);
+        }
+    }
+}
+
+/// Runs `body` to its end, or drops it when one of the locks is lost.
+async fn run<T>(mut set: LockSet, body: impl AsyncFnOnce(&LockSet) -> T) -> Result<T, LockError> {
+    let out = {
+        let mut lost = set.lost();
+        let mut body = std::pin::pin!(body(&set));
+        std::future::poll_fn(|cx| {
+            // The loss is polled first: otherwise the body would run once more without the locks.
+            if Pin::new(&mut lost).poll(cx).is_ready() {
+                return Poll::Ready(Err(set.lost_error()));
+            }
+            let _scope = set.enter();
+            body.as_mut().poll(cx).map(Ok)
+        })
+        .await?
+    };
+    let releases = release_after(&set).await;
+    // The caller gets the body's result, whatever the outcome of the releases is.
+    let _reported = set.finish_release(&releases);
+    Ok(out)
+}
+
+/// Releases the locks of a body that has completed. Never fails, and reports failed releases.
+pub(crate) fn release_after(set: &LockSet) -> impl Future<Output = SetReleases> + Send + use<> {
+    let release = set.send_release();
+    let reporter = set.guards.first().map(LockGuard::reporter);
+    async move {
+        let releases = release.await;
+        for outcome in &releases.0 {
+            let was_released = outcome.as_ref().is_ok_and(|outcome| outcome.was_owner);
+            if let Some(reporter) = reporter.as_ref().filter(|_| !was_released) {
+                reporter.release_failed();
+            }
+        }
+        releases
+    }
+}
+
+impl fmt::Debug for LockSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.guards).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! The state of a set of locks, for tasks that work under it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::guard::{LockWatch, Lost};
+use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::key::LockName;
+use crate::protocol::loss::LossReason;
+
+/// Shows the state of a set of locks, for tasks that work under it and must not release it. Made by
+/// [`LockSet::watch`](crate::LockSet::watch).
+#[derive(Clone)]
+pub struct LockSetWatch {
+    watches: Vec<LockWatch>,
+    names: Vec<LockName>,
+}
+
+impl LockSetWatch {
+    pub(super) fn new(watches: Vec<LockWatch>, names: Vec<LockName>) -> Self {
+        Self { watches, names }
+    }
+
+    /// Returns whether at least one of the locks is lost. A released set is not lost: see
+    /// [`is_held`](Self::is_held).
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.watches.iter().any(LockWatch::is_lost)
+    }
+
+    /// Returns whether all locks are certainly held now: neither lost nor released.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.watches.iter().all(LockWatch::is_held)
+    }
+
+    /// Returns why the set was lost, as [`LockSet::loss_reason`](crate::LockSet::loss_reason) does.
+    #[must_use]
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.watches.iter().find_map(LockWatch::loss_reason)
+    }
+
+    /// Returns a future that completes when one of the locks is lost.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on the locks. A later future reports the same loss.
+    pub fn lost(&self) -> LockSetLost {
+        LockSetLost::new(self.watches.iter().map(LockWatch::lost).collect())
+    }
+
+    /// Returns how long all locks are certainly held. Returns zero after the release too.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let remaining = self.watches.iter().map(LockWatch::remaining);
+        remaining.min().unwrap_or_default()
+    }
+
+    /// Returns the token of the lock with this name, as
+    /// [`LockSet::fencing_token`](crate::LockSet::fencing_token) does.
+    #[must_use]
+    pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
+        let at = self.names.iter().position(|known| known.as_str() == name)?;
+        self.watches.get(at).and_then(LockWatch::fencing_token)
+    }
+}
+
+impl fmt::Debug for LockSetWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.watches).finish()
+    }
+}
+
+/// Completes when one lock of a set is lost. Made by [`LockSet::lost`](crate::LockSet::lost) and
+/// [`LockSetWatch::lost`].
+#[must_use = "a future does nothing unless it is polled"]
+pub struct LockSetLost {
+    losses: Vec<Lost>,
+}
+
+impl LockSetLost {
+    pub(super) fn new(losses: Vec<Lost>) -> Self {
+        Self { losses }
+    }
+}
+
+impl Future for LockSetLost {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        for lost in &mut self.losses {
+            if Pin::new(lost).poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl fmt::Debug for LockSetLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.losses).finish()
+    }
+}

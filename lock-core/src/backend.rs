@@ -21,9 +21,11 @@ pub(crate) mod faulty;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+pub(crate) mod set;
 pub(crate) mod url;
 
 pub(crate) use self::admin::AdminBackend;
+use self::set::SetOutcomes;
 
 /// The name of the background worker's thread. Connections that open on it belong to the worker.
 pub(crate) const WORKER_THREAD: &str = "lock-background";
@@ -44,6 +46,29 @@ pub(crate) trait Backend: Send + Sync + 'static {
         sent: &'a mut SentAcquires,
         limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>>;
+
+    /// Sends the acquires of a set of locks, which all wait or all make one attempt. Takes at most `limit`.
+    ///
+    /// The locks are acquired in the given order, up to the first one that the caller does not get. Returns one
+    /// outcome for each lock; `None` for a lock that the command has not acquired, because it ended before this
+    /// lock or has released it. So a set of single attempts gets all locks, or one outcome that says why not.
+    /// The backend records in each element what a cancel has to undo, as [`acquire`](Self::acquire) does.
+    fn acquire_set<'a>(
+        &'a self,
+        sent: Vec<&'a mut SentAcquires>,
+        limit: Duration,
+    ) -> Boxed<'a, SetOutcomes> {
+        Box::pin(set::acquire_each(self, sent, limit))
+    }
+
+    /// Releases the locks of a set, as [`release`](Self::release) does. Returns one outcome for each, in order.
+    fn release_set<'a>(
+        &'a self,
+        release_requests: &'a [&'a ReleaseRequest],
+        limit: Duration,
+    ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
+        Box::pin(set::release_each(self, release_requests, limit))
+    }
 
     /// Renews many leases at once. Returns one outcome for each, in order.
     fn renew<'a>(

@@ -16,7 +16,6 @@ use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::reentrancy;
 use crate::runtime::waiter;
-use crate::telemetry::Reporter;
 
 mod lost;
 
@@ -215,8 +214,8 @@ impl LockGuard {
         self.held().lost_error()
     }
 
-    pub(crate) fn reporter(&self) -> Arc<Reporter> {
-        Arc::clone(&self.acquired.inner.reporter)
+    pub(crate) fn acquired(&self) -> &Acquired {
+        &self.acquired
     }
 
     fn held(&self) -> &Arc<HeldLock> {
@@ -323,13 +322,6 @@ pub(crate) async fn run<T>(
         guard.finish_release(&outcome);
     }
     Ok(out)
-}
-
-/// Sends the release of a guard. The caller passes the outcome to [`LockGuard::finish_release`].
-pub(crate) fn send_release(
-    guard: &LockGuard,
-) -> impl Future<Output = Result<ReleaseOutcome, LockError>> + Send + use<> {
-    guard.acquired.send_release()
 }
 
 /// Releases the lock of a body that has completed. Never fails: the caller gets the body's result,

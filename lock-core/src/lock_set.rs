@@ -3,16 +3,18 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use crate::error::LockError;
-use crate::guard::{self, LockGuard};
+use crate::guard::LockGuard;
 use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockName;
 use crate::protocol::loss::LossReason;
 use crate::runtime::reentrancy::BodyScope;
+use crate::runtime::set;
 
 mod acquire;
 mod request;
@@ -143,14 +145,9 @@ impl LockSet {
     /// # Cancel safety
     /// Dropping the future loses nothing: the drop of `self` releases in the background.
     pub(crate) fn send_release(&self) -> impl Future<Output = SetReleases> + Send + use<> {
-        let releases: Vec<_> = self.guards.iter().map(guard::send_release).collect();
-        async move {
-            let mut outcomes = Vec::with_capacity(releases.len());
-            for release in releases {
-                outcomes.push(release.await);
-            }
-            SetReleases(outcomes)
-        }
+        let acquired: Vec<_> = self.guards.iter().map(LockGuard::acquired).collect();
+        let releasing = set::send_release(&acquired);
+        async move { SetReleases(releasing.await) }
     }
 
     /// Records the outcomes of the releases, and returns the first error.
@@ -213,7 +210,10 @@ async fn run<T>(mut set: LockSet, body: impl AsyncFnOnce(&LockSet) -> T) -> Resu
 /// Releases the locks of a body that has completed. Never fails, and reports failed releases.
 pub(crate) fn release_after(set: &LockSet) -> impl Future<Output = SetReleases> + Send + use<> {
     let release = set.send_release();
-    let reporter = set.guards.first().map(LockGuard::reporter);
+    let reporter = set.guards.first().map(|guard| {
+        let inner = &guard.acquired().inner;
+        Arc::clone(&inner.reporter)
+    });
     async move {
         let releases = release.await;
         for outcome in &releases.0 {

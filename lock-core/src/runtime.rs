@@ -12,5 +12,6 @@ pub(crate) mod pending;
 pub(crate) mod probe;
 pub(crate) mod records;
 pub(crate) mod reentrancy;
+pub(crate) mod set;
 pub(crate) mod tracked;
 pub(crate) mod waiter;

@@ -24,6 +24,7 @@ mod queue;
 mod readiness;
 mod rights;
 mod scripts;
+mod sets;
 mod stats;
 mod texts;
 mod tokens;

@@ -6,6 +6,7 @@ use std::time::Duration;
 #[cfg(feature = "sentinel")]
 use tokio::sync::Notify;
 
+use super::set::{self, SetOutcomes};
 use super::{AdminBackend, Backend, BackendStatus, Boxed, Renewal};
 use crate::error::LockError;
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
@@ -247,6 +248,42 @@ impl Backend for RedisBackend {
                 result
             }),
         }
+    }
+
+    fn acquire_set<'a>(
+        &'a self,
+        mut sent: Vec<&'a mut SentAcquires>,
+        limit: Duration,
+    ) -> Boxed<'a, SetOutcomes> {
+        let is_native = |sent: &&mut SentAcquires| scheme(&sent.key).is_none();
+        if self.confirmer.is_some() || !sent.iter().all(is_native) {
+            return Box::pin(set::acquire_each(self, sent, limit));
+        }
+        Box::pin(async move {
+            let began = self.client.begin_command();
+            let outcomes = self.native.acquire_set(&mut sent, limit).await;
+            let error = outcomes.iter().flatten().find_map(|it| it.as_ref().err());
+            self.client.end_command(LockCommand::Acquire, began, error);
+            outcomes
+        })
+    }
+
+    fn release_set<'a>(
+        &'a self,
+        release_requests: &'a [&'a ReleaseRequest],
+        limit: Duration,
+    ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
+        let is_native = |request: &&ReleaseRequest| scheme(&request.key).is_none();
+        if !release_requests.iter().all(is_native) {
+            return Box::pin(set::release_each(self, release_requests, limit));
+        }
+        Box::pin(async move {
+            let began = self.client.begin_command();
+            let results = self.native.release_set(release_requests, limit).await;
+            let error = first_error(&results);
+            self.client.end_command(LockCommand::Release, began, error);
+            results
+        })
     }
 
     fn renew<'a>(

@@ -1,14 +1,17 @@
 //! Acquires the locks of a set: all of them, or none.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{LockSet, LockSetLost};
 use crate::error::LockError;
 use crate::guard::LockGuard;
-use crate::protocol::clock::Moment;
+use crate::protocol::key::LockKey;
+use crate::protocol::lease::LeaseConfig;
 use crate::request::SetMember;
 use crate::runtime::inner::ManagerInner;
+use crate::runtime::set::{self, SetPatience};
 use crate::runtime::waiter;
 
 /// A checked request for a set.
@@ -22,52 +25,64 @@ pub(super) struct SetMembers {
     pub(super) min_hold: Option<Duration>,
 }
 
-impl SetMembers {
-    /// Acquires the next lock after those that are held.
-    async fn next(&self, held: usize, started: Moment) -> Result<LockGuard, LockError> {
-        let Some(member) = self.members.get(held) else {
-            return Err(LockError::ShuttingDown);
-        };
-        let spent = self.inner.clock().now().since(started);
-        let (key, lease_config) = (member.key.clone(), member.lease_config);
-        let acquiring = if self.wait.is_zero() {
-            waiter::try_acquire(&self.inner, key, lease_config, spent)?
-        } else {
-            waiter::acquire(&self.inner, key, lease_config, self.wait, spent)?
-        };
-        Ok(LockGuard::new(acquiring.await?))
+/// The locks of a set, as far as they are held. Dropping it releases them.
+struct HeldLocks(Vec<Option<LockGuard>>);
+
+impl HeldLocks {
+    fn new(count: usize) -> Self {
+        Self((0..count).map(|_| None).collect())
+    }
+
+    fn guards(&self) -> impl Iterator<Item = &LockGuard> {
+        self.0.iter().flatten()
+    }
+
+    /// Returns the numbers of the locks that are not held yet.
+    fn missing(&self) -> Vec<usize> {
+        let all = self.0.iter().enumerate();
+        all.filter_map(|(at, guard)| guard.is_none().then_some(at))
+            .collect()
+    }
+
+    /// Runs `acquiring`; returns `None` as soon as a held lock is lost.
+    async fn unless_lost<T>(&self, acquiring: impl Future<Output = T>) -> Option<T> {
+        let lost = LockSetLost::new(self.guards().map(LockGuard::lost).collect());
+        tokio::select! {
+            biased;
+            () = lost => None,
+            acquired = acquiring => Some(acquired),
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.guards().any(LockGuard::is_lost)
     }
 }
 
-/// Acquires the locks in the order of their keys. Dropping the guards releases what was acquired.
+/// Acquires the locks in the order of their keys.
 pub(super) async fn acquire(set: SetMembers) -> Result<LockSet, LockError> {
     set.inner.check_process()?;
     // Before anything is sent: a set that waits for its own task gets no lock at all.
     for member in &set.members {
         waiter::check(&set.inner, &member.key)?;
     }
-    let started = set.inner.clock().now().minus(set.spent);
-    let mut guards: Vec<LockGuard> = Vec::with_capacity(set.members.len());
-    while guards.len() < set.members.len() {
-        let lost = LockSetLost::new(guards.iter().map(LockGuard::lost).collect());
-        let next = tokio::select! {
-            biased;
-            () = lost => None,
-            next = set.next(guards.len(), started) => Some(next?),
-        };
-        guards.extend(next);
-        let Some(lost) = guards.iter().find(|guard| guard.is_lost()) else {
-            continue;
-        };
-        if set.wait.is_zero() {
-            return Err(LockError::Contended {
-                key: lost.key().into(),
-                holder: None,
-            });
+    let patience = SetPatience {
+        started: set.inner.clock().now().minus(set.spent),
+        wait: set.wait,
+    };
+    let mut held = HeldLocks::new(set.members.len());
+    loop {
+        let missing = held.missing();
+        if missing.is_empty() {
+            break;
         }
-        // A lock was lost while the set waited for another one: start again.
-        guards.clear();
+        acquire_missing(&set, &mut held, &missing, patience).await?;
+        if held.is_lost() {
+            // A lock was lost while the set waited for another one: start again within the same wait.
+            held = HeldLocks::new(set.members.len());
+        }
     }
+    let mut guards: Vec<_> = held.0.into_iter().flatten().collect();
     for guard in &mut guards {
         if let Some(min_hold) = set.min_hold {
             guard.set_min_hold(min_hold);
@@ -75,4 +90,34 @@ pub(super) async fn acquire(set: SetMembers) -> Result<LockSet, LockError> {
     }
     let names = set.members.into_iter().map(|member| member.name);
     Ok(LockSet::new(guards, names.collect()))
+}
+
+/// Sends one command for the missing locks, and then waits for the first one that is busy. Ends early when a
+/// held lock is lost.
+async fn acquire_missing(
+    set: &SetMembers,
+    held: &mut HeldLocks,
+    missing: &[usize],
+    patience: SetPatience,
+) -> Result<(), LockError> {
+    let member = |at: &usize| {
+        let member = &set.members[*at];
+        (member.key.clone(), member.lease_config)
+    };
+    let locks: Vec<(LockKey, LeaseConfig)> = missing.iter().map(member).collect();
+    let acquiring = set::acquire(&set.inner, &locks, patience);
+    let Some(progress) = held.unless_lost(acquiring).await else {
+        return Ok(());
+    };
+    let progress = progress?;
+    for (at, acquired) in progress.acquired {
+        held.0[missing[at]] = Some(LockGuard::new(acquired));
+    }
+    let Some((at, waiting)) = progress.waiting else {
+        return Ok(());
+    };
+    if let Some(acquired) = held.unless_lost(waiting).await {
+        held.0[missing[at]] = Some(LockGuard::new(acquired?));
+    }
+    Ok(())
 }

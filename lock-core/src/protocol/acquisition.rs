@@ -34,7 +34,7 @@ pub(crate) use self::outcome::{
 use self::replies::Busy;
 #[cfg(feature = "quorum")]
 pub(crate) use self::sent::NO_ORIGIN;
-#[cfg(test)]
+#[cfg(any(test, feature = "redis"))]
 pub(crate) use self::sent::SentCopy;
 pub(crate) use self::sent::{Origin, ReplyTimes, SendContext, SentAcquires};
 use self::waiting::Waiting;

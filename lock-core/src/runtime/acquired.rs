@@ -43,6 +43,11 @@ impl Acquired {
         }
     }
 
+    /// Returns the release that is still to be sent; `None` once the server has confirmed it.
+    pub(super) fn release_request(&self) -> Option<&ReleaseRequest> {
+        self.release_request.as_ref()
+    }
+
     /// Enters the scope of the body. While the returned scope lives, an acquire of this lock on
     /// this task fails at once.
     pub(crate) fn enter(&self) -> reentrancy::BodyScope {

@@ -221,7 +221,16 @@ impl ManagerInner {
         let now = self.clock().now();
         let cleanup = Cleanup::new(request, now, self.config.command_timeout);
         let mut release = AwaitedRelease::new(cleanup, now.plus(limit), validity);
-        let mut step = release.on_start(now);
+        let step = release.on_start(now);
+        self.finish_release(release, step).await
+    }
+
+    /// Performs the steps of a release until it is done.
+    pub(super) async fn finish_release(
+        &self,
+        mut release: AwaitedRelease<LockError>,
+        mut step: AwaitedStep<LockError>,
+    ) -> Result<ReleaseOutcome, LockError> {
         let result = loop {
             step = match step {
                 AwaitedStep::Send { limit } => {

@@ -151,16 +151,7 @@ fn start(
     if let Err(error) = check(inner, &key) {
         return Err(failed(record, error));
     }
-    let config = AcquireConfig {
-        key,
-        lease_config,
-        label: inner.acquire_label(),
-        patience,
-        origin: AcquireOrigin::New,
-        lease_kind: lease_kind(inner, lease_config),
-        command_timeout: inner.config.command_timeout,
-        retry_interval: inner.config.retry_interval,
-    };
+    let config = acquire_config(inner, key, lease_config, inner.acquire_label(), patience);
     Ok(if inner.backend.seems_down() {
         Box::pin(connect_first(
             Arc::clone(inner),
@@ -173,8 +164,27 @@ fn start(
     })
 }
 
+pub(super) fn acquire_config(
+    inner: &ManagerInner,
+    key: LockKey,
+    lease_config: LeaseConfig,
+    label: Arc<str>,
+    patience: Patience,
+) -> AcquireConfig {
+    AcquireConfig {
+        key,
+        lease_config,
+        label,
+        patience,
+        origin: AcquireOrigin::New,
+        lease_kind: lease_kind(inner, lease_config),
+        command_timeout: inner.config.command_timeout,
+        retry_interval: inner.config.retry_interval,
+    }
+}
+
 /// Counts an acquire that waits for a connection.
-struct ConnectingAcquire<'a>(&'a ManagerInner);
+pub(super) struct ConnectingAcquire<'a>(&'a ManagerInner);
 
 impl Drop for ConnectingAcquire<'_> {
     fn drop(&mut self) {
@@ -191,20 +201,29 @@ async fn connect_first(
     record: Option<Box<AcquireRecord>>,
     until: Moment,
 ) -> Result<Acquired, LockError> {
+    let connecting = match connect(&inner, until).await {
+        Ok(connecting) => connecting,
+        Err(error) => return Err(failed(record, error)),
+    };
+    let pending = PendingAcquire::new(&inner, config, record);
+    // The acquisition counts itself.
+    drop(connecting);
+    Box::pin(drive(pending)).await
+}
+
+/// Waits for a connection, at most until `until`. The returned value counts as an acquire.
+pub(super) async fn connect(
+    inner: &ManagerInner,
+    until: Moment,
+) -> Result<ConnectingAcquire<'_>, LockError> {
     inner.activity.begin_acquire();
-    let connecting = ConnectingAcquire(&inner);
+    let connecting = ConnectingAcquire(inner);
     let connected = tokio::select! {
         biased;
         () = inner.activity.closed() => Err(LockError::ShuttingDown),
         result = inner.backend.wait_connected(until) => result,
     };
-    if let Err(error) = connected {
-        return Err(failed(record, error));
-    }
-    let pending = PendingAcquire::new(&inner, config, record);
-    // The acquisition counts itself.
-    drop(connecting);
-    Box::pin(drive(pending)).await
+    connected.map(|()| connecting)
 }
 
 /// Reports an acquire that failed before it began.
@@ -213,6 +232,20 @@ fn failed(record: Option<Box<AcquireRecord>>, error: LockError) -> LockError {
         record.failed(&error);
     }
     error
+}
+
+/// Performs an action. A macro: as a function, it would enlarge the future of each waiter.
+macro_rules! perform {
+    ($pending:ident, $action:ident) => {
+        match $action {
+            Action::Acquire { limit } => $pending.acquire(limit).await,
+            Action::Renew { limit, reason } => Box::pin($pending.renew(limit, reason)).await,
+            Action::Cancel { limit } => Box::pin($pending.cancel(limit)).await,
+            Action::Wait { until } => $pending.wait(until).await,
+            Action::Reconnect { until } => Box::pin($pending.reconnect(until)).await,
+            Action::StartOver => $pending.start_over(),
+        }
+    };
 }
 
 /// Performs the actions of the acquisition until it is done.
@@ -237,15 +270,21 @@ fn drive(
                 ControlFlow::Continue(action) => action,
                 ControlFlow::Break(result) => return pending.finish(result),
             };
-            next = match action {
-                Action::Acquire { limit } => pending.acquire(limit).await,
-                Action::Renew { limit, reason } => Box::pin(pending.renew(limit, reason)).await,
-                Action::Cancel { limit } => Box::pin(pending.cancel(limit)).await,
-                Action::Wait { until } => pending.wait(until).await,
-                Action::Reconnect { until } => Box::pin(pending.reconnect(until)).await,
-                Action::StartOver => pending.start_over(),
-            };
+            next = perform!(pending, action);
         }
+    }
+}
+
+/// As [`drive`], for an acquisition whose first command was one with others. `action` is the next one.
+pub(super) async fn go_on(
+    mut pending: PendingAcquire,
+    mut action: Action,
+) -> Result<Acquired, LockError> {
+    loop {
+        action = match perform!(pending, action).split() {
+            ControlFlow::Continue(next) => next,
+            ControlFlow::Break(result) => return pending.finish(result),
+        };
     }
 }
 
@@ -256,7 +295,7 @@ enum Woken {
 }
 
 impl PendingAcquire {
-    fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> Moment {
         self.inner.clock().now()
     }
 
@@ -271,6 +310,14 @@ impl PendingAcquire {
     async fn acquire(&mut self, limit: Duration) -> NextAction<LockError> {
         let sent = self.acquisition.sent_mut();
         let result = self.inner.backend.acquire(sent, limit).await;
+        self.on_acquire_result(result)
+    }
+
+    /// Handles the result of an acquire.
+    pub(super) fn on_acquire_result(
+        &mut self,
+        result: Result<AcquireOutcome, LockError>,
+    ) -> NextAction<LockError> {
         let now = self.now();
         match result {
             Ok(mut outcome) => {
@@ -407,7 +454,7 @@ mod tests {
     fn memory_of_an_acquisition_is_bounded() {
         let acquisition = size_of::<Acquisition<LockError>>();
         assert!(acquisition <= 656, "{acquisition}");
-        let future = output_size(drive);
+        let future = output_size(|pending| drive(pending));
         // Eight of them are for the record of telemetry, which is in a box.
         assert!(future <= 960, "{future}");
     }

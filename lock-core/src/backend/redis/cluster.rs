@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use crate::backend::admin::AdminBackend;
+use crate::backend::set::SetOutcomes;
 use crate::backend::{Backend, BackendStatus, Boxed, Renewal};
 use crate::error::LockError;
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
@@ -25,6 +26,7 @@ mod map;
 mod names;
 mod nodes;
 mod refresh;
+mod set;
 
 use batch::{Batch, Groups};
 use call::{RoutedCall, may_have_run};
@@ -222,6 +224,22 @@ impl Backend for ClusterBackend {
             let call = RoutedCall::begin_grant(&self.nodes, &key, limit);
             routed!(call, |node, left| node.acquire(sent, left))
         })
+    }
+
+    fn acquire_set<'a>(
+        &'a self,
+        sent: Vec<&'a mut SentAcquires>,
+        limit: Duration,
+    ) -> Boxed<'a, SetOutcomes> {
+        Box::pin(set::acquire(self, sent, limit))
+    }
+
+    fn release_set<'a>(
+        &'a self,
+        release_requests: &'a [&'a ReleaseRequest],
+        limit: Duration,
+    ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
+        Box::pin(set::release(self, release_requests, limit))
     }
 
     fn renew<'a>(

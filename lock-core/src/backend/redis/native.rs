@@ -25,6 +25,8 @@ use crate::protocol::poll_schedule;
 use crate::protocol::ttl::whole_millis;
 use crate::protocol::wire::Mode;
 
+mod set;
+
 /// The kind in an acquire that makes the holder of the exclusive lock a reader.
 const DOWNGRADE: &str = ">r";
 

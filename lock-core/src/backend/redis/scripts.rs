@@ -21,6 +21,23 @@ const INCLUDES: [(&str, &str); 3] = [
     ),
 ];
 
+/// The scripts and the part that run the scripts of one lock for each lock of a set. Inserted before
+/// [`INCLUDES`], without the first line of a script.
+const SET_INCLUDES: [(&str, &str); 3] = [
+    (
+        "-- include acquire.lua\n",
+        include_str!("scripts/acquire.lua"),
+    ),
+    (
+        "-- include release.lua\n",
+        include_str!("scripts/release.lua"),
+    ),
+    (
+        "-- include each_lock.lua\n",
+        include_str!("scripts/each_lock.lua"),
+    ),
+];
+
 /// The capacity for the arguments of a command without queue entries, beside script and keys. It is
 /// generous: a buffer that grows costs more than one that is a little too large.
 const ARGS: usize = 16;
@@ -79,11 +96,16 @@ pub(crate) struct Script {
 
 impl Script {
     fn new(source: &str) -> Self {
+        let of_sets = SET_INCLUDES
+            .iter()
+            .filter(|(mark, _)| source.contains(mark))
+            .fold(source.to_owned(), |source, (mark, part)| {
+                let body = part.split_once('\n').filter(|_| part.starts_with("#!"));
+                source.replace(mark, body.map_or(part, |(_, body)| body))
+            });
         let source = INCLUDES
             .iter()
-            .fold(source.to_owned(), |source, (mark, part)| {
-                source.replace(mark, part)
-            });
+            .fold(of_sets, |source, (mark, part)| source.replace(mark, part));
         Self {
             flagged: ScriptText::new(source),
             plain: OnceLock::new(),
@@ -205,6 +227,12 @@ pub(crate) static RELEASE: LazyLock<NotifyingScript> =
 pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 
+// For sets of locks. The handshake does not load them, because many clients never send them.
+pub(crate) static ACQUIRE_ALL: LazyLock<NotifyingScript> =
+    LazyLock::new(|| NotifyingScript::new(include_str!("scripts/acquire_all.lua")));
+pub(crate) static RELEASE_ALL: LazyLock<NotifyingScript> =
+    LazyLock::new(|| NotifyingScript::new(include_str!("scripts/release_all.lua")));
+
 // The second round of an acquisition at a quorum of servers.
 pub(crate) static RAISE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/raise.lua")));
@@ -285,11 +313,31 @@ mod tests {
         }
     }
 
+    #[test]
+    fn scripts_of_sets_include_those_of_one_lock() {
+        for script in [ACQUIRE_ALL.of(true), RELEASE_ALL.of(false)] {
+            let source = script.source(ScriptForm::Flagged);
+            assert_eq!(source.matches("#!lua").count(), 1);
+            assert!(source.contains("local function each_lock("));
+            for (mark, _) in SET_INCLUDES.iter().chain(&INCLUDES) {
+                assert!(!source.contains(mark), "{mark}");
+            }
+        }
+    }
+
     /// A server that refuses the first line may also be older than Redis 7.
     #[test]
     fn plain_form_has_neither_first_line_nor_newer_options() {
         let all = Dialect::ALL.iter().flat_map(|dialect| of(*dialect, false));
-        for script in all.chain([&*INSPECT, FORCE_RELEASE.of(false), &*RAISE, &*DROP]) {
+        let others = [
+            &*INSPECT,
+            FORCE_RELEASE.of(false),
+            &*RAISE,
+            &*DROP,
+            ACQUIRE_ALL.of(false),
+            RELEASE_ALL.of(false),
+        ];
+        for script in all.chain(others) {
             let plain = script.source(ScriptForm::Plain);
             assert!(script.source(ScriptForm::Flagged).starts_with("#!lua"));
             assert!(plain.starts_with("-- "), "{plain}");

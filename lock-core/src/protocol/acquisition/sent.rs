@@ -17,6 +17,8 @@ use crate::protocol::ttl::whole_millis;
 use crate::protocol::unconfirmed::Unconfirmed;
 use crate::protocol::wire::{EntryKind, Mode, QueueEntry, is_native};
 
+mod of_set;
+
 /// The connection that last sent the acquire of an owner id, in the backend's own numbering.
 pub(crate) type Origin = u64;
 
@@ -310,9 +312,13 @@ impl SentAcquires {
     /// copy was not executed: an entry that no other copy carried is not in the queue.
     pub(crate) fn on_error_reply(&mut self, copy: &SentCopy, class: FailureClass) {
         self.on_any_reply(copy);
-        if !class.is_transient() {
-            return;
+        if class.is_transient() {
+            self.forget_unsent_entry(copy);
         }
+    }
+
+    /// Forgets the entry of a copy that was not executed, unless another copy carried it.
+    fn forget_unsent_entry(&mut self, copy: &SentCopy) {
         if let Some(last) = self.entries.last_mut() {
             last.not_after_ms = copy.entry_not_after_ms_before;
         }

@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+-- release_all: releases the locks of a set.
+--
+-- KEYS[1...]                  the keys of release.lua for the first lock, then those for the second one, ..
+-- ARGV[1] keys                how many keys a lock has
+-- ARGV[2...]                  for each lock: how many arguments follow, and the arguments of release.lua
+--
+-- Returns an array of strings: the reply of release.lua for each lock. An error of one lock is the reply
+-- `error  text`, and the others are released all the same.
+
+local function release(KEYS, ARGV)
+-- include release.lua
+end
+
+-- include each_lock.lua
+
+local replies = {}
+for index, lock in ipairs(each_lock(2)) do
+  replies[index] = run(release, lock)
+end
+return replies

@@ -1,0 +1,248 @@
+//! Acquires and releases the locks of a set: several acquisitions that one command drives together.
+
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::LockError;
+use crate::protocol::acquisition::{Action, NextAction, Patience, SentAcquires};
+use crate::protocol::cleanup::{AwaitedRelease, Cleanup, ReleaseOutcome, ReleaseRequest, Validity};
+use crate::protocol::clock::Moment;
+use crate::protocol::key::LockKey;
+use crate::protocol::lease::LeaseConfig;
+use crate::runtime::acquired::Acquired;
+use crate::runtime::inner::ManagerInner;
+use crate::runtime::pending::PendingAcquire;
+use crate::runtime::records::AcquireRecord;
+use crate::runtime::waiter::{self, BoxedAcquire};
+
+/// How long a set waits, and since when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SetPatience {
+    pub(crate) started: Moment,
+    /// Zero for one attempt.
+    pub(crate) wait: Duration,
+}
+
+impl SetPatience {
+    fn of_each(self, inner: &ManagerInner) -> Patience {
+        let Self { started, wait } = self;
+        if wait.is_zero() {
+            let until = started.plus(inner.config.command_timeout);
+            Patience::OneAttempt { started, until }
+        } else {
+            let deadline = started.plus(wait);
+            Patience::Wait { started, deadline }
+        }
+    }
+
+    /// The end of the time for a connection.
+    fn connects_until(self, inner: &ManagerInner) -> Moment {
+        match self.of_each(inner) {
+            Patience::OneAttempt { until, .. } => until,
+            Patience::Wait { deadline, .. } => deadline,
+        }
+    }
+}
+
+/// What one command of a set got. The numbers are those of the locks that it was for.
+pub(crate) struct SetProgress {
+    pub(crate) acquired: Vec<(usize, Acquired)>,
+    /// The lock that the caller did not get yet. The future goes on with it alone.
+    pub(crate) waiting: Option<(usize, BoxedAcquire)>,
+}
+
+/// Sends one command for these locks, at least one. Locks that are in neither part of the result were not
+/// acquired, and need another command.
+///
+/// # Cancel safety
+/// Dropping the future releases what was acquired, and leaves the queue.
+pub(crate) async fn acquire(
+    inner: &Arc<ManagerInner>,
+    locks: &[(LockKey, LeaseConfig)],
+    patience: SetPatience,
+) -> Result<SetProgress, LockError> {
+    if let [(key, lease_config)] = locks {
+        return acquire_alone(inner, key.clone(), *lease_config, patience);
+    }
+    let connecting = if inner.backend.seems_down() {
+        Some(waiter::connect(inner, patience.connects_until(inner)).await?)
+    } else {
+        None
+    };
+    let mut pending = begin(inner, locks, patience);
+    // Each acquisition counts itself.
+    drop(connecting);
+    if inner.activity.is_closing() {
+        return Err(LockError::ShuttingDown);
+    }
+    let mut limit = Duration::ZERO;
+    for acquire in &mut pending {
+        let now = acquire.now();
+        if let NextAction::Perform(Action::Acquire { limit: of_one }) =
+            acquire.acquisition.on_start(now)
+        {
+            limit = of_one;
+        }
+    }
+    let sent: Vec<&mut SentAcquires> = pending
+        .iter_mut()
+        .map(|acquire| acquire.acquisition.sent_mut())
+        .collect();
+    let outcomes = inner.backend.acquire_set(sent, limit).await;
+    let mut progress = SetProgress {
+        acquired: Vec::with_capacity(locks.len()),
+        waiting: None,
+    };
+    for (at, (mut acquire, outcome)) in pending.into_iter().zip(outcomes).enumerate() {
+        // The drop of an acquisition without an outcome cancels what it may have on the server.
+        let Some(outcome) = outcome else { continue };
+        if acquire.record.is_none() {
+            acquire.record = AcquireRecord::begin(inner, &locks[at].0, patience.started);
+        }
+        match acquire.on_acquire_result(outcome).split() {
+            ControlFlow::Break(result) => progress.acquired.push((at, acquire.finish(result)?)),
+            ControlFlow::Continue(action) => {
+                let going_on = Box::pin(waiter::go_on(acquire, action));
+                progress.waiting = Some((at, going_on));
+            }
+        }
+    }
+    Ok(progress)
+}
+
+/// A set of one lock is an ordinary lock.
+fn acquire_alone(
+    inner: &Arc<ManagerInner>,
+    key: LockKey,
+    lease_config: LeaseConfig,
+    patience: SetPatience,
+) -> Result<SetProgress, LockError> {
+    let SetPatience { started, wait } = patience;
+    let spent = inner.clock().now().since(started);
+    let acquiring = if wait.is_zero() {
+        waiter::try_acquire(inner, key, lease_config, spent)?
+    } else {
+        waiter::acquire(inner, key, lease_config, wait, spent)?
+    };
+    Ok(SetProgress {
+        acquired: Vec::new(),
+        waiting: Some((0, acquiring)),
+    })
+}
+
+/// Registers an acquisition for each lock.
+fn begin(
+    inner: &Arc<ManagerInner>,
+    locks: &[(LockKey, LeaseConfig)],
+    patience: SetPatience,
+) -> Vec<PendingAcquire> {
+    let label = inner.acquire_label();
+    let patience_of_each = patience.of_each(inner);
+    // Only the first lock is certain to have an outcome: the others get their records with theirs.
+    let mut record = locks
+        .first()
+        .and_then(|(key, _)| AcquireRecord::begin(inner, key, patience.started));
+    let begin_one = |(key, lease_config): &(LockKey, LeaseConfig)| {
+        let label = Arc::clone(&label);
+        let config =
+            waiter::acquire_config(inner, key.clone(), *lease_config, label, patience_of_each);
+        PendingAcquire::new(inner, config, record.take())
+    };
+    locks.iter().map(begin_one).collect()
+}
+
+/// The release of one lock of a set.
+struct SetRelease {
+    acquired_at: usize,
+    release: AwaitedRelease<LockError>,
+}
+
+/// Sends the releases of a set. Returns one outcome for each lock, in order; the caller passes it to
+/// [`Acquired::finish_release`].
+///
+/// # Cancel safety
+/// Dropping the future loses nothing: the drops of the guards release in the background.
+pub(crate) fn send_release(
+    acquired: &[&Acquired],
+) -> impl Future<Output = Vec<Result<ReleaseOutcome, LockError>>> + Send + use<> {
+    let mut inner = None;
+    let mut locks = Vec::new();
+    for acquired in acquired {
+        inner = inner.or(Some(Arc::clone(&acquired.inner)));
+        let request = acquired.release_request().cloned();
+        locks.push((Arc::clone(&acquired.held), request));
+    }
+    async move {
+        let Some(inner) = inner else {
+            return Vec::new();
+        };
+        // A forked child has copies, and must not release the locks of its parent.
+        if let Err(error) = inner.check_process() {
+            return locks.iter().map(|_| Err(error.clone())).collect();
+        }
+        let requests = locks.iter().map(|(held, request)| {
+            let validity = if held.is_lost() {
+                Validity::Lost
+            } else {
+                Validity::Valid
+            };
+            inner.untrack(held);
+            request.clone().map(|request| (request, validity))
+        });
+        let outcomes = release(&inner, requests.collect()).await;
+        for ((held, request), outcome) in locks.iter().zip(&outcomes) {
+            if request.is_some() {
+                held.on_release(outcome);
+            }
+        }
+        outcomes
+    }
+}
+
+/// Sends one command for all releases. A release that it does not end goes on alone.
+async fn release(
+    inner: &ManagerInner,
+    requests: Vec<Option<(ReleaseRequest, Validity)>>,
+) -> Vec<Result<ReleaseOutcome, LockError>> {
+    let limit = inner.config.command_timeout;
+    let now = inner.clock().now();
+    let mut outcomes: Vec<_> = requests
+        .iter()
+        .map(|_| Ok(ReleaseOutcome::already_released()))
+        .collect();
+    let mut releases = Vec::with_capacity(requests.len());
+    for (acquired_at, request) in requests.into_iter().enumerate() {
+        if let Some((request, validity)) = request {
+            let cleanup = Cleanup::new(request, now, inner.config.command_timeout);
+            let mut release = AwaitedRelease::new(cleanup, now.plus(limit), validity);
+            let _send = release.on_start(now);
+            releases.push(SetRelease {
+                acquired_at,
+                release,
+            });
+        }
+    }
+    let replies = {
+        let requests: Vec<_> = releases.iter().map(|it| it.release.request()).collect();
+        match &requests[..] {
+            // A set of one lock is an ordinary lock.
+            [request] => vec![inner.backend.release(request, limit).await],
+            requests => inner.backend.release_set(requests, limit).await,
+        }
+    };
+    for (one, reply) in releases.into_iter().zip(replies) {
+        let SetRelease {
+            acquired_at,
+            mut release,
+        } = one;
+        let now = inner.clock().now();
+        let step = match reply {
+            Ok(outcome) => release.on_reply(outcome, now),
+            Err(error) => release.on_failure(error, now),
+        };
+        outcomes[acquired_at] = inner.finish_release(release, step).await;
+    }
+    outcomes
+}

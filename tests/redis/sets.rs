@@ -1,0 +1,199 @@
+//! Sets of locks: their commands, and what they leave on the server.
+
+use std::time::{Duration, Instant};
+
+use lock_core::{LockError, LockManager};
+use test_support::fixtures::{AT_ONCE, SOON, keys, ms};
+use test_support::{Monitor, RedisServer, Reply, eventually_async};
+
+use super::connect;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// Returns the names of the commands of clients, but for heartbeats.
+fn names(monitor: Monitor) -> Vec<String> {
+    let recording = monitor.stop();
+    let names = recording.from_clients().map(|command| command.name());
+    names.filter(|name| name != "PING").collect()
+}
+
+/// The locks that exist, without counters.
+fn locked(server: &RedisServer) -> Vec<String> {
+    let mut keys = keys(server);
+    keys.retain(|key| !key.ends_with(":f"));
+    keys
+}
+
+async fn acquire_and_release(locks: &LockManager) {
+    let set = locks.lock_all(NAMES).wait(SOON).acquire().await.unwrap();
+    assert_eq!(set.guards().len(), 3);
+    set.release().await.unwrap();
+    let set = locks.lock_all(NAMES).try_acquire().await.unwrap();
+    set.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn set_of_three_free_names_costs_two_commands() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    // The first set sends the scripts, and subscribes.
+    acquire_and_release(&locks).await;
+    let monitor = server.monitor();
+    acquire_and_release(&locks).await;
+    assert_eq!(names(monitor), ["EVALSHA"; 4]);
+    assert_eq!(locked(&server), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn set_of_one_name_is_an_ordinary_lock() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let monitor = server.monitor();
+    let set = locks.lock_all(["a", "a"]).try_acquire().await.unwrap();
+    set.unwrap().release().await.unwrap();
+    // The scripts of sets are unknown to the server, so they would need their text.
+    assert_eq!(names(monitor), ["EVALSHA"; 2]);
+}
+
+#[tokio::test]
+async fn single_attempt_at_a_set_with_a_busy_lock_leaves_nothing() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    acquire_and_release(&locks).await;
+    for busy in NAMES {
+        let held = locks.lock(busy).acquire().await.unwrap();
+        let monitor = server.monitor();
+        let none = locks.lock_all(NAMES).try_acquire().await.unwrap();
+        assert!(none.is_none());
+        assert_eq!(names(monitor), ["EVALSHA"; 1]);
+        assert_eq!(locked(&server), [format!("lock:{busy}")]);
+        held.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn waiting_set_costs_one_more_command_for_each_busy_name() {
+    let server = RedisServer::start();
+    let (holder, locks) = (connect(&server).await, connect(&server).await);
+    acquire_and_release(&locks).await;
+    let held = holder.lock("b").acquire().await.unwrap();
+    let monitor = server.monitor();
+    let waiting = tokio::spawn(locks.lock_all(NAMES).wait(SOON).acquire());
+    let is_queued = async || server.cli(&["ZCARD", "{lock:b}:q"]).integer() == 1;
+    eventually_async(SOON, is_queued).await;
+    assert_eq!(server.cli(&["EXISTS", "lock:a"]).integer(), 1);
+    assert_eq!(server.cli(&["EXISTS", "lock:c"]).integer(), 0);
+    held.release().await.unwrap();
+    let set = tokio::time::timeout(AT_ONCE, waiting).await.unwrap();
+    set.unwrap().unwrap().release().await.unwrap();
+    let recording = monitor.stop();
+    let sent = |script: &str| {
+        let commands = recording.from_clients();
+        commands.filter(|command| command.name() == script).count()
+    };
+    // The set: `a` and the queue of `b`, then `c`, then the release. The holder: its release.
+    assert_eq!(sent("EVALSHA") + sent("EVAL"), 4);
+}
+
+#[tokio::test]
+async fn set_that_times_out_leaves_nothing_and_is_in_time() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let _held = locks.lock("c").acquire().await.unwrap();
+    for wait in [ms(60), ms(300)] {
+        let began = Instant::now();
+        let error = locks.lock_all(NAMES).wait(wait).acquire().await;
+        let took = began.elapsed();
+        assert!(
+            matches!(&error, Err(LockError::Timeout { key, .. }) if &**key == "lock:c"),
+            "{error:?}"
+        );
+        assert!(took >= wait && took < wait + ms(250), "{took:?}");
+        let only_holder = async || locked(&server) == ["lock:c"];
+        eventually_async(AT_ONCE, only_holder).await;
+    }
+}
+
+/// The error of one lock does not hide what the others got.
+#[tokio::test]
+async fn set_with_a_key_of_another_type_names_it_and_leaves_nothing() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    server.cli(&["RPUSH", "lock:b", "x"]);
+    for wait in [Duration::ZERO, SOON] {
+        let error = locks.lock_all(NAMES).wait(wait).acquire().await;
+        assert!(
+            matches!(&error, Err(LockError::ForeignKey { key, .. }) if &**key == "lock:b"),
+            "{error:?}"
+        );
+        let only_list = async || locked(&server) == ["lock:b"];
+        eventually_async(AT_ONCE, only_list).await;
+    }
+    server.cli(&["DEL", "lock:b"]);
+    server.cli(&["RPUSH", "{lock:b}:q", "x"]);
+    let error = locks.lock_all(NAMES).wait(SOON).acquire().await;
+    assert!(
+        matches!(&error, Err(LockError::ForeignKey { key, .. }) if &**key == "lock:b"),
+        "{error:?}"
+    );
+    let only_list = async || locked(&server) == ["{lock:b}:q"];
+    eventually_async(SOON, only_list).await;
+}
+
+/// In written order, two such sets would wait for each other.
+#[tokio::test]
+async fn sets_in_opposite_orders_do_not_deadlock() {
+    let server = RedisServer::start();
+    let locks = [connect(&server).await, connect(&server).await];
+    let transfer = async |locks: &LockManager, names: [&'static str; 2]| {
+        for _ in 0..20 {
+            let set = locks.lock_all(names).wait(SOON).acquire().await.unwrap();
+            tokio::task::yield_now().await;
+            set.release().await.unwrap();
+        }
+    };
+    tokio::join!(
+        transfer(&locks[0], ["a", "b"]),
+        transfer(&locks[1], ["b", "a"])
+    );
+}
+
+/// A waiting set is renewed, so its early locks outlive their ttl.
+#[tokio::test]
+async fn early_locks_of_a_waiting_set_are_renewed() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock("b").acquire().await.unwrap();
+    let set = locks.lock_all(["a", "b"]).ttl(ms(300)).wait(SOON);
+    let waiting = tokio::spawn(set.acquire());
+    let has_first = async || server.cli(&["EXISTS", "lock:a"]).integer() == 1;
+    eventually_async(AT_ONCE, has_first).await;
+    let token = server.cli(&["GET", "lock:a"]).text().to_owned();
+    tokio::time::sleep(ms(900)).await;
+    assert_eq!(server.cli(&["GET", "lock:a"]).text(), token);
+    held.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// A set that lost a lock on its way starts again, and does not run with the rest.
+#[tokio::test]
+async fn waiting_set_that_loses_a_lock_acquires_it_again() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock("b").acquire().await.unwrap();
+    let set = locks.lock_all(["a", "b"]).ttl(ms(300)).wait(SOON);
+    let waiting = tokio::spawn(set.acquire());
+    let has_first = async || server.cli(&["EXISTS", "lock:a"]).integer() == 1;
+    eventually_async(AT_ONCE, has_first).await;
+    let first = server.cli(&["GET", "lock:a"]).text().to_owned();
+    server.cli(&["DEL", "lock:a"]);
+    eventually_async(SOON, async || {
+        let again = server.cli(&["GET", "lock:a"]);
+        matches!(again, Reply::Bulk(_)) && again.text() != first
+    })
+    .await;
+    held.release().await.unwrap();
+    let set = waiting.await.unwrap().unwrap();
+    assert!(!set.is_lost());
+    set.release().await.unwrap();
+}

@@ -454,7 +454,7 @@ mod tests {
     fn memory_of_an_acquisition_is_bounded() {
         let acquisition = size_of::<Acquisition<LockError>>();
         assert!(acquisition <= 656, "{acquisition}");
-        let future = output_size(|pending| drive(pending));
+        let future = output_size(drive);
         // Eight of them are for the record of telemetry, which is in a box.
         assert!(future <= 960, "{future}");
     }

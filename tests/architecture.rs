@@ -17,7 +17,7 @@ const LEVELS: [&[&str]; 10] = [
     &["guard"],
     &["request", "lock_set"],
     &["manager", "admin", "health"],
-    &["web"],
+    &["web", "typed"],
     &["macro_support"],
     &["testing"],
 ];

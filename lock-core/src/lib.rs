@@ -24,6 +24,7 @@ mod runtime;
 mod stats;
 mod sync;
 pub mod telemetry;
+pub mod typed;
 #[cfg(all(feature = "__tls", not(any(feature = "tls", feature = "tls-aws-lc"))))]
 compile_error!("enable the feature `tls` or `tls-aws-lc`");
 
@@ -73,6 +74,7 @@ pub use stats::LockStats;
 #[doc(hidden)]
 pub use sync::held_mutexes;
 #[doc(inline)]
+pub use typed::Lock;
 pub use web::skipped::Skipped;
 
 #[cfg(feature = "macros")]

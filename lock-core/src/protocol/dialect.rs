@@ -77,6 +77,8 @@ pub struct Capabilities {
     pub fifo: bool,
     /// Whether a release gives the lock to the next waiter at once. Otherwise waiters poll.
     pub handover: bool,
+    /// Whether several may hold a lock together: readers, and holders of permits.
+    pub shared_kinds: bool,
     /// Whether each acquisition writes a unique value.
     pub unique_owner: bool,
     /// Whether an error names the current holder.
@@ -137,6 +139,7 @@ impl Dialect {
             fencing_token: false,
             fifo: false,
             handover: false,
+            shared_kinds: false,
             unique_owner: true,
             names_holder: true,
             cancels_unconfirmed: true,
@@ -153,6 +156,7 @@ impl Dialect {
                 fencing_token: true,
                 fifo: true,
                 handover: true,
+                shared_kinds: true,
                 in_memory: true,
                 ..shared
             },
@@ -274,10 +278,11 @@ mod tests {
     /// The table in the guide has to equal this one.
     fn table() -> String {
         type Row = (&'static str, fn(Capabilities) -> String);
-        let rows: [Row; 13] = [
+        let rows: [Row; 14] = [
             ("fencing token", |able| yes(able.fencing_token)),
             ("first in, first out", |able| yes(able.fifo)),
             ("handover at release", |able| yes(able.handover)),
+            ("readers and permits", |able| yes(able.shared_kinds)),
             ("unique owner value", |able| yes(able.unique_owner)),
             ("names the holder", |able| yes(able.names_holder)),
             ("cancels unconfirmed commands", |able| {

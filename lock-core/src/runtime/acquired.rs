@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::error::LockError;
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject, Validity};
-use crate::protocol::dialect::Dialect;
 use crate::protocol::kind::Kind;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
@@ -92,7 +91,7 @@ impl Acquired {
     pub(crate) fn can_downgrade(&self) -> bool {
         let keeps = |request: &ReleaseRequest| request.min_hold_until.is_some();
         self.held.kind() == Kind::Exclusive
-            && self.held.key.dialect() == Dialect::Native
+            && self.held.key.dialect().capabilities().shared_kinds
             && self.inner.backend.supports_shared_kinds()
             && !self.release_request.as_ref().is_some_and(keeps)
     }

@@ -25,12 +25,14 @@ pub use self::name::{
     name_with_hash_tag,
 };
 pub use self::options::{
-    OnContended, Options, checked_max_hold, checked_min_hold, checked_renew, checked_ttl, dynamic,
+    OnContended, Options, checked_max_hold, checked_min_hold, checked_permits, checked_renew,
+    checked_ttl, checked_weight, dynamic,
 };
 pub use self::polling::{
     GuardSlot, MapOutcome, OnLost, ReturnOutcome, RunBody, RunBodyThenRelease, guard,
     map_error_with, run_body, run_body_then_release,
 };
+pub use crate::protocol::kind::Kind;
 pub use crate::protocol::renew::Renew;
 pub use crate::web::skipped::Skipped;
 pub use lock_macros::__lock_name;

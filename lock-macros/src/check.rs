@@ -1,6 +1,7 @@
 //! The second step: checks the options against each other and against the function.
 
 mod function;
+mod kind;
 mod lock_name;
 mod manifest;
 mod names;
@@ -19,6 +20,7 @@ pub(crate) use self::lock_name::lock_name;
 pub(crate) fn args(args: &Args, scope: &Scope, errors: &mut Errors) {
     names::names(args, scope, errors);
     timing::timing(&args.timing, scope, errors);
+    kind::kind(&args.kind, &args.written, scope, errors);
     if let Some(bind) = &args.bind
         && scope.has_parameter(bind)
     {

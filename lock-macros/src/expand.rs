@@ -1,5 +1,6 @@
 //! The last step: writes the function.
 
+mod kind;
 mod lock_name;
 mod output;
 mod parameters;
@@ -13,6 +14,7 @@ use syn::spanned::Spanned;
 use syn::{Expr, ExprBlock};
 
 use crate::expand::parameters::ParameterCode;
+use crate::expand::timing::Contention;
 use crate::parse::args::Args;
 use crate::parse::body::block;
 use crate::parse::function::{FnKind, Function};
@@ -40,8 +42,14 @@ pub(crate) fn function(args: &Args, function: Function) -> TokenStream {
     let manager = manager(args);
     let name = name(args, function);
     // With `on_contended = skip`, a held lock skips the call at once, unless `wait` is given.
-    let skips = matches!(args.on_contended, OnContended::Skip(_));
-    let options = args.timing.expand(&args.krate, &function.generics, skips);
+    let contention = match &args.on_contended {
+        OnContended::Skip(_) => Contention::Skip,
+        OnContended::Error | OnContended::Closure(_) => Contention::Return,
+    };
+    let generics = &function.generics;
+    let options = args
+        .timing
+        .expand(&args.kind, contention, &args.krate, generics);
     let handler = handler(args);
     let section = match &args.on_contended {
         OnContended::Closure(closure) => {

@@ -50,6 +50,9 @@ use crate::parse::function::{FnItem, Function};
 /// | `renew` | `auto`, `never`, or the interval of renewal: `"10s"` | `auto`: a third of `ttl` |
 /// | `max_hold` | the longest time for which the lock is held and renewed | no limit |
 /// | `min_hold` | the shortest time for which the key stays locked, even when the body ends earlier | none |
+/// | `mode` | `read`, so that readers hold the lock together; `write` or `exclusive` | `exclusive` |
+/// | `permits` | how many callers hold the lock together: 1 to 10,000 | none: one caller |
+/// | `weight` | how many of the permits one call takes: 1 to 256 | 1 |
 /// | `on_contended` | what to return when another holder has the lock: `error`, `skip`, or `\|e\| ..` | `error` |
 /// | `on_error` | what to return for any other error: `\|e\| ..`, or an expression that gives such a closure | `From<LockError>` |
 /// | `on_lost` | what happens to the body when the lock is lost: `cancel` it at its next await, or `continue` it | `cancel` |

@@ -7,6 +7,7 @@ pub(crate) mod duration;
 mod duration_text;
 pub(crate) mod function;
 pub(crate) mod generics;
+pub(crate) mod kind;
 pub(crate) mod lock_name;
 pub(crate) mod option_names;
 pub(crate) mod output;

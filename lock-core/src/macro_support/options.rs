@@ -1,12 +1,13 @@
-//! The durations of an annotated function, and the checks of its constants.
+//! The durations and the kind of an annotated function, and the checks of its constants.
 
 use std::time::Duration;
 
+use crate::protocol::kind::{Kind, MAX_PERMITS, MAX_WEIGHT};
 use crate::protocol::renew::{MIN_RENEWAL, Renew};
 use crate::protocol::ttl::{MAX_TTL, MIN_TTL};
 use crate::request::LockRequest;
 
-/// The durations of one annotated function. The attribute writes the given ones, and takes the
+/// The durations and the kind of one annotated function. The attribute writes the given ones, and takes the
 /// others from [`DEFAULT`](Self::DEFAULT).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -20,6 +21,8 @@ pub struct Options {
     pub max_hold: Option<Duration>,
     /// `min_hold = ..`
     pub min_hold: Option<Duration>,
+    /// `mode = ..`, `permits = ..` and `weight = ..`
+    pub kind: Kind,
     /// `on_contended = ..`
     pub on_contended: OnContended,
 }
@@ -42,11 +45,12 @@ impl Options {
         renew: Renew::Auto,
         max_hold: None,
         min_hold: None,
+        kind: Kind::Exclusive,
         on_contended: OnContended::Return,
     };
 
     pub(super) fn apply(self, mut request: LockRequest) -> LockRequest {
-        request = request.renew(self.renew);
+        request = request.renew(self.renew).kind(self.kind);
         if let Some(ttl) = self.ttl {
             request = request.ttl(ttl);
         }
@@ -156,9 +160,50 @@ pub const fn checked_min_hold(shortest: Duration, ttl: Option<Duration>) -> Dura
     shortest
 }
 
+/// Checks constant `permits` by the limits that the attribute has for literals.
+///
+/// # Panics
+///
+/// See [`checked_ttl`].
+#[must_use]
+#[track_caller]
+pub const fn checked_permits(permits: u32) -> u32 {
+    assert!(permits >= 1, "`permits` must be at least 1");
+    assert!(permits <= MAX_PERMITS, "`permits` must be at most 10000");
+    permits
+}
+
+/// Checks a constant `weight` by the limits that the attribute has for literals.
+///
+/// # Panics
+///
+/// See [`checked_ttl`].
+#[must_use]
+#[track_caller]
+pub const fn checked_weight(weight: u32, permits: u32) -> u32 {
+    assert!(weight >= 1, "`weight` must be at least 1");
+    assert!(weight <= MAX_WEIGHT, "`weight` must be at most 256");
+    assert!(weight <= permits, "`weight` must be at most `permits`");
+    weight
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn constant_numbers_have_the_limits_of_literals() {
+        for permits in [1, MAX_PERMITS] {
+            assert_eq!(checked_permits(permits), permits);
+        }
+        assert_eq!(checked_weight(MAX_WEIGHT, MAX_PERMITS), MAX_WEIGHT);
+        for permits in [0, MAX_PERMITS + 1] {
+            assert!(std::panic::catch_unwind(|| checked_permits(permits)).is_err());
+        }
+        for (weight, permits) in [(0, 4), (5, 4), (MAX_WEIGHT + 1, MAX_PERMITS)] {
+            assert!(std::panic::catch_unwind(|| checked_weight(weight, permits)).is_err());
+        }
+    }
 
     #[test]
     fn constants_have_the_limits_of_literals() {

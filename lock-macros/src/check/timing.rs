@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
+use syn::Expr;
 use syn::ext::IdentExt;
 
 use crate::errors::Errors;
@@ -93,18 +94,40 @@ fn relation(
 
 /// Rejects a parameter in a constant, and says what to write.
 fn parameter_in_a_constant(duration: &DurationArg, scope: &Scope, errors: &mut Errors) {
-    let DurationValue::Constant(value) = &duration.value else {
-        return;
-    };
+    if let DurationValue::Constant(value) = &duration.value {
+        let advice = if duration.option.may_be_dynamic() {
+            ConstantAdvice::Dynamic
+        } else {
+            ConstantAdvice::Builder
+        };
+        constant(duration.option.name(), value, advice, scope, errors);
+    }
+}
+
+/// What to write for a value that is only known at the call.
+#[derive(Clone, Copy)]
+pub(super) enum ConstantAdvice {
+    Dynamic,
+    Builder,
+}
+
+/// Rejects a parameter in the constant of an option.
+pub(super) fn constant(
+    option: &str,
+    value: &Expr,
+    advice: ConstantAdvice,
+    scope: &Scope,
+    errors: &mut Errors,
+) {
     let Some(name) = parameter(value.to_token_stream(), scope) else {
         return;
     };
-    let option = duration.option.name();
     let written = shown(value);
-    let advice = if duration.option.may_be_dynamic() {
-        format!("write `{option} = dynamic({written})`")
-    } else {
-        format!("give it a constant, or use the builder: `locks.lock(name).{option}({written})`")
+    let advice = match advice {
+        ConstantAdvice::Dynamic => format!("write `{option} = dynamic({written})`"),
+        ConstantAdvice::Builder => format!(
+            "give it a constant, or use the builder: `locks.lock(name).{option}({written})`"
+        ),
     };
     errors.on(
         value,

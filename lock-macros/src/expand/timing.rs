@@ -6,18 +6,27 @@ use quote::{ToTokens, quote, quote_spanned};
 use crate::crate_path::CratePath;
 use crate::parse::duration::{DurationArg, DurationOption, DurationValue};
 use crate::parse::generics::GenericNames;
+use crate::parse::kind::KindArgs;
 use crate::parse::timing::{RenewArg, Timing};
 
+/// What a call does when another holder has the lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contention {
+    Return,
+    /// It returns at once. Without `wait` that is one attempt in place of the manager's default.
+    Skip,
+}
+
 impl Timing {
-    /// Writes an expression of the type `macro_support::Options`. `skips` says that a call whose lock has
-    /// another holder returns at once. Without `wait` it selects one attempt in place of the manager's
-    /// default.
+    /// Writes an expression of the type `macro_support::Options`.
     pub(super) fn expand(
         &self,
+        kind: &KindArgs,
+        contention: Contention,
         krate: &CratePath,
         generics: &GenericNames,
-        skips: bool,
     ) -> TokenStream {
+        let skips = contention == Contention::Skip;
         let site = Span::mixed_site();
         let support = krate.at(site);
         let support = quote_spanned!(site=> #support::macro_support);
@@ -54,12 +63,15 @@ impl Timing {
             Some(RenewArg::Auto) | None => None,
         };
         fields.extend(renew.map(|renew| quote_spanned!(site=> renew: #renew)));
+        let (of_kind, kind) = kind.expand(krate, generics);
+        items.extend(of_kind);
+        fields.extend(kind.map(|kind| quote_spanned!(site=> kind: #kind)));
         if skips {
             fields.push(quote_spanned!(site=> on_contended: #support::OnContended::Skip));
         }
         let options = match fields.len() {
             0 => quote_spanned!(site=> #support::Options::DEFAULT),
-            6 => quote_spanned!(site=> #support::Options { #(#fields,)* }),
+            7 => quote_spanned!(site=> #support::Options { #(#fields,)* }),
             _ => quote_spanned! {site=>
                 #support::Options { #(#fields,)* ..#support::Options::DEFAULT }
             },
@@ -183,8 +195,14 @@ mod tests {
     }
 
     fn options(timing: &Timing, tries_once: bool) -> String {
+        let contention = if tries_once {
+            Contention::Skip
+        } else {
+            Contention::Return
+        };
+        let (kind, krate) = (KindArgs::default(), CratePath::default());
         timing
-            .expand(&CratePath::default(), &GenericNames::default(), tries_once)
+            .expand(&kind, contention, &krate, &GenericNames::default())
             .to_string()
     }
 

@@ -1,7 +1,5 @@
 //! The options between the parentheses of the attribute.
 
-use std::collections::BTreeSet;
-
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
@@ -11,6 +9,7 @@ use syn::{Expr, Token};
 use crate::crate_path::CratePath;
 use crate::errors::{Errors, list};
 use crate::parse::duration::{DurationArg, DurationOption};
+use crate::parse::kind::{KindArgs, Mode, NumberArg, NumberOption, Written};
 use crate::parse::option_names::{self, OPTIONS};
 use crate::parse::template::Template;
 use crate::parse::timing::{RenewArg, Timing};
@@ -26,6 +25,7 @@ pub(crate) struct Args {
     pub(crate) name: Option<NameArg>,
     pub(crate) hash_tag: Option<Template>,
     pub(crate) timing: Timing,
+    pub(crate) kind: KindArgs,
     pub(crate) on_contended: OnContended,
     pub(crate) on_error: Option<Handler>,
     pub(crate) on_lost: OnLostArg,
@@ -33,6 +33,8 @@ pub(crate) struct Args {
     pub(crate) bind: Option<Ident>,
     pub(crate) manager: Option<Expr>,
     pub(crate) krate: CratePath,
+    /// The names of all options, with their places.
+    pub(crate) written: Written,
 }
 
 impl Args {
@@ -41,20 +43,16 @@ impl Args {
         let mut parser = OptionParser {
             args: Self::default(),
             errors,
-            seen: BTreeSet::new(),
             advised_name: false,
         };
         let parsed = Parser::parse2(|input: ParseStream<'_>| parser.options(input), tokens);
         let OptionParser {
-            args,
-            seen,
-            advised_name,
-            ..
+            args, advised_name, ..
         } = parser;
         if let Err(error) = parsed {
             errors.push(error);
         }
-        if !seen.contains("name") && !advised_name {
+        if args.written.find("name").is_none() && !advised_name {
             errors.at(
                 Span::call_site(),
                 "missing option `name`: `#[distributed_lock(name = \"...\", ttl = \"30s\")]`",
@@ -104,7 +102,6 @@ impl Args {
 struct OptionParser<'a> {
     args: Args,
     errors: &'a mut Errors,
-    seen: BTreeSet<String>,
     /// Whether an error already says how to write `name`.
     advised_name: bool,
 }
@@ -145,7 +142,7 @@ impl OptionParser<'_> {
             skip_value(input);
             return;
         };
-        if !self.seen.insert(option.clone()) {
+        if !self.args.written.add(&key) {
             self.errors.on(&key, format!("duplicate option `{option}`"));
             skip_value(input);
             return;
@@ -179,20 +176,27 @@ impl OptionParser<'_> {
             "min_hold" => {
                 timing.min_hold = DurationArg::parse(value, DurationOption::MinHold, errors);
             }
+            "mode" => args.kind.mode = choice(option, &value, Mode::OF_A_FUNCTION, errors),
+            "permits" => {
+                args.kind.permits = NumberArg::parse(value, NumberOption::Permits, errors);
+            }
+            "weight" => {
+                args.kind.weight = NumberArg::parse(value, NumberOption::Weight, errors);
+            }
             "on_contended" => args.on_contended = OnContended::parse(value, errors),
             "on_lost" => {
                 let words = [
                     ("cancel", OnLostArg::Cancel),
                     ("continue", OnLostArg::Continue),
                 ];
-                args.on_lost = choice(option, &value, words, errors);
+                args.on_lost = choice(option, &value, words, errors).unwrap_or_default();
             }
             "release" => {
                 let words = [
                     ("confirm", ReleaseMode::Confirm),
                     ("background", ReleaseMode::Background),
                 ];
-                args.release = choice(option, &value, words, errors);
+                args.release = choice(option, &value, words, errors).unwrap_or_default();
             }
             "hash_tag" => args.hash_tag = hash_tag(&value, errors),
             "on_error" => args.on_error = Handler::parse(value, errors),

@@ -3,13 +3,16 @@
 use crate::nearest::nearest;
 
 /// Every option, with a value to show in messages.
-pub(crate) const OPTIONS: [(&str, &str); 14] = [
+pub(crate) const OPTIONS: [(&str, &str); 17] = [
     ("name", "\"...\""),
     ("ttl", "\"30s\""),
     ("wait", "\"5s\""),
     ("renew", "auto"),
     ("max_hold", "\"1h\""),
     ("min_hold", "\"5s\""),
+    ("mode", "read"),
+    ("permits", "4"),
+    ("weight", "2"),
     ("on_contended", "skip"),
     ("on_error", "|e| ..."),
     ("on_lost", "cancel"),

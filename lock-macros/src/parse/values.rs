@@ -140,18 +140,18 @@ pub(crate) fn identifier(value: &Expr, errors: &mut Errors) -> Option<Ident> {
     None
 }
 
-/// Reads the value of an option that takes only two words. Returns the default after an error.
-pub(crate) fn choice<T: Copy + Default>(
+/// Reads the value of an option that takes only words.
+pub(crate) fn choice<T: Copy, const N: usize>(
     option: &str,
     value: &Expr,
-    words: [(&str, T); 2],
+    words: [(&str, T); N],
     errors: &mut Errors,
-) -> T {
+) -> Option<T> {
     let found = word(option, value, &words.map(|(word, _)| word), "", errors);
     let choice = words
         .iter()
         .find(|(word, _)| found.as_ref().is_some_and(|it| it == word));
-    choice.map_or_else(T::default, |(_, choice)| *choice)
+    choice.map(|(_, choice)| *choice)
 }
 
 /// Reads one of the words that `option` takes. `others` lists its values that are no words.

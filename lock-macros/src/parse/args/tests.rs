@@ -25,7 +25,7 @@ fn every_option_is_read() {
     let args = valid(quote! {
         name = "order:{id}", ttl = "30s", wait = WAIT, renew = "5s", max_hold = "1h",
         min_hold = "1s", on_contended = |e| Err(e), on_error = |e| Err(e),
-        on_lost = continue, release = background, hash_tag = "{id}",
+        on_lost = continue, release = background, mode = read, hash_tag = "{id}",
         bind = held, manager = self.locks, crate = ::other::lock_core,
     });
     let timing = &args.timing;
@@ -34,6 +34,7 @@ fn every_option_is_read() {
     assert!(matches!(timing.renew, Some(RenewArg::Every(_))));
     assert!(timing.max_hold.is_some() && timing.min_hold.is_some());
     assert!(args.hash_tag.is_some());
+    assert_eq!(args.kind.mode, Some(Mode::Read));
     assert!(matches!(args.on_contended, OnContended::Closure(_)));
     assert!(args.on_lost == OnLostArg::Continue && args.release == ReleaseMode::Background);
     assert!(args.on_error.is_some() && args.manager.is_some());
@@ -114,7 +115,7 @@ fn unknown_option_is_quoted() {
         errors(quote!(name = "x", x = |a, b| f::<A, B>(a, b), ttl = "30s")),
         [
             "unknown option `x`; expected one of: `name`, `ttl`, `wait`, `renew`, `max_hold`, \
-             `min_hold`, `on_contended`, `on_error`, `on_lost`, \
+             `min_hold`, `mode`, `permits`, `weight`, `on_contended`, `on_error`, `on_lost`, \
              `release`, `bind`, `manager`, `hash_tag`, `crate`"
         ]
     );

@@ -16,6 +16,7 @@ mod durations;
 mod forms;
 mod future_size;
 mod hygiene;
+mod kinds;
 mod leaving_the_body;
 mod locking;
 mod name_values;

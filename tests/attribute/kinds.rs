@@ -1,0 +1,88 @@
+//! The options `mode`, `permits` and `weight`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lock_core::{Kind, LockError, LockManager, distributed_lock};
+use tokio::sync::Barrier;
+
+const PERMITS: u32 = 3;
+
+#[distributed_lock(name = "stock", mode = read, manager = locks, bind = held)]
+async fn read(locks: &LockManager, inside: &Barrier) -> Result<Kind, LockError> {
+    inside.wait().await;
+    Ok(held.kind())
+}
+
+#[distributed_lock(name = "stock", mode = write, on_contended = skip, manager = locks, bind = held)]
+async fn write(locks: &LockManager) -> Result<Option<Kind>, LockError> {
+    Ok(Some(held.kind()))
+}
+
+#[distributed_lock(name = "stock", mode = exclusive, manager = locks, bind = held)]
+async fn exclusive(locks: &LockManager) -> Result<Kind, LockError> {
+    Ok(held.kind())
+}
+
+#[distributed_lock(name = "mailer", permits = PERMITS, manager = locks, bind = held)]
+async fn mail(
+    locks: &LockManager,
+    now: &AtomicUsize,
+    most: &AtomicUsize,
+) -> Result<Kind, LockError> {
+    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+    tokio::task::yield_now().await;
+    now.fetch_sub(1, Ordering::SeqCst);
+    Ok(held.kind())
+}
+
+#[distributed_lock(name = "memory", permits = 64, weight = 8, manager = locks, bind = held)]
+async fn heavy(locks: &LockManager) -> Result<Kind, LockError> {
+    Ok(held.kind())
+}
+
+struct Pool<const N: u32>;
+
+impl<const N: u32> Pool<N> {
+    #[distributed_lock(name = "pool", permits = N, weight = Self::HALF, manager = locks, bind = held)]
+    async fn half(&self, locks: &LockManager) -> Result<Kind, LockError> {
+        Ok(held.kind())
+    }
+
+    const HALF: u32 = N / 2;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_run_together_and_a_writer_is_skipped() {
+    let locks = LockManager::in_memory();
+    // Each reader waits for the other one, and for the writer below.
+    let inside = Barrier::new(3);
+    let skipped = async {
+        inside.wait().await;
+        write(&locks).await
+    };
+    let reads = tokio::join!(read(&locks, &inside), read(&locks, &inside), skipped);
+    assert_eq!(reads.0.expect("together"), Kind::Read);
+    assert_eq!(reads.1.expect("together"), Kind::Read);
+    let written = write(&locks).await.expect("free");
+    assert_eq!(written, Some(Kind::Exclusive));
+    assert_eq!(exclusive(&locks).await.expect("free"), Kind::Exclusive);
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_limit_how_many_calls_run_together() {
+    let locks = LockManager::in_memory();
+    let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let call = || mail(&locks, &now, &most);
+    let calls = tokio::join!(call(), call(), call(), call(), call(), call());
+    assert_eq!(calls.5.expect("in turn").to_string(), "3 permits");
+    assert_eq!(most.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn weight_is_the_number_of_permits_of_one_call() {
+    let locks = LockManager::in_memory();
+    let kind = heavy(&locks).await.expect("free");
+    assert_eq!(kind, Kind::Permits { of: 64, weight: 8 });
+    let kind = Pool::<6>.half(&locks).await.expect("free");
+    assert_eq!(kind, Kind::Permits { of: 6, weight: 3 });
+}

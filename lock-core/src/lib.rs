@@ -79,7 +79,7 @@ pub use web::skipped::Skipped;
 
 #[cfg(feature = "macros")]
 #[doc(inline)]
-pub use lock_macros::distributed_lock;
+pub use lock_macros::{Lock, distributed_lock};
 
 /// Builds a [`LockName`] from a template and expressions. Use it for [`LockManager::lock`], and for
 /// names that the template of the attribute cannot express.

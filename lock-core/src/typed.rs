@@ -69,15 +69,16 @@ pub struct Held<L, M = Write> {
     mode: PhantomData<fn() -> M>,
 }
 
-impl<L, M> Held<L, M> {
-    pub(crate) fn new(lock: L, guard: LockGuard) -> Self {
-        Self {
-            guard,
-            lock,
-            mode: PhantomData,
-        }
+/// Makes the proof. It is no associated function, because the compiler would suggest that to users.
+pub(crate) fn held<L, M>(lock: L, guard: LockGuard) -> Held<L, M> {
+    Held {
+        guard,
+        lock,
+        mode: PhantomData,
     }
+}
 
+impl<L, M> Held<L, M> {
     /// Returns the guard of the lock.
     pub fn guard(&self) -> &LockGuard {
         &self.guard
@@ -151,7 +152,7 @@ impl<L: ReadWriteLock> Held<L, Write> {
     /// Dropping the future releases the lock in the background.
     pub async fn downgrade(self) -> Result<Held<L, Read>, LockError> {
         let guard = self.guard.downgrade().await?;
-        Ok(Held::new(self.lock, guard))
+        Ok(held(self.lock, guard))
     }
 }
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 use std::{fmt, pin::Pin};
 
-use super::Held;
+use super::{Held, held};
 use crate::error::LockError;
 use crate::guard;
 use crate::protocol::renew::Renew;
@@ -74,7 +74,7 @@ impl<L, M> TypedRequest<L, M> {
     /// Dropping the future leaves the queue, and releases a lock that was granted meanwhile.
     pub async fn acquire(self) -> Result<Held<L, M>, LockError> {
         let guard = self.request.acquire().await?;
-        Ok(Held::new(self.lock, guard))
+        Ok(held(self.lock, guard))
     }
 
     /// Makes one attempt, as [`LockRequest::try_acquire`] does.
@@ -89,7 +89,7 @@ impl<L, M> TypedRequest<L, M> {
     /// Dropping the future releases a lock that was granted meanwhile.
     pub async fn try_acquire(self) -> Result<Option<Held<L, M>>, LockError> {
         let guard = self.request.try_acquire().await?;
-        Ok(guard.map(|guard| Held::new(self.lock, guard)))
+        Ok(guard.map(|guard| held(self.lock, guard)))
     }
 
     /// Acquires the lock, runs `body` with the proof, and releases the lock, as [`LockRequest::run`] does.
@@ -100,8 +100,7 @@ impl<L, M> TypedRequest<L, M> {
     /// # Cancel safety
     /// Dropping the future drops the body and releases the lock in the background.
     pub async fn run<T>(self, body: impl AsyncFnOnce(&Held<L, M>) -> T) -> Result<T, LockError> {
-        let held = self.acquire().await?;
-        guard::run(held, body).await
+        guard::run(self.acquire().await?, body).await
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) async fn acquire(set: SetMembers) -> Result<LockSet, LockError> {
     set.inner.check_process()?;
     // Before anything is sent: a set that waits for its own task gets no lock at all.
     for member in &set.members {
-        waiter::check(&set.inner, &member.key)?;
+        waiter::check(&set.inner, &member.key, member.lease_config.kind)?;
     }
     let patience = SetPatience {
         started: set.inner.clock().now().minus(set.spent),

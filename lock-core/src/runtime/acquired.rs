@@ -50,7 +50,11 @@ impl Acquired {
     /// Enters the scope of the body. While the returned scope lives, an acquire of this lock on
     /// this task fails at once.
     pub(crate) fn enter(&self) -> reentrancy::BodyScope {
-        let entered = reentrancy::enter(self.inner.manager_id(), self.held.key.text());
+        let entered = reentrancy::enter(
+            self.inner.manager_id(),
+            self.held.key.text(),
+            self.held.kind(),
+        );
         if self.held.record().is_some() {
             return entered.in_span(Arc::clone(&self.held));
         }

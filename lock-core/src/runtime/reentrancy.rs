@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tokio::task::Id;
 use tracing::Span;
 
+use crate::protocol::kind::Kind;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::records::HoldRecord;
 use crate::telemetry::{PanicSource, span};
@@ -21,6 +22,7 @@ struct Frame {
     /// The manager, since the same name on two servers is two locks.
     manager_id: usize,
     key: Arc<str>,
+    kind: Kind,
     /// The task, since a poll may run other tasks by `block_on`.
     task: Option<Id>,
 }
@@ -62,12 +64,13 @@ impl Drop for BodyScope {
 }
 
 /// Enters the scope of a lock for one poll of its body.
-pub(crate) fn enter(manager_id: usize, key: Arc<str>) -> BodyScope {
+pub(crate) fn enter(manager_id: usize, key: Arc<str>, kind: Kind) -> BodyScope {
     let task = tokio::task::try_id();
     FRAMES.with_borrow_mut(|frames| {
         frames.push(Frame {
             manager_id,
             key,
+            kind,
             task,
         });
     });
@@ -77,15 +80,31 @@ pub(crate) fn enter(manager_id: usize, key: Arc<str>) -> BodyScope {
     }
 }
 
-/// Returns whether the calling task is inside the body of this lock.
-pub(crate) fn is_entered(manager_id: usize, key: &str) -> bool {
+/// Returns whether the calling task would wait for itself: it is inside the body of a lock with this key, and
+/// cannot have a lock of this kind beside it.
+///
+/// A reader cannot read again: a writer that waits between the two would stop both.
+pub(crate) fn would_deadlock(manager_id: usize, key: &str, kind: Kind) -> bool {
     FRAMES.with_borrow(|frames| {
         // The task id is read last: usually there are no frames at all.
-        frames.iter().any(|frame| {
+        let entered = frames.iter().filter(|frame| {
             frame.manager_id == manager_id
                 && &*frame.key == key
                 && frame.task == tokio::task::try_id()
-        })
+        });
+        let Kind::Permits { of, weight } = kind else {
+            return entered.count() > 0;
+        };
+        let mut left = of;
+        for frame in entered {
+            let taken = match frame.kind {
+                Kind::Permits { of: same, weight } if same == of => weight,
+                // Holders of another kind are never there together with these permits.
+                _ => of,
+            };
+            left = left.saturating_sub(taken);
+        }
+        left < weight
     })
 }
 
@@ -96,14 +115,15 @@ mod tests {
     #[test]
     fn panic_leaves_the_scope() {
         let key: Arc<str> = "a".into();
-        let entered = enter(1, Arc::clone(&key));
+        let is_entered = |manager_id, key| would_deadlock(manager_id, key, Kind::Exclusive);
+        let entered = enter(1, Arc::clone(&key), Kind::Exclusive);
         assert!(is_entered(1, "a"));
         assert!(!is_entered(1, "b"));
         assert!(!is_entered(2, "a"));
         drop(entered);
         assert!(!is_entered(1, "a"));
         let panicked = std::panic::catch_unwind(|| {
-            let _entered = enter(1, key);
+            let _entered = enter(1, key, Kind::Exclusive);
             panic!("body");
         });
         assert!(panicked.is_err());
@@ -112,14 +132,35 @@ mod tests {
 
     #[tokio::test]
     async fn other_task_within_the_poll_is_not_in_the_scope() {
-        let entered = enter(1, "a".into());
+        let is_entered = |manager_id, key| would_deadlock(manager_id, key, Kind::Exclusive);
+        let entered = enter(1, "a".into(), Kind::Exclusive);
         let other = std::thread::scope(|scope| scope.spawn(|| is_entered(1, "a")).join());
         assert!(!other.unwrap());
         drop(entered);
         let local = tokio::task::spawn(async {
-            let _entered = enter(7, "k".into());
-            is_entered(7, "k")
+            let _entered = enter(7, "k".into(), Kind::Exclusive);
+            would_deadlock(7, "k", Kind::Exclusive)
         });
         assert!(local.await.unwrap());
+    }
+
+    #[test]
+    fn only_permits_that_are_left_can_be_acquired_inside() {
+        let permits = |of, weight| Kind::Permits { of, weight };
+        let inside = |held: &[Kind], kind| {
+            let enter = |kind: &Kind| enter(1, "a".into(), *kind);
+            let _entered: Vec<_> = held.iter().map(enter).collect();
+            would_deadlock(1, "a", kind)
+        };
+        for kind in [Kind::Exclusive, Kind::Read, permits(4, 1)] {
+            assert!(!inside(&[], kind));
+            assert!(inside(&[Kind::Exclusive], kind));
+            assert!(inside(&[Kind::Read], kind));
+        }
+        assert!(inside(&[permits(4, 1)], Kind::Read));
+        assert!(inside(&[permits(4, 1)], permits(8, 1)));
+        assert!(!inside(&[permits(4, 1)], permits(4, 3)));
+        assert!(inside(&[permits(4, 1), permits(4, 1)], permits(4, 3)));
+        assert!(inside(&[permits(1, 1)], permits(1, 1)));
     }
 }

@@ -16,6 +16,7 @@ use crate::protocol::acquisition::{
 use crate::protocol::cleanup::{ReleaseOutcome, Validity};
 use crate::protocol::clock::Moment;
 use crate::protocol::key::LockKey;
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::renew::Renew;
@@ -124,7 +125,7 @@ fn lease_kind(inner: &ManagerInner, lease_config: LeaseConfig) -> LeaseKind {
 }
 
 /// Checks whether the calling task may acquire the lock now.
-pub(crate) fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), LockError> {
+pub(crate) fn check(inner: &Arc<ManagerInner>, key: &LockKey, kind: Kind) -> Result<(), LockError> {
     if inner.activity.is_closing() {
         return Err(LockError::ShuttingDown);
     }
@@ -132,7 +133,7 @@ pub(crate) fn check(inner: &Arc<ManagerInner>, key: &LockKey) -> Result<(), Lock
     if inner.backend.holds_without_renewal() {
         check_runtime()?;
     }
-    if reentrancy::is_entered(inner.manager_id(), key.as_str()) {
+    if reentrancy::would_deadlock(inner.manager_id(), key.as_str(), kind) {
         return Err(LockError::WouldDeadlock { key: key.text() });
     }
     Ok(())
@@ -148,7 +149,7 @@ fn start(
 ) -> Result<BoxedAcquire, LockError> {
     inner.check_process()?;
     let record = AcquireRecord::begin(inner, &key, started);
-    if let Err(error) = check(inner, &key) {
+    if let Err(error) = check(inner, &key, lease_config.kind) {
         return Err(failed(record, error));
     }
     let config = acquire_config(inner, key, lease_config, inner.acquire_label(), patience);

@@ -15,7 +15,7 @@ const LEVELS: [&[&str]; 10] = [
     &["backend"],
     &["runtime"],
     &["guard"],
-    &["request", "lock_set"],
+    &["request", "lock_set", "lead"],
     &["manager", "admin", "health"],
     &["web", "typed"],
     &["macro_support"],

@@ -79,6 +79,7 @@ fn class(error: &LockError) -> (Exit, &'static str) {
         LockError::InvalidTtl { .. }
         | LockError::InvalidMaxHold { .. }
         | LockError::InvalidMinHold { .. }
+        | LockError::InvalidWait { .. }
         | LockError::InvalidRenewal { .. } => (Exit::Usage, "invalid-time"),
         LockError::InvalidDialect { .. }
         | LockError::InvalidSetting { .. }

@@ -172,6 +172,13 @@ pub enum LockError {
         /// The shortest hold that was requested.
         shortest: Duration,
     },
+    /// A leader waits without an end, and the request has a wait.
+    #[error("invalid `wait` {wait:?}: a leader waits until it is elected; remove `wait`")]
+    #[non_exhaustive]
+    InvalidWait {
+        /// The wait that was requested.
+        wait: Duration,
+    },
     /// The kind of the lock is invalid, or does not fit the rest of the request. Nothing was sent.
     #[error("invalid kind of lock ({kind}): {reason}")]
     #[non_exhaustive]

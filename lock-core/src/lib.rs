@@ -16,6 +16,7 @@ mod error;
 mod guard;
 mod health;
 mod info;
+mod lead;
 mod lock_set;
 mod manager;
 mod protocol;

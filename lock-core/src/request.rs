@@ -18,10 +18,10 @@ use crate::runtime::waiter;
 #[cfg(feature = "macros")]
 use crate::telemetry::LockEvent;
 
-mod of_set;
 mod overridden;
+mod parts;
 
-pub(crate) use self::of_set::SetMember;
+pub(crate) use self::parts::SetMember;
 
 impl LockName {
     /// Makes a name and checks it. The conversions from strings do not check the name. After such a
@@ -53,7 +53,8 @@ pub struct LockRequest {
     dialect: Dialect,
     kind: RequestedKind,
     ttl: Duration,
-    wait: Duration,
+    /// `None` for that of the manager.
+    wait: Option<Duration>,
     renew: Renew,
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
@@ -63,7 +64,7 @@ pub struct LockRequest {
 
 impl LockRequest {
     pub(crate) fn new(inner: Arc<ManagerInner>, name: LockName) -> Self {
-        let (ttl, wait) = (inner.config.default_ttl, inner.config.default_wait);
+        let ttl = inner.config.default_ttl;
         let dialect = inner.config.dialect;
         Self {
             inner,
@@ -71,7 +72,7 @@ impl LockRequest {
             dialect,
             kind: RequestedKind::default(),
             ttl,
-            wait,
+            wait: None,
             renew: Renew::default(),
             max_hold: None,
             min_hold: None,
@@ -119,7 +120,7 @@ impl LockRequest {
     /// Defaults to the manager's [`default_wait`](crate::LockManagerBuilder::default_wait), which is
     /// 5 s.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
+        self.wait = Some(wait);
         self
     }
 
@@ -269,7 +270,7 @@ impl LockRequest {
         }
         let wait = match attempts {
             Attempts::One => Duration::ZERO,
-            Attempts::UntilWaitEnds => self.wait,
+            Attempts::UntilWaitEnds => self.wait_time(),
         };
         let acquiring = if wait.is_zero() {
             waiter::try_acquire(&self.inner, key, lease_config, self.spent)?
@@ -308,7 +309,7 @@ impl LockRequest {
     /// Returns the manager, the name and the wait of the request.
     #[cfg(feature = "testing")]
     pub(crate) fn parts(&self) -> (&Arc<ManagerInner>, &LockName, Duration) {
-        (&self.inner, &self.name, self.wait)
+        (&self.inner, &self.name, self.wait_time())
     }
 
     fn checked(&self) -> Result<(LockKey, LeaseConfig), LockError> {

@@ -130,6 +130,7 @@ impl AcquisitionRecord {
             | LockError::InvalidRenewal { .. }
             | LockError::InvalidMaxHold { .. }
             | LockError::InvalidMinHold { .. }
+            | LockError::InvalidWait { .. }
             | LockError::InvalidKind { .. }
             | LockError::NotConfigured
             | LockError::Forked => Kind::Fail,

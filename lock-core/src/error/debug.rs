@@ -42,6 +42,7 @@ debug! {
     InvalidRenewal { every },
     InvalidMaxHold { longest },
     InvalidMinHold { shortest },
+    InvalidWait { wait },
     InvalidKind { kind, reason },
     NotConfigured {},
     NoRuntime {},

@@ -198,6 +198,9 @@ pub enum InvalidKindReason {
     /// A set has no name.
     #[error("a set needs at least one name")]
     NoNames,
+    /// A leader asked for a read lock.
+    #[error("any number of readers would lead at once; use an exclusive lock, or permits")]
+    Leader,
     /// The guard cannot become a read lock.
     #[error("only an exclusive lock without `min_hold` can be downgraded to a read lock")]
     Downgrade,

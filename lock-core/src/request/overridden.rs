@@ -24,7 +24,7 @@ impl LockRequest {
         };
         let in_code = (self.ttl, self.max_hold);
         self.ttl = times.ttl.unwrap_or(self.ttl);
-        self.wait = times.wait.unwrap_or(self.wait);
+        self.wait = times.wait.or(self.wait);
         self.max_hold = times.max_hold.or(self.max_hold);
         match self.checked() {
             Ok((key, lease_config)) => Ok((key, lease_config, self)),

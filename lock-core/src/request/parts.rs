@@ -1,4 +1,4 @@
-//! The parts of a request that a set of locks uses: its options, for each of its names.
+//! The parts of a request that sets of locks and leaders use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::LockRequest;
 use crate::error::LockError;
 use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::kind::{InvalidKindReason, Kind};
 use crate::protocol::lease::LeaseConfig;
 use crate::runtime::inner::ManagerInner;
 
@@ -30,11 +31,26 @@ impl LockRequest {
             (key, lease_config) = request.checked()?;
         }
         Ok(SetMember {
-            name: request.name,
+            name: request.name.clone(),
             key,
             lease_config,
-            wait: request.wait,
+            wait: request.wait_time(),
         })
+    }
+
+    /// Returns how long the request waits.
+    pub(super) fn wait_time(&self) -> Duration {
+        self.wait.unwrap_or(self.inner.config.default_wait)
+    }
+
+    /// Returns the wait that the caller has set.
+    pub(crate) fn own_wait(&self) -> Option<Duration> {
+        self.wait
+    }
+
+    /// Returns the kind that was requested.
+    pub(crate) fn requested_kind(&self) -> Kind {
+        self.kind.kind
     }
 
     pub(crate) fn manager(&self) -> &Arc<ManagerInner> {
@@ -50,11 +66,8 @@ impl LockRequest {
         self.spent
     }
 
-    /// Returns the error of a set that cannot be requested for this reason.
-    pub(crate) fn invalid_kind(
-        &self,
-        reason: crate::protocol::kind::InvalidKindReason,
-    ) -> LockError {
+    /// Returns the error of a request that cannot be requested for this reason.
+    pub(crate) fn invalid_kind(&self, reason: InvalidKindReason) -> LockError {
         LockError::InvalidKind {
             kind: self.kind.kind,
             reason,

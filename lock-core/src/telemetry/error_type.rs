@@ -22,6 +22,7 @@ pub fn error_type(error: &LockError) -> &'static str {
         LockError::InvalidRenewal { .. } => "invalid_renewal",
         LockError::InvalidMaxHold { .. } => "invalid_max_hold",
         LockError::InvalidMinHold { .. } => "invalid_min_hold",
+        LockError::InvalidWait { .. } => "invalid_wait",
         LockError::InvalidKind { .. } => "invalid_kind",
         LockError::NotConfigured => "not_configured",
         LockError::NoRuntime => "no_runtime",

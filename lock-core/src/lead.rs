@@ -1,0 +1,181 @@
+//! Leadership: a lock that the caller wants for as long as it runs.
+
+use std::time::Duration;
+
+use crate::error::LockError;
+use crate::guard::{self, LockGuard};
+use crate::protocol::backoff::{Backoff, Jitter};
+use crate::protocol::kind::{InvalidKindReason, Kind};
+use crate::request::LockRequest;
+
+/// A campaign waits in steps: after each one, the request is checked and reported again.
+const STEP: Duration = Duration::from_secs(10 * 60);
+/// The first pause after a lost term or a failed campaign: the next leader is not far.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Short compared to the ttl of a leader, and long enough for a server that is down.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+impl LockRequest {
+    /// Waits until the caller is the leader, and runs `body` while it is. Returns the result of the first
+    /// `body` that ends, after the lock is released.
+    ///
+    /// The callers with the same name elect one of them. When the leader dies, its lease ends, and the next
+    /// caller in the queue is the leader. When the lock is lost, the library drops the body at its next await,
+    /// and only then waits for the next term. So one process never has two bodies.
+    ///
+    /// The guard is the term: its [fencing token](LockGuard::fencing_token) grows with each term. A leader that
+    /// was paused does not know yet that its term has ended. Send the token with each write, and let the resource
+    /// refuse a lower one.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let scheduler = locks.lock("scheduler").ttl(Duration::from_secs(10));
+    /// let token = scheduler.lead(async |term| term.fencing_token()).await?;
+    /// assert!(token.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`LockError::InvalidWait`] when the request has a [`wait`](Self::wait): a leader waits without an end.
+    /// - [`LockError::InvalidKind`] for a [read](Self::read) lock, which all callers would have at once.
+    /// - [`LockError::ShuttingDown`] when the manager shuts down. The shutdown also ends the term.
+    /// - The errors of [`acquire`](Self::acquire) after which a later call cannot succeed, such as an invalid
+    ///   name. After all other errors the call goes on, with pauses of 50 ms to 5 s.
+    ///
+    /// # Panics
+    /// As [`acquire`](Self::acquire). When the body panics, the lock is released.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the body, and leaves the queue or releases the lock in the background.
+    pub async fn lead<T>(self, mut body: impl AsyncFnMut(&LockGuard) -> T) -> Result<T, LockError> {
+        if let Some(wait) = self.own_wait() {
+            return Err(LockError::InvalidWait { wait });
+        }
+        if self.requested_kind() == Kind::Read {
+            return Err(self.invalid_kind(InvalidKindReason::Leader));
+        }
+        let campaign = self.wait(STEP);
+        let mut pauses = Backoff::between(FIRST_PAUSE, LONGEST_PAUSE, Jitter::from_os());
+        loop {
+            let ended = match campaign.clone().acquire().await {
+                Ok(term) => {
+                    pauses.reset();
+                    tokio::select! {
+                        biased;
+                        () = campaign.manager().activity.closed() => Err(LockError::ShuttingDown),
+                        result = guard::run(term, &mut body) => result,
+                    }
+                }
+                Err(error) => Err(error),
+            };
+            match ended {
+                Err(error) if error.is_contended() || error.is_lost() || error.is_retryable() => {}
+                result => return result,
+            }
+            tokio::select! {
+                biased;
+                () = campaign.manager().activity.closed() => return Err(LockError::ShuttingDown),
+                () = tokio::time::sleep(pauses.pause()) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::manager::LockManager;
+    use crate::protocol::renew::Renew;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    struct Dropped<'a>(&'a Cell<u32>);
+
+    impl Drop for Dropped<'_> {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_runs_when_the_leader_before_it_resigns() {
+        let locks = LockManager::in_memory();
+        let first = locks.lock("k").acquire().await.unwrap();
+        let first_token = first.fencing_token();
+        let second = locks.lock("k").lead(async |term| term.fencing_token());
+        let resigns = async {
+            tokio::time::sleep(STEP * 2).await;
+            drop(first);
+        };
+        let (token, ()) = tokio::join!(second, resigns);
+        assert!(token.unwrap() > first_token);
+        assert!(locks.lock("k").try_acquire().await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_term_drops_the_body_before_the_next_campaign() {
+        let locks = LockManager::in_memory();
+        let (begun, dropped) = (Cell::new(0), Cell::new(0));
+        let request = locks.lock("k").ttl(SECOND).renew(Renew::Never);
+        let third = request.lead(async |_term| {
+            assert_eq!(begun.get(), dropped.get(), "two bodies at once");
+            begun.set(begun.get() + 1);
+            let _dropped = Dropped(&dropped);
+            if begun.get() < 3 {
+                tokio::time::sleep(SECOND * 60).await;
+            }
+            begun.get()
+        });
+        assert_eq!(third.await.unwrap(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shutdown_ends_the_term_and_the_campaign() {
+        let locks = LockManager::in_memory();
+        let leads = || {
+            locks
+                .lock("k")
+                .lead(async |_| std::future::pending::<()>().await)
+        };
+        let shutdown = async {
+            tokio::time::sleep(SECOND).await;
+            locks.shutdown().await
+        };
+        let (leader, follower, shutdown) = tokio::join!(leads(), leads(), shutdown);
+        assert!(matches!(leader, Err(LockError::ShuttingDown)));
+        assert!(matches!(follower, Err(LockError::ShuttingDown)));
+        assert_eq!(shutdown, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wait_and_read_are_refused() {
+        let locks = LockManager::in_memory();
+        let body = async |_: &LockGuard| ();
+        let error = locks.lock("k").wait(SECOND).lead(body).await.unwrap_err();
+        assert!(
+            matches!(error, LockError::InvalidWait { wait } if wait == SECOND),
+            "{error}"
+        );
+        let error = locks.lock("k").read().lead(body).await.unwrap_err();
+        let reason = InvalidKindReason::Leader;
+        assert!(
+            matches!(error, LockError::InvalidKind { reason: found, .. } if found == reason),
+            "{error}"
+        );
+        let error = locks.lock("").lead(body).await.unwrap_err();
+        assert!(matches!(error, LockError::InvalidName { .. }), "{error}");
+        let error = locks.lock("k").lead(async |_| {
+            let again = locks.lock("k").lead(body);
+            again.await.unwrap_err()
+        });
+        let error = error.await.unwrap();
+        assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");
+    }
+}

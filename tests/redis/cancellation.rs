@@ -38,7 +38,8 @@ impl Place {
 
     /// Checks that neither the lock nor a queue entry is left.
     async fn is_clean(&self, what: &str, polls: usize) {
-        let clean = async || !self.exists("lock:a") && !self.exists("{lock:a}:q");
+        let keys = ["lock:a", "{lock:a}:q", "lock:b", "{lock:b}:q", "lock:c"];
+        let clean = async || !keys.iter().any(|key| self.exists(key));
         let waiting = tokio::time::timeout(SOON, eventually_async(SOON, clean));
         assert!(
             waiting.await.is_ok(),
@@ -79,6 +80,58 @@ async fn dropped_acquire_of_a_free_lock_leaves_no_key() {
         cut(place.locks.lock("a").try_acquire(), polls)
             .await
             .is_some()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_acquire_of_a_free_set_leaves_no_key() {
+    let place = Place::new().await;
+    let set = || place.locks.lock_all(["a", "b", "c"]);
+    at_every_poll("acquire of a set", &place, async |polls| {
+        cut(set().wait(WAIT).acquire(), polls).await.is_some()
+    })
+    .await;
+    let place = Place::new().await;
+    let set = || place.locks.lock_all(["a", "b", "c"]);
+    at_every_poll("try_acquire of a set", &place, async |polls| {
+        cut(set().try_acquire(), polls).await.is_some()
+    })
+    .await;
+    let place = Place::new().await;
+    let set = || place.locks.lock_all(["a", "b", "c"]);
+    at_every_poll("run of a set", &place, async |polls| {
+        let running = set().run(async |_| tokio::task::yield_now().await);
+        cut(running, polls).await.is_some()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_set_that_waits_for_a_released_lock_leaves_no_key() {
+    let place = Place::new().await;
+    at_every_poll("a waiting set", &place, async |polls| {
+        let held = place.locks.lock("b").acquire().await.unwrap();
+        let acquiring = place.locks.lock_all(["a", "b", "c"]).wait(WAIT).acquire();
+        let waiting = tokio::spawn(cut(acquiring, polls));
+        tokio::task::yield_now().await;
+        held.release().await.unwrap();
+        let done = tokio::time::timeout(Duration::from_millis(300), waiting).await;
+        // A future that nothing wakes is dropped here.
+        matches!(done, Ok(Ok(Some(Ok(_set)))))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_leader_leaves_no_key() {
+    let place = Place::new().await;
+    at_every_poll("lead", &place, async |polls| {
+        let leading = place
+            .locks
+            .lock("a")
+            .lead(async |_| tokio::task::yield_now().await);
+        cut(leading, polls).await.is_some()
     })
     .await;
 }

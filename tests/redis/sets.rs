@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{LockError, LockManager};
+use lock_core::{LockError, LockManager, LockSet};
 use test_support::fixtures::{AT_ONCE, SOON, keys, ms};
 use test_support::{Monitor, RedisServer, Reply, eventually_async};
 
-use super::connect;
+use super::{connect, connect_with};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -112,6 +112,100 @@ async fn set_that_times_out_leaves_nothing_and_is_in_time() {
         let only_holder = async || locked(&server) == ["lock:c"];
         eventually_async(AT_ONCE, only_holder).await;
     }
+}
+
+/// Acquires the set and returns the command for it, without the set.
+async fn recorded_attempt(server: &RedisServer, locks: &LockManager) -> (LockSet, Vec<String>) {
+    let monitor = server.monitor();
+    let set = locks.lock_all(NAMES).try_acquire().await.unwrap().unwrap();
+    let recording = monitor.stop();
+    let command = recording.from_clients().find(|command| {
+        let words = &command.words;
+        words.iter().any(|word| word == "lock:a") && command.name().starts_with("EVAL")
+    });
+    (set, command.expect("the set was acquired").words.clone())
+}
+
+fn values(server: &RedisServer) -> Vec<String> {
+    let value = |name: &str| {
+        server
+            .cli(&["GET", &format!("lock:{name}")])
+            .text()
+            .to_owned()
+    };
+    NAMES.map(value).into()
+}
+
+fn first_text(reply: &Reply) -> &str {
+    match reply {
+        Reply::Array(parts) => parts[0].text(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn repeated_copy_of_an_attempt_changes_nothing() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    acquire_and_release(&locks).await;
+    let (set, command) = recorded_attempt(&server, &locks).await;
+    let before = values(&server);
+    let reply = server.cli(&command);
+    assert!(first_text(&reply).starts_with("held "), "{reply:?}");
+    assert_eq!(values(&server), before);
+    set.release().await.unwrap();
+}
+
+/// A late copy must not release what the holder uses by now, although another holder has one of the locks.
+#[tokio::test]
+async fn late_copy_of_an_attempt_leaves_all() {
+    let server = RedisServer::start();
+    let builder = LockManager::builder().command_timeout(ms(200));
+    let locks = connect_with(builder, &server.url()).await;
+    acquire_and_release(&locks).await;
+    let (set, command) = recorded_attempt(&server, &locks).await;
+    server.cli(&["SET", "lock:b", "another", "PX", "60000"]);
+    let before = values(&server);
+    tokio::time::sleep(ms(600)).await;
+    let reply = server.cli(&command);
+    assert!(first_text(&reply).starts_with("late "), "{reply:?}");
+    assert_eq!(values(&server), before);
+    drop(set);
+}
+
+/// What an earlier copy of the attempt had got goes with the rest.
+#[tokio::test]
+async fn attempt_releases_what_an_earlier_copy_had_got() {
+    let server = RedisServer::start();
+    let builder = LockManager::builder().command_timeout(Duration::from_secs(30));
+    let locks = connect_with(builder, &server.url()).await;
+    acquire_and_release(&locks).await;
+    for busy in NAMES {
+        let (set, command) = recorded_attempt(&server, &locks).await;
+        let key = format!("lock:{busy}");
+        server.cli(&["SET", &key, "another", "PX", "60000"]);
+        let reply = server.cli(&command);
+        assert_eq!(first_text(&reply), "undone", "{reply:?}");
+        assert_eq!(locked(&server), [&*key]);
+        drop(set);
+        server.cli(&["DEL", &key]);
+    }
+}
+
+#[tokio::test]
+async fn attempt_at_a_set_of_readers_leaves_nothing_when_one_lock_is_written() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let held = locks.lock("c").acquire().await.unwrap();
+    let readers = || locks.lock_all(NAMES).read();
+    assert!(readers().try_acquire().await.unwrap().is_none());
+    assert_eq!(locked(&server), ["lock:c"]);
+    held.release().await.unwrap();
+    let (first, second) = (readers().await.unwrap(), readers().await.unwrap());
+    first.release().await.unwrap();
+    assert!(!second.is_lost());
+    second.release().await.unwrap();
+    assert_eq!(locked(&server), Vec::<String>::new());
 }
 
 /// The error of one lock does not hide what the others got.

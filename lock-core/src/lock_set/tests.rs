@@ -136,6 +136,30 @@ async fn body_of_a_set_is_dropped_when_one_lock_is_lost() {
     assert!(locks.lock("b").try_acquire().await.unwrap().is_some());
 }
 
+/// The control: single locks in written order stop each other, and sets of the same names do not.
+#[tokio::test(start_paused = true)]
+async fn locks_in_written_order_deadlock_and_sets_do_not() {
+    let locks = LockManager::in_memory();
+    let by_hand = async |names: [&'static str; 2]| {
+        let _first = locks.lock(names[0]).wait(SECOND).acquire().await?;
+        tokio::task::yield_now().await;
+        locks.lock(names[1]).wait(SECOND).acquire().await
+    };
+    let (one, other) = tokio::join!(by_hand(["a", "b"]), by_hand(["b", "a"]));
+    assert!(
+        matches!(one, Err(LockError::Timeout { .. })),
+        "{one:?} {other:?}"
+    );
+    drop((one, other));
+    let as_set = async |names: [&'static str; 2]| {
+        let set = locks.lock_all(names).wait(SECOND).acquire().await;
+        tokio::task::yield_now().await;
+        set.map(drop)
+    };
+    let (one, other) = tokio::join!(as_set(["a", "b"]), as_set(["b", "a"]));
+    assert!(one.is_ok() && other.is_ok());
+}
+
 #[tokio::test(start_paused = true)]
 async fn set_and_lock_inside_each_other_would_deadlock() {
     let locks = LockManager::in_memory();

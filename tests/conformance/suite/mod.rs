@@ -6,6 +6,7 @@ pub(crate) mod kinds;
 pub(crate) mod load;
 pub(crate) mod losing;
 pub(crate) mod operating;
+pub(crate) mod sets;
 pub(crate) mod subject;
 pub(crate) mod waiting;
 
@@ -15,6 +16,7 @@ pub(crate) mod contracts {
     pub(crate) use super::load::*;
     pub(crate) use super::losing::*;
     pub(crate) use super::operating::*;
+    pub(crate) use super::sets::*;
     pub(crate) use super::waiting::*;
 }
 
@@ -65,6 +67,11 @@ macro_rules! all_contracts {
             downgrade_of_a_lost_lock_is_an_error
             dropped_readers_and_permits_leave_no_lock
             invalid_kinds_are_refused
+            set_holds_all_locks_or_none
+            set_that_times_out_holds_no_lock
+            sets_in_opposite_orders_do_not_deadlock
+            set_inside_its_own_lock_would_deadlock
+            sets_of_readers_and_permits_share_their_locks
             one_manager_holds_a_thousand_locks
             no_update_is_lost
         }

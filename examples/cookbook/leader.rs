@@ -1,22 +1,23 @@
 //! One of several instances is the leader, and does the work. When it ends or dies, another one follows.
 //!
-//! `cargo run -p examples --example leader -- --redis redis://127.0.0.1:6379`
+//! `cargo run -p examples --example leader -- --redis redis://127.0.0.1:6379 --folder /tmp/billing`
 //!
 //! Start it in two terminals, and end the leader: with Ctrl-C the other one follows at once, after
-//! `kill -9` within the ttl.
+//! `kill -9` within the ttl. Stop it with `kill -STOP`, and continue it with `kill -CONT` when the other one
+//! leads: the step that it was in comes too late, and is refused.
 
 use std::convert::Infallible;
 use std::error::Error;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
-use lock_core::{LockError, LockGuard, LockManager};
+use examples::Table;
+use lock_core::{FencingToken, LockError, LockGuard, LockManager};
 
 /// A standby follows a dead leader within this time.
 const TTL: Duration = Duration::from_secs(3);
-
-/// How long a standby waits before it begins to wait again. It has no other effect.
-const WAIT: Duration = Duration::from_secs(60);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -25,10 +26,11 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<(), Box<dyn Error>> {
     let locks = examples::locks().await?;
+    let bills = Arc::new(Table::open("--folder")?);
     println!("started");
     // The signal drops the future. This stops the work, and releases the lock in the background.
     tokio::select! {
-        ended = lead_in_turn(&locks) => {
+        ended = lead(&locks, &bills) => {
             let Err(error) = ended;
             return Err(error.into());
         }
@@ -39,36 +41,55 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-// region: loop
-/// Waits for its turn, leads, and begins again when it lost the lead.
-async fn lead_in_turn(locks: &LockManager) -> Result<Infallible, LockError> {
-    loop {
-        let turn = locks.lock("leader:billing").ttl(TTL).wait(WAIT);
-        // `run` drops the body at its next `.await` when the lock is lost.
-        match turn.run(async |held| lead(held).await).await {
-            Ok(never) => match never {},
-            Err(error) if error.is_lost() => println!("not the leader any more"),
-            // Another instance leads.
-            Err(error) if error.is_contended() => {}
-            // The server is down: no instance leads until it is back.
-            Err(error) if error.is_retryable() => {
-                eprintln!("{error}");
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-            Err(error) => return Err(error),
-        }
-    }
+// region: lead
+/// Leads for as long as it can. The body runs once for each term: it is dropped when the lead is lost.
+async fn lead(locks: &LockManager, bills: &Arc<Table>) -> Result<Infallible, LockError> {
+    let election = locks.lock("leader:billing").ttl(TTL);
+    election.lead(async |term| work(term, bills).await).await
 }
 // endregion
 
-/// The leader's work. Each step carries the token of the turn, so that the database can refuse the step
-/// of an earlier leader that was paused.
-async fn lead(held: &LockGuard) -> Infallible {
-    let token = held.fencing_token().map(|token| token.to_string());
-    println!("leading with token {}", token.unwrap_or_default());
+/// Says when a term has ended, however it ends.
+struct Term;
+
+impl Drop for Term {
+    fn drop(&mut self) {
+        println!("not the leader any more");
+    }
+}
+
+/// The leader's work. Each step carries the token of the term, so that the table can refuse the step of an
+/// earlier leader that was paused.
+async fn work(term: &LockGuard, bills: &Arc<Table>) -> Infallible {
+    let token = term.fencing_token();
+    println!(
+        "leading with token {}",
+        token.map(|token| token.to_string()).unwrap_or_default()
+    );
+    let _term = Term;
     loop {
-        // Sends the bills that are due, with the token.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        println!("step");
+        let bills = Arc::clone(bills);
+        // The step goes on when the body is dropped: no lock can take back what it does.
+        let step = tokio::task::spawn_blocking(move || {
+            // Computes the bills that are due.
+            thread::sleep(Duration::from_millis(50));
+            println!("{}", send(&bills, token));
+        });
+        _ = step.await;
+    }
+}
+
+/// Sends the bills, unless a later leader has sent some.
+fn send(bills: &Table, token: Option<FencingToken>) -> &'static str {
+    let sent = bills.get("last token").ok().flatten();
+    let last = sent.and_then(|last| last.parse().ok());
+    // A database checks the token and writes in one statement.
+    if last.is_some() && last > token {
+        return "refused: a later leader has sent bills";
+    }
+    let token = token.map(|token| token.to_string()).unwrap_or_default();
+    match bills.put("last token", &token) {
+        Ok(()) => "step",
+        Err(_) => "cannot write the bills",
     }
 }

@@ -273,7 +273,8 @@ fn raise_writes_the_token_where_its_owner_has_the_key() {
     assert!(server.cli(&["TTL", "{lock:a}:f"]).integer() > 80_000);
 }
 
-/// `grant_next.lua` and `next_token.lua` are parts of other scripts. The tests above run every other file.
+/// `admit.lua`, `each_lock.lua`, `grant_next.lua`, `group.lua` and `next_token.lua` are parts of other scripts. The
+/// tests of sets run `acquire_all.lua` and `release_all.lua`, and the tests above every other file.
 #[test]
 fn every_script_is_tested() {
     let scripts_in = |folder: &str| {
@@ -289,13 +290,18 @@ fn every_script_is_tested() {
         scripts_in(FOLDER),
         [
             "acquire.lua",
+            "acquire_all.lua",
+            "admit.lua",
             "drop.lua",
+            "each_lock.lua",
             "force_release.lua",
             "grant_next.lua",
+            "group.lua",
             "inspect.lua",
             "next_token.lua",
             "raise.lua",
             "release.lua",
+            "release_all.lua",
             "renew.lua"
         ]
     );

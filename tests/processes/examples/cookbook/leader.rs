@@ -14,7 +14,11 @@ const KEY: &str = "lock:leader:billing";
 const TTL: Duration = Duration::from_secs(3);
 
 fn start(server: &RedisServer) -> Process {
-    let process = example("leader").arg("--redis").arg(server.url()).spawn();
+    let process = example("leader").arg("--redis").arg(server.url());
+    let process = process
+        .arg("--folder")
+        .arg(server.directory().join("bills"));
+    let process = process.spawn();
     eventually(SOON, || !process.lines().is_empty());
     process
 }
@@ -52,7 +56,7 @@ fn standby_follows_a_leader_that_stops_before_its_lease_ends() {
     eventually(SOON, has_led(&standby, 1));
     assert!(stopped.elapsed() < left, "only the end of the lease helped");
     assert!(leader.wait(SOON).success());
-    assert_eq!(leader.lines().last().unwrap(), "stopping");
+    assert!(leader.lines().iter().any(|line| line == "stopping"));
     assert!(turns(&standby)[0] > turns(&leader)[0]);
     terminate(&standby);
     assert!(standby.wait(SOON).success());
@@ -77,14 +81,28 @@ fn leader_that_was_frozen_stops_its_work_and_waits_again() {
     let (leader, standby) = leader_and_standby(&server);
     leader.stop();
     eventually(SOON, has_led(&standby, 1));
+    // The standby has written under its token.
+    eventually(SOON, || standby.lines().iter().any(|line| line == "step"));
     leader.cont();
     let lost = "not the leader any more";
     eventually(SOON, || leader.lines().iter().any(|line| line == lost));
-    // No step comes after the loss: the body is dropped.
+    // The leader was stopped in the middle of a step, which goes on. Its token is too low.
+    let refused = "refused: a later leader has sent bills";
+    eventually(SOON, || leader.lines().iter().any(|line| line == refused));
     standby.kill9();
     eventually(SOON, has_led(&leader, 2));
     let lines = leader.lines();
-    let at = lines.iter().position(|line| line == lost).unwrap();
-    assert!(lines[at + 1].starts_with("leading with"), "{lines:#?}");
+    let at = |wanted: &str| lines.iter().position(|line| line.starts_with(wanted));
+    let (lost, led) = (at(lost).unwrap(), {
+        let later = lines
+            .iter()
+            .rposition(|line| line.starts_with("leading with"));
+        later.unwrap()
+    });
+    // No step takes effect between the terms.
+    assert!(
+        !lines[lost..led].iter().any(|line| line == "step"),
+        "{lines:#?}"
+    );
     assert!(turns(&leader)[1] > turns(&standby)[0]);
 }

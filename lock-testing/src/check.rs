@@ -27,9 +27,10 @@ pub use violation::{Violation, ViolationKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Check {
-    /// No two holders of a lock believed at the same time that it is valid.
+    /// No two holders of a lock believed at the same time that it is valid, except holders of one group:
+    /// readers, or holders of permits, with no more permits than there are.
     Exclusion,
-    /// The fencing tokens of a lock are unique. Each grant has a higher token than all grants
+    /// The fencing tokens of a lock are unique, except that the holders of a group share one. Each grant has a higher token than all grants
     /// before its acquire, and than the holder before it. Without fencing tokens: no holder
     /// received one.
     Tokens,
@@ -59,7 +60,7 @@ impl Check {
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
-            Self::Exclusion => "no two holders are valid at once",
+            Self::Exclusion => "only holders of one group are valid at once",
             Self::Tokens => "fencing tokens are unique and grow",
             Self::StaleAccesses => "the resource accepts no stale access",
             Self::LostUpdates => "the resource loses no update",

@@ -161,8 +161,10 @@ pub struct Event {
     pub kind: Kind,
     /// The lock.
     pub key: Arc<str>,
-    /// The fencing token of the held lock.
+    /// The fencing token of the held lock. Holders that hold the lock together have the same token.
     pub token: Option<u64>,
+    /// The kind of the held lock. Only the `Ok` of an acquire has one; all others have the default.
+    pub lock_kind: lock_core::Kind,
     /// Until when the held lock is valid; `None` if the event does not report it.
     ///
     /// The latest validity of all events counts. There is one exception: the validity of a
@@ -193,6 +195,7 @@ impl Event {
             kind,
             key: key.into(),
             token: None,
+            lock_kind: lock_core::Kind::Exclusive,
             valid_until: None,
             limit: None,
             note: None,
@@ -214,6 +217,12 @@ impl Event {
             ..Self::new(at, process, acquisition, key, Call::Acquire, Kind::Ok)
         }
     }
+
+    /// Sets the kind of the held lock. Defaults to an exclusive lock.
+    #[must_use]
+    pub fn lock_kind(self, lock_kind: lock_core::Kind) -> Self {
+        Self { lock_kind, ..self }
+    }
 }
 
 fn token_text(token: Option<u64>) -> String {
@@ -230,6 +239,9 @@ impl Display for Event {
             self.acquisition,
             token_text(self.token)
         )?;
+        if self.lock_kind != lock_core::Kind::Exclusive {
+            write!(f, ", {}", self.lock_kind)?;
+        }
         match self.valid_until {
             Some(Validity::Endless) => write!(f, ", valid until its release")?,
             Some(Validity::Until(until)) if until >= self.at => {

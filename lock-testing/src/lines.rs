@@ -1,5 +1,6 @@
 //! The file format of a history: one JSON object in each line.
 
+use lock_core::Kind as LockKind;
 use serde_json::{Map, Value};
 
 use crate::event::{Access, AccessKind, Call, Event, Kind, Nanos, Stall, Validity};
@@ -69,6 +70,9 @@ impl Line {
                         set(name, number.into());
                     }
                 }
+                if let Some(kind) = kind_text(event.lock_kind) {
+                    set("lock_kind", kind.into());
+                }
                 if let Some(note) = &event.note {
                     set("note", (&**note).into());
                 }
@@ -118,6 +122,25 @@ fn access_name(kind: AccessKind) -> &'static str {
     }
 }
 
+/// Returns the text of the kind of a lock: `read`, or `OFxWEIGHT` for permits. An exclusive lock has
+/// none.
+fn kind_text(kind: LockKind) -> Option<String> {
+    match kind {
+        LockKind::Read => Some(READ.to_owned()),
+        LockKind::Permits { of, weight } => Some(format!("{of}x{weight}")),
+        _ => None,
+    }
+}
+
+fn lock_kind(text: &str) -> Option<LockKind> {
+    if text == READ {
+        return Some(LockKind::Read);
+    }
+    let (of, weight) = text.split_once('x')?;
+    let (of, weight) = (of.parse().ok()?, weight.parse().ok()?);
+    Some(LockKind::Permits { of, weight })
+}
+
 fn validity(value: &Value) -> Option<Validity> {
     if value.as_str() == Some(ENDLESS) {
         return Some(Validity::Endless);
@@ -150,6 +173,10 @@ impl Fields<'_> {
             kind: Kind::named(self.text("kind")?)?,
             key: self.text("key")?.into(),
             token: self.number("token"),
+            lock_kind: match self.text("lock_kind") {
+                Some(text) => lock_kind(text)?,
+                None => LockKind::Exclusive,
+            },
             valid_until: match self.0.get("valid_until") {
                 Some(value) => Some(validity(value)?),
                 None => None,
@@ -194,6 +221,11 @@ mod tests {
         let lines = [
             Line::Event(event),
             Line::Event(Event::granted(5, 1, 2, "k", None, Validity::Endless)),
+            Line::Event(Event::granted(5, 1, 2, "k", None, 9).lock_kind(LockKind::Read)),
+            Line::Event(
+                Event::granted(5, 1, 2, "k", None, 9)
+                    .lock_kind(LockKind::Permits { of: 64, weight: 8 }),
+            ),
             Line::Event(Event::new(1, 2, 3, "k", Call::Lost, Kind::Dropped)),
             access(AccessKind::Read),
             access(AccessKind::Write { value: 4 }),

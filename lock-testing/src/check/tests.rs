@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::event::{Access, AccessKind, Call, Event, Kind, Stall, Validity};
 
+mod kinds;
 mod lateness;
 
 const KEY: &str = "k";
@@ -120,7 +121,7 @@ fn overlap_is_found_with_its_length_and_an_excerpt() {
     assert_eq!((violation.from, violation.to), (ms(399), ms(400)));
     let report = Checker::new().check(&overlap).to_string();
     assert!(
-        report.contains("FAIL  no two holders are valid at once: 1 violations"),
+        report.contains("FAIL  only holders of one group are valid at once: 1 violations"),
         "{report}"
     );
     let text = "process 1 (acquisition 1, token 10) and process 2 (acquisition 1, token 11) \

@@ -102,7 +102,9 @@ fn missing_token(all: &[&HeldLock]) -> Option<Violation> {
 fn duplicates(all: &[&HeldLock], found: &mut Vec<Violation>) {
     let mut seen: HashMap<Option<u64>, &HeldLock> = HashMap::new();
     for held in all {
-        if let Some(first) = seen.insert(held.token, held) {
+        if let Some(first) = seen.insert(held.token, held)
+            && !first.is_of_group(held)
+        {
             let kind = ViolationKind::DuplicateToken {
                 first: first.clone(),
                 second: (*held).clone(),

@@ -25,14 +25,23 @@ pub struct Violation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ViolationKind {
-    /// Two holders believed at the same time that the lock is valid.
+    /// Two holders of different groups believed at the same time that the lock is valid.
     Overlap {
         /// The holder that had the lock first.
         first: HeldLock,
         /// The other holder.
         second: HeldLock,
     },
-    /// Two grants have the same token.
+    /// Holders of permits believed at the same time that they have more permits than there are.
+    TooManyPermits {
+        /// The holders that had their permits first.
+        first: Vec<HeldLock>,
+        /// The holder with a permit too many.
+        second: HeldLock,
+        /// How many permits all of them had.
+        permits: u64,
+    },
+    /// Two grants of different groups have the same token.
     DuplicateToken {
         /// The earlier grant.
         first: HeldLock,
@@ -113,7 +122,9 @@ impl Violation {
     #[must_use]
     pub fn check(&self) -> Check {
         match self.kind {
-            ViolationKind::Overlap { .. } => Check::Exclusion,
+            ViolationKind::Overlap { .. } | ViolationKind::TooManyPermits { .. } => {
+                Check::Exclusion
+            }
             ViolationKind::DuplicateToken { .. }
             | ViolationKind::TokenBehindGrant { .. }
             | ViolationKind::TokenBehindHolder { .. }
@@ -157,6 +168,20 @@ impl Display for Violation {
             ViolationKind::Overlap { first, second } => {
                 let overlap = micros(self.from, self.to);
                 write!(f, "{first} and {second} both held it for {overlap} us")
+            }
+            ViolationKind::TooManyPermits {
+                first,
+                second,
+                permits,
+            } => {
+                let overlap = micros(self.from, self.to);
+                let others = first.len();
+                write!(
+                    f,
+                    "{second} and {others} other holders had {permits} permits for {overlap} us; the \
+                     lock is of the kind {}",
+                    second.lock_kind
+                )
             }
             ViolationKind::DuplicateToken { first, second } => {
                 write!(f, "{first} and {second} received the same token")

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
+use lock_core::Kind as LockKind;
+
 use super::History;
 use crate::event::{Call, Event, Kind, Nanos, Validity};
 
@@ -19,6 +21,8 @@ pub struct HeldLock {
     pub key: Arc<str>,
     /// The fencing token, where the lock has one.
     pub token: Option<u64>,
+    /// The kind of the lock.
+    pub lock_kind: LockKind,
     /// When the acquisition began.
     pub requested: Nanos,
     /// When the holder learned that it holds the lock.
@@ -50,12 +54,25 @@ impl HeldLock {
         self.end().is_after(self.granted)
     }
 
+    /// Returns whether both holders are of one group, and may hold the lock together: readers, or holders
+    /// of permits out of the same number, with the same token.
+    #[must_use]
+    pub fn is_of_group(&self, other: &Self) -> bool {
+        let are_alike = match (self.lock_kind, other.lock_kind) {
+            (LockKind::Read, LockKind::Read) => true,
+            (LockKind::Permits { of, .. }, LockKind::Permits { of: other, .. }) => of == other,
+            _ => false,
+        };
+        are_alike && self.token == other.token
+    }
+
     fn granted_by(event: &Event, requested: Option<Nanos>) -> Self {
         Self {
             process: event.process,
             acquisition: event.acquisition,
             key: Arc::clone(&event.key),
             token: event.token,
+            lock_kind: event.lock_kind,
             requested: requested.unwrap_or(event.at),
             granted: event.at,
             valid_until: event.valid_until.unwrap_or(Validity::Until(event.at)),

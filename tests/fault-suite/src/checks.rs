@@ -1,7 +1,9 @@
-//! The eight checks: pure functions from a record to its violations. `lock-testing` does what every
+//! The checks: pure functions from a record to its violations. `lock-testing` does what every
 //! user can check. Here are the checks that need the faults or the samples of the server.
 
 mod losses;
+mod presence;
+mod sums;
 mod waits;
 
 use std::collections::BTreeMap;
@@ -10,6 +12,8 @@ use std::time::Duration;
 use lock_core::Capabilities;
 use lock_testing::{Checker, FencingTokens, HeldLock, Nanos, ViolationKind, nanos};
 use losses::losses_without_a_cause;
+use presence::{half_written_pairs, strangers};
+use sums::wrong_sums;
 use waits::{hung_processes, idle_waiters, survivors};
 
 use crate::history::{Assumption, Fault, History, LONGEST_TTL};
@@ -47,11 +51,17 @@ pub enum Check {
     Wait,
     /// No key outlived the last client by more than its ttl.
     Survivor,
+    /// The resource saw no holders of different groups at one time, and no permit too many.
+    Presence,
+    /// No holder saw a pair of values while its writer was between them.
+    Pairs,
+    /// Transfers keep the sum of the balances, and a valid set is never refused.
+    Sums,
 }
 
 impl Check {
     /// All checks, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Exclusion,
         Self::Tokens,
         Self::Stale,
@@ -60,6 +70,9 @@ impl Check {
         Self::Idle,
         Self::Wait,
         Self::Survivor,
+        Self::Presence,
+        Self::Pairs,
+        Self::Sums,
     ];
 
     /// Returns whether a dialect with these capabilities promises the property.
@@ -89,6 +102,11 @@ impl Check {
             Self::Idle => "no waiter idle while the lock is free",
             Self::Wait => "no wait longer than `wait` + 250 ms",
             Self::Survivor => "no key outlives its ttl",
+            Self::Presence => {
+                "the resource saw no holders of different groups, and no permit too many"
+            }
+            Self::Pairs => "no half-written pair was read",
+            Self::Sums => "transfers keep the sum",
         }
     }
 }
@@ -155,6 +173,12 @@ impl Violation {
     fn of(found: &lock_testing::Violation, history: &History) -> Self {
         let faults = &history.faults;
         let (check, is_outside) = match &found.kind {
+            ViolationKind::TooManyPermits { first, second, .. } => {
+                let requests = first.iter().map(|held| held.requested);
+                let requested = requests.fold(second.requested, Nanos::min);
+                let is_outside = is_outside(faults, requested, second.granted);
+                (Check::Exclusion, is_outside)
+            }
             ViolationKind::Overlap { first, second } => (
                 Check::Exclusion,
                 // The key may be lost after the server's grant, and before the holder learns of it.
@@ -192,7 +216,7 @@ impl Violation {
     }
 }
 
-/// Runs all eight checks on a sorted record.
+/// Runs all checks on a sorted record.
 pub fn check(history: &History) -> Vec<Violation> {
     let holds = history.held_locks();
     let able = history.dialect.capabilities();
@@ -217,6 +241,9 @@ pub fn check(history: &History) -> Vec<Violation> {
     found.extend(idle_waiters(history, &holds));
     found.extend(hung_processes(history));
     found.extend(survivors(history));
+    found.extend(strangers(history, &holds));
+    found.extend(half_written_pairs(history));
+    found.extend(wrong_sums(history, &holds));
     found.sort_by_key(|violation| violation.check);
     found
 }

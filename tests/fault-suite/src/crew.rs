@@ -194,6 +194,8 @@ impl Crew {
         history.dialect = self.dialect;
         history.deaths.clone_from(&locked(&self.deaths));
         history.accesses = self.resource.accesses();
+        history.postings = self.resource.postings();
+        history.balances = self.resource.balances();
         history.unfenced = self.resource.unfenced_accesses();
         for number in 0..self.next_worker.load(Ordering::Relaxed) * SLOTS {
             let text = fs::read_to_string(self.record(number)).unwrap_or_default();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lock_core::Dialect;
 use lock_testing::{Access, Nanos, nanos};
 
+use crate::resource::Posting;
 use crate::topology::Topology;
 
 /// The number of processes at any time. A new process takes the slot of a killed process.
@@ -94,6 +95,10 @@ pub struct History {
     pub topology: Option<Topology>,
     /// The accesses to the unfenced counters, in their order.
     pub unfenced: Vec<Access>,
+    /// The changes of the balances, in their order.
+    pub postings: Vec<Posting>,
+    /// The balances at the end.
+    pub balances: BTreeMap<String, u64>,
     /// The faults.
     pub faults: Vec<Fault>,
     /// The samples of the server, in order.

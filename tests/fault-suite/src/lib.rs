@@ -8,7 +8,7 @@
 //! - [`clock`]: the clock of all records;
 //! - [`history`]: the record of one round, with the faults and the samples of the server;
 //! - [`dialects`]: the dialects that clients use;
-//! - [`checks`]: the eight checks, and [`late`]: the rules for dialects without tokens;
+//! - [`checks`]: the checks, and [`late`]: the rules for dialects without tokens;
 //! - [`resource`]: the protected resource outside of Redis, fenced and unfenced;
 //! - [`worker`]: one client process of eight tasks with a [`workload`], and its extra [`load`];
 //! - [`crew`]: the client processes of one round, and their records;

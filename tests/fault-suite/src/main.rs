@@ -18,7 +18,8 @@ Breaks a lock server, its clients and the network, and checks the guarantees of 
   --seconds N       runs the clients for N seconds, in rounds of 15 s [90]
   --seed N          sets the seed of all random choices; the report shows it [the current time]
   --nemesis A,B     uses only these nemeses, or faults of the topology
-  --workload NAME   uses only this workload
+  --workload NAME   uses only this workload; rw, permits and sets run in the native dialect only, and
+                    only when they are named [all others in turn]
   --dialect NAME    sets the dialect of the clients; all-dialects runs every dialect except native,
                     each for N seconds and with the next seed [native]
   --topology NAME   runs on several servers with faults of their own: sentinel, cluster or quorum;
@@ -85,6 +86,9 @@ fn main() -> ExitCode {
             other => exit_with(&format!("unknown argument `{other}`; see --help")),
         }
     }
+    if let Some(workload) = options.workload {
+        check_workload(workload, &dialects, topology);
+    }
     if let Some(topology) = topology {
         let known = topology.faults();
         if let Some(name) = options
@@ -122,6 +126,18 @@ fn main() -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+/// Exits if the dialect or the topology has no such locks.
+fn check_workload(workload: Workload, dialects: &[Dialect], topology: Option<Topology>) {
+    let name = workload.name();
+    if workload.is_native() && dialects != [Dialect::Native] {
+        exit_with(&format!("the workload {name} needs the dialect native"));
+    }
+    let is_shared = matches!(workload, Workload::ReadWrite | Workload::Permits);
+    if is_shared && topology == Some(Topology::Quorum) {
+        exit_with(&format!("a quorum does not run the workload {name}"));
     }
 }
 

@@ -103,6 +103,10 @@ pub fn run(options: &Options, mut print: impl FnMut(&str)) -> Report {
 }
 
 fn plan(options: &Options, random: &mut Random) -> Vec<Round> {
+    assert!(
+        options.dialect == Dialect::Native || !options.workload.is_some_and(Workload::is_native),
+        "the workload needs the native dialect"
+    );
     let fits = |nemesis: &&Nemesis| nemesis.fits(options.dialect);
     for name in &options.nemeses {
         assert!(

@@ -3,7 +3,10 @@
 
 mod config;
 mod record;
+mod section;
+mod shared;
 mod task;
+mod transfer;
 
 use std::io::{self, BufRead as _, Write as _};
 use std::sync::Arc;
@@ -14,6 +17,7 @@ use std::time::Duration;
 pub use config::WorkerConfig;
 use lock_core::LockManager;
 use lock_testing::Recorder;
+use section::Section;
 use serde_json::{Value, json};
 use task::Task;
 use test_support::Random;
@@ -175,6 +179,7 @@ impl Worker {
             command_timeout: self.config.command_timeout,
             dialect: self.config.dialect,
             workload,
+            section: Section::Update,
             recorder: self.recorder.for_task(number),
             stop: Arc::clone(&self.stop),
             random: self.random.fork(),

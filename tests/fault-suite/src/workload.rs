@@ -15,17 +15,26 @@ pub enum Workload {
     Cancel,
     /// Some tasks wait, and some only try.
     Try,
+    /// Readers and writers of a pair of values, and writers that become readers.
+    ReadWrite,
+    /// Holders of permits, with weights.
+    Permits,
+    /// Transfers between two accounts, under a set of two locks.
+    Sets,
     /// The control: all tasks change one value slowly, and write even when the lock is lost.
     Late,
 }
 
-const WORKLOADS: [(Workload, &str); 7] = [
+const WORKLOADS: [(Workload, &str); 10] = [
     (Workload::Mixed, "mixed"),
     (Workload::Modify, "modify"),
     (Workload::Storm, "storm"),
     (Workload::Long, "long"),
     (Workload::Cancel, "cancel"),
     (Workload::Try, "try"),
+    (Workload::ReadWrite, "rw"),
+    (Workload::Permits, "permits"),
+    (Workload::Sets, "sets"),
     (Workload::Late, "late"),
 ];
 
@@ -45,6 +54,11 @@ impl Workload {
     /// Returns all names.
     pub fn names() -> Vec<&'static str> {
         WORKLOADS.iter().map(|(_, name)| *name).collect()
+    }
+
+    /// Returns whether the workload needs kinds of locks, or sets, that only the native dialect has.
+    pub fn is_native(self) -> bool {
+        matches!(self, Self::ReadWrite | Self::Permits | Self::Sets)
     }
 
     /// Returns the workload of one task.

@@ -1,7 +1,6 @@
 //! One task: it acquires, works, and releases, again and again.
 
 use std::future::Future;
-use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,10 +12,11 @@ use test_support::Random;
 use tokio::task::JoinHandle;
 
 use super::record::PendingHold;
+use super::section::Section;
 use super::{LONG_KEYS, SHORT_KEYS, Stop, TTL};
 use crate::dialects;
 use crate::history::WAITS;
-use crate::resource::{Answer, Client, Pass};
+use crate::resource::{Client, Pass};
 use crate::workload::Workload;
 
 /// How often a holder checks its lease: often, compared with the 250 ms limit for the report of a
@@ -35,6 +35,8 @@ pub(crate) struct Task {
     pub(super) command_timeout: Duration,
     pub(super) dialect: Dialect,
     pub(super) workload: Workload,
+    /// What the current section does.
+    pub(super) section: Section,
     pub(super) recorder: Recorder,
     pub(super) stop: Arc<Stop>,
     pub(super) random: Random,
@@ -92,6 +94,9 @@ impl Task {
             Workload::Late => &SHORT_KEYS[..1],
             _ => &SHORT_KEYS,
         };
+        if self.workload == Workload::Sets {
+            return self.transfer().await;
+        }
         let key = *self.random.pick(keys);
         let log = self.recorder.begin(key);
         let ttl = if is_long && self.random.chance(50) {
@@ -100,9 +105,14 @@ impl Task {
         } else {
             TTL
         };
-        let request = self.locks.lock(key).ttl(ttl);
+        let (kind, section) = Section::choose(self.workload, &mut self.random);
+        self.section = section;
+        let request = self.locks.lock(key).ttl(ttl).kind(kind);
         let request = self.request(&log, request, 3_000);
         match self.workload {
+            Workload::ReadWrite | Workload::Permits if self.random.chance(25) => {
+                self.cancelled(&log, request).await;
+            }
             Workload::Cancel => self.cancelled(&log, request).await,
             _ if self.random.chance(25) => self.by_run(&log, request).await,
             _ => self.by_guard(&log, request).await,
@@ -122,14 +132,14 @@ impl Task {
         }
     }
 
-    async fn refused(&mut self, log: &Log, error: &LockError) {
+    pub(super) async fn refused(&mut self, log: &Log, error: &LockError) {
         log.failed(Call::Acquire, error);
         // A held lock or an unreachable server must not be retried in a hot loop.
         let pause = self.random.millis(1, 15);
         tokio::time::sleep(pause).await;
     }
 
-    async fn hold(&mut self, log: &Log, guard: LockGuard) {
+    pub(super) async fn hold(&mut self, log: &Log, guard: LockGuard) {
         let held = guard.watch();
         log.granted(&held);
         let end = {
@@ -139,6 +149,9 @@ impl Task {
             end
         };
         log.lease(&held);
+        if self.section == Section::WritePair && self.random.chance(30) {
+            return self.downgrade(log, guard).await;
+        }
         log.step(Call::Release, Kind::Invoke);
         let how = if self.workload == Workload::Cancel {
             self.random.below(100)
@@ -221,10 +234,12 @@ impl Task {
             key: log.key(),
             hold: log.number(),
             token,
+            part: 0,
         };
         let _looks = AbortOnDrop(tokio::spawn(record_renewals(log.clone(), held.clone())));
         let mut work = pin!(steps_of(
             &mut self.resource,
+            self.section,
             log,
             &plan,
             pass,
@@ -277,6 +292,16 @@ impl Task {
                 think: random.millis(200, 400),
                 renew: false,
             },
+            // Some sections are longer than a ttl.
+            Workload::ReadWrite | Workload::Permits => Plan {
+                updates: 1,
+                think: if random.chance(3) {
+                    TTL * 3 / 2
+                } else {
+                    random.millis(0, 10)
+                },
+                renew: random.chance(5),
+            },
             // Some tasks acquire and release without an update.
             _ => Plan {
                 updates: usize::from(random.chance(70)),
@@ -297,7 +322,7 @@ struct Plan {
 }
 
 /// A task that ends together with the task that started it.
-struct AbortOnDrop(JoinHandle<()>);
+pub(super) struct AbortOnDrop(pub(super) JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
@@ -305,12 +330,12 @@ impl Drop for AbortOnDrop {
     }
 }
 
-async fn record_loss(log: Log, lost: Lost) {
+pub(super) async fn record_loss(log: Log, lost: Lost) {
     lost.await;
     log.step(Call::Lost, Kind::Ok);
 }
 
-async fn record_renewals(log: Log, held: LockWatch) {
+pub(super) async fn record_renewals(log: Log, held: LockWatch) {
     loop {
         tokio::time::sleep(RECORD_EVERY).await;
         log.lease(&held);
@@ -319,6 +344,7 @@ async fn record_renewals(log: Log, held: LockWatch) {
 
 async fn steps_of(
     resource: &mut Client,
+    section: Section,
     log: &Log,
     plan: &Plan,
     pass: Pass<'_>,
@@ -330,7 +356,7 @@ async fn steps_of(
             return;
         }
         log.step(Call::Write, Kind::Invoke);
-        let Ok(done) = update(resource, pass, plan.think, stop).await else {
+        let Ok(done) = section.work(resource, pass, plan.think, stop).await else {
             // A worker without its runner has no work.
             std::process::exit(3);
         };
@@ -347,23 +373,6 @@ async fn steps_of(
             }
         }
     }
-}
-
-/// Returns `false` if the resource refused the token.
-async fn update(
-    resource: &mut Client,
-    pass: Pass<'_>,
-    think: Duration,
-    stop: &Stop,
-) -> io::Result<bool> {
-    let Answer::Values { fenced, unfenced } = resource.read(pass).await? else {
-        return Ok(false);
-    };
-    if !think.is_zero() {
-        stop.or_after(think).await;
-    }
-    let answer = resource.write(pass, fenced + 1, unfenced + 1).await?;
-    Ok(answer != Answer::Stale)
 }
 
 /// A future that is dropped after a number of polls.
@@ -385,7 +394,7 @@ impl<F: Future + Unpin> Future for PollLimit<F> {
 }
 
 /// Drops a future at one of its polls, or after a moment. Returns `None` if it was dropped.
-async fn drop_somewhere<F: Future>(future: F, random: &mut Random) -> Option<F::Output> {
+pub(super) async fn drop_somewhere<F: Future>(future: F, random: &mut Random) -> Option<F::Output> {
     if random.chance(50) {
         let left = random.below(6);
         let future = pin!(future);

@@ -4,6 +4,7 @@
 mod dialects;
 mod exclusion;
 mod failovers;
+mod kinds;
 mod losses;
 mod record;
 mod runs;

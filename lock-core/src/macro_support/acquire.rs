@@ -26,7 +26,6 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub struct AcquireFuture(pub(super) BoxFuture<Result<LockGuard, LockError>>);
 
 /// Makes the request of a declared lock.
-#[must_use]
 pub fn declared(manager: &LockManager, name: LockName, options: Options) -> LockRequest {
     options.apply(manager.lock(name))
 }

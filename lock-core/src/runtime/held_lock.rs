@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::backend::Renewal;
 use crate::error::LockError;
 use crate::protocol::acquisition::RenewOutcome;
-use crate::protocol::cleanup::ReleaseOutcome;
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
@@ -76,23 +76,22 @@ impl HeldState {
 }
 
 impl HeldLock {
+    /// Makes the lock that this request will release.
     pub(crate) fn new(
-        key: LockKey,
-        owner_id: OwnerId,
+        release: &ReleaseRequest,
         token: Option<FencingToken>,
-        label: Arc<str>,
         clock: Clock,
         lease: Lease,
         reporter: Arc<Reporter>,
         process: Process,
     ) -> Self {
         Self {
-            record: HoldRecord::begin(&reporter, &key, token, process),
+            record: HoldRecord::begin(&reporter, &release.key, token, process),
             since: lease.confirmed_at(),
-            key,
-            owner_id,
+            key: release.key.clone(),
+            owner_id: release.owner_id,
             token,
-            label,
+            label: Arc::clone(&release.label),
             clock,
             reporter,
             process,

@@ -149,10 +149,8 @@ impl PendingAcquire {
         release_request: ReleaseRequest,
     ) -> Acquired {
         let held = Arc::new(HeldLock::new(
-            self.key().clone(),
-            release_request.owner_id,
+            &release_request,
             token,
-            Arc::clone(&release_request.label),
             self.inner.clock(),
             lease,
             Arc::clone(&self.inner.reporter),

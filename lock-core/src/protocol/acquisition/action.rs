@@ -61,6 +61,10 @@ pub(crate) struct AcquireConfig {
 
 /// What an acquisition returns for an event.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a result is moved once, and a box would cost each acquire an allocation"
+)]
 pub(crate) enum NextAction<E> {
     Perform(Action),
     Done(AcquireResult<E>),

@@ -163,10 +163,8 @@ pub(super) fn held(ttl_ms: u64) -> Arc<HeldLock> {
     let now = Clock::System.now();
     let lease = Lease::confirmed(lease_config, now, lease_config.ttl.as_duration());
     Arc::new(HeldLock::new(
-        key(),
-        OwnerId::random(),
+        &request(None),
         None,
-        "".into(),
         Clock::System,
         lease,
         Arc::default(),

@@ -131,6 +131,7 @@ fn kinds() -> impl Strategy<Value = StepKind> {
     ]
 }
 
+#[expect(clippy::too_many_lines, reason = "one strategy for each kind of step")]
 pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let who = 0..OWNERS;
     let ttl_ms = prop_oneof![Just(100_u64), Just(1_000), Just(30_000), 100..5_000_u64];

@@ -183,7 +183,7 @@ impl<L, M> fmt::Debug for Held<L, M> {
 mod sealed {
     pub trait Sealed<L> {}
 
-    impl<L, M> Sealed<L> for super::Held<L, M> {}
+    impl<L, M> Sealed<L> for crate::typed::Held<L, M> {}
 }
 
 /// Proof that `L` is held, in any mode. For functions that need the lock, and to which it does not matter

@@ -19,10 +19,10 @@ pub(crate) const URL_FROM_VARIABLE: &str =
     "the URL is that of the environment variable DISTRIBUTED_LOCK_URL";
 
 /// Reads the text of a variable into the configuration.
-type Read = fn(&mut ManagerConfig, String) -> Result<(), String>;
+type ReadVariable = fn(&mut ManagerConfig, String) -> Result<(), String>;
 
 /// The variables, and the field of each.
-pub(crate) const SETTINGS: [(&str, Read); 8] = [
+pub(crate) const SETTINGS: [(&str, ReadVariable); 8] = [
     ("DISTRIBUTED_LOCK_URL", |config, text| {
         config.url = Some(text);
         Ok(())

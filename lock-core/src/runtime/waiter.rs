@@ -13,7 +13,7 @@ use crate::protocol::acquisition::{
     AcquireConfig, AcquireFailure, AcquireOrigin, AcquireOutcome, AcquireResult, Action,
     Connectivity, LeaseKind, NextAction, Patience, RenewOutcome, RenewReason,
 };
-use crate::protocol::cleanup::{ReleaseOutcome, Validity};
+use crate::protocol::cleanup::Validity;
 use crate::protocol::clock::Moment;
 use crate::protocol::key::LockKey;
 use crate::protocol::kind::Kind;
@@ -26,6 +26,10 @@ use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
 use crate::runtime::reentrancy;
 use crate::telemetry::{LockEvent, NotificationKind, NotificationUse};
+
+mod downgrade;
+
+pub(crate) use self::downgrade::downgrade;
 
 /// A future in a box, so that the caller's future does not contain the large state of an acquisition.
 pub(crate) type BoxedAcquire = Pin<Box<dyn Future<Output = Result<Acquired, LockError>> + Send>>;
@@ -62,55 +66,6 @@ pub(crate) fn acquire(
     let deadline = started.plus(wait);
     let patience = Patience::Wait { started, deadline };
     start(inner, key, lease_config, patience, started, deadline)
-}
-
-/// Makes an exclusive lock a read lock, under its owner id.
-///
-/// # Cancel safety
-/// Dropping the future releases the lock in the background.
-pub(crate) async fn downgrade(mut acquired: Acquired) -> Result<Acquired, LockError> {
-    let inner = Arc::clone(&acquired.inner);
-    let held = Arc::clone(&acquired.held);
-    inner.check_process()?;
-    inner.check_runtime()?;
-    let now = inner.clock().now();
-    let (lease_config, deadline) = held.continued(now);
-    if held.is_lost() {
-        return Err(held.lost_error());
-    }
-    let longest = now.plus(inner.config.command_timeout);
-    let until = deadline.map_or(longest, |deadline| deadline.min(longest));
-    let Some(request) = acquired.give_up_release() else {
-        return Err(held.lost_error());
-    };
-    let config = AcquireConfig {
-        key: held.key.clone(),
-        lease_config,
-        label: Arc::clone(&request.label),
-        patience: Patience::OneAttempt {
-            started: now,
-            until,
-        },
-        origin: AcquireOrigin::Downgrade {
-            held: Box::new(request),
-            deadline,
-        },
-        lease_kind: lease_kind(&inner, lease_config),
-        command_timeout: inner.config.command_timeout,
-        retry_interval: inner.config.retry_interval,
-    };
-    let record = AcquireRecord::begin(&inner, &held.key, now);
-    let result = Box::pin(drive(PendingAcquire::new(&inner, config, record))).await;
-    let was_owner = match &result {
-        Ok(_) => true,
-        Err(LockError::Lost { .. }) => false,
-        Err(error) => {
-            held.on_release(&Err(error.clone()));
-            return result;
-        }
-    };
-    held.on_release(&Ok(ReleaseOutcome::of_downgrade(was_owner)));
-    result
 }
 
 /// Returns how a lock with these settings stays held.

@@ -4,6 +4,9 @@ use super::*;
 use crate::protocol::kind::Group;
 use crate::protocol::wire::{GroupValue, Member, Ownership};
 
+mod downgrade;
+mod permits;
+
 const WRITE: Kind = Kind::Exclusive;
 const READ: Kind = Kind::Read;
 
@@ -260,79 +263,6 @@ fn dead_reader_costs_its_own_ttl_though_others_renew() {
 }
 
 #[test]
-fn permits_are_counted_and_the_first_end_is_told() {
-    let mut world = World::new();
-    world.try_kind(permits(2), 1);
-    world.pass(1_000);
-    world.try_kind(permits(2), 2);
-    let queued = world.wait_kind(permits(2), 3);
-    assert_eq!(remaining(&queued), Some(TTL - 1_000), "the first end");
-    assert_eq!(remaining(&world.wait_kind(WRITE, 4)), Some(TTL));
-    world.pass(TTL - 1_000 + 1);
-    assert!(
-        is_held(&world.wait_kind(permits(2), 3)),
-        "the first holder is dead"
-    );
-    assert_eq!(world.holders(), owners(&[2, 3]));
-}
-
-#[test]
-fn permits_of_another_number_wait() {
-    let mut world = World::new();
-    world.try_kind(permits(4), 1);
-    assert!(is_queued(&world.wait_kind(permits(8), 2)));
-    assert!(is_queued(&world.wait_kind(READ, 3)));
-    assert_eq!(world.release_kind(permits(4), 1), Verdict::HandedOver);
-    let Some(Expiring {
-        value: KeyValue::Shared(GroupValue { group, .. }),
-        ..
-    }) = &world.lock_state.key
-    else {
-        panic!("{:?}", world.lock_state.key);
-    };
-    assert_eq!(*group, Group::Permits(8));
-    assert_eq!(world.holders(), owners(&[2]));
-}
-
-#[test]
-fn heavy_request_is_not_passed() {
-    let mut world = World::new();
-    world.try_kind(heavy(4, 3), 1);
-    assert!(is_queued(&world.wait_kind(heavy(4, 2), 2)));
-    assert!(matches!(
-        world.try_kind(permits(4), 3),
-        AcquireReply::Busy { .. }
-    ));
-    assert_eq!(world.release_kind(heavy(4, 3), 1), Verdict::HandedOver);
-    assert!(is_held(&world.try_kind(heavy(4, 2), 3)));
-    assert!(matches!(
-        world.try_kind(permits(4), 4),
-        AcquireReply::Busy { .. }
-    ));
-}
-
-#[test]
-fn second_entry_of_an_owner_takes_no_second_permit() {
-    let mut world = World::new();
-    world.try_kind(WRITE, 1);
-    let first = entry_of(permits(3), 2);
-    let second = QueueEntry {
-        lease_ms: 1_000,
-        ..first.clone()
-    };
-    world.acquire(2, Some(&first), &[]);
-    world.acquire(2, Some(&second), &[]);
-    world.wait_kind(permits(3), 3);
-    world.release(1);
-    assert_eq!(world.holders(), owners(&[2, 3]));
-    assert_eq!(world.granted(), owners(&[2, 2, 3]));
-    let members = world.lock_state.holders.as_ref().unwrap();
-    assert_eq!(members.value.len(), 2);
-    let ends: Vec<_> = members.value.values().copied().collect();
-    assert_eq!(ends, [after(2_000); 2], "the second entry lowers no lease");
-}
-
-#[test]
 fn expired_member_is_not_renewed() {
     let mut world = World::new();
     world.try_kind(READ, 1);
@@ -367,82 +297,6 @@ fn lost_holders_free_the_key() {
     world.lock_state.holders = None;
     assert_eq!(world.renew_kind(READ, 1), RenewReply::NotOwner);
     assert!(is_held(&world.try_kind(WRITE, 2)));
-}
-
-#[test]
-fn kept_permit_has_no_owner() {
-    let mut world = World::new();
-    world.try_kind(permits(2), 1);
-    let kept = ReleaseCommand {
-        min_hold_ms: 5_000,
-        ..release_of(permits(2), 1)
-    };
-    assert_eq!(world.release_by(&kept), Verdict::Free);
-    assert_eq!(world.renew_kind(permits(2), 1), RenewReply::NotOwner);
-    assert_eq!(world.release_by(&kept), Verdict::NotOwner);
-    let members = world.lock_state.holders.as_ref().unwrap();
-    let member = Member {
-        owner_id: owner_id(1),
-        number: 1,
-        ownership: Ownership::Kept,
-        label: "waiter".into(),
-    };
-    assert_eq!(members.value.get(&member), Some(&after(5_000)));
-    assert!(is_held(&world.try_kind(permits(2), 2)));
-    assert!(is_queued(&world.wait_kind(permits(2), 3)));
-    world.pass(5_001);
-    assert!(is_held(&world.wait_kind(permits(2), 3)));
-}
-
-#[test]
-fn downgrade_lets_readers_in_and_raises_the_token() {
-    let mut world = World::new();
-    let written = token(&world.try_kind(WRITE, 1));
-    world.wait_kind(READ, 2);
-    world.wait_kind(WRITE, 3);
-    let read = token(&world.downgrade(1));
-    assert!(read > written);
-    assert_eq!(world.holders(), owners(&[1, 2]));
-    assert_eq!(world.granted(), owners(&[2]));
-    world.release_kind(READ, 1);
-    assert_eq!(world.release_kind(READ, 2), Verdict::HandedOver);
-    assert_eq!(world.owner(), Some(owner_id(3)));
-}
-
-#[test]
-fn late_copy_after_a_downgrade_changes_nothing() {
-    let mut world = World::new();
-    world.try_kind(WRITE, 1);
-    let read = token(&world.downgrade(1));
-    let before = world.lock_state.clone();
-    assert_eq!(token(&world.try_kind(WRITE, 1)), read);
-    assert_eq!(token(&world.downgrade(1)), read, "a second copy");
-    assert_eq!(world.lock_state, before);
-}
-
-#[test]
-fn downgrade_of_a_lost_lock_founds_no_group() {
-    let mut world = World::new();
-    world.try_kind(WRITE, 1);
-    world.lock_state.key = None;
-    assert_eq!(world.downgrade(1), AcquireReply::NotOwner);
-    assert!(world.lock_state.key.is_none() && world.lock_state.holders.is_none());
-    world.try_kind(WRITE, 2);
-    assert_eq!(world.downgrade(1), AcquireReply::NotOwner);
-    assert_eq!(world.owner(), Some(owner_id(2)));
-}
-
-#[test]
-fn release_of_either_form_ends_a_downgrade() {
-    for downgrades in [false, true] {
-        let mut world = World::new();
-        world.try_kind(WRITE, 1);
-        if downgrades {
-            world.downgrade(1);
-        }
-        assert_eq!(world.release_kind(READ, 1), Verdict::Free);
-        assert!(world.lock_state.key.is_none());
-    }
 }
 
 #[test]

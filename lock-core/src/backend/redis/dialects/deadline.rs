@@ -182,7 +182,7 @@ impl Deadlines {
 /// this record decides whether a lock belongs to an owner id.
 #[derive(Debug, Default)]
 pub(in crate::backend::redis) struct WrittenDeadlines {
-    locks: HashMap<OwnerId, Lock>,
+    locks: HashMap<OwnerId, DeadlineLock>,
     /// The number of locks after the last sweep.
     swept: usize,
 }
@@ -191,7 +191,7 @@ pub(in crate::backend::redis) struct WrittenDeadlines {
 const SWEEP_FROM: usize = 64;
 
 #[derive(Debug)]
-struct Lock {
+struct DeadlineLock {
     /// The deadline that the server confirmed, then those of unconfirmed renewals.
     deadlines: Vec<u64>,
     release_is_sent: bool,
@@ -200,7 +200,7 @@ struct Lock {
 impl WrittenDeadlines {
     /// Records the deadline that the server has confirmed.
     fn holds(&mut self, owner_id: OwnerId, deadline: u64) {
-        let lock = Lock {
+        let lock = DeadlineLock {
             deadlines: vec![deadline],
             release_is_sent: false,
         };
@@ -264,7 +264,7 @@ impl WrittenDeadlines {
         if self.locks.len() < SWEEP_FROM.max(self.swept * 2) {
             return;
         }
-        let lasts = |lock: &Lock| lock.deadlines.iter().any(|end| *end >= server_ms);
+        let lasts = |lock: &DeadlineLock| lock.deadlines.iter().any(|end| *end >= server_ms);
         self.locks.retain(|_, lock| lasts(lock));
         self.swept = self.locks.len();
     }

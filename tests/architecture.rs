@@ -17,7 +17,7 @@ const LEVELS: [&[&str]; 10] = [
     &["guard"],
     &["request", "lock_set", "lead"],
     &["manager", "admin", "health"],
-    &["web", "typed"],
+    &["web"],
     &["macro_support"],
     &["testing"],
 ];

@@ -300,32 +300,14 @@ impl LockWatch {
     }
 }
 
-/// What holds a lock by a guard: the guard itself, or a typed lock.
-pub(crate) trait HasGuard {
-    fn guard(&self) -> &LockGuard;
-
-    fn guard_mut(&mut self) -> &mut LockGuard;
-}
-
-impl HasGuard for LockGuard {
-    fn guard(&self) -> &LockGuard {
-        self
-    }
-
-    fn guard_mut(&mut self) -> &mut LockGuard {
-        self
-    }
-}
-
 /// Runs `body` to its end, or drops it when the lock is lost.
-pub(crate) async fn run<H: HasGuard, T>(
-    mut held: H,
-    body: impl AsyncFnOnce(&H) -> T,
+pub(crate) async fn run<T>(
+    mut guard: LockGuard,
+    body: impl AsyncFnOnce(&LockGuard) -> T,
 ) -> Result<T, LockError> {
     let out = {
-        let guard = held.guard();
         let mut lost = guard.lost();
-        let mut body = std::pin::pin!(body(&held));
+        let mut body = std::pin::pin!(body(&guard));
         std::future::poll_fn(|cx| {
             // The loss is polled first: otherwise the body would run once more without the lock.
             if Pin::new(&mut lost).poll(cx).is_ready() {
@@ -336,8 +318,8 @@ pub(crate) async fn run<H: HasGuard, T>(
         })
         .await?
     };
-    if let Some(outcome) = release_after(held.guard()).await {
-        held.guard_mut().finish_release(&outcome);
+    if let Some(outcome) = release_after(&guard).await {
+        guard.finish_release(&outcome);
     }
     Ok(out)
 }

@@ -25,7 +25,6 @@ mod runtime;
 mod stats;
 mod sync;
 pub mod telemetry;
-pub mod typed;
 #[cfg(all(feature = "__tls", not(any(feature = "tls", feature = "tls-aws-lc"))))]
 compile_error!("enable the feature `tls` or `tls-aws-lc`");
 
@@ -75,12 +74,11 @@ pub use stats::LockStats;
 #[doc(hidden)]
 pub use sync::held_mutexes;
 #[doc(inline)]
-pub use typed::Lock;
 pub use web::skipped::Skipped;
 
 #[cfg(feature = "macros")]
 #[doc(inline)]
-pub use lock_macros::{Lock, distributed_lock};
+pub use lock_macros::distributed_lock;
 
 /// Builds a [`LockName`] from a template and expressions. Use it for [`LockManager::lock`], and for
 /// names that the template of the attribute cannot express.

@@ -18,9 +18,7 @@ use std::marker::PhantomData;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 
-pub use self::acquire::{
-    AcquireFuture, BoxFuture, acquire, acquire_or_contended, declared, manager,
-};
+pub use self::acquire::{AcquireFuture, BoxFuture, acquire, acquire_or_contended, manager};
 pub use self::from_lock_error::FromLockError;
 pub use self::name::{
     IntoLockName, NamePart, Placeholder, name_from_expression, name_from_template,

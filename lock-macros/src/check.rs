@@ -11,25 +11,10 @@ use proc_macro2::Span;
 
 use crate::errors::Errors;
 use crate::parse::args::Args;
-use crate::parse::kind::{KindArgs, Written};
 use crate::parse::scope::Scope;
-use crate::parse::timing::Timing;
 
 pub(crate) use self::function::function;
 pub(crate) use self::lock_name::lock_name;
-pub(crate) use self::names::{form_of_hash_tag, form_of_name};
-
-/// Checks the options of a declared lock, except its name.
-pub(crate) fn declared(
-    timing: &Timing,
-    kind: &KindArgs,
-    written: &Written,
-    scope: &Scope,
-    errors: &mut Errors,
-) {
-    timing::timing(timing, scope, errors);
-    kind::kind(kind, written, scope, errors);
-}
 
 /// Checks the options of one attribute. `scope` holds the parameters of its function.
 pub(crate) fn args(args: &Args, scope: &Scope, errors: &mut Errors) {

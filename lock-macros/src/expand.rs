@@ -14,6 +14,7 @@ use syn::spanned::Spanned;
 use syn::{Expr, ExprBlock};
 
 use crate::expand::parameters::ParameterCode;
+use crate::expand::timing::Contention;
 use crate::parse::args::Args;
 use crate::parse::body::block;
 use crate::parse::function::{FnKind, Function};
@@ -22,7 +23,6 @@ use crate::parse::tokens::variables;
 use crate::parse::values::{Handler, NameArg, OnContended, OnLostArg, ReleaseMode};
 
 pub(crate) use self::lock_name::lock_name;
-pub(crate) use self::timing::Contention;
 
 /// Writes one function with the signature of `function`, which holds the lock while the body runs.
 ///

@@ -11,7 +11,6 @@
 
 mod check;
 mod crate_path;
-mod derive;
 mod errors;
 mod expand;
 mod nearest;
@@ -92,39 +91,6 @@ pub fn distributed_lock(
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
     annotate(args.into(), item.into()).into()
-}
-
-/// Declares a lock as a type: the fields of the struct are the parameters of its name.
-///
-/// ```ignore
-/// use lock_core::{Lock, LockManager};
-///
-/// #[derive(Lock)]
-/// #[lock(name = "order:{order_id}", ttl = "30s")]
-/// pub struct OrderLock {
-///     pub order_id: u64,
-/// }
-///
-/// let order = locks.hold(OrderLock { order_id: 7 }).acquire().await?;
-/// ```
-///
-/// The guide `lock_core::guide::typed_locks` shows how functions demand such a lock.
-///
-/// # Options of `#[lock(...)]`
-///
-/// | Option | Value | Default |
-/// |---|---|---|
-/// | `name` | the lock's name: `"order:{order_id}"`; `{0}` for a tuple struct | required |
-/// | `ttl` | how long the lock outlives a crashed holder, as in `distributed_lock` | the manager's `default_ttl` |
-/// | `wait` | how long to wait while another holder has the lock | the manager's `default_wait` |
-/// | `mode` | `exclusive`, or `read_write` | `exclusive` |
-/// | `permits` | how many may hold it together | none |
-/// | `weight` | how many permits a holder takes | 1 |
-/// | `hash_tag` | a template for a hash tag before the name | none |
-/// | `crate` | the absolute path of `lock_core` | `::lock_core` |
-#[proc_macro_derive(Lock, attributes(lock))]
-pub fn derive_lock(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
-    derive::derive_lock(input.into()).into()
 }
 
 /// Makes a lock name from a template and expressions. `lock_core::lock_name!` calls it with its

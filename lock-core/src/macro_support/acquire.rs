@@ -9,7 +9,6 @@ use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::manager::LockManager;
 use crate::protocol::key::LockName;
-use crate::request::LockRequest;
 use crate::runtime::inner::check_runtime;
 
 /// Takes the manager of `manager = ..`.
@@ -24,11 +23,6 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// The acquire of an annotated function. It sends nothing before the first poll.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct AcquireFuture(pub(super) BoxFuture<Result<LockGuard, LockError>>);
-
-/// Makes the request of a declared lock.
-pub fn declared(manager: &LockManager, name: LockName, options: Options) -> LockRequest {
-    options.apply(manager.lock(name))
-}
 
 /// Acquires the lock of an annotated function.
 pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -> AcquireFuture {

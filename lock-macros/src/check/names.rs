@@ -47,15 +47,6 @@ pub(crate) fn form(name: &Template, errors: &mut Errors) -> bool {
     message.is_none()
 }
 
-/// As [`form`], also for a name behind a hash tag.
-pub(crate) fn form_of_name(name: &Template, has_hash_tag: bool, errors: &mut Errors) -> bool {
-    let is_valid = form(name, errors);
-    if is_valid && has_hash_tag {
-        form_behind_a_hash_tag(name, errors);
-    }
-    is_valid
-}
-
 fn form_behind_a_hash_tag(name: &Template, errors: &mut Errors) {
     let sample = sample(&name.parts);
     if sample.contains(['{', '}']) {
@@ -65,8 +56,7 @@ fn form_behind_a_hash_tag(name: &Template, errors: &mut Errors) {
     }
 }
 
-/// Checks the properties of a hash tag that do not depend on the values. Returns whether they hold.
-pub(crate) fn form_of_hash_tag(tag: &Template, errors: &mut Errors) -> bool {
+fn form_of_hash_tag(tag: &Template, errors: &mut Errors) -> bool {
     let sample = sample(&tag.parts);
     let message = if sample.is_empty() {
         Some(EMPTY_TAG)

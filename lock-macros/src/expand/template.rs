@@ -4,7 +4,6 @@ use proc_macro2::{Ident, Literal, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
 
 use crate::crate_path::CratePath;
-use crate::derive::Fields;
 use crate::parse::scope::Scope;
 use crate::parse::template::{FieldAccess, PlaceholderHead, Template, TemplatePart};
 
@@ -15,14 +14,6 @@ impl Template {
         // `macro_rules!` macro named.
         self.expand_with(krate, |head| match head {
             PlaceholderHead::Named(name) => scope.find(name).into_token_stream(),
-            PlaceholderHead::Next => TokenStream::new(),
-        })
-    }
-
-    /// Writes the name of a declared lock, whose placeholders name fields.
-    pub(crate) fn expand_of_fields(&self, krate: &CratePath, fields: &Fields) -> TokenStream {
-        self.expand_with(krate, |head| match head {
-            PlaceholderHead::Named(name) => fields.access(name),
             PlaceholderHead::Next => TokenStream::new(),
         })
     }

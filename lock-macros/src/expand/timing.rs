@@ -11,7 +11,7 @@ use crate::parse::timing::{RenewArg, Timing};
 
 /// What a call does when another holder has the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Contention {
+pub(super) enum Contention {
     Return,
     /// It returns at once. Without `wait` that is one attempt in place of the manager's default.
     Skip,
@@ -19,7 +19,7 @@ pub(crate) enum Contention {
 
 impl Timing {
     /// Writes an expression of the type `macro_support::Options`.
-    pub(crate) fn expand(
+    pub(super) fn expand(
         &self,
         kind: &KindArgs,
         contention: Contention,

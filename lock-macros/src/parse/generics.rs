@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proc_macro2::{TokenStream, TokenTree};
-use syn::{GenericParam, Generics, Signature};
+use syn::{GenericParam, Signature};
 
 /// The generic parameters of a function and of its `impl`.
 #[derive(Debug, Default)]
@@ -14,31 +14,17 @@ pub(crate) struct GenericNames {
     is_method: bool,
 }
 
-fn names(generics: &Generics) -> BTreeSet<String> {
-    let names = generics
-        .params
-        .iter()
-        .filter_map(|parameter| match parameter {
+impl GenericNames {
+    pub(crate) fn new(signature: &Signature) -> Self {
+        let parameters = signature.generics.params.iter();
+        let names = parameters.filter_map(|parameter| match parameter {
             GenericParam::Type(parameter) => Some(parameter.ident.to_string()),
             GenericParam::Const(parameter) => Some(parameter.ident.to_string()),
             GenericParam::Lifetime(_) => None,
         });
-    names.collect()
-}
-
-impl GenericNames {
-    pub(crate) fn new(signature: &Signature) -> Self {
         Self {
-            names: names(&signature.generics),
+            names: names.collect(),
             is_method: signature.receiver().is_some(),
-        }
-    }
-
-    /// The parameters of a type, as its implementation has them.
-    pub(crate) fn of_type(generics: &Generics) -> Self {
-        Self {
-            names: names(generics),
-            is_method: true,
         }
     }
 

@@ -70,16 +70,6 @@ impl Scope {
         }
     }
 
-    /// Returns the scope of a declaration, which has no parameters.
-    pub(crate) fn empty() -> Self {
-        Self {
-            receiver: None,
-            parameters: Vec::new(),
-            constants: Vec::new(),
-            is_test: false,
-        }
-    }
-
     /// Returns all parameters except `self`, in the order of their declaration.
     pub(crate) fn parameters(&self) -> &[Parameter] {
         &self.parameters

@@ -44,8 +44,6 @@ enum TemplateKind {
     Name,
     /// `hash_tag = ".."`: as in a name.
     HashTag,
-    /// `#[lock(name = "..")]`: each placeholder names a field; `{0}` of a tuple.
-    Fields,
     /// `lock_name!("..")`: `{}` takes the next expression.
     LockName,
 }
@@ -57,7 +55,7 @@ impl TemplateKind {
                 "only field paths are allowed in `{...}`; for other expressions use \
                  `name = lock_name!(\"...\", expr)`"
             }
-            Self::HashTag | Self::Fields => "only field paths are allowed in `{...}`",
+            Self::HashTag => "only field paths are allowed in `{...}`",
             Self::LockName => {
                 "only field paths are allowed in `{...}`; for other expressions write `{}`, and \
                  the expression after the template"
@@ -69,7 +67,6 @@ impl TemplateKind {
         match self {
             Self::Name => "`.await` is not allowed in `name`",
             Self::HashTag => "`.await` is not allowed in `hash_tag`",
-            Self::Fields => "`.await` is not allowed in `{...}`",
             Self::LockName => "`.await` is not allowed in `{...}`; await before the name is made",
         }
     }
@@ -79,11 +76,6 @@ impl Template {
     /// Reads the template of `name = ".."`.
     pub(crate) fn of_name(literal: &LitStr, errors: &mut Errors) -> Option<Self> {
         Self::parse(literal, TemplateKind::Name, errors)
-    }
-
-    /// Reads a template of `#[lock(..)]`.
-    pub(crate) fn of_fields(literal: &LitStr, errors: &mut Errors) -> Option<Self> {
-        Self::parse(literal, TemplateKind::Fields, errors)
     }
 
     /// Reads the template of `hash_tag = ".."`.
@@ -276,27 +268,21 @@ fn placeholder(
             TemplateKind::Name | TemplateKind::HashTag => {
                 Err("empty `{}`; name a parameter".into())
             }
-            TemplateKind::Fields => Err("empty `{}`; name a field".into()),
             TemplateKind::LockName => Ok((PlaceholderHead::Next, Vec::new())),
         };
     }
     let mut steps = written.split('.');
     let head = steps.next().unwrap_or_default();
-    let is_index = !head.is_empty() && head.bytes().all(|byte| byte.is_ascii_digit());
-    if is_index && kind != TemplateKind::Fields {
+    if !head.is_empty() && head.bytes().all(|byte| byte.is_ascii_digit()) {
         let advice = match kind {
-            TemplateKind::Name | TemplateKind::HashTag | TemplateKind::Fields => "name a parameter",
+            TemplateKind::Name | TemplateKind::HashTag => "name a parameter",
             TemplateKind::LockName => "write `{}`, which takes the next expression",
         };
         return Err(format!(
             "positional `{{{written}}}` is not supported; {advice}"
         ));
     }
-    let head = if is_index {
-        Some(head.to_owned())
-    } else {
-        word(head).filter(|head| !is_path_keyword(head) || head == "self")
-    };
+    let head = word(head).filter(|head| !is_path_keyword(head) || head == "self");
     let head = head.ok_or(only_fields)?;
     let mut fields = Vec::new();
     for step in steps {

@@ -1,8 +1,0 @@
-use lock_core::Lock;
-
-#[derive(Lock)]
-struct OrderLock {
-    order_id: u64,
-}
-
-fn main() {}

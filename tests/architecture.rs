@@ -15,7 +15,7 @@ const LEVELS: [&[&str]; 10] = [
     &["backend"],
     &["runtime"],
     &["guard"],
-    &["request", "lock_set", "lead"],
+    &["request", "lock_set", "lead", "typed"],
     &["manager", "admin", "health"],
     &["web"],
     &["macro_support"],

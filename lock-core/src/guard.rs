@@ -1,10 +1,7 @@
 //! The guard of a held lock, which releases the lock when it is dropped.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use crate::error::LockError;
@@ -17,8 +14,10 @@ use crate::runtime::held_lock::HeldLock;
 use crate::runtime::reentrancy;
 use crate::runtime::waiter;
 
+mod holding;
 mod lost;
 
+pub(crate) use self::holding::{Holding, run};
 pub use self::lost::Lost;
 
 /// A held lock. The background worker renews the lock while the guard exists, and dropping the guard
@@ -205,7 +204,7 @@ impl LockGuard {
         self.acquired.enter()
     }
 
-    /// Records the outcome of [`release_after`].
+    /// Records the outcome of the release.
     pub(crate) fn finish_release(&mut self, outcome: &ReleaseOutcome) {
         self.acquired.finish_release(outcome);
     }
@@ -297,45 +296,5 @@ impl fmt::Debug for LockWatch {
 impl LockWatch {
     pub(crate) fn held(&self) -> &HeldLock {
         &self.held
-    }
-}
-
-/// Runs `body` to its end, or drops it when the lock is lost.
-pub(crate) async fn run<T>(
-    mut guard: LockGuard,
-    body: impl AsyncFnOnce(&LockGuard) -> T,
-) -> Result<T, LockError> {
-    let out = {
-        let mut lost = guard.lost();
-        let mut body = std::pin::pin!(body(&guard));
-        std::future::poll_fn(|cx| {
-            // The loss is polled first: otherwise the body would run once more without the lock.
-            if Pin::new(&mut lost).poll(cx).is_ready() {
-                return Poll::Ready(Err(guard.lost_error()));
-            }
-            let _scope = guard.enter();
-            body.as_mut().poll(cx).map(Ok)
-        })
-        .await?
-    };
-    if let Some(outcome) = release_after(&guard).await {
-        guard.finish_release(&outcome);
-    }
-    Ok(out)
-}
-
-/// Releases the lock of a body that has completed. Never fails: the caller gets the body's result,
-/// whatever the outcome of the release is. Without a reply, dropping the guard releases again.
-pub(crate) fn release_after(
-    guard: &LockGuard,
-) -> impl Future<Output = Option<ReleaseOutcome>> + Send + use<> {
-    let release = guard.acquired.send_release();
-    let reporter = Arc::clone(&guard.acquired.inner.reporter);
-    async move {
-        let outcome = release.await;
-        if !outcome.as_ref().is_ok_and(|outcome| outcome.was_owner) {
-            reporter.release_failed();
-        }
-        outcome.ok()
     }
 }

@@ -25,6 +25,8 @@ mod runtime;
 mod stats;
 mod sync;
 pub mod telemetry;
+#[cfg(feature = "macros")]
+mod typed;
 #[cfg(all(feature = "__tls", not(any(feature = "tls", feature = "tls-aws-lc"))))]
 compile_error!("enable the feature `tls` or `tls-aws-lc`");
 
@@ -77,8 +79,14 @@ pub use sync::held_mutexes;
 pub use web::skipped::Skipped;
 
 #[cfg(feature = "macros")]
+pub use typed::{
+    ExclusiveLock, Held, HeldRequest, Holds, Lock, Permit, Read, ReadWriteLock, SemaphoreLock,
+    Write,
+};
+
+#[cfg(feature = "macros")]
 #[doc(inline)]
-pub use lock_macros::distributed_lock;
+pub use lock_macros::{Lock, distributed_lock};
 
 /// Builds a [`LockName`] from a template and expressions. Use it for [`LockManager::lock`], and for
 /// names that the template of the attribute cannot express.

@@ -2,13 +2,11 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use crate::error::LockError;
-use crate::guard::LockGuard;
+use crate::guard::{Holding, LockGuard};
 use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockName;
@@ -186,43 +184,44 @@ impl Drop for SetScope {
     }
 }
 
-/// Runs `body` to its end, or drops it when one of the locks is lost.
-async fn run<T>(mut set: LockSet, body: impl AsyncFnOnce(&LockSet) -> T) -> Result<T, LockError> {
-    let out = {
-        let mut lost = set.lost();
-        let mut body = std::pin::pin!(body(&set));
-        std::future::poll_fn(|cx| {
-            // The loss is polled first: otherwise the body would run once more without the locks.
-            if Pin::new(&mut lost).poll(cx).is_ready() {
-                return Poll::Ready(Err(set.lost_error()));
-            }
-            let _scope = set.enter();
-            body.as_mut().poll(cx).map(Ok)
-        })
-        .await?
-    };
-    let releases = release_after(&set).await;
-    // The caller gets the body's result, whatever the outcome of the releases is.
-    let _reported = set.finish_release(&releases);
-    Ok(out)
-}
+impl Holding for LockSet {
+    type Loss = LockSetLost;
+    type Scope = SetScope;
+    type Outcome = SetReleases;
 
-/// Releases the locks of a body that has completed. Never fails, and reports failed releases.
-pub(crate) fn release_after(set: &LockSet) -> impl Future<Output = SetReleases> + Send + use<> {
-    let release = set.send_release();
-    let reporter = set.guards.first().map(|guard| {
-        let inner = &guard.acquired().inner;
-        Arc::clone(&inner.reporter)
-    });
-    async move {
-        let releases = release.await;
-        for outcome in &releases.0 {
-            let was_released = outcome.as_ref().is_ok_and(|outcome| outcome.was_owner);
-            if let Some(reporter) = reporter.as_ref().filter(|_| !was_released) {
-                reporter.release_failed();
+    fn loss(&self) -> LockSetLost {
+        self.lost()
+    }
+
+    fn loss_error(&self) -> LockError {
+        self.lost_error()
+    }
+
+    fn enter_body(&self) -> SetScope {
+        self.enter()
+    }
+
+    fn release_after_body(&self) -> impl Future<Output = SetReleases> + Send {
+        let release = self.send_release();
+        let reporter = self.guards.first().map(|guard| {
+            let inner = &guard.acquired().inner;
+            Arc::clone(&inner.reporter)
+        });
+        async move {
+            let releases = release.await;
+            for outcome in &releases.0 {
+                let was_released = outcome.as_ref().is_ok_and(|outcome| outcome.was_owner);
+                if let Some(reporter) = reporter.as_ref().filter(|_| !was_released) {
+                    reporter.release_failed();
+                }
             }
+            releases
         }
-        releases
+    }
+
+    fn finish_body(&mut self, releases: &SetReleases) {
+        // The caller gets the body's result, whatever the outcome of the releases is.
+        let _reported = self.finish_release(releases);
     }
 }
 

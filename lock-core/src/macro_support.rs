@@ -6,6 +6,8 @@
 //! runs the body.
 
 mod acquire;
+mod call;
+mod declared;
 mod from_lock_error;
 mod name;
 mod options;
@@ -16,9 +18,15 @@ use std::future::Ready;
 use std::marker::PhantomData;
 
 use crate::error::LockError;
-use crate::guard::LockGuard;
+use crate::guard::Holding;
 
-pub use self::acquire::{AcquireFuture, BoxFuture, acquire, acquire_or_contended, manager};
+pub use self::acquire::{acquire, acquire_all, manager};
+pub use self::call::{
+    Acquire, AcquireFuture, AcquireOrContended, BoxFuture, GuardSlot, acquire_or_contended, guard,
+};
+pub use self::declared::{
+    AcquireHeld, acquire_exclusive, acquire_held, acquire_read, acquire_write, declaration,
+};
 pub use self::from_lock_error::FromLockError;
 pub use self::name::{
     IntoLockName, NamePart, Placeholder, name_from_expression, name_from_template,
@@ -29,11 +37,12 @@ pub use self::options::{
     checked_ttl, checked_weight, dynamic,
 };
 pub use self::polling::{
-    GuardSlot, MapOutcome, OnLost, ReturnOutcome, RunBody, RunBodyThenRelease, guard,
-    map_error_with, run_body, run_body_then_release,
+    MapOutcome, OnLost, ReturnOutcome, RunBody, RunBodyThenRelease, map_error_with, run_body,
+    run_body_then_release,
 };
 pub use crate::protocol::kind::Kind;
 pub use crate::protocol::renew::Renew;
+pub use crate::typed::{Declaration, ExclusiveKind, ReadWriteKind, SemaphoreKind};
 pub use crate::web::skipped::Skipped;
 pub use lock_macros::__lock_name;
 pub use tokio::pin;
@@ -47,7 +56,7 @@ pub trait BoundGuard {
         Self: ReleasedByTheCaller;
 }
 
-impl BoundGuard for &LockGuard {
+impl<H: Holding> BoundGuard for &H {
     fn release(self) -> Ready<Result<(), LockError>>
     where
         Self: ReleasedByTheCaller,

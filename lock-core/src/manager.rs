@@ -24,6 +24,8 @@ use crate::telemetry::Reporter;
 use crate::telemetry::{self, KeyDisplay, LockObserver, ObserverHandle, PanicSource};
 
 mod configured;
+#[cfg(feature = "macros")]
+mod declared;
 mod default;
 
 #[cfg(feature = "macros")]

@@ -18,9 +18,10 @@ pub(crate) use self::lock_name::lock_name;
 
 /// Checks the options of one attribute. `scope` holds the parameters of its function.
 pub(crate) fn args(args: &Args, scope: &Scope, errors: &mut Errors) {
-    names::names(args, scope, errors);
-    timing::timing(&args.timing, scope, errors);
-    kind::kind(&args.kind, &args.written, scope, errors);
+    declaration(args, scope, errors);
+    if args.lock.is_some() {
+        of_a_declared_lock(args, errors);
+    }
     if let Some(bind) = &args.bind
         && scope.has_parameter(bind)
     {
@@ -29,10 +30,34 @@ pub(crate) fn args(args: &Args, scope: &Scope, errors: &mut Errors) {
             format!("`bind = {bind}` hides the parameter `{bind}`"),
         );
     }
+}
+
+/// Checks the options of one declared lock. `scope` holds the fields of its type.
+pub(crate) fn declaration(args: &Args, scope: &Scope, errors: &mut Errors) {
+    names::names(args, scope, errors);
+    timing::timing(&args.timing, scope, errors);
+    kind::kind(&args.kind, &args.written, scope, errors);
     if args.krate.is_default()
         && let Some(error) = manifest::error()
     {
         errors.at(Span::call_site(), error);
+    }
+}
+
+/// Checks that a function says nothing that its lock declares.
+fn of_a_declared_lock(args: &Args, errors: &mut Errors) {
+    if let Some(name) = args.written.find("name") {
+        errors.on(name, "`lock` cannot be combined with `name`");
+    }
+    let declared = ["ttl", "permits", "weight", "hash_tag"];
+    for option in declared
+        .iter()
+        .filter_map(|option| args.written.find(option))
+    {
+        errors.on(
+            option,
+            format!("`{option}` is declared with the lock; write it in its `#[lock(...)]`"),
+        );
     }
 }
 

@@ -1,5 +1,6 @@
 //! The last step: writes the function.
 
+mod declaration;
 mod kind;
 mod lock_name;
 mod output;
@@ -13,15 +14,18 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Expr, ExprBlock};
 
+use crate::crate_path::CratePath;
 use crate::expand::parameters::ParameterCode;
 use crate::expand::timing::Contention;
 use crate::parse::args::Args;
 use crate::parse::body::block;
 use crate::parse::function::{FnKind, Function};
+use crate::parse::kind::Mode;
 use crate::parse::scope::Scope;
 use crate::parse::tokens::variables;
-use crate::parse::values::{Handler, NameArg, OnContended, OnLostArg, ReleaseMode};
+use crate::parse::values::{Handler, NameArg, NamesArg, OnContended, OnLostArg, ReleaseMode};
 
+pub(crate) use self::declaration::declaration;
 pub(crate) use self::lock_name::lock_name;
 
 /// Writes one function with the signature of `function`, which holds the lock while the body runs.
@@ -40,7 +44,6 @@ pub(crate) fn function(args: &Args, function: Function) -> TokenStream {
     let return_type = function.output.expand(&args.krate);
     let declared = declared(args, function);
     let manager = manager(args);
-    let name = name(args, function);
     // With `on_contended = skip`, a held lock skips the call at once, unless `wait` is given.
     let contention = match &args.on_contended {
         OnContended::Skip(_) => Contention::Skip,
@@ -50,6 +53,11 @@ pub(crate) fn function(args: &Args, function: Function) -> TokenStream {
     let options = args
         .timing
         .expand(&args.kind, contention, &args.krate, generics);
+    let AcquireCall { path, name } = acquire_call(args, function);
+    let acquired = quote_spanned!(site=> #path(#manager, #name, #options));
+    // The body may use what is held before the compiler knows the type of the acquire.
+    let slot_type = (args.lock.is_some() && args.bind.is_some())
+        .then(|| quote_spanned!(site=> #slot.is_for(&#acquire);));
     let handler = handler(args);
     let section = match &args.on_contended {
         OnContended::Closure(closure) => {
@@ -71,7 +79,8 @@ pub(crate) fn function(args: &Args, function: Function) -> TokenStream {
         let #output = #return_type;
         #declared
         let #slot = #krate::macro_support::GuardSlot::new();
-        let #acquire = #krate::macro_support::acquire(#manager, #name, #options);
+        let #acquire = #acquired;
+        #slot_type
         #handler
         #section
     };
@@ -88,7 +97,8 @@ pub(crate) fn without_lock(args: &Args, function: &Function) -> TokenStream {
         let never = quote_spanned! {site=>
             #krate::macro_support::typed_return(#krate::macro_support::ReturnType::new())
         };
-        quote_spanned!(site=> let #bind: &#krate::LockGuard = #never;)
+        let ty = bound_type(args, &krate, site);
+        quote_spanned!(site=> let #bind: &#ty = #never;)
     });
     let function = function.unchanged(bound);
     quote_spanned!(site=> #[allow(unused_variables, unused_mut)] #function)
@@ -235,9 +245,10 @@ fn bind(args: &Args) -> Option<TokenStream> {
     let site = Span::mixed_site().located_at(bind.span());
     let krate = args.krate.at(site);
     let bound = local("bound", site);
+    let ty = bound_type(args, &krate, site);
     Some(quote_spanned! {site=>
         use #krate::macro_support::BoundGuard as _;
-        let #bind: &#krate::LockGuard = #krate::macro_support::guard(#bound);
+        let #bind: &#ty = #krate::macro_support::guard(#bound);
     })
 }
 
@@ -255,17 +266,61 @@ fn manager(args: &Args) -> TokenStream {
     })
 }
 
-fn name(args: &Args, function: &Function) -> TokenStream {
-    let name = match &args.name {
-        Some(NameArg::Template(template)) => template.expand(&args.krate, &function.scope),
-        Some(NameArg::Expression(name)) => {
-            let site = Span::mixed_site().located_at(name.span());
-            let krate = args.krate.at(site);
-            let parameters = parameters_not_in_the_value(name, &function.scope);
-            quote_spanned!(site=> #krate::macro_support::name_from_expression(#name, &[#(#parameters),*]))
+/// Writes the type of what `bind` names, behind its `&`.
+fn bound_type(args: &Args, krate: &TokenStream, site: Span) -> TokenStream {
+    match (&args.lock, &args.name) {
+        (Some(_), _) => quote_spanned!(site=> #krate::Held<_, _>),
+        (None, Some(NamesArg::List(..))) => quote_spanned!(site=> #krate::LockSet),
+        (None, Some(NamesArg::One(_)) | None) => quote_spanned!(site=> #krate::LockGuard),
+    }
+}
+
+/// The function that acquires, and what it acquires.
+struct AcquireCall {
+    path: TokenStream,
+    name: TokenStream,
+}
+
+fn acquire_call(args: &Args, function: &Function) -> AcquireCall {
+    let call = |site, called: &str, name| {
+        let (krate, called) = (args.krate.at(site), Ident::new(called, site));
+        let path = quote_spanned!(site=> #krate::macro_support::#called);
+        AcquireCall { path, name }
+    };
+    if let Some(lock) = &args.lock {
+        let called = match args.kind.mode {
+            None | Some(Mode::ReadWrite) => "acquire_held",
+            Some(Mode::Exclusive) => "acquire_exclusive",
+            Some(Mode::Read) => "acquire_read",
+            Some(Mode::Write) => "acquire_write",
+        };
+        let site = Span::mixed_site().located_at(lock.span());
+        return call(site, called, lock.to_token_stream());
+    }
+    let site = Span::mixed_site();
+    match &args.name {
+        Some(NamesArg::One(one)) => call(site, "acquire", name(one, args, function)),
+        Some(NamesArg::List(names, _)) => {
+            // The elements of an array are evaluated in the order in which they are written.
+            let names = names.iter().map(|one| name(one, args, function));
+            call(site, "acquire_all", quote_spanned!(site=> [#(#names),*]))
         }
         // A missing name is an error, so this is never written.
-        None => TokenStream::new(),
+        None => call(site, "acquire", TokenStream::new()),
+    }
+}
+
+fn name_from_expression(name: &Expr, krate: &CratePath, scope: &Scope) -> TokenStream {
+    let site = Span::mixed_site().located_at(name.span());
+    let krate = krate.at(site);
+    let parameters = parameters_not_in_the_value(name, scope);
+    quote_spanned!(site=> #krate::macro_support::name_from_expression(#name, &[#(#parameters),*]))
+}
+
+fn name(name: &NameArg, args: &Args, function: &Function) -> TokenStream {
+    let name = match name {
+        NameArg::Template(template) => template.expand(&args.krate, &function.scope),
+        NameArg::Expression(name) => name_from_expression(name, &args.krate, &function.scope),
     };
     let Some(tag) = &args.hash_tag else {
         return name;

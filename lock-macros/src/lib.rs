@@ -1,4 +1,5 @@
-//! The `#[distributed_lock]` attribute of `lock-core`, which re-exports it.
+//! The `#[distributed_lock]` attribute of `lock-core`, and the derive of declared locks. `lock-core` re-exports
+//! both.
 //!
 //! The crate is a pipeline on tokens:
 //!
@@ -7,10 +8,11 @@
 //! 3. `expand` writes the function.
 //!
 //! The steps collect their errors in `errors`, so that one compilation reports all of them. After
-//! an error, `expand` writes the function without a lock. `lock_name!` takes the same steps.
+//! an error, `expand` writes the function without a lock. `lock_name!` and `derive` take the same steps.
 
 mod check;
 mod crate_path;
+mod derive;
 mod errors;
 mod expand;
 mod nearest;
@@ -44,7 +46,8 @@ use crate::parse::function::{FnItem, Function};
 ///
 /// | Option | Value | Default |
 /// |---|---|---|
-/// | `name` | the lock's name: `"order:{order.id}"`, or an expression that is `Into<LockName>` | required |
+/// | `name` | the lock's name: `"order:{order.id}"`, or an expression that is `Into<LockName>`; or a list of names | required |
+/// | `lock` | a value of a type that derives `Lock`, in place of `name` | none |
 /// | `ttl` | how long the lock outlives a crashed holder: `"30s"`, from 100 ms to 24 h, or `dynamic(expression)` | the manager's `default_ttl`, 30 s |
 /// | `wait` | how long to wait while another holder has the lock: `"5s"`, or `dynamic(expression)`; `"0s"` tries once | the manager's `default_wait`, 5 s; with `on_contended = skip`, one attempt |
 /// | `renew` | `auto`, `never`, or the interval of renewal: `"10s"` | `auto`: a third of `ttl` |
@@ -57,7 +60,7 @@ use crate::parse::function::{FnItem, Function};
 /// | `on_error` | what to return for any other error: `\|e\| ..`, or an expression that gives such a closure | `From<LockError>` |
 /// | `on_lost` | what happens to the body when the lock is lost: `cancel` it at its next await, or `continue` it | `cancel` |
 /// | `release` | `confirm` waits for the server's reply, `background` does not | `confirm` |
-/// | `bind` | an identifier for the `&LockGuard` inside the body | none |
+/// | `bind` | an identifier for the `&LockGuard` inside the body; with a list `&LockSet`, with `lock` `&Held<..>` | none |
 /// | `manager` | the `LockManager`; parameters and `self` are in scope | the manager of the scope, the installed one, or `DISTRIBUTED_LOCK_URL` |
 /// | `hash_tag` | a template for a hash tag before the name | none |
 /// | `crate` | the absolute path of `lock_core` | `::lock_core` |
@@ -91,6 +94,14 @@ pub fn distributed_lock(
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
     annotate(args.into(), item.into()).into()
+}
+
+/// Declares a lock: the type says its name, its kind and its times.
+///
+/// The fields are the parameters of the name. The options are those of the trait's table.
+#[proc_macro_derive(Lock, attributes(lock))]
+pub fn derive_lock(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    derive::lock(input.into()).into()
 }
 
 /// Makes a lock name from a template and expressions. `lock_core::lock_name!` calls it with its

@@ -5,9 +5,10 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::time::Duration;
 
+use super::LockSet;
 use super::acquire::{self, SetMembers};
-use super::{LockSet, run};
 use crate::error::LockError;
+use crate::guard;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::key::LockName;
 use crate::protocol::kind::{InvalidKindReason, Kind, MAX_NAMES};
@@ -115,14 +116,27 @@ impl LockSetRequest {
 
     /// Sets how much of the call's wait has passed already.
     #[cfg(feature = "macros")]
-    #[allow(dead_code, reason = "the attribute with a list of names uses it")]
     pub(crate) fn spent(self, spent: Duration) -> Self {
         self.with(|options| options.spent(spent))
     }
 
-    fn with(mut self, set: impl FnOnce(LockRequest) -> LockRequest) -> Self {
+    pub(crate) fn with(mut self, set: impl FnOnce(LockRequest) -> LockRequest) -> Self {
         self.options = set(self.options);
         self
+    }
+
+    /// As [`acquire`](Self::acquire), for a caller that skips its work when another holder has one of the
+    /// locks.
+    #[cfg(feature = "macros")]
+    pub(crate) async fn acquire_or_skip(self) -> Result<LockSet, LockError> {
+        let (options, names) = (self.options.clone(), self.names.clone());
+        let result = self.acquire().await;
+        if let Err(error) = &result
+            && error.is_contended()
+        {
+            options.report_skip(&names, error);
+        }
+        result
     }
 
     /// Acquires all locks. While another holder has one of them, this call waits, at most for the time of
@@ -184,7 +198,7 @@ impl LockSetRequest {
     /// Dropping the future drops the body and releases the locks in the background.
     pub async fn run<T>(self, body: impl AsyncFnOnce(&LockSet) -> T) -> Result<T, LockError> {
         let set = self.acquire().await?;
-        run(set, body).await
+        guard::run(set, body).await
     }
 
     /// Checks the request, and returns its locks in the order of their keys. A name that is listed twice is

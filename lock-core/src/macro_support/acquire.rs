@@ -1,15 +1,16 @@
-//! Acquires the lock of an annotated function.
+//! Acquires the lock, or the locks, of an annotated function.
 
-use std::future::{self, Future};
-use std::pin::Pin;
 use std::time::Duration;
 
+use super::call::AcquireFuture;
 use super::options::{OnContended, Options};
 use crate::error::LockError;
 use crate::guard::LockGuard;
+use crate::lock_set::LockSet;
 use crate::manager::LockManager;
 use crate::protocol::key::LockName;
 use crate::runtime::inner::check_runtime;
+use crate::typed::Declaration;
 
 /// Takes the manager of `manager = ..`.
 #[must_use]
@@ -17,33 +18,55 @@ pub fn manager(manager: &LockManager) -> Option<LockManager> {
     Some(manager.clone())
 }
 
-/// A boxed future of this crate. The box keeps the futures of annotated functions small.
-pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// The acquire of an annotated function. It sends nothing before the first poll.
-#[must_use = "futures do nothing unless they are polled"]
-pub struct AcquireFuture(pub(super) BoxFuture<Result<LockGuard, LockError>>);
-
 /// Acquires the lock of an annotated function.
 pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -> AcquireFuture {
-    AcquireFuture(Box::pin(async move {
-        if let Some(reason) = name.invalid_reason() {
-            return Err(LockError::invalid_name(&name, reason));
-        }
-        let (manager, spent) = match manager {
-            Some(manager) => (manager, Duration::ZERO),
-            None => current_manager(options.wait).await?,
-        };
-        let request = options.apply(manager.lock(name));
-        match options.on_contended {
-            OnContended::Return => request.spent(spent).acquire().await,
-            OnContended::Skip => request.spent(spent).acquire_or_skip().await,
-        }
-    }))
+    AcquireFuture::new(acquire_one(manager, name, options))
 }
 
-/// Returns the manager of the caller. Also returns the time for its connection, which counts as
-/// waiting.
+/// Acquires the declared lock of an annotated function. `options` are those of the call, which precede those of
+/// the declaration.
+pub(super) fn acquire_declared(
+    manager: Option<LockManager>,
+    declaration: Declaration,
+    options: Options,
+) -> AcquireFuture {
+    let options = Options {
+        ttl: declaration.ttl,
+        wait: options.wait.or(declaration.wait),
+        kind: declaration.kind,
+        ..options
+    };
+    acquire(manager, declaration.name, options)
+}
+
+async fn acquire_one(
+    manager: Option<LockManager>,
+    name: LockName,
+    options: Options,
+) -> Result<LockGuard, LockError> {
+    if let Some(reason) = name.invalid_reason() {
+        return Err(LockError::invalid_name(&name, reason));
+    }
+    let (manager, spent) = manager_of_the_call(manager, options.wait).await?;
+    let request = options.apply(manager.lock(name));
+    match options.on_contended {
+        OnContended::Return => request.spent(spent).acquire().await,
+        OnContended::Skip => request.spent(spent).acquire_or_skip().await,
+    }
+}
+
+/// Returns the manager of a call, and the time for its connection, which counts as waiting.
+async fn manager_of_the_call(
+    manager: Option<LockManager>,
+    wait: Option<Duration>,
+) -> Result<(LockManager, Duration), LockError> {
+    match manager {
+        Some(manager) => Ok((manager, Duration::ZERO)),
+        None => current_manager(wait).await,
+    }
+}
+
+/// Returns the manager of the caller, and the time for its connection.
 async fn current_manager(wait: Option<Duration>) -> Result<(LockManager, Duration), LockError> {
     check_runtime()?;
     let started = tokio::time::Instant::now();
@@ -55,26 +78,35 @@ async fn current_manager(wait: Option<Duration>) -> Result<(LockManager, Duratio
     Ok((manager, started.elapsed()))
 }
 
-/// Completes an acquire before the body exists, so that `on_contended` can use the parameters.
-/// The result is boxed, so that it takes no space in the future of the function.
-///
-/// # Errors
-///
-/// Only when another holder has the lock. All other errors stay in the returned acquire.
-#[must_use]
-pub fn acquire_or_contended(
-    acquire: AcquireFuture,
-) -> BoxFuture<Result<AcquireFuture, Box<LockError>>> {
-    Box::pin(async move {
-        match acquire.0.await {
-            Err(error) if error.is_contended() => Err(Box::new(error)),
-            acquired => Ok(AcquireFuture(Box::pin(future::ready(acquired)))),
+/// Acquires the locks of an annotated function whose `name` is a list.
+pub fn acquire_all<const N: usize>(
+    manager: Option<LockManager>,
+    names: [LockName; N],
+    options: Options,
+) -> AcquireFuture<LockSet> {
+    acquire_list(manager, names.into(), options)
+}
+
+fn acquire_list(
+    manager: Option<LockManager>,
+    names: Vec<LockName>,
+    options: Options,
+) -> AcquireFuture<LockSet> {
+    AcquireFuture::new(async move {
+        let (manager, spent) = manager_of_the_call(manager, options.wait).await?;
+        let request = options.apply_to_set(manager.lock_all(names));
+        match options.on_contended {
+            OnContended::Return => request.spent(spent).acquire().await,
+            OnContended::Skip => request.spent(spent).acquire_or_skip().await,
         }
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
+    use super::super::call::acquire_or_contended;
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -85,15 +117,15 @@ mod tests {
             ..Options::DEFAULT
         };
         let again = || acquire(Some(locks.clone()), "x".into(), once);
-        let first = acquire_or_contended(again()).await.unwrap();
-        let held = first.0.await.unwrap();
+        let mut first = acquire_or_contended(again()).await.unwrap();
+        let held = poll_fn(|cx| first.poll(cx)).await.unwrap();
         let second = acquire_or_contended(again()).await;
         assert!(second.err().unwrap().is_contended());
         drop(held);
         let nameless = acquire(Some(locks.clone()), "".into(), Options::DEFAULT);
-        let nameless = acquire_or_contended(nameless).await.unwrap();
+        let mut nameless = acquire_or_contended(nameless).await.unwrap();
         assert!(matches!(
-            nameless.0.await,
+            poll_fn(|cx| nameless.poll(cx)).await,
             Err(LockError::InvalidName { .. })
         ));
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::lock_set::LockSetRequest;
 use crate::protocol::kind::{Kind, MAX_PERMITS, MAX_WEIGHT};
 use crate::protocol::renew::{MIN_RENEWAL, Renew};
 use crate::protocol::ttl::{MAX_TTL, MIN_TTL};
@@ -48,6 +49,10 @@ impl Options {
         kind: Kind::Exclusive,
         on_contended: OnContended::Return,
     };
+
+    pub(super) fn apply_to_set(self, request: LockSetRequest) -> LockSetRequest {
+        request.with(|options| self.apply(options))
+    }
 
     pub(super) fn apply(self, mut request: LockRequest) -> LockRequest {
         request = request.renew(self.renew).kind(self.kind);

@@ -1,57 +1,13 @@
 //! Polls the body of an annotated function while its lock is held.
 
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
-use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 
-use super::acquire::{AcquireFuture, BoxFuture};
+use super::call::{Acquire, AcquireFuture, GuardSlot};
 use crate::error::LockError;
-use crate::guard::{self, LockGuard, Lost};
-use crate::protocol::cleanup::ReleaseOutcome;
-use crate::runtime::reentrancy::BodyScope;
-
-/// The place of the guard of one call. The body may borrow the guard, so the place outlives the
-/// body.
-#[derive(Debug, Default)]
-pub struct GuardSlot {
-    guard: OnceLock<LockGuard>,
-    /// The outcome of the release. The drop of the guard needs it.
-    released: OnceLock<ReleaseOutcome>,
-}
-
-impl GuardSlot {
-    /// Makes an empty place.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            guard: OnceLock::new(),
-            released: OnceLock::new(),
-        }
-    }
-}
-
-impl Drop for GuardSlot {
-    fn drop(&mut self) {
-        if let Some(guard) = self.guard.get_mut()
-            && let Some(released) = self.released.take()
-        {
-            guard.finish_release(&released);
-        }
-    }
-}
-
-/// Returns the guard that `bind` names.
-///
-/// # Panics
-///
-/// Never in a body, which runs only while the lock is held.
-pub fn guard(slot: &GuardSlot) -> &LockGuard {
-    let Some(guard) = slot.guard.get() else {
-        unreachable!("the body runs only while the lock is held");
-    };
-    guard
-}
+use crate::guard::Holding;
 
 /// The effect of a lost lock on the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,22 +19,26 @@ pub enum OnLost {
 }
 
 /// The state of one call, without its body.
-struct CallProgress<'a> {
-    slot: &'a GuardSlot,
+struct CallProgress<'a, A: Acquire> {
+    slot: &'a GuardSlot<A::Held>,
     on_lost: OnLost,
-    stage: CallStage<'a>,
+    stage: CallStage<'a, A>,
 }
 
-enum CallStage<'a> {
-    Acquiring(AcquireFuture),
+type Loss<A> = <<A as Acquire>::Held as Holding>::Loss;
+type ReleaseFuture<'a, A> =
+    Pin<Box<dyn Future<Output = <<A as Acquire>::Held as Holding>::Outcome> + Send + 'a>>;
+
+enum CallStage<'a, A: Acquire> {
+    Acquiring(A),
     /// The loss is `None` with `on_lost = continue`.
-    Held(&'a LockGuard, Option<Lost>),
-    Releasing(BoxFuture<Option<ReleaseOutcome>>),
+    Held(&'a A::Held, Option<Loss<A>>),
+    Releasing(ReleaseFuture<'a, A>),
     Done,
 }
 
-impl<'a> CallProgress<'a> {
-    fn new(slot: &'a GuardSlot, acquire: AcquireFuture, on_lost: OnLost) -> Self {
+impl<'a, A: Acquire> CallProgress<'a, A> {
+    fn new(slot: &'a GuardSlot<A::Held>, acquire: A, on_lost: OnLost) -> Self {
         Self {
             slot,
             on_lost,
@@ -120,40 +80,45 @@ impl<'a> CallProgress<'a> {
     }
 
     /// Acquires the lock. Then enters its scope for one poll of the body, unless the lock is lost.
-    fn poll_enter(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyScope, LockError>> {
+    fn poll_enter(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<<A::Held as Holding>::Scope, LockError>> {
         if let CallStage::Acquiring(acquire) = &mut self.stage {
-            let acquired = ready!(acquire.0.as_mut().poll(cx));
-            self.stage = CallStage::Done;
-            let acquired = acquired?;
-            let guard = self.slot.guard.get_or_init(|| acquired);
-            let lost = (self.on_lost == OnLost::Cancel).then(|| guard.lost());
-            self.stage = CallStage::Held(guard, lost);
+            let granted = ready!(acquire.future().poll(cx));
+            let stage = mem::replace(&mut self.stage, CallStage::Done);
+            let granted = granted?;
+            let CallStage::Acquiring(acquire) = stage else {
+                unreachable!("it was this stage a moment ago");
+            };
+            let held = self.slot.held.get_or_init(|| acquire.into_held(granted));
+            let lost = (self.on_lost == OnLost::Cancel).then(|| held.loss());
+            self.stage = CallStage::Held(held, lost);
         }
-        let CallStage::Held(guard, lost) = &mut self.stage else {
+        let CallStage::Held(held, lost) = &mut self.stage else {
             unreachable!("polled after it was done");
         };
         // The loss is polled first, so that the body never runs without the lock.
         if let Some(lost) = lost
             && Pin::new(lost).poll(cx).is_ready()
         {
-            let error = guard.lost_error();
+            let error = held.loss_error();
             self.stage = CallStage::Done;
             return Poll::Ready(Err(error));
         }
-        Poll::Ready(Ok(guard.enter()))
+        Poll::Ready(Ok(held.enter_body()))
     }
 
     /// Releases the lock after the body, and waits for the reply.
     fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let CallStage::Held(guard, _) = &self.stage {
-            let release = guard::release_after(guard);
+        if let CallStage::Held(held, _) = &self.stage {
+            let release = held.release_after_body();
             self.stage = CallStage::Releasing(Box::pin(release));
         }
         if let CallStage::Releasing(release) = &mut self.stage {
-            if let Some(outcome) = ready!(release.as_mut().poll(cx)) {
-                // A lock is released only once, so the cell is empty.
-                let _is_first = self.slot.released.set(outcome);
-            }
+            let outcome = ready!(release.as_mut().poll(cx));
+            // A lock is released only once, so the cell is empty.
+            let _is_first = self.slot.released.set(outcome);
             self.stage = CallStage::Done;
         }
         Poll::Ready(())
@@ -202,20 +167,20 @@ pub fn map_error_with<T>(map: fn(LockError) -> T) -> fn(LockError) -> T {
 
 /// An annotated function with `release = background`: the drop of the slot releases the lock.
 #[must_use = "futures do nothing unless they are polled"]
-pub struct RunBody<'s, 'b, F: Future, A> {
-    progress: CallProgress<'s>,
+pub struct RunBody<'s, 'b, F: Future, M, A: Acquire = AcquireFuture> {
+    progress: CallProgress<'s, A>,
     body: Pin<&'b mut F>,
-    map: A,
+    map: M,
 }
 
 /// Acquires the lock and runs `body` while it is held.
-pub fn run_body<'s, 'b, F: Future, A: MapOutcome<F::Output>>(
-    slot: &'s GuardSlot,
-    acquire: AcquireFuture,
+pub fn run_body<'s, 'b, F: Future, M: MapOutcome<F::Output>, A: Acquire>(
+    slot: &'s GuardSlot<A::Held>,
+    acquire: A,
     on_lost: OnLost,
     body: Pin<&'b mut F>,
-    map: A,
-) -> RunBody<'s, 'b, F, A> {
+    map: M,
+) -> RunBody<'s, 'b, F, M, A> {
     RunBody {
         progress: CallProgress::new(slot, acquire, on_lost),
         body,
@@ -223,10 +188,10 @@ pub fn run_body<'s, 'b, F: Future, A: MapOutcome<F::Output>>(
     }
 }
 
-impl<F: Future, A: MapOutcome<F::Output> + Unpin> Future for RunBody<'_, '_, F, A> {
-    type Output = A::Output;
+impl<F: Future, M: MapOutcome<F::Output> + Unpin, A: Acquire> Future for RunBody<'_, '_, F, M, A> {
+    type Output = M::Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<A::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<M::Output> {
         let this = &mut *self;
         match this.progress.poll_body(this.body.as_mut(), cx) {
             Poll::Ready(outcome) => Poll::Ready(this.map.map_outcome(outcome)),
@@ -238,21 +203,21 @@ impl<F: Future, A: MapOutcome<F::Output> + Unpin> Future for RunBody<'_, '_, F, 
 /// An annotated function with `release = confirm`: it keeps the body's result until the reply to
 /// the release.
 #[must_use = "futures do nothing unless they are polled"]
-pub struct RunBodyThenRelease<'s, 'b, F: Future, A> {
-    progress: CallProgress<'s>,
+pub struct RunBodyThenRelease<'s, 'b, F: Future, M, A: Acquire = AcquireFuture> {
+    progress: CallProgress<'s, A>,
     body: Pin<&'b mut F>,
     output: Option<F::Output>,
-    map: A,
+    map: M,
 }
 
 /// Acquires the lock, runs `body` while it is held, and then releases it.
-pub fn run_body_then_release<'s, 'b, F: Future, A: MapOutcome<F::Output>>(
-    slot: &'s GuardSlot,
-    acquire: AcquireFuture,
+pub fn run_body_then_release<'s, 'b, F: Future, M: MapOutcome<F::Output>, A: Acquire>(
+    slot: &'s GuardSlot<A::Held>,
+    acquire: A,
     on_lost: OnLost,
     body: Pin<&'b mut F>,
-    map: A,
-) -> RunBodyThenRelease<'s, 'b, F, A> {
+    map: M,
+) -> RunBodyThenRelease<'s, 'b, F, M, A> {
     RunBodyThenRelease {
         progress: CallProgress::new(slot, acquire, on_lost),
         body,
@@ -262,12 +227,14 @@ pub fn run_body_then_release<'s, 'b, F: Future, A: MapOutcome<F::Output>>(
 }
 
 // The output is moved out, and never pinned.
-impl<F: Future, A> Unpin for RunBodyThenRelease<'_, '_, F, A> {}
+impl<F: Future, M, A: Acquire> Unpin for RunBodyThenRelease<'_, '_, F, M, A> {}
 
-impl<F: Future, A: MapOutcome<F::Output>> Future for RunBodyThenRelease<'_, '_, F, A> {
-    type Output = A::Output;
+impl<F: Future, M: MapOutcome<F::Output>, A: Acquire> Future
+    for RunBodyThenRelease<'_, '_, F, M, A>
+{
+    type Output = M::Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<A::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<M::Output> {
         let this = &mut *self;
         let polled = this
             .progress
@@ -286,6 +253,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::acquire::acquire;
+    use super::super::call::guard;
     use super::super::options::Options;
     use super::*;
     use crate::manager::LockManager;

@@ -9,6 +9,8 @@ use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::kind::{InvalidKindReason, Kind};
 use crate::protocol::lease::LeaseConfig;
 use crate::runtime::inner::ManagerInner;
+#[cfg(feature = "macros")]
+use crate::telemetry::LockEvent;
 
 /// A checked request for one lock of a set.
 pub(crate) struct SetMember {
@@ -51,6 +53,20 @@ impl LockRequest {
     /// Returns the kind that was requested.
     pub(crate) fn requested_kind(&self) -> Kind {
         self.kind.kind
+    }
+
+    /// Reports that a body was skipped, because another holder has one of these locks.
+    #[cfg(feature = "macros")]
+    pub(crate) fn report_skip(&self, names: &[LockName], error: &LockError) {
+        let keys = names
+            .iter()
+            .filter_map(|name| LockKey::new(&self.inner.config.prefix, name).ok())
+            .map(|key| key.in_dialect(self.dialect));
+        // The event is about the lock that the error names.
+        for key in keys.filter(|key| error.key() == Some(key.as_str())).take(1) {
+            let lock = self.inner.reporter.id(&key);
+            self.inner.reporter.emit(&LockEvent::BodySkipped { lock });
+        }
     }
 
     pub(crate) fn manager(&self) -> &Arc<ManagerInner> {

@@ -15,10 +15,12 @@ const MAX_WEIGHT: u32 = 256;
 pub(crate) fn kind(kind: &KindArgs, written: &Written, scope: &Scope, errors: &mut Errors) {
     let [mode, permits, weight, min_hold] =
         ["mode", "permits", "weight", "min_hold"].map(|option| written.find(option));
-    if let (Some(_), Some(permits)) = (mode, permits) {
+    // A function with a declared lock has another error.
+    let is_declared = written.find("lock").is_some();
+    if let (Some(_), Some(permits), false) = (mode, permits, is_declared) {
         errors.on(permits, "`permits` cannot be combined with `mode`");
     }
-    if let (None, Some(weight)) = (permits, weight) {
+    if let (None, Some(weight), false) = (permits, weight, is_declared) {
         let message = "`weight` needs `permits`, such as `permits = 8, weight = 2`";
         errors.on(weight, message);
     }

@@ -1,14 +1,24 @@
 //! Checks the names of locks: their form, and the parameters that they name.
 
+use std::collections::BTreeSet;
+
+use proc_macro2::Span;
+
 use crate::errors::Errors;
 use crate::parse::args::Args;
 use crate::parse::scope::Scope;
 use crate::parse::template::{PlaceholderHead, Template, TemplatePart};
-use crate::parse::values::NameArg;
+use crate::parse::values::{NameArg, NamesArg};
 
 /// The longest name that `lock_core` accepts.
 const MAX_NAME: usize = 1024;
 
+/// The most names of a list.
+const MAX_NAMES: usize = 64;
+
+const NO_NAMES: &str =
+    "`name` lists no lock; write one name, or several: `name = [\"a:{x}\", \"b:{y}\"]`";
+const TOO_MANY_NAMES: &str = "`name` lists at most 64 locks";
 const HASH_TAG: &str = "braces in a lock name may only form one hash tag, such as `{{user1}}:cart`";
 const RESERVED_SUFFIX: &str =
     "a lock name with a hash tag may not end in `:q`, `:f`, `:g` or `:h`; append another word";
@@ -19,22 +29,42 @@ const TOO_LONG: &str = "lock name is longer than 1024 bytes";
 
 /// Checks `name` and `hash_tag`.
 pub(crate) fn names(args: &Args, scope: &Scope, errors: &mut Errors) {
-    let name = match &args.name {
-        Some(NameArg::Template(name)) => Some(name),
-        Some(NameArg::Expression(_)) | None => None,
-    };
-    if let Some(name) = name
-        && form(name, errors)
-    {
-        parameters(name, "name", scope, errors);
-        if args.hash_tag.is_some() {
-            form_behind_a_hash_tag(name, errors);
+    if let Some(NamesArg::List(names, brackets)) = &args.name {
+        list(names, *brackets, errors);
+    }
+    for name in args.names() {
+        if let NameArg::Template(name) = name
+            && form(name, errors)
+        {
+            parameters(name, "name", scope, errors);
+            if args.hash_tag.is_some() {
+                form_behind_a_hash_tag(name, errors);
+            }
         }
     }
     if let Some(tag) = &args.hash_tag
         && form_of_hash_tag(tag, errors)
     {
         parameters(tag, "hash_tag", scope, errors);
+    }
+}
+
+/// Checks how many names a list has, and that no text is there twice.
+fn list(names: &[NameArg], brackets: Span, errors: &mut Errors) {
+    if names.is_empty() {
+        errors.at(brackets, NO_NAMES);
+    } else if names.len() > MAX_NAMES {
+        errors.at(brackets, TOO_MANY_NAMES);
+    }
+    let mut texts = BTreeSet::new();
+    for name in names {
+        if let NameArg::Template(name) = name
+            && name.heads().next().is_none()
+            && !texts.insert(name.written.as_str())
+        {
+            let message = format!("the name {:?} is listed twice", name.written);
+            errors.at(name.span, message);
+        }
     }
 }
 
@@ -77,7 +107,7 @@ fn parameters(template: &Template, option: &str, scope: &Scope, errors: &mut Err
         if scope.find(&head).is_some() {
             continue;
         }
-        let message = if scope.is_constant(&head) && option == "name" {
+        let message = if scope.is_constant(&head) && option == "name" && !scope.is_struct() {
             let advice = with_constants_as_expressions(template, scope);
             format!("no parameter named `{head}`; for a constant write `name = {advice}`")
         } else {

@@ -55,7 +55,7 @@ impl Template {
         }}
     }
 
-    fn expand_with(
+    pub(super) fn expand_with(
         &self,
         krate: &CratePath,
         mut value: impl FnMut(&PlaceholderHead) -> TokenStream,

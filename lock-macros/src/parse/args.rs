@@ -10,19 +10,21 @@ use crate::crate_path::CratePath;
 use crate::errors::{Errors, list};
 use crate::parse::duration::{DurationArg, DurationOption};
 use crate::parse::kind::{KindArgs, Mode, NumberArg, NumberOption, Written};
-use crate::parse::option_names::{self, OPTIONS};
+use crate::parse::option_names::{self, DECLARED, OPTIONS};
 use crate::parse::template::Template;
 use crate::parse::timing::{RenewArg, Timing};
 use crate::parse::tokens::{peel, variables};
 use crate::parse::values::{
-    Handler, NameArg, OnContended, OnLostArg, ReleaseMode, choice, hash_tag, identifier,
+    Handler, NameArg, NamesArg, OnContended, OnLostArg, ReleaseMode, choice, hash_tag, identifier,
     reject_await,
 };
 
 /// The options of one attribute. A field also stays `None` when its value cannot be read.
 #[derive(Default)]
 pub(crate) struct Args {
-    pub(crate) name: Option<NameArg>,
+    pub(crate) name: Option<NamesArg>,
+    /// A value of a type that declares a lock.
+    pub(crate) lock: Option<Expr>,
     pub(crate) hash_tag: Option<Template>,
     pub(crate) timing: Timing,
     pub(crate) kind: KindArgs,
@@ -38,9 +40,19 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Reads the options. After an error it continues with the next option.
+    /// Reads the options of a function. After an error it continues with the next option.
     pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
+        Self::parse_as(Grammar::Function, tokens, errors)
+    }
+
+    /// Reads the options of a declared lock.
+    pub(crate) fn parse_declaration(tokens: TokenStream, errors: &mut Errors) -> Self {
+        Self::parse_as(Grammar::Declaration, tokens, errors)
+    }
+
+    fn parse_as(grammar: Grammar, tokens: TokenStream, errors: &mut Errors) -> Self {
         let mut parser = OptionParser {
+            grammar,
             args: Self::default(),
             errors,
             advised_name: false,
@@ -52,13 +64,18 @@ impl Args {
         if let Err(error) = parsed {
             errors.push(error);
         }
-        if args.written.find("name").is_none() && !advised_name {
-            errors.at(
-                Span::call_site(),
-                "missing option `name`: `#[distributed_lock(name = \"...\", ttl = \"30s\")]`",
-            );
+        let is_named = ["name", "lock"]
+            .iter()
+            .any(|option| args.written.find(option).is_some());
+        if !is_named && !advised_name {
+            errors.at(Span::call_site(), grammar.missing_name());
         }
         args
+    }
+
+    /// Returns all names, in the order in which they were written.
+    pub(crate) fn names(&self) -> &[NameArg] {
+        self.name.as_ref().map_or(&[], NamesArg::all)
     }
 
     /// Returns every variable in an expression of an option. A closure or a block may change what
@@ -66,8 +83,13 @@ impl Args {
     pub(crate) fn variables_in_expressions(&self) -> Vec<String> {
         let mut names = Vec::new();
         let mut add = |tokens: TokenStream| variables(tokens, &mut names);
-        if let Some(NameArg::Expression(name)) = &self.name {
-            add(name.to_token_stream());
+        for name in self.names() {
+            if let NameArg::Expression(name) = name {
+                add(name.to_token_stream());
+            }
+        }
+        if let Some(lock) = &self.lock {
+            add(lock.to_token_stream());
         }
         if let Some(manager) = &self.manager {
             add(manager.to_token_stream());
@@ -89,8 +111,10 @@ impl Args {
     /// Returns every variable in an option, also in a template.
     pub(crate) fn variables(&self) -> Vec<String> {
         let mut names = self.variables_in_expressions();
-        if let Some(NameArg::Template(name)) = &self.name {
-            names.extend(name.heads());
+        for name in self.names() {
+            if let NameArg::Template(name) = name {
+                names.extend(name.heads());
+            }
         }
         if let Some(tag) = &self.hash_tag {
             names.extend(tag.heads());
@@ -99,7 +123,35 @@ impl Args {
     }
 }
 
+/// The place of the options.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Grammar {
+    /// `#[distributed_lock(..)]`
+    Function,
+    /// `#[lock(..)]`
+    Declaration,
+}
+
+impl Grammar {
+    fn options(self) -> option_names::Options {
+        match self {
+            Self::Function => &OPTIONS,
+            Self::Declaration => &DECLARED,
+        }
+    }
+
+    fn missing_name(self) -> &'static str {
+        match self {
+            Self::Function => {
+                "missing option `name`: `#[distributed_lock(name = \"...\", ttl = \"30s\")]`"
+            }
+            Self::Declaration => "missing option `name`: `#[lock(name = \"...\")]`",
+        }
+    }
+}
+
 struct OptionParser<'a> {
+    grammar: Grammar,
     args: Args,
     errors: &'a mut Errors,
     /// Whether an error already says how to write `name`.
@@ -136,7 +188,11 @@ impl OptionParser<'_> {
             return;
         }
         let option = key.to_string();
-        let known = OPTIONS.iter().find(|(known, _)| *known == option);
+        let known = self
+            .grammar
+            .options()
+            .iter()
+            .find(|(known, _)| *known == option);
         let Some((_, example)) = known else {
             self.unknown(&key);
             skip_value(input);
@@ -166,7 +222,14 @@ impl OptionParser<'_> {
         let args = &mut self.args;
         let timing = &mut args.timing;
         match option {
-            "name" => args.name = NameArg::parse(value, errors),
+            "name" if self.grammar == Grammar::Declaration => {
+                args.name = NameArg::parse_declared(value, errors).map(NamesArg::One);
+            }
+            "name" => args.name = NamesArg::parse(value, errors),
+            "lock" => {
+                reject_await(option, &value, errors);
+                args.lock = Some(value);
+            }
             "ttl" => timing.ttl = DurationArg::parse(value, DurationOption::Ttl, errors),
             "wait" => timing.wait = DurationArg::parse(value, DurationOption::Wait, errors),
             "renew" => timing.renew = RenewArg::parse(value, errors),
@@ -175,6 +238,9 @@ impl OptionParser<'_> {
             }
             "min_hold" => {
                 timing.min_hold = DurationArg::parse(value, DurationOption::MinHold, errors);
+            }
+            "mode" if self.grammar == Grammar::Declaration => {
+                args.kind.mode = choice(option, &value, Mode::OF_A_DECLARATION, errors);
             }
             "mode" => args.kind.mode = choice(option, &value, Mode::OF_A_FUNCTION, errors),
             "permits" => {
@@ -198,7 +264,10 @@ impl OptionParser<'_> {
                 ];
                 args.release = choice(option, &value, words, errors).unwrap_or_default();
             }
-            "hash_tag" => args.hash_tag = hash_tag(&value, errors),
+            "hash_tag" if self.grammar == Grammar::Declaration => {
+                args.hash_tag = hash_tag(&value, Template::of_declaration, errors);
+            }
+            "hash_tag" => args.hash_tag = hash_tag(&value, Template::of_hash_tag, errors),
             "on_error" => args.on_error = Handler::parse(value, errors),
             "bind" => args.bind = identifier(&value, errors),
             "manager" => {
@@ -211,9 +280,19 @@ impl OptionParser<'_> {
     }
 
     fn unknown(&mut self, key: &Ident) {
-        let meant = option_names::meant(&key.to_string());
+        let written = key.to_string();
+        let options = self.grammar.options();
+        let at_the_call = self.grammar == Grammar::Declaration
+            && option_names::all(&OPTIONS).any(|option| option == written);
+        if at_the_call {
+            let message =
+                format!("`{key}` is not declared with the lock; write it where the lock is taken");
+            self.errors.on(key, message);
+            return;
+        }
+        let meant = option_names::meant(&written, options);
         let advice = meant.map_or_else(
-            || format!("expected one of: {}", list(option_names::all())),
+            || format!("expected one of: {}", list(option_names::all(options))),
             |meant| format!("did you mean `{meant}`?"),
         );
         self.advised_name |= meant == Some("name");
@@ -223,8 +302,9 @@ impl OptionParser<'_> {
 
     /// Reports `"order"`, `name: "order"` or `ttl`, and suggests the most likely option.
     fn not_a_pair(&mut self, input: ParseStream<'_>, key: Option<&Ident>) {
-        let meant = key.and_then(|key| option_names::meant(&key.to_string()));
-        let (option, example) = OPTIONS
+        let options = self.grammar.options();
+        let meant = key.and_then(|key| option_names::meant(&key.to_string(), options));
+        let (option, example) = options
             .iter()
             .find(|(known, _)| Some(*known) == meant)
             .unwrap_or(&OPTIONS[0]);

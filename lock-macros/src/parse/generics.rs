@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proc_macro2::{TokenStream, TokenTree};
-use syn::{GenericParam, Signature};
+use syn::{GenericParam, Generics, Signature};
 
 /// The generic parameters of a function and of its `impl`.
 #[derive(Debug, Default)]
@@ -16,7 +16,15 @@ pub(crate) struct GenericNames {
 
 impl GenericNames {
     pub(crate) fn new(signature: &Signature) -> Self {
-        let parameters = signature.generics.params.iter();
+        Self {
+            is_method: signature.receiver().is_some(),
+            ..Self::of_struct(&signature.generics)
+        }
+    }
+
+    /// Takes the generic parameters of a struct, whose implementation is written.
+    pub(crate) fn of_struct(generics: &Generics) -> Self {
+        let parameters = generics.params.iter();
         let names = parameters.filter_map(|parameter| match parameter {
             GenericParam::Type(parameter) => Some(parameter.ident.to_string()),
             GenericParam::Const(parameter) => Some(parameter.ident.to_string()),
@@ -24,7 +32,7 @@ impl GenericNames {
         });
         Self {
             names: names.collect(),
-            is_method: signature.receiver().is_some(),
+            is_method: false,
         }
     }
 

@@ -21,6 +21,8 @@ pub(crate) enum Mode {
     Exclusive,
     Read,
     Write,
+    /// Only where a lock is declared: each caller chooses.
+    ReadWrite,
 }
 
 impl Mode {
@@ -29,6 +31,12 @@ impl Mode {
         ("exclusive", Self::Exclusive),
         ("read", Self::Read),
         ("write", Self::Write),
+    ];
+
+    /// The modes of a declared lock.
+    pub(crate) const OF_A_DECLARATION: [(&str, Self); 2] = [
+        ("exclusive", Self::Exclusive),
+        ("read_write", Self::ReadWrite),
     ];
 }
 

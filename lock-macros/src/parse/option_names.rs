@@ -3,8 +3,9 @@
 use crate::nearest::nearest;
 
 /// Every option, with a value to show in messages.
-pub(crate) const OPTIONS: [(&str, &str); 17] = [
+pub(crate) const OPTIONS: [(&str, &str); 18] = [
     ("name", "\"...\""),
+    ("lock", "OrderLock { id }"),
     ("ttl", "\"30s\""),
     ("wait", "\"5s\""),
     ("renew", "auto"),
@@ -23,12 +24,27 @@ pub(crate) const OPTIONS: [(&str, &str); 17] = [
     ("crate", "::lock_core"),
 ];
 
+/// The options of a declared lock.
+pub(crate) const DECLARED: [(&str, &str); 8] = [
+    ("name", "\"...\""),
+    ("ttl", "\"30s\""),
+    ("wait", "\"5s\""),
+    ("mode", "read_write"),
+    ("permits", "4"),
+    ("weight", "2"),
+    ("hash_tag", "\"...\""),
+    ("crate", "::lock_core"),
+];
+
+/// A table of options.
+pub(crate) type Options = &'static [(&'static str, &'static str)];
+
 /// The names that other libraries use for an option, without capitals and underscores.
 const OTHER_LIBRARIES: [(&str, &[&str]); 9] = [
     (
         "name",
         &[
-            "key", "keys", "keyname", "lock", "lockname", "id", "resource", "lockkey",
+            "key", "keys", "keyname", "lockname", "id", "resource", "lockkey",
         ],
     ),
     (
@@ -111,19 +127,20 @@ const OTHER_LIBRARIES: [(&str, &[&str]); 9] = [
 ];
 
 /// Returns the names of all options.
-pub(crate) fn all() -> impl Iterator<Item = &'static str> + Clone {
-    OPTIONS.iter().map(|(option, _)| *option)
+pub(crate) fn all(options: Options) -> impl Iterator<Item = &'static str> + Clone {
+    options.iter().map(|(option, _)| *option)
 }
 
 /// Returns the option that `key` probably means: one of another library, or a misspelt one.
-pub(crate) fn meant(key: &str) -> Option<&'static str> {
+pub(crate) fn meant(key: &str, options: Options) -> Option<&'static str> {
     let key = key.to_lowercase();
     let plain = key.replace('_', "");
     OTHER_LIBRARIES
         .iter()
         .find(|(_, names)| names.contains(&plain.as_str()))
         .map(|(option, _)| *option)
-        .or_else(|| nearest(&key, all()))
+        .filter(|meant| all(options).any(|option| option == *meant))
+        .or_else(|| nearest(&key, all(options)))
 }
 
 #[cfg(test)]
@@ -139,8 +156,9 @@ mod tests {
             ("onBusy", "on_contended"),
             ("manger", "manager"),
         ] {
-            assert_eq!(meant(key), Some(option));
+            assert_eq!(meant(key, &OPTIONS), Some(option));
         }
-        assert_eq!(meant("colour"), None);
+        assert_eq!(meant("colour", &OPTIONS), None);
+        assert_eq!(meant("watchdog", &DECLARED), None);
     }
 }

@@ -1,9 +1,11 @@
 //! The parameters of the function: the names that a placeholder may begin with.
 
-use proc_macro2::{Ident, TokenTree};
+use proc_macro2::{Ident, Literal, Span, TokenTree};
 use syn::ext::IdentExt;
+use syn::spanned::Spanned;
 use syn::{
-    Attribute, FnArg, GenericParam, Pat, PatSlice, PatTuple, PatTupleStruct, Signature, Token, Type,
+    Attribute, Fields, FnArg, GenericParam, Pat, PatSlice, PatTuple, PatTupleStruct, Signature,
+    Token, Type,
 };
 
 use crate::errors::list;
@@ -18,6 +20,8 @@ pub(crate) struct Scope {
     constants: Vec<Ident>,
     /// Whether the function is a test.
     is_test: bool,
+    /// The fields of a struct, in place of parameters: their names, or their numbers.
+    fields: Option<Vec<TokenTree>>,
 }
 
 /// A variable that a pattern binds.
@@ -67,7 +71,33 @@ impl Scope {
             parameters,
             constants: constants.collect(),
             is_test,
+            fields: None,
         }
+    }
+
+    /// Takes the fields of a struct as parameters.
+    pub(crate) fn of_fields(fields: &Fields) -> Self {
+        let fields = fields.iter().enumerate().map(|(number, field)| {
+            let index = || {
+                let mut index = Literal::usize_unsuffixed(number);
+                index.set_span(field.span());
+                TokenTree::Literal(index)
+            };
+            let name = field.ident.clone().map(TokenTree::Ident);
+            name.unwrap_or_else(index)
+        });
+        Self {
+            receiver: Some(Ident::new("self", Span::call_site()).into()),
+            parameters: Vec::new(),
+            constants: Vec::new(),
+            is_test: false,
+            fields: Some(fields.collect()),
+        }
+    }
+
+    /// Returns whether the scope is that of a struct.
+    pub(crate) fn is_struct(&self) -> bool {
+        self.fields.is_some()
     }
 
     /// Returns all parameters except `self`, in the order of their declaration.
@@ -79,15 +109,17 @@ impl Scope {
     pub(crate) fn all(&self) -> impl Iterator<Item = TokenTree> {
         let parameters = self.parameters.iter();
         let parameters = parameters.map(|known| TokenTree::Ident(known.name.clone()));
-        self.receiver.clone().into_iter().chain(parameters)
+        let fields = self.fields.iter().flatten().cloned();
+        self.receiver
+            .clone()
+            .into_iter()
+            .chain(parameters)
+            .chain(fields)
     }
 
     /// Returns the names of `self` and all parameters, without `r#`.
     pub(crate) fn names(&self) -> impl Iterator<Item = String> {
-        self.all().map(|known| match known {
-            TokenTree::Ident(known) => known.unraw().to_string(),
-            other => other.to_string(),
-        })
+        self.all().map(|known| unraw(&known))
     }
 
     /// Returns whether a constant has this name: a const parameter, or a name in capitals.
@@ -100,6 +132,10 @@ impl Scope {
     pub(crate) fn find(&self, name: &str) -> Option<TokenTree> {
         if name == "self" {
             return self.receiver.clone();
+        }
+        if let Some(fields) = &self.fields {
+            let mut fields = fields.iter();
+            return fields.find(|field| unraw(field) == name).cloned();
         }
         let mut parameters = self.parameters.iter();
         let found = parameters.find(|known| known.name.unraw() == name);
@@ -114,6 +150,9 @@ impl Scope {
 
     /// Returns the error for a name that `find` does not know.
     pub(crate) fn unknown(&self, name: &str) -> String {
+        if let Some(fields) = &self.fields {
+            return unknown_field(name, fields);
+        }
         if name == "self" {
             return "method has no `self`".into();
         }
@@ -157,6 +196,7 @@ impl Scope {
             parameters,
             constants: Vec::new(),
             is_test: false,
+            fields: None,
         }
     }
 }
@@ -209,6 +249,26 @@ fn bindings(pattern: &Pat, attributes: &[Attribute], found: &mut Vec<Parameter>)
                 .for_each(|pat| bindings(pat, attributes, found));
         }
         _ => {}
+    }
+}
+
+/// Returns the text of a name without its `r#`, or of a number.
+fn unraw(token: &TokenTree) -> String {
+    match token {
+        TokenTree::Ident(name) => name.unraw().to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn unknown_field(name: &str, fields: &[TokenTree]) -> String {
+    let known: Vec<String> = fields.iter().map(unraw).collect();
+    let known = known.iter().map(String::as_str);
+    if let Some(meant) = nearest(name, known.clone()) {
+        return format!("no field named `{name}`; did you mean `{meant}`?");
+    }
+    match list(known) {
+        all if all.is_empty() => format!("no field named `{name}`; the struct has none"),
+        all => format!("no field named `{name}`; fields: {all}"),
     }
 }
 

@@ -46,6 +46,8 @@ enum TemplateKind {
     HashTag,
     /// `lock_name!("..")`: `{}` takes the next expression.
     LockName,
+    /// `#[lock(name = "..")]`: each placeholder names a field.
+    Declaration,
 }
 
 impl TemplateKind {
@@ -56,6 +58,10 @@ impl TemplateKind {
                  `name = lock_name!(\"...\", expr)`"
             }
             Self::HashTag => "only field paths are allowed in `{...}`",
+            Self::Declaration => {
+                "only fields are allowed in `{...}`; for other expressions use \
+                 `name = lock_name!(\"...\", self.field)`"
+            }
             Self::LockName => {
                 "only field paths are allowed in `{...}`; for other expressions write `{}`, and \
                  the expression after the template"
@@ -65,7 +71,7 @@ impl TemplateKind {
 
     fn no_await(self) -> &'static str {
         match self {
-            Self::Name => "`.await` is not allowed in `name`",
+            Self::Name | Self::Declaration => "`.await` is not allowed in `name`",
             Self::HashTag => "`.await` is not allowed in `hash_tag`",
             Self::LockName => "`.await` is not allowed in `{...}`; await before the name is made",
         }
@@ -81,6 +87,11 @@ impl Template {
     /// Reads the template of `hash_tag = ".."`.
     pub(crate) fn of_hash_tag(literal: &LitStr, errors: &mut Errors) -> Option<Self> {
         Self::parse(literal, TemplateKind::HashTag, errors)
+    }
+
+    /// Reads a template of `#[lock(..)]`, whose placeholders are fields.
+    pub(crate) fn of_declaration(literal: &LitStr, errors: &mut Errors) -> Option<Self> {
+        Self::parse(literal, TemplateKind::Declaration, errors)
     }
 
     /// Reads the template of `lock_name!("..")`.
@@ -268,21 +279,29 @@ fn placeholder(
             TemplateKind::Name | TemplateKind::HashTag => {
                 Err("empty `{}`; name a parameter".into())
             }
+            TemplateKind::Declaration => Err("empty `{}`; name a field".into()),
             TemplateKind::LockName => Ok((PlaceholderHead::Next, Vec::new())),
         };
     }
     let mut steps = written.split('.');
     let head = steps.next().unwrap_or_default();
-    if !head.is_empty() && head.bytes().all(|byte| byte.is_ascii_digit()) {
+    let is_index = !head.is_empty() && head.bytes().all(|byte| byte.is_ascii_digit());
+    if is_index && kind != TemplateKind::Declaration {
         let advice = match kind {
-            TemplateKind::Name | TemplateKind::HashTag => "name a parameter",
+            TemplateKind::Name | TemplateKind::HashTag | TemplateKind::Declaration => {
+                "name a parameter"
+            }
             TemplateKind::LockName => "write `{}`, which takes the next expression",
         };
         return Err(format!(
             "positional `{{{written}}}` is not supported; {advice}"
         ));
     }
-    let head = word(head).filter(|head| !is_path_keyword(head) || head == "self");
+    let head = if is_index {
+        Some(head.to_owned())
+    } else {
+        word(head).filter(|head| !is_path_keyword(head) || head == "self")
+    };
     let head = head.ok_or(only_fields)?;
     let mut fields = Vec::new();
     for step in steps {

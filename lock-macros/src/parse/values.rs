@@ -3,24 +3,77 @@
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprClosure, ExprPath, Lit};
+use syn::{Expr, ExprClosure, ExprPath, Lit, LitStr};
 
 use crate::errors::{Errors, list};
 use crate::parse::template::Template;
-use crate::parse::tokens::find_await;
+use crate::parse::tokens::{find_await, peel};
 
-/// The value of `name`.
+/// The name of a lock.
 pub(crate) enum NameArg {
     Template(Template),
     Expression(Expr),
 }
 
+/// The value of `name`.
+pub(crate) enum NamesArg {
+    One(NameArg),
+    /// A list in brackets, with their place.
+    List(Vec<NameArg>, Span),
+}
+
+impl NamesArg {
+    pub(crate) fn parse(value: Expr, errors: &mut Errors) -> Option<Self> {
+        let Expr::Array(array) = value else {
+            return NameArg::parse(value, errors).map(Self::One);
+        };
+        let brackets = array.bracket_token.span.join();
+        let (count, mut names) = (array.elems.len(), Vec::new());
+        for element in array.elems {
+            let element = peel(element);
+            if matches!(element, Expr::Array(_)) {
+                errors.on(element, "expected a name");
+                continue;
+            }
+            names.extend(NameArg::parse(element, errors));
+        }
+        // After an error in an element, the list is not checked: it is too short.
+        (count == names.len()).then_some(Self::List(names, brackets))
+    }
+
+    /// Returns all names, in the order in which they were written.
+    pub(crate) fn all(&self) -> &[NameArg] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::List(names, _) => names,
+        }
+    }
+}
+
 impl NameArg {
     pub(crate) fn parse(value: Expr, errors: &mut Errors) -> Option<Self> {
+        Self::parse_with(value, Template::of_name, errors)
+    }
+
+    /// Reads the name of a declared lock, whose placeholders are fields.
+    pub(crate) fn parse_declared(value: Expr, errors: &mut Errors) -> Option<Self> {
+        if matches!(value, Expr::Array(_)) {
+            let message = "a declared lock has one name; lock several with `lock_all`";
+            errors.on(value, message);
+            return None;
+        }
+        Self::parse_with(value, Template::of_declaration, errors)
+    }
+
+    fn parse_with(
+        value: Expr,
+        template: fn(&LitStr, &mut Errors) -> Option<Template>,
+        errors: &mut Errors,
+    ) -> Option<Self> {
         if let Expr::Lit(literal) = &value
             && let Lit::Str(text) = &literal.lit
         {
-            return Template::of_name(text, errors).map(Self::Template);
+            return template(text, errors).map(Self::Template);
         }
         if let Expr::Macro(call) = &value
             && let Some(last) = call.mac.path.segments.last()
@@ -36,11 +89,15 @@ impl NameArg {
 }
 
 /// Reads the value of `hash_tag`.
-pub(crate) fn hash_tag(value: &Expr, errors: &mut Errors) -> Option<Template> {
+pub(crate) fn hash_tag(
+    value: &Expr,
+    template: fn(&LitStr, &mut Errors) -> Option<Template>,
+    errors: &mut Errors,
+) -> Option<Template> {
     if let Expr::Lit(literal) = value
         && let Lit::Str(text) = &literal.lit
     {
-        return Template::of_hash_tag(text, errors);
+        return template(text, errors);
     }
     let message = "`hash_tag` takes a template, such as `hash_tag = \"{user_id}\"`";
     errors.on(value, message);

@@ -29,7 +29,10 @@ fn every_option_is_read() {
         bind = held, manager = self.locks, crate = ::other::lock_core,
     });
     let timing = &args.timing;
-    assert!(matches!(args.name, Some(NameArg::Template(_))));
+    assert!(matches!(
+        args.name,
+        Some(NamesArg::One(NameArg::Template(_)))
+    ));
     assert!(timing.ttl.is_some() && timing.wait.is_some());
     assert!(matches!(timing.renew, Some(RenewArg::Every(_))));
     assert!(timing.max_hold.is_some() && timing.min_hold.is_some());
@@ -84,7 +87,10 @@ fn expressions_are_not_read_as_templates() {
         quote!(("{")),
     ] {
         let args = valid(quote!(name = #value));
-        assert!(matches!(args.name, Some(NameArg::Expression(_))), "{value}");
+        assert!(
+            matches!(args.name, Some(NamesArg::One(NameArg::Expression(_)))),
+            "{value}"
+        );
     }
 }
 
@@ -100,7 +106,10 @@ fn invisible_groups_are_removed() {
         hidden(quote!(g)),
     );
     let args = valid(quote!(name = #name, ttl = #ttl, bind = #bind));
-    assert!(matches!(args.name, Some(NameArg::Template(_))));
+    assert!(matches!(
+        args.name,
+        Some(NamesArg::One(NameArg::Template(_)))
+    ));
     assert!(args.timing.ttl.is_some());
     assert!(args.bind.is_some());
 }
@@ -114,7 +123,7 @@ fn unknown_option_is_quoted() {
     assert_eq!(
         errors(quote!(name = "x", x = |a, b| f::<A, B>(a, b), ttl = "30s")),
         [
-            "unknown option `x`; expected one of: `name`, `ttl`, `wait`, `renew`, `max_hold`, \
+            "unknown option `x`; expected one of: `name`, `lock`, `ttl`, `wait`, `renew`, `max_hold`, \
              `min_hold`, `mode`, `permits`, `weight`, `on_contended`, `on_error`, `on_lost`, \
              `release`, `bind`, `manager`, `hash_tag`, `crate`"
         ]

@@ -1,0 +1,96 @@
+//! The declared lock of an annotated function, and what `#[derive(Lock)]` expands to.
+
+use std::marker::PhantomData;
+
+use super::acquire::acquire_declared;
+use super::call::{Acquire, AcquireFuture};
+use super::options::Options;
+use crate::guard::LockGuard;
+use crate::manager::LockManager;
+use crate::protocol::key::LockName;
+use crate::typed::{
+    Declaration, DefaultMode, ExclusiveLock, Held, Lock, Mode, Read, ReadWriteLock, Write,
+};
+
+/// Makes the declaration of a lock.
+#[must_use]
+pub fn declaration(name: LockName, options: Options) -> Declaration {
+    Declaration {
+        name,
+        kind: options.kind,
+        ttl: options.ttl,
+        wait: options.wait,
+    }
+}
+
+/// The acquire of a declared lock, with the value that declares it.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct AcquireHeld<L, M> {
+    acquire: AcquireFuture,
+    lock: L,
+    mode: PhantomData<fn() -> M>,
+}
+
+// The lock is moved out, and never pinned.
+impl<L, M> Unpin for AcquireHeld<L, M> {}
+
+impl<L: Lock, M: Mode> AcquireHeld<L, M> {
+    fn new(manager: Option<LockManager>, lock: L, options: Options) -> Self {
+        let mut declaration = lock.declaration();
+        declaration.kind = M::kind(declaration.kind);
+        Self {
+            acquire: acquire_declared(manager, declaration, options),
+            lock,
+            mode: PhantomData,
+        }
+    }
+}
+
+impl<L, M> Acquire for AcquireHeld<L, M> {
+    type Granted = LockGuard;
+    type Held = Held<L, M>;
+
+    fn future(&mut self) -> &mut AcquireFuture {
+        &mut self.acquire
+    }
+
+    fn into_held(self, granted: LockGuard) -> Held<L, M> {
+        Held::new(self.lock, granted)
+    }
+}
+
+/// Acquires a declared lock in the mode of its declaration.
+pub fn acquire_held<L: Lock<Kind: DefaultMode>>(
+    manager: Option<LockManager>,
+    lock: L,
+    options: Options,
+) -> AcquireHeld<L, <L::Kind as DefaultMode>::Mode> {
+    AcquireHeld::new(manager, lock, options)
+}
+
+/// Acquires a declared lock with `mode = exclusive`.
+pub fn acquire_exclusive<L: ExclusiveLock>(
+    manager: Option<LockManager>,
+    lock: L,
+    options: Options,
+) -> AcquireHeld<L, Write> {
+    AcquireHeld::new(manager, lock, options)
+}
+
+/// Acquires a declared lock with `mode = read`.
+pub fn acquire_read<L: ReadWriteLock>(
+    manager: Option<LockManager>,
+    lock: L,
+    options: Options,
+) -> AcquireHeld<L, Read> {
+    AcquireHeld::new(manager, lock, options)
+}
+
+/// Acquires a declared lock with `mode = write`.
+pub fn acquire_write<L: ReadWriteLock>(
+    manager: Option<LockManager>,
+    lock: L,
+    options: Options,
+) -> AcquireHeld<L, Write> {
+    AcquireHeld::new(manager, lock, options)
+}

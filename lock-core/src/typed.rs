@@ -1,0 +1,260 @@
+//! Declared locks, and the proof that one is held.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::time::Duration;
+
+use crate::error::LockError;
+use crate::guard::{Holding, LockGuard, LockWatch, Lost};
+use crate::protocol::fencing_token::FencingToken;
+
+mod declaration;
+mod request;
+
+pub use self::declaration::{
+    Declaration, ExclusiveKind, ExclusiveLock, Lock, Permit, Read, ReadWriteKind, ReadWriteLock,
+    SemaphoreKind, SemaphoreLock, Write,
+};
+pub(crate) use self::declaration::{DefaultMode, Mode};
+pub use self::request::HeldRequest;
+
+/// The proof that a declared lock is held: `L` says which lock, and `M` in which mode.
+///
+/// Only [`LockManager::hold`](crate::LockManager::hold), its siblings and the attribute make one. So a
+/// function with a parameter of the type `&Held<OrderLock>` cannot be called without that lock. The value
+/// derefs to `L`: the function reads the order's id from the proof, and it cannot be the id of another order.
+///
+/// The type does not prove that the lease still lives: see [`is_lost`](Self::is_lost), and the
+/// [fencing token](Self::fencing_token). The guide [`typed_locks`](crate::guide::typed_locks) shows a
+/// service with declared locks.
+///
+/// ```
+/// # use lock_core::{Held, Lock, LockError, LockManager};
+/// #[derive(Lock)]
+/// #[lock(name = "order:{order_id}", ttl = "30s")]
+/// struct OrderLock {
+///     order_id: u64,
+/// }
+///
+/// async fn charge(order: &Held<OrderLock>) -> String {
+///     format!("charged order {}", order.order_id)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let order = locks.hold(OrderLock { order_id: 7 }).acquire().await?;
+/// assert_eq!(charge(&order).await, "charged order 7");
+/// order.release().await
+/// # }
+/// ```
+#[must_use = "the lock is released as soon as the proof is dropped"]
+pub struct Held<L, M = Write> {
+    // Dropped first, so that the lock is released before what `L` holds is dropped.
+    guard: LockGuard,
+    lock: L,
+    mode: PhantomData<fn() -> M>,
+}
+
+impl<L, M> Held<L, M> {
+    pub(crate) fn new(lock: L, guard: LockGuard) -> Self {
+        Self {
+            guard,
+            lock,
+            mode: PhantomData,
+        }
+    }
+
+    /// Returns the guard of the lock.
+    pub fn guard(&self) -> &LockGuard {
+        &self.guard
+    }
+
+    /// Returns the token of this grant, as [`LockGuard::fencing_token`] does.
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.guard.fencing_token()
+    }
+
+    /// Returns how long the lock is certainly held, as [`LockGuard::remaining`] does.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guard.remaining()
+    }
+
+    /// Returns whether the lock is no longer certainly held, as [`LockGuard::is_lost`] does.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.guard.is_lost()
+    }
+
+    /// Returns a future that completes when the lock is lost, as [`LockGuard::lost`] does.
+    ///
+    /// # Panics
+    /// As [`LockGuard::lost`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on the lock. A later future reports the same loss.
+    pub fn lost(&self) -> Lost {
+        self.guard.lost()
+    }
+
+    /// Returns a handle that shows the state of this lock and cannot release it.
+    #[must_use]
+    pub fn watch(&self) -> LockWatch {
+        self.guard.watch()
+    }
+
+    /// Renews the lease to the whole ttl now, as [`LockGuard::renew`] does.
+    ///
+    /// # Errors
+    /// As [`LockGuard::renew`].
+    ///
+    /// # Cancel safety
+    /// A renewal whose future is dropped may or may not extend the lease.
+    #[doc(alias = "extend")]
+    pub async fn renew(&self) -> Result<(), LockError> {
+        self.guard.renew().await
+    }
+
+    /// Releases the lock and waits for the server's reply, as [`LockGuard::release`] does.
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock in the background.
+    pub async fn release(self) -> Result<(), LockError> {
+        self.guard.release().await
+    }
+}
+
+impl<L: ReadWriteLock> Held<L, Write> {
+    /// Makes a lock that is held for writing one that is held for reading, as [`LockGuard::downgrade`] does.
+    ///
+    /// ```
+    /// # use lock_core::{Held, Lock, LockError, LockManager, Read};
+    /// #[derive(Lock)]
+    /// #[lock(name = "stock:{sku}", mode = read_write)]
+    /// struct Stock<'a> {
+    ///     sku: &'a str,
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let written = locks.write(Stock { sku: "a-1" }).acquire().await?;
+    /// let reading: Held<Stock<'_>, Read> = written.downgrade().await?;
+    /// assert_eq!(reading.sku, "a-1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`LockGuard::downgrade`]. After each error the lock is released, in the background.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock in the background.
+    pub async fn downgrade(self) -> Result<Held<L, Read>, LockError> {
+        let guard = self.guard.downgrade().await?;
+        Ok(Held::new(self.lock, guard))
+    }
+}
+
+impl<L, M> Deref for Held<L, M> {
+    type Target = L;
+
+    fn deref(&self) -> &L {
+        &self.lock
+    }
+}
+
+impl<L, M> fmt::Debug for Held<L, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("guard", &self.guard)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<L, M> Holding for Held<L, M> {
+    type Loss = Lost;
+    type Scope = <LockGuard as Holding>::Scope;
+    type Outcome = <LockGuard as Holding>::Outcome;
+
+    fn loss(&self) -> Lost {
+        self.guard.lost()
+    }
+
+    fn loss_error(&self) -> LockError {
+        self.guard.loss_error()
+    }
+
+    fn enter_body(&self) -> Self::Scope {
+        self.guard.enter_body()
+    }
+
+    fn release_after_body(&self) -> impl Future<Output = Self::Outcome> + Send {
+        self.guard.release_after_body()
+    }
+
+    fn finish_body(&mut self, outcome: &Self::Outcome) {
+        self.guard.finish_body(outcome);
+    }
+}
+
+/// A proof that `L` is held, in any mode: `&impl Holds<Stock<'_>>` takes it held for reading or for writing.
+///
+/// ```
+/// # use lock_core::{Holds, Lock, LockError, LockManager};
+/// #[derive(Lock)]
+/// #[lock(name = "stock:{sku}", mode = read_write)]
+/// struct Stock<'a> {
+///     sku: &'a str,
+/// }
+///
+/// async fn price(stock: &impl Holds<Stock<'_>>) -> usize {
+///     stock.lock().sku.len()
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let stock = locks.read(Stock { sku: "a-1" }).acquire().await?;
+/// assert_eq!(price(&stock).await, 3);
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not prove that `{L}` is held",
+    label = "proves something else",
+    note = "take the lock, and pass the `Held` that it returns"
+)]
+pub trait Holds<L>: sealed::Sealed {
+    /// Returns the lock that is held.
+    fn lock(&self) -> &L;
+
+    /// Returns the guard of the lock.
+    fn guard(&self) -> &LockGuard;
+}
+
+impl<L, M> Holds<L> for Held<L, M> {
+    fn lock(&self) -> &L {
+        &self.lock
+    }
+
+    fn guard(&self) -> &LockGuard {
+        &self.guard
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+
+    impl<L, M> Sealed for super::Held<L, M> {}
+}
+
+#[cfg(test)]
+mod tests;

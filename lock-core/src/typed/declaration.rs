@@ -1,0 +1,234 @@
+//! What `#[derive(Lock)]` declares: the name, the kind and the times of a lock.
+
+use std::time::Duration;
+
+use crate::protocol::key::LockName;
+use crate::protocol::kind::Kind;
+use crate::request::LockRequest;
+
+/// A lock that is declared by a type. Derive it: `#[derive(Lock)]`.
+///
+/// The type says how the lock is named, who may hold it together, and for how long it outlives a crashed
+/// holder. Its fields are the parameters of the name. [`LockManager::hold`](crate::LockManager::hold) and the
+/// option `lock` of the attribute take a value of the type, and give a [`Held`](crate::Held).
+///
+/// | Option of `#[lock(..)]` | Value | Default |
+/// |---|---|---|
+/// | `name` | a template of the fields, such as `"order:{order_id}"` or `"order:{0}"`; or an expression of `self` | required |
+/// | `ttl` | `"30s"`, or a constant | the manager's `default_ttl`, 30 s |
+/// | `wait` | `"5s"`, or a constant | the manager's `default_wait`, 5 s |
+/// | `mode` | `exclusive`, or `read_write`, which is taken with `read` or `write` | `exclusive` |
+/// | `permits` | how many hold the lock together, which is taken with `permit` | none: one holder |
+/// | `weight` | how many of the permits one holder takes | 1 |
+/// | `hash_tag` | a template | none |
+/// | `crate` | the absolute path of `lock_core` | `::lock_core` |
+///
+/// ```
+/// # use lock_core::{Lock, LockError, LockManager};
+/// /// Guards the payment of one order.
+/// #[derive(Lock)]
+/// #[lock(name = "order:{order_id}", ttl = "30s")]
+/// struct OrderLock {
+///     order_id: u64,
+/// }
+///
+/// #[derive(Lock)]
+/// #[lock(name = "stock:{sku}", mode = read_write)]
+/// struct Stock<'a> {
+///     sku: &'a str,
+/// }
+///
+/// #[derive(Lock)]
+/// #[lock(name = "mailer", permits = 4)]
+/// struct Mailer;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let order = locks.hold(OrderLock { order_id: 7 }).acquire().await?;
+/// let stock = locks.read(Stock { sku: "a-1" }).acquire().await?;
+/// let mailer = locks.permit(Mailer).acquire().await?;
+/// assert_eq!(order.guard().key(), "lock:order:7");
+/// # drop((order, stock, mailer));
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a declared lock",
+    label = "is not a declared lock",
+    note = "declare it: `#[derive(Lock)] #[lock(name = \"order:{{id}}\")] struct OrderLock {{ id: u64 }}`"
+)]
+pub trait Lock: Sized {
+    /// Whether the lock is exclusive, a read-write lock, or a semaphore.
+    type Kind;
+
+    /// Returns what the type declares.
+    #[doc(hidden)]
+    fn declaration(&self) -> Declaration;
+}
+
+/// What a type declares about its lock. Not an interface: it changes with the derive.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct Declaration {
+    /// The name of the lock.
+    pub name: LockName,
+    /// The kind of a semaphore. For other locks the mode decides.
+    pub kind: Kind,
+    /// `ttl = ..`
+    pub ttl: Option<Duration>,
+    /// `wait = ..`
+    pub wait: Option<Duration>,
+}
+
+impl Declaration {
+    /// Sets the options of a request for the declared lock.
+    pub(crate) fn apply(&self, mut request: LockRequest, kind: Kind) -> LockRequest {
+        if let Some(ttl) = self.ttl {
+            request = request.ttl(ttl);
+        }
+        if let Some(wait) = self.wait {
+            request = request.wait(wait);
+        }
+        request.kind(kind)
+    }
+}
+
+/// The kind of a lock with one holder.
+#[derive(Debug)]
+pub enum ExclusiveKind {}
+
+/// The kind of a lock with many readers or one writer.
+#[derive(Debug)]
+pub enum ReadWriteKind {}
+
+/// The kind of a lock with permits.
+#[derive(Debug)]
+pub enum SemaphoreKind {}
+
+/// The mode of a lock with one holder: an exclusive lock, or a read-write lock that is held for writing.
+#[derive(Debug)]
+pub enum Write {}
+
+/// The mode of a read-write lock that is held for reading.
+#[derive(Debug)]
+pub enum Read {}
+
+/// The mode of a semaphore of which a permit is held.
+#[derive(Debug)]
+pub enum Permit {}
+
+/// A mode in which a lock is held.
+#[doc(hidden)]
+pub trait Mode {
+    /// Returns the kind to request.
+    fn kind(declared: Kind) -> Kind;
+}
+
+impl Mode for Write {
+    fn kind(_: Kind) -> Kind {
+        Kind::Exclusive
+    }
+}
+
+impl Mode for Read {
+    fn kind(_: Kind) -> Kind {
+        Kind::Read
+    }
+}
+
+impl Mode for Permit {
+    fn kind(declared: Kind) -> Kind {
+        declared
+    }
+}
+
+/// The mode of a lock whose caller names none.
+#[doc(hidden)]
+pub trait DefaultMode {
+    /// The mode.
+    type Mode: Mode;
+}
+
+impl DefaultMode for ExclusiveKind {
+    type Mode = Write;
+}
+
+impl DefaultMode for ReadWriteKind {
+    type Mode = Write;
+}
+
+impl DefaultMode for SemaphoreKind {
+    type Mode = Permit;
+}
+
+/// A declared lock with one holder. [`LockManager::hold`](crate::LockManager::hold) takes it.
+///
+/// Each type that derives [`Lock`] without `mode = read_write` and without `permits` implements it:
+///
+/// ```
+/// # use lock_core::{ExclusiveLock, Lock};
+/// #[derive(Lock)]
+/// #[lock(name = "order:{0}")]
+/// struct OrderLock(u64);
+///
+/// fn is_exclusive(_: impl ExclusiveLock) {}
+/// is_exclusive(OrderLock(7));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an exclusive lock",
+    label = "declared as another kind",
+    note = "take it with `read` or `write`, or with `permit`; or declare it without `mode` and `permits`"
+)]
+pub trait ExclusiveLock: Lock {}
+
+// Otherwise the compiler reports the kind, and not what to do about it.
+#[diagnostic::do_not_recommend]
+impl<L: Lock<Kind = ExclusiveKind>> ExclusiveLock for L {}
+
+/// A declared lock with many readers or one writer. [`LockManager::read`](crate::LockManager::read) and
+/// [`LockManager::write`](crate::LockManager::write) take it.
+///
+/// Each type that derives [`Lock`] with `mode = read_write` implements it:
+///
+/// ```
+/// # use lock_core::{Lock, ReadWriteLock};
+/// #[derive(Lock)]
+/// #[lock(name = "stock:{0}", mode = read_write)]
+/// struct Stock(u64);
+///
+/// fn has_readers(_: impl ReadWriteLock) {}
+/// has_readers(Stock(7));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a read-write lock",
+    label = "declared as another kind",
+    note = "declare it with `#[lock(.., mode = read_write)]`, or take it with `hold` or `permit`"
+)]
+pub trait ReadWriteLock: Lock {}
+
+#[diagnostic::do_not_recommend]
+impl<L: Lock<Kind = ReadWriteKind>> ReadWriteLock for L {}
+
+/// A declared lock with permits. [`LockManager::permit`](crate::LockManager::permit) takes it.
+///
+/// Each type that derives [`Lock`] with `permits` implements it:
+///
+/// ```
+/// # use lock_core::{Lock, SemaphoreLock};
+/// #[derive(Lock)]
+/// #[lock(name = "mailer", permits = 4)]
+/// struct Mailer;
+///
+/// fn has_permits(_: impl SemaphoreLock) {}
+/// has_permits(Mailer);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a semaphore",
+    label = "declared as another kind",
+    note = "declare it with `#[lock(.., permits = 4)]`, or take it with `hold`, `read` or `write`"
+)]
+pub trait SemaphoreLock: Lock {}
+
+#[diagnostic::do_not_recommend]
+impl<L: Lock<Kind = SemaphoreKind>> SemaphoreLock for L {}

@@ -1,0 +1,138 @@
+//! A request for a declared lock.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use super::{Held, Lock, Mode};
+use crate::error::LockError;
+use crate::guard;
+use crate::protocol::key::LockName;
+use crate::protocol::renew::Renew;
+use crate::request::LockRequest;
+
+/// A request for a declared lock. Made by [`LockManager::hold`](crate::LockManager::hold),
+/// [`read`](crate::LockManager::read), [`write`](crate::LockManager::write) and
+/// [`permit`](crate::LockManager::permit).
+///
+/// The lock declares its name, its kind and its ttl. [`acquire`](Self::acquire),
+/// [`try_acquire`](Self::try_acquire) and [`run`](Self::run) send the request.
+///
+/// ```
+/// # use lock_core::{Held, Lock, LockError, LockManager};
+/// # use std::time::Duration;
+/// #[derive(Lock)]
+/// #[lock(name = "order:{order_id}")]
+/// struct OrderLock {
+///     order_id: u64,
+/// }
+///
+/// # async fn charge(order: &Held<OrderLock>) -> u64 { order.order_id }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let request = locks.hold(OrderLock { order_id: 7 }).wait(Duration::from_secs(2));
+/// let charged = request.run(async |order| charge(order).await).await?;
+/// assert_eq!(charged, 7);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "nothing is sent before `acquire`, `try_acquire` or `run`"]
+#[derive(Clone)]
+pub struct HeldRequest<L, M> {
+    request: LockRequest,
+    lock: L,
+    mode: PhantomData<fn() -> M>,
+}
+
+impl<L: Lock, M: Mode> HeldRequest<L, M> {
+    /// `request` makes the request for the name of the lock.
+    pub(crate) fn new(lock: L, request: impl FnOnce(LockName) -> LockRequest) -> Self {
+        let declaration = lock.declaration();
+        let request = request(declaration.name.clone());
+        Self {
+            request: declaration.apply(request, M::kind(declaration.kind)),
+            lock,
+            mode: PhantomData,
+        }
+    }
+
+    /// Sets how long the call waits for the lock, as [`LockRequest::wait`] does. Defaults to the lock's `wait`,
+    /// or else to the manager's [`default_wait`](crate::LockManagerBuilder::default_wait), which is 5 s.
+    pub fn wait(self, wait: Duration) -> Self {
+        self.with(|request| request.wait(wait))
+    }
+
+    /// Sets whether and how often the lock is renewed, as [`LockRequest::renew`] does. Defaults to
+    /// [`Renew::Auto`].
+    pub fn renew(self, renew: Renew) -> Self {
+        self.with(|request| request.renew(renew))
+    }
+
+    /// Sets the longest time for which the lock is held, as [`LockRequest::max_hold`] does. Defaults to no
+    /// limit.
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.with(|request| request.max_hold(max_hold))
+    }
+
+    /// Sets the shortest time for which the key stays locked, as [`LockRequest::min_hold`] does. Defaults to
+    /// zero.
+    pub fn min_hold(self, min_hold: Duration) -> Self {
+        self.with(|request| request.min_hold(min_hold))
+    }
+
+    fn with(mut self, set: impl FnOnce(LockRequest) -> LockRequest) -> Self {
+        self.request = set(self.request);
+        self
+    }
+
+    /// Acquires the lock, as [`LockRequest::acquire`] does.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`].
+    ///
+    /// # Panics
+    /// As [`LockRequest::acquire`].
+    ///
+    /// # Cancel safety
+    /// As [`LockRequest::acquire`].
+    pub async fn acquire(self) -> Result<Held<L, M>, LockError> {
+        let guard = self.request.acquire().await?;
+        Ok(Held::new(self.lock, guard))
+    }
+
+    /// Makes one attempt to acquire the lock, as [`LockRequest::try_acquire`] does. Returns `None` when other
+    /// holders have it.
+    ///
+    /// # Errors
+    /// As [`LockRequest::try_acquire`].
+    ///
+    /// # Cancel safety
+    /// As [`LockRequest::acquire`].
+    pub async fn try_acquire(self) -> Result<Option<Held<L, M>>, LockError> {
+        let guard = self.request.try_acquire().await?;
+        Ok(guard.map(|guard| Held::new(self.lock, guard)))
+    }
+
+    /// Acquires the lock, runs `body`, and releases the lock, as [`LockRequest::run`] does.
+    ///
+    /// Write the body as `async |held| { .. }`: a plain closure that returns a future cannot borrow the proof.
+    ///
+    /// # Errors
+    /// As [`LockRequest::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the body and releases the lock in the background.
+    pub async fn run<T>(self, body: impl AsyncFnOnce(&Held<L, M>) -> T) -> Result<T, LockError> {
+        let held = self.acquire().await?;
+        guard::run(held, body).await
+    }
+}
+
+impl<L, M> fmt::Debug for HeldRequest<L, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldRequest")
+            .field("request", &self.request)
+            .finish_non_exhaustive()
+    }
+}

@@ -10,6 +10,7 @@
 
 mod answers;
 mod bind;
+mod declared;
 mod documentation;
 mod drops;
 mod durations;
@@ -18,6 +19,7 @@ mod future_size;
 mod hygiene;
 mod kinds;
 mod leaving_the_body;
+mod lists;
 mod locking;
 mod name_values;
 mod names;

@@ -4,6 +4,7 @@
 pub(crate) mod acquired;
 pub(crate) mod activity;
 pub(crate) mod background;
+pub(crate) mod connecting;
 pub(crate) mod held_lock;
 pub(crate) mod inner;
 pub(crate) mod notifications;

@@ -12,6 +12,7 @@ use crate::protocol::clock::Moment;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::LeaseConfig;
 use crate::runtime::acquired::Acquired;
+use crate::runtime::connecting;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
@@ -67,7 +68,7 @@ pub(crate) async fn acquire(
         return acquire_alone(inner, key.clone(), *lease_config, patience);
     }
     let connecting = if inner.backend.seems_down() {
-        Some(waiter::connect(inner, patience.connects_until(inner)).await?)
+        Some(connecting::connect(inner, patience.connects_until(inner)).await?)
     } else {
         None
     };

@@ -21,6 +21,7 @@ use crate::protocol::lease::LeaseConfig;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::renew::Renew;
 use crate::runtime::acquired::Acquired;
+use crate::runtime::connecting::connect;
 use crate::runtime::inner::{ManagerInner, check_runtime};
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
@@ -139,17 +140,6 @@ pub(super) fn acquire_config(
     }
 }
 
-/// Counts an acquire that waits for a connection.
-pub(super) struct ConnectingAcquire<'a>(&'a ManagerInner);
-
-impl Drop for ConnectingAcquire<'_> {
-    fn drop(&mut self) {
-        if self.0.check_process().is_ok() {
-            self.0.activity.end_acquire(&self.0.reporter);
-        }
-    }
-}
-
 /// Waits for a connection before anything is registered or sent.
 async fn connect_first(
     inner: Arc<ManagerInner>,
@@ -165,21 +155,6 @@ async fn connect_first(
     // The acquisition counts itself.
     drop(connecting);
     Box::pin(drive(pending)).await
-}
-
-/// Waits for a connection, at most until `until`. The returned value counts as an acquire.
-pub(super) async fn connect(
-    inner: &ManagerInner,
-    until: Moment,
-) -> Result<ConnectingAcquire<'_>, LockError> {
-    inner.activity.begin_acquire();
-    let connecting = ConnectingAcquire(inner);
-    let connected = tokio::select! {
-        biased;
-        () = inner.activity.closed() => Err(LockError::ShuttingDown),
-        result = inner.backend.wait_connected(until) => result,
-    };
-    connected.map(|()| connecting)
 }
 
 /// Reports an acquire that failed before it began.

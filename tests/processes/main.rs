@@ -3,3 +3,4 @@
 
 mod crashes;
 mod examples;
+mod kinds;

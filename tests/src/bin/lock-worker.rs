@@ -5,6 +5,8 @@
 //!   `{"counted": NUMBER}`.
 //! - `acquire NAME TTL WAIT TASKS` starts tasks that wait for a lock (both times in milliseconds),
 //!   writes `{"held": TOKEN}` for each grant, and holds all locks that it gets.
+//! - `hold KIND NAME TTL WAIT` does the same with one task and a lock of a kind: `exclusive`, `read`, or the
+//!   number of permits of which it takes one.
 //! - `drop COUNT` acquires locks, drops guards, waiters and attempts, shuts the manager down, and
 //!   writes `{"dropped": COUNT}`.
 //! - `late-write FILE NAME TTL` reads the number in a file under a lock and writes `{"read": NUMBER}`.
@@ -22,7 +24,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lock_core::{LockError, LockManager, ManagerConfig, distributed_lock};
+use lock_core::{Kind, LockError, LockManager, ManagerConfig, distributed_lock};
 use serde_json::json;
 use test_support::child::{Arguments, say, wait_for_end_of_input};
 use tests::{Trace, connect_to_env, shut_down};
@@ -42,7 +44,12 @@ async fn main() {
         }
         "acquire" => {
             let (name, ttl, wait) = (arguments.text(), arguments.millis(), arguments.millis());
-            acquire(&name, ttl, wait, arguments.number()).await;
+            acquire(Kind::Exclusive, &name, ttl, wait, arguments.number()).await;
+        }
+        "hold" => {
+            let kind = kind(&arguments.text());
+            let (name, ttl, wait) = (arguments.text(), arguments.millis(), arguments.millis());
+            acquire(kind, &name, ttl, wait, 1).await;
         }
         "drop" => drop_everything(arguments.number()).await,
         "late-write" => {
@@ -101,11 +108,22 @@ async fn count(file: PathBuf, tasks: u32, rounds: u32) {
     say(&json!({ "counted": tasks * rounds }));
 }
 
-async fn acquire(name: &str, ttl: Duration, wait: Duration, tasks: u32) {
+fn kind(text: &str) -> Kind {
+    match text {
+        "exclusive" => Kind::Exclusive,
+        "read" => Kind::Read,
+        permits => Kind::Permits {
+            of: permits.parse().expect("a kind, or a number of permits"),
+            weight: 1,
+        },
+    }
+}
+
+async fn acquire(kind: Kind, name: &str, ttl: Duration, wait: Duration, tasks: u32) {
     let locks = connect_to_env().await;
     let mut acquiring = JoinSet::new();
     for _ in 0..tasks {
-        acquiring.spawn(locks.lock(name).ttl(ttl).wait(wait).acquire());
+        acquiring.spawn(locks.lock(name).kind(kind).ttl(ttl).wait(wait).acquire());
     }
     let mut kept = Vec::new();
     while let Some(guard) = acquiring.join_next().await {

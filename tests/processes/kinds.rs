@@ -1,0 +1,163 @@
+//! Readers, writers and permits between real processes, of which the tests kill one.
+
+use std::time::{Duration, Instant};
+
+use lock_core::{LockGuard, LockManager, LockRequest};
+use test_support::fixtures::{AT_ONCE, NAME, QUEUE, SLACK, SOON, keys, ms};
+use test_support::process::Process;
+use test_support::{RedisServer, eventually, helper};
+use tests::{connect, shut_down};
+use tokio::task::JoinHandle;
+
+/// The ttl of all holders that the tests kill.
+const TTL: Duration = ms(1_000);
+
+/// Starts a process that waits for a lock of this kind, and holds it.
+fn start(server: &RedisServer, kind: &str) -> Process {
+    let worker = helper!("lock-worker").env("DISTRIBUTED_LOCK_URL", server.url());
+    let worker = worker.arg("hold").arg(kind).arg(NAME);
+    worker.arg(TTL.as_millis().to_string()).arg("60000").spawn()
+}
+
+fn wait_until_held(process: &Process) {
+    process.record(SOON, |record| record.get("held").is_some());
+}
+
+fn wait_for_queue(server: &RedisServer, length: i64) {
+    eventually(SOON, || server.cli(&["ZCARD", QUEUE]).integer() == length);
+}
+
+/// Waits until the server has noticed the death of a waiter: it has this many subscribers.
+fn wait_for_subscribers(server: &RedisServer, count: usize) {
+    eventually(SOON, || {
+        server.cli(&["PUBSUB", "CHANNELS"]).array().len() == count
+    });
+}
+
+fn request(locks: &LockManager) -> LockRequest {
+    // A short ttl makes the living holders renew several times in each test.
+    locks.lock(NAME).ttl(TTL).wait(SOON)
+}
+
+fn spawn(request: LockRequest) -> JoinHandle<(LockGuard, Instant)> {
+    tokio::spawn(async move {
+        let guard = request.acquire().await.unwrap();
+        (guard, Instant::now())
+    })
+}
+
+/// Asserts how long after the kill the lock was granted, and releases it.
+async fn granted_within(waiting: JoinHandle<(LockGuard, Instant)>, since: Instant, most: Duration) {
+    let (guard, granted) = waiting.await.unwrap();
+    let took = granted - since;
+    assert!(took <= most, "{took:?}");
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+}
+
+async fn nothing_is_left(server: &RedisServer, locks: &[&LockManager]) {
+    for locks in locks {
+        shut_down(locks).await;
+    }
+    eventually(SOON, || keys(server).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_reader_costs_a_writer_its_own_ttl() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let living = request(&locks).read().acquire().await.unwrap();
+    let dead = start(&server, "read");
+    wait_until_held(&dead);
+    let writer = spawn(request(&locks).write());
+    wait_for_queue(&server, 1);
+
+    let killed = Instant::now();
+    dead.kill9();
+    // The living reader renews while the dead one expires.
+    tokio::time::sleep(TTL / 2).await;
+    living.renew().await.unwrap();
+    living.release().await.unwrap();
+    granted_within(writer, killed, TTL + SLACK).await;
+    nothing_is_left(&server, &[&locks]).await;
+}
+
+/// Readers that share one expiry would keep the dead one alive until the last of them has released.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_reader_is_gone_when_others_renewed_longer() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let living = request(&locks).read().acquire().await.unwrap();
+    let dead = start(&server, "read");
+    wait_until_held(&dead);
+    let writer = spawn(request(&locks).write());
+    wait_for_queue(&server, 1);
+
+    dead.kill9();
+    tokio::time::sleep(TTL + SLACK).await;
+    assert!(!living.is_lost(), "the living reader was renewed");
+    assert!(!writer.is_finished(), "a writer came in beside a reader");
+    let released = Instant::now();
+    living.release().await.unwrap();
+    granted_within(writer, released, AT_ONCE).await;
+    nothing_is_left(&server, &[&locks]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_holder_of_a_permit_costs_its_own_ttl_though_others_renew() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let living = request(&locks).permits(2).acquire().await.unwrap();
+    let dead = start(&server, "2");
+    wait_until_held(&dead);
+    let next = spawn(request(&locks).permits(2));
+    wait_for_queue(&server, 1);
+
+    let killed = Instant::now();
+    dead.kill9();
+    granted_within(next, killed, TTL + SLACK).await;
+    assert!(!living.is_lost(), "the living holder was renewed");
+    living.release().await.unwrap();
+    nothing_is_left(&server, &[&locks]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_waiting_writer_keeps_no_reader_out() {
+    let server = RedisServer::start();
+    let [locks, others] = [connect(&server).await, connect(&server).await];
+    let reader = request(&locks).read().acquire().await.unwrap();
+    let dead = start(&server, "exclusive");
+    wait_for_queue(&server, 1);
+    let behind = spawn(request(&locks).read());
+    wait_for_queue(&server, 2);
+
+    dead.kill9();
+    wait_for_subscribers(&server, 1);
+    // The next reader removes the dead writer, and the waiting reader comes in with it.
+    let asked = Instant::now();
+    let next = spawn(request(&others).read());
+    granted_within(next, asked, AT_ONCE).await;
+    granted_within(behind, asked, AT_ONCE).await;
+    assert!(!reader.is_lost());
+    reader.release().await.unwrap();
+    assert_eq!(dead.lines(), Vec::<String>::new());
+    nothing_is_left(&server, &[&locks, &others]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_waiting_writer_costs_a_reader_nothing_at_the_release() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let writer = request(&locks).write().acquire().await.unwrap();
+    let dead = start(&server, "exclusive");
+    wait_for_queue(&server, 1);
+    let behind = spawn(request(&locks).read());
+    wait_for_queue(&server, 2);
+
+    dead.kill9();
+    wait_for_subscribers(&server, 1);
+    let released = Instant::now();
+    writer.release().await.unwrap();
+    granted_within(behind, released, AT_ONCE).await;
+    nothing_is_left(&server, &[&locks]).await;
+}

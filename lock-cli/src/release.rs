@@ -110,10 +110,9 @@ async fn check_held(
 
 fn question(lock: &LockInfo, args: &ReleaseArgs) -> String {
     let name = tidy(&args.name);
-    let of = lock
-        .holder()
-        .map(|holder| format!(" of {}", view::label(holder)))
-        .unwrap_or_default();
+    let holder = || lock.holder().map(view::label);
+    let of = view::holding(lock).or_else(holder);
+    let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
     if view::is_foreign(lock) {
         format!(
             "Delete the key of the lock `{name}`{of} at once? Its owner does not learn of it, so two may \

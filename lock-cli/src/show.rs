@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lock_core::{LockInfo, LockManager, LockStatus};
+use lock_core::{HolderInfo, Kind, LockInfo, LockManager, LockStatus};
 
 use crate::args::{GlobalArgs, ListArgs, NameArgs};
 use crate::connect;
@@ -99,9 +99,13 @@ pub(crate) fn describe(lock: &LockInfo) -> String {
     match &lock.state {
         LockStatus::Held(holder) => {
             line("state", "held");
-            line("holder", &holder.label);
-            if let Some(tag) = &holder.tag {
-                line("tag", tag);
+            if let Some(holding) = view::holding(lock) {
+                line("holders", &holding);
+            } else {
+                line("holder", &holder.label);
+                if let Some(tag) = &holder.tag {
+                    line("tag", tag);
+                }
             }
             if let Some(token) = holder.token {
                 line("token", &token.to_string());
@@ -111,11 +115,7 @@ pub(crate) fn describe(lock: &LockInfo) -> String {
                 let since = since.unwrap_or_default();
                 line("since", &format!("{since} ({} ago)", human(held)));
             }
-            let left = match holder.remaining {
-                Some(left) => format!("{}, unless renewed", human(left)),
-                None => "for ever: the key has no expiry".to_owned(),
-            };
-            line("left", &left);
+            line("left", &left(holder));
             if holder.is_foreign {
                 line("kind", "a lock of another library");
             } else {
@@ -133,11 +133,41 @@ pub(crate) fn describe(lock: &LockInfo) -> String {
         _ => line("state", "free"),
     }
     line("waiting", &lock.waiters_total.to_string());
+    if view::shared(lock).is_some() && !lock.holders.is_empty() {
+        text.push('\n');
+        text.push_str(&holders(lock));
+    }
     if !lock.waiters.is_empty() {
         text.push('\n');
         text.push_str(&queue(lock));
     }
     text
+}
+
+fn left(holder: &HolderInfo) -> String {
+    match holder.remaining {
+        Some(left) => format!("{}, unless renewed", human(left)),
+        None => "for ever: the key has no expiry".to_owned(),
+    }
+}
+
+/// The holders of a shared lock. Those whose leases end first come first.
+fn holders(lock: &LockInfo) -> String {
+    let rows: Vec<_> = lock
+        .holders
+        .iter()
+        .map(|holder| {
+            let holds = match holder.kind {
+                Kind::Permits { weight, .. } => weight.to_string(),
+                _ => "1".to_owned(),
+            };
+            let left = holder
+                .remaining
+                .map_or_else(|| "for ever".to_owned(), human);
+            [view::label(holder), holds, left]
+        })
+        .collect();
+    table::write(["HOLDER", "HOLDS", "LEFT"], &rows)
 }
 
 fn queue(lock: &LockInfo) -> String {

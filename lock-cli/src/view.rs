@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
+use lock_core::{HolderInfo, Kind, LockInfo, LockStatus, WaiterInfo};
 use serde::Serialize;
 
 use crate::text::{human, millis, rfc3339, tidy};
@@ -17,6 +17,12 @@ pub(crate) struct LockRecord<'a> {
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<HolderRecord<'a>>,
+    /// How many hold a shared lock: the readers, or the permits that are taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holding: Option<u64>,
+    /// The holders of a shared lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holders: Option<Vec<HolderRecord<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<BlockedRecord<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,8 +84,11 @@ impl<'a> LockRecord<'a> {
     /// The whole lock with its queue.
     pub(crate) fn whole(lock: &'a LockInfo) -> Self {
         let queue = lock.waiters.iter().map(WaiterRecord::new).collect();
+        let holders = lock.holders.iter();
+        let holders = holders.map(|holder| HolderRecord::new(holder, lock.server_time));
         Self {
             queue: Some(queue),
+            holders: shared(lock).map(|_| holders.collect()),
             ..Self::new("lockctl.show/1", lock)
         }
     }
@@ -91,6 +100,8 @@ impl<'a> LockRecord<'a> {
             key: &lock.key,
             state: state(lock),
             holder: None,
+            holding: shared(lock).map(|_| lock.holders_total),
+            holders: None,
             blocked: None,
             foreign: None,
             waiting: lock.waiters_total,
@@ -165,6 +176,22 @@ pub(crate) fn is_foreign(lock: &LockInfo) -> bool {
     }
 }
 
+/// Returns the kind of a lock that several may hold.
+pub(crate) fn shared(lock: &LockInfo) -> Option<Kind> {
+    let kind = lock.holder().map(|holder| holder.kind);
+    kind.filter(|kind| *kind != Kind::Exclusive)
+}
+
+/// Says how many hold a shared lock: `3 readers`, `6 of 8 permits`. Returns `None` for all other locks.
+pub(crate) fn holding(lock: &LockInfo) -> Option<String> {
+    Some(match (shared(lock)?, lock.holders_total) {
+        (Kind::Read, 1) => "1 reader".to_owned(),
+        (Kind::Read, readers) => format!("{readers} readers"),
+        (Kind::Permits { of, .. }, taken) => format!("{taken} of {of} permits"),
+        (kind, total) => format!("{total}, {kind}"),
+    })
+}
+
 /// The holder for people: `web-1:42 #3f2a`.
 pub(crate) fn label(holder: &HolderInfo) -> String {
     match &holder.tag {
@@ -209,7 +236,11 @@ pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
     let none = || "-".to_owned();
     let (holder, since, left) = match &lock.state {
         LockStatus::Held(holder) => (
-            label(holder),
+            match holding(lock) {
+                // The first holder may have released the lock.
+                Some(holding) => format!("({holding})"),
+                None => label(holder),
+            },
             holder.held_for.map_or_else(none, ago),
             holder
                 .remaining

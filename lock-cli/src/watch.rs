@@ -220,7 +220,8 @@ fn passes(failure: &Failure) -> bool {
 fn differs(before: &LockInfo, after: &LockInfo) -> bool {
     let token = |lock: &LockInfo| {
         let holder = lock.holder();
-        holder.map(|holder| (holder.token, holder.label.clone()))
+        // A reader that joins or leaves a group changes neither token nor label.
+        holder.map(|holder| (holder.token, holder.label.clone(), lock.holders_total))
     };
     view::state(before) != view::state(after)
         || token(before) != token(after)

@@ -7,7 +7,7 @@ use crate::error::{LockError, foreign_key};
 use crate::protocol::acquisition::ObservedHolder;
 use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime, SeenKey};
+use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime, SeenKey, SeenMember};
 use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::kind::Kind;
 use crate::protocol::lock_state::RawHolder;
@@ -27,6 +27,14 @@ pub struct LockInfo {
     pub key: Arc<str>,
     /// Whether the lock is held, and by which holder.
     pub state: LockStatus,
+    /// The holders, those whose leases end first: at most 100. An exclusive lock has one. A permit that a
+    /// [`min_hold`](crate::LockRequest::min_hold) keeps has no holder. For a shared lock in a
+    /// [`LockPage`](crate::LockPage), the list is empty.
+    pub holders: Vec<HolderInfo>,
+    /// How many hold the lock: 1 for an exclusive lock, the number of readers, or the number of permits that
+    /// are taken. In a [`LockPage`](crate::LockPage), it includes leases of a shared lock that have ended, until
+    /// the next acquire or release removes them.
+    pub holders_total: u64,
     /// The first waiters in the queue, in the order in which they get the lock: at most 100.
     pub waiters: Vec<WaiterInfo>,
     /// How many entries the queue has. They include waiters that died, until a handover or a poll
@@ -91,8 +99,9 @@ pub enum LockStatus {
 #[non_exhaustive]
 pub struct HolderInfo {
     /// The label of the holder's manager, without the tag: by default the host name and the process
-    /// id. For the lock of another library, this is the beginning of the key's value. When several hold the
-    /// lock, it is the label of the one that got it first, and that one may have released it.
+    /// id. For the lock of another library, this is the beginning of the key's value. In
+    /// [`LockInfo::state`], a lock that several hold has the label of the first one, which may have released
+    /// it; [`LockInfo::holders`] has those of all.
     pub label: Arc<str>,
     /// The [tag](crate::LockManagerBuilder::holder_tag) of the acquisition, such as a trace id.
     pub tag: Option<Arc<str>>,
@@ -103,7 +112,8 @@ pub struct HolderInfo {
     /// How long the lease lasts without another renewal. `None` for a key without an expiry, and in
     /// memory for a lock that lasts as long as its guard.
     pub remaining: Option<Duration>,
-    /// The kind of the lock. For permits, it has how many there are, with a weight of 1.
+    /// The kind of the lock. For permits in [`LockInfo::state`], it has how many there are, with a weight
+    /// of 1; in [`LockInfo::holders`], it has how many this holder took.
     pub kind: Kind,
     /// Whether a guard of the manager that inspected the lock holds it.
     pub is_this_manager: bool,
@@ -146,16 +156,67 @@ impl LockInfo {
             .zip(&reply.entries)
             .map(|(position, entry)| waiter(position, entry, time.server_ms))
             .collect();
+        let mut state = LockStatus::new(key, &reply.content, time, is_own);
+        let mut holders = Vec::new();
+        let mut holders_total = 0;
+        if let LockStatus::Held(shown) = &mut state {
+            if shown.kind.is_shared() {
+                holders = holders_of(shown, &reply.members.first, is_own);
+                holders_total = reply.members.total;
+                shown.is_this_manager = holders.iter().any(|holder| holder.is_this_manager);
+            } else {
+                holders.push(shown.clone());
+                holders_total = 1;
+            }
+        }
         Self {
             name,
             key: escaped(key.as_str()).into(),
-            state: LockStatus::new(key, &reply.content, time, is_own),
+            state,
+            holders,
+            holders_total,
             waiters,
             waiters_total: reply.total,
             server_time: time.system,
             seen: SeenKey::of(&reply.content),
         }
     }
+}
+
+/// The most holders of a shared lock that are shown.
+const SHOWN_HOLDERS: usize = 100;
+
+/// Returns the holders of these members. A holder of several permits has as many members, one after another.
+fn holders_of(shown: &HolderInfo, members: &[SeenMember], is_own: IsOwn<'_>) -> Vec<HolderInfo> {
+    let mut holders: Vec<(OwnerId, HolderInfo)> = Vec::new();
+    for member in members {
+        let mut parts = member.text.splitn(3, ' ');
+        // A permit that is kept has no holder: its text begins with `-`.
+        let Some(owner_id) = parts.next().and_then(OwnerId::parse) else {
+            continue;
+        };
+        let known = holders.iter_mut().find(|(known, _)| *known == owner_id);
+        if let Some((_, holder)) = known {
+            if let Kind::Permits { weight, .. } = &mut holder.kind {
+                *weight += 1;
+            }
+            continue;
+        }
+        let (label, tag) = without_tag(&tidy_label(parts.nth(1).unwrap_or_default()));
+        let holder = HolderInfo {
+            label,
+            tag,
+            token: shown.token,
+            held_for: None,
+            remaining: member.remaining_ms.map(Duration::from_millis),
+            kind: shown.kind,
+            is_this_manager: is_own(owner_id),
+            is_foreign: false,
+        };
+        holders.push((owner_id, holder));
+    }
+    let holders = holders.into_iter().map(|(_, holder)| holder);
+    holders.take(SHOWN_HOLDERS).collect()
 }
 
 fn waiter(position: u64, entry: &str, now_ms: ServerMs) -> WaiterInfo {

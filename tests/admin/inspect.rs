@@ -80,6 +80,78 @@ async fn inspect_shows_the_holder_and_its_lease() {
     held.release().await.unwrap();
 }
 
+/// The value of a shared lock has the label of its first holder, which may be gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inspect_shows_the_holders_of_a_shared_lock() {
+    let server = RedisServer::start();
+    let in_memory = || LockManager::builder().label("web-1").in_memory();
+    let (first, second) = (
+        labelled(&server, "web-1").await,
+        labelled(&server, "web-2").await,
+    );
+    for (first, second) in [(first, second), (in_memory(), in_memory())] {
+        let is_one = second.inspect(NAME).await.unwrap().state == LockStatus::Free && {
+            let held = first.lock("probe").acquire().await.unwrap();
+            let is_seen = second.lock("probe").try_acquire().await.unwrap().is_none();
+            held.release().await.unwrap();
+            is_seen
+        };
+        // Managers in memory share nothing.
+        let second = if is_one { second } else { first.clone() };
+        let permits = |locks: &LockManager| locks.lock(NAME).ttl(LONG).permits(8);
+        let gone = permits(&first).acquire().await.unwrap();
+        let heavy = permits(&second).weight(4).acquire().await.unwrap();
+        let light = permits(&second).acquire().await.unwrap();
+        gone.release().await.unwrap();
+        let info = second.inspect(NAME).await.unwrap();
+        let shown = info.holder().unwrap();
+        assert_eq!(shown.kind, Kind::Permits { of: 8, weight: 1 });
+        assert_eq!(
+            (&*shown.label, shown.token),
+            ("web-1", heavy.fencing_token())
+        );
+        assert!(shown.is_this_manager);
+        assert_eq!((info.holders.len(), info.holders_total), (2, 5));
+        let heavy_one = info
+            .holders
+            .iter()
+            .find(|holder| holder.kind == heavy.kind());
+        let heavy_one = heavy_one.expect("the heavy holder");
+        assert!(heavy_one.is_this_manager && !heavy_one.is_foreign);
+        assert_eq!(heavy_one.token, heavy.fencing_token());
+        assert!(
+            heavy_one
+                .remaining
+                .is_none_or(|left| left > LONG / 2 && left <= LONG)
+        );
+        if is_one {
+            assert!(info.holders.iter().all(|holder| &*holder.label == "web-2"));
+            assert!(
+                !first
+                    .inspect(NAME)
+                    .await
+                    .unwrap()
+                    .holder()
+                    .unwrap()
+                    .is_this_manager
+            );
+        }
+        let list = second.admin().list("*").await.unwrap();
+        assert_eq!(
+            (list.locks[0].holders.len(), list.locks[0].holders_total),
+            (0, 5)
+        );
+        heavy.release().await.unwrap();
+        light.release().await.unwrap();
+        let held = second.lock(NAME).acquire().await.unwrap();
+        let info = second.inspect(NAME).await.unwrap();
+        assert_eq!(info.holders, [info.holder().unwrap().clone()]);
+        assert_eq!(info.holders_total, 1);
+        held.release().await.unwrap();
+        assert_eq!(second.inspect(NAME).await.unwrap().holders_total, 0);
+    }
+}
+
 /// A `min_hold` keeps the key locked without a holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inspect_shows_a_released_lock_with_min_hold_as_blocked() {

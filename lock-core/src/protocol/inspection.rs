@@ -9,6 +9,10 @@ use crate::protocol::lock_state::RawHolder;
 /// The most waiters that one inspection returns.
 pub(crate) const INSPECTED_WAITERS: usize = 100;
 
+/// The most members of a shared lock that one inspection returns. A holder of several permits has as many
+/// members, at most 256.
+pub(crate) const INSPECTED_MEMBERS: usize = 512;
+
 /// When a backend read a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadTime {
@@ -68,6 +72,24 @@ impl FoundText {
             bytes,
         }
     }
+}
+
+/// A member of a shared lock: one reader, or one permit of a holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenMember {
+    /// `<owner id> <number> <label>`, or the same after a `-`.
+    pub(crate) text: String,
+    /// The rest of its lease. `None` for a lock in memory that lasts as long as its guard.
+    pub(crate) remaining_ms: Option<u64>,
+}
+
+/// The members of a shared lock that are alive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SeenMembers {
+    /// How many there are.
+    pub(crate) total: u64,
+    /// Those whose leases end first.
+    pub(crate) first: Vec<SeenMember>,
 }
 
 /// What a reader has seen in a key, for a later command that compares it. The time to the expiry is not
@@ -144,6 +166,8 @@ pub(crate) struct InspectReply {
     /// The first entries of the queue, in the order of arrival. Another version may have written
     /// them.
     pub(crate) entries: Vec<String>,
+    /// Those of a shared lock; none for all other contents.
+    pub(crate) members: SeenMembers,
 }
 
 impl InspectReply {
@@ -154,6 +178,7 @@ impl InspectReply {
             content: KeyContent::Free,
             total: 0,
             entries: Vec::new(),
+            members: SeenMembers::default(),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The possible fields of a reply. The first other word begins its description.
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 13] = [
     "now",
     "token",
     "remaining",
@@ -26,6 +26,9 @@ const FIELDS: [&str; 10] = [
     "entries",
     "digest",
     "granted",
+    "members",
+    "shown",
+    "ends",
 ];
 
 /// The inputs and the replies of a script.

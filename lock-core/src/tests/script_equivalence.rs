@@ -12,7 +12,7 @@ use proptest::test_runner::{Config, TestRunner};
 use crate::backend::redis::scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
 use crate::backend::redis::{admin, reply};
 use crate::protocol::clock::ServerMs;
-use crate::protocol::inspection::{INSPECTED_WAITERS, ReadTime, SeenKey};
+use crate::protocol::inspection::{INSPECTED_MEMBERS, INSPECTED_WAITERS, ReadTime, SeenKey};
 use crate::protocol::kind::Kind;
 use crate::protocol::lock_state::{
     AcquireCommand, AcquireReply, Env, Expiring, ForceCommand, ForceMode, KeyValue, Purpose,
@@ -222,8 +222,10 @@ fn step(
             )
         }
         Step::Inspect => {
-            let args = [INSPECTED_WAITERS.to_string(), "digest".to_owned()];
-            let reply = admin::reply::inspect(server.run(&INSPECT, &KEYS[..2], &args)).unwrap();
+            let (waiters, members) = (INSPECTED_WAITERS, INSPECTED_MEMBERS);
+            let args = [waiters.to_string(), "digest".into(), members.to_string()];
+            let keys = [KEYS[0], KEYS[1], KEYS[4]];
+            let reply = admin::reply::inspect(server.run(&INSPECT, &keys, &args)).unwrap();
             let expected = model.lock_state.inspect(ReadTime::of_server(micros));
             model.inspected = Some(SeenKey::of(&expected.content));
             (

@@ -1,5 +1,7 @@
 //! `list`, `show` and `release`.
 
+use std::time::SystemTime;
+
 use test_support::fixtures::{KEY, NAME, SOON, exists, queue_length};
 use test_support::{RedisServer, eventually};
 
@@ -152,6 +154,46 @@ fn show_names_the_holder_and_the_queue() {
         (quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()),
         (Some(0), "", "")
     );
+}
+
+/// Writes a lock that three holders of permits share, as the library does.
+pub(crate) fn share(server: &RedisServer, name: &str) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now_ms = now.unwrap().as_millis();
+    let (key, holders) = (format!("lock:{name}"), format!("{{lock:{name}}}:h"));
+    let value = format!("lks:8 12 {now_ms} web-1:42");
+    server.cli(&["SET", &key, &value, "PX", "60000"]);
+    let mut command = vec!["ZADD".to_owned(), holders.clone()];
+    for (owner, numbers, label) in [("1", 1..=4, "web-1:42"), ("2", 1..=1, "web-2:7 #3f2a")] {
+        for number in numbers {
+            let owner_id = format!("{owner}f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10");
+            command.push((now_ms + 50_000).to_string());
+            command.push(format!("{owner_id} {number} {label}"));
+        }
+    }
+    // A lease that has ended.
+    command.push((now_ms - 1).to_string());
+    command.push("3f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 1 web-3:9".to_owned());
+    server.cli(&command);
+    server.cli(&["PEXPIRE", &holders, "60000"]);
+}
+
+#[test]
+fn show_of_a_shared_lock_names_its_holders() {
+    let server = RedisServer::start();
+    share(&server, NAME);
+    let shown = rows(&on(&server, &["show", NAME])).join("\n");
+    assert!(shown.contains("holders   5 of 8 permits\n"), "{shown}");
+    assert!(shown.contains("kind      8 permits\n"), "{shown}");
+    assert!(shown.contains("HOLDER | HOLDS | LEFT\n"), "{shown}");
+    assert!(shown.contains("\nweb-1:42 | 4 | 4"), "{shown}");
+    assert!(shown.contains("\nweb-2:7 #3f2a | 1 | 4"), "{shown}");
+    assert!(!shown.contains("web-3:9"), "{shown}");
+    // A list counts without reading the leases.
+    let list = rows(&on(&server, &["list"]));
+    assert!(list[1].contains("| (6 of 8 permits) |"), "{list:?}");
+    let doctor = on(&server, &["doctor"]);
+    assert!(doctor.stdout.contains("none among 1 locks"), "{doctor:?}");
 }
 
 #[test]

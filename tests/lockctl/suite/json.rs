@@ -8,7 +8,7 @@ use serde_json::Value;
 use test_support::fixtures::{NAME, SOON};
 use test_support::{RedisServer, eventually};
 
-use crate::admin::{hold, wait};
+use crate::admin::{hold, share, wait};
 use crate::program::Lockctl;
 
 /// The schemas by the texts in their field `schema`.
@@ -62,6 +62,8 @@ fn json_matches_schema() {
     collect(&["show", "theirs"]);
     collect(&["show", "for-ever"]);
     collect(&["show", "set"]);
+    share(&server, "shared");
+    collect(&["show", "shared"]);
     collect(&["list", "--all"]);
     collect(&["release", NAME, "--yes", "--token", "1"]);
     collect(&["release", NAME, "--yes", "--reason", "stuck import"]);
@@ -101,6 +103,13 @@ fn json_matches_schema() {
         seen.keys().collect::<Vec<_>>(),
         schemas.keys().collect::<Vec<_>>()
     );
+    let shared = lines.iter().find(|line| line.contains("\"holders\""));
+    let shared: Value = serde_json::from_str(shared.expect("a shared lock")).unwrap();
+    assert_eq!(
+        (&shared["holding"], &shared["holder"]["kind"]),
+        (&5.into(), &"8 permits".into())
+    );
+    assert_eq!(shared["holders"][0]["kind"], "4 of 8 permits");
     for state in ["free", "held", "blocked", "foreign"] {
         let state = format!("\"state\":\"{state}\"");
         assert!(lines.iter().any(|line| line.contains(&state)), "{state}");

@@ -70,6 +70,7 @@ impl MemoryBackend {
             };
             let mut found = inspected(state.locks.get(key.as_str()), now);
             found.entries = Vec::new();
+            found.members.first = Vec::new();
             if found.content != KeyContent::Free {
                 locks.push(ListedLock { name, key, found });
             }
@@ -103,6 +104,9 @@ fn inspected(lock_state: Option<&LockState>, now: Moment) -> InspectReply {
         |lock_state| lock_state.inspect(time),
     );
     without_endless(&mut reply.content);
+    for member in &mut reply.members.first {
+        member.remaining_ms = member.remaining_ms.filter(|left| *left < endless_ms());
+    }
     reply
 }
 

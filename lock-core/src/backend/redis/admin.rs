@@ -10,7 +10,9 @@ use crate::backend::admin::{ForceRequest, ForeignValues, InspectDetail, ListRepl
 use crate::backend::{AdminBackend, Boxed};
 use crate::error::LockError;
 use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::inspection::{INSPECTED_WAITERS, InspectReply, ReadTime, SeenKey};
+use crate::protocol::inspection::{
+    INSPECTED_MEMBERS, INSPECTED_WAITERS, InspectReply, ReadTime, SeenKey,
+};
 use crate::protocol::key::LockKey;
 use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdict};
 use crate::telemetry::LockCommand;
@@ -30,12 +32,16 @@ impl RedisClient {
     ) -> Result<InspectReply, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.pool.for_current_runtime(limit).await?;
-        let keys = [key.as_str(), key.queue()];
+        let keys = [key.as_str(), key.queue(), key.holders()];
         let detail = match detail {
             InspectDetail::Short => "",
             InspectDetail::Digest => "digest",
         };
-        let args = [&*INSPECTED_WAITERS.to_string(), detail];
+        let args = [
+            &*INSPECTED_WAITERS.to_string(),
+            detail,
+            &INSPECTED_MEMBERS.to_string(),
+        ];
         let left = deadline.left();
         let (_, reply) = self
             .call_script(

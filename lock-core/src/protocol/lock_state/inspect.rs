@@ -3,23 +3,57 @@
 use super::{Expiring, KeyValue, LockState};
 use crate::protocol::clock::ServerMs;
 use crate::protocol::inspection::{
-    FoundText, INSPECTED_WAITERS, InspectReply, KeyContent, ReadTime,
+    FoundText, INSPECTED_MEMBERS, INSPECTED_WAITERS, InspectReply, KeyContent, ReadTime,
+    SeenMember, SeenMembers,
 };
+use crate::protocol::wire::SHARED;
 
 impl LockState {
-    /// Reads the lock and its first waiters. Unlike a command, it does not remove what has expired.
+    /// Reads the lock, its holders and its first waiters. Unlike a command, it does not remove what has expired.
     pub(crate) fn inspect(&self, time: ReadTime) -> InspectReply {
         let now_ms = time.server_ms;
         let queue = self.queue.as_ref().filter(|queue| queue.is_alive(now_ms));
         let entries = queue.iter().flat_map(|queue| queue.value.values());
         let total = queue.map_or(0, |queue| queue.value.len());
+        let content = self.content(now_ms);
+        let is_shared =
+            matches!(&content, KeyContent::Text(found) if found.holder.value.starts_with(SHARED));
         InspectReply {
             time,
-            content: self.content(now_ms),
+            members: if is_shared {
+                self.seen_members(now_ms)
+            } else {
+                SeenMembers::default()
+            },
+            content,
             total: u64::try_from(total).unwrap_or(u64::MAX),
             entries: entries
                 .take(INSPECTED_WAITERS)
                 .map(ToString::to_string)
+                .collect(),
+        }
+    }
+
+    /// Reads the members that are alive, in the order of a zset: by their ends, then by their texts.
+    fn seen_members(&self, now_ms: ServerMs) -> SeenMembers {
+        let holders = self.holders.as_ref();
+        let holders = holders.filter(|holders| holders.is_alive(now_ms));
+        let mut members: Vec<_> = holders
+            .iter()
+            .flat_map(|holders| &holders.value)
+            .filter(|(_, end)| now_ms <= **end)
+            .map(|(member, end)| (*end, member.to_string()))
+            .collect();
+        members.sort_unstable();
+        SeenMembers {
+            total: u64::try_from(members.len()).unwrap_or(u64::MAX),
+            first: members
+                .into_iter()
+                .take(INSPECTED_MEMBERS)
+                .map(|(end, text)| SeenMember {
+                    text,
+                    remaining_ms: Some(end.since(now_ms)),
+                })
                 .collect(),
         }
     }

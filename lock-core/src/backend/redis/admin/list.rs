@@ -13,8 +13,11 @@ use crate::backend::admin::{ListReply, ListRequest, ListedLock};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Deadline};
 use crate::protocol::glob;
-use crate::protocol::inspection::{FoundText, InspectReply, KeyContent, ListCursor, ReadTime};
+use crate::protocol::inspection::{
+    FoundText, InspectReply, KeyContent, ListCursor, ReadTime, SeenMembers,
+};
 use crate::protocol::key::{LockKey, LockName};
+use crate::protocol::wire::SHARED;
 
 /// How many keys one SCAN looks at: 1,000 calls for 500,000 keys, none of them slower than a
 /// millisecond. With 5,000 keys the list is a tenth faster, and each call blocks the server ten times
@@ -144,10 +147,38 @@ impl RedisClient {
                     content,
                     total,
                     entries: Vec::new(),
+                    members: SeenMembers::default(),
                 },
             });
         }
+        self.count_members(&mut locks, &connection, deadline)
+            .await?;
         Ok(locks)
+    }
+
+    /// Counts the members of the shared locks. Most pages have none, and need no second pipeline.
+    async fn count_members(
+        &self,
+        locks: &mut [ListedLock],
+        connection: &Connection,
+        deadline: Deadline,
+    ) -> Result<(), LockError> {
+        let is_shared = |lock: &&mut ListedLock| matches!(&lock.found.content, KeyContent::Text(found) if found.holder.value.starts_with(SHARED));
+        let shared: Vec<_> = locks.iter_mut().filter(is_shared).collect();
+        if shared.is_empty() {
+            return Ok(());
+        }
+        let mut pipeline = Pipeline::with_capacity(shared.len());
+        for lock in &shared {
+            pipeline.cmd("ZCARD").arg(lock.key.holders());
+        }
+        pipeline.ignore_errors();
+        let replies = connection.call_all(&pipeline, deadline.left()).await?;
+        for (lock, reply) in shared.into_iter().zip(replies) {
+            let total = if_right_type(connection, &lock.key, reply)?;
+            lock.found.members.total = total.map_or(Ok(0), count)?;
+        }
+        Ok(())
     }
 }
 

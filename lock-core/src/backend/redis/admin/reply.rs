@@ -4,7 +4,9 @@ use redis::Value;
 
 use super::super::reply::{Parts, ScriptReply, unexpected};
 use crate::error::LockError;
-use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime};
+use crate::protocol::inspection::{
+    INSPECTED_MEMBERS, InspectReply, KeyContent, ReadTime, SeenMember, SeenMembers,
+};
 use crate::protocol::lock_state::{ForceGrant, ForceReply, ForceVerdict};
 
 /// Reads the reply of the script that inspects a lock.
@@ -13,8 +15,22 @@ pub(crate) fn inspect(reply: Value) -> Result<ScriptReply<InspectReply>, LockErr
     let verdict = parts.text()?;
     let server_us = parts.number()?;
     let total = parts.number()?;
+    let mut members = SeenMembers::default();
     let content = match verdict.as_str() {
         "free" => KeyContent::Free,
+        "shared" => {
+            let found = parts.found_text()?;
+            members.total = parts.number()?;
+            // The reply comes from a server, which may send any number.
+            let shown = parts.number()?;
+            for _ in 0..shown.min(INSPECTED_MEMBERS as u64) {
+                members.first.push(SeenMember {
+                    text: parts.text()?,
+                    remaining_ms: Some(parts.number()?),
+                });
+            }
+            KeyContent::Text(found)
+        }
         "held" => KeyContent::Text(parts.found_text()?),
         "foreign" => KeyContent::OtherType {
             kind: parts.text()?,
@@ -27,6 +43,7 @@ pub(crate) fn inspect(reply: Value) -> Result<ScriptReply<InspectReply>, LockErr
         content,
         total,
         entries: parts.texts()?,
+        members,
     };
     Ok(ScriptReply { value, server_us })
 }

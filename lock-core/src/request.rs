@@ -225,13 +225,13 @@ impl LockRequest {
     #[cfg(feature = "macros")]
     pub(crate) async fn acquire_or_skip(self) -> Result<LockGuard, LockError> {
         let (inner, name) = (Arc::clone(&self.inner), self.name.clone());
-        let dialect = self.dialect;
+        let (dialect, kind) = (self.dialect, self.kind.kind);
         let result = self.acquire().await;
         if result.as_ref().is_err_and(LockError::is_contended)
             && let Ok(key) = LockKey::new(&inner.config.prefix, &name)
         {
             let key = key.in_dialect(dialect);
-            let lock = inner.reporter.id(&key);
+            let lock = inner.reporter.id(&key).of_kind(kind);
             inner.reporter.emit(&LockEvent::BodySkipped { lock });
         }
         result

@@ -17,6 +17,7 @@ mod error_type;
 mod event;
 mod labels;
 pub(crate) mod metrics;
+mod mismatches;
 mod reporter;
 pub(crate) mod span;
 pub(crate) mod trace;

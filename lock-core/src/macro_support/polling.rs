@@ -282,7 +282,7 @@ mod tests {
     async fn body_is_not_polled_after_the_loss() {
         let locks = LockManager::in_memory();
         let dropped = AtomicBool::new(false);
-        let slot = GuardSlot::new();
+        let slot: GuardSlot = GuardSlot::new();
         let acquire = acquire_without_renewal(&locks);
         let outcome: Result<(), _> = {
             let body = pin!(async {
@@ -302,7 +302,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn body_with_on_lost_continue_is_polled_after_the_loss() {
         let locks = LockManager::in_memory();
-        let slot = GuardSlot::new();
+        let slot: GuardSlot = GuardSlot::new();
         let body = pin!(async {
             tokio::time::sleep(2 * TTL).await;
             assert!(guard(&slot).is_lost());
@@ -316,7 +316,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn body_without_another_await_keeps_its_result() {
         let locks = LockManager::in_memory();
-        let slot = GuardSlot::new();
+        let slot: GuardSlot = GuardSlot::new();
         let body = pin!(async { 7 });
         let acquire = acquire_without_renewal(&locks);
         let run = run_body_then_release(&slot, acquire, OnLost::Cancel, body, ReturnOutcome);
@@ -327,7 +327,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn dropping_a_released_guard_does_not_release_the_next_lock() {
         let locks = LockManager::in_memory();
-        let slot = GuardSlot::new();
+        let slot: GuardSlot = GuardSlot::new();
         let body = pin!(async {});
         let acquire = acquire(Some(locks.clone()), "x".into(), Options::DEFAULT);
         let run = run_body_then_release(&slot, acquire, OnLost::Cancel, body, ReturnOutcome);

@@ -25,6 +25,7 @@ use crate::telemetry::{HoldEnd, LockEvent, Reporter};
 #[derive(Debug)]
 pub(crate) struct HeldLock {
     pub(crate) key: LockKey,
+    kind: Kind,
     pub(crate) owner_id: OwnerId,
     pub(crate) token: Option<FencingToken>,
     /// The label of the acquire.
@@ -85,8 +86,10 @@ impl HeldLock {
         reporter: Arc<Reporter>,
         process: Process,
     ) -> Self {
+        let kind = lease.lease_config().kind;
         Self {
-            record: HoldRecord::begin(&reporter, &release.key, token, process),
+            record: HoldRecord::begin(&reporter, &release.key, kind, token, process),
+            kind,
             since: lease.confirmed_at(),
             key: release.key.clone(),
             owner_id: release.owner_id,
@@ -123,7 +126,7 @@ impl HeldLock {
 
     /// Returns the kind of the lock.
     pub(crate) fn kind(&self) -> Kind {
-        self.state.lock().lease.lease_config().kind
+        self.kind
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -181,7 +184,7 @@ impl HeldLock {
         result: Result<RenewOutcome, LockError>,
     ) -> Result<(), LockError> {
         let now = self.clock.now();
-        let lock = self.reporter.id(&self.key);
+        let lock = self.reporter.id(&self.key).of_kind(self.kind);
         match result {
             Ok(RenewOutcome::Held {
                 sent, remaining, ..
@@ -247,7 +250,7 @@ impl HeldLock {
 
     /// Reports the outcome of a release.
     pub(crate) fn on_release(&self, result: &Result<ReleaseOutcome, LockError>) {
-        let lock = self.reporter.id(&self.key);
+        let lock = self.reporter.id(&self.key).of_kind(self.kind);
         match result {
             Ok(outcome) if outcome.was_owner => self.end_released(),
             Ok(_) => {
@@ -279,7 +282,7 @@ impl HeldLock {
 
     fn end_hold(&self, outcome: HoldEnd) {
         if let Some(record) = &self.record {
-            let lock = self.reporter.id(&self.key);
+            let lock = self.reporter.id(&self.key).of_kind(self.kind);
             let held_for = self.clock.now().since(self.since);
             record.end(&self.reporter, lock, outcome, held_for, self.token);
         }
@@ -431,7 +434,7 @@ impl HeldLock {
             return;
         };
         self.emit(&LockEvent::Lost {
-            lock: self.reporter.id(&self.key),
+            lock: self.reporter.id(&self.key).of_kind(self.kind),
             reason: &reason,
             held_for: self.clock.now().since(self.since),
             token: self.token,

@@ -128,7 +128,8 @@ impl PendingAcquire {
             } => {
                 let holder = holder.map(|seen| Holder::new(seen, rank));
                 if holder.as_ref().is_some_and(Holder::is_this_process) {
-                    let lock = self.inner.reporter.id(self.key());
+                    let kind = self.acquisition.sent().lease_config.kind;
+                    let lock = self.inner.reporter.id(self.key()).of_kind(kind);
                     let event = LockEvent::HeldByThisProcess { lock };
                     self.inner.reporter.emit(&event);
                 }

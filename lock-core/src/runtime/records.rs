@@ -12,6 +12,7 @@ use crate::error::LockError;
 use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
+use crate::protocol::kind::Kind;
 use crate::runtime::inner::ManagerInner;
 use crate::sync::{Mutex, Process};
 use crate::telemetry::metrics::{self, GaugeUnit};
@@ -21,12 +22,14 @@ use crate::telemetry::{AcquireEnd, HoldEnd, LockEvent, LockId, PanicSource, Repo
 pub(crate) struct AcquireRecord {
     reporter: Arc<Reporter>,
     key: LockKey,
+    kind: Kind,
     clock: Clock,
     process: Process,
     started: Moment,
     span: Option<Span>,
     queue: Option<Queued>,
     waiting: Option<GaugeUnit>,
+    has_mismatch: bool,
     is_over: bool,
 }
 
@@ -37,24 +40,31 @@ struct Queued {
 }
 
 impl AcquireRecord {
-    pub(crate) fn begin(inner: &ManagerInner, key: &LockKey, started: Moment) -> Option<Box<Self>> {
+    pub(crate) fn begin(
+        inner: &ManagerInner,
+        key: &LockKey,
+        kind: Kind,
+        started: Moment,
+    ) -> Option<Box<Self>> {
         let reporter = &inner.reporter;
         if !reporter.listens() {
             return None;
         }
         let server = inner.backend.server();
         let span = reporter.guarded(PanicSource::Subscriber, || {
-            span::acquire(reporter.id(key), server.as_deref())
+            span::acquire(reporter.id(key).of_kind(kind), server.as_deref())
         });
         Some(Box::new(Self {
             reporter: Arc::clone(reporter),
             key: key.clone(),
+            kind,
             clock: inner.clock(),
             process: inner.process(),
             started,
             span: span.flatten(),
             queue: None,
             waiting: None,
+            has_mismatch: false,
             is_over: false,
         }))
     }
@@ -65,13 +75,29 @@ impl AcquireRecord {
             return;
         }
         self.queue = Some(Queued { position });
-        let lock = self.reporter.id(&self.key);
+        let lock = self.reporter.id(&self.key).of_kind(self.kind);
         self.waiting = gauge_unit(&self.reporter, metrics::WAITING, lock);
         if let (Some(span), Some(position)) = (&self.span, position) {
             self.reporter
                 .guarded(PanicSource::Subscriber, || span::queued(span, position));
         }
         let event = LockEvent::Queued { lock, position };
+        self.reporter.emit_in(self.span.as_ref(), &event);
+    }
+
+    /// Records that the holders have permits out of another number than the caller. Only the first such reply
+    /// counts.
+    pub(crate) fn on_mismatch(&mut self, permits: u32, held_permits: u32) {
+        if std::mem::replace(&mut self.has_mismatch, true) {
+            return;
+        }
+        let now = self.clock.now();
+        let event = LockEvent::KindMismatch {
+            lock: self.reporter.id(&self.key).of_kind(self.kind),
+            permits,
+            held_permits,
+            is_repeated: self.reporter.is_repeated_mismatch(&self.key, now),
+        };
         self.reporter.emit_in(self.span.as_ref(), &event);
     }
 
@@ -92,7 +118,7 @@ impl AcquireRecord {
         self.is_over = true;
         let reporter = &self.reporter;
         let waited = self.clock.now().since(self.started);
-        let lock = reporter.id(&self.key);
+        let lock = reporter.id(&self.key).of_kind(self.kind);
         let position = self.queue.and_then(|queued| queued.position);
         drop_unit(reporter, self.waiting.take());
         if let Some(span) = &self.span {
@@ -151,13 +177,14 @@ impl HoldRecord {
     pub(crate) fn begin(
         reporter: &Reporter,
         key: &LockKey,
+        kind: Kind,
         token: Option<FencingToken>,
         process: Process,
     ) -> Option<Box<Self>> {
         if !reporter.listens() {
             return None;
         }
-        let lock = reporter.id(key);
+        let lock = reporter.id(key).of_kind(kind);
         let span = reporter.guarded(PanicSource::Subscriber, || span::hold(lock, token));
         Some(Box::new(Self {
             renewals: AtomicU64::new(0),

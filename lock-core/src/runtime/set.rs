@@ -100,7 +100,8 @@ pub(crate) async fn acquire(
         // The drop of an acquisition without an outcome cancels what it may have on the server.
         let Some(outcome) = outcome else { continue };
         if acquire.record.is_none() {
-            acquire.record = AcquireRecord::begin(inner, &locks[at].0, patience.started);
+            acquire.record =
+                AcquireRecord::begin(inner, &locks[at].0, locks[at].1.kind, patience.started);
         }
         match acquire.on_acquire_result(outcome).split() {
             ControlFlow::Break(result) => progress.acquired.push((at, acquire.finish(result)?)),
@@ -144,7 +145,7 @@ fn begin(
     // Only the first lock is certain to have an outcome: the others get their records with theirs.
     let mut record = locks
         .first()
-        .and_then(|(key, _)| AcquireRecord::begin(inner, key, patience.started));
+        .and_then(|(key, lease)| AcquireRecord::begin(inner, key, lease.kind, patience.started));
     let begin_one = |(key, lease_config): &(LockKey, LeaseConfig)| {
         let label = Arc::clone(&label);
         let config =

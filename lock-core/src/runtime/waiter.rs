@@ -16,7 +16,7 @@ use crate::protocol::acquisition::{
 use crate::protocol::cleanup::Validity;
 use crate::protocol::clock::Moment;
 use crate::protocol::key::LockKey;
-use crate::protocol::kind::Kind;
+use crate::protocol::kind::{Group, Kind};
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::renew::Renew;
@@ -104,7 +104,7 @@ fn start(
     connect_until: Moment,
 ) -> Result<BoxedAcquire, LockError> {
     inner.check_process()?;
-    let record = AcquireRecord::begin(inner, &key, started);
+    let record = AcquireRecord::begin(inner, &key, lease_config.kind, started);
     if let Err(error) = check(inner, &key, lease_config.kind) {
         return Err(failed(record, error));
     }
@@ -362,11 +362,27 @@ impl PendingAcquire {
         let Some(record) = &mut self.record else {
             return;
         };
-        let waits = self.acquisition.sent().waits_until.is_some();
-        match outcome {
-            AcquireOutcome::Queued { rank, .. } if waits => record.on_busy(Some(*rank)),
-            AcquireOutcome::Busy { .. } if waits => record.on_busy(None),
-            _ => {}
+        let sent = self.acquisition.sent();
+        if sent.waits_until.is_none() {
+            return;
+        }
+        let holder = match outcome {
+            AcquireOutcome::Queued { rank, holder, .. } => {
+                record.on_busy(Some(*rank));
+                holder
+            }
+            AcquireOutcome::Busy { holder, .. } => {
+                record.on_busy(None);
+                holder
+            }
+            _ => return,
+        };
+        let held = holder.as_ref().and_then(|holder| holder.kind.group());
+        if let (Some(Group::Permits(permits)), Some(Group::Permits(held))) =
+            (sent.lease_config.kind.group(), held)
+            && permits != held
+        {
+            record.on_mismatch(permits, held);
         }
     }
 }

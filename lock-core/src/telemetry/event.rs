@@ -25,6 +25,19 @@ pub enum LockEvent<'a> {
         /// How many waiters are ahead. `None` in a dialect without a queue.
         position: Option<u64>,
     },
+    /// A caller waits for a permit out of one number, and the holders have permits out of another number.
+    /// They take turns with the caller, which is safe, and slow. Comes once for each acquire.
+    #[non_exhaustive]
+    KindMismatch {
+        /// The lock.
+        lock: LockId<'a>,
+        /// The number of permits that the caller gave.
+        permits: u32,
+        /// The number of permits that the holders gave.
+        held_permits: u32,
+        /// The same key had such an event less than a minute ago. It is counted, and not logged.
+        is_repeated: bool,
+    },
     /// A caller got the lock.
     #[non_exhaustive]
     Granted {

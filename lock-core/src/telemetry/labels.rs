@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{KeyDisplay, OTHER};
 use crate::protocol::key::LockKey;
+use crate::protocol::kind::Kind;
 use crate::protocol::wire::escaped;
 
 /// The lock that an event is about.
@@ -12,11 +13,21 @@ use crate::protocol::wire::escaped;
 pub struct LockId<'a> {
     key: &'a LockKey,
     shown: KeyDisplay,
+    kind: Kind,
 }
 
 impl<'a> LockId<'a> {
     pub(crate) fn new(key: &'a LockKey, shown: KeyDisplay) -> Self {
-        Self { key, shown }
+        Self {
+            key,
+            shown,
+            kind: Kind::Exclusive,
+        }
+    }
+
+    /// Returns the id with the kind of the lock.
+    pub(crate) fn of_kind(self, kind: Kind) -> Self {
+        Self { kind, ..self }
     }
 
     /// Returns the template of the lock's name, such as `order:{order_id}`. Returns `_OTHER` for a name
@@ -38,10 +49,14 @@ impl<'a> LockId<'a> {
         }
     }
 
-    /// Returns the kind of the lock: `exclusive`.
+    /// Returns the kind of the lock: `exclusive`, `read` or `permits`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
-        EXCLUSIVE
+        match self.kind {
+            Kind::Exclusive => "exclusive",
+            Kind::Read => "read",
+            Kind::Permits { .. } => "permits",
+        }
     }
 
     /// Returns the key with escaped control characters, for log lines.
@@ -49,9 +64,6 @@ impl<'a> LockId<'a> {
         escaped(self.key())
     }
 }
-
-/// The kind of all locks of this version.
-pub(crate) const EXCLUSIVE: &str = "exclusive";
 
 impl fmt::Debug for LockId<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

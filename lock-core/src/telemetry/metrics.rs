@@ -71,6 +71,7 @@ pub(crate) const HOLD_DURATION: &str = "distributed_lock.hold.duration";
 pub(crate) const HELD: &str = "distributed_lock.held";
 pub(crate) const WAITING: &str = "distributed_lock.waiting";
 const LOSSES: &str = "distributed_lock.losses";
+const KIND_MISMATCHES: &str = "distributed_lock.kind_mismatches";
 const RENEWALS: &str = "distributed_lock.renewals";
 const CLEANUPS: &str = "distributed_lock.cleanups";
 pub(crate) const CLEANUPS_OPEN: &str = "distributed_lock.cleanups.open";
@@ -111,6 +112,12 @@ pub const METRICS: &[MetricInfo] = &[
         kind: MetricKind::Counter,
         labels: &[NAME, "reason"],
         description: "Locks that were lost while they were held.",
+    },
+    MetricInfo {
+        name: KIND_MISMATCHES,
+        kind: MetricKind::Counter,
+        labels: &[NAME],
+        description: "Acquires that found holders with another number of permits.",
     },
     MetricInfo {
         name: RENEWALS,

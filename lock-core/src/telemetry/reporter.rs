@@ -6,7 +6,9 @@ use std::task::Waker;
 
 use tracing::Span;
 
+use super::mismatches::Mismatches;
 use super::{KeyDisplay, LockEvent, LockId, ObserverHandle, PanicSource, metrics, span, trace};
+use crate::protocol::clock::Moment;
 use crate::protocol::key::LockKey;
 use crate::stats::LockStats;
 use crate::sync::{Process, catch, panic_message};
@@ -21,6 +23,7 @@ pub(crate) struct Reporter {
     observer: Option<ObserverHandle>,
     key_display: KeyDisplay,
     process: Process,
+    mismatches: Mismatches,
 }
 
 impl Default for Reporter {
@@ -39,6 +42,7 @@ impl Reporter {
             observer,
             key_display,
             process: Process::current(),
+            mismatches: Mismatches::default(),
         }
     }
 
@@ -57,6 +61,11 @@ impl Reporter {
     /// Returns how events show a lock.
     pub(crate) fn id<'a>(&self, key: &'a LockKey) -> LockId<'a> {
         LockId::new(key, self.key_display)
+    }
+
+    /// Returns whether a different number of permits for this key was reported less than a minute ago.
+    pub(crate) fn is_repeated_mismatch(&self, key: &LockKey, now: Moment) -> bool {
+        self.mismatches.is_repeated(key, now)
     }
 
     /// Returns whether an event has a reader. Frequent events are not made without one.

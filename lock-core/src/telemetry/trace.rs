@@ -117,7 +117,8 @@ pub(crate) fn write(event: &LockEvent<'_>) {
         | LockEvent::RenewalFailed { .. }
         | LockEvent::CleanupStarted { .. }
         | LockEvent::CleanupRetried { .. }
-        | LockEvent::CleanupEnded { .. } => write_trouble(event),
+        | LockEvent::CleanupEnded { .. }
+        | LockEvent::KindMismatch { .. } => write_trouble(event),
         LockEvent::Revoked { .. }
         | LockEvent::OverrideUnused { .. }
         | LockEvent::LoginFailed { .. }
@@ -208,6 +209,15 @@ fn write_trouble(event: &LockEvent<'_>) {
                 error = text(error),
             },
             "a renewal failed; it is repeated until the lease ends"
+        ),
+        LockEvent::KindMismatch {
+            lock,
+            permits,
+            held_permits,
+            is_repeated: false,
+        } => about!(
+            WARN, "lock.kind_mismatch", lock, { permits, held_permits, },
+            "callers give different numbers of permits for one name, so they wait for each other"
         ),
         LockEvent::CleanupStarted {
             lock,

@@ -6,6 +6,7 @@ use test_support::{Proxy, RedisServer, eventually_async};
 use tests::{connect, connect_with_timeout, shut_down, start_waiter};
 
 use super::Proof;
+use crate::subscriber;
 
 const TEMPLATE: &str = "job:{contention}";
 const ACQUIRE: &str = "distributed_lock.acquire.duration";
@@ -14,6 +15,7 @@ pub(super) async fn run(proof: &mut Proof) {
     let server = RedisServer::start();
     held_and_released(proof, &server).await;
     waited(proof, &server).await;
+    differed(proof, &server).await;
     skipped(proof, &server).await;
     pinged(proof, &server).await;
     unconfirmed(proof, &server).await;
@@ -44,6 +46,26 @@ async fn held_and_released(proof: &mut Proof, server: &RedisServer) {
             .metric("distributed_lock.command.duration", &labels)
             .await;
     }
+}
+
+/// Callers that give different numbers of permits are counted each time, and warned about once.
+async fn differed(proof: &mut Proof, server: &RedisServer) {
+    proof.begin();
+    let locks = connect(server).await;
+    let request = |permits| locks.lock(NAME).template(TEMPLATE).permits(permits);
+    let held = request(4).ttl(LONG).acquire().await.unwrap();
+    for _ in 0..2 {
+        let timed_out = request(8).wait(ms(50)).acquire().await;
+        assert!(matches!(timed_out, Err(LockError::Timeout { .. })));
+    }
+    proof.event("lock.kind_mismatch", "WARN").await;
+    let named = [("distributed_lock.name", TEMPLATE)];
+    proof
+        .metric("distributed_lock.kind_mismatches", &named)
+        .await;
+    let events = subscriber::events(|event| event.name == "lock.kind_mismatch");
+    assert_eq!(events.len(), 1);
+    held.release().await.unwrap();
 }
 
 async fn waited(proof: &mut Proof, server: &RedisServer) {

@@ -155,7 +155,7 @@ impl CleanupRunner {
         reporter.guarded(PanicSource::Recorder, || self.gauge.add());
         if reporter.listens() {
             reporter.emit(&LockEvent::CleanupStarted {
-                lock: reporter.id(&request.key),
+                lock: reporter.id(&request.key).of_kind(request.kind),
                 operation: operation(request),
                 is_unconfirmed: request.unconfirmed.is_some(),
             });
@@ -166,8 +166,11 @@ impl CleanupRunner {
     fn report_retry(&self, task: &mut Cleanup, error: Option<&LockError>) {
         let reporter = &self.context.reporter;
         let request = task.request();
-        let (lock, operation, tries) =
-            (reporter.id(&request.key), operation(request), task.tries());
+        let (lock, operation, tries) = (
+            reporter.id(&request.key).of_kind(request.kind),
+            operation(request),
+            task.tries(),
+        );
         reporter.emit(&LockEvent::CleanupRetried {
             lock,
             operation,
@@ -183,7 +186,8 @@ impl CleanupRunner {
     fn report_failure(&self, task: &mut Cleanup, error: Option<&LockError>) {
         if task.report_failure() {
             let reporter = &self.context.reporter;
-            let lock = reporter.id(&task.request().key);
+            let request = task.request();
+            let lock = reporter.id(&request.key).of_kind(request.kind);
             reporter.emit(&LockEvent::ReleaseFailed { lock, error });
         }
     }
@@ -194,7 +198,9 @@ impl CleanupRunner {
             self.report_failure(&mut task, error);
         }
         let reporter = &self.context.reporter;
-        let (lock, operation) = (reporter.id(&task.request().key), operation(task.request()));
+        let request = task.request();
+        let lock = reporter.id(&request.key).of_kind(request.kind);
+        let operation = operation(request);
         reporter.guarded(PanicSource::Recorder, || self.gauge.subtract());
         if outcome != CleanupEnd::Confirmed || reporter.listens() {
             reporter.emit(&LockEvent::CleanupEnded {

@@ -45,7 +45,7 @@ pub(crate) async fn downgrade(mut acquired: Acquired) -> Result<Acquired, LockEr
         command_timeout: inner.config.command_timeout,
         retry_interval: inner.config.retry_interval,
     };
-    let record = AcquireRecord::begin(&inner, &held.key, now);
+    let record = AcquireRecord::begin(&inner, &held.key, lease_config.kind, now);
     let result = Box::pin(drive(PendingAcquire::new(&inner, config, record))).await;
     let was_owner = match &result {
         Ok(_) => true,

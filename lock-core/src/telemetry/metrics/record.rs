@@ -5,9 +5,9 @@ use std::time::Duration;
 use metrics::{Key, Label, Level, Metadata, SharedString, Unit, with_recorder};
 
 use super::{
-    ACQUIRE_DURATION, CLEANUPS, CLEANUPS_OPEN, COMMAND_DURATION, ERROR_TYPE, HOLD_DURATION, LOSSES,
-    METRICS, MetricKind, NAME, NOTIFICATIONS, OBSERVER_PANICS, RECONNECTS, RENEWALS, REVOCATIONS,
-    SERVER,
+    ACQUIRE_DURATION, CLEANUPS, CLEANUPS_OPEN, COMMAND_DURATION, ERROR_TYPE, HOLD_DURATION,
+    KIND_MISMATCHES, LOSSES, METRICS, MetricKind, NAME, NOTIFICATIONS, OBSERVER_PANICS, RECONNECTS,
+    RENEWALS, REVOCATIONS, SERVER,
 };
 use crate::error::LockError;
 use crate::telemetry::trace::TARGET;
@@ -78,6 +78,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
         LockEvent::Lost { lock, reason, .. } => {
             count(LOSSES, vec![named(lock), label("reason", reason.name())]);
         }
+        LockEvent::KindMismatch { lock, .. } => count(KIND_MISMATCHES, vec![named(lock)]),
         LockEvent::Renewed { .. } => renewal("renewed"),
         LockEvent::RenewalLate { .. } => renewal("late"),
         LockEvent::RenewalFailed { .. } => renewal("failed"),

@@ -171,6 +171,10 @@ pub mod guide {
         #![doc = include_str!("../docs/guarantees.md")]
     }
 
+    pub mod kinds {
+        #![doc = include_str!("../docs/kinds.md")]
+    }
+
     pub mod migrating {
         #![doc = include_str!("../docs/migrating.md")]
     }

@@ -32,6 +32,19 @@ async fn use_all(server: &RedisServer, operator: &LockManager) -> Result<(), Adm
         }
         drop(held);
     }
+    let held = locks
+        .lock(NAME)
+        .ttl(LONG)
+        .permits(2)
+        .acquire()
+        .await
+        .unwrap();
+    let waiter = start_waiter(server, locks.lock(NAME).read().wait(SOON), 1).await;
+    assert!(operator.holder(NAME).await?.is_some());
+    let released = operator.admin().force_release(NAME).now().await?;
+    assert!(released.granted);
+    granted(SOON, waiter).await.release().await.unwrap();
+    drop(held);
     server.cli(&["SET", KEY, "theirs", "PX", "60000"]);
     operator.admin().force_release(NAME).foreign(true).await?;
     server.cli(&["HSET", KEY, "uuid-a:1", "1"]);
@@ -56,7 +69,17 @@ async fn rights_of_operators_in_the_guide_are_sufficient() {
 async fn rights_of_operators_in_the_guide_are_needed() {
     let command = acl_command("operator");
     for right in [
-        "+scan", "+zcard", "+dump", "+set", "+del", "+incr", "+zrem", "+pttl", "+zrank",
+        "+scan",
+        "+zcard",
+        "+dump",
+        "+set",
+        "+del",
+        "+incr",
+        "+zrem",
+        "+pttl",
+        "+zrank",
+        "+zadd",
+        "+pexpireat",
     ] {
         let server = RedisServer::start();
         let mut fewer = command.clone();

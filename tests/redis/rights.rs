@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::LockManager;
+use lock_core::{BackendErrorKind, LockError, LockManager};
 use test_support::RedisServer;
 use test_support::fixtures::{NAME, SLACK, SOON, ms};
 use test_support::guide::acl_command;
@@ -52,9 +52,56 @@ async fn documented_rights_are_sufficient() {
     let granted = granted(SOON, waiting).await;
     granted.release().await.unwrap();
     assert!(locks.ping().await.unwrap().notifications);
+    use_all_kinds(&locks).await;
     assert_nothing_left(&server, &locks).await;
     let denied = server.cli(&["ACL", "LOG"]);
     assert!(denied.array().is_empty(), "{denied:?}");
+}
+
+/// Holds, renews, hands over and downgrades shared locks.
+async fn use_all_kinds(locks: &LockManager) {
+    let lock = || locks.lock(NAME);
+    let first = lock().permits(2).acquire().await.unwrap();
+    let second = lock().permits(2).acquire().await.unwrap();
+    first.renew().await.unwrap();
+    let (reading, ()) = tokio::join!(lock().read().wait(SOON).acquire(), async {
+        first.release().await.unwrap();
+        second.release().await.unwrap();
+    });
+    reading.unwrap().release().await.unwrap();
+    let writing = lock().write().acquire().await.unwrap();
+    let reading = writing.downgrade().await.unwrap();
+    assert!(lock().write().try_acquire().await.unwrap().is_none());
+    reading.release().await.unwrap();
+}
+
+/// A user of the release before shared locks. The error names the command that the user may not run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exclusive_locks_work_without_the_rights_of_shared_locks() {
+    let server = RedisServer::start();
+    let mut command = acl_command("locks");
+    let shared = ["+zcard", "+zremrangebyscore", "+pexpireat"];
+    command.retain(|word| !shared.contains(&word.as_str()));
+    assert_eq!(server.cli(&command).error(), None);
+    let url = format!("redis://locks:secret@{}", server.address());
+    let locks = LockManager::connect(&url).await.unwrap();
+    let held = locks.lock(NAME).write().acquire().await.unwrap();
+    let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
+    held.renew().await.unwrap();
+    held.release().await.unwrap();
+    granted(SOON, waiting).await.release().await.unwrap();
+    let denied = server.cli(&["ACL", "LOG"]);
+    assert!(denied.array().is_empty(), "{denied:?}");
+
+    for request in [locks.lock("other").read(), locks.lock("third").permits(2)] {
+        let Err(LockError::Backend(error)) = request.acquire().await else {
+            panic!("the user lacks rights");
+        };
+        assert_eq!(error.kind(), BackendErrorKind::Permission);
+        let text = format!("{error:?}");
+        let is_named = shared.iter().any(|right| text.contains(&right[1..]));
+        assert!(is_named, "{text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -100,7 +100,9 @@ async fn states(server: &mut Server, keys: &[String]) -> Result<Vec<State>, Redi
                 let value: Option<Vec<u8>> = server.call(redis::cmd("GET").arg(key)).await?;
                 match value {
                     None => State::Gone,
-                    Some(value) if value.starts_with(b"lk1:") => State::Native,
+                    Some(value) if value.starts_with(b"lk1:") || value.starts_with(b"lks:") => {
+                        State::Native
+                    }
                     Some(_) => State::Foreign,
                 }
             }
@@ -175,7 +177,7 @@ async fn scan(
     Ok(keys)
 }
 
-/// Whether a key with a hash tag belongs to another lock: its queue, its counter, its grace.
+/// Whether a key with a hash tag belongs to another lock: its queue, its counter, its grace, its holders.
 fn is_companion(key: &str) -> bool {
     key.contains('{')
         && [":q", ":f", ":g", ":h"]

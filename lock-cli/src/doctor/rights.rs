@@ -35,6 +35,9 @@ const LOCK: &[&str] = &[
     "zscore",
 ];
 
+/// The rights without which a user has exclusive locks only.
+const SHARED: &[&str] = &["zcard", "zremrangebyscore", "pexpireat"];
+
 /// The rights without which waiters poll.
 const NOTIFY: &[&str] = &["info", "subscribe", "publish", "pubsub|numsub"];
 
@@ -60,6 +63,9 @@ const RELEASE: &[&str] = &["set", "del", "exists", "incr", "zrem"];
 
 /// The rights without which `release --now` notifies no waiter. With them goes the pattern of channels.
 const NOTIFY_NEXT: &[&str] = &["publish", "pubsub|numsub"];
+
+/// The rights without which `release --now` fails where readers or holders of permits wait.
+const SHARED_NEXT: &[&str] = &["zadd", "zcard", "pexpireat"];
 
 /// The right of `release --foreign`, beside those of a release.
 const FOREIGN: &[&str] = &["dump"];
@@ -248,7 +254,18 @@ impl Rights {
         let missing = self.lacks(&[LOCK]);
         if missing.is_empty() {
             let text = format!("the user `{user}` may acquire, renew and release");
-            return Check::ok("app_rights", text);
+            let missing = self.lacks(&[SHARED]);
+            if missing.is_empty() {
+                return Check::ok("app_rights", text);
+            }
+            let missing = missing.join(", ");
+            let text =
+                format!("{text} exclusive locks; for readers and permits it lacks {missing}");
+            return Check::new("app_rights", Level::Note, text)
+                .means(
+                    "a service that connects as this user gets no lock for reading, and no permit",
+                )
+                .advice("nothing, unless the service uses readers or permits: then grant them");
         }
         let text = format!(
             "the user `{user}` cannot acquire: it lacks {}",
@@ -280,7 +297,7 @@ impl Rights {
                 _ => words.concat(),
             }
         };
-        let mut missing = self.lacks(&[SHOW, LIST, RELEASE, NOTIFY_NEXT, FOREIGN]);
+        let mut missing = self.lacks(&[SHOW, LIST, RELEASE, NOTIFY_NEXT, SHARED_NEXT, FOREIGN]);
         missing.extend(self.channel.clone());
         if missing.is_empty() {
             let text = format!("the user `{user}` may {}", words(&can));
@@ -289,15 +306,23 @@ impl Rights {
         let missing = missing.join(", ");
         if cannot.is_empty() {
             let notifies = self.lacks(&[NOTIFY_NEXT]).is_empty() && self.channel.is_none();
+            let hands_over = self.lacks(&[SHARED_NEXT]).is_empty();
             let deletes = self.lacks(&[FOREIGN]).is_empty();
+            let exclusive = ", and its release --now hands over to exclusive waiters only";
             let silent = ", and its release --now notifies no waiter";
             let keeps = ", and cannot release --foreign";
             let text = format!(
-                "the user `{user}` may {}{}{}: it lacks {missing}",
+                "the user `{user}` may {}{}{}{}: it lacks {missing}",
                 words(&can),
                 if notifies { "" } else { silent },
+                if hands_over { "" } else { exclusive },
                 if deletes { "" } else { keeps },
             );
+            if notifies && !hands_over {
+                return Check::new("operator_rights", Level::Note, text)
+                    .means("`lockctl release --now` fails where readers or permits are next")
+                    .advice("nothing, unless services use readers or permits: then grant them");
+            }
             if notifies {
                 return Check::new("operator_rights", Level::Note, text)
                     .means("`lockctl release --foreign` fails as this user")
@@ -380,9 +405,11 @@ mod tests {
         let all = |lists: &[&[&'static str]]| -> BTreeSet<&str> {
             lists.iter().copied().flatten().copied().collect()
         };
-        assert_eq!(all(&[LOCK, NOTIFY]), guide("locks"));
+        assert_eq!(all(&[LOCK, SHARED, NOTIFY]), guide("locks"));
         // Operators read INFO too: `doctor` needs it.
-        let operator = all(&[SHOW, LIST, RELEASE, NOTIFY_NEXT, FOREIGN, &["info"]]);
+        let release = all(&[RELEASE, NOTIFY_NEXT, SHARED_NEXT, FOREIGN]);
+        let mut operator = all(&[SHOW, LIST, &["info"]]);
+        operator.extend(release);
         assert_eq!(operator, guide("operator"));
     }
 
@@ -390,7 +417,19 @@ mod tests {
     #[test]
     fn each_right_has_a_probe() {
         let probes = probes(&Names::new("lock:"));
-        for right in [LOCK, NOTIFY, SHOW, LIST, RELEASE, NOTIFY_NEXT, FOREIGN].concat() {
+        for right in [
+            LOCK,
+            SHARED,
+            NOTIFY,
+            SHOW,
+            LIST,
+            RELEASE,
+            NOTIFY_NEXT,
+            SHARED_NEXT,
+            FOREIGN,
+        ]
+        .concat()
+        {
             let is_probed = probes.iter().any(|probe| probe.right == right);
             assert!(is_probed || right == "subscribe", "{right}");
         }

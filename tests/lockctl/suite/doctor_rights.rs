@@ -48,7 +48,7 @@ fn user_of_an_application_passes() {
     assert_eq!(findings.checks["operator_rights"]["level"], "note");
     assert_eq!(
         findings.text("operator_rights"),
-        "the user `locks` may show and release, and cannot list: it lacks +scan, +zcard, +dump"
+        "the user `locks` may show and release, and cannot list: it lacks +scan, +dump"
     );
     // A right is named once for the checks that need it.
     let (_, text) = human(&url, &["--role", "app"]);
@@ -82,10 +82,10 @@ fn user_of_an_operator_passes() {
     }
     let findings = Findings::of(&url, &[]);
     assert_eq!(findings.checks["app_rights"]["level"], "note");
-    // Each right once, though two commands need `+pexpire`.
+    // Each right once, though two commands need `+pexpire`. What only shared locks need is not named.
     assert_eq!(
         findings.text("app_rights"),
-        "the user `operator` cannot acquire: it lacks +pexpire, +zadd, +zscore"
+        "the user `operator` cannot acquire: it lacks +pexpire, +zscore"
     );
     Findings::of(&url, &["--role", "app"]).fails_only("app_rights");
     let (_, text) = human(&url, &[]);
@@ -113,6 +113,30 @@ fn user_of_an_operator_passes() {
             "the user `operator` may show, list and release, and its release --now notifies no waiter, \
              and cannot release --foreign: it lacks +publish, +dump"
         )
+    );
+}
+
+/// With the rights of a release without shared locks: a service with exclusive locks needs no others.
+#[test]
+fn rights_of_shared_locks_are_named_and_not_required() {
+    let server = RedisServer::options().args(["--appendonly", "yes"]).start();
+    let shared = ["+zcard", "+zremrangebyscore", "+pexpireat"];
+    let url = create(&server, &guide("locks", &shared));
+    let findings = Findings::of(&url, &["--strict", "--role", "app"]);
+    assert_eq!(findings.code, 0, "{:#?}", findings.checks);
+    assert_eq!(findings.checks["app_rights"]["level"], "note");
+    assert_eq!(
+        findings.text("app_rights"),
+        "the user `locks` may acquire, renew and release exclusive locks; for readers and permits it lacks \
+         +zcard, +zremrangebyscore, +pexpireat"
+    );
+    let url = create(&server, &guide("operator", &["+zadd", "+pexpireat"]));
+    let findings = Findings::of(&url, &["--strict", "--role", "operator"]);
+    assert_eq!(findings.checks["operator_rights"]["level"], "note");
+    assert_eq!(
+        findings.text("operator_rights"),
+        "the user `operator` may show, list and release, and its release --now hands over to exclusive \
+         waiters only: it lacks +zadd, +pexpireat"
     );
 }
 

@@ -74,6 +74,11 @@ pub(super) fn probes(names: &Names) -> Vec<Probe> {
         companion("zrank", &["ZRANK", queue, "lockctl-doctor"]),
         companion("zscore", &["ZSCORE", queue, "lockctl-doctor"]),
         companion("zcard", &["ZCARD", queue]),
+        companion(
+            "zremrangebyscore",
+            &["ZREMRANGEBYSCORE", queue, "-inf", "0"],
+        ),
+        companion("pexpireat", &["PEXPIREAT", queue, "1"]),
         companion("zrem", &["ZREM", queue, "lockctl-doctor"]),
         companion("del", &["DEL", queue]),
         lock("publish", &["PUBLISH", channel, "lockctl doctor"]),

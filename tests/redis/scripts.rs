@@ -273,7 +273,7 @@ fn raise_writes_the_token_where_its_owner_has_the_key() {
     assert!(server.cli(&["TTL", "{lock:a}:f"]).integer() > 80_000);
 }
 
-/// `admit.lua`, `each_lock.lua`, `grant_next.lua`, `group.lua` and `next_token.lua` are parts of other scripts. The
+/// `each_lock.lua`, `grant_next.lua`, `group.lua` and `next_token.lua` are parts of other scripts. The
 /// tests of sets run `acquire_all.lua` and `release_all.lua`, and the tests above every other file.
 #[test]
 fn every_script_is_tested() {
@@ -291,7 +291,6 @@ fn every_script_is_tested() {
         [
             "acquire.lua",
             "acquire_all.lua",
-            "admit.lua",
             "drop.lua",
             "each_lock.lua",
             "force_release.lua",

@@ -144,7 +144,8 @@ impl LockSet {
     /// Dropping the future loses nothing: the drop of `self` releases in the background.
     pub(crate) fn send_release(&self) -> impl Future<Output = SetReleases> + Send + use<> {
         let acquired: Vec<_> = self.guards.iter().map(LockGuard::acquired).collect();
-        let releasing = set::send_release(&acquired);
+        // In a box, so that the future of a body stays small.
+        let releasing = Box::pin(set::send_release(&acquired));
         async move { SetReleases(releasing.await) }
     }
 

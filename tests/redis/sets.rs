@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager, LockSet};
 use test_support::fixtures::{AT_ONCE, SOON, keys, ms};
+use test_support::monitor::Command as RecordedCommand;
 use test_support::{Monitor, RedisServer, Reply, eventually_async};
 
 use super::{connect, connect_with};
@@ -13,7 +14,7 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 /// Returns the names of the commands of clients, but for heartbeats.
 fn names(monitor: Monitor) -> Vec<String> {
     let recording = monitor.stop();
-    let names = recording.from_clients().map(|command| command.name());
+    let names = recording.from_clients().map(RecordedCommand::name);
     names.filter(|name| name != "PING").collect()
 }
 
@@ -87,12 +88,12 @@ async fn waiting_set_costs_one_more_command_for_each_busy_name() {
     let set = tokio::time::timeout(AT_ONCE, waiting).await.unwrap();
     set.unwrap().unwrap().release().await.unwrap();
     let recording = monitor.stop();
-    let sent = |script: &str| {
+    let count = |script: &str| {
         let commands = recording.from_clients();
         commands.filter(|command| command.name() == script).count()
     };
     // The set: `a` and the queue of `b`, then `c`, then the release. The holder: its release.
-    assert_eq!(sent("EVALSHA") + sent("EVAL"), 4);
+    assert_eq!(count("EVALSHA") + count("EVAL"), 4);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{Kind, LockError};
+use lock_core::{Kind, LockError, LockGuard};
 use test_support::eventually_async;
 use test_support::fixtures::{AT_ONCE, SOON};
 
@@ -26,7 +26,7 @@ async fn becomes_free(s: &Subject, name: &str) {
 pub(crate) async fn set_holds_all_locks_or_none(s: &Subject) {
     let set = s.first.lock_all(["set:c", "set:a", "set:b", "set:a"]);
     let set = within(SOON, set.wait(WAIT).acquire()).await.unwrap();
-    let keys: Vec<_> = set.guards().iter().map(|guard| guard.key()).collect();
+    let keys: Vec<_> = set.guards().iter().map(LockGuard::key).collect();
     assert_eq!(keys, NAMES.map(|name| s.key(name)));
     for name in NAMES {
         let token = set.fencing_token(name);

@@ -83,8 +83,8 @@ fn class(error: &LockError) -> (Exit, &'static str) {
         | LockError::InvalidRenewal { .. } => (Exit::Usage, "invalid-time"),
         LockError::InvalidDialect { .. }
         | LockError::InvalidSetting { .. }
-        | LockError::InvalidKind { .. } => (Exit::Config, "configuration"),
-        LockError::NotConfigured => (Exit::Config, "configuration"),
+        | LockError::InvalidKind { .. }
+        | LockError::NotConfigured => (Exit::Config, "configuration"),
         LockError::NoQuorum { .. } => (Exit::Unavailable, "no-quorum"),
         LockError::Backend(error) => backend_class(error.kind()),
         _ => (Exit::Internal, "internal"),

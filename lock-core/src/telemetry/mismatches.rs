@@ -52,7 +52,7 @@ mod tests {
         let (mismatches, now) = (Mismatches::default(), Clock::System.now());
         assert!(!mismatches.is_repeated(&key("a"), now));
         assert!(!mismatches.is_repeated(&key("b"), now));
-        let soon = now.plus(INTERVAL - Duration::from_millis(1));
+        let soon = now.plus(INTERVAL).minus(Duration::from_millis(1));
         assert!(mismatches.is_repeated(&key("a"), soon));
         assert!(!mismatches.is_repeated(&key("a"), now.plus(INTERVAL)));
         assert!(mismatches.is_repeated(&key("a"), now.plus(INTERVAL)));

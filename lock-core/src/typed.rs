@@ -58,15 +58,16 @@ pub struct Held<L, M = Write> {
     mode: PhantomData<fn() -> M>,
 }
 
-impl<L, M> Held<L, M> {
-    pub(crate) fn new(lock: L, guard: LockGuard) -> Self {
-        Self {
-            guard,
-            lock,
-            mode: PhantomData,
-        }
+/// Makes the proof. It is no function of the type: the compiler would suggest that one to users.
+pub(crate) fn prove<L, M>(lock: L, guard: LockGuard) -> Held<L, M> {
+    Held {
+        guard,
+        lock,
+        mode: PhantomData,
     }
+}
 
+impl<L, M> Held<L, M> {
     /// Returns the guard of the lock.
     pub fn guard(&self) -> &LockGuard {
         &self.guard
@@ -131,7 +132,7 @@ impl<L, M> Held<L, M> {
     }
 }
 
-impl<L: ReadWriteLock> Held<L, Write> {
+impl<L> Held<L, Write> {
     /// Makes a lock that is held for writing one that is held for reading, as [`LockGuard::downgrade`] does.
     ///
     /// ```
@@ -157,9 +158,12 @@ impl<L: ReadWriteLock> Held<L, Write> {
     ///
     /// # Cancel safety
     /// Dropping the future releases the lock in the background.
-    pub async fn downgrade(self) -> Result<Held<L, Read>, LockError> {
+    pub async fn downgrade(self) -> Result<Held<L, Read>, LockError>
+    where
+        L: ReadWriteLock,
+    {
         let guard = self.guard.downgrade().await?;
-        Ok(Held::new(self.lock, guard))
+        Ok(prove(self.lock, guard))
     }
 }
 

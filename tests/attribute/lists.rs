@@ -1,6 +1,6 @@
 //! The option `name` with a list.
 
-use std::cell::Cell;
+use std::sync::Mutex;
 
 use lock_core::{Kind, LockError, LockManager, LockName, LockSet, Renew, distributed_lock};
 
@@ -28,7 +28,7 @@ async fn transfer(locks: &LockManager, from: u64, to: u64) -> Result<Vec<String>
 )]
 async fn tagged(
     locks: &LockManager,
-    order: &Cell<Vec<&'static str>>,
+    order: &Mutex<Vec<&'static str>>,
     user: &str,
 ) -> Result<Vec<String>, LockError> {
     Ok(set
@@ -38,10 +38,8 @@ async fn tagged(
         .collect())
 }
 
-fn next(order: &Cell<Vec<&'static str>>, name: &'static str) -> LockName {
-    let mut names = order.take();
-    names.push(name);
-    order.set(names);
+fn next(order: &Mutex<Vec<&'static str>>, name: &'static str) -> LockName {
+    order.lock().unwrap().push(name);
     name.into()
 }
 
@@ -87,12 +85,12 @@ async fn list_is_locked_as_one_set() {
 #[tokio::test]
 async fn names_of_a_list_are_evaluated_in_written_order_and_tagged() {
     let locks = LockManager::in_memory();
-    let order = Cell::new(Vec::new());
+    let order = Mutex::new(Vec::new());
     let keys = tagged(&locks, &order, "u1").await.expect("free");
     let expected =
         ["audit", "first", "second", "user:u1"].map(|name| format!("lock:{{u1}}:{name}"));
     assert_eq!(keys, expected);
-    assert_eq!(order.take(), ["first", "second"]);
+    assert_eq!(*order.lock().unwrap(), ["first", "second"]);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use crate::guard::LockGuard;
 use crate::manager::LockManager;
 use crate::protocol::key::LockName;
 use crate::typed::{
-    Declaration, DefaultMode, ExclusiveLock, Held, Lock, Mode, Read, ReadWriteLock, Write,
+    Declaration, DefaultMode, ExclusiveLock, Held, Lock, Mode, Read, ReadWriteLock, Write, prove,
 };
 
 /// Makes the declaration of a lock.
@@ -55,7 +55,7 @@ impl<L, M> Acquire for AcquireHeld<L, M> {
     }
 
     fn into_held(self, granted: LockGuard) -> Held<L, M> {
-        Held::new(self.lock, granted)
+        prove(self.lock, granted)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::{Held, Lock, Mode};
+use super::{Held, Lock, Mode, prove};
 use crate::error::LockError;
 use crate::guard;
 use crate::protocol::key::LockName;
@@ -98,7 +98,7 @@ impl<L: Lock, M: Mode> HeldRequest<L, M> {
     /// As [`LockRequest::acquire`].
     pub async fn acquire(self) -> Result<Held<L, M>, LockError> {
         let guard = self.request.acquire().await?;
-        Ok(Held::new(self.lock, guard))
+        Ok(prove(self.lock, guard))
     }
 
     /// Makes one attempt to acquire the lock, as [`LockRequest::try_acquire`] does. Returns `None` when other
@@ -111,7 +111,7 @@ impl<L: Lock, M: Mode> HeldRequest<L, M> {
     /// As [`LockRequest::acquire`].
     pub async fn try_acquire(self) -> Result<Option<Held<L, M>>, LockError> {
         let guard = self.request.try_acquire().await?;
-        Ok(guard.map(|guard| Held::new(self.lock, guard)))
+        Ok(guard.map(|guard| prove(self.lock, guard)))
     }
 
     /// Acquires the lock, runs `body`, and releases the lock, as [`LockRequest::run`] does.

@@ -1,0 +1,8 @@
+use lock_core::Lock;
+
+#[derive(Lock)]
+struct OrderLock {
+    id: u64,
+}
+
+fn main() {}

@@ -17,6 +17,7 @@
     reason = "a method of `ClientStep` as a function is not general over the lifetime"
 )]
 
+mod kinds;
 mod network;
 mod rules;
 mod runs;
@@ -33,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 
+use crate::protocol::kind::Kind;
 use crate::protocol::ttl::Ttl;
 use crate::tests::virtual_client::Caller;
 use rules::{Budget, Mutation, Rules, Sight, Sights};
@@ -40,7 +42,8 @@ use state::{Breach, Client, ModelState, Part};
 use step::Event;
 use turn::Turn;
 
-const EXCLUSION: &str = "no two clients hold the lock at once, as far as this is promised";
+const EXCLUSION: &str =
+    "no two kinds hold the lock at once, and no permit too many, as far as this is promised";
 const GRANTS: &str = "the tokens of grants grow, whatever is lost";
 const GUARDS: &str = "the tokens of guards grow, as far as exclusion is promised";
 const VALID: &str = "each guard begins with a lock that is valid";
@@ -80,7 +83,7 @@ impl Model for Protocol {
     fn properties(&self) -> Vec<Property<Self>> {
         let mut all = vec![
             Property::always(EXCLUSION, |_, s: &ModelState| {
-                s.beyond_promise || s.holders() <= 1
+                s.beyond_promise || s.holders_fit()
             }),
             Property::always(GRANTS, |_, s: &ModelState| {
                 !s.breaches.has(Breach::GrantOrder)
@@ -95,8 +98,7 @@ impl Model for Protocol {
                 !s.breaches.has(Breach::EarlyLoss)
             }),
             Property::always(FINAL, |_, s: &ModelState| {
-                let owner = s.owner().map(|(owner_id, _)| owner_id);
-                let mut known = s.queued().map(|entry| entry.owner_id).chain(owner);
+                let mut known = s.queued().map(|entry| entry.owner_id).chain(s.owners());
                 s.may_come_back || !known.any(|owner_id| s.is_final(owner_id))
             }),
         ];
@@ -113,7 +115,7 @@ impl Model for Protocol {
                 let mut next = Vec::new();
                 step::actions(&m.rules, s, &mut next);
                 let rests = |c: &Part<Client>| c.is_at_rest() || c.caller == Caller::Idle;
-                !next.is_empty() || (s.clients.iter().all(rests) && s.owner().is_none())
+                !next.is_empty() || (s.clients.iter().all(rests) && s.token().is_none())
             }));
         }
         all
@@ -124,6 +126,8 @@ impl Model for Protocol {
 fn rules() -> Rules {
     Rules {
         clients: 2,
+        kinds: [Kind::Exclusive; 3],
+        may_downgrade: 0,
         may_try: 0b001,
         may_wait: 0b110,
         begin_by: 2,

@@ -114,6 +114,10 @@ impl Budget {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) clients: usize,
+    /// The kind of the lock of each client.
+    pub(super) kinds: [Kind; 3],
+    /// Which clients may become readers while they hold the exclusive lock, as bits.
+    pub(super) may_downgrade: u8,
     /// Which clients may try once, and which may wait, as bits.
     pub(super) may_try: u8,
     pub(super) may_wait: u8,
@@ -143,7 +147,7 @@ impl Rules {
     }
 
     /// The settings of an acquisition that begins now.
-    pub(super) fn acquire_config(&self, waits: bool, now: Moment) -> AcquireConfig {
+    pub(super) fn acquire_config(&self, id: usize, waits: bool, now: Moment) -> AcquireConfig {
         let name = LockName::from("k");
         AcquireConfig {
             key: LockKey::new("", &name).expect("a valid key"),
@@ -152,7 +156,7 @@ impl Rules {
                 renew: Renew::Auto,
                 max_hold: None,
                 margin: Duration::ZERO,
-                kind: Kind::Exclusive,
+                kind: self.kinds[id],
             },
             label: Arc::from(""),
             patience: if waits {
@@ -191,6 +195,10 @@ pub(super) enum Sight {
     TokenSeededAgain,
     TwoHoldersOutsideThePromise,
     CancelledCameBack,
+    /// Two clients held the lock together, as they may.
+    Shared,
+    /// A holder of the exclusive lock became a reader.
+    Downgraded,
 }
 
 /// The events of all steps. Kept outside of the state, because a history would multiply the states.

@@ -15,15 +15,14 @@ use crate::tests::virtual_client::{Caller, MessageLane, Reply, Request};
 impl Turn<'_> {
     /// Executes a command on the server.
     pub(super) fn serve(&mut self, owner_id: OwnerId, request: &Request) -> Reply {
-        let before = self.state.owner();
+        let (before, token_before) = (self.state.owner(), self.state.token());
         let mut lock_state = LockState::clone(&self.state.lock_state);
         let (reply, notifications) = self.execute(&mut lock_state, owner_id, request);
         forget_far_ends(&mut lock_state);
         self.state.lock_state = Part::new(lock_state);
-        let after = self.state.owner();
+        let (after, token) = (self.state.owner(), self.state.token());
         self.watch(owner_id, request, before, after, &reply);
-        let is_grant = after.map(|(_, token)| token) != before.map(|(_, token)| token);
-        if let Some((_, token)) = after.filter(|_| is_grant) {
+        if let Some(token) = token.filter(|token| token_before != Some(*token)) {
             let is_old = token.as_u64() <= self.state.last_token;
             self.state.breaches.record(Breach::GrantOrder, is_old);
             if token.as_u64() > self.state.last_token + 1 && self.state.last_token > 0 {
@@ -58,11 +57,11 @@ impl Turn<'_> {
         &self,
         owner_id: OwnerId,
         request: &Request,
-        before: Option<(OwnerId, FencingToken)>,
-        after: Option<(OwnerId, FencingToken)>,
+        before: Option<OwnerId>,
+        after: Option<OwnerId>,
         reply: &Reply,
     ) {
-        let was_owner = before.is_some_and(|(owner, _)| owner == owner_id);
+        let was_owner = before == Some(owner_id);
         match (request, reply) {
             (Request::Acquire { .. }, Reply::Acquire(AcquireReply::Late)) => {
                 self.sights.saw(Sight::LateAcquireRefused);
@@ -152,6 +151,13 @@ fn forget_far_ends(lock_state: &mut LockState) {
     }) = &mut lock_state.key
     {
         owner.since_ms = ServerMs::new(0);
+    }
+    if let Some(Expiring {
+        value: KeyValue::Shared(group),
+        ..
+    }) = &mut lock_state.key
+    {
+        group.since_ms = ServerMs::new(0);
     }
     if let Some(counter) = &mut lock_state.counter {
         counter.expires_ms = None;

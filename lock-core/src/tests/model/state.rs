@@ -11,11 +11,12 @@ use crate::protocol::acquisition::Connectivity;
 use crate::protocol::clock::{Moment, ServerMs};
 use crate::protocol::clock_sync::{ClockSync, ServerClock};
 use crate::protocol::fencing_token::FencingToken;
+use crate::protocol::kind::Group;
 use crate::protocol::local_queue::{LocalPosition, ObservedExpiry, Peers};
 use crate::protocol::lock_state::{KeyValue, LockState};
 use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::{Mode, QueueEntry};
-use crate::tests::virtual_client::{Caller, Manager};
+use crate::protocol::wire::{EntryKind, Member, Mode, QueueEntry};
+use crate::tests::virtual_client::{Caller, Holding, Manager};
 
 /// Not a whole number of milliseconds, so that rounding has an effect. Consider a ttl one millisecond
 /// shorter than some number of ticks. On the server it ends at the last of these ticks. A holder with
@@ -273,14 +274,64 @@ impl ModelState {
         }
     }
 
-    pub(super) fn owner(&self) -> Option<(OwnerId, FencingToken)> {
+    /// The value of the key, if it is a lock that is held.
+    fn held_value(&self) -> Option<&KeyValue> {
         let key = self.lock_state.key.as_ref()?;
-        match &key.value {
-            KeyValue::Native(owner) if key.expires_ms.is_none_or(|end| self.server_ms() <= end) => {
-                Some((owner.owner_id, owner.token))
-            }
+        let is_alive = key.expires_ms.is_none_or(|end| self.server_ms() <= end);
+        is_alive.then_some(&key.value)
+    }
+
+    /// The owner of the exclusive lock.
+    pub(super) fn owner(&self) -> Option<OwnerId> {
+        match self.held_value()? {
+            KeyValue::Native(owner) => Some(owner.owner_id),
             _ => None,
         }
+    }
+
+    /// The token of the exclusive lock, or of the group that holds it together.
+    pub(super) fn token(&self) -> Option<FencingToken> {
+        match self.held_value()? {
+            KeyValue::Native(owner) => Some(owner.token),
+            KeyValue::Shared(group) => Some(group.token),
+            _ => None,
+        }
+    }
+
+    /// The members of the group that holds the lock, without those whose leases have ended.
+    fn members(&self) -> impl Iterator<Item = &Member> {
+        let is_shared = matches!(self.held_value(), Some(KeyValue::Shared(_)));
+        let holders = self.lock_state.holders.iter().filter(move |_| is_shared);
+        let members = holders.flat_map(|holders| &holders.value);
+        members
+            .filter(|(_, end)| self.server_ms() <= **end)
+            .map(|(member, _)| member)
+    }
+
+    /// All owners that hold the lock on the server.
+    pub(super) fn owners(&self) -> impl Iterator<Item = OwnerId> {
+        let members = self.members().map(|member| member.owner_id);
+        members.chain(self.owner())
+    }
+
+    /// Whether the first waiter could have the lock at once.
+    pub(super) fn is_free_for_the_next(&self) -> bool {
+        let Some(value) = self.held_value() else {
+            return true;
+        };
+        let KeyValue::Shared(group) = value else {
+            return false;
+        };
+        let first = self.queued().next();
+        let Some(EntryKind::Known(kind)) = first.map(|entry| entry.kind.clone()) else {
+            return false;
+        };
+        let members = u32::try_from(self.members().count()).unwrap_or(u32::MAX);
+        let most = match group.group {
+            Group::Permits(of) => of,
+            Group::Read => u32::MAX,
+        };
+        kind.group() == Some(group.group) && members.saturating_add(kind.weight()) <= most
     }
 
     pub(super) fn queued(&self) -> impl Iterator<Item = &QueueEntry> {
@@ -290,19 +341,35 @@ impl ModelState {
             .flat_map(|queue| queue.value.values())
     }
 
+    /// The clients that hold the lock, each by its own clock.
+    fn holding(&self) -> impl Iterator<Item = &Holding> {
+        let clients = self.clients.iter().enumerate();
+        clients.filter_map(|(id, client)| {
+            let holding = client.caller.holding()?;
+            holding.lease.is_valid(self.now(id)).then_some(holding)
+        })
+    }
+
     /// How many clients hold the lock, each by its own clock.
     pub(super) fn holders(&self) -> usize {
-        let believes = |(id, client): (usize, &Part<Client>)| {
-            client
-                .caller
-                .holding()
-                .is_some_and(|holding| holding.lease.is_valid(self.now(id)))
+        self.holding().count()
+    }
+
+    /// Whether all holders are of one group, with one token and no permit too many.
+    pub(super) fn holders_fit(&self) -> bool {
+        let Some(first) = self.holding().next() else {
+            return true;
         };
-        self.clients
-            .iter()
-            .enumerate()
-            .filter(|c| believes(*c))
-            .count()
+        if self.holders() == 1 {
+            return true;
+        }
+        let group = first.request.kind.group();
+        let is_one = group.is_some()
+            && self
+                .holding()
+                .all(|next| next.request.kind.group() == group && next.token == first.token);
+        let permits: u32 = self.holding().map(|held| held.request.kind.weight()).sum();
+        is_one && !matches!(group, Some(Group::Permits(of)) if permits > of)
     }
 
     /// Whether no client waits longer than its wait by more than is promised.

@@ -8,6 +8,7 @@ use super::state::ModelState;
 use super::turn::Turn;
 use crate::protocol::acquisition::FailureClass;
 use crate::protocol::backoff::Jitter;
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::{LeaseAction, deadline};
 use crate::protocol::lock_state::{AcquireReply, RenewReply};
 use crate::protocol::mailbox::Notification;
@@ -30,6 +31,8 @@ pub(super) enum Event {
     Quit(usize),
     Renew(usize),
     NoReplyToRenewal(usize),
+    /// The holder of the exclusive lock becomes a reader.
+    Downgrade(usize),
     Release(usize),
     /// The reply to the given pending release did not come in time.
     NoReplyToCancel(usize, usize),
@@ -83,7 +86,7 @@ pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Event
         .clients
         .iter()
         .all(|client| client.caller == Caller::Idle);
-    let changes = any_active && !all_idle || rules.prompt && state.owner().is_some();
+    let changes = any_active && !all_idle || rules.prompt && state.token().is_some();
     if changes && state.ticks < rules.horizon && !(rules.prompt && is_urgent) {
         actions.push(Event::Tick);
     }
@@ -92,7 +95,9 @@ pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Event
 /// Whether an action may be delayed under prompt rules, under which other actions are done at once.
 fn may_stay(rules: &Rules, state: &ModelState, action: Event) -> bool {
     match action {
-        Event::Try(_) | Event::Wait(_) | Event::Quit(_) | Event::Crash(_) => true,
+        Event::Try(_) | Event::Wait(_) | Event::Downgrade(_) | Event::Quit(_) | Event::Crash(_) => {
+            true
+        }
         Event::Release(id) => {
             let since = state.clients[id]
                 .caller
@@ -127,6 +132,9 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
         }
         Caller::Holding(holding) => {
             actions.push(Event::Release(id));
+            if rules.may_downgrade & (1 << id) != 0 && holding.request.kind == Kind::Exclusive {
+                actions.push(Event::Downgrade(id));
+            }
             let next_action = holding.lease.clone().next_action(now);
             match holding.renewing {
                 Some((_, until))
@@ -175,6 +183,10 @@ impl Turn<'_> {
             Event::NoReplyToRenewal(id) => {
                 self.spend(FaultKind::Silence);
                 self.step(id, |step| step.on_no_renewal_reply());
+            }
+            Event::Downgrade(id) => {
+                let config = self.rules.acquire_config(id, false, self.state.now(id));
+                self.step(id, |step| step.downgrade(config));
             }
             Event::Release(id) => self.release(id),
             Event::NoReplyToCancel(id, at) => {
@@ -227,6 +239,15 @@ impl Turn<'_> {
         if self.state.beyond_promise && self.state.holders() > 1 {
             self.sights.saw(Sight::TwoHoldersOutsideThePromise);
         }
+        if !self.state.beyond_promise && self.state.holders() > 1 {
+            self.sights.saw(Sight::Shared);
+            let mut kinds = self.clients().zip(self.rules.kinds);
+            if kinds
+                .any(|(client, kind)| kind == Kind::Exclusive && client.caller.holding().is_some())
+            {
+                self.sights.saw(Sight::Downgraded);
+            }
+        }
         self.state.seal();
         self.state
     }
@@ -241,7 +262,7 @@ impl Turn<'_> {
     }
 
     fn begin(&mut self, id: usize, waits: bool) {
-        let config = self.rules.acquire_config(waits, self.state.now(id));
+        let config = self.rules.acquire_config(id, waits, self.state.now(id));
         self.step(id, |step| step.start(config, Jitter::zero()));
     }
 

@@ -28,8 +28,10 @@ impl Turn<'_> {
             let holding = self.state.clients[id].caller.holding();
             if let Some(holding) = holding.filter(|holding| holding.lease.is_lost(now)) {
                 let is_early = holding.lease.deadline().is_none_or(|end| now < end);
-                let owner = self.state.owner().map(|(owner_id, _)| owner_id);
-                let is_breach = is_early && owner == Some(holding.request.owner_id);
+                let mut owners = self.state.owners();
+                let is_owner = owners.any(|owner_id| owner_id == holding.request.owner_id);
+                drop(owners);
+                let is_breach = is_early && is_owner;
                 self.state.breaches.record(Breach::EarlyLoss, is_breach);
                 self.release(id);
             }
@@ -44,7 +46,7 @@ impl Turn<'_> {
         let before = self.state.owner();
         self.state.ticks += 1;
         self.expire();
-        if let (Some((owner_id, _)), None) = (before, self.state.owner()) {
+        if let (Some(owner_id), None) = (before, self.state.owner()) {
             let holds = |client: &Part<Client>| {
                 client.caller.holding().is_some() && client.caller.owner_id() == Some(owner_id)
             };
@@ -53,7 +55,8 @@ impl Turn<'_> {
             }
         }
         self.forget_late_copies();
-        let is_waste = self.state.owner().is_none() && self.clients().any(|client| client.waits());
+        let is_waste =
+            self.state.is_free_for_the_next() && self.clients().any(|client| client.waits());
         if self.rules.prompt {
             self.state.free_ticks = if is_waste {
                 self.state.free_ticks + 1

@@ -87,7 +87,11 @@ impl Turn<'_> {
                 self.state.breaches.record(Breach::LateGuard, is_late);
                 if !self.state.beyond_promise {
                     let token = token.as_u64();
-                    let is_old = token <= self.state.last_guard_token;
+                    // The holders of a group share its token.
+                    let holding = self.state.clients[id].caller.holding();
+                    let is_shared = holding.is_some_and(|held| held.request.kind.is_shared());
+                    let is_old = token < self.state.last_guard_token
+                        || token == self.state.last_guard_token && !is_shared;
                     self.state.breaches.record(Breach::GuardOrder, is_old);
                     self.state.last_guard_token = token;
                 }

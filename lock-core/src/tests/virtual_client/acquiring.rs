@@ -7,8 +7,8 @@ use super::{
     Request,
 };
 use crate::protocol::acquisition::{
-    AcquireConfig, AcquireResult, Acquisition, Action, DropAction, FailureClass, NextAction,
-    RenewOutcome, RenewReason, ReplyTimes, SendContext,
+    AcquireConfig, AcquireOrigin, AcquireResult, Acquisition, Action, DropAction, FailureClass,
+    NextAction, RenewOutcome, RenewReason, ReplyTimes, SendContext,
 };
 use crate::protocol::backoff::Jitter;
 use crate::protocol::cleanup::{AwaitedRelease, AwaitedStep, Cleanup, Validity};
@@ -19,7 +19,10 @@ use crate::protocol::mailbox::{Mailbox, Notification};
 impl<P: Peers> ClientStep<'_, P> {
     /// Begins to acquire.
     pub(in crate::tests) fn start(&mut self, config: AcquireConfig, jitter: Jitter) {
-        let owner_id = (self.next_owner_id)();
+        let owner_id = match &config.origin {
+            AcquireOrigin::New => (self.next_owner_id)(),
+            AcquireOrigin::Downgrade { held, .. } => held.owner_id,
+        };
         let mut acquiring = Acquiring {
             acquisition: Acquisition::new(config, owner_id, jitter),
             mailbox: Mailbox::default(),

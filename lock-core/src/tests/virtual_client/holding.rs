@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{Caller, ClientStep, Effect, MessageLane, Reply, Request};
-use crate::protocol::acquisition::RenewOutcome;
+use crate::protocol::acquisition::{AcquireConfig, AcquireOrigin, Patience, RenewOutcome};
+use crate::protocol::backoff::Jitter;
 use crate::protocol::lease::LeaseAction;
 use crate::protocol::local_queue::Peers;
 
@@ -97,6 +98,36 @@ impl<P: Peers> ClientStep<'_, P> {
                 owner_id,
             });
         }
+    }
+
+    /// Makes the exclusive lock a read lock. Does nothing when its lease has ended.
+    pub(in crate::tests) fn downgrade(&mut self, config: AcquireConfig) {
+        let now = self.now;
+        let Caller::Holding(holding) = &*self.caller else {
+            return;
+        };
+        if holding.lease.is_lost(now) {
+            return;
+        }
+        let deadline = holding.lease.deadline();
+        let longest = now.plus(self.manager.command_timeout);
+        let held = holding.request.clone();
+        self.effects.push(Effect::StopAwaiting {
+            lane: MessageLane::Renew,
+            owner_id: held.owner_id,
+        });
+        let config = AcquireConfig {
+            patience: Patience::OneAttempt {
+                started: now,
+                until: deadline.map_or(longest, |deadline| deadline.min(longest)),
+            },
+            origin: AcquireOrigin::Downgrade {
+                held: Box::new(held),
+                deadline,
+            },
+            ..config
+        };
+        self.start(config, Jitter::zero());
     }
 
     /// Drops the guard. Returns whether its lease had ended before.

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The possible fields of a reply. The first other word begins its description.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 16] = [
     "now",
     "token",
     "remaining",
@@ -29,6 +29,9 @@ const FIELDS: [&str; 13] = [
     "members",
     "shown",
     "ends",
+    "each",
+    "index",
+    "reply",
 ];
 
 /// The inputs and the replies of a script.
@@ -56,7 +59,8 @@ fn of_header(source: &str) -> Interface {
             let mut words = reply.split_whitespace().map(str::to_owned);
             let word = words.next().unwrap_or_default();
             let fields: Vec<_> = words.take_while(|w| FIELDS.contains(&&**w)).collect();
-            if fields.first().is_some_and(|first| first == "now") {
+            let begins = |first: &String| ["now", "each", "index"].contains(&first.as_str());
+            if fields.first().is_some_and(begins) {
                 interface.replies.push((word, fields));
             }
         }

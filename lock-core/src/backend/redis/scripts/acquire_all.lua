@@ -1,18 +1,19 @@
 #!lua
 -- acquire_all: acquires the locks of a set in their order, up to the first one that the caller does not get.
 --
--- KEYS[1...]                  the keys of acquire.lua for the first lock, then those for the second one, ..
+-- KEYS[1...] keys             those of acquire.lua for the first lock, then those for the second one, ..
 -- ARGV[1] keys                how many keys a lock has
 -- ARGV[2] not_after           milliseconds of server time: a later copy of this call does nothing
 -- ARGV[3] mode                "go" keeps what it gets. Each lock has an entry, so the first busy one is queued.
 --                             "all" gets all locks or none, and no lock has an entry
--- ARGV[4...]                  for each lock: how many arguments follow, and the arguments of acquire.lua
+-- ARGV[4...] locks            for each lock: how many arguments follow, and the arguments of acquire.lua
 --
 -- Returns an array of strings:
---   reply ..                  the replies of acquire.lua, up to the first that is not `held`. A lock without
---                             a reply was not tried. The only reply is `late` if the call came too late
---   undone  index  reply      mode "all": this lock, counted from 1, was not acquired, and nothing is left
---   kept    index  reply      as `undone`, but a lock could not be released: cancel each of them
+--   replies  each             those of acquire.lua, up to the first that is not `held`. A lock without a
+--                             reply was not tried
+--   late     now              the only reply: the call came after not_after, and nothing was written
+--   undone   index  reply     mode "all": this lock, counted from 1, was not acquired, and nothing is left
+--   kept     index  reply     as `undone`, but a lock could not be released: cancel each of them
 -- An error of one lock is the reply `error  text`. The other locks keep what they have then.
 
 local function acquire(KEYS, ARGV)

@@ -14,6 +14,7 @@ mod otel;
 mod quickstart;
 mod rights;
 mod service;
+mod typed;
 mod web_service;
 
 use tests::example;

@@ -231,6 +231,11 @@ pub mod guide {
         #![doc = include_str!("../docs/topologies.md")]
     }
 
+    #[cfg(feature = "macros")]
+    pub mod typed_locks {
+        #![doc = include_str!("../docs/typed_locks.md")]
+    }
+
     // It links to the items of all four features.
     #[cfg(all(
         feature = "macros",

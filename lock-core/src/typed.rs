@@ -17,7 +17,7 @@ pub use self::declaration::{
     Declaration, ExclusiveKind, ExclusiveLock, Lock, Permit, Read, ReadWriteKind, ReadWriteLock,
     SemaphoreKind, SemaphoreLock, Write,
 };
-pub(crate) use self::declaration::{DefaultMode, Mode};
+pub(crate) use self::declaration::{DefaultMode, HeldMode};
 pub use self::request::HeldRequest;
 
 /// The proof that a declared lock is held: `L` says which lock, and `M` in which mode.
@@ -257,7 +257,7 @@ impl<L, M> Holds<L> for Held<L, M> {
 mod sealed {
     pub trait Sealed {}
 
-    impl<L, M> Sealed for super::Held<L, M> {}
+    impl<L, M> Sealed for crate::typed::Held<L, M> {}
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use crate::guard::LockGuard;
 use crate::manager::LockManager;
 use crate::protocol::key::LockName;
 use crate::typed::{
-    Declaration, DefaultMode, ExclusiveLock, Held, Lock, Mode, Read, ReadWriteLock, Write, prove,
+    Declaration, DefaultMode, ExclusiveLock, Held, HeldMode, Lock, Read, ReadWriteLock, Write,
+    prove,
 };
 
 /// Makes the declaration of a lock.
@@ -34,7 +35,7 @@ pub struct AcquireHeld<L, M> {
 // The lock is moved out, and never pinned.
 impl<L, M> Unpin for AcquireHeld<L, M> {}
 
-impl<L: Lock, M: Mode> AcquireHeld<L, M> {
+impl<L: Lock, M: HeldMode> AcquireHeld<L, M> {
     fn new(manager: Option<LockManager>, lock: L, options: Options) -> Self {
         let mut declaration = lock.declaration();
         declaration.kind = M::kind(declaration.kind);

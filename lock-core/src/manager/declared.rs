@@ -2,7 +2,7 @@
 
 use super::LockManager;
 use crate::typed::{
-    ExclusiveLock, HeldRequest, Lock, Mode, Permit, Read, ReadWriteLock, SemaphoreLock, Write,
+    ExclusiveLock, HeldMode, HeldRequest, Lock, Permit, Read, ReadWriteLock, SemaphoreLock, Write,
 };
 
 impl LockManager {
@@ -93,7 +93,7 @@ impl LockManager {
         self.declared(lock)
     }
 
-    fn declared<L: Lock, M: Mode>(&self, lock: L) -> HeldRequest<L, M> {
+    fn declared<L: Lock, M: HeldMode>(&self, lock: L) -> HeldRequest<L, M> {
         HeldRequest::new(lock, |name| self.lock(name))
     }
 }

@@ -120,24 +120,24 @@ pub enum Permit {}
 
 /// A mode in which a lock is held.
 #[doc(hidden)]
-pub trait Mode {
+pub trait HeldMode {
     /// Returns the kind to request.
     fn kind(declared: Kind) -> Kind;
 }
 
-impl Mode for Write {
+impl HeldMode for Write {
     fn kind(_: Kind) -> Kind {
         Kind::Exclusive
     }
 }
 
-impl Mode for Read {
+impl HeldMode for Read {
     fn kind(_: Kind) -> Kind {
         Kind::Read
     }
 }
 
-impl Mode for Permit {
+impl HeldMode for Permit {
     fn kind(declared: Kind) -> Kind {
         declared
     }
@@ -147,7 +147,7 @@ impl Mode for Permit {
 #[doc(hidden)]
 pub trait DefaultMode {
     /// The mode.
-    type Mode: Mode;
+    type Mode: HeldMode;
 }
 
 impl DefaultMode for ExclusiveKind {

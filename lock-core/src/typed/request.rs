@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::{Held, Lock, Mode, prove};
+use super::{Held, HeldMode, Lock, prove};
 use crate::error::LockError;
 use crate::guard;
 use crate::protocol::key::LockName;
@@ -45,7 +45,7 @@ pub struct HeldRequest<L, M> {
     mode: PhantomData<fn() -> M>,
 }
 
-impl<L: Lock, M: Mode> HeldRequest<L, M> {
+impl<L: Lock, M: HeldMode> HeldRequest<L, M> {
     /// `request` makes the request for the name of the lock.
     pub(crate) fn new(lock: L, request: impl FnOnce(LockName) -> LockRequest) -> Self {
         let declaration = lock.declaration();

@@ -183,8 +183,8 @@ fn show_of_a_shared_lock_names_its_holders() {
     let server = RedisServer::start();
     share(&server, NAME);
     let shown = rows(&on(&server, &["show", NAME])).join("\n");
-    assert!(shown.contains("holders   5 of 8 permits\n"), "{shown}");
-    assert!(shown.contains("kind      8 permits\n"), "{shown}");
+    assert!(shown.contains("holders | 5 of 8 permits\n"), "{shown}");
+    assert!(shown.contains("kind | 8 permits\n"), "{shown}");
     assert!(shown.contains("HOLDER | HOLDS | LEFT\n"), "{shown}");
     assert!(shown.contains("\nweb-1:42 | 4 | 4"), "{shown}");
     assert!(shown.contains("\nweb-2:7 #3f2a | 1 | 4"), "{shown}");

@@ -62,6 +62,7 @@ fn conformance_runs_every_contract() {
         include_str!("suite/load.rs"),
         include_str!("suite/losing.rs"),
         include_str!("suite/operating.rs"),
+        include_str!("suite/sets.rs"),
         include_str!("suite/waiting.rs"),
     ];
     let mut written: Vec<_> = sources

@@ -423,7 +423,7 @@ async fn waiter_of_a_newer_version_keeps_its_place() {
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     let expires_at = server_ms(&server) + MINUTES;
     let entry =
-        format!("6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 s4x2 2000 {expires_at} lk1:newer web 1");
+        format!("6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 sz9 2000 {expires_at} lk1:newer web 1");
     server.cli(&["ZADD", QUEUE, "1", &entry]);
     let waiting = start_waiter(&server, locks.lock(NAME).ttl(LONG).wait(SOON), 2).await;
     held.release().await.unwrap();

@@ -53,7 +53,7 @@ fn load_of_two_processes_keeps_all_promises() {
     assert!(
         lines
             .iter()
-            .any(|line| line.starts_with("FAIL  no two holders")),
+            .any(|line| line.starts_with("FAIL  only holders of one group")),
         "{lines:#?}"
     );
 }

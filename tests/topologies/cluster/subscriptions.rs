@@ -67,17 +67,19 @@ async fn waiter_in_an_open_slot_waits_for_no_subscription() {
     let token = fencing_token(&held);
     let (from, to) = (cluster.owner_of(KEY), other_primary(&cluster));
     let queued = start_waiter(&first).await;
-    // A script runs at the new node if all of its keys are there. Without an expiry, this one has no effect.
-    let grace = "{lock:order:42}:g";
+    // A script runs at the new node if all of its keys are there. These have no effect: a grace without an
+    // expiry, and the holders of a key that is not shared.
+    let (grace, holders) = ("{lock:order:42}:g", "{lock:order:42}:h");
     from.cli(&["SET", grace, "1"]);
+    from.cli(&["ZADD", holders, "1", "nobody"]);
     cluster.begin_move(KEY, to);
-    cluster.move_keys(&[KEY, "{lock:order:42}:f", "{lock:order:42}:q", grace], to);
+    let (counter, queue) = ("{lock:order:42}:f", "{lock:order:42}:q");
+    cluster.move_keys(&[KEY, counter, queue, grace, holders], to);
     let waiter = tokio::spawn(second.lock(NAME).wait(PATIENCE).acquire());
     let waiters = || {
         let mut connection = to.connect().unwrap();
         connection.call(&["ASKING"]).unwrap();
-        let queue = ["ZCARD", "{lock:order:42}:q"];
-        connection.call(&queue).unwrap().integer()
+        connection.call(&["ZCARD", queue]).unwrap().integer()
     };
     eventually_async(SOON, async || waiters() == 2).await;
     // A free lock lacks a key, so it is granted after the move only.

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::call::AcquireFuture;
+use super::call::{AcquireFuture, BoxFuture};
 use super::options::{OnContended, Options};
 use crate::error::LockError;
-use crate::guard::LockGuard;
 use crate::lock_set::LockSet;
 use crate::manager::LockManager;
 use crate::protocol::key::LockName;
@@ -20,7 +19,20 @@ pub fn manager(manager: &LockManager) -> Option<LockManager> {
 
 /// Acquires the lock of an annotated function.
 pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -> AcquireFuture {
-    AcquireFuture::new(acquire_one(manager, name, options))
+    AcquireFuture::new(async move {
+        if let Some(reason) = name.invalid_reason() {
+            return Err(LockError::invalid_name(&name, reason));
+        }
+        let (manager, spent) = match manager {
+            Some(manager) => (manager, Duration::ZERO),
+            None => current_manager(options.wait).await?,
+        };
+        let request = options.apply(manager.lock(name));
+        match options.on_contended {
+            OnContended::Return => request.spent(spent).acquire().await,
+            OnContended::Skip => request.spent(spent).acquire_or_skip().await,
+        }
+    })
 }
 
 /// Acquires the declared lock of an annotated function. `options` are those of the call, which precede those of
@@ -39,35 +51,15 @@ pub(super) fn acquire_declared(
     acquire(manager, declaration.name, options)
 }
 
-async fn acquire_one(
-    manager: Option<LockManager>,
-    name: LockName,
-    options: Options,
-) -> Result<LockGuard, LockError> {
-    if let Some(reason) = name.invalid_reason() {
-        return Err(LockError::invalid_name(&name, reason));
-    }
-    let (manager, spent) = manager_of_the_call(manager, options.wait).await?;
-    let request = options.apply(manager.lock(name));
-    match options.on_contended {
-        OnContended::Return => request.spent(spent).acquire().await,
-        OnContended::Skip => request.spent(spent).acquire_or_skip().await,
-    }
-}
-
-/// Returns the manager of a call, and the time for its connection, which counts as waiting.
-async fn manager_of_the_call(
-    manager: Option<LockManager>,
+/// Returns the manager of the caller. Also returns the time for its connection, which counts as waiting. In a
+/// box: the future of a connection is larger than the rest of an acquire.
+fn current_manager(
     wait: Option<Duration>,
-) -> Result<(LockManager, Duration), LockError> {
-    match manager {
-        Some(manager) => Ok((manager, Duration::ZERO)),
-        None => current_manager(wait).await,
-    }
+) -> BoxFuture<Result<(LockManager, Duration), LockError>> {
+    Box::pin(find_manager(wait))
 }
 
-/// Returns the manager of the caller, and the time for its connection.
-async fn current_manager(wait: Option<Duration>) -> Result<(LockManager, Duration), LockError> {
+async fn find_manager(wait: Option<Duration>) -> Result<(LockManager, Duration), LockError> {
     check_runtime()?;
     let started = tokio::time::Instant::now();
     // The command timeout bounds the connection in any case. One attempt needs a connection, too.
@@ -93,7 +85,10 @@ fn acquire_list(
     options: Options,
 ) -> AcquireFuture<LockSet> {
     AcquireFuture::new(async move {
-        let (manager, spent) = manager_of_the_call(manager, options.wait).await?;
+        let (manager, spent) = match manager {
+            Some(manager) => (manager, Duration::ZERO),
+            None => current_manager(options.wait).await?,
+        };
         let request = options.apply_to_set(manager.lock_all(names));
         match options.on_contended {
             OnContended::Return => request.spent(spent).acquire().await,

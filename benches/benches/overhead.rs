@@ -6,6 +6,7 @@
 //! - `waiting_pair_ratio`: the same with an `acquire` that would wait. Its command carries the entry for
 //!   the queue.
 //! - `attribute_ratio`: an annotated function with an empty body, divided by acquire and release.
+//! - `read_pair_ratio`: one attempt and release of a read lock, divided by those of an exclusive lock.
 //! - `memory_pair`: one attempt and release through a guard, with locks in this process.
 //! - `server_ratio`, `server_waiting_ratio`: the server's own time for a pair, from `INFO
 //!   commandstats`, divided by its time for the raw pair. Fifty tasks send at the same time.
@@ -59,6 +60,8 @@ async fn measure(server: &RedisServer) {
     let pair = alternate(rounds, &mut raw_block, once).await;
     let waiting_pair = alternate(rounds, &mut raw_block, waiting).await;
     let attribute = alternate(rounds, waiting, attribute).await;
+    let read = async || block(async || pairs::read(&locks, KEY).await).await;
+    let read_pair = alternate(rounds, once, read).await;
     let mut memory_pair = Vec::new();
     for _ in 0..rounds {
         memory_pair.push(guard_block(&LockManager::in_memory(), Duration::ZERO).await);
@@ -68,6 +71,7 @@ async fn measure(server: &RedisServer) {
         ("pair_ratio", pair.ratio(), 1.15),
         ("waiting_pair_ratio", waiting_pair.ratio(), 1.15),
         ("attribute_ratio", attribute.ratio(), 1.05),
+        ("read_pair_ratio", read_pair.ratio(), 1.3),
     ] {
         report_at_most(&format!("overhead.{figure}"), ratio, "x", target);
     }

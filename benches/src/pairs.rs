@@ -57,6 +57,18 @@ pub async fn guard(locks: &LockManager, key: &str, wait: Duration) {
     guard.release().await.expect("the lock was held");
 }
 
+/// Acquires and releases a lock for reading with a guard, in one attempt.
+///
+/// # Panics
+///
+/// Panics if the lock is not free, or if the server does not reply.
+pub async fn read(locks: &LockManager, key: &str) {
+    let request = locks.lock(black_box(key)).read().ttl(TTL);
+    let guard = request.wait(Duration::ZERO).acquire().await;
+    let guard = guard.expect("the lock is free");
+    guard.release().await.expect("the lock was held");
+}
+
 /// Acquires a lock. `wait` of zero makes one attempt.
 ///
 /// # Panics

@@ -222,13 +222,14 @@ impl ManagerInner {
         let cleanup = Cleanup::new(request, now, self.config.command_timeout);
         let mut release = AwaitedRelease::new(cleanup, now.plus(limit), validity);
         let step = release.on_start(now);
-        self.finish_release(release, step).await
+        self.finish_release(&mut release, step).await
     }
 
-    /// Performs the steps of a release until it is done.
+    /// Performs the steps of a release until it is done. By reference, because the future of an `async fn` has the
+    /// space of its arguments twice.
     pub(super) async fn finish_release(
         &self,
-        mut release: AwaitedRelease<LockError>,
+        release: &mut AwaitedRelease<LockError>,
         mut step: AwaitedStep<LockError>,
     ) -> Result<ReleaseOutcome, LockError> {
         let result = loop {

@@ -244,7 +244,7 @@ async fn release(
             Ok(outcome) => release.on_reply(outcome, now),
             Err(error) => release.on_failure(error, now),
         };
-        outcomes[acquired_at] = inner.finish_release(release, step).await;
+        outcomes[acquired_at] = inner.finish_release(&mut release, step).await;
     }
     outcomes
 }

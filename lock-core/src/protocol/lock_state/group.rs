@@ -144,7 +144,7 @@ impl LockState {
             expires_ms: None,
         });
         for member in members_of(to.owner_id, &to.label, to.kind) {
-            // An earlier grant of the same owner id may have told it a later end.
+            // A notification of an earlier grant of this owner id may have had a later end.
             let known = holders.value.entry(member).or_insert(end);
             *known = end.max(*known);
         }

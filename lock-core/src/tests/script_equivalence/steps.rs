@@ -4,8 +4,6 @@ use super::*;
 
 use proptest::collection::vec;
 
-use crate::protocol::wire::Mode;
-
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Acquire {
@@ -17,6 +15,8 @@ pub(super) enum Step {
         lead_us: u64,
         /// Whether the acquire carries an entry that was sent before.
         entry_from_history: bool,
+        /// Whether it names the earlier entries. A late copy does not, so an owner may have several in the queue.
+        names_earlier: bool,
         kind: Kind,
         purpose: Purpose,
     },
@@ -155,6 +155,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         proptest::option::weighted(0.7, wait.clone()),
         lead.clone(),
         any::<bool>(),
+        proptest::bool::weighted(0.8),
         kinds(),
         prop_oneof![9 => Just(Purpose::Acquire), 1 => Just(Purpose::Downgrade)],
     )
@@ -167,6 +168,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
                 wait,
                 lead_us,
                 entry_from_history,
+                names_earlier,
                 kind,
                 purpose,
             )| {
@@ -183,6 +185,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
                     wait,
                     lead_us,
                     entry_from_history,
+                    names_earlier,
                     kind,
                     purpose,
                 }

@@ -17,7 +17,7 @@
 -- ARGV[7] lead                microseconds: how far a counter's seed lies ahead of the time; 0
 -- ARGV[8] kind                of the lock: "" exclusive, "r" for reading, "<of>" one of that many permits,
 --                             "<of>x<weight>" several of them; ">r" makes the holder of the exclusive lock a
---                             reader, and nobody else
+--                             reader, and no other caller
 -- ARGV[9...] earlier entries  that the same owner id had, or may have had, in the queue
 -- The last arguments may be missing: each one costs the server 0.1 us. Then the entry is "", the lead is
 -- 0, and the kind is "".

@@ -101,7 +101,7 @@ local function group_functions(holders)
       group = {name = name, token = token, value = value, used = 0, is_new = true}
     end
     local ends = math.floor(now / 1000) + lease
-    -- GT: an earlier grant of the same owner id may have told it a later end.
+    -- GT: a notification of an earlier grant of this owner id may have had a later end.
     local added = groups.write_members('GT', string.format('%.0f', ends), id, weight, label)
     group.used, group.ends = group.used + added, math.max(group.ends or 0, ends)
     return group

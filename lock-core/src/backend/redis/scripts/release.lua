@@ -97,7 +97,7 @@ if group then
     end
     was_owner = redis.call('ZREM', holders, unpack(members)) > 0
     if was_owner and min_hold ~= '0' then
-      -- As above: the permits stay taken, and are nobody's.
+      -- As above: the permits stay taken, without an owner.
       groups.write_members('GT', string.format('%.0f', now_ms + min_hold), '-' .. ARGV[1], weight, ARGV[6])
     end
   end

@@ -100,7 +100,7 @@ fn downgrade_raises_the_token_and_leaves_no_second_kind() {
 }
 
 #[test]
-fn nobody_of_several_kinds_waits_for_ever() {
+fn waits_of_several_kinds_end() {
     let prompt = |kinds| Rules {
         clients: 3,
         kinds,

@@ -77,7 +77,7 @@ struct Pair {
 
 /// Finds holders that read a pair between the two writes of one writer.
 ///
-/// A writer that died, or that lost its lock, never writes the second value. Nobody can keep the next readers
+/// A writer that died, or that lost its lock, never writes the second value. No lock can keep the next readers
 /// from its half-written pair.
 pub(super) fn half_written_pairs(history: &History) -> Vec<Violation> {
     let mut pairs: BTreeMap<&str, Pair> = BTreeMap::new();

@@ -85,7 +85,7 @@ pub enum LockError {
     /// same lock. The task would wait for itself for ever.
     #[error(
         "this task already holds lock `{}` and would wait for itself for ever; \
-         pass the guard to this code, or use another name",
+         pass the guard, or `&Held<..>`, down instead of locking again",
         escaped(key)
     )]
     #[non_exhaustive]
@@ -173,6 +173,19 @@ pub enum LockError {
         shortest: Duration,
     },
     /// A leader waits without an end, and the request has a wait.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let scheduler = locks.lock("scheduler").wait(Duration::from_secs(5));
+    /// let error = scheduler.lead(async |_term| ()).await.unwrap_err();
+    /// assert!(matches!(error, LockError::InvalidWait { .. }));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[error("invalid `wait` {wait:?}: a leader waits until it is elected; remove `wait`")]
     #[non_exhaustive]
     InvalidWait {
@@ -180,6 +193,21 @@ pub enum LockError {
         wait: Duration,
     },
     /// The kind of the lock is invalid, or does not fit the rest of the request. Nothing was sent.
+    ///
+    /// ```
+    /// # use lock_core::{Kind, LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let error = locks.lock("mailer").permits(0).acquire().await.unwrap_err();
+    /// let LockError::InvalidKind { kind, reason, .. } = error else {
+    ///     panic!("{error}");
+    /// };
+    /// assert_eq!(kind, Kind::Permits { of: 0, weight: 1 });
+    /// assert!(reason.to_string().starts_with("use at least 1 permit"));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[error("invalid kind of lock ({kind}): {reason}")]
     #[non_exhaustive]
     InvalidKind {

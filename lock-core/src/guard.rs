@@ -17,7 +17,7 @@ use crate::runtime::waiter;
 mod holding;
 mod lost;
 
-pub(crate) use self::holding::{Holding, run};
+pub(crate) use self::holding::{Holding, run, run_until};
 pub use self::lost::Lost;
 
 /// A held lock. The background worker renews the lock while the guard exists, and dropping the guard
@@ -46,7 +46,9 @@ impl LockGuard {
         self.held().key.as_str()
     }
 
-    /// Returns the token of this grant. It is greater than the token of every earlier grant of this key.
+    /// Returns the token of this grant. Holders of one group, which are readers or holders of permits that have
+    /// the lock together, share one token. An exclusive holder has its own. The token is greater than that of
+    /// every earlier group and of every earlier exclusive holder of this key.
     ///
     /// Returns `None` in [dialects](crate::Dialect) without fencing tokens. Only the native dialect has
     /// them.
@@ -56,6 +58,17 @@ impl LockGuard {
     }
 
     /// Returns the kind of the lock.
+    ///
+    /// ```
+    /// # use lock_core::{Kind, LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let held = locks.lock("mailer").permits(4).acquire().await?;
+    /// assert_eq!(held.kind(), Kind::Permits { of: 4, weight: 1 });
+    /// held.release().await
+    /// # }
+    /// ```
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.held().kind()

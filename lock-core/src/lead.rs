@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::error::LockError;
 use crate::guard::{self, LockGuard};
 use crate::protocol::backoff::{Backoff, Jitter};
@@ -23,7 +25,8 @@ impl LockRequest {
     /// caller in the queue is the leader. When the lock is lost, the library drops the body at its next await,
     /// and only then waits for the next term. So one process never has two bodies.
     ///
-    /// The guard is the term: its [fencing token](LockGuard::fencing_token) grows with each term. A leader that
+    /// The guard is the term: its [fencing token](LockGuard::fencing_token) grows with each term of an exclusive
+    /// lock. With [permits](Self::permits), several callers lead at one time, and they share a token. A leader that
     /// was paused does not know yet that its term has ended. Send the token with each write, and let the resource
     /// refuse a lower one.
     ///
@@ -43,7 +46,8 @@ impl LockRequest {
     /// # Errors
     /// - [`LockError::InvalidWait`] when the request has a [`wait`](Self::wait): a leader waits without an end.
     /// - [`LockError::InvalidKind`] for a [read](Self::read) lock, which all callers would have at once.
-    /// - [`LockError::ShuttingDown`] when the manager shuts down. The shutdown also ends the term.
+    /// - [`LockError::ShuttingDown`] when the manager shuts down. The shutdown also ends the term. A body that has
+    ///   ended before keeps its result.
     /// - The errors of [`acquire`](Self::acquire) after which a later call cannot succeed, such as an invalid
     ///   name. After all other errors the call goes on, with pauses of 50 ms to 5 s.
     ///
@@ -62,20 +66,27 @@ impl LockRequest {
         let campaign = self.wait(STEP);
         let mut pauses = Backoff::between(FIRST_PAUSE, LONGEST_PAUSE, Jitter::from_os());
         loop {
+            let begun = Instant::now();
+            let closed = campaign.manager().activity.closed();
             let ended = match campaign.clone().acquire().await {
                 Ok(term) => {
                     pauses.reset();
-                    tokio::select! {
-                        biased;
-                        () = campaign.manager().activity.closed() => Err(LockError::ShuttingDown),
-                        result = guard::run(term, &mut body) => result,
-                    }
+                    guard::run_until(term, &mut body, closed).await
                 }
                 Err(error) => Err(error),
             };
-            match ended {
-                Err(error) if error.is_contended() || error.is_lost() || error.is_retryable() => {}
-                result => return result,
+            let error = match ended {
+                Ok(Some(result)) => return Ok(result),
+                Ok(None) => return Err(LockError::ShuttingDown),
+                Err(error) => error,
+            };
+            if error.is_contended() && begun.elapsed() >= STEP {
+                // The caller loses its place in the queue for as short as possible.
+                pauses.reset();
+                continue;
+            }
+            if !(error.is_contended() || error.is_lost() || error.is_retryable()) {
+                return Err(error);
             }
             tokio::select! {
                 biased;
@@ -152,6 +163,43 @@ mod tests {
         assert!(matches!(leader, Err(LockError::ShuttingDown)));
         assert!(matches!(follower, Err(LockError::ShuttingDown)));
         assert_eq!(shutdown, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_that_ends_at_the_shutdown_keeps_its_result() {
+        let locks = LockManager::in_memory();
+        let leader = locks.lock("k").lead(async |_| {
+            let closing = locks.shutdown();
+            // The shutdown begins in the last poll of the body.
+            let _begun = tokio::time::timeout(Duration::ZERO, closing).await;
+            7
+        });
+        assert_eq!(leader.await.unwrap(), 7);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn panic_of_the_body_releases_the_lock() {
+        let locks = LockManager::in_memory();
+        let leading = locks.lock("k").lead(async |_| -> () { panic!("the body") });
+        let result = tokio::spawn(leading).await;
+        assert!(result.unwrap_err().is_panic());
+        assert!(locks.lock("k").try_acquire().await.unwrap().is_some());
+    }
+
+    /// Without a pause after each step, the standby leads as soon as the leader resigns.
+    #[tokio::test(start_paused = true)]
+    async fn standby_waits_without_pauses() {
+        let locks = LockManager::in_memory();
+        let leader = locks.lock("k").acquire().await.unwrap();
+        let begun = Instant::now();
+        let resigns = async {
+            tokio::time::sleep(STEP * 9 + FIRST_PAUSE / 2).await;
+            leader.release().await.unwrap();
+        };
+        let (led_after, ()) =
+            tokio::join!(locks.lock("k").lead(async |_| begun.elapsed()), resigns);
+        let led_after = led_after.unwrap();
+        assert!(led_after <= STEP * 9 + FIRST_PAUSE, "{led_after:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,7 +9,6 @@ use crate::error::LockError;
 use crate::guard::{self, LockGuard};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::kind::{InvalidKindReason, Kind};
 use crate::protocol::lease::LeaseConfig;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::Ttl;
@@ -18,9 +17,11 @@ use crate::runtime::waiter;
 #[cfg(feature = "macros")]
 use crate::telemetry::LockEvent;
 
+mod kind;
 mod overridden;
 mod parts;
 
+pub(crate) use self::kind::RequestedKind;
 pub(crate) use self::parts::SetMember;
 
 impl LockName {
@@ -150,43 +151,6 @@ impl LockRequest {
         self
     }
 
-    /// Sets the kind of the lock. The last call of this method, [`read`](Self::read),
-    /// [`write`](Self::write) or [`permits`](Self::permits) counts. Defaults to [`Kind::Exclusive`].
-    ///
-    /// Kinds other than the exclusive one need the native dialect, and do not exist at a quorum of servers.
-    pub fn kind(mut self, kind: Kind) -> Self {
-        self.kind = RequestedKind { kind, reason: None };
-        self
-    }
-
-    /// Requests the lock for reading: any number of readers hold it together, and no writer does.
-    pub fn read(self) -> Self {
-        self.kind(Kind::Read)
-    }
-
-    /// Requests the lock for writing. That is the same as an exclusive lock, and says what is meant.
-    pub fn write(self) -> Self {
-        self.kind(Kind::Exclusive)
-    }
-
-    /// Requests one of `permits` permits: as many holders have the lock together. From 1 to 10,000.
-    ///
-    /// All callers of a name should give the same number. Those with another number wait until the holders
-    /// with the first one are gone.
-    pub fn permits(self, permits: u32) -> Self {
-        self.kind(Kind::Permits {
-            of: permits,
-            weight: 1,
-        })
-    }
-
-    /// Sets how many of the [`permits`](Self::permits) the holder takes: from 1 to 256, and at most all of
-    /// them. Call it after `permits`. Defaults to 1.
-    pub fn weight(mut self, weight: u32) -> Self {
-        self.kind.set_weight(weight);
-        self
-    }
-
     /// Acquires the lock. While another holder has the lock, this call waits, at most for the time
     /// of [`wait`](Self::wait).
     ///
@@ -196,7 +160,8 @@ impl LockRequest {
     /// - [`LockError::Backend`] when the server fails. When a retry may help, the call retries until
     ///   the end of the wait; otherwise it returns the error at once.
     /// - [`LockError::WouldDeadlock`] inside a body of [`run`](Self::run) or of the attribute that
-    ///   holds the same lock.
+    ///   holds the same lock. Permits of one number may be acquired inside each other while enough of
+    ///   them are left.
     /// - [`LockError::ForeignKey`] when the key holds a value that is not a lock, or a lock that
     ///   this dialect cannot share.
     /// - [`LockError::InvalidName`], [`LockError::InvalidTtl`] and the other `Invalid..` errors when
@@ -240,8 +205,8 @@ impl LockRequest {
     /// Makes one attempt to acquire the lock. Never waits for another holder, and ignores
     /// [`wait`](Self::wait).
     ///
-    /// Returns `None` when another holder has the lock. Also returns `None` inside a body of
-    /// [`run`](Self::run) or of the attribute that holds the same lock.
+    /// Returns `None` when another holder has the lock. Also returns `None` where
+    /// [`acquire`](Self::acquire) fails with [`LockError::WouldDeadlock`].
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), without `Timeout`, `Contended` and `WouldDeadlock`.
@@ -348,43 +313,6 @@ impl LockRequest {
             kind: self.kind.kind,
         };
         Ok((key, lease_config))
-    }
-}
-
-/// The kind that a request asks for, and what is known to be wrong with it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RequestedKind {
-    pub(crate) kind: Kind,
-    reason: Option<InvalidKindReason>,
-}
-
-impl RequestedKind {
-    fn set_weight(&mut self, new: u32) {
-        match &mut self.kind {
-            Kind::Permits { weight, .. } => *weight = new,
-            Kind::Exclusive | Kind::Read => {
-                self.reason = Some(InvalidKindReason::WeightWithoutPermits);
-            }
-        }
-    }
-
-    fn check(
-        self,
-        inner: &ManagerInner,
-        dialect: Dialect,
-        min_hold: Option<Duration>,
-    ) -> Result<(), LockError> {
-        let kind = self.kind;
-        let supports = dialect.capabilities().shared_kinds && inner.backend.supports_shared_kinds();
-        let reason = match self.reason {
-            Some(reason) => Some(reason),
-            None if kind.is_shared() && !supports => Some(InvalidKindReason::Dialect),
-            None if kind == Kind::Read && min_hold.is_some() => Some(InvalidKindReason::MinHold),
-            None => kind.check().err(),
-        };
-        reason.map_or(Ok(()), |reason| {
-            Err(LockError::InvalidKind { kind, reason })
-        })
     }
 }
 

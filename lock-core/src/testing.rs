@@ -194,13 +194,14 @@ impl Faults {
         for held in &held {
             // The holder learns of the loss before another caller can get the lock.
             let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner(LossReason::Removed)));
-            let ttl = held.renewal().lease_config.ttl;
-            self.release(held.key.clone(), held.owner_id, ttl);
+            let renewal = held.renewal();
+            let LeaseConfig { ttl, kind, .. } = renewal.lease_config;
+            self.release(held.key.clone(), held.owner_id, ttl, (kind, renewal.label));
         }
         held.len()
     }
 
-    fn release(&self, key: LockKey, owner_id: OwnerId, ttl: Ttl) {
+    fn release(&self, key: LockKey, owner_id: OwnerId, ttl: Ttl, (kind, label): (Kind, Arc<str>)) {
         let request = ReleaseRequest {
             key,
             owner_id,
@@ -210,8 +211,8 @@ impl Faults {
             unconfirmed: None,
             min_hold_until: None,
             subject: ReleaseSubject::Guard,
-            kind: Kind::Exclusive,
-            label: "".into(),
+            kind,
+            label,
         };
         self.backend.memory().release_now(&request);
     }
@@ -316,8 +317,12 @@ pub struct OtherHolder {
 
 impl Drop for OtherHolder {
     fn drop(&mut self) {
-        self.faults
-            .release(self.key.clone(), self.owner_id, self.ttl);
+        self.faults.release(
+            self.key.clone(),
+            self.owner_id,
+            self.ttl,
+            (Kind::Exclusive, "".into()),
+        );
     }
 }
 

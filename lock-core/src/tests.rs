@@ -8,6 +8,7 @@ mod model;
 mod problems;
 #[cfg(feature = "redis")]
 mod script_equivalence;
+mod sets;
 mod settings_table;
 mod simulation;
 mod virtual_client;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lock_core::{LockManager, distributed_lock};
+use lock_core::{Kind, LockManager, distributed_lock};
 use test_support::{RedisServer, cut, eventually_async};
 use tests::shut_down;
 
@@ -13,6 +13,8 @@ const WAIT: Duration = Duration::from_secs(20);
 /// A dropped acquire is cancelled at once, and again when none of its commands can take effect any
 /// more.
 const SOON: Duration = Duration::from_secs(5);
+/// A reader, and a holder of several permits.
+const SHARED: [Kind; 2] = [Kind::Read, Kind::Permits { of: 3, weight: 2 }];
 /// No future here needs more polls to complete.
 const MANY: usize = 60;
 
@@ -38,7 +40,15 @@ impl Place {
 
     /// Checks that neither the lock nor a queue entry is left.
     async fn is_clean(&self, what: &str, polls: usize) {
-        let keys = ["lock:a", "{lock:a}:q", "lock:b", "{lock:b}:q", "lock:c"];
+        let keys = [
+            "lock:a",
+            "{lock:a}:q",
+            "{lock:a}:h",
+            "lock:b",
+            "{lock:b}:q",
+            "lock:c",
+            "{lock:c}:q",
+        ];
         let clean = async || !keys.iter().any(|key| self.exists(key));
         let waiting = tokio::time::timeout(SOON, eventually_async(SOON, clean));
         assert!(
@@ -119,6 +129,56 @@ async fn dropped_set_that_waits_for_a_released_lock_leaves_no_key() {
         let done = tokio::time::timeout(Duration::from_millis(300), waiting).await;
         // A future that nothing wakes is dropped here.
         matches!(done, Ok(Ok(Some(Ok(_set)))))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_acquire_of_a_shared_lock_leaves_no_key() {
+    for kind in SHARED {
+        let place = Place::new().await;
+        at_every_poll(&format!("{kind}"), &place, async |polls| {
+            let acquiring = place.locks.lock("a").kind(kind).wait(WAIT).acquire();
+            cut(acquiring, polls).await.is_some()
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_waiter_for_a_shared_lock_leaves_no_key() {
+    for kind in SHARED {
+        let place = Place::new().await;
+        at_every_poll(&format!("a wait, {kind}"), &place, async |polls| {
+            let held = place.locks.lock("a").write().acquire().await.unwrap();
+            let acquiring = place.locks.lock("a").kind(kind).wait(WAIT).acquire();
+            let waiting = tokio::spawn(cut(acquiring, polls));
+            tokio::task::yield_now().await;
+            held.release().await.unwrap();
+            let done = tokio::time::timeout(Duration::from_millis(300), waiting).await;
+            matches!(done, Ok(Ok(Some(Ok(_guard)))))
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_downgrade_leaves_no_key() {
+    let place = Place::new().await;
+    at_every_poll("downgrade", &place, async |polls| {
+        let held = place.locks.lock("a").write().acquire().await.unwrap();
+        cut(held.downgrade(), polls).await.is_some()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_release_of_a_set_leaves_no_key() {
+    let place = Place::new().await;
+    at_every_poll("release of a set", &place, async |polls| {
+        let set = place.locks.lock_all(["a", "b", "c"]).read();
+        let set = set.wait(WAIT).acquire().await.unwrap();
+        cut(set.release(), polls).await.is_some()
     })
     .await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::{BackendErrorKind, LockError, LockManager};
 use test_support::RedisServer;
-use test_support::fixtures::{NAME, SLACK, SOON, ms};
+use test_support::fixtures::{NAME, SLACK, SOON, keys, ms};
 use test_support::guide::acl_command;
 use tests::{assert_nothing_left, granted, start_waiter};
 
@@ -106,6 +106,9 @@ async fn exclusive_locks_work_without_the_rights_of_shared_locks() {
         let command = denied.array()[0].array()[7].text();
         assert!(shared.contains(&&*format!("+{command}")), "{denied:?}");
     }
+    // No key without an expiry is left.
+    let left = keys(&server);
+    assert!(!left.iter().any(|key| key.ends_with(":h")), "{left:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

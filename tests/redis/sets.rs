@@ -174,6 +174,29 @@ async fn late_copy_of_an_attempt_leaves_all() {
     drop(set);
 }
 
+/// The time goes on within a script. Whether a copy is late is asked once, before anything: a lock that is late by
+/// itself must not undo what the holder uses by now.
+#[tokio::test]
+async fn copy_that_gets_late_while_it_runs_leaves_all() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    acquire_and_release(&locks).await;
+    let (set, mut command) = recorded_attempt(&server, &locks).await;
+    let before = values(&server);
+    let keys: usize = command[2].parse().unwrap();
+    // After the keys: the number of keys of a lock, not_after and the mode. Then the arguments of each lock.
+    let mut lock = 3 + keys + 3;
+    while lock < command.len() {
+        let arguments: usize = command[lock].parse().unwrap();
+        command[lock + 4] = "1".into();
+        lock += arguments + 1;
+    }
+    let reply = server.cli(&command);
+    assert!(first_text(&reply).starts_with("held "), "{reply:?}");
+    assert_eq!(values(&server), before);
+    set.release().await.unwrap();
+}
+
 /// What an earlier copy of the attempt had got goes with the rest.
 #[tokio::test]
 async fn attempt_releases_what_an_earlier_copy_had_got() {

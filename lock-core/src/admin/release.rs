@@ -166,8 +166,12 @@ impl ForceRelease {
             reply.verdict,
             ForceVerdict::Revoked { .. } | ForceVerdict::Freed(_)
         );
-        if let Some(owner_id) = owner_id.filter(|_| is_done) {
-            inner.on_force_released(owner_id, loss_reason(&request, &reply.verdict));
+        if is_done {
+            let reason = loss_reason(&request, &reply.verdict);
+            match owner_id {
+                Some(owner_id) => inner.on_force_released(owner_id, reason),
+                None => inner.on_group_force_released(&key, &reason),
+            }
         }
         let status = LockStatus::new(&key, &reply.content, time, &|id| inner.is_own(id));
         let revocation = revocation(&key, &reply.verdict, status)?;

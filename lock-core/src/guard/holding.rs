@@ -95,3 +95,33 @@ pub(crate) async fn run<H: Holding, T>(
     held.finish_body(&outcome);
     Ok(out)
 }
+
+/// As [`run`], and drops the body when `end` completes first. Returns `None` then. A body that has ended keeps its
+/// result, also when `end` completes during the release.
+pub(crate) async fn run_until<H: Holding, T>(
+    mut held: H,
+    body: impl AsyncFnOnce(&H) -> T,
+    end: impl Future<Output = ()>,
+) -> Result<Option<T>, LockError> {
+    let out = {
+        let mut lost = held.loss();
+        let mut body = std::pin::pin!(body(&held));
+        let mut end = std::pin::pin!(end);
+        std::future::poll_fn(|cx| {
+            if Pin::new(&mut lost).poll(cx).is_ready() {
+                return Poll::Ready(Err(held.loss_error()));
+            }
+            if end.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(None));
+            }
+            let _scope = held.enter_body();
+            body.as_mut().poll(cx).map(|out| Ok(Some(out)))
+        })
+        .await?
+    };
+    if out.is_some() {
+        let outcome = held.release_after_body().await;
+        held.finish_body(&outcome);
+    }
+    Ok(out)
+}

@@ -13,6 +13,19 @@ pub(crate) const MAX_NAMES: usize = 64;
 ///
 /// All holders of a key are of one kind at any time: one exclusive holder, or any number of readers, or
 /// holders of permits out of the same number. A caller of another kind waits until they are gone.
+///
+/// ```
+/// # use lock_core::{Kind, LockError, LockManager};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let kind = Kind::Permits { of: 8, weight: 2 };
+/// assert_eq!(kind.to_string(), "2 of 8 permits");
+/// let held = locks.lock("mailer").kind(kind).acquire().await?;
+/// assert_eq!(held.kind(), kind);
+/// held.release().await
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -171,6 +184,21 @@ impl fmt::Display for Kind {
 }
 
 /// Why a kind of lock, or a set of locks, is invalid. The message says what to use instead.
+///
+/// ```
+/// # use lock_core::{InvalidKindReason, LockError, LockManager};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let error = locks.lock("mailer").weight(2).acquire().await.unwrap_err();
+/// let LockError::InvalidKind { reason, .. } = error else {
+///     panic!("{error}");
+/// };
+/// assert_eq!(reason, InvalidKindReason::WeightWithoutPermits);
+/// assert_eq!(reason.to_string(), "a weight needs permits; write `permits(8).weight(2)`");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidKindReason {
@@ -198,7 +226,7 @@ pub enum InvalidKindReason {
     /// A set has no name.
     #[error("a set needs at least one name")]
     NoNames,
-    /// A leader asked for a read lock.
+    /// A leader requested a read lock.
     #[error("any number of readers would lead at once; use an exclusive lock, or permits")]
     Leader,
     /// The guard cannot become a read lock.

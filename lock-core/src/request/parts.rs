@@ -64,7 +64,7 @@ impl LockRequest {
             .map(|key| key.in_dialect(self.dialect));
         // The event is about the lock that the error names.
         for key in keys.filter(|key| error.key() == Some(key.as_str())).take(1) {
-            let lock = self.inner.reporter.id(&key);
+            let lock = self.inner.reporter.id(&key).of_kind(self.kind.kind);
             self.inner.reporter.emit(&LockEvent::BodySkipped { lock });
         }
     }

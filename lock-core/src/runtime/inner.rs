@@ -188,6 +188,15 @@ impl ManagerInner {
         }
     }
 
+    /// As [`on_force_released`](Self::on_force_released), for all holders of a shared lock.
+    pub(crate) fn on_group_force_released(&self, key: &LockKey, reason: &LossReason) {
+        for held in self.tracked.held() {
+            if held.key == *key && held.renewal().lease_config.kind.is_shared() {
+                self.on_force_released(held.owner_id, reason.clone());
+            }
+        }
+    }
+
     /// Stops renewals and loss notifications. Must not run in a forked child: the background thread
     /// may have held the schedule's mutex at the fork, and no thread unlocks it in the child.
     pub(crate) fn untrack(&self, held: &HeldLock) {

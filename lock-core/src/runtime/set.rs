@@ -99,6 +99,11 @@ pub(crate) async fn acquire(
     for (at, (mut acquire, outcome)) in pending.into_iter().zip(outcomes).enumerate() {
         // The drop of an acquisition without an outcome cancels what it may have on the server.
         let Some(outcome) = outcome else { continue };
+        if progress.waiting.is_some() {
+            // In the order of the keys: a set that held a later lock could wait for a set that waits for it. The drop
+            // cancels the acquisition.
+            continue;
+        }
         if acquire.record.is_none() {
             acquire.record =
                 AcquireRecord::begin(inner, &locks[at].0, locks[at].1.kind, patience.started);

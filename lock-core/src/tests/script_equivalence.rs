@@ -18,8 +18,9 @@ use crate::protocol::lock_state::{
     AcquireCommand, AcquireReply, Env, Expiring, ForceCommand, ForceMode, KeyValue, Purpose,
     ReleaseCommand, RenewCommand, RenewReply,
 };
-use crate::protocol::wire::{Mode, WireNotification};
+use crate::protocol::wire::WireNotification;
 
+mod grants;
 mod sides;
 mod steps;
 
@@ -408,45 +409,6 @@ fn scripts_need_no_long_of_64_bits() {
     // As in a cluster.
     server.declares_all_keys = true;
     compare(server, 200);
-}
-
-/// A late copy of a poll does not name the entry before it, so an owner may have two in the queue. The second grant
-/// has the shorter lease.
-#[test]
-fn second_grant_of_an_owner_keeps_the_longer_lease() {
-    let acquire = |who, kind, lease_ms| Step::Acquire {
-        who,
-        ttl_ms: 30_000,
-        floor_ahead_us: -1_000_000,
-        not_after_ms: 60_000,
-        wait: Some(Wait {
-            mode: Mode::Subscribed,
-            channel: 0,
-            lease_ms,
-            expires_in_ms: 60_000,
-        }),
-        lead_us: 0,
-        entry_from_history: false,
-        names_earlier: false,
-        kind,
-        purpose: Purpose::Acquire,
-    };
-    for kind in [Kind::Read, Kind::Permits { of: 3, weight: 2 }] {
-        let steps = [
-            acquire(0, Kind::Exclusive, 2_000),
-            acquire(1, kind, 2_000),
-            acquire(1, kind, 100),
-            Step::Release {
-                who: 0,
-                grace_ms: 0,
-                min_hold_ms: 0,
-                floor_ahead_us: -1_000_000,
-                lead_us: 0,
-                kind: Kind::Exclusive,
-            },
-        ];
-        sequence(&mut Server::start(), &steps).unwrap();
-    }
 }
 
 const LONG_OF_32_BITS: &str = r"

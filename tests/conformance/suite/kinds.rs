@@ -277,6 +277,10 @@ pub(crate) async fn invalid_kinds_are_refused(s: &Subject) {
         (lock().permits(4).weight(5), InvalidKindReason::Weight),
         (lock().permits(400).weight(257), InvalidKindReason::Weight),
         (lock().weight(2), InvalidKindReason::WeightWithoutPermits),
+        (
+            lock().weight(8).permits(64),
+            InvalidKindReason::WeightWithoutPermits,
+        ),
         (lock().read().min_hold(min_hold), InvalidKindReason::MinHold),
     ] {
         let error = request.acquire().await.unwrap_err();

@@ -10,6 +10,7 @@ use super::{
 use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::clock::Moment;
 use crate::protocol::local_queue::Peers;
+use crate::protocol::lock_state::Purpose;
 use crate::protocol::poll_schedule::HolderExpiry;
 
 /// How often a command is sent that the server rejects as late. The rejection carries the server's
@@ -86,6 +87,10 @@ impl<E: Failure> Acquisition<E> {
 
     /// Goes on under a new owner id: a cancel of the old one may still take effect.
     fn on_taken_back(&mut self, now: Moment) -> NextAction<E> {
+        if self.sent.purpose == Purpose::Downgrade {
+            // There is no second lock to become a reader of.
+            return self.fail(AcquireFailure::NotOwner);
+        }
         match &mut self.strategy {
             Strategy::OneAttempt(_) => self.done(AcquireResult::Contended { holder: None }),
             Strategy::Wait(waiting) => {

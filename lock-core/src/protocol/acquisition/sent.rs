@@ -150,7 +150,8 @@ impl SentAcquires {
             .into_iter()
             .map(|entry| SentEntry {
                 entry,
-                not_after_ms: NEVER_SENT,
+                // The acquire carried it, and the final cancel has to remove it.
+                not_after_ms: ServerMs::LAST,
             })
             .collect();
         sent.presence = held

@@ -228,7 +228,8 @@ impl LockState {
             holders.expires_ms = Some(end);
         }
         let is_earlier = known.is_none_or(|known| end < known);
-        let freed = if is_earlier {
+        // A kept permit may end before those that the head of the queue knows of.
+        let freed = if is_earlier || command.min_hold_ms > 0 {
             Freed::End
         } else {
             Freed::Nothing
@@ -249,16 +250,14 @@ impl LockState {
         let was_owner = holders.value.len() < before;
         if was_owner && command.min_hold_ms > 0 {
             let end = now_ms.plus(command.min_hold_ms);
-            holders.value.extend(own().map(|member| {
-                let ownership = Ownership::Kept;
-                (
-                    Member {
-                        ownership,
-                        ..member
-                    },
-                    end,
-                )
-            }));
+            for member in own() {
+                let kept = Member {
+                    ownership: Ownership::Kept,
+                    ..member
+                };
+                let known = holders.value.entry(kept).or_insert(end);
+                *known = end.max(*known);
+            }
         }
         was_owner
     }

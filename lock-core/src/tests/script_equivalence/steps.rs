@@ -4,6 +4,8 @@ use super::*;
 
 use proptest::collection::vec;
 
+use crate::protocol::wire::Mode;
+
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Acquire {

@@ -74,7 +74,12 @@ if kind ~= '' and not string.find(kind, '[>x]') and redis.call('EXISTS', KEYS[1]
   -- include next_token.lua
   local ends = string.format('%.0f', math.floor(now / 1000) + ARGV[2])
   redis.call('ZADD', KEYS[5], ends, ARGV[1] .. ' 1 ' .. ARGV[5])
-  redis.call('PEXPIREAT', KEYS[5], ends)
+  local done = redis.pcall('PEXPIREAT', KEYS[5], ends)
+  if type(done) == 'table' then
+    -- The caller has no right to do so: no key without an end may be left.
+    redis.call('DEL', KEYS[5])
+    return done
+  end
   redis.call('SET', KEYS[1], 'lks:' .. kind .. ' ' .. token .. ' ' .. seconds
     .. string.sub('00000' .. micros, -6, -4) .. ' ' .. ARGV[5], 'PXAT', ends)
   return 'held' .. stamp .. ' ' .. token .. ' ' .. ARGV[2]

@@ -60,6 +60,15 @@ local function group_functions(holders)
     return redis.call('ZADD', holders, option, unpack(members))
   end
 
+  -- Sets the end of the holders of a new group. Without the right to do so, no key without an end is left.
+  function groups.expire_members(ends)
+    if type(redis.pcall('PEXPIREAT', holders, ends)) == 'table' then
+      redis.call('DEL', holders)
+      -- Ends the call with the same error.
+      redis.call('PEXPIREAT', holders, ends)
+    end
+  end
+
   -- Raises the ends of K and of the holders.
   function groups.raise_ends(ends, now_ms)
     for _, key in ipairs({KEYS[1], holders}) do
@@ -111,7 +120,7 @@ local function group_functions(holders)
   function groups.write(group, now_ms)
     local ends = string.format('%.0f', group.ends)
     if group.is_new then
-      redis.call('PEXPIREAT', holders, ends)
+      groups.expire_members(ends)
       redis.call('SET', KEYS[1], group.value, 'PXAT', ends)
     else
       groups.raise_ends(ends, now_ms)

@@ -109,7 +109,8 @@ if group then
     -- Redis deletes a key at an end that is not in the future, and a member is alive up to its end. Without
     -- these ten milliseconds, a release in the millisecond of another member's end would free K.
     local ends, left = math.max(last, now_ms + 10), redis.call('PTTL', KEYS[1])
-    moved = left < 0 or ends < now_ms + left
+    -- A kept permit may end before those that the head of the queue knows of.
+    moved = left < 0 or ends < now_ms + left or min_hold ~= '0'
     for _, key in ipairs({KEYS[1], holders}) do
       redis.call('PEXPIREAT', key, string.format('%.0f', ends))
     end

@@ -45,7 +45,11 @@ if KEYS[2] and type(value) == 'string' and string.sub(value, 1, 4) == 'lks:' the
   local left = group and groups.raise_members(now_ms, ARGV[2], ARGV[1], weight, ARGV[4])
   if left then
     if ARGV[3] ~= '' then
-      redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', now_ms + redis.call('PTTL', KEYS[1])))
+      -- By the time at the start of the script, as PTTL counts: the end stays the same.
+      local key_left = redis.call('PTTL', KEYS[1])
+      if key_left >= 0 then
+        redis.call('PEXPIRE', KEYS[1], key_left)
+      end
     end
     return 'held ' .. stamp .. ' ' .. group.token .. string.format(' %.0f', left)
   end

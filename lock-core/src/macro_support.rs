@@ -6,6 +6,7 @@
 //! runs the body.
 
 mod acquire;
+mod bound;
 mod call;
 mod declared;
 mod from_lock_error;
@@ -14,13 +15,15 @@ mod options;
 mod polling;
 
 use std::fmt;
-use std::future::Ready;
 use std::marker::PhantomData;
 
 use crate::error::LockError;
-use crate::guard::Holding;
 
 pub use self::acquire::{acquire, acquire_all, manager};
+pub use self::bound::{
+    BoundGuard, BoundHeld, BoundSet, GuardReleasedByTheCaller, HeldReleasedByTheCaller,
+    SetReleasedByTheCaller,
+};
 pub use self::call::{
     Acquire, AcquireFuture, AcquireOrContended, BoxFuture, GuardSlot, acquire_or_contended, guard,
 };
@@ -46,34 +49,6 @@ pub use crate::typed::{Declaration, ExclusiveKind, ReadWriteKind, SemaphoreKind}
 pub use crate::web::skipped::Skipped;
 pub use lock_macros::__lock_name;
 pub use tokio::pin;
-
-/// Rejects `held.release()` in a body. The compiler prefers this method to the method of the guard,
-/// whose error would be that `held` cannot be moved.
-pub trait BoundGuard {
-    /// Never compiles.
-    fn release(self) -> Ready<Result<(), LockError>>
-    where
-        Self: ReleasedByTheCaller;
-}
-
-impl<H: Holding> BoundGuard for &H {
-    fn release(self) -> Ready<Result<(), LockError>>
-    where
-        Self: ReleasedByTheCaller,
-    {
-        unreachable!("no type implements `ReleasedByTheCaller`")
-    }
-}
-
-/// A guard that the body may release. No type implements it.
-#[diagnostic::on_unimplemented(
-    message = "the body cannot release the lock of its own function",
-    label = "the lock is released when the body ends",
-    note = "return from the body, or use the builder, which returns an owned guard: `locks.lock(name).acquire().await?`",
-    note = "for a spawned task, `held.watch()` returns a handle that reports the loss of the lock"
-)]
-pub trait ReleasedByTheCaller {}
-
 /// The return type of an annotated function, also where a body cannot write it.
 pub struct ReturnType<R>(PhantomData<fn() -> R>);
 

@@ -69,29 +69,109 @@ pub(crate) fn prove<L, M>(lock: L, guard: LockGuard) -> Held<L, M> {
 
 impl<L, M> Held<L, M> {
     /// Returns the guard of the lock.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager};
+    /// # #[derive(Lock)]
+    /// # #[lock(name = "order:{0}")]
+    /// # struct OrderLock(u64);
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.hold(OrderLock(7)).acquire().await?;
+    /// assert_eq!(order.guard().key(), "lock:order:7");
+    /// order.release().await
+    /// # }
+    /// ```
     pub fn guard(&self) -> &LockGuard {
         &self.guard
     }
 
     /// Returns the token of this grant, as [`LockGuard::fencing_token`] does.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager};
+    /// # #[derive(Lock)]
+    /// # #[lock(name = "order:{0}")]
+    /// # struct OrderLock(u64);
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let first = locks.hold(OrderLock(7)).acquire().await?;
+    /// let token = first.fencing_token();
+    /// first.release().await?;
+    /// let second = locks.hold(OrderLock(7)).acquire().await?;
+    /// assert!(token.is_some() && second.fencing_token() > token);
+    /// # second.release().await
+    /// # }
+    /// ```
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.guard.fencing_token()
     }
 
     /// Returns how long the lock is certainly held, as [`LockGuard::remaining`] does.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager};
+    /// # use std::time::Duration;
+    /// #[derive(Lock)]
+    /// #[lock(name = "order:{0}", ttl = "20s")]
+    /// struct OrderLock(u64);
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.hold(OrderLock(7)).acquire().await?;
+    /// assert_eq!(order.remaining(), Duration::from_secs(20));
+    /// order.release().await
+    /// # }
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
     }
 
     /// Returns whether the lock is no longer certainly held, as [`LockGuard::is_lost`] does.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager, Renew};
+    /// # use std::time::Duration;
+    /// #[derive(Lock)]
+    /// #[lock(name = "order:{0}", ttl = "100ms")]
+    /// struct OrderLock(u64);
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.hold(OrderLock(7)).renew(Renew::Never).acquire().await?;
+    /// tokio::time::sleep(Duration::from_millis(150)).await;
+    /// assert!(order.is_lost());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.guard.is_lost()
     }
 
     /// Returns a future that completes when the lock is lost, as [`LockGuard::lost`] does.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager, Renew};
+    /// #[derive(Lock)]
+    /// #[lock(name = "order:{0}", ttl = "100ms")]
+    /// struct OrderLock(u64);
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.hold(OrderLock(7)).renew(Renew::Never).acquire().await?;
+    /// order.lost().await;
+    /// assert!(order.is_lost());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     /// As [`LockGuard::lost`].
@@ -103,12 +183,47 @@ impl<L, M> Held<L, M> {
     }
 
     /// Returns a handle that shows the state of this lock and cannot release it.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager};
+    /// # #[derive(Lock)]
+    /// # #[lock(name = "order:{0}")]
+    /// # struct OrderLock(u64);
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.hold(OrderLock(7)).acquire().await?;
+    /// let watch = order.watch();
+    /// assert!(watch.is_held());
+    /// order.release().await?;
+    /// assert!(!watch.is_held());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn watch(&self) -> LockWatch {
         self.guard.watch()
     }
 
     /// Renews the lease to the whole ttl now, as [`LockGuard::renew`] does.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager, Renew};
+    /// # use std::time::Duration;
+    /// # #[derive(Lock)]
+    /// # #[lock(name = "order:{0}")]
+    /// # struct OrderLock(u64);
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.hold(OrderLock(7)).renew(Renew::Never).acquire().await?;
+    /// tokio::time::sleep(Duration::from_millis(100)).await;
+    /// let before = order.remaining();
+    /// order.renew().await?;
+    /// assert!(order.remaining() > before);
+    /// order.release().await
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`LockGuard::renew`].
@@ -121,6 +236,21 @@ impl<L, M> Held<L, M> {
     }
 
     /// Releases the lock and waits for the server's reply, as [`LockGuard::release`] does.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager};
+    /// # #[derive(Lock)]
+    /// # #[lock(name = "order:{0}")]
+    /// # struct OrderLock(u64);
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.hold(OrderLock(7)).acquire().await?;
+    /// order.release().await?;
+    /// assert!(locks.hold(OrderLock(7)).try_acquire().await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`LockGuard::release`].

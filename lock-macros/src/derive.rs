@@ -4,7 +4,7 @@
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote_spanned;
-use syn::{Attribute, Generics, Item, ItemStruct, Meta};
+use syn::{Attribute, Generics, Item, Meta};
 
 use crate::check;
 use crate::errors::Errors;
@@ -21,15 +21,15 @@ pub(crate) fn lock(input: TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let item = match syn::parse2::<Item>(input) {
         Ok(Item::Struct(item)) => item,
-        Ok(Item::Enum(item)) => return not_a_struct(&item.ident, &item.generics, errors),
-        Ok(Item::Union(item)) => return not_a_struct(&item.ident, &item.generics, errors),
+        Ok(Item::Enum(item)) => return not_a_struct(&item.ident, &item.generics, &item.attrs),
+        Ok(Item::Union(item)) => return not_a_struct(&item.ident, &item.generics, &item.attrs),
         Ok(other) => {
             errors.on(other, "`Lock` can be derived for structs");
             return errors.to_tokens();
         }
         Err(error) => return error.to_compile_error(),
     };
-    let options = options(&item, &mut errors);
+    let options = options(&item.ident, &item.attrs, &mut errors);
     let scope = Scope::of_fields(&item.fields);
     let args = match options {
         Some(options) => Args::parse_declaration(options, &mut errors),
@@ -48,9 +48,15 @@ pub(crate) fn lock(input: TokenStream) -> TokenStream {
     output
 }
 
-fn not_a_struct(name: &Ident, generics: &Generics, mut errors: Errors) -> TokenStream {
+fn not_a_struct(name: &Ident, generics: &Generics, attributes: &[Attribute]) -> TokenStream {
+    let mut errors = Errors::default();
     errors.at(name.span(), "`Lock` can be derived for structs");
-    let args = Args::default();
+    // The options say where `lock_core` is. Their errors do not matter here.
+    let ignored = &mut Errors::default();
+    let options = options(name, attributes, ignored);
+    let args = options.map_or_else(Args::default, |options| {
+        Args::parse_declaration(options, ignored)
+    });
     let mut output = errors.to_tokens();
     output.extend(implementation(name, generics, &args, &never(&args)));
     output
@@ -65,11 +71,11 @@ fn never(args: &Args) -> TokenStream {
 }
 
 /// Returns the options between the parentheses of `#[lock(..)]`.
-fn options(item: &ItemStruct, errors: &mut Errors) -> Option<TokenStream> {
+fn options(name: &Ident, attributes: &[Attribute], errors: &mut Errors) -> Option<TokenStream> {
     let is_lock = |attribute: &&Attribute| attribute.path().is_ident("lock");
-    let mut attributes = item.attrs.iter().filter(is_lock);
+    let mut attributes = attributes.iter().filter(is_lock);
     let Some(first) = attributes.next() else {
-        errors.at(item.ident.span(), MISSING);
+        errors.at(name.span(), MISSING);
         return None;
     };
     for second in attributes {
@@ -254,5 +260,17 @@ mod tests {
             assert!(text.contains(&expected), "{expected} in {text}");
             assert!(text.contains(":: Lock for A"), "{text}");
         }
+    }
+
+    #[test]
+    fn enum_keeps_the_path_of_the_crate() {
+        let text = expanded(quote!(
+            #[lock(name = "a", crate = ::web::lock_core)]
+            enum A {}
+        ));
+        assert!(
+            text.contains("impl :: web :: lock_core :: Lock for A"),
+            "{text}"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! The last step: writes the function.
 
+mod bind;
 mod declaration;
 mod kind;
 mod lock_name;
@@ -10,11 +11,11 @@ mod timing;
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote_spanned};
-use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Expr, ExprBlock};
 
 use crate::crate_path::CratePath;
+use crate::expand::bind::slot;
 use crate::expand::parameters::ParameterCode;
 use crate::expand::timing::Contention;
 use crate::parse::args::Args;
@@ -44,7 +45,6 @@ pub(crate) fn function(args: &Args, function: Function) -> TokenStream {
     let return_type = function.output.expand(&args.krate);
     let declared = declared(args, function);
     let manager = manager(args);
-    // With `on_contended = skip`, a held lock skips the call at once, unless `wait` is given.
     let contention = match &args.on_contended {
         OnContended::Skip(_) => Contention::Skip,
         OnContended::Error | OnContended::Closure(_) => Contention::Return,
@@ -88,19 +88,20 @@ pub(crate) fn function(args: &Args, function: Function) -> TokenStream {
 }
 
 /// Writes the function without a lock, after an error in the attribute. So the rest of the file
-/// keeps its types and its completion. The bound guard exists, and variables that only the
+/// keeps its types and its completion. What `bind` names exists, and variables that only the
 /// attribute uses are not reported as unused.
 pub(crate) fn without_lock(args: &Args, function: &Function) -> TokenStream {
     let site = Span::mixed_site();
-    let bound = args.bind.as_ref().map(|bind| {
-        let krate = args.krate.at(site);
-        let never = quote_spanned! {site=>
-            #krate::macro_support::typed_return(#krate::macro_support::ReturnType::new())
-        };
-        let ty = bound_type(args, &krate, site);
-        quote_spanned!(site=> let #bind: &#ty = #never;)
-    });
-    let function = function.unchanged(bound);
+    let function = match &args.bind {
+        // Nothing says which lock the body uses.
+        Some(_) if args.has_lock() && args.lock.is_none() => {
+            function.with(quote_spanned!(site=> loop {}))
+        }
+        bind => {
+            let bound = bind.as_ref();
+            function.unchanged(bound.map(|bind| bind::without_lock(bind, args, function)))
+        }
+    };
     quote_spanned!(site=> #[allow(unused_variables, unused_mut)] #function)
 }
 
@@ -194,22 +195,6 @@ fn section(args: &Args, function: &Function) -> TokenStream {
     }
 }
 
-/// Returns the local that holds the guard. When a body with `bind` moves the guard into a spawned
-/// task, the compiler names this local, and no name that is not in the user's crate. So its name
-/// says what to do.
-fn slot(args: &Args) -> Ident {
-    match &args.bind {
-        None => local("slot", Span::mixed_site()),
-        Some(bind) => Ident::new(
-            &format!(
-                "__guard_ends_with_the_body_a_spawned_task_takes_{}_watch",
-                bind.unraw().to_string().trim_matches('_')
-            ),
-            bind.span(),
-        ),
-    }
-}
-
 /// Writes the body's future. `?` and `return` leave only this block, so the release always runs.
 fn body(args: &Args, function: &Function) -> TokenStream {
     let block = block(parameters::statements(args, function), function.body.span);
@@ -224,7 +209,7 @@ fn body(args: &Args, function: &Function) -> TokenStream {
     });
     let never_run = (mentions.is_some() || typed.is_some())
         .then(|| quote_spanned!(site=> if false { #mentions #typed }));
-    let bind = bind(args);
+    let bind = bind::bind(args);
     // The compiler reports some assignments to captured variables as unused, but not to parameters.
     let captured = mentions
         .is_some()
@@ -240,18 +225,6 @@ fn body(args: &Args, function: &Function) -> TokenStream {
     })
 }
 
-fn bind(args: &Args) -> Option<TokenStream> {
-    let bind = args.bind.as_ref()?;
-    let site = Span::mixed_site().located_at(bind.span());
-    let krate = args.krate.at(site);
-    let bound = local("bound", site);
-    let ty = bound_type(args, &krate, site);
-    Some(quote_spanned! {site=>
-        use #krate::macro_support::BoundGuard as _;
-        let #bind: &#ty = #krate::macro_support::guard(#bound);
-    })
-}
-
 fn manager(args: &Args) -> TokenStream {
     let Some(manager) = &args.manager else {
         return quote_spanned!(Span::mixed_site()=> ::core::option::Option::None);
@@ -264,15 +237,6 @@ fn manager(args: &Args) -> TokenStream {
         let #found = &#manager;
         #krate::macro_support::manager(#found)
     })
-}
-
-/// Writes the type of what `bind` names, behind its `&`.
-fn bound_type(args: &Args, krate: &TokenStream, site: Span) -> TokenStream {
-    match (&args.lock, &args.name) {
-        (Some(_), _) => quote_spanned!(site=> #krate::Held<_, _>),
-        (None, Some(NamesArg::List(..))) => quote_spanned!(site=> #krate::LockSet),
-        (None, Some(NamesArg::One(_)) | None) => quote_spanned!(site=> #krate::LockGuard),
-    }
 }
 
 /// The function that acquires, and what it acquires.

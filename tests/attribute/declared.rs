@@ -32,6 +32,12 @@ struct Page {
     page: u32,
 }
 
+#[derive(Lock)]
+#[lock(name = "batch", ttl = dynamic(self.ttl), permits = SIZE)]
+struct Batch<const SIZE: u32> {
+    ttl: Duration,
+}
+
 async fn charge(order: &Held<OrderLock>) -> u64 {
     tokio::task::yield_now().await;
     order.order_id
@@ -90,6 +96,25 @@ async fn loses(locks: &LockManager) -> Result<(), LockError> {
     std::future::pending().await
 }
 
+#[derive(Lock)]
+#[lock(name = "invoice", wait = "3s")]
+struct Invoice;
+
+#[distributed_lock(lock = Invoice, on_contended = skip, manager = locks)]
+async fn skips_after_the_declared_wait(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(lock = Invoice, on_contended = skip, wait = "1s", manager = locks)]
+async fn skips_after_its_own_wait(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(lock = Page { page: 1 }, on_contended = skip, manager = locks)]
+async fn skips_after_one_attempt(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
 #[tokio::test]
 async fn declared_lock_proves_that_it_is_held() {
     let locks = LockManager::in_memory();
@@ -100,6 +125,23 @@ async fn declared_lock_proves_that_it_is_held() {
     assert!(error.is_contended(), "the declared wait is zero: {error}");
     assert_eq!(pay(&locks, 8).await.expect("another order"), 16);
     busy.release().await.expect("held");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_attempt_of_skip_is_only_the_default() {
+    let locks = LockManager::in_memory();
+    let invoice = locks.hold(Invoice).acquire().await.expect("free");
+    let page = locks.hold(Page { page: 1 }).acquire().await.expect("free");
+    let started = tokio::time::Instant::now();
+    skips_after_one_attempt(&locks).await.expect("skipped");
+    assert_eq!(started.elapsed().as_secs(), 0);
+    skips_after_its_own_wait(&locks).await.expect("skipped");
+    assert_eq!(started.elapsed().as_secs(), 1);
+    skips_after_the_declared_wait(&locks)
+        .await
+        .expect("skipped");
+    assert_eq!(started.elapsed().as_secs(), 4);
+    drop((invoice, page));
 }
 
 #[tokio::test]
@@ -145,6 +187,15 @@ async fn declared_permits_are_counted_by_weight() {
             .is_some()
     );
     drop(one);
+}
+
+#[tokio::test(start_paused = true)]
+async fn declared_values_may_depend_on_the_lock() {
+    let locks = LockManager::in_memory();
+    let batch = Batch::<2> { ttl: TTL };
+    let held = locks.permit(batch).await.expect("free");
+    assert_eq!(held.remaining(), TTL);
+    assert_eq!(held.guard().kind().to_string(), "2 permits");
 }
 
 #[tokio::test]

@@ -48,7 +48,21 @@ impl<const N: u32> Pool<N> {
         Ok(held.kind())
     }
 
+    #[distributed_lock(name = "pool", permits = N, manager = locks, bind = held)]
+    async fn one(locks: &LockManager) -> Result<Kind, LockError> {
+        Ok(held.kind())
+    }
+
     const HALF: u32 = N / 2;
+}
+
+struct Queue<const SIZE: u32>;
+
+impl<const SIZE: u32> Queue<SIZE> {
+    #[distributed_lock(name = "queue", permits = SIZE, weight = 2, manager = locks, bind = held)]
+    async fn two(&self, locks: &LockManager) -> Result<Kind, LockError> {
+        Ok(held.kind())
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,4 +99,8 @@ async fn weight_is_the_number_of_permits_of_one_call() {
     assert_eq!(kind, Kind::Permits { of: 64, weight: 8 });
     let kind = Pool::<6>.half(&locks).await.expect("free");
     assert_eq!(kind, Kind::Permits { of: 6, weight: 3 });
+    let kind = Pool::<6>::one(&locks).await.expect("free");
+    assert_eq!(kind, Kind::Permits { of: 6, weight: 1 });
+    let kind = Queue::<5>.two(&locks).await.expect("free");
+    assert_eq!(kind, Kind::Permits { of: 5, weight: 2 });
 }

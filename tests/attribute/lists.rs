@@ -1,7 +1,8 @@
 //! The option `name` with a list.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use lock_core::telemetry::LockEvent;
 use lock_core::{Kind, LockError, LockManager, LockName, LockSet, Renew, distributed_lock};
 
 use crate::{becomes_free, is_held};
@@ -115,6 +116,29 @@ async fn list_with_a_busy_lock_holds_none() {
     becomes_free(&locks, "b").await;
     let body = answered(&locks, "b".into()).await;
     assert_eq!(body.as_deref(), Some("had b"));
+}
+
+#[distributed_lock(name = ["a", "b"], mode = read, on_contended = skip, manager = locks)]
+async fn skipped_reader(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn skip_of_a_list_is_reported_with_its_kind() {
+    let skips = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&skips);
+    let observer = move |event: &LockEvent<'_>| {
+        if let LockEvent::BodySkipped { lock, .. } = event {
+            let skip = (lock.key().to_owned(), lock.kind());
+            seen.lock().expect("no panic").push(skip);
+        }
+    };
+    let locks = LockManager::builder().observer(observer).in_memory();
+    let busy = locks.lock("b").acquire().await.expect("free");
+    skipped_reader(&locks).await.expect("skipped");
+    drop(busy);
+    let skips = skips.lock().expect("no panic").clone();
+    assert_eq!(skips, [("lock:b".to_owned(), "read")]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,6 +19,7 @@ pub fn manager(manager: &LockManager) -> Option<LockManager> {
 
 /// Acquires the lock of an annotated function.
 pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -> AcquireFuture {
+    let options = options.with_default_wait();
     AcquireFuture::new(async move {
         if let Some(reason) = name.invalid_reason() {
             return Err(LockError::invalid_name(&name, reason));
@@ -36,7 +37,7 @@ pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -
 }
 
 /// Acquires the declared lock of an annotated function. `options` are those of the call, which precede those of
-/// the declaration.
+/// the declaration. A declared `wait` precedes the one attempt of a call that skips.
 pub(super) fn acquire_declared(
     manager: Option<LockManager>,
     declaration: Declaration,
@@ -84,6 +85,7 @@ fn acquire_list(
     names: Vec<LockName>,
     options: Options,
 ) -> AcquireFuture<LockSet> {
+    let options = options.with_default_wait();
     AcquireFuture::new(async move {
         let (manager, spent) = match manager {
             Some(manager) => (manager, Duration::ZERO),

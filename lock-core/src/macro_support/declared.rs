@@ -61,11 +61,13 @@ impl<L, M> Acquire for AcquireHeld<L, M> {
 }
 
 /// Acquires a declared lock in the mode of its declaration.
-pub fn acquire_held<L: Lock<Kind: DefaultMode>>(
+///
+/// `M` is a parameter, because a projection in the return type would repeat the error of a value that is no lock.
+pub fn acquire_held<L: Lock<Kind: DefaultMode<Mode = M>>, M: HeldMode>(
     manager: Option<LockManager>,
     lock: L,
     options: Options,
-) -> AcquireHeld<L, <L::Kind as DefaultMode>::Mode> {
+) -> AcquireHeld<L, M> {
     AcquireHeld::new(manager, lock, options)
 }
 

@@ -50,6 +50,16 @@ impl Options {
         on_contended: OnContended::Return,
     };
 
+    /// Sets the `wait` of a call that has none. A call that skips makes one attempt, in place of the manager's
+    /// default.
+    pub(super) fn with_default_wait(self) -> Self {
+        let default = (self.on_contended == OnContended::Skip).then_some(Duration::ZERO);
+        Self {
+            wait: self.wait.or(default),
+            ..self
+        }
+    }
+
     pub(super) fn apply_to_set(self, request: LockSetRequest) -> LockSetRequest {
         request.with(|options| self.apply(options))
     }

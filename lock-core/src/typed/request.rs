@@ -1,7 +1,10 @@
 //! A request for a declared lock.
 
 use std::fmt;
+use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{Held, HeldMode, Lock, prove};
@@ -38,7 +41,6 @@ use crate::request::LockRequest;
 /// # }
 /// ```
 #[must_use = "nothing is sent before `acquire`, `try_acquire` or `run`"]
-#[derive(Clone)]
 pub struct HeldRequest<L, M> {
     request: LockRequest,
     lock: L,
@@ -126,6 +128,61 @@ impl<L: Lock, M: HeldMode> HeldRequest<L, M> {
     pub async fn run<T>(self, body: impl AsyncFnOnce(&Held<L, M>) -> T) -> Result<T, LockError> {
         let held = self.acquire().await?;
         guard::run(held, body).await
+    }
+}
+
+/// Acquires the lock, as [`HeldRequest::acquire`] does.
+impl<L: Lock, M: HeldMode> IntoFuture for HeldRequest<L, M> {
+    type Output = Result<Held<L, M>, LockError>;
+    type IntoFuture = HeldFuture<L, M>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        HeldFuture {
+            acquire: self.request.into_future(),
+            lock: Some(self.lock),
+            mode: PhantomData,
+        }
+    }
+}
+
+/// The future of an awaited [`HeldRequest`]. The box has no `L`, so `L` may borrow.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct HeldFuture<L, M> {
+    acquire: <LockRequest as IntoFuture>::IntoFuture,
+    lock: Option<L>,
+    mode: PhantomData<fn() -> M>,
+}
+
+// The lock is moved out, and never pinned.
+impl<L, M> Unpin for HeldFuture<L, M> {}
+
+impl<L, M> Future for HeldFuture<L, M> {
+    type Output = Result<Held<L, M>, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.acquire.as_mut().poll(cx).map_ok(|guard| {
+            let Some(lock) = self.lock.take() else {
+                unreachable!("polled after it was done");
+            };
+            prove(lock, guard)
+        })
+    }
+}
+
+impl<L, M> fmt::Debug for HeldFuture<L, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldFuture").finish_non_exhaustive()
+    }
+}
+
+// Not derived: a mode is no value, and never `Clone`.
+impl<L: Clone, M> Clone for HeldRequest<L, M> {
+    fn clone(&self) -> Self {
+        Self {
+            request: self.request.clone(),
+            lock: self.lock.clone(),
+            mode: PhantomData,
+        }
     }
 }
 

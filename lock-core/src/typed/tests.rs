@@ -3,6 +3,7 @@ use crate::manager::LockManager;
 use crate::protocol::key::LockName;
 use crate::protocol::kind::Kind;
 
+#[derive(Clone)]
 struct Order(u64);
 
 impl Lock for Order {
@@ -46,4 +47,13 @@ async fn declared_times_are_those_of_the_request() {
     held.release().await.unwrap();
     let id = locks.hold(Order(7)).run(async |order| order.0).await;
     assert_eq!(id.unwrap(), 7);
+}
+
+#[tokio::test]
+async fn request_is_cloned_and_awaited() {
+    let locks = LockManager::in_memory();
+    let request = locks.hold(Order(7)).wait(Duration::from_millis(1));
+    let held = request.clone().await.unwrap();
+    assert_eq!(held.0, 7);
+    assert!(request.await.unwrap_err().is_contended());
 }

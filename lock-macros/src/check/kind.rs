@@ -32,7 +32,7 @@ pub(crate) fn kind(kind: &KindArgs, written: &Written, scope: &Scope, errors: &m
         match &number.value {
             NumberValue::Literal(value) => {
                 if let Some(message) = limits(number.option, *value, permits) {
-                    errors.at(number.span, message);
+                    errors.on(&number.written, message);
                 }
             }
             NumberValue::Constant(value) => {

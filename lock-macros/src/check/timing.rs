@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use proc_macro2::{TokenStream, TokenTree};
-use quote::ToTokens;
+use proc_macro2::{Group, Ident, TokenStream, TokenTree};
+use quote::{ToTokens, quote};
 use syn::Expr;
 use syn::ext::IdentExt;
 
@@ -122,9 +122,13 @@ pub(super) fn constant(
     let Some(name) = parameter(value.to_token_stream(), scope) else {
         return;
     };
-    let written = shown(value);
+    let written = shown(&of_self(value.to_token_stream(), scope));
     let advice = match advice {
         ConstantAdvice::Dynamic => format!("write `{option} = dynamic({written})`"),
+        // A declaration is no call: it has no builder.
+        ConstantAdvice::Builder if scope.is_struct() => {
+            "give it a constant, or a const parameter of the struct".into()
+        }
         ConstantAdvice::Builder => format!(
             "give it a constant, or use the builder: `locks.lock(name).{option}({written})`"
         ),
@@ -140,29 +144,59 @@ fn parameter(tokens: TokenStream, scope: &Scope) -> Option<String> {
     let mut before = None;
     for token in tokens {
         let found = match &token {
-            // A field or a method follows a point, and an item follows colons.
-            TokenTree::Ident(ident) if !matches!(before, Some('.' | ':')) => {
-                let name = ident.unraw().to_string();
-                scope.find(&name).map(|_| name)
-            }
+            TokenTree::Ident(ident) => parameter_name(ident, before, scope),
             TokenTree::Group(group) => parameter(group.stream(), scope),
-            _ => None,
+            TokenTree::Punct(_) | TokenTree::Literal(_) => None,
         };
         if found.is_some() {
             return found;
         }
-        before = match &token {
-            TokenTree::Punct(punct) => Some(punct.as_char()),
-            _ => None,
-        };
+        before = punctuation(&token);
     }
     None
 }
 
+/// Writes `self.` before the fields of a struct that `tokens` name. In a declaration they are no variables.
+fn of_self(tokens: TokenStream, scope: &Scope) -> TokenStream {
+    if !scope.is_struct() {
+        return tokens;
+    }
+    let mut before = None;
+    let mut written = TokenStream::new();
+    for token in tokens {
+        let last = std::mem::replace(&mut before, punctuation(&token));
+        match token {
+            TokenTree::Ident(ident)
+                if ident != "self" && parameter_name(&ident, last, scope).is_some() =>
+            {
+                written.extend(quote!(self.#ident));
+            }
+            TokenTree::Group(group) => {
+                let inner = of_self(group.stream(), scope);
+                written.extend([TokenTree::from(Group::new(group.delimiter(), inner))]);
+            }
+            other => written.extend([other]),
+        }
+    }
+    written
+}
+
+/// Returns the name of an identifier after the character `before`, if it is a parameter.
+fn parameter_name(ident: &Ident, before: Option<char>, scope: &Scope) -> Option<String> {
+    // A field or a method follows a point, and an item follows colons.
+    let name = Some(ident.unraw().to_string()).filter(|_| !matches!(before, Some('.' | ':')))?;
+    scope.find(&name).map(|_| name)
+}
+
+fn punctuation(token: &TokenTree) -> Option<char> {
+    match token {
+        TokenTree::Punct(punct) => Some(punct.as_char()),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use quote::quote;
-
     use super::*;
     use crate::parse::args::Args;
 

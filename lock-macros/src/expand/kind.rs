@@ -2,6 +2,7 @@
 
 use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::{ToTokens, quote_spanned};
+use syn::spanned::Spanned;
 
 use crate::crate_path::CratePath;
 use crate::parse::generics::GenericNames;
@@ -73,7 +74,7 @@ impl NumberArg {
     }
 
     fn site(&self) -> Span {
-        Span::mixed_site().located_at(self.span)
+        Span::mixed_site().located_at(self.written.span())
     }
 
     fn tokens(&self) -> TokenStream {
@@ -103,10 +104,8 @@ impl NumberArg {
         match &self.value {
             NumberValue::Literal(_) => false,
             NumberValue::Constant(value) => {
-                // A const parameter of an `impl` is unknown here. Most have one letter.
-                let may_be_parameter =
-                    bare_word(value).is_some_and(|word| word.to_string().len() == 1);
-                may_be_parameter || generics.are_in(value.to_token_stream())
+                let is_word = |word: Ident| generics.may_be_constant_of_the_impl(&word.to_string());
+                bare_word(value).is_some_and(is_word) || generics.are_in(value.to_token_stream())
             }
         }
     }
@@ -177,5 +176,17 @@ mod tests {
         assert_eq!(items, "");
         assert!(kind.contains("of : const {"), "{kind}");
         assert!(kind.contains("weight : const {"), "{kind}");
+    }
+
+    #[test]
+    fn constant_in_a_method_may_be_a_parameter_of_its_impl() {
+        let mut errors = Errors::default();
+        let args = Args::parse(quote!(name = "x", permits = SIZE), &mut errors);
+        for (is_method, is_in_a_block) in [(true, true), (false, false)] {
+            let generics = GenericNames::sample(&[], is_method);
+            let (_, kind) = args.kind.expand(&CratePath::default(), &generics);
+            let kind = kind.expect("permits").to_string();
+            assert_eq!(kind.contains("of : const {"), is_in_a_block, "{kind}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::parse::timing::{RenewArg, Timing};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contention {
     Return,
-    /// It returns at once. Without `wait` that is one attempt in place of the manager's default.
+    /// It skips the body. `macro_support` knows how long it waits without `wait`.
     Skip,
 }
 
@@ -26,7 +26,6 @@ impl Timing {
         krate: &CratePath,
         generics: &GenericNames,
     ) -> TokenStream {
-        let skips = contention == Contention::Skip;
         let site = Span::mixed_site();
         let support = krate.at(site);
         let support = quote_spanned!(site=> #support::macro_support);
@@ -44,13 +43,10 @@ impl Timing {
             ("max_hold", &self.max_hold),
             ("min_hold", &self.min_hold),
         ] {
-            let value = match duration {
-                Some(duration) => value(duration),
-                None if option == "wait" && skips => {
-                    quote_spanned!(site=> ::core::time::Duration::ZERO)
-                }
-                None => continue,
+            let Some(duration) = duration else {
+                continue;
             };
+            let value = value(duration);
             let field = Ident::new(option, site);
             fields.push(quote_spanned!(site=> #field: ::core::option::Option::Some(#value)));
         }
@@ -66,7 +62,7 @@ impl Timing {
         let (of_kind, kind) = kind.expand(krate, generics);
         items.extend(of_kind);
         fields.extend(kind.map(|kind| quote_spanned!(site=> kind: #kind)));
-        if skips {
+        if contention == Contention::Skip {
             fields.push(quote_spanned!(site=> on_contended: #support::OnContended::Skip));
         }
         let options = match fields.len() {
@@ -194,12 +190,7 @@ mod tests {
         format!("{item} {value}").trim().to_owned()
     }
 
-    fn options(timing: &Timing, tries_once: bool) -> String {
-        let contention = if tries_once {
-            Contention::Skip
-        } else {
-            Contention::Return
-        };
+    fn options(timing: &Timing, contention: Contention) -> String {
         let (kind, krate) = (KindArgs::default(), CratePath::default());
         timing
             .expand(&kind, contention, &krate, &GenericNames::default())
@@ -245,7 +236,7 @@ mod tests {
             wait: Some(duration(parse_quote!(WAIT), DurationOption::Wait)),
             ..Timing::default()
         };
-        let text = options(&timing, false);
+        let text = options(&timing, Contention::Return);
         let item = "const __DISTRIBUTED_LOCK_WAIT : :: core :: time :: Duration = WAIT ;";
         assert!(text.contains(item), "{text}");
     }
@@ -257,7 +248,7 @@ mod tests {
             max_hold: Some(duration(parse_quote!(LONG), DurationOption::MaxHold)),
             ..Timing::default()
         };
-        let text = options(&timing, false);
+        let text = options(&timing, Contention::Return);
         assert_in_order(
             &text,
             &[
@@ -270,16 +261,15 @@ mod tests {
     }
 
     #[test]
-    fn one_attempt_is_a_zero_wait() {
-        let zero =
-            "wait : :: core :: option :: Option :: Some (:: core :: time :: Duration :: ZERO)";
-        assert!(options(&Timing::default(), true).contains(zero));
-        assert!(!options(&Timing::default(), false).contains("wait"));
-        let timing = Timing {
-            wait: Some(duration(parse_quote!("1s"), DurationOption::Wait)),
-            ..Timing::default()
-        };
-        assert!(!options(&timing, true).contains(zero), "`wait` is given");
+    fn skip_writes_no_wait() {
+        let text = options(&Timing::default(), Contention::Skip);
+        assert!(text.contains("OnContended :: Skip"), "{text}");
+        assert!(
+            !text.contains("wait"),
+            "a declared lock may have one: {text}"
+        );
+        let text = options(&Timing::default(), Contention::Return);
+        assert!(text.ends_with("Options :: DEFAULT"), "{text}");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
+use syn::parse::discouraged::Speculative;
 use syn::parse::{ParseStream, Parser};
+use syn::token::Bracket;
 use syn::{Expr, Token};
 
 use crate::crate_path::CratePath;
@@ -23,6 +25,8 @@ use crate::parse::values::{
 #[derive(Default)]
 pub(crate) struct Args {
     pub(crate) name: Option<NamesArg>,
+    /// Whether `name` is a list, also one that cannot be read.
+    pub(crate) has_list: bool,
     /// A value of a type that declares a lock.
     pub(crate) lock: Option<Expr>,
     pub(crate) hash_tag: Option<Template>,
@@ -64,13 +68,16 @@ impl Args {
         if let Err(error) = parsed {
             errors.push(error);
         }
-        let is_named = ["name", "lock"]
-            .iter()
-            .any(|option| args.written.find(option).is_some());
+        let is_named = args.has_lock() || args.written.find("name").is_some();
         if !is_named && !advised_name {
             errors.at(Span::call_site(), grammar.missing_name());
         }
         args
+    }
+
+    /// Returns whether the lock is a declared one, also when its value cannot be read.
+    pub(crate) fn has_lock(&self) -> bool {
+        self.written.find("lock").is_some()
     }
 
     /// Returns all names, in the order in which they were written.
@@ -208,10 +215,18 @@ impl OptionParser<'_> {
             self.errors.on(&key, message);
             return;
         }
-        match input.parse() {
-            Ok(value) => self.set(&option, peel(value)),
+        let in_brackets = input.peek(Bracket);
+        // After an error in a group, `input` would report the rest of the group, too.
+        let fork = input.fork();
+        match fork.parse() {
+            Ok(value) => {
+                input.advance_to(&fork);
+                self.set(&option, peel(value));
+            }
             Err(error) => {
+                self.args.has_list |= option == "name" && in_brackets;
                 self.errors.push(error);
+                while input.cursor() < fork.cursor() && input.parse::<TokenTree>().is_ok() {}
                 drop(skip_to_comma(input));
             }
         }
@@ -225,7 +240,10 @@ impl OptionParser<'_> {
             "name" if self.grammar == Grammar::Declaration => {
                 args.name = NameArg::parse_declared(value, errors).map(NamesArg::One);
             }
-            "name" => args.name = NamesArg::parse(value, errors),
+            "name" => {
+                args.has_list = matches!(value, Expr::Array(_));
+                args.name = NamesArg::parse(value, errors);
+            }
             "lock" => {
                 reject_await(option, &value, errors);
                 args.lock = Some(value);

@@ -78,6 +78,12 @@ impl GenericNames {
         false
     }
 
+    /// Returns whether a single word may be a const parameter of an `impl`. In a method each word may; elsewhere
+    /// one letter.
+    pub(crate) fn may_be_constant_of_the_impl(&self, word: &str) -> bool {
+        self.is_method || word.chars().count() == 1
+    }
+
     /// Returns whether `Name::` may begin with a parameter of an `impl`. In a method each type may;
     /// elsewhere a type with the short name of a type parameter.
     fn may_be_of_the_impl(&self, name: &str) -> bool {

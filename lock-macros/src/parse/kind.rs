@@ -1,7 +1,7 @@
 //! The options that say how many callers hold the lock together: `mode`, `permits` and `weight`.
 
-use proc_macro2::{Ident, Span};
-use syn::spanned::Spanned;
+use proc_macro2::{Ident, TokenStream};
+use quote::ToTokens;
 use syn::{Expr, Lit, UnOp};
 
 use crate::errors::Errors;
@@ -67,8 +67,8 @@ impl NumberOption {
 pub(crate) struct NumberArg {
     pub(crate) option: NumberOption,
     pub(crate) value: NumberValue,
-    /// The place of the value, where its errors belong.
-    pub(crate) span: Span,
+    /// The value in the source, where its errors belong.
+    pub(crate) written: TokenStream,
 }
 
 pub(crate) enum NumberValue {
@@ -81,7 +81,7 @@ pub(crate) enum NumberValue {
 
 impl NumberArg {
     pub(crate) fn parse(value: Expr, option: NumberOption, errors: &mut Errors) -> Option<Self> {
-        let span = value.span();
+        let written = value.to_token_stream();
         let value = match value {
             Expr::Lit(literal) => literal_value(&literal.lit).map(NumberValue::Literal),
             Expr::Unary(negative) if matches!(negative.op, UnOp::Neg(_)) => match &*negative.expr {
@@ -93,13 +93,13 @@ impl NumberArg {
         let Some(value) = value else {
             let (name, example) = (option.name(), option.example());
             let message = format!("`{name}` takes a whole number, such as `{name} = {example}`");
-            errors.at(span, message);
+            errors.on(written, message);
             return None;
         };
         Some(Self {
             option,
             value,
-            span,
+            written,
         })
     }
 

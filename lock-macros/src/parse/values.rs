@@ -255,7 +255,7 @@ pub(crate) fn bare_word(value: &Expr) -> Option<Ident> {
 }
 
 /// Writes an expression in its usual form. Its tokens alone would print as `a :: b . c (d)`.
-pub(crate) fn shown(value: &Expr) -> String {
+pub(crate) fn shown(value: &impl ToTokens) -> String {
     let mut text = value.to_token_stream().to_string();
     for (spaced, close) in [(" :: ", "::"), (" . ", "."), (" (", "("), ("& ", "&")] {
         text = text.replace(spaced, close);

@@ -1,4 +1,6 @@
-use lock_core::{Held, Lock};
+use std::marker::PhantomData;
+
+use lock_core::{Held, Lock, LockGuard};
 
 #[derive(Lock)]
 #[lock(name = "order:{order_id}")]
@@ -6,9 +8,11 @@ struct OrderLock {
     order_id: u64,
 }
 
-fn forge(order_id: u64) -> Held<OrderLock> {
+fn forge(order_id: u64, guard: LockGuard) -> Held<OrderLock> {
     Held {
+        guard,
         lock: OrderLock { order_id },
+        mode: PhantomData,
     }
 }
 

@@ -1,0 +1,7 @@
+use lock_core::Lock;
+
+#[derive(Lock)]
+#[lock]
+struct OrderLock;
+
+fn main() {}

@@ -1,0 +1,24 @@
+use lock_core::{Holds, Lock, LockGuard};
+
+#[derive(Lock)]
+#[lock(name = "order:{order_id}")]
+struct OrderLock {
+    order_id: u64,
+}
+
+struct Forged {
+    lock: OrderLock,
+    guard: LockGuard,
+}
+
+impl Holds<OrderLock> for Forged {
+    fn lock(&self) -> &OrderLock {
+        &self.lock
+    }
+
+    fn guard(&self) -> &LockGuard {
+        &self.guard
+    }
+}
+
+fn main() {}

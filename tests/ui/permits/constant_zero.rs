@@ -1,0 +1,10 @@
+use lock_core::{LockError, distributed_lock};
+
+const PERMITS: u32 = 0;
+
+#[distributed_lock(name = "x", permits = PERMITS)]
+async fn f() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

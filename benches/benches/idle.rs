@@ -19,6 +19,7 @@ use benches::is_short;
 use benches::pairs::{self, WAIT};
 use benches::process::sleeps;
 use benches::server_info::Traffic;
+use lock_core::Kind;
 use test_support::RedisServer;
 use test_support::fixtures::multi_thread_runtime;
 use tokio::runtime::Runtime;
@@ -48,7 +49,7 @@ fn main() {
     });
     observe("sections", &server);
 
-    let guard = runtime.block_on(pairs::acquire(&locks, "held", WAIT));
+    let guard = runtime.block_on(pairs::acquire(&locks, "held", Kind::Exclusive, WAIT));
     observe("held", &server);
     if !is_short() {
         let other = connect();

@@ -26,7 +26,7 @@ use benches::pairs::{self, WAIT};
 use benches::pin::pin_to_one_core;
 use benches::raw::RawPair;
 use benches::{is_short, server_time};
-use lock_core::LockManager;
+use lock_core::{Kind, LockManager};
 use test_support::RedisServer;
 use test_support::fixtures::current_thread_runtime;
 
@@ -60,7 +60,9 @@ async fn measure(server: &RedisServer) {
     let pair = alternate(rounds, &mut raw_block, once).await;
     let waiting_pair = alternate(rounds, &mut raw_block, waiting).await;
     let attribute = alternate(rounds, waiting, attribute).await;
-    let read = async || block(async || pairs::read(&locks, KEY).await).await;
+    let read = async || {
+        block(async || pairs::section(&locks, KEY, Kind::Read, Duration::ZERO).await).await
+    };
     let read_pair = alternate(rounds, once, read).await;
     let mut memory_pair = Vec::new();
     for _ in 0..rounds {

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, distributed_lock};
+use lock_core::{Kind, LockError, LockGuard, LockManager, LockManagerBuilder, distributed_lock};
 use test_support::RedisServer;
 
 use crate::raw::TTL;
@@ -53,29 +53,26 @@ pub async fn connect_to(builder: LockManagerBuilder, url: &str) -> LockManager {
 ///
 /// Panics if the lock is not free, or if the server does not reply.
 pub async fn guard(locks: &LockManager, key: &str, wait: Duration) {
-    let guard = acquire(locks, key, wait).await;
+    section(locks, key, Kind::Exclusive, wait).await;
+}
+
+/// Acquires and releases a lock of a kind with a guard. `wait` of zero makes one attempt.
+///
+/// # Panics
+///
+/// As [`guard`].
+pub async fn section(locks: &LockManager, key: &str, kind: Kind, wait: Duration) {
+    let guard = acquire(locks, key, kind, wait).await;
     guard.release().await.expect("the lock was held");
 }
 
-/// Acquires and releases a lock for reading with a guard, in one attempt.
+/// Acquires a lock of a kind. `wait` of zero makes one attempt.
 ///
 /// # Panics
 ///
 /// Panics if the lock is not free, or if the server does not reply.
-pub async fn read(locks: &LockManager, key: &str) {
-    let request = locks.lock(black_box(key)).read().ttl(TTL);
-    let guard = request.wait(Duration::ZERO).acquire().await;
-    let guard = guard.expect("the lock is free");
-    guard.release().await.expect("the lock was held");
-}
-
-/// Acquires a lock. `wait` of zero makes one attempt.
-///
-/// # Panics
-///
-/// Panics if the lock is not free, or if the server does not reply.
-pub async fn acquire(locks: &LockManager, key: &str, wait: Duration) -> LockGuard {
-    let request = locks.lock(black_box(key)).ttl(TTL).wait(wait);
+pub async fn acquire(locks: &LockManager, key: &str, kind: Kind, wait: Duration) -> LockGuard {
+    let request = locks.lock(black_box(key)).kind(kind).ttl(TTL).wait(wait);
     request.acquire().await.expect("the lock is free")
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{LockGuard, LockManager};
+use lock_core::{Kind, LockGuard, LockManager};
 use test_support::RedisServer;
 use tokio::task::JoinSet;
 
@@ -52,6 +52,7 @@ pub async fn measure(server: &RedisServer, rounds: usize, pairs: u32) -> ServerT
     let locks = pairs::connect_with_label(server, LABEL).await;
     let [one_attempt, waiting] = [Duration::ZERO, pairs::WAIT].map(|wait| Guards {
         locks: locks.clone(),
+        kind: Kind::Exclusive,
         wait,
     });
     let mut best = ServerTime {
@@ -118,9 +119,32 @@ impl Halves for ScriptPair {
     }
 }
 
+/// Measures pairs of one attempt for each of these kinds, and returns their server times in microseconds. Needs a
+/// runtime of one thread.
+///
+/// # Panics
+///
+/// As [`measure`].
+pub async fn of_kinds(server: &RedisServer, kinds: &[Kind], rounds: usize, pairs: u32) -> Vec<f64> {
+    let locks = pairs::connect_with_label(server, LABEL).await;
+    let mut best = vec![f64::INFINITY; kinds.len()];
+    for _ in 0..rounds {
+        for (best, &kind) in best.iter_mut().zip(kinds) {
+            let guards = Guards {
+                locks: locks.clone(),
+                kind,
+                wait: Duration::ZERO,
+            };
+            *best = best.min(block(server, &guards, pairs).await);
+        }
+    }
+    best
+}
+
 #[derive(Clone)]
 struct Guards {
     locks: LockManager,
+    kind: Kind,
     wait: Duration,
 }
 
@@ -130,7 +154,7 @@ impl Halves for Guards {
     type Held = LockGuard;
 
     async fn acquire(&mut self, key: &str) -> LockGuard {
-        pairs::acquire(&self.locks, key, self.wait).await
+        pairs::acquire(&self.locks, key, self.kind, self.wait).await
     }
 
     async fn release(&mut self, _key: &str, guard: LockGuard) {

@@ -73,6 +73,42 @@ pub async fn delete_if_mine(
     eval.exec_async(redis).await
 }
 
+/// A read-write lock in two keys: the number of readers, and the writer.
+pub struct Readers {
+    pub redis: MultiplexedConnection,
+}
+
+impl Readers {
+    /// Counts a reader, unless a writer holds the lock.
+    pub async fn try_read(&mut self, key: &str) -> RedisResult<bool> {
+        let script = "if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+            redis.call('INCR', KEYS[2]) return 1";
+        self.eval(script, key).await
+    }
+
+    /// Ends a reader.
+    pub async fn end_read(&mut self, key: &str) -> RedisResult<()> {
+        let script = "redis.call('DECR', KEYS[2]) return 1";
+        self.eval(script, key).await.map(drop)
+    }
+
+    /// Locks for writing, unless there are readers. A writer that waits does not keep new readers out.
+    pub async fn try_write(&mut self, key: &str) -> RedisResult<bool> {
+        let script = "if tonumber(redis.call('GET', KEYS[2]) or 0) > 0 then return 0 end
+            return redis.call('SETNX', KEYS[1], 'writer')";
+        self.eval(script, key).await
+    }
+
+    async fn eval(&mut self, script: &str, key: &str) -> RedisResult<bool> {
+        let mut eval = cmd("EVAL");
+        eval.arg(script)
+            .arg(2)
+            .arg(key)
+            .arg(format!("{key}:readers"));
+        eval.query_async(&mut self.redis).await
+    }
+}
+
 /// Returns the remaining time of the key in seconds; -1 means that it never expires.
 pub async fn ttl(redis: &mut MultiplexedConnection, key: &str) -> RedisResult<i64> {
     cmd("TTL").arg(key).query_async(redis).await

@@ -14,7 +14,9 @@ mod late;
 mod leases;
 mod polling;
 mod stage;
+mod transfers;
 mod wire;
+mod writers;
 
 use std::process::ExitCode;
 
@@ -40,7 +42,7 @@ async fn gallery() -> Result<(), BoxError> {
     );
 
     // These acts can run together: they mostly wait, and each uses a different key.
-    let (one, two, three, four, five, six, eight, nine) = try_join!(
+    let (one, two, three, four, five, six, eight, nine, eleven) = try_join!(
         Box::pin(crashes::no_expire(server)),
         Box::pin(crashes::lost_expire(server)),
         Box::pin(leases::other_lock_deleted(server)),
@@ -49,12 +51,15 @@ async fn gallery() -> Result<(), BoxError> {
         Box::pin(leases::work_too_long(server)),
         Box::pin(late::paused(server)),
         Box::pin(crashes::kept(server)),
+        Box::pin(transfers::deadlock(server)),
     )?;
     let mut acts = vec![one, two, three, four, five, six];
     show(&acts, 1);
-    // This act measures a busy server, so it runs alone.
+    // These acts measure a busy server, so they run alone.
     acts.push(polling::starves(server).await?);
     acts.extend([eight, nine]);
+    acts.push(writers::starves(server).await?);
+    acts.push(eleven);
     show(&acts, 7);
 
     println!("| The mistake | Written by hand | With this library |");

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::by_hand;
-use crate::stage::{ActResult, BoxError, LONG, Server, ms};
+use crate::stage::{ActResult, BoxError, LONG, LongestWait, Server};
 
 const KEY: &str = "polled";
 
@@ -43,28 +43,6 @@ impl Shared {
     }
 }
 
-/// The longest wait of the measured client.
-#[derive(Default)]
-struct Longest {
-    wait: Duration,
-    /// The number of sections that other clients ran during the wait.
-    sections: u32,
-    /// Whether the client got the lock before the measurement ended.
-    served: bool,
-}
-
-impl Longest {
-    fn shown(&self) -> String {
-        let waits = if self.served {
-            "waits"
-        } else {
-            "still waits after"
-        };
-        let (wait, sections) = (ms(self.wait), self.sections);
-        format!("{waits} {wait}, while {sections} other sections run")
-    }
-}
-
 /// A client with a lock by hand, or with this library.
 #[derive(Clone)]
 enum Client {
@@ -74,9 +52,9 @@ enum Client {
 
 impl Client {
     /// Acquires the lock, works, and releases it. Returns the wait, and the sections during the wait.
-    async fn turn(&mut self, shared: &Shared, polls: Duration) -> Result<Longest, BoxError> {
+    async fn turn(&mut self, shared: &Shared, polls: Duration) -> Result<LongestWait, BoxError> {
         let (begin, before) = (Instant::now(), shared.sections.load(Ordering::Relaxed));
-        let waited = |served| Longest {
+        let waited = |served| LongestWait {
             served,
             wait: begin.elapsed(),
             sections: shared.sections.load(Ordering::Relaxed) - before,
@@ -122,7 +100,7 @@ pub async fn starves(server: &Server) -> Result<ActResult, BoxError> {
 }
 
 /// Runs the clients, and measures the first of them.
-async fn measure(clients: Vec<Client>) -> Result<Longest, BoxError> {
+async fn measure(clients: Vec<Client>) -> Result<LongestWait, BoxError> {
     let shared = Arc::new(Shared::default());
     let mut tasks = JoinSet::new();
     let mut clients = clients.into_iter();
@@ -133,15 +111,15 @@ async fn measure(clients: Vec<Client>) -> Result<Longest, BoxError> {
             while !shared.is_over() {
                 quick.turn(&shared, QUICKLY).await?;
             }
-            Ok(Longest::default())
+            Ok(LongestWait::default())
         });
     }
     tasks.spawn(measured_turns(measured, Arc::clone(&shared)));
     sleep(RUN).await;
     shared.over.store(true, Ordering::Relaxed);
-    let mut longest = Longest::default();
+    let mut longest = LongestWait::default();
     for turns in tasks.join_all().await {
-        let turns: Longest = turns?;
+        let turns: LongestWait = turns?;
         if turns.wait > longest.wait {
             longest = turns;
         }
@@ -150,8 +128,8 @@ async fn measure(clients: Vec<Client>) -> Result<Longest, BoxError> {
 }
 
 /// Runs the measured client, and returns its longest wait.
-async fn measured_turns(mut client: Client, shared: Arc<Shared>) -> Result<Longest, BoxError> {
-    let mut longest = Longest::default();
+async fn measured_turns(mut client: Client, shared: Arc<Shared>) -> Result<LongestWait, BoxError> {
+    let mut longest = LongestWait::default();
     while !shared.is_over() {
         let turn = client.turn(&shared, SLOWLY).await?;
         if turn.wait > longest.wait {

@@ -87,6 +87,29 @@ impl Drop for HeldPeriod {
     }
 }
 
+/// The longest wait of the measured client of an act.
+#[derive(Default)]
+pub struct LongestWait {
+    pub wait: Duration,
+    /// The number of sections that other clients ran during the wait.
+    pub sections: u32,
+    /// Whether the client got the lock before the measurement ended.
+    pub served: bool,
+}
+
+impl LongestWait {
+    /// Returns the text for the table.
+    pub fn shown(&self) -> String {
+        let waits = if self.served {
+            "waits"
+        } else {
+            "still waits after"
+        };
+        let (wait, sections) = (ms(self.wait), self.sections);
+        format!("{waits} {wait}, while {sections} other sections run")
+    }
+}
+
 /// For how long a client that retried did not get the lock.
 #[derive(Clone, Copy)]
 pub enum Blocked {

@@ -161,3 +161,29 @@ async fn killed_waiting_writer_costs_a_reader_nothing_at_the_release() {
     granted_within(behind, released, AT_ONCE).await;
     nothing_is_left(&server, &[&locks]).await;
 }
+
+/// A waiting set holds the locks before the one that it waits for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_waiting_set_costs_its_own_ttl_at_most() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    // The set has the lock `a`, and stands in the queue of the second one.
+    let busy = request(&locks).acquire().await.unwrap();
+    let dead = helper!("lock-worker").env("DISTRIBUTED_LOCK_URL", server.url());
+    let dead = dead.arg("set").arg("a").arg(NAME);
+    let dead = dead.arg(TTL.as_millis().to_string()).arg("60000").spawn();
+    wait_for_queue(&server, 1);
+    let early = spawn(locks.lock("a").ttl(TTL).wait(SOON));
+    eventually(SOON, || server.cli(&["ZCARD", "{lock:a}:q"]).integer() == 1);
+
+    dead.kill9();
+    granted_within(early, Instant::now(), TTL + SLACK).await;
+    wait_for_subscribers(&server, 1);
+    let next = spawn(request(&locks));
+    wait_for_queue(&server, 2);
+    let released = Instant::now();
+    busy.release().await.unwrap();
+    granted_within(next, released, AT_ONCE).await;
+    assert_eq!(dead.lines(), Vec::<String>::new());
+    nothing_is_left(&server, &[&locks]).await;
+}

@@ -36,7 +36,7 @@ fn mistakes_happen_by_hand_and_not_with_the_library() {
     assert!(shown.wait(SOON).success());
     let lines = shown.lines();
     let table = table(&lines);
-    assert_eq!(table.len(), 9, "{lines:#?}");
+    assert_eq!(table.len(), 11, "{lines:#?}");
     for (row, act) in table.iter().zip(1..) {
         let (by_hand, library) = (figures(&row.by_hand), figures(&row.library));
         let shown = format!("act {act}: {} | {}", row.by_hand, row.library);
@@ -54,7 +54,7 @@ fn mistakes_happen_by_hand_and_not_with_the_library() {
                 assert_eq!(library[0], 0, "{shown}");
             }
             // Both runs have waiters. In one of them the waiters get the lock in turn.
-            7 => {
+            7 | 10 => {
                 assert!(library[0] < by_hand[0], "{shown}");
                 assert!(library[1] < by_hand[1], "{shown}");
             }

@@ -7,6 +7,7 @@
 //!   writes `{"held": TOKEN}` for each grant, and holds all locks that it gets.
 //! - `hold KIND NAME TTL WAIT` does the same with one task and a lock of a kind: `exclusive`, `read`, or the
 //!   number of permits of which it takes one.
+//! - `set FIRST SECOND TTL WAIT` waits for two locks as one set, writes `{"held": true}`, and holds them.
 //! - `drop COUNT` acquires locks, drops guards, waiters and attempts, shuts the manager down, and
 //!   writes `{"dropped": COUNT}`.
 //! - `late-write FILE NAME TTL` reads the number in a file under a lock and writes `{"read": NUMBER}`.
@@ -51,6 +52,10 @@ async fn main() {
             let (name, ttl, wait) = (arguments.text(), arguments.millis(), arguments.millis());
             acquire(kind, &name, ttl, wait, 1).await;
         }
+        "set" => {
+            let names = [arguments.text(), arguments.text()];
+            hold_set(names, arguments.millis(), arguments.millis()).await;
+        }
         "drop" => drop_everything(arguments.number()).await,
         "late-write" => {
             let file: PathBuf = arguments.text().into();
@@ -77,6 +82,14 @@ async fn increment(file: &Path) -> Result<(), LockError> {
     tokio::task::yield_now().await;
     fs::write(file, (before + 1).to_string()).expect("the file is writable");
     Ok(())
+}
+
+async fn hold_set(names: [String; 2], ttl: Duration, wait: Duration) {
+    let locks = connect_to_env().await;
+    let set = locks.lock_all(names).ttl(ttl).wait(wait).acquire().await;
+    let _set = set.expect("the locks are released in time");
+    say(&json!({ "held": true }));
+    std::future::pending::<()>().await;
 }
 
 async fn from_env() {

@@ -170,7 +170,7 @@ impl Violation {
     }
 
     /// Finds out whether the guarantees cover what `lock-testing` found.
-    fn of(found: &lock_testing::Violation, history: &History) -> Self {
+    fn of(found: &lock_testing::Violation, history: &History, holds: &[HeldLock]) -> Self {
         let faults = &history.faults;
         let (check, is_outside) = match &found.kind {
             ViolationKind::TooManyPermits { first, second, .. } => {
@@ -188,6 +188,12 @@ impl Violation {
                     second.granted,
                 ),
             ),
+            ViolationKind::TokenBehindHolder { earlier, later }
+            | ViolationKind::TokenBehindGrant { earlier, later }
+                if joined_restored_group(history, holds, earlier, later) =>
+            {
+                (Check::Tokens, true)
+            }
             ViolationKind::TokenBehindHolder { earlier, later } if history.topology.is_none() => (
                 Check::Tokens,
                 is_outside(faults, later.requested, earlier.granted),
@@ -233,7 +239,9 @@ pub fn check(history: &History) -> Vec<Violation> {
     };
     let report = checker.check(history);
     let found = report.violations().iter();
-    let mut found: Vec<_> = found.map(|found| Violation::of(found, history)).collect();
+    let mut found: Vec<_> = found
+        .map(|found| Violation::of(found, history, &holds))
+        .collect();
     if !able.fencing_token {
         found.extend(Writers::of(history, &holds).lost_updates());
     }
@@ -272,6 +280,32 @@ fn is_of_old_primary(history: &History, earlier: &HeldLock, later: &HeldLock) ->
     let behind = behind.map_or(0, |(earlier, later)| earlier.saturating_sub(later));
     let held = earlier.granted.min(later.requested);
     has_epochs && behind >= EPOCH_US && is_outside(&history.faults, held, later.granted)
+}
+
+/// Returns whether the later holder joined readers, or holders of permits, that the server had lost and restored.
+///
+/// All holders of a group share its token. When an old snapshot brings a group back, its token is lower than those
+/// that the server gave after the snapshot. A resource refuses it until the group ends.
+fn joined_restored_group(
+    history: &History,
+    holds: &[HeldLock],
+    earlier: &HeldLock,
+    later: &HeldLock,
+) -> bool {
+    let group = holds
+        .iter()
+        .filter(|held| held.key == later.key && held.is_of_group(later));
+    let first = group.clone().map(|held| held.granted).min();
+    let restored = group
+        .map(|held| held.granted)
+        .filter(|granted| *granted > earlier.granted)
+        .min();
+    match (first, restored) {
+        (Some(first), Some(restored)) => {
+            first < earlier.granted && is_outside(&history.faults, first, restored)
+        }
+        _ => false,
+    }
 }
 
 fn by_key(holds: &[HeldLock]) -> BTreeMap<&str, Vec<&HeldLock>> {

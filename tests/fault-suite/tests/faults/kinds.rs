@@ -6,7 +6,7 @@ use fault_suite::resource::{FIRST_BALANCE, Posting};
 use lock_core::Kind as LockKind;
 use lock_testing::{Access, AccessKind, Call, Kind};
 
-use super::record::{Held, KEY, RecordBuilder, both, ms};
+use super::record::{Held, KEY, RecordBuilder, both, first, ms, second};
 
 /// Two held locks of these kinds, both from 110 to 300 ms, with one token.
 fn together(first: LockKind, second: LockKind) -> RecordBuilder {
@@ -187,4 +187,53 @@ fn refused_posting_of_a_valid_set_is_found() {
     let mut outside = refused(|_| {});
     outside.fault(100, 195, Assumption::Outside);
     assert_eq!(outside.breaks(Check::Sums).assumption, Assumption::Outside);
+}
+
+/// A reader, a writer whose grant the server loses, and a reader that joins the first one's group.
+fn restored_group(third: LockKind) -> RecordBuilder {
+    let mut record = RecordBuilder::new();
+    record.hold(&Held {
+        released: Some(300),
+        ..first()
+    });
+    record.hold(&Held {
+        requested: 310,
+        ok: 320,
+        released: Some(400),
+        ..second()
+    });
+    record.hold(&Held {
+        requested: 450,
+        ok: 460,
+        released: Some(500),
+        worker: 3,
+        token: Some(10),
+        ..second()
+    });
+    let mut kinds = [LockKind::Read, LockKind::Exclusive, third].into_iter();
+    for event in &mut record.history.events {
+        if (event.call, event.kind) == (Call::Acquire, Kind::Ok) {
+            event.lock_kind = kinds.next().unwrap();
+        }
+    }
+    record
+}
+
+#[test]
+fn lower_token_of_a_restored_group_is_outside_the_guarantees() {
+    let mut restored = restored_group(LockKind::Read);
+    restored.fault(410, 440, Assumption::Outside);
+    assert_eq!(
+        restored.breaks(Check::Tokens).assumption,
+        Assumption::Outside
+    );
+    restored_group(LockKind::Read).breaks_inside(Check::Tokens);
+    // A new group has a higher token, also after the fault.
+    let mut writer = restored_group(LockKind::Exclusive);
+    writer.fault(410, 440, Assumption::Outside);
+    assert!(
+        writer.found().iter().any(|found| {
+            found.check == Check::Tokens && found.assumption == Assumption::Inside
+        })
+    );
 }

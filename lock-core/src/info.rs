@@ -30,10 +30,38 @@ pub struct LockInfo {
     /// The holders, those whose leases end first: at most 100. An exclusive lock has one. A permit that a
     /// [`min_hold`](crate::LockRequest::min_hold) keeps has no holder. For a shared lock in a
     /// [`LockPage`](crate::LockPage), the list is empty.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let one = locks.lock("stock:7").read().acquire().await?;
+    /// let two = locks.lock("stock:7").read().acquire().await?;
+    /// let info = locks.inspect("stock:7").await?;
+    /// assert_eq!(info.holders.len(), 2);
+    /// assert!(info.holders.iter().all(|holder| holder.is_this_manager));
+    /// # drop((one, two));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub holders: Vec<HolderInfo>,
-    /// How many hold the lock: 1 for an exclusive lock, the number of readers, or the number of permits that
+    /// The number of holders: 1 for an exclusive lock, the number of readers, or the number of permits that
     /// are taken. In a [`LockPage`](crate::LockPage), it includes leases of a shared lock that have ended, until
     /// the next acquire or release removes them.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let held = locks.lock("mailer").permits(4).weight(3).acquire().await?;
+    /// let info = locks.inspect("mailer").await?;
+    /// assert_eq!(info.holders_total, 3);
+    /// assert_eq!(info.holders.len(), 1);
+    /// held.release().await
+    /// # }
+    /// ```
     pub holders_total: u64,
     /// The first waiters in the queue, in the order in which they get the lock: at most 100.
     pub waiters: Vec<WaiterInfo>,

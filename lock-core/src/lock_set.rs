@@ -28,6 +28,19 @@ pub use self::watch::{LockSetLost, LockSetWatch};
 ///
 /// The library acquires the locks of a set in the order of their keys. So two sets never wait for each
 /// other, in whatever order their names are written.
+///
+/// ```
+/// # use lock_core::{LockError, LockManager};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+/// assert!(locks.lock("account:3").try_acquire().await?.is_none());
+/// drop(both);
+/// assert!(locks.lock("account:3").acquire().await.is_ok());
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the locks are released as soon as the set is dropped"]
 pub struct LockSet {
     /// In the order of their keys.
@@ -38,12 +51,36 @@ pub struct LockSet {
 
 impl LockSet {
     /// Returns the guards of the locks, in the order of their keys.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockGuard, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// let keys: Vec<_> = both.guards().iter().map(LockGuard::key).collect();
+    /// assert_eq!(keys, ["lock:account:3", "lock:account:7"]);
+    /// both.release().await
+    /// # }
+    /// ```
     pub fn guards(&self) -> &[LockGuard] {
         &self.guards
     }
 
     /// Returns the fencing token of the lock with this name. Returns `None` when the set has no such lock,
     /// and in [dialects](crate::Dialect) without fencing tokens.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// assert!(both.fencing_token("account:7").is_some());
+    /// assert_eq!(both.fencing_token("account:8"), None);
+    /// both.release().await
+    /// # }
+    /// ```
     #[must_use]
     pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
         let at = self.names.iter().position(|known| known.as_str() == name)?;
@@ -51,18 +88,60 @@ impl LockSet {
     }
 
     /// Returns whether at least one of the locks is no longer certainly held.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager, Renew};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock_all(["account:7", "account:3"]).renew(Renew::Never);
+    /// let both = request.ttl(Duration::from_millis(100)).acquire().await?;
+    /// tokio::time::sleep(Duration::from_millis(150)).await;
+    /// assert!(both.is_lost());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.guards.iter().any(LockGuard::is_lost)
     }
 
     /// Returns why the set was lost: the reason of its first lost lock. Returns `None` while all are held.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager, LossReason, Renew};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock_all(["account:7", "account:3"]).renew(Renew::Never);
+    /// let both = request.ttl(Duration::from_millis(100)).acquire().await?;
+    /// both.lost().await;
+    /// assert_eq!(both.loss_reason(), Some(LossReason::Expired));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn loss_reason(&self) -> Option<LossReason> {
         self.guards.iter().find_map(LockGuard::loss_reason)
     }
 
     /// Returns a future that completes when one of the locks is lost. It never completes after a release.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager, Renew};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock_all(["account:7", "account:3"]).renew(Renew::Never);
+    /// let both = request.ttl(Duration::from_millis(100)).acquire().await?;
+    /// both.lost().await;
+    /// assert!(both.is_lost());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     /// As [`LockGuard::lost`].
@@ -75,6 +154,19 @@ impl LockSet {
 
     /// Returns how long all locks are certainly held from now on, without a further renewal: the shortest
     /// of their times. Returns zero when one of them is lost.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let ttl = Duration::from_secs(10);
+    /// let both = locks.lock_all(["account:7", "account:3"]).ttl(ttl).acquire().await?;
+    /// assert_eq!(both.remaining(), ttl);
+    /// both.release().await
+    /// # }
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let remaining = self.guards.iter().map(LockGuard::remaining);
@@ -82,6 +174,20 @@ impl LockSet {
     }
 
     /// Returns a handle that shows the state of the set and cannot release it.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// let watch = both.watch();
+    /// assert!(watch.is_held());
+    /// both.release().await?;
+    /// assert!(!watch.is_held());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn watch(&self) -> LockSetWatch {
         let watches = self.guards.iter().map(LockGuard::watch).collect();
@@ -89,6 +195,22 @@ impl LockSet {
     }
 
     /// Renews the leases of all locks now, in addition to the renewals in the background.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager, Renew};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock_all(["account:7", "account:3"]).renew(Renew::Never);
+    /// let both = request.acquire().await?;
+    /// tokio::time::sleep(Duration::from_millis(100)).await;
+    /// let before = both.remaining();
+    /// both.renew().await?;
+    /// assert!(both.remaining() > before);
+    /// both.release().await
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`LockGuard::renew`]: the error of the first lock that was not renewed. The method tries to renew
@@ -107,6 +229,18 @@ impl LockSet {
     }
 
     /// Releases all locks and waits for the server's replies, at most for the command timeout.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// both.release().await?;
+    /// assert!(locks.lock("account:3").try_acquire().await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`LockGuard::release`]: the error of the first lock whose release was not confirmed, or that was

@@ -219,6 +219,19 @@ impl Event {
     }
 
     /// Sets the kind of the held lock. Defaults to an exclusive lock.
+    ///
+    /// ```
+    /// use lock_core::Kind;
+    /// use lock_testing::{Checker, Event, History};
+    ///
+    /// let mut history = History::new();
+    /// // Two readers hold the lock together, with one token.
+    /// for process in [1, 2] {
+    ///     let granted = Event::granted(100, process, 1, "stock", Some(7), 900);
+    ///     history.events.push(granted.lock_kind(Kind::Read));
+    /// }
+    /// assert!(Checker::new().check(&history).violations().is_empty());
+    /// ```
     #[must_use]
     pub fn lock_kind(self, lock_kind: lock_core::Kind) -> Self {
         Self { lock_kind, ..self }

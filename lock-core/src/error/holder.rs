@@ -42,6 +42,21 @@ impl Holder {
     }
 
     /// Returns the kind of lock that is held. For permits, it has how many there are, with a weight of 1.
+    ///
+    /// ```
+    /// # use lock_core::{Holder, Kind, LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let held = locks.lock("mailer").permits(2).weight(2).acquire().await?;
+    /// let request = locks.lock("mailer").permits(2).wait(Duration::ZERO);
+    /// let error = request.acquire().await.unwrap_err();
+    /// let kind = error.holder().map(Holder::kind);
+    /// assert_eq!(kind, Some(Kind::Permits { of: 2, weight: 1 }));
+    /// held.release().await
+    /// # }
+    /// ```
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
@@ -49,6 +64,22 @@ impl Holder {
 
     /// Returns how many readers held the lock, or how many permits were taken, when this client last saw it.
     /// Returns 1 for an exclusive lock.
+    ///
+    /// ```
+    /// # use lock_core::{Holder, LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let one = locks.lock("stock:7").read().acquire().await?;
+    /// let two = locks.lock("stock:7").read().acquire().await?;
+    /// let writer = locks.lock("stock:7").write().wait(Duration::ZERO);
+    /// let error = writer.acquire().await.unwrap_err();
+    /// assert_eq!(error.holder().map(Holder::count), Some(2));
+    /// # drop((one, two));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn count(&self) -> u32 {
         self.members.unwrap_or(1)

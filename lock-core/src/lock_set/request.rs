@@ -52,6 +52,19 @@ impl LockSetRequest {
 
     /// Sets how long each lock outlives a holder that dies, as [`LockRequest::ttl`] does. Defaults to the
     /// manager's [`default_ttl`](crate::LockManagerBuilder::default_ttl), which is 30 s.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let ttl = Duration::from_secs(10);
+    /// let both = locks.lock_all(["account:7", "account:3"]).ttl(ttl).acquire().await?;
+    /// assert_eq!(both.remaining(), ttl);
+    /// both.release().await
+    /// # }
+    /// ```
     pub fn ttl(self, ttl: Duration) -> Self {
         self.with(|options| options.ttl(ttl))
     }
@@ -59,6 +72,20 @@ impl LockSetRequest {
     /// Sets how long [`acquire`](Self::acquire) and [`run`](Self::run) wait for all locks together. Zero
     /// means one attempt. Defaults to the manager's
     /// [`default_wait`](crate::LockManagerBuilder::default_wait), which is 5 s.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let busy = locks.lock("account:3").acquire().await?;
+    /// let both = locks.lock_all(["account:7", "account:3"]);
+    /// let error = both.wait(Duration::from_millis(50)).acquire().await.unwrap_err();
+    /// assert!(error.is_contended());
+    /// busy.release().await
+    /// # }
+    /// ```
     pub fn wait(self, wait: Duration) -> Self {
         self.with(|options| options.wait(wait))
     }
@@ -67,49 +94,164 @@ impl LockSetRequest {
     /// [`Renew::Auto`].
     ///
     /// With [`Renew::Never`], the lease of the first lock also runs while the set waits for the others.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager, Renew};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock_all(["account:7", "account:3"]).renew(Renew::Never);
+    /// let both = request.ttl(Duration::from_millis(100)).acquire().await?;
+    /// both.lost().await;
+    /// assert!(both.is_lost());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn renew(self, renew: Renew) -> Self {
         self.with(|options| options.renew(renew))
     }
 
     /// Sets the longest time for which each lock is held, as [`LockRequest::max_hold`] does. Defaults to no
     /// limit.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager, LossReason};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock_all(["account:7", "account:3"]).ttl(Duration::from_millis(100));
+    /// let both = request.max_hold(Duration::from_millis(150)).acquire().await?;
+    /// both.lost().await;
+    /// assert_eq!(both.loss_reason(), Some(LossReason::MaxHold));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_hold(self, max_hold: Duration) -> Self {
         self.with(|options| options.max_hold(max_hold))
     }
 
     /// Sets the shortest time for which the keys stay locked, as [`LockRequest::min_hold`] does. The time
     /// starts when the whole set is acquired. Defaults to zero.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock_all(["account:7", "account:3"]);
+    /// let both = request.min_hold(Duration::from_secs(10)).acquire().await?;
+    /// both.release().await?;
+    /// assert!(locks.lock("account:3").try_acquire().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn min_hold(self, min_hold: Duration) -> Self {
         self.with(|options| options.min_hold(min_hold))
     }
 
     /// Sets the format of the locks on the server, as [`LockRequest::dialect`] does. Defaults to the
     /// manager's [`dialect`](crate::LockManagerBuilder::dialect).
+    ///
+    /// ```
+    /// # use lock_core::{Dialect, LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock_all(["account:7", "account:3"]);
+    /// let error = request.dialect(Dialect::SetnxExpire).acquire().await.unwrap_err();
+    /// // Locks in memory have the native dialect only.
+    /// assert!(matches!(error, LockError::InvalidDialect { .. }));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn dialect(self, dialect: Dialect) -> Self {
         self.with(|options| options.dialect(dialect))
     }
 
     /// Sets the kind of all locks, as [`LockRequest::kind`] does. Defaults to [`Kind::Exclusive`].
+    ///
+    /// ```
+    /// # use lock_core::{Kind, LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let both = locks.lock_all(["account:7", "account:3"]).kind(Kind::Read).acquire().await?;
+    /// assert!(both.guards().iter().all(|guard| guard.kind() == Kind::Read));
+    /// both.release().await
+    /// # }
+    /// ```
     pub fn kind(self, kind: Kind) -> Self {
         self.with(|options| options.kind(kind))
     }
 
     /// Requests all locks for reading, as [`LockRequest::read`] does.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let one = locks.lock_all(["account:3", "account:7"]).read().acquire().await?;
+    /// let other = locks.lock_all(["account:7", "account:9"]).read().try_acquire().await?;
+    /// assert!(other.is_some());
+    /// # one.release().await
+    /// # }
+    /// ```
     pub fn read(self) -> Self {
         self.with(LockRequest::read)
     }
 
     /// Requests all locks for writing, as [`LockRequest::write`] does.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let reader = locks.lock("account:7").read().acquire().await?;
+    /// let both = locks.lock_all(["account:3", "account:7"]).write().try_acquire().await?;
+    /// assert!(both.is_none());
+    /// # reader.release().await
+    /// # }
+    /// ```
     pub fn write(self) -> Self {
         self.with(LockRequest::write)
     }
 
     /// Requests one of `permits` permits of each name, as [`LockRequest::permits`] does.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let one = locks.lock_all(["cpu", "disk"]).permits(2).acquire().await?;
+    /// let two = locks.lock_all(["cpu", "disk"]).permits(2).acquire().await?;
+    /// assert!(locks.lock("disk").permits(2).try_acquire().await?.is_none());
+    /// # drop((one, two));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn permits(self, permits: u32) -> Self {
         self.with(|options| options.permits(permits))
     }
 
     /// Sets how many permits of each name the holder takes, as [`LockRequest::weight`] does. Defaults to 1.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let large = locks.lock_all(["cpu", "disk"]).permits(4).weight(3).acquire().await?;
+    /// assert!(locks.lock("disk").permits(4).weight(2).try_acquire().await?.is_none());
+    /// assert!(locks.lock("disk").permits(4).try_acquire().await?.is_some());
+    /// # large.release().await
+    /// # }
+    /// ```
     pub fn weight(self, weight: u32) -> Self {
         self.with(|options| options.weight(weight))
     }
@@ -146,6 +288,17 @@ impl LockSetRequest {
     /// renews those before it. When one of them is lost meanwhile, the call releases all, and starts again
     /// within the same wait.
     ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// assert_eq!(both.guards().len(), 2);
+    /// both.release().await
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// - [`LockError::InvalidKind`] when there is no name, or when there are more than 64.
     /// - The errors of [`LockRequest::acquire`] for the first lock that the call does not get. Then it has
@@ -167,8 +320,21 @@ impl LockSetRequest {
     /// Makes one attempt to acquire all locks. Never waits for another holder, and ignores
     /// [`wait`](Self::wait).
     ///
-    /// Returns `None` when another holder has one of the locks. Also returns `None` inside a body that holds
-    /// one of them.
+    /// Returns `None` when another holder has one of the locks. Also returns `None` where
+    /// [`acquire`](Self::acquire) fails with [`LockError::WouldDeadlock`].
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let busy = locks.lock("account:7").acquire().await?;
+    /// let both = locks.lock_all(["account:7", "account:3"]).try_acquire().await?;
+    /// assert!(both.is_none());
+    /// assert!(locks.lock("account:3").try_acquire().await?.is_some());
+    /// # busy.release().await
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), without `Timeout`, `Contended` and `WouldDeadlock`.
@@ -189,6 +355,18 @@ impl LockSetRequest {
     ///
     /// Returns the body's result unchanged, even when a release fails. The library traces a failed release
     /// and counts it in [`LockStats`](crate::LockStats).
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock_all(["account:7", "account:3"]);
+    /// let count = request.run(async |both| both.guards().len()).await?;
+    /// assert_eq!(count, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] when one of the locks is lost while

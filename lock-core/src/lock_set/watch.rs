@@ -13,6 +13,22 @@ use crate::protocol::loss::LossReason;
 
 /// Shows the state of a set of locks, for tasks that work under it and must not release it. Made by
 /// [`LockSet::watch`](crate::LockSet::watch).
+///
+/// ```
+/// # use lock_core::{LockError, LockManager};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+/// let watch = both.watch();
+/// assert!(watch.is_held() && !watch.remaining().is_zero());
+/// assert_eq!(watch.fencing_token("account:7"), both.fencing_token("account:7"));
+/// both.release().await?;
+/// assert!(!watch.is_held() && !watch.is_lost());
+/// assert_eq!(watch.loss_reason(), None);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct LockSetWatch {
     watches: Vec<LockWatch>,
@@ -45,6 +61,24 @@ impl LockSetWatch {
 
     /// Returns a future that completes when one of the locks is lost.
     ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager, LossReason, Renew};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock_all(["account:7", "account:3"]).renew(Renew::Never);
+    /// let both = request.ttl(Duration::from_millis(100)).acquire().await?;
+    /// let watch = both.watch();
+    /// let reporting = tokio::spawn(async move {
+    ///     watch.lost().await;
+    ///     watch.loss_reason()
+    /// });
+    /// assert_eq!(reporting.await.expect("no panic"), Some(LossReason::Expired));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Cancel safety
     /// Dropping the future has no effect on the locks. A later future reports the same loss.
     pub fn lost(&self) -> LockSetLost {
@@ -75,6 +109,24 @@ impl fmt::Debug for LockSetWatch {
 
 /// Completes when one lock of a set is lost. Made by [`LockSet::lost`](crate::LockSet::lost) and
 /// [`LockSetWatch::lost`].
+///
+/// ```
+/// # use lock_core::{LockError, LockManager, Renew};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let request = locks.lock_all(["account:7", "account:3"]).renew(Renew::Never);
+/// let both = request.ttl(Duration::from_millis(100)).acquire().await?;
+/// let transfer = std::future::pending::<&str>();
+/// let ended = tokio::select! {
+///     () = both.lost() => "stopped",
+///     done = transfer => done,
+/// };
+/// assert_eq!(ended, "stopped");
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a future does nothing unless it is polled"]
 pub struct LockSetLost {
     losses: Vec<Lost>,

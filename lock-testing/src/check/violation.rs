@@ -33,6 +33,20 @@ pub enum ViolationKind {
         second: HeldLock,
     },
     /// Holders of permits believed at the same time that they have more permits than there are.
+    ///
+    /// ```
+    /// use lock_core::Kind;
+    /// use lock_testing::{Checker, Event, History, ViolationKind};
+    ///
+    /// let mut history = History::new();
+    /// for (at, process) in [(100, 1), (200, 2)] {
+    ///     let granted = Event::granted(at, process, 1, "mailer", Some(7), 900);
+    ///     history.events.push(granted.lock_kind(Kind::Permits { of: 3, weight: 2 }));
+    /// }
+    /// let report = Checker::new().check(&history);
+    /// let found = &report.violations()[0].kind;
+    /// assert!(matches!(found, ViolationKind::TooManyPermits { permits: 4, .. }));
+    /// ```
     TooManyPermits {
         /// The holders that had their permits first.
         first: Vec<HeldLock>,

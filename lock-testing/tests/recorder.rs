@@ -393,3 +393,15 @@ fn public_types_can_be_shared() {
     shared::<History>();
     shared::<FencedRegister>();
 }
+
+#[tokio::test(start_paused = true)]
+async fn lost_readers_free_the_lock_for_a_writer() {
+    let (locks, faults) = in_memory_with_faults(LockManager::builder());
+    let reader = locks.lock("a").read().acquire().await.unwrap();
+    let permit = locks.lock("b").permits(1).acquire().await.unwrap();
+    assert_eq!(faults.lose_all(), 2);
+    assert!(reader.is_lost() && permit.is_lost());
+    for name in ["a", "b"] {
+        assert!(locks.lock(name).try_acquire().await.unwrap().is_some());
+    }
+}

@@ -352,3 +352,18 @@ async fn revocation_in_memory_keeps_a_min_hold() {
     let revoked = locks.admin().force_release(NAME).await.unwrap();
     assert_eq!(revoked.free_at, min_hold);
 }
+
+/// No renewal tells the holders in memory.
+#[tokio::test]
+async fn released_readers_and_permits_learn_of_it_in_memory() {
+    let locks = LockManager::in_memory();
+    let request = || locks.lock(NAME).read();
+    let readers = [request().await.unwrap(), request().await.unwrap()];
+    locks.admin().force_release(NAME).now().await.unwrap();
+    for reader in &readers {
+        lost_in_time(reader).await;
+    }
+    let permit = locks.lock(NAME).permits(2).acquire().await.unwrap();
+    locks.admin().force_release(NAME).await.unwrap();
+    lost_in_time(&permit).await;
+}

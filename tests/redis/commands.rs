@@ -64,6 +64,23 @@ async fn uncontended_section_costs_two_commands() {
     assert_eq!(proxy.accepted(), connections);
 }
 
+/// Readers and permits must not make an exclusive lock slower: its scripts call what they need, and nothing else.
+#[tokio::test]
+async fn scripts_of_an_exclusive_section_call_seven_commands() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    acquire_with_a_wait(&locks).await;
+    let monitor = server.monitor();
+    acquire_with_a_wait(&locks).await;
+    let recording = monitor.stop();
+    let called = recording.all().iter();
+    let called = called.filter(|command| command.is_from_script());
+    let called: Vec<_> = called.map(RecordedCommand::name).collect();
+    let acquire = ["TIME", "EXISTS", "INCR", "SET"];
+    let release = ["GET", "EXISTS", "DEL"];
+    assert_eq!(called, [&acquire[..], &release].concat());
+}
+
 /// The connection and the scripts are there when `connect` returns.
 #[tokio::test]
 async fn first_attempt_after_connect_costs_two_commands() {

@@ -317,3 +317,28 @@ fn every_script_is_tested() {
         ]
     );
 }
+
+/// A shared key without an expiry must not be deleted, and its end must not move.
+#[test]
+fn renew_that_always_writes_keeps_the_end_of_a_shared_key() {
+    let server = RedisServer::start();
+    let read =
+        |name: &str| std::fs::read_to_string(Path::new(&format!("{FOLDER}/{name}"))).unwrap();
+    let text = read("renew.lua").replace("  -- include group.lua\n", &read("group.lua"));
+    let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
+    let member = format!("{owner_id} 1 by hand");
+    for expiry in [&["PX", "60000"][..], &[]] {
+        server.cli(&["DEL", "lock:a"]);
+        server.cli(&[&["SET", "lock:a", "lks:r 7 7 by hand"], expiry].concat());
+        server.cli(&["ZADD", "{lock:a}:h", "99999999999999", &member]);
+        let before = server.cli(&["PEXPIRETIME", "lock:a"]).integer();
+        let keys = ["2", "lock:a", "{lock:a}:h"];
+        let args = [owner_id, "1000", "write", "by hand", "r"];
+        for _ in 0..50 {
+            let words = [&["EVAL", &*text][..], &keys, &args].concat();
+            let reply = server.cli(&words);
+            assert!(reply.text().starts_with("held "), "{reply:?}");
+            assert_eq!(server.cli(&["PEXPIRETIME", "lock:a"]).integer(), before);
+        }
+    }
+}

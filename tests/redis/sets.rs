@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lock_core::{LockError, LockManager, LockSet};
 use test_support::fixtures::{AT_ONCE, SOON, keys, ms};
 use test_support::monitor::Command as RecordedCommand;
-use test_support::{Monitor, RedisServer, Reply, eventually_async};
+use test_support::{Direction, Monitor, Proxy, RedisServer, Reply, eventually_async};
 
 use super::{connect, connect_with};
 
@@ -314,4 +314,35 @@ async fn waiting_set_that_loses_a_lock_acquires_it_again() {
     let set = waiting.await.unwrap().unwrap();
     assert!(!set.is_lost());
     set.release().await.unwrap();
+}
+
+/// A reply that comes after the end of the leases grants nothing. The set then goes on with its first lock: with a
+/// later lock it could wait for a set that waits for this one.
+#[tokio::test]
+async fn set_whose_reply_is_late_goes_on_with_its_first_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = connect_with(LockManager::builder(), &proxy.url()).await;
+    acquire_and_release(&locks).await;
+    let single = server.monitor();
+    let held = locks.lock("z").wait(SOON).acquire().await.unwrap();
+    let single = single.stop();
+    let acquire = single.from_clients().find(|it| it.name() == "EVALSHA");
+    let acquire = acquire.expect("the lock was acquired").words[1].clone();
+    held.release().await.unwrap();
+
+    let monitor = server.monitor();
+    proxy.delay(Direction::ToClient, ms(400));
+    let set = locks.lock_all(NAMES).ttl(ms(300)).wait(SOON).acquire();
+    let set = tokio::spawn(set);
+    eventually_async(SOON, async || locked(&server).len() == 3).await;
+    tokio::time::sleep(ms(350)).await;
+    proxy.delay(Direction::ToClient, Duration::ZERO);
+    set.await.unwrap().unwrap().release().await.unwrap();
+    let recording = monitor.stop();
+    let mut alone = recording
+        .from_clients()
+        .filter(|it| it.name() == "EVALSHA" && it.words[1] == acquire);
+    let first = alone.next().expect("the late locks were acquired again");
+    assert_eq!(first.words[3], "lock:a", "{first:?}");
 }

@@ -99,3 +99,38 @@ fn kept_permit_has_no_owner() {
     world.pass(5_001);
     assert!(is_held(&world.wait_kind(permits(2), 3)));
 }
+
+/// Otherwise the head would wait for the end of the other holder's lease, which it was told.
+#[test]
+fn kept_permit_is_announced_to_the_head_of_the_queue() {
+    let mut world = World::new();
+    world.try_kind(permits(2), 1);
+    world.try_kind(permits(2), 2);
+    assert_eq!(remaining(&world.wait_kind(permits(2), 3)), Some(TTL));
+    world.notifications.clear();
+    let kept = ReleaseCommand {
+        min_hold_ms: 900,
+        ..release_of(permits(2), 1)
+    };
+    world.release_by(&kept);
+    let told: Vec<_> = world.notifications.iter().collect();
+    assert!(
+        matches!(told[..], [WireNotification::Head { holder_ms: 900, .. }]),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn permit_that_is_kept_twice_keeps_the_later_end() {
+    let mut world = World::new();
+    for (min_hold_ms, end) in [(2_900, 2_900), (5, 2_900)] {
+        world.try_kind(permits(2), 1);
+        world.release_by(&ReleaseCommand {
+            min_hold_ms,
+            ..release_of(permits(2), 1)
+        });
+        let members = world.lock_state.holders.as_ref().unwrap();
+        let ends: Vec<_> = members.value.values().copied().collect();
+        assert_eq!(ends, [after(end)]);
+    }
+}

@@ -43,6 +43,9 @@ impl LockRequest {
     /// # }
     /// ```
     ///
+    /// A caller stays in the queue for ten minutes at a time. An [override](crate::LockManager::set_overrides) of the
+    /// `wait` replaces the ten minutes.
+    ///
     /// # Errors
     /// - [`LockError::InvalidWait`] when the request has a [`wait`](Self::wait): a leader waits without an end.
     /// - [`LockError::InvalidKind`] for a [read](Self::read) lock, which all callers would have at once.

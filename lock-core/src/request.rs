@@ -145,7 +145,8 @@ impl LockRequest {
     ///
     /// Use it for jobs that many machines start at about the same time and that one machine has to
     /// run. The release does not wait for the end of this time. The holder cannot acquire the lock
-    /// again before the end. The time has to be shorter than the ttl. Defaults to zero.
+    /// again before the end; of several permits, its own stay taken. The time has to be shorter than
+    /// the ttl. Defaults to zero.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(min_hold);
         self

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use crate::protocol::error_line::write_line;
 
-/// A number that grows with every grant of a lock. A resource uses it to refuse late writes.
+/// A number that grows with every grant of a lock. A resource uses it to refuse late writes. Readers that hold a lock
+/// together share one token, and so do the holders of permits.
 ///
 /// A client can pause between its check of the lock and its write, and a lock service cannot see
 /// the pause. A resource can detect the late write: it remembers the highest token that it has

@@ -107,14 +107,44 @@ pub enum ReadWriteKind {}
 pub enum SemaphoreKind {}
 
 /// The mode of a lock with one holder: an exclusive lock, or a read-write lock that is held for writing.
+///
+/// ```
+/// # use lock_core::{Held, Lock, Write};
+/// #[derive(Lock)]
+/// #[lock(name = "catalog", mode = read_write)]
+/// struct Catalog;
+///
+/// fn replace_prices(_proof: &Held<Catalog, Write>) {}
+/// # let _ = replace_prices;
+/// ```
 #[derive(Debug)]
 pub enum Write {}
 
 /// The mode of a read-write lock that is held for reading.
+///
+/// ```
+/// # use lock_core::{Held, Lock, Read};
+/// #[derive(Lock)]
+/// #[lock(name = "catalog", mode = read_write)]
+/// struct Catalog;
+///
+/// fn read_prices(_proof: &Held<Catalog, Read>) {}
+/// # let _ = read_prices;
+/// ```
 #[derive(Debug)]
 pub enum Read {}
 
 /// The mode of a semaphore of which a permit is held.
+///
+/// ```
+/// # use lock_core::{Held, Lock, Permit};
+/// #[derive(Lock)]
+/// #[lock(name = "mailer", permits = 4)]
+/// struct Mailer;
+///
+/// fn send_mail(_proof: &Held<Mailer, Permit>) {}
+/// # let _ = send_mail;
+/// ```
 #[derive(Debug)]
 pub enum Permit {}
 

@@ -13,12 +13,14 @@ use topologies::connect;
 mod atomic_moves;
 mod clocks;
 mod down;
+mod kinds;
 mod logins;
 mod membership;
 mod nodes;
 mod open_slots;
 mod partition;
 mod releases;
+mod sets;
 mod subscriptions;
 
 const NAME: &str = "order:42";
@@ -28,7 +30,12 @@ const FAILOVER: Duration = Duration::from_secs(30);
 
 /// Returns a primary that does not own the slot of [`KEY`].
 fn other_primary(cluster: &RedisCluster) -> &RedisServer {
-    let owner = cluster.owner_of(KEY).port();
+    primary_without(cluster, KEY)
+}
+
+/// Returns a primary that does not own the slot of this key.
+fn primary_without<'a>(cluster: &'a RedisCluster, key: &str) -> &'a RedisServer {
+    let owner = cluster.owner_of(key).port();
     let is_other =
         |it: &&RedisServer| it.port() != owner && it.cli(&["ROLE"]).array()[0].text() == "master";
     cluster

@@ -1,10 +1,13 @@
 //! Sets of locks: consecutive locks of one slot form one command.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::task::JoinSet;
 
 use super::call::may_have_run;
 use super::nodes::ClusterNodes;
-use super::{ClusterBackend, RoutedCall, routed};
+use super::{ClusterBackend, RoutedCall, release_all, routed};
 use crate::backend::Backend;
 use crate::backend::set::{SetOutcomes, is_held};
 use crate::error::LockError;
@@ -85,39 +88,57 @@ async fn acquire_run(
     })
 }
 
-/// Releases the locks, each run of one slot by one command. A command without a reply goes out for each lock alone.
+/// Releases the locks, each run of one slot by one command, side by side: a node that does not reply holds up no
+/// other. A command without a reply goes out for each lock alone.
 pub(super) async fn release(
     cluster: &ClusterBackend,
     mut requests: &[&ReleaseRequest],
     limit: Duration,
 ) -> Vec<Result<ReleaseOutcome, LockError>> {
-    let deadline = Deadline::after(Clock::System, limit);
     let mut outcomes = Vec::with_capacity(requests.len());
+    let mut running = JoinSet::new();
     while !requests.is_empty() {
         let (run, later) = requests.split_at(run_length(requests, |request| &request.key));
         requests = later;
-        outcomes.extend(release_run(cluster, run, deadline.left()).await);
+        let begins_at = outcomes.len();
+        outcomes.extend(run.iter().map(|_| Err(LockError::NoRuntime)));
+        let run: Vec<_> = run.iter().map(|request| (*request).clone()).collect();
+        let nodes = Arc::clone(&cluster.nodes);
+        running.spawn(async move {
+            let run: Vec<_> = run.iter().collect();
+            (begins_at, release_run(&nodes, &run, limit).await)
+        });
+    }
+    while let Some(joined) = running.join_next().await {
+        // A task without a result has ended with its runtime.
+        let Ok((begins_at, of_run)) = joined else {
+            continue;
+        };
+        for (outcome, of_one) in outcomes[begins_at..].iter_mut().zip(of_run) {
+            *outcome = of_one;
+        }
     }
     outcomes
 }
 
 async fn release_run(
-    cluster: &ClusterBackend,
+    nodes: &Arc<ClusterNodes>,
     run: &[&ReleaseRequest],
     limit: Duration,
 ) -> Vec<Result<ReleaseOutcome, LockError>> {
-    if run.len() == 1 {
-        return cluster.release_all(run, limit).await;
-    }
     let deadline = Deadline::after(Clock::System, limit);
     let Some(first) = run.first() else {
         return Vec::new();
     };
-    let call = RoutedCall::begin_grant(&cluster.nodes, &first.key, limit / 2);
+    if run.len() == 1 {
+        return release_all(nodes, run, limit).await;
+    }
+    let call = RoutedCall::begin_grant(nodes, &first.key, limit / 2);
     let outcomes = routed!(call, |node, left| async {
         let outcomes = Backend::release_set(&*node, run, left).await;
         match outcomes.first() {
-            Some(Err(error)) => Err(error.clone()),
+            // The node refused the whole command, or did not reply to it.
+            Some(Err(error)) if outcomes.iter().all(Result::is_err) => Err(error.clone()),
             _ => Ok(outcomes),
         }
     });
@@ -126,6 +147,6 @@ async fn release_run(
         // The caller knows whether the locks were valid, and repeats each release alone.
         Err(error) if may_have_run(&error) => run.iter().map(|_| Err(error.clone())).collect(),
         // For example while the slot moves: then a single release still frees its key.
-        Err(_) => cluster.release_all(run, deadline.left()).await,
+        Err(_) => release_all(nodes, run, deadline.left()).await,
     }
 }

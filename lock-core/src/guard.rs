@@ -163,6 +163,7 @@ impl LockGuard {
     /// # Errors
     /// After each error the lock is released, in the background.
     /// - [`LockError::Lost`] when the lock was no longer held.
+    /// - [`LockError::ForeignKey`] when another client uses the key `{<name>}:h`, in which the readers are.
     /// - [`LockError::InvalidKind`] for a lock that is not exclusive, that has a
     ///   [`min_hold`](crate::LockRequest::min_hold), or that is in a dialect or at a quorum of servers, where only
     ///   exclusive locks exist.

@@ -147,9 +147,9 @@ impl<E: Failure> Acquisition<E> {
                 config.label,
                 waits_until,
             ),
-            AcquireOrigin::Downgrade { held, deadline } => {
+            AcquireOrigin::Downgrade { held, ends } => {
                 if let Strategy::OneAttempt(attempt) = &mut strategy {
-                    attempt.continues_until(deadline);
+                    attempt.continues(ends);
                 }
                 SentAcquires::downgrade(*held, config.lease_config)
             }

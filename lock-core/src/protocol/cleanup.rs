@@ -76,9 +76,9 @@ impl ReleaseOutcome {
     }
 
     /// Returns the outcome for an exclusive lock that became a read lock, or was found lost.
-    pub(crate) const fn of_downgrade(was_owner: bool) -> Self {
+    pub(crate) const fn of_downgrade() -> Self {
         Self {
-            was_owner,
+            was_owner: true,
             ..Self::already_released()
         }
     }

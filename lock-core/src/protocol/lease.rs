@@ -94,6 +94,25 @@ pub(crate) struct Lease {
     renew_at: Option<Moment>,
 }
 
+/// The ends of a lease that another one continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeaseEnds {
+    /// The end of the lease, if nothing confirms it before.
+    pub(crate) deadline: Option<Moment>,
+    /// The end of the longest hold.
+    pub(crate) longest_hold: Option<Moment>,
+}
+
+impl LeaseEnds {
+    /// Returns the settings of the lease that continues, and that a command sent at `sent` confirms.
+    pub(crate) fn continued(&self, config: LeaseConfig, sent: Moment) -> LeaseConfig {
+        LeaseConfig {
+            max_hold: self.longest_hold.map(|end| end.since(sent)),
+            ..config
+        }
+    }
+}
+
 /// The next action for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseAction {
@@ -180,12 +199,11 @@ impl Lease {
         self.config
     }
 
-    /// Returns the settings of a lease that continues this one from now on: with what is left of the longest
-    /// hold.
-    pub(crate) fn continued(&self, now: Moment) -> LeaseConfig {
-        LeaseConfig {
-            max_hold: self.ends_at.map(|ends_at| ends_at.since(now)),
-            ..self.config
+    /// Returns the ends that a lease which continues this one has to keep.
+    pub(crate) fn ends(&self) -> LeaseEnds {
+        LeaseEnds {
+            deadline: self.deadline,
+            longest_hold: self.ends_at,
         }
     }
 

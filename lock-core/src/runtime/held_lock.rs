@@ -14,7 +14,7 @@ use crate::protocol::clock::{Clock, Moment};
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::protocol::kind::Kind;
-use crate::protocol::lease::{Lease, LeaseAction, LeaseConfig};
+use crate::protocol::lease::{Lease, LeaseAction, LeaseConfig, LeaseEnds};
 use crate::protocol::loss::LossReason;
 use crate::protocol::owner_id::OwnerId;
 use crate::runtime::records::HoldRecord;
@@ -118,10 +118,10 @@ impl HeldLock {
         }
     }
 
-    /// Returns the settings of a lease that continues this one, and the end of this one.
-    pub(crate) fn continued(&self, now: Moment) -> (LeaseConfig, Option<Moment>) {
+    /// Returns the settings and the ends of the lease, for one that continues it.
+    pub(crate) fn lease_and_ends(&self) -> (LeaseConfig, LeaseEnds) {
         let state = self.state.lock();
-        (state.lease.continued(now), state.lease.deadline())
+        (state.lease.lease_config(), state.lease.ends())
     }
 
     /// Returns the kind of the lock.
@@ -253,13 +253,8 @@ impl HeldLock {
         let lock = self.reporter.id(&self.key).of_kind(self.kind);
         match result {
             Ok(outcome) if outcome.was_owner => self.end_released(),
-            Ok(_) => {
-                // If the lease had not ended, the key was removed or has another owner. The reply does not
-                // say which.
-                let loss = self.state.lock().lose(LossReason::Removed, &self.reporter);
-                self.report_loss(loss);
-                self.emit(&LockEvent::BodyOutlivedLease { lock });
-            }
+            // If the lease had not ended, the key was removed or has another owner. The reply does not say which.
+            Ok(_) => self.on_lost_before_release(LossReason::Removed),
             Err(error) => {
                 if !self.state.lock().fail_release() {
                     self.emit(&LockEvent::BodyOutlivedLease { lock });
@@ -272,6 +267,20 @@ impl HeldLock {
                 self.end_hold(HoldEnd::ReleaseFailed);
             }
         }
+    }
+
+    /// Reports that the release, or the downgrade, came after the loss. The reason is for a loss that was not
+    /// reported before.
+    pub(crate) fn on_lost_before_release(&self, reason: LossReason) {
+        let loss = self.state.lock().lose(reason, &self.reporter);
+        self.report_loss(loss);
+        let lock = self.reporter.id(&self.key).of_kind(self.kind);
+        self.emit(&LockEvent::BodyOutlivedLease { lock });
+    }
+
+    /// Returns the reason of a loss without a reply of the server.
+    pub(crate) fn own_end(&self) -> LossReason {
+        self.state.lock().lease.own_end()
     }
 
     /// Returns whether an event has said that the lock was lost, or that its release failed.

@@ -6,13 +6,14 @@ use crate::backend::NotificationSink;
 use crate::error::{BackendErrorKind, Holder, LockError, foreign_key};
 use crate::protocol::acquisition::{
     AcquireConfig, AcquireFailure, AcquireOrigin, AcquireResult, Acquisition, DropAction,
-    NextAction, Patience,
+    NextAction, Patience, SentAcquires,
 };
 use crate::protocol::backoff::Jitter;
 use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
 use crate::protocol::lease::Lease;
+use crate::protocol::lock_state::Purpose;
 use crate::protocol::loss::LossReason;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::owner_id::OwnerId;
@@ -139,7 +140,7 @@ impl PendingAcquire {
                     holder,
                 })
             }
-            AcquireResult::Failed(failure) => Err(error(self.key(), failure)),
+            AcquireResult::Failed(failure) => Err(error(self.acquisition.sent(), failure)),
         }
     }
 
@@ -161,10 +162,18 @@ impl PendingAcquire {
     }
 }
 
-fn error(key: &LockKey, failure: AcquireFailure<LockError>) -> LockError {
+fn error(sent: &SentAcquires, failure: AcquireFailure<LockError>) -> LockError {
+    let key = &sent.key;
     match failure {
         AcquireFailure::Backend(error) => error,
         AcquireFailure::NoExpiry { value } => foreign_key::no_expiry(key, &value),
+        // The lock that the caller had is gone.
+        AcquireFailure::ForeignType { .. } if sent.purpose == Purpose::Downgrade => {
+            LockError::Lost {
+                key: key.text(),
+                reason: LossReason::Replaced,
+            }
+        }
         AcquireFailure::ForeignType { found } => foreign_key::of_type(key, &found),
         AcquireFailure::DeadWaiters => LockError::backend(
             BackendErrorKind::TimedOut,

@@ -9,7 +9,7 @@ use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::clock::Moment;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
-use crate::protocol::lease::{Lease, LeaseConfig};
+use crate::protocol::lease::{Lease, LeaseConfig, LeaseEnds};
 
 /// How long an acquisition may take.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +37,11 @@ pub(crate) enum LeaseKind {
 pub(crate) enum AcquireOrigin {
     /// The caller holds nothing.
     New,
-    /// The caller holds the exclusive lock that this request would release, and becomes a reader. At `deadline`
-    /// the exclusive lock is lost for its holder, whatever a later reply says.
+    /// The caller holds the exclusive lock that this request would release, and becomes a reader. At the deadline
+    /// of `ends` the exclusive lock is lost for its holder, whatever a later reply says.
     Downgrade {
         held: Box<ReleaseRequest>,
-        deadline: Option<Moment>,
+        ends: LeaseEnds,
     },
 }
 

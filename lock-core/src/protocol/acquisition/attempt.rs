@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::no_expiry::{NO_EXPIRY_LIMIT, NoExpiry};
 use crate::protocol::clock::Moment;
+use crate::protocol::lease::{LeaseConfig, LeaseEnds};
 
 /// One attempt. It ends at the first reply, unless the key has no expiry.
 #[derive(Clone, Debug)]
@@ -13,8 +14,8 @@ pub(super) struct Attempt {
     until: Moment,
     resend: Resend,
     next_poll: Moment,
-    /// The end of the lease that a downgrade continues.
-    deadline: Option<Moment>,
+    /// The ends of the lease that a downgrade continues.
+    continued: Option<LeaseEnds>,
 }
 
 /// Whether the command may be sent again when its connection breaks.
@@ -32,18 +33,25 @@ impl Attempt {
             until,
             resend: Resend::Allowed,
             next_poll: started,
-            deadline: None,
+            continued: None,
         }
     }
 
-    /// Sets the end of the lease that a downgrade continues.
-    pub(super) fn continues_until(&mut self, deadline: Option<Moment>) {
-        self.deadline = deadline;
+    /// Sets the ends of the lease that a downgrade continues.
+    pub(super) fn continues(&mut self, ends: LeaseEnds) {
+        self.continued = Some(ends);
     }
 
     /// Returns whether the holder of the lease that a downgrade continues has lost it.
     pub(super) fn is_lost(&self, now: Moment) -> bool {
-        self.deadline.is_some_and(|deadline| now >= deadline)
+        let deadline = self.continued.and_then(|ends| ends.deadline);
+        deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// Returns the settings of a lease that a command sent at `sent` confirms.
+    pub(super) fn lease_config(&self, config: LeaseConfig, sent: Moment) -> LeaseConfig {
+        let continued = self.continued.map(|ends| ends.continued(config, sent));
+        continued.unwrap_or(config)
     }
 
     pub(super) fn has_ended(&self, now: Moment) -> bool {

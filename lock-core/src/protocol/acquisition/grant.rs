@@ -23,7 +23,10 @@ impl<E: Failure> Acquisition<E> {
         now: Moment,
         peers: &mut impl Peers,
     ) -> NextAction<E> {
-        let lease_config = self.sent.lease_config;
+        let mut lease_config = self.sent.lease_config;
+        if let Strategy::OneAttempt(attempt) = &self.strategy {
+            lease_config = attempt.lease_config(lease_config, sent);
+        }
         let lease = match self.lease_kind {
             LeaseKind::Renewed | LeaseKind::Confirmed => {
                 Lease::confirmed(lease_config, sent, remaining)

@@ -20,6 +20,7 @@ use crate::protocol::wire::{Mode, OwnerValue};
 
 mod actions;
 mod attempts;
+mod downgrades;
 mod drops;
 mod ends;
 mod grants;

@@ -6,6 +6,7 @@ use super::{drive, lease_kind};
 use crate::error::LockError;
 use crate::protocol::acquisition::{AcquireConfig, AcquireOrigin, Patience};
 use crate::protocol::cleanup::ReleaseOutcome;
+use crate::protocol::kind::Kind;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
@@ -20,12 +21,14 @@ pub(crate) async fn downgrade(mut acquired: Acquired) -> Result<Acquired, LockEr
     inner.check_process()?;
     inner.check_runtime()?;
     let now = inner.clock().now();
-    let (lease_config, deadline) = held.continued(now);
+    let (lease_config, ends) = held.lease_and_ends();
     if held.is_lost() {
         return Err(held.lost_error());
     }
     let longest = now.plus(inner.config.command_timeout);
-    let until = deadline.map_or(longest, |deadline| deadline.min(longest));
+    let until = ends
+        .deadline
+        .map_or(longest, |deadline| deadline.min(longest));
     let Some(request) = acquired.give_up_release() else {
         return Err(held.lost_error());
     };
@@ -39,22 +42,29 @@ pub(crate) async fn downgrade(mut acquired: Acquired) -> Result<Acquired, LockEr
         },
         origin: AcquireOrigin::Downgrade {
             held: Box::new(request),
-            deadline,
+            ends,
         },
         lease_kind: lease_kind(&inner, lease_config),
         command_timeout: inner.config.command_timeout,
         retry_interval: inner.config.retry_interval,
     };
-    let record = AcquireRecord::begin(&inner, &held.key, lease_config.kind, now);
+    let record = AcquireRecord::begin(&inner, &held.key, Kind::Read, now);
     let result = Box::pin(drive(PendingAcquire::new(&inner, config, record))).await;
-    let was_owner = match &result {
-        Ok(_) => true,
-        Err(LockError::Lost { .. }) => false,
-        Err(error) => {
-            held.on_release(&Err(error.clone()));
-            return result;
+    match result {
+        Ok(reader) => {
+            held.on_release(&Ok(ReleaseOutcome::of_downgrade()));
+            Ok(reader)
         }
-    };
-    held.on_release(&Ok(ReleaseOutcome::of_downgrade(was_owner)));
-    result
+        Err(LockError::Lost { reason, .. }) => {
+            let has_ended = ends.deadline.is_some_and(|end| held.clock.now() >= end);
+            held.on_lost_before_release(if has_ended { held.own_end() } else { reason });
+            Err(held.lost_error())
+        }
+        // Whether the key is free, the release in the background finds out.
+        Err(error @ LockError::Backend(_)) => {
+            held.on_release(&Err(error.clone()));
+            Err(error)
+        }
+        Err(error) => Err(error),
+    }
 }

@@ -109,7 +109,7 @@ impl<P: Peers> ClientStep<'_, P> {
         if holding.lease.is_lost(now) {
             return;
         }
-        let deadline = holding.lease.deadline();
+        let ends = holding.lease.ends();
         let longest = now.plus(self.manager.command_timeout);
         let held = holding.request.clone();
         self.effects.push(Effect::StopAwaiting {
@@ -119,11 +119,13 @@ impl<P: Peers> ClientStep<'_, P> {
         let config = AcquireConfig {
             patience: Patience::OneAttempt {
                 started: now,
-                until: deadline.map_or(longest, |deadline| deadline.min(longest)),
+                until: ends
+                    .deadline
+                    .map_or(longest, |deadline| deadline.min(longest)),
             },
             origin: AcquireOrigin::Downgrade {
                 held: Box::new(held),
-                deadline,
+                ends,
             },
             ..config
         };

@@ -220,12 +220,8 @@ impl LockSet {
     /// A renewal whose future is dropped may or may not extend the leases.
     #[doc(alias = "extend")]
     pub async fn renew(&self) -> Result<(), LockError> {
-        let mut result = Ok(());
-        for guard in &self.guards {
-            let renewed = guard.renew().await;
-            result = result.and(renewed);
-        }
-        result
+        let acquired: Vec<_> = self.guards.iter().map(LockGuard::acquired).collect();
+        set::renew(&acquired).await
     }
 
     /// Releases all locks and waits for the server's replies, at most for the command timeout.

@@ -16,6 +16,7 @@ mod foreign_clients;
 mod foreign_code;
 mod foreign_keys;
 mod fork;
+mod kind_events;
 mod kinds;
 mod leases;
 mod network;

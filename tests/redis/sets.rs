@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{LockError, LockManager, LockSet};
+use lock_core::{LockError, LockManager, LockSet, Renew};
 use test_support::fixtures::{AT_ONCE, SOON, keys, ms};
 use test_support::monitor::Command as RecordedCommand;
-use test_support::{Direction, Monitor, Proxy, RedisServer, Reply, eventually_async};
+use test_support::{Direction, Lost, Monitor, Proxy, RedisServer, Reply, eventually_async};
 
 use super::{connect, connect_with};
 
@@ -211,7 +211,12 @@ async fn attempt_releases_what_an_earlier_copy_had_got() {
         let reply = server.cli(&command);
         assert_eq!(first_text(&reply), "undone", "{reply:?}");
         assert_eq!(locked(&server), [&*key]);
-        drop(set);
+        // Not in the background: the next recording begins after it.
+        let released = set.release().await;
+        assert!(
+            matches!(released, Err(LockError::Lost { .. })),
+            "{released:?}"
+        );
         server.cli(&["DEL", &key]);
     }
 }
@@ -345,4 +350,53 @@ async fn set_whose_reply_is_late_goes_on_with_its_first_lock() {
         .filter(|it| it.name() == "EVALSHA" && it.words[1] == acquire);
     let first = alone.next().expect("the late locks were acquired again");
     assert_eq!(first.words[3], "lock:a", "{first:?}");
+}
+
+/// A single attempt is one command, also when it goes out again: the new copy gets what the first one had got.
+#[tokio::test]
+async fn attempt_goes_out_again_as_a_whole_after_its_connection_broke() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let locks = connect_with(LockManager::builder(), &proxy.url()).await;
+    acquire_and_release(&locks).await;
+    for lost in [Lost::Request, Lost::Reply] {
+        let monitor = server.monitor();
+        proxy.lose_next(lost, "EVALSHA");
+        let set = locks.lock_all(NAMES).try_acquire().await.unwrap();
+        let set = set.expect("no other client has the locks");
+        assert!(!proxy.is_armed());
+        let recording = monitor.stop();
+        let is_attempt = |it: &&RecordedCommand| it.words.iter().any(|word| word == "all");
+        let executed = recording.from_clients().filter(is_attempt).count();
+        assert_eq!(
+            executed,
+            if lost == Lost::Reply { 2 } else { 1 },
+            "{lost:?}"
+        );
+        set.release().await.unwrap();
+        assert_eq!(locked(&server), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn renewal_of_a_set_renews_the_others_of_a_lost_lock() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let request = locks.lock_all(NAMES).renew(Renew::Never).ttl(ms(60_000));
+    let set = request.acquire().await.unwrap();
+    set.renew().await.unwrap();
+    server.cli(&["DEL", "lock:b"]);
+    server.cli(&["PEXPIRE", "lock:c", "30000"]);
+    let error = set.renew().await.unwrap_err();
+    assert!(
+        matches!(&error, LockError::Lost { key, .. } if &**key == "lock:b"),
+        "{error:?}"
+    );
+    assert!(server.cli(&["PTTL", "lock:c"]).integer() > 30_000);
+    // Now it is known to be lost, and nothing is sent for it.
+    let error = set.renew().await.unwrap_err();
+    assert!(
+        matches!(&error, LockError::Lost { key, .. } if &**key == "lock:b"),
+        "{error:?}"
+    );
 }

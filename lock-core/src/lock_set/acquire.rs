@@ -62,12 +62,14 @@ impl HeldLocks {
 /// Acquires the locks in the order of their keys.
 pub(super) async fn acquire(set: SetMembers) -> Result<LockSet, LockError> {
     set.inner.check_process()?;
+    let started = set.inner.clock().now().minus(set.spent);
     // Before anything is sent: a set that waits for its own task gets no lock at all.
     for member in &set.members {
-        waiter::check(&set.inner, &member.key, member.lease_config.kind)?;
+        let kind = member.lease_config.kind;
+        waiter::check_and_report(&set.inner, &member.key, kind, started)?;
     }
     let patience = SetPatience {
-        started: set.inner.clock().now().minus(set.spent),
+        started,
         wait: set.wait,
     };
     let mut held = HeldLocks::new(set.members.len());

@@ -114,6 +114,16 @@ impl AcquireRecord {
         self.end(outcome, None, Some(error));
     }
 
+    /// Ends the record without an event: the outcome of another lock is that of the whole set.
+    pub(crate) fn discard(record: Option<Box<Self>>) {
+        if let Some(mut record) = record {
+            record.is_over = true;
+            drop_unit(&record.reporter, record.waiting.take());
+            let span = record.span.take();
+            record.reporter.drop_span(span);
+        }
+    }
+
     fn end(&mut self, outcome: AcquireEnd, token: Option<FencingToken>, error: Option<&LockError>) {
         self.is_over = true;
         let reporter = &self.reporter;

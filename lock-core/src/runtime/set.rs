@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::set::SetOutcomes;
 use crate::error::LockError;
-use crate::protocol::acquisition::{Action, NextAction, Patience, SentAcquires};
+use crate::protocol::acquisition::{Action, NextAction, Patience};
 use crate::protocol::cleanup::{AwaitedRelease, Cleanup, ReleaseOutcome, ReleaseRequest, Validity};
 use crate::protocol::clock::Moment;
 use crate::protocol::key::LockKey;
@@ -67,38 +68,47 @@ pub(crate) async fn acquire(
     if let [(key, lease_config)] = locks {
         return acquire_alone(inner, key.clone(), *lease_config, patience);
     }
+    // The record of the first lock is that of the set, until it is known which lock the outcome is about.
+    let record = locks
+        .first()
+        .and_then(|(key, lease)| AcquireRecord::begin(inner, key, lease.kind, patience.started));
     let connecting = if inner.backend.seems_down() {
-        Some(connecting::connect(inner, patience.connects_until(inner)).await?)
+        match connecting::connect(inner, patience.connects_until(inner)).await {
+            Ok(connecting) => Some(connecting),
+            Err(error) => return Err(waiter::failed(record, error)),
+        }
     } else {
         None
     };
-    let mut pending = begin(inner, locks, patience);
+    let mut pending = begin(inner, locks, record, patience);
     // Each acquisition counts itself.
     drop(connecting);
     if inner.activity.is_closing() {
-        return Err(LockError::ShuttingDown);
+        let record = pending.first_mut().and_then(|first| first.record.take());
+        return Err(waiter::failed(record, LockError::ShuttingDown));
     }
-    let mut limit = Duration::ZERO;
-    for acquire in &mut pending {
-        let now = acquire.now();
-        if let NextAction::Perform(Action::Acquire { limit: of_one }) =
-            acquire.acquisition.on_start(now)
-        {
-            limit = of_one;
+    let outcomes = match send(inner, &mut pending, patience).await {
+        Ok(outcomes) => outcomes,
+        Err((at, error)) => {
+            let mut record = pending.first_mut().and_then(|first| first.record.take());
+            if at > 0 {
+                AcquireRecord::discard(record);
+                let (key, lease_config) = &locks[at];
+                record = AcquireRecord::begin(inner, key, lease_config.kind, patience.started);
+            }
+            return Err(waiter::failed(record, error));
         }
-    }
-    let sent: Vec<&mut SentAcquires> = pending
-        .iter_mut()
-        .map(|acquire| acquire.acquisition.sent_mut())
-        .collect();
-    let outcomes = inner.backend.acquire_set(sent, limit).await;
+    };
     let mut progress = SetProgress {
         acquired: Vec::with_capacity(locks.len()),
         waiting: None,
     };
     for (at, (mut acquire, outcome)) in pending.into_iter().zip(outcomes).enumerate() {
         // The drop of an acquisition without an outcome cancels what it may have on the server.
-        let Some(outcome) = outcome else { continue };
+        let Some(outcome) = outcome else {
+            AcquireRecord::discard(acquire.record.take());
+            continue;
+        };
         if progress.waiting.is_some() {
             // In the order of the keys: a set that held a later lock could wait for a set that waits for it. The drop
             // cancels the acquisition.
@@ -117,6 +127,58 @@ pub(crate) async fn acquire(
         }
     }
     Ok(progress)
+}
+
+/// Sends the command of a set. That of a single attempt goes out again after its connection broke, as it does for
+/// one lock: with new owner ids, the set could meet what its first copy has got. Returns the error of a single
+/// attempt with the number of its lock.
+async fn send(
+    inner: &ManagerInner,
+    pending: &mut [PendingAcquire],
+    patience: SetPatience,
+) -> Result<SetOutcomes, (usize, LockError)> {
+    let start = |acquire: &mut PendingAcquire| {
+        let now = acquire.now();
+        acquire.acquisition.on_start(now)
+    };
+    let mut limit = begin_copy(pending, start).unwrap_or_default();
+    loop {
+        let sent = pending.iter_mut();
+        let sent = sent.map(|acquire| acquire.acquisition.sent_mut()).collect();
+        let outcomes = inner.backend.acquire_set(sent, limit).await;
+        let is_single = patience.wait.is_zero();
+        let Some((at, error)) = only_error(&outcomes).filter(|_| is_single) else {
+            return Ok(outcomes);
+        };
+        let fail = |acquire: &mut PendingAcquire| acquire.on_acquire_result(Err(error.clone()));
+        limit = begin_copy(pending, fail).ok_or((at, error))?;
+    }
+}
+
+/// Begins a copy of the command, if each lock begins one. Returns its time limit.
+fn begin_copy(
+    pending: &mut [PendingAcquire],
+    mut next: impl FnMut(&mut PendingAcquire) -> NextAction<LockError>,
+) -> Option<Duration> {
+    let mut limit = Some(Duration::MAX);
+    for acquire in pending {
+        let left = match next(acquire) {
+            NextAction::Perform(Action::Acquire { limit }) => Some(limit),
+            _ => None,
+        };
+        limit = limit.zip(left).map(|(limit, left)| limit.min(left));
+    }
+    limit
+}
+
+/// Returns the error of the only lock that has an outcome.
+fn only_error(outcomes: &SetOutcomes) -> Option<(usize, LockError)> {
+    let known = outcomes.iter().enumerate();
+    let mut known = known.filter_map(|(at, outcome)| Some((at, outcome.as_ref()?)));
+    match (known.next(), known.next()) {
+        (Some((at, Err(error))), None) => Some((at, error.clone())),
+        _ => None,
+    }
 }
 
 /// A set of one lock is an ordinary lock.
@@ -143,14 +205,11 @@ fn acquire_alone(
 fn begin(
     inner: &Arc<ManagerInner>,
     locks: &[(LockKey, LeaseConfig)],
+    mut record: Option<Box<AcquireRecord>>,
     patience: SetPatience,
 ) -> Vec<PendingAcquire> {
     let label = inner.acquire_label();
     let patience_of_each = patience.of_each(inner);
-    // Only the first lock is certain to have an outcome: the others get their records with theirs.
-    let mut record = locks
-        .first()
-        .and_then(|(key, lease)| AcquireRecord::begin(inner, key, lease.kind, patience.started));
     let begin_one = |(key, lease_config): &(LockKey, LeaseConfig)| {
         let label = Arc::clone(&label);
         let config =
@@ -158,6 +217,35 @@ fn begin(
         PendingAcquire::new(inner, config, record.take())
     };
     locks.iter().map(begin_one).collect()
+}
+
+/// Renews the locks of a set by one batch. Returns the error of the first lock that was not renewed.
+pub(crate) async fn renew(locks: &[&Acquired]) -> Result<(), LockError> {
+    let Some(inner) = locks.first().map(|first| &first.inner) else {
+        return Ok(());
+    };
+    inner.check_process()?;
+    inner.check_runtime()?;
+    let held = locks.iter().map(|acquired| &acquired.held);
+    let (ended, renewed): (Vec<_>, Vec<_>) = held
+        .enumerate()
+        .partition(|(_, held)| held.is_lost() || held.is_released());
+    let first_ended = ended.first().map(|(at, held)| (*at, held.lost_error()));
+    if renewed.is_empty() {
+        return first_ended.map_or(Ok(()), |(_, error)| Err(error));
+    }
+    let remaining = renewed.iter().map(|(_, held)| held.remaining());
+    let limit = remaining.fold(inner.config.command_timeout, Duration::min);
+    let renewals: Vec<_> = renewed.iter().map(|(_, held)| held.renewal()).collect();
+    let outcomes = inner.backend.renew(&renewals, limit).await;
+    let mut failed = Vec::from_iter(first_ended);
+    for ((at, held), outcome) in renewed.into_iter().zip(outcomes) {
+        let result = held.apply_renewal(outcome);
+        inner.track(held);
+        failed.extend(result.err().map(|error| (at, error)));
+    }
+    let first = failed.into_iter().min_by_key(|(at, _)| *at);
+    first.map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// The release of one lock of a set.

@@ -80,8 +80,19 @@ fn lease_kind(inner: &ManagerInner, lease_config: LeaseConfig) -> LeaseKind {
     }
 }
 
+/// As [`check`], for a caller that began at `started`. Reports an error.
+pub(crate) fn check_and_report(
+    inner: &Arc<ManagerInner>,
+    key: &LockKey,
+    kind: Kind,
+    started: Moment,
+) -> Result<(), LockError> {
+    check(inner, key, kind)
+        .map_err(|error| failed(AcquireRecord::begin(inner, key, kind, started), error))
+}
+
 /// Checks whether the calling task may acquire the lock now.
-pub(crate) fn check(inner: &Arc<ManagerInner>, key: &LockKey, kind: Kind) -> Result<(), LockError> {
+fn check(inner: &Arc<ManagerInner>, key: &LockKey, kind: Kind) -> Result<(), LockError> {
     if inner.activity.is_closing() {
         return Err(LockError::ShuttingDown);
     }
@@ -158,7 +169,7 @@ async fn connect_first(
 }
 
 /// Reports an acquire that failed before it began.
-fn failed(record: Option<Box<AcquireRecord>>, error: LockError) -> LockError {
+pub(super) fn failed(record: Option<Box<AcquireRecord>>, error: LockError) -> LockError {
     if let Some(mut record) = record {
         record.failed(&error);
     }

@@ -24,7 +24,8 @@ pub use self::watch::{LockSetLost, LockSetWatch};
 /// Several held locks, all of which were acquired. Made by [`LockSetRequest::acquire`].
 ///
 /// Each lock has its own lease, its own renewals and its own fencing token. The set is lost as soon as one
-/// of its locks is lost. Dropping the set releases all of them.
+/// of its locks is lost: [`lost`](Self::lost) completes, and the others stay held until the set is released or
+/// dropped. Dropping the set releases all of them.
 ///
 /// The library acquires the locks of a set in the order of their keys. So two sets never wait for each
 /// other, in whatever order their names are written.

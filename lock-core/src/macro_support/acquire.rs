@@ -21,9 +21,7 @@ pub fn manager(manager: &LockManager) -> Option<LockManager> {
 pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -> AcquireFuture {
     let options = options.with_default_wait();
     AcquireFuture::new(async move {
-        if let Some(reason) = name.invalid_reason() {
-            return Err(LockError::invalid_name(&name, reason));
-        }
+        check(&name)?;
         let (manager, spent) = match manager {
             Some(manager) => (manager, Duration::ZERO),
             None => current_manager(options.wait).await?,
@@ -34,6 +32,14 @@ pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -
             OnContended::Skip => request.spent(spent).acquire_or_skip().await,
         }
     })
+}
+
+/// Checks a name before anything connects.
+fn check(name: &LockName) -> Result<(), LockError> {
+    match name.invalid_reason() {
+        Some(reason) => Err(LockError::invalid_name(name, reason)),
+        None => Ok(()),
+    }
 }
 
 /// Acquires the declared lock of an annotated function. `options` are those of the call, which precede those of
@@ -87,6 +93,7 @@ fn acquire_list(
 ) -> AcquireFuture<LockSet> {
     let options = options.with_default_wait();
     AcquireFuture::new(async move {
+        names.iter().try_for_each(check)?;
         let (manager, spent) = match manager {
             Some(manager) => (manager, Duration::ZERO),
             None => current_manager(options.wait).await?,
@@ -105,6 +112,7 @@ mod tests {
 
     use super::super::call::acquire_or_contended;
     use super::*;
+    use crate::protocol::key::InvalidNameReason;
 
     #[tokio::test(start_paused = true)]
     async fn contended_acquire_is_an_error_before_the_body_exists() {
@@ -125,5 +133,23 @@ mod tests {
             poll_fn(|cx| nameless.poll(cx)).await,
             Err(LockError::InvalidName { .. })
         ));
+    }
+
+    /// There is no manager, so a connection would fail.
+    #[tokio::test]
+    async fn invalid_names_are_found_before_a_connection() {
+        let invalid = || LockName::invalid("x", InvalidNameReason::Empty);
+        let one = acquire(None, invalid(), Options::DEFAULT);
+        let mut one = acquire_or_contended(one).await.unwrap();
+        let list = acquire_all(None, ["a".into(), invalid()], Options::DEFAULT);
+        let mut list = acquire_or_contended(list).await.unwrap();
+        let one = poll_fn(|cx| one.poll(cx)).await.err();
+        let list = poll_fn(|cx| list.poll(cx)).await.err();
+        for error in [one, list] {
+            assert!(
+                matches!(error, Some(LockError::InvalidName { .. })),
+                "{error:?}"
+            );
+        }
     }
 }

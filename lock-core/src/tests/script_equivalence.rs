@@ -18,9 +18,11 @@ use crate::protocol::lock_state::{
     AcquireCommand, AcquireReply, Env, Expiring, ForceCommand, ForceMode, KeyValue, Purpose,
     ReleaseCommand, RenewCommand, RenewReply,
 };
+use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::WireNotification;
 
 mod grants;
+mod invariants;
 mod sides;
 mod steps;
 
@@ -344,6 +346,7 @@ fn sequence(server: &mut Server, steps: &[Step]) -> Result<(), TestCaseError> {
     server.command(&["FLUSHALL"]);
     let mut model = Model::default();
     for (number, one) in steps.iter().enumerate() {
+        let before = model.lock_state.clone();
         let (answered, expected, notifications) = step(server, &mut model, one);
         prop_assert_eq!(answered, expected, "step {}: {:?}", number, one);
         let expected: Vec<_> = notifications.iter().map(ToString::to_string).collect();
@@ -368,8 +371,19 @@ fn sequence(server: &mut Server, steps: &[Step]) -> Result<(), TestCaseError> {
             number,
             one
         );
+        let granted: Vec<_> = notifications.iter().filter_map(granted_to).collect();
+        let now_ms = ServerMs::from_micros(now_us);
+        invariants::check(&before, one, &granted, &model.lock_state, now_ms)?;
     }
     Ok(())
+}
+
+/// Returns the owner id of a grant.
+fn granted_to(notification: &WireNotification) -> Option<OwnerId> {
+    match notification {
+        WireNotification::Grant { owner_id, .. } => Some(*owner_id),
+        WireNotification::Head { .. } => None,
+    }
 }
 
 /// Whether a notification went to the channel without a subscriber.

@@ -42,3 +42,31 @@ fn second_grant_of_an_owner_keeps_the_longer_lease() {
         sequence(&mut Server::start(), &steps).unwrap();
     }
 }
+
+/// An acquire never lowers a lease, also where the number of permits of the owner differs.
+#[test]
+fn acquire_lowers_the_end_of_no_permit() {
+    let acquire = |ttl_ms, weight| Step::Acquire {
+        who: 0,
+        ttl_ms,
+        floor_ahead_us: -1_000_000,
+        not_after_ms: 60_000,
+        wait: None,
+        lead_us: 0,
+        entry_from_history: false,
+        names_earlier: false,
+        kind: Kind::Permits { of: 3, weight },
+        purpose: Purpose::Acquire,
+    };
+    let release = Step::Release {
+        who: 0,
+        grace_ms: 0,
+        min_hold_ms: 0,
+        floor_ahead_us: -1_000_000,
+        lead_us: 0,
+        kind: Kind::Permits { of: 3, weight: 1 },
+    };
+    // The second permit ends in 30 s, and the first one in 100 ms.
+    let steps = [acquire(30_000, 2), release, acquire(100, 1), acquire(1_000, 2)];
+    sequence(&mut Server::start(), &steps).unwrap();
+}

@@ -47,17 +47,18 @@ local function group_functions(holders)
     redis.call('ZREMRANGEBYSCORE', holders, '-inf', string.format('(%.0f', now_ms))
   end
 
-  -- Writes the end of a holder's members, and returns how many are new. `option` is that of ZADD.
+  -- Raises the ends of a holder's members, and returns how many are new. `option` is 'XX' where none may be new, and
+  -- otherwise 'GT' again.
   function groups.write_members(option, ends, id, weight, label)
     if weight == 1 then
-      return redis.call('ZADD', holders, option, ends, id .. ' 1 ' .. label)
+      return redis.call('ZADD', holders, 'GT', option, ends, id .. ' 1 ' .. label)
     end
     local members = {}
     for number = 1, weight do
       members[#members + 1] = ends
       members[#members + 1] = id .. ' ' .. number .. ' ' .. label
     end
-    return redis.call('ZADD', holders, option, unpack(members))
+    return redis.call('ZADD', holders, 'GT', option, unpack(members))
   end
 
   -- Sets the end of the holders of a new group. Without the right to do so, no key without an end is left.

@@ -372,8 +372,8 @@ fn sequence(server: &mut Server, steps: &[Step]) -> Result<(), TestCaseError> {
             one
         );
         let granted: Vec<_> = notifications.iter().filter_map(granted_to).collect();
-        let now_ms = ServerMs::from_micros(now_us);
-        invariants::check(&before, one, &granted, &model.lock_state, now_ms)?;
+        let now = ServerMs::from_micros(now_us);
+        invariants::check(&before, one, &granted, &model.lock_state, now)?;
     }
     Ok(())
 }

@@ -67,6 +67,11 @@ fn acquire_lowers_the_end_of_no_permit() {
         kind: Kind::Permits { of: 3, weight: 1 },
     };
     // The second permit ends in 30 s, and the first one in 100 ms.
-    let steps = [acquire(30_000, 2), release, acquire(100, 1), acquire(1_000, 2)];
+    let steps = [
+        acquire(30_000, 2),
+        release,
+        acquire(100, 1),
+        acquire(1_000, 2),
+    ];
     sequence(&mut Server::start(), &steps).unwrap();
 }

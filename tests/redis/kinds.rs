@@ -7,6 +7,8 @@ use tokio::task::JoinSet;
 
 use super::connect;
 
+mod nested;
+
 const PERMITS: Kind = Kind::Permits { of: 3, weight: 2 };
 
 async fn section(locks: &LockManager, kind: Kind) {

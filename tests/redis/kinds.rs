@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 
 use super::connect;
 
+mod downgrade;
 mod nested;
 
 const PERMITS: Kind = Kind::Permits { of: 3, weight: 2 };

@@ -12,6 +12,7 @@ mod arguments;
 mod configuration;
 mod connections;
 mod foreign_keys;
+mod kinds;
 mod server_states;
 mod users;
 

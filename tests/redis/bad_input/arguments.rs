@@ -9,7 +9,9 @@ use test_support::fixtures::{COUNTER, NAME, SOON, all_keys, ms};
 use super::{assert_at_rest, assert_says, builder, connect, errors};
 
 /// Returns the error of a request, and checks that the client sent no command.
-async fn error_before_any_command(request: impl Fn(&LockManager) -> LockRequest) -> LockError {
+pub(super) async fn error_before_any_command(
+    request: impl Fn(&LockManager) -> LockRequest,
+) -> LockError {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let monitor = server.monitor();

@@ -2,15 +2,29 @@
 
 use std::time::Instant;
 
-use lock_core::LockError;
-use test_support::fixtures::{COUNTER, KEY, NAME, QUEUE, SOON, all_keys, ms};
+use lock_core::{Kind, LockError};
+use test_support::fixtures::{COUNTER, KEY, NAME, QUEUE, SOON, all_keys, ms, time_to_expiry};
 use test_support::{RedisServer, eventually_async};
+
+/// The holders of [`NAME`] while it is shared.
+const HOLDERS: &str = "{lock:job}:h";
+
+const SHARED: [Kind; 3] = [
+    Kind::Read,
+    Kind::Permits { of: 4, weight: 1 },
+    Kind::Permits { of: 4, weight: 3 },
+];
 
 use super::{assert_at_rest, assert_says, connect, errors};
 
 /// Checks that the error names the key, its content and what to do, and that the key does not
 /// change.
 async fn assert_foreign_key(setup: &[&[&str]], found: &str) {
+    assert_foreign_to(Kind::Exclusive, setup, found).await;
+}
+
+/// As [`assert_foreign_key`], for a lock of this kind.
+async fn assert_foreign_to(kind: Kind, setup: &[&[&str]], found: &str) {
     let server = RedisServer::start();
     for command in setup {
         assert_eq!(server.cli(command).error(), None, "{command:?}");
@@ -19,7 +33,7 @@ async fn assert_foreign_key(setup: &[&[&str]], found: &str) {
     let dump = |key: &String| server.cli(&["DUMP", key]);
     let dumps: Vec<_> = before.iter().map(dump).collect();
     let locks = connect(&server).await;
-    for error in errors(locks.lock(NAME)).await {
+    for error in errors(locks.lock(NAME).kind(kind)).await {
         assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
         assert_says(&error, &[KEY, found, "another name or prefix"]);
     }
@@ -96,4 +110,53 @@ async fn release_reports_companion_keys_overwritten_by_others() {
     let error = error.unwrap().unwrap().unwrap_err();
     assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
     assert_at_rest(&server, locks, &[COUNTER]).await;
+}
+
+/// The check comes before the first write: neither the key nor the counter is made.
+#[tokio::test]
+async fn holders_of_another_type_are_a_foreign_key() {
+    for kind in SHARED {
+        for setup in [
+            &["SET", HOLDERS, "x"][..],
+            &["RPUSH", HOLDERS, "x"],
+            &["SADD", HOLDERS, "x"],
+        ] {
+            assert_foreign_to(kind, &[setup], "holders `:h`").await;
+        }
+    }
+    // An exclusive lock has no holders there.
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    server.cli(&["SET", HOLDERS, "x"]);
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    held.release().await.unwrap();
+    assert_at_rest(&server, locks, &[COUNTER, HOLDERS]).await;
+}
+
+/// Another client overwrites the holders while readers hold the lock. Nobody joins them, and the key ends by itself.
+#[tokio::test]
+async fn holders_overwritten_by_others_are_a_foreign_key() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let read = || locks.lock(NAME).read().ttl(ms(1_000));
+    let reader = read().acquire().await.unwrap();
+    server.cli(&["DEL", HOLDERS]);
+    server.cli(&["SET", HOLDERS, "x", "PX", "60000"]);
+    let value = server.cli(&["GET", KEY]);
+    let left = time_to_expiry(&server, KEY);
+    for request in [read(), locks.lock(NAME).write(), read().permits(2)] {
+        for request in [request.clone(), request.wait(ms(50))] {
+            let error = request.acquire().await.unwrap_err();
+            assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
+            assert_says(&error, &[KEY, "holders `:h`", "another name or prefix"]);
+        }
+    }
+    assert_eq!(server.cli(&["GET", KEY]), value);
+    assert!(time_to_expiry(&server, KEY) <= left);
+    let error = reader.renew().await.unwrap_err();
+    assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
+    let error = reader.release().await.unwrap_err();
+    assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
+    assert_eq!(server.cli(&["GET", HOLDERS]).text(), "x");
+    eventually_async(SOON, async || all_keys(&server) == [COUNTER, HOLDERS]).await;
 }

@@ -7,8 +7,13 @@ use tokio::task::JoinSet;
 
 use super::connect;
 
+mod broken_values;
 mod downgrade;
 mod nested;
+mod removed_keys;
+
+/// The holders of [`NAME`] while it is shared.
+const HOLDERS: &str = "{lock:job}:h";
 
 const PERMITS: Kind = Kind::Permits { of: 3, weight: 2 };
 

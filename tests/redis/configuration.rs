@@ -14,6 +14,7 @@ use tests::{acquire_and_release, backend_error_kind};
 mod names;
 mod overrides;
 mod secrets;
+mod set_overrides;
 
 /// Returns the text of the guide's code block that begins with these words.
 fn example(language: &str) -> String {

@@ -18,6 +18,7 @@ mod foreign_keys;
 mod fork;
 mod kind_events;
 mod kinds;
+mod lead;
 mod leases;
 mod network;
 mod notifications;

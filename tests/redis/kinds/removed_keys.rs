@@ -41,7 +41,8 @@ impl Readers {
     async fn expect_lost(self, removed: Instant) {
         for guard in &self.guards {
             let limit = (TTL / 3).saturating_sub(removed.elapsed());
-            in_time(limit, guard.lost()).await;
+            let lost = tokio::time::timeout(SOON, in_time(limit, guard.lost()));
+            lost.await.expect("the reader learns of the loss");
             assert!(guard.is_lost() && guard.remaining().is_zero());
             assert!(guard.renew().await.unwrap_err().is_lost());
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{LockGuard, LockManager, LockRequest};
-use test_support::fixtures::{AT_ONCE, NAME, QUEUE, SLACK, SOON, keys, ms};
+use test_support::fixtures::{AT_ONCE, NAME, QUEUE, SLACK, SOON, keys, ms, time_to_expiry};
 use test_support::process::Process;
 use test_support::{RedisServer, eventually, helper};
 use tests::{connect, shut_down};
@@ -16,6 +16,16 @@ const TTL: Duration = ms(1_000);
 fn start(server: &RedisServer, kind: &str) -> Process {
     let worker = helper!("lock-worker").env("DISTRIBUTED_LOCK_URL", server.url());
     let worker = worker.arg("hold").arg(kind).arg(NAME);
+    worker.arg(TTL.as_millis().to_string()).arg("60000").spawn()
+}
+
+/// The names of a set, in the order of their keys.
+const SET: [&str; 2] = ["a", NAME];
+
+/// Starts a process that waits for the locks of [`SET`], and holds them.
+fn start_set(server: &RedisServer) -> Process {
+    let worker = helper!("lock-worker").env("DISTRIBUTED_LOCK_URL", server.url());
+    let worker = SET.iter().fold(worker.arg("set"), |it, name| it.arg(*name));
     worker.arg(TTL.as_millis().to_string()).arg("60000").spawn()
 }
 
@@ -169,9 +179,7 @@ async fn killed_waiting_set_costs_its_own_ttl_at_most() {
     let locks = connect(&server).await;
     // The set has the lock `a`, and stands in the queue of the second one.
     let busy = request(&locks).acquire().await.unwrap();
-    let dead = helper!("lock-worker").env("DISTRIBUTED_LOCK_URL", server.url());
-    let dead = dead.arg("set").arg("a").arg(NAME);
-    let dead = dead.arg(TTL.as_millis().to_string()).arg("60000").spawn();
+    let dead = start_set(&server);
     wait_for_queue(&server, 1);
     let early = spawn(locks.lock("a").ttl(TTL).wait(SOON));
     eventually(SOON, || server.cli(&["ZCARD", "{lock:a}:q"]).integer() == 1);
@@ -185,5 +193,82 @@ async fn killed_waiting_set_costs_its_own_ttl_at_most() {
     busy.release().await.unwrap();
     granted_within(next, released, AT_ONCE).await;
     assert_eq!(dead.lines(), Vec::<String>::new());
+    nothing_is_left(&server, &[&locks]).await;
+}
+
+/// No lock of the set comes earlier than its lease ends, and each comes by the ttl.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_holder_of_a_set_costs_its_own_ttl_and_not_less() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let dead = start_set(&server);
+    wait_until_held(&dead);
+    let key = |name: &str| format!("lock:{name}");
+    let token = |name: &str| {
+        let value = server.cli(&["GET", &key(name)]);
+        let token = value.text().split(' ').nth(1).map(str::parse::<u64>);
+        token.expect("the lock is held").unwrap()
+    };
+    let tokens = SET.map(token);
+    let waiters = |name: &str, count: i64| {
+        let queue = format!("{{lock:{name}}}:q");
+        eventually(SOON, || server.cli(&["ZCARD", &queue]).integer() == count);
+    };
+    let singles = SET.map(|name| spawn(locks.lock(name).ttl(TTL).wait(SOON)));
+    SET.map(|name| waiters(name, 1));
+    let set = tokio::spawn(locks.lock_all(SET).ttl(TTL).wait(SOON).acquire());
+    waiters(SET[0], 2);
+    // The living process renews both locks.
+    tokio::time::sleep(TTL + SLACK).await;
+    assert!(singles.iter().all(|waiting| !waiting.is_finished()));
+    assert_eq!(SET.map(token), tokens);
+
+    dead.kill9();
+    let killed = Instant::now();
+    let left = SET.map(|name| time_to_expiry(&server, &key(name)));
+    for (at, single) in singles.into_iter().enumerate() {
+        let (guard, granted) = single.await.unwrap();
+        let took = granted - killed;
+        assert!(took <= TTL + SLACK, "{}: {took:?}", SET[at]);
+        assert!(took >= left[at], "{}: {took:?} of {left:?}", SET[at]);
+        let next = guard.fencing_token().expect("every grant has a token");
+        assert!(next.as_u64() > tokens[at], "{next} after {}", tokens[at]);
+        guard.release().await.unwrap();
+    }
+    let set = set.await.unwrap().unwrap();
+    assert!(!set.is_lost());
+    for (at, name) in SET.into_iter().enumerate() {
+        let next = set.fencing_token(name).expect("every grant has a token");
+        assert!(next.as_u64() > tokens[at] + 1, "{next}");
+    }
+    set.release().await.unwrap();
+    nothing_is_left(&server, &[&locks]).await;
+}
+
+/// A set of another process waits for the killed one, and gets all of its locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn next_set_gets_all_locks_of_a_killed_one_within_a_ttl() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let dead = start_set(&server);
+    wait_until_held(&dead);
+    let next = start_set(&server);
+    eventually(SOON, || server.cli(&["ZCARD", "{lock:a}:q"]).integer() == 1);
+    dead.kill9();
+    let killed = Instant::now();
+    let left = SET.map(|name| time_to_expiry(&server, &format!("lock:{name}")));
+    wait_until_held(&next);
+    let took = killed.elapsed();
+    assert!(took <= TTL + SLACK, "{took:?}");
+    assert!(took >= left[0].max(left[1]), "{took:?} of {left:?}");
+    // It renews what it got.
+    let busy = locks.lock_all(SET).try_acquire().await.unwrap();
+    assert!(busy.is_none(), "{busy:?}");
+    tokio::time::sleep(TTL + SLACK).await;
+    let busy = locks.lock_all(SET).wait(ms(50)).acquire().await;
+    assert!(busy.unwrap_err().is_contended());
+    next.kill9();
+    let set = locks.lock_all(SET).wait(TTL + SLACK).acquire().await;
+    set.unwrap().release().await.unwrap();
     nothing_is_left(&server, &[&locks]).await;
 }

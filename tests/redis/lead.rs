@@ -88,7 +88,8 @@ async fn candidates_lead_again_after_an_outage_of_the_server() {
             tokio::time::sleep(ms(1)).await;
         }
     };
-    in_time(TTL, is_dropped()).await;
+    let dropped = tokio::time::timeout(SOON, in_time(TTL, is_dropped())).await;
+    dropped.expect("the body is dropped when the lease ends");
     assert!(!leader.is_finished() && !standby.is_finished());
     assert_eq!(terms.count(), 1, "the server is down");
 
@@ -127,7 +128,8 @@ async fn candidate_waits_for_a_server_that_refuses() {
     eventually_async(SOON, async || refused() != before).await;
     assert!(!leader.is_finished());
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-    in_time(SECOND, leader).await.unwrap().unwrap();
+    let led = tokio::time::timeout(SOON, in_time(SECOND, leader)).await;
+    led.expect("the server accepts again").unwrap().unwrap();
     assert_nothing_left(&server, &locks).await;
 }
 
@@ -138,8 +140,9 @@ async fn leader_returns_an_error_that_stays() {
     let locks = connect(&server).await;
     server.cli(&["RPUSH", KEY, "x"]);
     let body = async |_: &LockGuard| panic!("the body runs without the lock");
-    let outcome = in_time(ms(100), locks.lock(NAME).lead::<()>(body)).await;
-    let error = outcome.unwrap_err();
+    let campaign = in_time(ms(100), locks.lock(NAME).lead::<()>(body));
+    let outcome = tokio::time::timeout(SOON, campaign).await;
+    let error = outcome.expect("the campaign ends").unwrap_err();
     assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
 }
 

@@ -11,6 +11,7 @@
 mod answers;
 mod bind;
 mod declared;
+mod declared_hygiene;
 mod documentation;
 mod drops;
 mod durations;

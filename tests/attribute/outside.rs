@@ -144,6 +144,50 @@ async fn main() {
 }
 "#;
 
+/// Edition 2018: declared locks, and a list of names.
+const DECLARED: &str = r#"
+#![deny(warnings)]
+
+use locks::{distributed_lock, Held, Lock, LockError, LockManager, LockSet, Read};
+
+/// The derive takes the crate's other name from its own options.
+#[derive(Lock)]
+#[lock(name = "stock:{sku}:{async}", mode = read_write, ttl = "9s", crate = ::locks)]
+struct Stock<'a> {
+    sku: &'a str,
+    r#async: u8,
+}
+
+#[derive(locks::Lock)]
+#[lock(name = locks::lock_name!("depot:{}", self.0), permits = 4, weight = 2, crate = ::locks)]
+struct Depot(u8);
+
+#[distributed_lock(lock = Stock { sku, r#async: 1 }, mode = read, bind = held, crate = ::locks)]
+async fn read(sku: &str) -> Result<String, LockError> {
+    let held: &Held<Stock<'_>, Read> = held;
+    Ok(format!("{} {}", held.guard().key(), held.sku))
+}
+
+#[distributed_lock(lock = Depot(id), bind = held, crate = ::locks)]
+async fn ship(id: u8) -> Result<String, LockError> {
+    Ok(format!("{} {}", held.guard().key(), held.guard().kind()))
+}
+
+#[distributed_lock(name = ["account:{from}", "account:{to}"], bind = both, crate = ::locks)]
+async fn transfer(from: u8, to: u8) -> Result<usize, LockError> {
+    let both: &LockSet = both;
+    Ok(both.guards().len())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), LockError> {
+    LockManager::in_memory().install_global()?;
+    let (read, ship) = (read("a").await?, ship(2).await?);
+    println!("{}; {}; {}", read, ship, transfer(1, 2).await?);
+    Ok(())
+}
+"#;
+
 /// Without `crate = ..`, so that the error text must suggest it.
 const UNNAMED: &str = r#"
 #[locks::distributed_lock(name = "x")]
@@ -174,7 +218,7 @@ fn crate_outside_of_the_workspace_compiles_and_runs() {
     let manifest = MANIFEST
         .replace("ROOT_RUST_VERSION", env!("CARGO_PKG_RUST_VERSION"))
         .replace("ROOT", root.to_str().expect("the path is UTF-8"));
-    fs::write(folder.0.join("Cargo.toml"), manifest).expect("written");
+    fs::write(folder.0.join("Cargo.toml"), &manifest).expect("written");
     fs::write(folder.0.join("src/main.rs"), PROGRAM).expect("written");
     // The versions of the other tests, which are already downloaded.
     fs::copy(root.join("Cargo.lock"), folder.0.join("Cargo.lock")).expect("copied");
@@ -194,6 +238,16 @@ fn crate_outside_of_the_workspace_compiles_and_runs() {
     let output = run(&folder);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert_eq!(stdout.trim(), "local tail local tail");
+
+    let manifest = manifest.replace("edition = \"2021\"", "edition = \"2018\"");
+    fs::write(folder.0.join("Cargo.toml"), manifest).expect("written");
+    fs::write(folder.0.join("src/main.rs"), DECLARED).expect("written");
+    let output = run(&folder);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let expected = "lock:stock:a:1 a; lock:depot:2 2 of 4 permits; 2";
+    assert_eq!(stdout.trim(), expected, "{stderr}");
 
     fs::write(folder.0.join("src/main.rs"), UNNAMED).expect("written");
     let stderr = run(&folder).stderr;

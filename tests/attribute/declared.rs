@@ -226,3 +226,31 @@ async fn future_with_a_declared_lock_is_send() {
     assert_eq!(paid.expect("free"), 2);
     assert!(is_send(read(&locks, "a")).await.is_ok());
 }
+
+/// A declared lock is nested as the lock of its name is.
+#[tokio::test(start_paused = true)]
+async fn declared_lock_inside_its_own_body_would_deadlock() {
+    let locks = LockManager::in_memory();
+    let (sku, depot) = ("a-1", (1, 2));
+    let stock = || Stock { sku, depot };
+    let inside = async |_: &Held<Stock<'_, u8>, Read>| {
+        let annotated = read(&locks, sku).await.map(|_| ());
+        let reader = locks.read(stock()).acquire().await.map(|_| ());
+        let writer = locks.write(stock()).acquire().await.map(|_| ());
+        [annotated, reader, writer]
+    };
+    let inner = locks.read(stock()).run(inside).await.expect("free");
+    for result in inner {
+        let error = result.expect_err("it waits for itself");
+        assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");
+    }
+    let inside = async |_: &Held<Mailer, Permit>| {
+        let lighter = locks.lock("{1}:mailer").permits(3).try_acquire().await;
+        let same = locks.permit(Mailer(1)).acquire().await;
+        (lighter.map(|held| held.is_some()), same.map(|_| ()))
+    };
+    let (lighter, same) = locks.permit(Mailer(1)).run(inside).await.expect("free");
+    assert!(lighter.expect("one permit is left"));
+    let error = same.expect_err("it waits for itself");
+    assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");
+}

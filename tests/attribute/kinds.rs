@@ -104,3 +104,39 @@ async fn weight_is_the_number_of_permits_of_one_call() {
     let kind = Queue::<5>.two(&locks).await.expect("free");
     assert_eq!(kind, Kind::Permits { of: 5, weight: 2 });
 }
+
+#[distributed_lock(name = "nested", mode = read, wait = "1m", on_contended = skip, manager = locks)]
+async fn nested_read(locks: &LockManager) -> Result<Option<()>, LockError> {
+    Ok(Some(()))
+}
+
+#[distributed_lock(name = "nested", mode = read, manager = locks)]
+async fn reads_twice(locks: &LockManager) -> Result<LockError, LockError> {
+    Ok(nested_read(locks).await.expect_err("it waits for itself"))
+}
+
+#[distributed_lock(name = ["a", "nested"], permits = 4, weight = 2, wait = "1m", manager = locks)]
+async fn two_of_four(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(name = "nested", permits = 4, weight = WEIGHT, manager = locks)]
+async fn some_of_four<const WEIGHT: u32>(
+    locks: &LockManager,
+) -> Result<Result<(), LockError>, LockError> {
+    Ok(two_of_four(locks).await)
+}
+
+/// The error comes at once, also with `skip` and with a wait.
+#[tokio::test(start_paused = true)]
+async fn only_permits_that_are_left_can_be_nested() {
+    let locks = LockManager::in_memory();
+    let would_deadlock = |error: &LockError| matches!(error, LockError::WouldDeadlock { key, .. } if &**key == "lock:nested");
+    let error = reads_twice(&locks).await.expect("free");
+    assert!(would_deadlock(&error), "{error}");
+    let inner = some_of_four::<2>(&locks).await.expect("free");
+    assert!(inner.is_ok(), "{inner:?}");
+    let inner = some_of_four::<3>(&locks).await.expect("free");
+    let error = inner.expect_err("one permit is left");
+    assert!(would_deadlock(&error), "{error}");
+}

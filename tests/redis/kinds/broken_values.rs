@@ -11,7 +11,7 @@ use super::HOLDERS;
 use crate::connect;
 
 /// Without a group, a token, a time or a label, or with one that no version writes.
-const BROKEN: [&str; 10] = [
+const BROKEN: [&str; 11] = [
     "lks:",
     "lks:r",
     "lks:r 12",
@@ -22,6 +22,8 @@ const BROKEN: [&str; 10] = [
     "lks:4 x 99 web-1",
     "lks:4 -12 99 web-1",
     "lks:4 12 soon web-1",
+    // A token that no number of 64 bits holds.
+    "lks:r 99999999999999999999 99 web-1",
 ];
 
 const KINDS: [Kind; 3] = [
@@ -52,6 +54,10 @@ async fn broken_value_is_the_holder_for_each_kind() {
             let text = error.to_string();
             assert!(text.contains(&format!("`{value}` holds it for")), "{text}");
         }
+        let shown = locks.holder(NAME).await.unwrap();
+        let shown = shown.expect("the key is there");
+        assert_eq!((&*shown.label, shown.kind), (value, Kind::Exclusive));
+        assert!(shown.is_foreign && shown.token.is_none());
         assert_eq!(server.cli(&["GET", KEY]).text(), value);
         assert!(time_to_expiry(&server, KEY) > ms(50_000));
         assert_eq!(all_keys(&server), [KEY]);

@@ -37,7 +37,8 @@ local function group_functions(holders)
   -- Returns the group of a value of K, without its number of members. Returns nothing for another value.
   function groups.read(value)
     local name, token = string.match(value, '^lks:(%S+) (%d+) %d+ ')
-    if name and (name == 'r' or string.find(name, '^[1-9]%d*$') and tonumber(name) <= 10000) then
+    -- A token is a number of 64 bits, which hold any 19 digits.
+    if name and #token < 20 and (name == 'r' or string.find(name, '^[1-9]%d*$') and tonumber(name) <= 10000) then
       return {name = name, token = token, value = value}
     end
   end

@@ -14,6 +14,7 @@ mod async_traits;
     reason = "the checks that `#[debug_handler]` adds do not await"
 )]
 mod axums;
+mod declared;
 mod spans;
 mod test_attributes;
 

@@ -11,9 +11,9 @@ mod without_a_prelude {
 
     #[derive(::lock_core::Lock)]
     #[lock(name = "bare:{id}:{type}", hash_tag = "{id}", ttl = "9s", wait = "1s")]
-    struct Bare<'a, T: ::core::fmt::Display>
+    struct Bare<'a, T>
     where
-        T: ::core::marker::Copy,
+        T: ::core::fmt::Display + ::core::marker::Copy,
     {
         id: T,
         r#type: &'a str,
@@ -256,30 +256,30 @@ mod configured {
     use lock_core::{Lock, LockError, LockManager, distributed_lock};
 
     #[derive(Lock)]
-    #[cfg_attr(all(), lock(name = "configured:{0}:{1}", permits = 3))]
-    #[cfg_attr(any(), lock(name = "never:{gone}"))]
+    #[cfg_attr(test, lock(name = "configured:{0}:{1}", permits = 3))]
+    #[cfg_attr(not(test), lock(name = "never:{gone}"))]
     pub(super) struct Tuple(
-        #[cfg(any())] pub(super) Missing,
+        #[cfg(not(test))] pub(super) Missing,
         pub(super) u8,
-        #[cfg(all())] pub(super) u8,
+        #[cfg(test)] pub(super) u8,
     );
 
     #[derive(Lock)]
     #[lock(name = "configured:{id}")]
     pub(super) struct Named {
-        #[cfg(any())]
+        #[cfg(not(test))]
         pub(super) gone: Missing,
-        #[cfg(all())]
+        #[cfg(test)]
         pub(super) id: u8,
-        #[cfg(any())]
+        #[cfg(not(test))]
         pub(super) id: Missing,
     }
 
     #[distributed_lock(lock = Named { id }, manager = locks, bind = named)]
     pub(super) async fn named(
         locks: &LockManager,
-        #[cfg(any())] id: Missing,
-        #[cfg(all())] id: u8,
+        #[cfg(not(test))] id: Missing,
+        #[cfg(test)] id: u8,
     ) -> Result<u8, LockError> {
         Ok(named.id)
     }
@@ -287,8 +287,8 @@ mod configured {
     #[distributed_lock(name = ["a:{id}", "b:{id}"], manager = locks, bind = set)]
     pub(super) async fn list(
         locks: &LockManager,
-        #[cfg(any())] gone: Missing,
-        #[cfg(all())] id: u8,
+        #[cfg(not(test))] gone: Missing,
+        #[cfg(test)] id: u8,
     ) -> Result<usize, LockError> {
         Ok(set.guards().len())
     }

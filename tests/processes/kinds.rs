@@ -215,7 +215,9 @@ async fn killed_holder_of_a_set_costs_its_own_ttl_and_not_less() {
         eventually(SOON, || server.cli(&["ZCARD", &queue]).integer() == count);
     };
     let singles = SET.map(|name| spawn(locks.lock(name).ttl(TTL).wait(SOON)));
-    SET.map(|name| waiters(name, 1));
+    for name in SET {
+        waiters(name, 1);
+    }
     let set = tokio::spawn(locks.lock_all(SET).ttl(TTL).wait(SOON).acquire());
     waiters(SET[0], 2);
     // The living process renews both locks.

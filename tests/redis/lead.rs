@@ -55,8 +55,8 @@ impl Terms {
     }
 }
 
-/// Starts a candidate whose first term never ends by itself. It returns the number of its later term. The future is
-/// `Send`, with a body that borrows its term across an await.
+/// Starts a candidate. The first term of all never ends by itself, and each later one returns its token. The
+/// future is `Send`, with a body that borrows its term across an await.
 fn start_candidate(locks: &LockManager, terms: &Arc<Terms>) -> JoinHandle<Result<u64, LockError>> {
     let terms = Arc::clone(terms);
     let campaign = locks.lock(NAME).ttl(TTL).lead(async move |guard| {
@@ -70,8 +70,8 @@ fn start_candidate(locks: &LockManager, terms: &Arc<Terms>) -> JoinHandle<Result
     tokio::spawn(campaign)
 }
 
-/// The leader and the candidate in the queue outlive the outage. The leader's body is dropped when its lease ends, and
-/// not when the server is back.
+/// The leader and the candidate in the queue go on after the outage. The leader's body is dropped when its lease
+/// ends, and not when the server is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn candidates_lead_again_after_an_outage_of_the_server() {
     let server = RedisServer::start();
@@ -146,8 +146,8 @@ async fn leader_returns_an_error_that_stays() {
     assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
 }
 
-/// With an override of the wait, a campaign fails after one attempt. The pauses double from 50 ms to 5 s, and each one
-/// is up to a quarter shorter.
+/// With an override of the wait, a campaign fails after one attempt. The pauses double from 50 ms to 5 s, and each
+/// one is up to a quarter shorter.
 #[tokio::test(start_paused = true)]
 async fn pauses_between_failed_campaigns_end_at_five_seconds() {
     const TEMPLATE: &str = "scheduler:{region}";

@@ -6,6 +6,8 @@ use lock_core::{Kind, LockError};
 use test_support::fixtures::{COUNTER, KEY, NAME, QUEUE, SOON, all_keys, ms, time_to_expiry};
 use test_support::{RedisServer, eventually_async};
 
+use super::{assert_at_rest, assert_says, connect, errors};
+
 /// The holders of [`NAME`] while it is shared.
 const HOLDERS: &str = "{lock:job}:h";
 
@@ -14,8 +16,6 @@ const SHARED: [Kind; 3] = [
     Kind::Permits { of: 4, weight: 1 },
     Kind::Permits { of: 4, weight: 3 },
 ];
-
-use super::{assert_at_rest, assert_says, connect, errors};
 
 /// Checks that the error names the key, its content and what to do, and that the key does not
 /// change.
@@ -133,7 +133,8 @@ async fn holders_of_another_type_are_a_foreign_key() {
     assert_at_rest(&server, locks, &[COUNTER, HOLDERS]).await;
 }
 
-/// Another client overwrites the holders while readers hold the lock. Nobody joins them, and the key ends by itself.
+/// Another client overwrites the holders while a reader holds the lock. No other reader joins it, and the key
+/// expires by itself.
 #[tokio::test]
 async fn holders_overwritten_by_others_are_a_foreign_key() {
     let server = RedisServer::start();

@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{InvalidOverrideReason, LockError, LockManager, Override};
-use lock_core::{LockSet, distributed_lock, lock_name};
+use lock_core::{
+    InvalidOverrideReason, LockError, LockGuard, LockManager, LockSet, LockSetRequest, Override,
+    distributed_lock, lock_name,
+};
 use test_support::RedisServer;
 use test_support::fixtures::{NOTICE, keys, ms, time_to_expiry};
+use tests::shut_down;
 
 use crate::connect;
 
@@ -34,7 +37,7 @@ async fn ship(
     Ok(LOCKED.map(|key| time_to_expiry(server, key)))
 }
 
-fn request(locks: &LockManager) -> lock_core::LockSetRequest {
+fn request(locks: &LockManager) -> LockSetRequest {
     let (id, sku) = (7, "a");
     let names = [lock_name!("order:{id}"), lock_name!("stock:{sku}")];
     let names = names.into_iter().chain(["audit".into()]);
@@ -106,13 +109,15 @@ async fn shortest_wait_of_the_overrides_limits_the_set() {
         let took = time_of_a_wait().await;
         assert!((ms(200)..ms(200) + NOTICE).contains(&took), "{took:?}");
     }
-    // One attempt.
+    // One attempt. The locks that the earlier calls had got are released in the background.
+    shut_down(&locks).await;
     locks
         .set_overrides([(ORDER, Override::new().wait(Duration::ZERO))])
         .unwrap();
     let error = ship(&locks, &server, 7, "a").await.unwrap_err();
     assert!(matches!(error, LockError::Contended { .. }), "{error}");
     busy.release().await.unwrap();
+    shut_down(&locks).await;
     ship(&locks, &server, 7, "a").await.unwrap();
 }
 
@@ -127,7 +132,7 @@ async fn longest_hold_of_an_override_ends_the_set() {
     assert!(!set.is_lost());
     tokio::time::sleep(SECOND * 2).await;
     assert!(set.is_lost());
-    let lost: Vec<_> = set.guards().iter().map(|guard| guard.is_lost()).collect();
+    let lost: Vec<_> = set.guards().iter().map(LockGuard::is_lost).collect();
     assert_eq!(lost, [false, false, true]);
 }
 

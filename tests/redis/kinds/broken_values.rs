@@ -36,8 +36,8 @@ async fn error_of(locks: &LockManager, kind: Kind) -> LockError {
     locks.lock(NAME).kind(kind).acquire().await.unwrap_err()
 }
 
-/// The lock counts as held by a holder that the client does not know. The error shows the whole value, and the client
-/// does not change it.
+/// The lock counts as held by a holder that the client does not know. The error shows the whole value, and the
+/// client does not change it.
 #[tokio::test]
 async fn broken_value_is_the_holder_for_each_kind() {
     let server = RedisServer::start();

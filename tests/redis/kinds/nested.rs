@@ -95,8 +95,8 @@ async fn permits_of_all_bodies_around_are_counted() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// The client knows the bodies of the task. So a call that would wait for itself does not get into the queue, where
-/// it would keep others out.
+/// The client knows the bodies of the task. So a call that would wait for itself does not get into the queue,
+/// where it would keep others out.
 #[tokio::test]
 async fn nested_call_that_would_deadlock_sends_no_command() {
     let server = RedisServer::start();

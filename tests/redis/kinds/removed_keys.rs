@@ -37,7 +37,8 @@ impl Readers {
         fencing_token(&self.guards[0])
     }
 
-    /// Checks that each reader learns of its loss by its next renewal after `removed`, and that its release says so.
+    /// Checks that each reader learns of its loss by its next renewal after `removed`, and that its release
+    /// reports it.
     async fn expect_lost(self, removed: Instant) {
         for guard in &self.guards {
             let limit = (TTL / 3).saturating_sub(removed.elapsed());
@@ -109,8 +110,8 @@ async fn writer_that_comes_after_the_removal_gets_the_lock_at_once() {
     }
 }
 
-/// A client that deletes a key notifies no waiter. The first in the queue polls when the lease that it knows ends, and
-/// no renewal makes that lease longer any more.
+/// A client that deletes a key notifies no waiter. The first waiter in the queue polls when the lease that it
+/// knows ends, and no renewal makes that lease longer any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_writer_gets_the_lock_when_the_leases_would_have_ended() {
     let server = RedisServer::start();

@@ -13,8 +13,11 @@ const WAIT: Duration = Duration::from_secs(20);
 /// A dropped acquire is cancelled at once, and again when none of its commands can take effect any
 /// more.
 const SOON: Duration = Duration::from_secs(5);
-/// A reader, and a holder of several permits.
-const SHARED: [Kind; 2] = [Kind::Read, Kind::Permits { of: 3, weight: 2 }];
+const KINDS: [Kind; 3] = [
+    Kind::Exclusive,
+    Kind::Read,
+    Kind::Permits { of: 3, weight: 2 },
+];
 /// No future here needs more polls to complete.
 const MANY: usize = 60;
 
@@ -136,29 +139,12 @@ async fn dropped_set_that_waits_for_a_released_lock_leaves_no_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropped_acquire_of_a_shared_lock_leaves_no_key() {
-    for kind in SHARED {
+async fn dropped_acquire_of_each_kind_leaves_no_key() {
+    for kind in KINDS {
         let place = Place::new().await;
         at_every_poll(&format!("{kind}"), &place, async |polls| {
             let acquiring = place.locks.lock("a").kind(kind).wait(WAIT).acquire();
             cut(acquiring, polls).await.is_some()
-        })
-        .await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropped_waiter_for_a_shared_lock_leaves_no_key() {
-    for kind in SHARED {
-        let place = Place::new().await;
-        at_every_poll(&format!("a wait, {kind}"), &place, async |polls| {
-            let held = place.locks.lock("a").write().acquire().await.unwrap();
-            let acquiring = place.locks.lock("a").kind(kind).wait(WAIT).acquire();
-            let waiting = tokio::spawn(cut(acquiring, polls));
-            tokio::task::yield_now().await;
-            held.release().await.unwrap();
-            let done = tokio::time::timeout(Duration::from_millis(300), waiting).await;
-            matches!(done, Ok(Ok(Some(Ok(_guard)))))
         })
         .await;
     }
@@ -211,18 +197,20 @@ async fn dropped_acquire_on_a_new_connection_leaves_no_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_waiter_of_a_released_lock_leaves_no_key() {
-    let place = Place::new().await;
-    at_every_poll("a wait", &place, async |polls| {
-        let held = place.locks.lock("a").acquire().await.unwrap();
-        let acquiring = place.locks.lock("a").wait(WAIT).acquire();
-        let waiting = tokio::spawn(cut(acquiring, polls));
-        tokio::task::yield_now().await;
-        held.release().await.unwrap();
-        let done = tokio::time::timeout(Duration::from_millis(300), waiting).await;
-        // A future that nothing wakes is dropped here.
-        matches!(done, Ok(Ok(Some(Ok(_guard)))))
-    })
-    .await;
+    for kind in KINDS {
+        let place = Place::new().await;
+        at_every_poll(&format!("a wait, {kind}"), &place, async |polls| {
+            let held = place.locks.lock("a").acquire().await.unwrap();
+            let acquiring = place.locks.lock("a").kind(kind).wait(WAIT).acquire();
+            let waiting = tokio::spawn(cut(acquiring, polls));
+            tokio::task::yield_now().await;
+            held.release().await.unwrap();
+            let done = tokio::time::timeout(Duration::from_millis(300), waiting).await;
+            // A future that nothing wakes is dropped here.
+            matches!(done, Ok(Ok(Some(Ok(_guard)))))
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

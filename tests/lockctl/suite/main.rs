@@ -1,6 +1,7 @@
 //! `lockctl` against real servers, with real processes, signals and terminals.
 
 mod admin;
+mod admin_foreign;
 mod container;
 mod doctor;
 mod doctor_rights;

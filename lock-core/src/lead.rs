@@ -12,6 +12,8 @@ use crate::request::LockRequest;
 
 /// A campaign waits in steps: after each one, the request is checked and reported again.
 const STEP: Duration = Duration::from_secs(10 * 60);
+/// An override of the wait may make the steps shorter. After a shorter one than this comes a pause.
+const SHORTEST_STEP: Duration = Duration::from_secs(1);
 /// The first pause after a lost term or a failed campaign: the next leader is not far.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Short compared to the ttl of a leader, and long enough for a server that is down.
@@ -43,8 +45,9 @@ impl LockRequest {
     /// # }
     /// ```
     ///
-    /// A caller stays in the queue for ten minutes at a time. An [override](crate::LockManager::set_overrides) of the
-    /// `wait` replaces the ten minutes.
+    /// A caller stays in the queue for ten minutes at a time, and then enters it again at once. An
+    /// [override](crate::LockManager::set_overrides) of the `wait` replaces the ten minutes; after a wait of less than
+    /// a second comes a pause.
     ///
     /// # Errors
     /// - [`LockError::InvalidWait`] when the request has a [`wait`](Self::wait): a leader waits without an end.
@@ -83,7 +86,7 @@ impl LockRequest {
                 Ok(None) => return Err(LockError::ShuttingDown),
                 Err(error) => error,
             };
-            if error.is_contended() && begun.elapsed() >= STEP {
+            if error.is_contended() && begun.elapsed() >= SHORTEST_STEP {
                 // The caller loses its place in the queue for as short as possible.
                 pauses.reset();
                 continue;
@@ -105,6 +108,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::Override;
     use crate::manager::LockManager;
     use crate::protocol::renew::Renew;
 
@@ -205,6 +209,26 @@ mod tests {
             let (led_after, ()) = tokio::join!(leading, resigns);
             assert_eq!(led_after.unwrap(), STEP * steps + MOMENT);
         }
+    }
+
+    /// With a wait of their own, the steps are shorter.
+    #[tokio::test(start_paused = true)]
+    async fn standby_with_an_override_of_the_wait_waits_without_pauses() {
+        let wait = Override::new().wait(2 * SECOND);
+        let builder = LockManager::builder().overrides([("k", wait)]);
+        let locks = builder.in_memory();
+        let leader = locks.lock("k").acquire().await.unwrap();
+        let begun = Instant::now();
+        let resigns = async {
+            tokio::time::sleep(SECOND * 8 + Duration::from_millis(1)).await;
+            leader.release().await.unwrap();
+        };
+        let leading = locks
+            .lock("k")
+            .template("k")
+            .lead(async |_| begun.elapsed());
+        let (led_after, ()) = tokio::join!(leading, resigns);
+        assert_eq!(led_after.unwrap(), SECOND * 8 + Duration::from_millis(1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let locks = examples::locks().await?;
     let bills = Arc::new(Table::open("--folder")?);
     println!("started");
-    // The signal drops the future. This stops the work, and releases the lock in the background.
+    // The signal drops the future. This drops the body, and releases the lock in the background.
     tokio::select! {
         ended = lead(&locks, &bills) => {
             let Err(error) = ended;
@@ -58,38 +58,48 @@ impl Drop for Term {
     }
 }
 
-/// The leader's work. Each step carries the token of the term, so that the table can refuse the step of an
-/// earlier leader that was paused.
+/// The leader's work. Each write carries the token of the term, so that the table can refuse the write of an earlier
+/// leader that was paused.
 async fn work(term: &LockGuard, bills: &Arc<Table>) -> Infallible {
-    let token = term.fencing_token();
-    println!(
-        "leading with token {}",
-        token.map(|token| token.to_string()).unwrap_or_default()
-    );
+    let token = term.fencing_token().expect("a lock of Redis has a token");
+    // Before anything else: from now on, the table refuses the steps of earlier leaders.
+    let claimed = on_blocking_thread(bills, move |bills| write(bills, token, "leading")).await;
+    println!("{claimed} with token {token}");
     let _term = Term;
     loop {
-        let bills = Arc::clone(bills);
         // The step goes on when the body is dropped: no lock can take back what it does.
-        let step = tokio::task::spawn_blocking(move || {
+        on_blocking_thread(bills, move |bills| {
             // Computes the bills that are due.
             thread::sleep(Duration::from_millis(50));
-            println!("{}", send(&bills, token));
-        });
-        _ = step.await;
+            println!("{}", write(bills, token, "step"));
+        })
+        .await;
     }
 }
 
-/// Sends the bills, unless a later leader has sent some.
-fn send(bills: &Table, token: Option<FencingToken>) -> &'static str {
-    let sent = bills.get("last token").ok().flatten();
-    let last = sent.and_then(|last| last.parse().ok());
+async fn on_blocking_thread<T: Send + 'static>(
+    bills: &Arc<Table>,
+    run: impl FnOnce(&Table) -> T + Send + 'static,
+) -> T {
+    let bills = Arc::clone(bills);
+    let running = tokio::task::spawn_blocking(move || run(&bills));
+    running.await.expect("the step does not panic")
+}
+
+/// Writes under the token of the term, unless a later leader has written. Returns what was done.
+fn write(bills: &Table, token: FencingToken, what: &'static str) -> &'static str {
+    let Ok(row) = bills.get("last token") else {
+        return "refused: cannot read the last token";
+    };
     // A database checks the token and writes in one statement.
-    if last.is_some() && last > token {
-        return "refused: a later leader has sent bills";
+    match row.map(|last| last.parse::<FencingToken>()).transpose() {
+        Ok(last) if last > Some(token) => return "refused: a later leader has sent bills",
+        Ok(_) => {}
+        // Not "no later leader": nobody knows who wrote this.
+        Err(_) => return "refused: the last token is no number",
     }
-    let token = token.map(|token| token.to_string()).unwrap_or_default();
-    match bills.put("last token", &token) {
-        Ok(()) => "step",
+    match bills.put("last token", &token.to_string()) {
+        Ok(()) => what,
         Err(_) => "cannot write the bills",
     }
 }

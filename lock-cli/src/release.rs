@@ -233,14 +233,18 @@ fn report(
         return Ok(Exit::Success);
     }
     let name = tidy(&args.name);
-    let of = previous.map(|holder| format!(" of {}", view::label(holder)));
+    // A shared lock is released for all its holders, and the label is that of the first one.
+    let holder = |holder| view::holding(lock).unwrap_or_else(|| view::label(holder));
+    let of = previous.map(|previous| format!(" of {}", holder(previous)));
     let of = of.unwrap_or_default();
     let text = if is_revoked {
-        format!(
-            "revoked the lock `{name}`{of}; it is free in {}, and the holder learns of it at its next \
-             renewal\n",
-            human(released.free_at)
-        )
+        let learn = if view::shared(lock).is_some() {
+            "the holders learn of it at their next renewals"
+        } else {
+            "the holder learns of it at its next renewal"
+        };
+        let free = human(released.free_at);
+        format!("revoked the lock `{name}`{of}; it is free in {free}, and {learn}\n")
     } else if released.granted {
         format!("freed the lock `{name}`{of}; the next waiter has it\n")
     } else {

@@ -196,6 +196,19 @@ fn show_of_a_shared_lock_names_its_holders() {
     assert!(doctor.stdout.contains("none among 1 locks"), "{doctor:?}");
 }
 
+/// Its value has the label of the first holder, who may be gone.
+#[test]
+fn release_of_a_shared_lock_counts_its_holders() {
+    let server = RedisServer::start();
+    share(&server, NAME);
+    let outcome = on(&server, &["release", NAME, "--yes"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let text = "revoked the lock `job` of 5 of 8 permits; it is free in ";
+    assert!(outcome.stdout.starts_with(text), "{outcome:?}");
+    let end = ", and the holders learn of it at their next renewals\n";
+    assert!(outcome.stdout.ends_with(end), "{outcome:?}");
+}
+
 #[test]
 fn show_of_a_free_lock_suggests_similar_names() {
     let server = RedisServer::start();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::LockError;
 use crate::protocol::cleanup::ReleaseOutcome;
 use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::kind::{InvalidKindReason, Kind};
+use crate::protocol::kind::Kind;
 use crate::protocol::loss::LossReason;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
@@ -173,12 +173,12 @@ impl LockGuard {
     /// # Cancel safety
     /// Dropping the future releases the lock in the background.
     pub async fn downgrade(self) -> Result<Self, LockError> {
-        if !self.acquired.can_downgrade() {
-            return Err(LockError::InvalidKind {
+        self.acquired
+            .check_downgrade()
+            .map_err(|reason| LockError::InvalidKind {
                 kind: self.kind(),
-                reason: InvalidKindReason::Downgrade,
-            });
-        }
+                reason,
+            })?;
         waiter::downgrade(self.acquired).await.map(Self::new)
     }
 

@@ -27,8 +27,8 @@ pub use self::watch::{LockSetLost, LockSetWatch};
 /// of its locks is lost: [`lost`](Self::lost) completes, and the others stay held until the set is released or
 /// dropped. Dropping the set releases all of them.
 ///
-/// The library acquires the locks of a set in the order of their keys. So two sets never wait for each
-/// other, in whatever order their names are written.
+/// The library acquires the locks of a set in the order of their keys. So sets never wait for each other in a
+/// cycle, in whatever order their names are written.
 ///
 /// ```
 /// # use lock_core::{LockError, LockManager};
@@ -71,6 +71,9 @@ impl LockSet {
     /// Returns the fencing token of the lock with this name. Returns `None` when the set has no such lock,
     /// and in [dialects](crate::Dialect) without fencing tokens.
     ///
+    /// The attribute encodes the values in a name. Where a value may hold such characters as `:`, write the name
+    /// with [`lock_name!`](crate::lock_name).
+    ///
     /// ```
     /// # use lock_core::{LockError, LockManager};
     /// # #[tokio::main(flavor = "current_thread")]
@@ -83,8 +86,9 @@ impl LockSet {
     /// # }
     /// ```
     #[must_use]
-    pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
-        let at = self.names.iter().position(|known| known.as_str() == name)?;
+    pub fn fencing_token(&self, name: impl Into<LockName>) -> Option<FencingToken> {
+        let name = name.into();
+        let at = self.names.iter().position(|known| *known == name)?;
         self.guards.get(at).and_then(LockGuard::fencing_token)
     }
 

@@ -162,7 +162,7 @@ impl LockRequest {
     ///   the end of the wait; otherwise it returns the error at once.
     /// - [`LockError::WouldDeadlock`] inside a body of [`run`](Self::run) or of the attribute that
     ///   holds the same lock. Permits of one number may be acquired inside each other while enough of
-    ///   them are left.
+    ///   them are left; better take the whole [`weight`](Self::weight) at once.
     /// - [`LockError::ForeignKey`] when the key holds a value that is not a lock, or a lock that
     ///   this dialect cannot share.
     /// - [`LockError::InvalidName`], [`LockError::InvalidTtl`] and the other `Invalid..` errors when

@@ -17,6 +17,8 @@ pub struct Holder {
     pub(crate) this_process: bool,
     pub(crate) kind: Kind,
     pub(crate) members: Option<u32>,
+    /// The number of permits out of which the caller wants some.
+    pub(crate) requested_permits: Option<u32>,
 }
 
 impl Holder {
@@ -30,6 +32,19 @@ impl Holder {
             this_process: seen.is_own,
             kind: seen.kind,
             members: seen.members,
+            requested_permits: None,
+        }
+    }
+
+    /// Returns the holder as a caller with this kind sees it.
+    pub(crate) fn seen_for(self, kind: Kind) -> Self {
+        let requested_permits = match kind {
+            Kind::Permits { of, .. } => Some(of),
+            Kind::Exclusive | Kind::Read => None,
+        };
+        Self {
+            requested_permits,
+            ..self
         }
     }
 
@@ -152,6 +167,19 @@ fn group(holder: &Holder) -> String {
     }
 }
 
+/// Says that the caller wants permits out of another number than the holders have.
+fn other_number(holder: &Holder) -> Option<String> {
+    let Kind::Permits { of, .. } = holder.kind else {
+        return None;
+    };
+    let requested = holder
+        .requested_permits
+        .filter(|requested| *requested != of)?;
+    Some(format!(
+        "; this call asks for permits out of {requested}, and all callers of a lock have to use one number"
+    ))
+}
+
 /// Returns what an error says about the holder.
 pub(super) fn about(holder: Option<&Holder>) -> String {
     let Some(holder) = holder else {
@@ -179,5 +207,8 @@ pub(super) fn about(holder: Option<&Holder>) -> String {
     let queue = holder
         .position
         .map(|position| format!(", waiters ahead: {position}"));
-    [Some(text), lease, queue].into_iter().flatten().collect()
+    [Some(text), lease, queue, other_number(holder)]
+        .into_iter()
+        .flatten()
+        .collect()
 }

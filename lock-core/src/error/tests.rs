@@ -2,6 +2,7 @@ use super::*;
 
 fn holder() -> Holder {
     Holder {
+        requested_permits: None,
         label: "web-1:42".into(),
         remaining: Some(Duration::from_secs(3)),
         held_for: Some(Duration::from_secs(90)),
@@ -67,6 +68,25 @@ fn error_text_counts_readers_and_permits() {
             )
         );
     }
+}
+
+#[test]
+fn error_text_names_two_numbers_of_permits() {
+    let wanted = Kind::Permits { of: 5, weight: 1 };
+    let held = Holder {
+        kind: Kind::Permits { of: 4, weight: 1 },
+        members: Some(1),
+        position: None,
+        ..holder()
+    };
+    let text = super::holder::about(Some(&held.clone().seen_for(wanted)));
+    assert_eq!(
+        text,
+        ": 1 of 4 permits are out, first `web-1:42`, for 90s (3s left unless renewed); this call asks for \
+         permits out of 5, and all callers of a lock have to use one number"
+    );
+    let same = super::holder::about(Some(&held.clone().seen_for(held.kind)));
+    assert_eq!(same, super::holder::about(Some(&held)));
 }
 
 #[test]

@@ -95,8 +95,9 @@ impl LockSetWatch {
     /// Returns the token of the lock with this name, as
     /// [`LockSet::fencing_token`](crate::LockSet::fencing_token) does.
     #[must_use]
-    pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
-        let at = self.names.iter().position(|known| known.as_str() == name)?;
+    pub fn fencing_token(&self, name: impl Into<LockName>) -> Option<FencingToken> {
+        let name = name.into();
+        let at = self.names.iter().position(|known| *known == name)?;
         self.watches.get(at).and_then(LockWatch::fencing_token)
     }
 }

@@ -19,7 +19,8 @@ pub enum LossReason {
     /// The key did not exist any more: it was deleted or evicted, or the server lost it. Also the reason of
     /// a loss that only the release found: its reply does not say whether the key has another owner.
     Removed,
-    /// The key had another owner, or another client's value.
+    /// The key had another owner, or another client's value. Also the reason when another client removed the
+    /// holders of a shared lock from its key `{<name>}:h`.
     Replaced,
     /// An operator [released the lock](crate::Admin::force_release).
     #[non_exhaustive]

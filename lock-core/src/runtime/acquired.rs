@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::LockError;
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject, Validity};
-use crate::protocol::kind::Kind;
+use crate::protocol::kind::{InvalidKindReason, Kind};
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::reentrancy;
@@ -91,13 +91,19 @@ impl Acquired {
         }
     }
 
-    /// Returns whether the lock is exclusive and can become a read lock.
-    pub(crate) fn can_downgrade(&self) -> bool {
+    /// Checks that the lock is exclusive and can become a read lock.
+    pub(crate) fn check_downgrade(&self) -> Result<(), InvalidKindReason> {
         let keeps = |request: &ReleaseRequest| request.min_hold_until.is_some();
-        self.held.kind() == Kind::Exclusive
-            && self.held.key.dialect().capabilities().shared_kinds
-            && self.inner.backend.supports_shared_kinds()
-            && !self.release_request.as_ref().is_some_and(keeps)
+        if self.held.kind() != Kind::Exclusive || self.release_request.as_ref().is_some_and(keeps) {
+            return Err(InvalidKindReason::Downgrade);
+        }
+        let has_readers = self.held.key.dialect().capabilities().shared_kinds
+            && self.inner.backend.supports_shared_kinds();
+        if has_readers {
+            Ok(())
+        } else {
+            Err(InvalidKindReason::Dialect)
+        }
     }
 
     /// Ends the renewals, and hands over the duty to release the lock. Returns `None` if there is none.

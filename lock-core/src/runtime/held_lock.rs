@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::backend::Renewal;
@@ -20,6 +20,10 @@ use crate::protocol::owner_id::OwnerId;
 use crate::runtime::records::HoldRecord;
 use crate::sync::{Mutex, Process};
 use crate::telemetry::{HoldEnd, LockEvent, Reporter};
+
+mod state;
+
+use self::state::HeldState;
 
 /// One held lock.
 #[derive(Debug)]
@@ -42,38 +46,6 @@ pub(crate) struct HeldLock {
     scheduled: AtomicU64,
     /// Its slot among the young locks, plus one; zero if it is not there. Written under their mutex.
     young_slot: AtomicUsize,
-}
-
-#[derive(Debug)]
-struct HeldState {
-    lease: Lease,
-    /// Why the lock was lost. Set when the loss is counted; stays after the release.
-    loss: Option<LossReason>,
-    /// An event has said that the release failed.
-    release_failed: bool,
-    /// The wakers of tasks that wait for the loss. A map, since one lock may have thousands.
-    listeners: HashMap<u64, Waker>,
-    next_listener: u64,
-}
-
-impl HeldState {
-    /// Records and counts a loss. Returns its reason, unless a loss was recorded before.
-    #[must_use]
-    fn lose(&mut self, reason: LossReason, reporter: &Reporter) -> Option<LossReason> {
-        if self.loss.is_some() {
-            return None;
-        }
-        reporter.lost();
-        self.loss = Some(reason.clone());
-        Some(reason)
-    }
-
-    /// Records a release that failed. Returns false for a lock that was lost before.
-    #[must_use]
-    fn fail_release(&mut self) -> bool {
-        self.release_failed = true;
-        self.loss.is_none()
-    }
 }
 
 impl HeldLock {

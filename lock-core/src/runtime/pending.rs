@@ -12,6 +12,7 @@ use crate::protocol::backoff::Jitter;
 use crate::protocol::cleanup::ReleaseRequest;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::key::LockKey;
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::Lease;
 use crate::protocol::lock_state::Purpose;
 use crate::protocol::loss::LossReason;
@@ -64,6 +65,10 @@ impl PendingAcquire {
 
     pub(crate) fn key(&self) -> &LockKey {
         &self.acquisition.sent().key
+    }
+
+    fn kind(&self) -> Kind {
+        self.acquisition.sent().lease_config.kind
     }
 
     /// Continues under a new owner id, and cancels the old one.
@@ -120,17 +125,16 @@ impl PendingAcquire {
             } => Ok(self.acquired(token, lease, release_request)),
             AcquireResult::Contended { holder } => Err(LockError::Contended {
                 key: self.key().text(),
-                holder: holder.map(|seen| Holder::new(seen, None)),
+                holder: holder.map(|seen| Holder::new(seen, None).seen_for(self.kind())),
             }),
             AcquireResult::TimedOut {
                 waited,
                 holder,
                 rank,
             } => {
-                let holder = holder.map(|seen| Holder::new(seen, rank));
+                let holder = holder.map(|seen| Holder::new(seen, rank).seen_for(self.kind()));
                 if holder.as_ref().is_some_and(Holder::is_this_process) {
-                    let kind = self.acquisition.sent().lease_config.kind;
-                    let lock = self.inner.reporter.id(self.key()).of_kind(kind);
+                    let lock = self.inner.reporter.id(self.key()).of_kind(self.kind());
                     let event = LockEvent::HeldByThisProcess { lock };
                     self.inner.reporter.emit(&event);
                 }

@@ -18,7 +18,6 @@ use crate::protocol::lock_state::{
     AcquireCommand, AcquireReply, Env, Expiring, ForceCommand, ForceMode, KeyValue, Purpose,
     ReleaseCommand, RenewCommand, RenewReply,
 };
-use crate::protocol::owner_id::OwnerId;
 use crate::protocol::wire::WireNotification;
 
 mod grants;
@@ -371,19 +370,10 @@ fn sequence(server: &mut Server, steps: &[Step]) -> Result<(), TestCaseError> {
             number,
             one
         );
-        let granted: Vec<_> = notifications.iter().filter_map(granted_to).collect();
         let now = ServerMs::from_micros(now_us);
-        invariants::check(&before, one, &granted, &model.lock_state, now)?;
+        invariants::check(&before, one, &notifications, &model.lock_state, now)?;
     }
     Ok(())
-}
-
-/// Returns the owner id of a grant.
-fn granted_to(notification: &WireNotification) -> Option<OwnerId> {
-    match notification {
-        WireNotification::Grant { owner_id, .. } => Some(*owner_id),
-        WireNotification::Head { .. } => None,
-    }
 }
 
 /// Whether a notification went to the channel without a subscriber.

@@ -43,6 +43,7 @@ mod tests {
         let ms = Duration::from_millis;
         let estimate = |held_for: Option<u64>, remaining: Option<u64>| {
             let holder = Holder {
+                requested_permits: None,
                 label: "host:1".into(),
                 held_for: held_for.map(ms),
                 remaining: remaining.map(ms),

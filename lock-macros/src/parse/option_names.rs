@@ -40,7 +40,7 @@ pub(crate) const DECLARED: [(&str, &str); 8] = [
 pub(crate) type Options = &'static [(&'static str, &'static str)];
 
 /// The names that other libraries use for an option, without capitals and underscores.
-const OTHER_LIBRARIES: [(&str, &[&str]); 9] = [
+const OTHER_LIBRARIES: [(&str, &[&str]); 11] = [
     (
         "name",
         &[
@@ -97,6 +97,29 @@ const OTHER_LIBRARIES: [(&str, &[&str]); 9] = [
         ],
     ),
     ("min_hold", &["lockatleastfor", "autorelease"]),
+    (
+        "mode",
+        &[
+            "kind",
+            "locktype",
+            "type",
+            "read",
+            "write",
+            "readwrite",
+            "shared",
+        ],
+    ),
+    (
+        "permits",
+        &[
+            "semaphore",
+            "maxconcurrent",
+            "maxconcurrency",
+            "maxcount",
+            "limit",
+            "slots",
+        ],
+    ),
     (
         "on_contended",
         &[

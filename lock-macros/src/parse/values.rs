@@ -231,10 +231,14 @@ pub(crate) fn word(
         "false" => Some("never").filter(has),
         _ => None,
     };
-    let advice = meant.map_or_else(
-        || format!("expected one of: {}{others}", list(words.iter().copied())),
-        |meant| format!("did you mean `{meant}`?"),
-    );
+    let unquoted = written.trim_matches('"');
+    let advice = match meant {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None if unquoted != written && words.contains(&unquoted) => {
+            format!("write `{unquoted}` without quotes")
+        }
+        None => format!("expected one of: {}{others}", list(words.iter().copied())),
+    };
     let message = format!("unknown value `{written}` for `{option}`; {advice}");
     errors.on(value, message);
     None

@@ -15,4 +15,14 @@ async fn h() -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(name = "x", kind = read)]
+async fn i() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(name = "x", semaphore = 4)]
+async fn j() -> Result<(), LockError> {
+    Ok(())
+}
+
 fn main() {}

@@ -41,11 +41,11 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// Checks the state after a step that granted these owner ids.
+/// Checks the state after a step with these notifications.
 pub(super) fn check(
     before: &LockState,
     step: &Step,
-    granted: &[OwnerId],
+    notifications: &[WireNotification],
     after: &LockState,
     now_ms: ServerMs,
 ) -> Result<(), TestCaseError> {
@@ -61,7 +61,7 @@ pub(super) fn check(
         moves_no_end_down(&earlier, step, &shared)?;
         ends_soon_after_a_release(&earlier, step, &shared, now_ms)
     } else {
-        begins_without_old_members(&earlier, step, granted, &shared)
+        begins_without_old_members(&earlier, step, notifications, &shared)
     }
 }
 
@@ -141,16 +141,25 @@ fn ends_soon_after_a_release(
 fn begins_without_old_members(
     before: &Shared<'_>,
     step: &Step,
-    granted: &[OwnerId],
+    notifications: &[WireNotification],
     after: &Shared<'_>,
 ) -> Result<(), TestCaseError> {
     let caller = match step {
         Step::Acquire { who, .. } => Some(owner_id(*who)),
         _ => None,
     };
+    let granted: Vec<OwnerId> = notifications.iter().filter_map(granted_to).collect();
     for (member, _) in &after.members {
         let is_new = caller == Some(member.owner_id) || granted.contains(&member.owner_id);
         prop_assert!(is_new || before.end_of(member).is_none(), "{member} is old");
     }
     Ok(())
+}
+
+/// Returns the owner id of a grant.
+fn granted_to(notification: &WireNotification) -> Option<OwnerId> {
+    match notification {
+        WireNotification::Grant { owner_id, .. } => Some(*owner_id),
+        WireNotification::Head { .. } => None,
+    }
 }

@@ -99,6 +99,12 @@ impl Readers {
         self.eval(script, key).await
     }
 
+    /// Ends the writer.
+    pub async fn end_write(&mut self, key: &str) -> RedisResult<()> {
+        let script = "return redis.call('DEL', KEYS[1])";
+        self.eval(script, key).await.map(drop)
+    }
+
     async fn eval(&mut self, script: &str, key: &str) -> RedisResult<bool> {
         let mut eval = cmd("EVAL");
         eval.arg(script)

@@ -14,8 +14,11 @@ use crate::stage::{ActResult, BoxError, LONG, LongestWait, Server};
 const KEY: &str = "catalog";
 
 /// Enough that one of them is always reading.
-const READERS: u32 = 4;
+const READERS: u32 = 8;
 const READS: Duration = Duration::from_millis(30);
+/// The reads of the next reader are longer by this time, so that they do not end together: a moment in which the
+/// machine stands still would bring equal reads into step.
+const LONGER: Duration = Duration::from_millis(3);
 
 /// The time after which the writer by hand gives up.
 const RUN: Duration = Duration::from_secs(2);
@@ -27,18 +30,18 @@ enum Client {
 }
 
 impl Client {
-    async fn read(&mut self) -> Result<(), BoxError> {
+    async fn read(&mut self, time: Duration) -> Result<(), BoxError> {
         match self {
             Self::ByHand(lock) => {
                 while !lock.try_read(KEY).await? {
                     sleep(POLL).await;
                 }
-                sleep(READS).await;
+                sleep(time).await;
                 lock.end_read(KEY).await?;
             }
             Self::Library(locks) => {
                 let guard = locks.lock(KEY).read().wait(LONG).acquire().await?;
-                sleep(READS).await;
+                sleep(time).await;
                 guard.release().await?;
             }
         }
@@ -56,6 +59,7 @@ impl Client {
                     }
                     sleep(POLL).await;
                 }
+                lock.end_write(KEY).await?;
             }
             Self::Library(locks) => {
                 let guard = locks.lock(KEY).write().wait(LONG).acquire().await?;
@@ -95,7 +99,7 @@ async fn measure(clients: Vec<Client>) -> Result<LongestWait, BoxError> {
             // They take turns, so that their reads overlap.
             sleep(READS * number / READERS).await;
             while !over.load(Ordering::Relaxed) {
-                reader.read().await?;
+                reader.read(READS + LONGER * number).await?;
                 reads.fetch_add(1, Ordering::Relaxed);
             }
             Ok::<(), BoxError>(())

@@ -27,7 +27,7 @@ async fn has_kinds(s: &Subject) -> bool {
     assert!(matches!(
         refused,
         Err(LockError::InvalidKind {
-            reason: InvalidKindReason::Downgrade,
+            reason: InvalidKindReason::Dialect,
             ..
         })
     ));

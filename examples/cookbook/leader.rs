@@ -95,7 +95,7 @@ fn write(bills: &Table, token: FencingToken, what: &'static str) -> &'static str
     match row.map(|last| last.parse::<FencingToken>()).transpose() {
         Ok(last) if last > Some(token) => return "refused: a later leader has sent bills",
         Ok(_) => {}
-        // Not "no later leader": nobody knows who wrote this.
+        // A row that cannot be read is a refusal: a later leader may have written it.
         Err(_) => return "refused: the last token is no number",
     }
     match bills.put("last token", &token.to_string()) {

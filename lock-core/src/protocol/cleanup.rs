@@ -75,7 +75,7 @@ impl ReleaseOutcome {
         }
     }
 
-    /// Returns the outcome for an exclusive lock that became a read lock, or was found lost.
+    /// Returns the outcome for an exclusive lock that became a read lock.
     pub(crate) const fn of_downgrade() -> Self {
         Self {
             was_owner: true,

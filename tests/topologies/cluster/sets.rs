@@ -1,5 +1,6 @@
 //! Sets of locks: one command for each slot, slots that move, and nodes that do not reply.
 
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager, LockSet};
@@ -204,4 +205,27 @@ async fn waiting_set_survives_the_death_of_a_node() {
     drop(held);
     let next = tokio::time::timeout(FAILOVER, waiting).await.unwrap();
     next.unwrap().unwrap().release().await.unwrap();
+}
+
+/// As the release of one lock: an error, and no panic.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn release_outside_of_a_runtime_is_an_error() {
+    let cluster = RedisCluster::start();
+    let locks = connect(&cluster.url()).await;
+    for names in [cart(), names_of(&cluster, 3, |_| true)] {
+        let set = acquired(&locks, &names).await;
+        let outside = std::thread::spawn(move || {
+            let mut releasing = std::pin::pin!(set.release());
+            releasing
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+        });
+        let released = outside.join().unwrap();
+        assert!(
+            matches!(released, Poll::Ready(Err(LockError::NoRuntime))),
+            "{released:?}"
+        );
+        // The release goes on in the background.
+        acquired(&locks, &names).await.release().await.unwrap();
+    }
 }

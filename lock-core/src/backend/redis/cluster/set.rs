@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::call::may_have_run;
@@ -95,6 +96,9 @@ pub(super) async fn release(
     mut requests: &[&ReleaseRequest],
     limit: Duration,
 ) -> Vec<Result<ReleaseOutcome, LockError>> {
+    if Handle::try_current().is_err() {
+        return requests.iter().map(|_| Err(LockError::NoRuntime)).collect();
+    }
     let mut outcomes = Vec::with_capacity(requests.len());
     let mut running = JoinSet::new();
     while !requests.is_empty() {

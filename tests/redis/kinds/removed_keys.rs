@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{Kind, LockGuard, LockManager, LossReason};
+use lock_core::{Kind, LockGuard, LockManager, LockRequest, LossReason};
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, keys, ms};
 use test_support::{RedisServer, eventually_async};
 use tests::{fencing_token, granted, in_time, shut_down, start_waiter};
@@ -89,6 +89,14 @@ async fn readers_learn_of_the_removal_at_their_next_renewal() {
     }
 }
 
+/// Acquires at once, with a greater token than that of the readers whose keys were removed.
+async fn granted_after(readers: &Readers, request: LockRequest) -> LockGuard {
+    let guard = request.try_acquire().await.unwrap();
+    let guard = guard.expect("the lock is free");
+    assert!(fencing_token(&guard) > readers.token());
+    guard
+}
+
 /// The removal of either key ends all leases: the next caller gets the lock. The readers learn it at their next
 /// renewal, and their releases do not touch the writer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,11 +105,8 @@ async fn writer_that_comes_after_the_removal_gets_the_lock_at_once() {
     let locks = connect(&server).await;
     for gone in REMOVED {
         let readers = Readers::start(&server).await;
-        let token = readers.token();
         let removed = remove(&server, gone);
-        let writer = locks.lock(NAME).write().try_acquire().await.unwrap();
-        let writer = writer.unwrap_or_else(|| panic!("{gone:?}: the lock is free"));
-        assert!(fencing_token(&writer) > token);
+        let writer = granted_after(&readers, locks.lock(NAME).write()).await;
         readers.expect_lost(removed).await;
         writer.renew().await.unwrap();
         assert!(server.cli(&["GET", KEY]).text().starts_with("lk1:"));
@@ -139,11 +144,8 @@ async fn readers_after_the_removal_are_a_new_group() {
     let locks = connect(&server).await;
     for gone in REMOVED {
         let readers = Readers::start(&server).await;
-        let token = readers.token();
         let removed = remove(&server, gone);
-        let reader = locks.lock(NAME).read().try_acquire().await.unwrap();
-        let reader = reader.unwrap_or_else(|| panic!("{gone:?}: the lock is free"));
-        assert!(fencing_token(&reader) > token);
+        let reader = granted_after(&readers, locks.lock(NAME).read()).await;
         assert_eq!(server.cli(&["ZCARD", HOLDERS]).integer(), 1, "{gone:?}");
         readers.expect_lost(removed).await;
         reader.renew().await.unwrap();

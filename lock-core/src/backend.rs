@@ -108,9 +108,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns what is known about the connections, without IO.
     fn status(&self) -> BackendStatus;
 
-    /// Returns whether waiters get notifications. Subscribes if no waiter has needed it yet, which takes
-    /// at most `limit`.
-    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool>;
+    /// Returns whether waiters of the key get notifications, in its dialect. Subscribes if no waiter has needed it
+    /// yet, which takes at most `limit`.
+    fn notifies_waiters<'a>(&'a self, key: &'a LockKey, limit: Duration) -> Boxed<'a, bool>;
 
     /// Waits at most until `until` for a connection of the calling runtime. Returns the last error
     /// when time runs out, or at once when waiting cannot help.
@@ -169,6 +169,11 @@ pub(crate) trait NotificationSink: Send + Sync + 'static {
     /// Notifies all waiters whose owner ids begin with `short`; usually there is only one. Returns
     /// whether there is any.
     fn notify_by_short_id(&self, short: ShortId, notification: Notification) -> bool;
+
+    /// Records a message that a lock of this key was released, in a dialect whose messages are for all waiters.
+    /// Makes the first waiter of the key poll, and a guard that holds the lock renew. Returns whether there is such
+    /// a waiter.
+    fn notify_released(&self, key: &str) -> bool;
 
     /// Makes all waiters poll the server.
     fn poll_all(&self);

@@ -64,7 +64,9 @@ pub use health::{Health, Pong};
 pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
 pub use lock_set::{LockSet, LockSetLost, LockSetRequest, LockSetWatch};
 pub use manager::{LockManager, LockManagerBuilder};
-pub use protocol::dialect::{Capabilities, Dialect, InvalidDialectReason, ReleaseMethod};
+pub use protocol::dialect::{
+    Capabilities, Dialect, InvalidDialectReason, RedissonLock, ReleaseMethod,
+};
 pub use protocol::fencing_token::{FencingToken, ParseTokenError};
 pub use protocol::key::{InvalidNameReason, LockName};
 pub use protocol::kind::{InvalidKindReason, Kind};

@@ -5,7 +5,7 @@
 //! dialect lacks a capability, the contract checks that [`Capabilities`](lock_core::Capabilities)
 //! says so, and tests the rest.
 
-use lock_core::{Dialect, ReleaseMethod};
+use lock_core::{Dialect, RedissonLock, ReleaseMethod};
 
 mod suite;
 
@@ -21,6 +21,8 @@ conformance!(lua_setnx_expire, Subject::redis_in(Dialect::LuaSetnxExpire));
 conformance!(set_nx_px, Subject::redis_in(SET_NX_PX));
 conformance!(watch_multi, Subject::redis_in(WATCH_MULTI));
 conformance!(set_nx_px_auto, Subject::redis_in(SET_NX_PX_AUTO));
+conformance!(redisson, Subject::redis_in(REDISSON));
+conformance!(redisson_fenced, Subject::redis_in(REDISSON_FENCED));
 
 const SET_NX_PX: Dialect = Dialect::SetNxPx {
     release: ReleaseMethod::Script,
@@ -37,6 +39,13 @@ const SET_NX_PX_NATIVE: Dialect = Dialect::SetNxPx {
     release: ReleaseMethod::Native,
 };
 
+const REDISSON: Dialect = Dialect::Redisson {
+    lock: RedissonLock::Plain,
+};
+const REDISSON_FENCED: Dialect = Dialect::Redisson {
+    lock: RedissonLock::Fenced,
+};
+
 /// A dialect without a line above would not be tested.
 #[test]
 fn conformance_runs_every_dialect() {
@@ -49,6 +58,8 @@ fn conformance_runs_every_dialect() {
         WATCH_MULTI,
         SET_NX_PX_NATIVE,
         SET_NX_PX_AUTO,
+        REDISSON,
+        REDISSON_FENCED,
     ];
     assert_eq!(run, Dialect::ALL);
 }

@@ -377,8 +377,8 @@ impl Backend for FaultyBackend {
         }
     }
 
-    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool> {
-        self.memory.notifies_waiters(limit)
+    fn notifies_waiters<'a>(&'a self, key: &'a LockKey, limit: Duration) -> Boxed<'a, bool> {
+        self.memory.notifies_waiters(key, limit)
     }
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {

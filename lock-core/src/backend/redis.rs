@@ -20,6 +20,7 @@ use crate::telemetry::{LockCommand, ServerAddress};
 mod abilities;
 mod access;
 pub(crate) mod admin;
+mod channels;
 mod client;
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -33,6 +34,7 @@ mod dial;
 mod dialects;
 mod errors;
 mod handshake;
+mod key_channels;
 mod native;
 mod node;
 pub(crate) mod place;
@@ -362,8 +364,8 @@ impl Backend for RedisBackend {
         self.client.status()
     }
 
-    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool> {
-        Box::pin(self.client.notifies_waiters(limit))
+    fn notifies_waiters<'a>(&'a self, key: &'a LockKey, limit: Duration) -> Boxed<'a, bool> {
+        Box::pin(self.client.notifies_waiters(key, limit))
     }
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {

@@ -9,7 +9,7 @@ use serde_core::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use super::manager_config::ManagerConfig;
 use super::overrides::Override;
 use super::{Handover, parse_duration};
-use crate::protocol::dialect::{Dialect, ReleaseMethod};
+use crate::protocol::dialect::{Dialect, RedissonLock, ReleaseMethod};
 use crate::protocol::duration_text;
 use crate::protocol::nearest::nearest;
 
@@ -175,6 +175,18 @@ const DIALECTS: &[(&str, Dialect)] = &[
             release: ReleaseMethod::Auto,
         },
     ),
+    (
+        "redisson",
+        Dialect::Redisson {
+            lock: RedissonLock::Plain,
+        },
+    ),
+    (
+        "redisson_fenced",
+        Dialect::Redisson {
+            lock: RedissonLock::Fenced,
+        },
+    ),
 ];
 
 /// Reads one of the words of a table.
@@ -201,7 +213,8 @@ impl<T: Copy> Visitor<'_> for WordVisitor<T> {
 }
 
 /// Deserializes the dialect from its name: `native`, `setnx_expire`, `deadline_getset`,
-/// `lua_setnx_expire`, `set_nx_px`, `set_nx_px_watch_multi`, `set_nx_px_native` or `set_nx_px_auto`.
+/// `lua_setnx_expire`, `set_nx_px`, `set_nx_px_watch_multi`, `set_nx_px_native`,
+/// `set_nx_px_auto`, `redisson` or `redisson_fenced`.
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl<'de> Deserialize<'de> for Dialect {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

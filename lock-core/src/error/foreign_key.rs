@@ -25,10 +25,41 @@ pub(crate) fn of_type(key: &LockKey, kind: &str) -> LockError {
     if kind == "hash" {
         // It may be a lock in use, so the advice does not say to remove it.
         let found = "a hash, as Redisson's locks are".to_owned();
-        let advice = "only Redisson respects such a lock; use another name or prefix";
+        let advice = "`Dialect::Redisson` speaks them: use it in all services that share this key, or use another name or prefix";
         return foreign(key, found, advice);
     }
     foreign(key, format!("a {}", tidy(kind, MAX_LABEL)), RENAME)
+}
+
+/// The key is no lock of Redisson that this library speaks. `found` is its type, or what the script found.
+#[cfg(feature = "redis")]
+pub(crate) fn no_redisson_lock(key: &LockKey, found: &str) -> LockError {
+    let dialect = key.dialect();
+    let (found, advice) = match found {
+        "read-write lock" => (
+            "a read-write lock of Redisson (`RReadWriteLock`)".to_owned(),
+            format!("`Dialect::{dialect}` has exclusive locks only; use another name for them"),
+        ),
+        "hash" => (
+            "a hash that is no lock of Redisson, or one of a kind that this library does not have (such as \
+             `FasterMultiLock`)"
+                .to_owned(),
+            "use another name or prefix".to_owned(),
+        ),
+        "token counter" => (
+            format!("a counter of tokens (`{}`) that is no number", key.redisson_counter()),
+            "let no other client write that key".to_owned(),
+        ),
+        other => (
+            format!(
+                "a {} where `Dialect::{dialect}` expects a hash; semaphores of Redisson and locks in other \
+                 dialects are not hashes",
+                tidy(other, MAX_LABEL)
+            ),
+            NEVER_TAKEN.to_owned(),
+        ),
+    };
+    foreign(key, found, advice)
 }
 
 /// A companion key of a native lock is of another type than the lock needs.
@@ -40,6 +71,12 @@ pub(crate) fn companion(key: &LockKey) -> LockError {
 
 /// The key has had no expiry for longer than a client needs to set one in a second command.
 pub(crate) fn no_expiry(key: &LockKey, value: &str) -> LockError {
+    if matches!(key.dialect(), Dialect::Redisson { .. }) {
+        let found = format!("a hash with the field `{value}` and without an expiry");
+        let advice =
+            "each lock of Redisson has an expiry, so this is no lock; use another name or prefix";
+        return foreign(key, found, advice);
+    }
     if is_deadline(value) {
         return deadline(key, value);
     }

@@ -193,6 +193,9 @@ impl<E: Failure> Acquisition<E> {
             Notification::Head { holder_expires_at } => waiting.on_head(now, holder_expires_at),
             Notification::First => waiting.on_first(now, peers.last_observed()),
             Notification::ShuttingDown => return self.fail(AcquireFailure::ShuttingDown),
+            Notification::Released if waiting.is_connected() => return self.send(now),
+            // All waiters poll as soon as there is a connection again.
+            Notification::Released => {}
             Notification::Poll => {
                 let is_connected = waiting.is_connected();
                 // A grant may have been lost, and its lease may have ended.

@@ -31,6 +31,31 @@ pub enum Dialect {
         /// How the lock is released and renewed.
         release: ReleaseMethod,
     },
+    /// The locks of Redisson: a hash with the holder as its field, and a channel on which a release notifies all
+    /// waiters. Services in Java and this library take, wait for, renew and release the same lock.
+    ///
+    /// The key has to be the name that Java sees on the server: set
+    /// [`prefix("")`](crate::LockManagerBuilder::prefix), or the prefix of Redisson's `NameMapper`. A section of
+    /// the [guide](crate::guide::dialects#redisson) says what the two sides promise each other.
+    Redisson {
+        /// The object of Redisson that locks the key.
+        lock: RedissonLock,
+    },
+}
+
+/// The object of Redisson that [`Dialect::Redisson`] speaks. All services have to use the same one on a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RedissonLock {
+    /// `RLock`, from `getLock`. Also the members of `RedissonMultiLock` and `RedissonRedLock`,
+    /// `RedissonNonReentrantLock`, and `RedissonSpinLock`, whose releases notify no waiter.
+    #[default]
+    Plain,
+    /// `RFencedLock`, from `getFencedLock` (Redisson 3.19.0 or later). Each grant has the next number of a counter
+    /// that both sides share. The counter has no expiry, and begins at 1 again when the server loses it, or
+    /// when a Java service calls `delete()`. So a token is not greater than all earlier ones after a loss of
+    /// data, unlike a token of [`Dialect::Native`].
+    Fenced,
 }
 
 /// How [`Dialect::SetNxPx`] checks the owner when it releases and renews a lock.
@@ -73,10 +98,14 @@ impl ReleaseMethod {
 pub struct Capabilities {
     /// Whether each grant has a [`FencingToken`](crate::FencingToken).
     pub fencing_token: bool,
+    /// Whether tokens keep growing when the server has lost its data.
+    pub tokens_survive_data_loss: bool,
     /// Whether waiters get the lock in the order of their arrival.
     pub fifo: bool,
-    /// Whether a release gives the lock to the next waiter at once. Otherwise waiters poll.
+    /// Whether a release gives the lock to the next waiter at once.
     pub handover: bool,
+    /// Whether a release notifies waiters. Otherwise they poll.
+    pub notifies_waiters: bool,
     /// Whether several may hold a lock together: readers, and holders of permits.
     pub shared_kinds: bool,
     /// Whether each acquisition writes a unique value.
@@ -130,6 +159,12 @@ impl Dialect {
         Self::SetNxPx {
             release: ReleaseMethod::Auto,
         },
+        Self::Redisson {
+            lock: RedissonLock::Plain,
+        },
+        Self::Redisson {
+            lock: RedissonLock::Fenced,
+        },
     ];
 
     /// Returns what the dialect can do.
@@ -137,8 +172,10 @@ impl Dialect {
     pub const fn capabilities(self) -> Capabilities {
         let shared = Capabilities {
             fencing_token: false,
+            tokens_survive_data_loss: false,
             fifo: false,
             handover: false,
+            notifies_waiters: false,
             shared_kinds: false,
             unique_owner: true,
             names_holder: true,
@@ -154,8 +191,10 @@ impl Dialect {
         match self {
             Self::Native => Capabilities {
                 fencing_token: true,
+                tokens_survive_data_loss: true,
                 fifo: true,
                 handover: true,
+                notifies_waiters: true,
                 shared_kinds: true,
                 in_memory: true,
                 ..shared
@@ -188,7 +227,19 @@ impl Dialect {
                 without_scripts: true,
                 ..shared
             },
+            Self::Redisson { lock } => Capabilities {
+                fencing_token: matches!(lock, RedissonLock::Fenced),
+                notifies_waiters: true,
+                in_quorum: false,
+                ..shared
+            },
         }
+    }
+
+    /// Whether a release sends one message to all waiters of the key, and gives the lock to none of them.
+    pub(crate) const fn announces_releases(self) -> bool {
+        let able = self.capabilities();
+        able.notifies_waiters && !able.handover
     }
 
     /// How much earlier than on the server a lease ends for its holder, because other clients' clocks
@@ -235,6 +286,12 @@ impl fmt::Display for Dialect {
             Self::SetNxPx {
                 release: ReleaseMethod::Auto,
             } => "SetNxPx with Auto",
+            Self::Redisson {
+                lock: RedissonLock::Plain,
+            } => "Redisson",
+            Self::Redisson {
+                lock: RedissonLock::Fenced,
+            } => "Redisson with Fenced",
         })
     }
 }
@@ -278,10 +335,17 @@ mod tests {
     /// The table in the guide has to equal this one.
     fn table() -> String {
         type Row = (&'static str, fn(Capabilities) -> String);
-        let rows: [Row; 14] = [
+        let rows: [Row; 16] = [
             ("fencing token", |able| yes(able.fencing_token)),
+            ("tokens survive a loss of data", |able| {
+                yes(able.tokens_survive_data_loss)
+            }),
             ("first in, first out", |able| yes(able.fifo)),
             ("handover at release", |able| yes(able.handover)),
+            (
+                "release notifies waiters",
+                |able| yes(able.notifies_waiters),
+            ),
             ("readers and permits", |able| yes(able.shared_kinds)),
             ("unique owner value", |able| yes(able.unique_owner)),
             ("names the holder", |able| yes(able.names_holder)),

@@ -117,6 +117,11 @@ impl<W> LocalQueue<W> {
         (removed.map(|(_, waiter)| waiter), next)
     }
 
+    /// Returns the waiter that is first.
+    pub(crate) fn first(&self) -> Option<&W> {
+        self.first.as_ref().map(|(_, waiter)| waiter)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }

@@ -28,6 +28,8 @@ pub(crate) enum Notification {
     },
     /// The waiter is now the first of this manager's waiters on its key.
     First,
+    /// The lock was released, in a dialect without handover. The waiter polls.
+    Released,
     /// The waiter has to poll the server to find out what happened.
     Poll,
     /// The manager is shutting down, and the waiter has to end.
@@ -64,6 +66,14 @@ impl Notification {
     }
 }
 
+/// Why a waiter has to poll. The greater cause contains the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(test, derive(Hash))]
+enum PollCause {
+    Released,
+    Any,
+}
+
 /// The notifications that a waiter has not read yet: at most one of each kind.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(PartialEq, Eq, Hash))]
@@ -71,7 +81,7 @@ pub(crate) struct Mailbox {
     grant: Option<Grant>,
     head: Option<Moment>,
     first: bool,
-    poll: bool,
+    poll: Option<PollCause>,
     shutting_down: bool,
 }
 
@@ -88,9 +98,15 @@ impl Mailbox {
             }
             Notification::Head { holder_expires_at } => self.head = Some(holder_expires_at),
             Notification::First => self.first = true,
-            Notification::Poll => self.poll = true,
+            Notification::Released => self.poll = self.poll.max(Some(PollCause::Released)),
+            Notification::Poll => self.poll = Some(PollCause::Any),
             Notification::ShuttingDown => self.shutting_down = true,
         }
+    }
+
+    /// Returns whether a release was announced that the waiter has not read.
+    pub(crate) fn has_release(&self) -> bool {
+        self.poll == Some(PollCause::Released)
     }
 
     /// Takes the most important notification.
@@ -101,8 +117,10 @@ impl Mailbox {
         if std::mem::take(&mut self.shutting_down) {
             return Some(Notification::ShuttingDown);
         }
-        if std::mem::take(&mut self.poll) {
-            return Some(Notification::Poll);
+        match self.poll.take() {
+            Some(PollCause::Any) => return Some(Notification::Poll),
+            Some(PollCause::Released) => return Some(Notification::Released),
+            None => {}
         }
         if let Some(holder_expires_at) = self.head.take() {
             return Some(Notification::Head { holder_expires_at });
@@ -164,6 +182,22 @@ mod tests {
         mailbox.put(head(9));
         let taken: Vec<_> = std::iter::from_fn(|| mailbox.take()).collect();
         assert_eq!(taken, [Notification::Poll, head(9), Notification::First]);
+    }
+
+    #[test]
+    fn one_poll_is_enough_for_all_releases() {
+        let mut mailbox = Mailbox::default();
+        mailbox.put(Notification::Released);
+        mailbox.put(Notification::Released);
+        mailbox.put(Notification::First);
+        assert!(mailbox.has_release());
+        assert_eq!(mailbox.take(), Some(Notification::Released));
+        assert!(!mailbox.has_release());
+        assert_eq!(mailbox.take(), Some(Notification::First));
+        mailbox.put(Notification::Released);
+        mailbox.put(Notification::Poll);
+        let taken: Vec<_> = std::iter::from_fn(|| mailbox.take()).collect();
+        assert_eq!(taken, [Notification::Poll]);
     }
 
     #[test]

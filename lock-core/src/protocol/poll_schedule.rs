@@ -101,6 +101,8 @@ pub(crate) enum HolderExpiry {
     Foreign { ends: Moment },
     /// Any lock in a dialect without notifications.
     Polled { ends: Moment },
+    /// A lock whose release is announced to all waiters, and whose expiry is not.
+    Notified { ends: Moment },
     /// A key without an expiry: it is about to get one, or it is not a lock.
     NoExpiry,
 }
@@ -109,7 +111,10 @@ impl HolderExpiry {
     /// When the holder's lease ends unless it is renewed.
     pub(crate) fn ends(self) -> Option<Moment> {
         match self {
-            Self::Native { ends } | Self::Foreign { ends } | Self::Polled { ends } => Some(ends),
+            Self::Native { ends }
+            | Self::Foreign { ends }
+            | Self::Polled { ends }
+            | Self::Notified { ends } => Some(ends),
             Self::NoExpiry => None,
         }
     }
@@ -168,8 +173,9 @@ impl PollSchedule {
         self.rank = rank;
         self.holder_expiry = holder_expiry;
         self.poll = poll;
-        // The server knows the order, and another waiter may only have read its reply earlier.
-        self.local_position = if rank == 0 {
+        // The server knows the order, if there is one, and another waiter may only have read its reply earlier.
+        let has_order = !matches!(holder_expiry, HolderExpiry::Notified { .. });
+        self.local_position = if rank == 0 && has_order {
             LocalPosition::First
         } else {
             local_position
@@ -208,7 +214,8 @@ impl PollSchedule {
     /// later end of the holder's lease.
     pub(crate) fn is_first(&mut self, now: Moment, seen: Option<ObservedExpiry>) {
         self.local_position = LocalPosition::First;
-        if let HolderExpiry::Native { ends } = &mut self.holder_expiry
+        if let HolderExpiry::Native { ends } | HolderExpiry::Notified { ends } =
+            &mut self.holder_expiry
             && let Some(seen) = seen.filter(|seen| seen.at > self.polled_at)
         {
             *ends = seen.holder_expires_at;
@@ -216,7 +223,10 @@ impl PollSchedule {
         // The waiter ahead has polled until now.
         let cap = now.plus(self.jitter.shorten(self.cap()));
         self.next = self.next.min(cap);
-        if let HolderExpiry::Native { ends } | HolderExpiry::Foreign { ends } = self.holder_expiry {
+        if let HolderExpiry::Native { ends }
+        | HolderExpiry::Foreign { ends }
+        | HolderExpiry::Notified { ends } = self.holder_expiry
+        {
             let rank = self.rank_in_steps();
             self.next = self.next.min(self.at_expiry(ends, rank));
         }
@@ -240,7 +250,7 @@ impl PollSchedule {
         }
         let is_first = self.local_position == LocalPosition::First;
         match self.holder_expiry {
-            HolderExpiry::Native { ends } if is_first => {
+            HolderExpiry::Native { ends } | HolderExpiry::Notified { ends } if is_first => {
                 next = next.min(self.at_expiry(ends, rank));
             }
             HolderExpiry::Foreign { ends } if is_first => {
@@ -261,7 +271,9 @@ impl PollSchedule {
                 next = next.min(ends.plus(AFTER_EXPIRY).plus(spread));
             }
             HolderExpiry::NoExpiry => next = next.min(self.polled_at.plus(NO_EXPIRY_POLL)),
-            HolderExpiry::Native { .. } | HolderExpiry::Foreign { .. } => {}
+            HolderExpiry::Native { .. }
+            | HolderExpiry::Foreign { .. }
+            | HolderExpiry::Notified { .. } => {}
         }
         // An expiry in the past must not become a hot loop.
         self.next = next.max(self.polled_at.plus(AFTER_EXPIRY));

@@ -9,6 +9,7 @@
 //! thread, such as one in a tracing subscriber, does not stop the work: the worker counts it, and
 //! repeats what was in progress.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -42,6 +43,8 @@ use young::YoungLocks;
 /// The leases in one pipeline: enough to make the round trip cheap, few enough not to delay the
 /// commands behind it.
 const BATCH: usize = 128;
+/// A message about a release is no reason to doubt a lock that was confirmed this long ago, or later.
+const JUST_CONFIRMED: Duration = Duration::from_millis(20);
 /// The pause of the thread after a panic, because the cause may repeat at once.
 const AFTER_PANIC: Duration = Duration::from_millis(20);
 
@@ -96,6 +99,22 @@ impl WorkerState {
             }
         }
         self.context.wake.notify_one();
+    }
+
+    /// Makes the renewals of these locks due now, because a message says that they were released.
+    fn renew_released(&self, keys: &HashSet<Arc<str>>) {
+        let now = self.context.now();
+        let mut locks = self.young.take_of(keys);
+        locks.extend(self.schedule.lock().of(keys));
+        for held in locks {
+            // A lock that was acquired a moment ago: the message is about the release before.
+            let is_doubted = held.confirmed_at().plus(JUST_CONFIRMED) < now;
+            if is_doubted && held.renew_soon(now) {
+                self.schedule(now, &held);
+            } else if let Some(due) = held.next_deadline() {
+                self.schedule(due, &held);
+            }
+        }
     }
 
     /// Returns when the thread has to wake next.
@@ -275,8 +294,21 @@ async fn follow_primary(state: &WorkerState) {
     }
 }
 
+/// Renews the leases of locks whose release was announced while a guard holds them: another client may have
+/// removed them by force.
+async fn follow_releases(state: &WorkerState) {
+    loop {
+        let keys = state.context.notifications.released_keys().await;
+        state.renew_released(&keys);
+    }
+}
+
 async fn listen(state: Arc<WorkerState>) {
-    tokio::join!(receive_all(&state), follow_primary(&state));
+    tokio::join!(
+        receive_all(&state),
+        follow_primary(&state),
+        follow_releases(&state)
+    );
 }
 
 async fn receive_all(state: &WorkerState) {

@@ -124,6 +124,11 @@ impl HeldLock {
         self.state.lock().lease.next_deadline()
     }
 
+    /// Returns when the command was sent that confirmed the lease last.
+    pub(crate) fn confirmed_at(&self) -> Moment {
+        self.state.lock().lease.confirmed_at()
+    }
+
     /// Makes the next renewal due now. Returns whether the lease is renewed at all.
     pub(crate) fn renew_soon(&self, now: Moment) -> bool {
         self.state.lock().lease.renew_soon(now)

@@ -1,6 +1,6 @@
 //! The registered owner ids of a manager, and the delivery of notifications to its waiters.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio::sync::Notify;
@@ -45,6 +45,9 @@ impl WaiterSlot {
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
     state: Mutex<Registered>,
+    /// The keys whose release was announced since the worker has looked.
+    released: Mutex<HashSet<Arc<str>>>,
+    has_released: Notify,
     reporter: Arc<Reporter>,
 }
 
@@ -58,8 +61,8 @@ struct Registered {
 impl Notifications {
     pub(crate) fn new(reporter: Arc<Reporter>) -> Self {
         Self {
-            state: Mutex::default(),
             reporter,
+            ..Self::default()
         }
     }
 
@@ -101,6 +104,20 @@ impl Notifications {
         };
         for slot in slots {
             slot.deliver(notification, &self.reporter);
+        }
+    }
+
+    /// Waits for messages about releases. Returns their keys, each once.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(crate) async fn released_keys(&self) -> HashSet<Arc<str>> {
+        loop {
+            let released = std::mem::take(&mut *self.released.lock());
+            if !released.is_empty() {
+                return released;
+            }
+            self.has_released.notified().await;
         }
     }
 
@@ -154,6 +171,12 @@ impl Peers for LocalPeers {
         let Some(place) = self.place.take() else {
             return;
         };
+        // A waiter that got the lock releases it. Any other one leaves a message to the next waiter that it has
+        // not read.
+        let unread = observed_expiry.is_none().then_some(self.slot.as_ref());
+        let passes_on = unread
+            .flatten()
+            .is_some_and(|slot| slot.mailbox.lock().has_release());
         let (removed, next) = {
             let mut state = self.notifications.state.lock();
             let Some(queue) = state.queues.get_mut(&self.key) else {
@@ -170,6 +193,9 @@ impl Peers for LocalPeers {
         drop(removed);
         if let Some(next) = next {
             next.deliver(Notification::First, &self.notifications.reporter);
+            if passes_on {
+                next.deliver(Notification::Released, &self.notifications.reporter);
+            }
         }
     }
 
@@ -203,6 +229,20 @@ impl NotificationSink for Notifications {
             slot.deliver(notification, &self.reporter);
         }
         !slots.is_empty()
+    }
+
+    fn notify_released(&self, key: &str) -> bool {
+        self.released.lock().insert(key.into());
+        self.reporter.waking(|| self.has_released.notify_one());
+        let first = {
+            let state = self.state.lock();
+            let first = state.queues.get(key).and_then(LocalQueue::first);
+            first.map(Arc::clone)
+        };
+        if let Some(slot) = &first {
+            slot.deliver(Notification::Released, &self.reporter);
+        }
+        first.is_some()
     }
 
     fn poll_all(&self) {
@@ -322,6 +362,54 @@ mod tests {
         let position = peers[2].enter(Some(observed_expiry(10)), token(10));
         assert_eq!(position, LocalPosition::First);
         peers[2].leave(None, None);
+        assert!(notifications.state.lock().queues.is_empty());
+    }
+
+    #[tokio::test]
+    async fn release_is_announced_to_the_first_waiter_of_the_key() {
+        let notifications = Arc::<Notifications>::default();
+        assert!(!notifications.notify_released("k"), "no waiter");
+        let mut peers = [(); 2].map(|()| waiter(&notifications, OwnerId::random()));
+        let [first, second] = [0, 1].map(|at: usize| peers[at].slot.clone().unwrap());
+        for peer in &mut peers {
+            peer.enter(None, None);
+        }
+        assert!(!notifications.notify_released("other"));
+        assert!(notifications.notify_released("k"));
+        assert!(notifications.notify_released("k"));
+        assert_eq!(first.next().await, Notification::Released);
+        assert_eq!(first.mailbox.lock().take(), None);
+        assert_eq!(second.mailbox.lock().take(), None);
+        let released = notifications.released_keys().await;
+        assert_eq!(released, HashSet::from(["k".into(), "other".into()]));
+    }
+
+    #[tokio::test]
+    async fn waiter_that_leaves_passes_an_unread_release_on() {
+        let notifications = Arc::<Notifications>::default();
+        let observed = ObservedExpiry {
+            at: Moment::from_millis(1),
+            holder_expires_at: Moment::from_millis(2),
+        };
+        for (reads, acquires, passes_on) in [
+            (false, None, true),
+            (true, None, false),
+            // It releases the lock later.
+            (false, Some(observed), false),
+        ] {
+            let mut peers = [(); 2].map(|()| waiter(&notifications, OwnerId::random()));
+            let [first, second] = [0, 1].map(|at: usize| peers[at].slot.clone().unwrap());
+            for peer in &mut peers {
+                peer.enter(None, None);
+            }
+            notifications.notify_released("k");
+            if reads {
+                first.next().await;
+            }
+            peers[0].leave(acquires, None);
+            assert_eq!(second.mailbox.lock().has_release(), passes_on);
+            peers[1].leave(None, None);
+        }
         assert!(notifications.state.lock().queues.is_empty());
     }
 

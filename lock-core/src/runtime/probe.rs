@@ -110,6 +110,7 @@ async fn measure(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, Lock
         }
     };
     let round_trip = inner.clock().now().since(started);
+    let key = acquired.held.key.clone();
     let released = acquired.send_release().await?;
     acquired.finish_release(&released);
     // The lock was granted: a subscription that hangs must not make the call fail.
@@ -117,10 +118,10 @@ async fn measure(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, Lock
         .config
         .command_timeout
         .saturating_sub(spent(inner, called));
-    let notifications = inner.backend.notifies_waiters(left);
+    let notifies = inner.config.dialect.capabilities().notifies_waiters;
     Ok(Pong {
         round_trip,
-        notifications: inner.config.dialect.capabilities().handover && notifications.await,
+        notifications: notifies && inner.backend.notifies_waiters(&key, left).await,
         server_version: inner.backend.status().server_version,
     })
 }

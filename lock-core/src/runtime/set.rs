@@ -142,6 +142,9 @@ async fn send(
         acquire.acquisition.on_start(now)
     };
     let mut limit = begin_copy(pending, start).unwrap_or_default();
+    for acquire in &mut *pending {
+        acquire.enter_local_queue();
+    }
     loop {
         let sent = pending.iter_mut();
         let sent = sent.map(|acquire| acquire.acquisition.sent_mut()).collect();

@@ -18,6 +18,7 @@ use crate::protocol::clock::Moment;
 use crate::protocol::key::LockKey;
 use crate::protocol::kind::{Group, Kind};
 use crate::protocol::lease::LeaseConfig;
+use crate::protocol::local_queue::Peers;
 use crate::protocol::mailbox::Notification;
 use crate::protocol::renew::Renew;
 use crate::runtime::acquired::Acquired;
@@ -250,9 +251,18 @@ impl PendingAcquire {
     }
 
     async fn acquire(&mut self, limit: Duration) -> NextAction<LockError> {
+        self.enter_local_queue();
         let sent = self.acquisition.sent_mut();
         let result = self.inner.backend.acquire(sent, limit).await;
         self.on_acquire_result(result)
+    }
+
+    /// Enters the local queue before a command, in a dialect that announces releases: a message may arrive before
+    /// the reply.
+    pub(super) fn enter_local_queue(&mut self) {
+        if self.key().dialect().announces_releases() {
+            self.peers.enter(None, None);
+        }
     }
 
     /// Handles the result of an acquire.
@@ -345,6 +355,7 @@ impl PendingAcquire {
         let kind = match notification {
             Notification::Grant(_) => Some(NotificationKind::Grant),
             Notification::Head { .. } => Some(NotificationKind::Head),
+            Notification::Released => Some(NotificationKind::Released),
             Notification::First | Notification::Poll | Notification::ShuttingDown => None,
         };
         let next = self

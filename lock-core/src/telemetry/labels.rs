@@ -227,6 +227,8 @@ labels! {
         Grant = "grant",
         /// The waiter is the head of the queue.
         Head = "head",
+        /// The lock was released, in a dialect whose messages are for all waiters.
+        Released = "released",
     }
 }
 

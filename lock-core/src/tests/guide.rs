@@ -15,8 +15,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The possible fields of a reply. The first other word begins its description.
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 19] = [
     "now",
+    "holder",
+    "found",
+    "receivers",
     "token",
     "remaining",
     "rank",

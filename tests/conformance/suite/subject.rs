@@ -73,7 +73,7 @@ impl Subject {
         let capabilities = dialect.capabilities();
         Self {
             capabilities,
-            notifies: capabilities.handover,
+            notifies: capabilities.notifies_waiters,
             ..Self::on(server, first, second)
         }
     }

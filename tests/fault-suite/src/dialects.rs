@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Dialect, ReleaseMethod};
+use lock_core::{Dialect, RedissonLock, ReleaseMethod};
 
 use crate::history::LONGEST_TTL;
 
@@ -11,7 +11,7 @@ const SERVER_COMMANDS: Dialect = Dialect::SetNxPx {
     release: ReleaseMethod::Native,
 };
 
-const NAMES: [(Dialect, &str); 8] = [
+const NAMES: [(Dialect, &str); 10] = [
     (Dialect::Native, "native"),
     (Dialect::SetnxExpire, "setnx-expire"),
     (Dialect::DeadlineGetset, "deadline-getset"),
@@ -34,6 +34,18 @@ const NAMES: [(Dialect, &str); 8] = [
             release: ReleaseMethod::Auto,
         },
         "set-nx-px-auto",
+    ),
+    (
+        Dialect::Redisson {
+            lock: RedissonLock::Plain,
+        },
+        "redisson",
+    ),
+    (
+        Dialect::Redisson {
+            lock: RedissonLock::Fenced,
+        },
+        "redisson-fenced",
     ),
 ];
 

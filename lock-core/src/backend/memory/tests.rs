@@ -46,6 +46,10 @@ impl NotificationSink for NoWaiters {
         false
     }
 
+    fn notify_released(&self, _key: &str) -> bool {
+        false
+    }
+
     fn poll_all(&self) {}
 }
 

@@ -1,6 +1,7 @@
 //! State that all parts of the Redis backend share: connections, subscription and server time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, ToRedisArgs, Value};
@@ -14,6 +15,7 @@ use super::errors::{
     breaks_connection, is_script_denied, is_unknown_script, is_wrong_type, rejected,
     without_scripts,
 };
+use super::key_channels::KeyChannels;
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::Script;
@@ -36,7 +38,7 @@ use crate::sync::Mutex;
 
 mod batch;
 
-pub(super) use batch::LastReply;
+pub(super) use batch::{Call, LastReply};
 
 /// The state of the connection that receives notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,17 +54,20 @@ pub(super) enum SubscriptionState {
 pub(super) struct Subscription {
     pub(super) channel: Arc<str>,
     state: watch::Sender<SubscriptionState>,
-    wanted: Notify,
+    is_wanted: AtomicBool,
+    /// Wakes the listener.
+    wanted: Arc<Notify>,
 }
 
 impl Subscription {
     /// The channel contains the prefix, so that an ACL can separate the users of one server.
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(super) fn new(prefix: &str, wanted: &Arc<Notify>) -> Self {
         let prefix = wire::in_channel(prefix);
         Self {
             channel: format!("lk1:{prefix}:{}", uuid::Uuid::new_v4()).into(),
             state: watch::Sender::new(SubscriptionState::Idle),
-            wanted: Notify::new(),
+            is_wanted: AtomicBool::new(false),
+            wanted: Arc::clone(wanted),
         }
     }
 
@@ -75,9 +80,9 @@ impl Subscription {
         *self.state.borrow()
     }
 
-    /// Waits until a waiter needs notifications for the first time.
-    pub(super) async fn wanted_by_waiter(&self) {
-        self.wanted.notified().await;
+    /// Returns whether a waiter has needed notifications.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Acquire)
     }
 
     /// Returns whether notifications from the server process with this run id arrive. Waits for
@@ -88,6 +93,7 @@ impl Subscription {
         }
         if self.state() == SubscriptionState::Idle {
             let mut state = self.state.subscribe();
+            self.is_wanted.store(true, Ordering::Release);
             self.wanted.notify_one();
             let first = state.wait_for(|state| *state != SubscriptionState::Idle);
             let _subscribed_or_timed_out = tokio::time::timeout(limit(), first).await;
@@ -103,6 +109,9 @@ pub(super) struct RedisClient {
     /// The subscriptions to a node of a cluster, instead of the one above.
     #[cfg(feature = "cluster")]
     pub(super) shards: Option<SlotChannels>,
+    pub(super) key_channels: KeyChannels,
+    /// A waiter needs a subscription. Wakes the listener.
+    pub(super) wanted: Arc<Notify>,
     pub(super) notifications: Arc<dyn NotificationSink>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) command_timeout: Duration,
@@ -125,11 +134,15 @@ impl RedisClient {
         notifications: Arc<dyn NotificationSink>,
         reporter: Arc<Reporter>,
     ) -> Self {
-        let subscription = Subscription::new(&config.prefix);
+        let wanted = Arc::default();
+        let subscription = Subscription::new(&config.prefix, &wanted);
+        let is_cluster = connector.access.kind == DeploymentKind::Cluster;
         Self {
             #[cfg(feature = "cluster")]
-            shards: (connector.access.kind == DeploymentKind::Cluster)
-                .then(|| SlotChannels::new(&subscription.channel, &reporter)),
+            shards: is_cluster
+                .then(|| SlotChannels::new(&subscription.channel, &wanted, &reporter)),
+            key_channels: KeyChannels::new(is_cluster, &wanted, &reporter),
+            wanted,
             pool: Pool::new(connector),
             subscription,
             notifications,
@@ -158,9 +171,10 @@ impl RedisClient {
     fn is_subscribed(&self) -> bool {
         #[cfg(feature = "cluster")]
         if let Some(shards) = &self.shards {
-            return shards.is_any_up();
+            return shards.channels.is_any_up() || self.key_channels.is_any_up();
         }
         matches!(self.subscription.state(), SubscriptionState::Up(_))
+            || self.key_channels.is_any_up()
     }
 
     /// Returns whether each slot has a channel of its own, as in a cluster.
@@ -168,11 +182,15 @@ impl RedisClient {
         cfg!(feature = "cluster") && self.pool.connector.access.kind == DeploymentKind::Cluster
     }
 
-    pub(super) async fn notifies_waiters(&self, limit: Duration) -> bool {
+    pub(super) async fn notifies_waiters(&self, key: &LockKey, limit: Duration) -> bool {
         let deadline = Deadline::after(Clock::System, limit);
         match self.pool.for_current_runtime(limit).await {
             Ok(connection) => {
                 let run_id = connection.first.run_id;
+                if key.dialect().announces_releases() {
+                    let channels = &self.key_channels;
+                    return channels.is_up_for(key, run_id, deadline.left()).await;
+                }
                 self.subscription
                     .is_up_for(run_id, || deadline.left())
                     .await

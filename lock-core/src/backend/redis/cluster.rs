@@ -298,8 +298,16 @@ impl Backend for ClusterBackend {
     }
 
     /// A subscription is made when a slot has its first waiter. So this says whether one can be made.
-    fn notifies_waiters(&self, limit: Duration) -> Boxed<'_, bool> {
-        Box::pin(self.nodes.can_subscribe(limit))
+    fn notifies_waiters<'a>(&'a self, key: &'a LockKey, limit: Duration) -> Boxed<'a, bool> {
+        if !key.dialect().announces_releases() {
+            return Box::pin(self.nodes.can_subscribe(limit));
+        }
+        Box::pin(async move {
+            match self.nodes.owner(ClusterNodes::slot(key)) {
+                Ok(owner) => owner.server.notifies_waiters(key, limit).await,
+                Err(_unknown) => false,
+            }
+        })
     }
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {

@@ -14,7 +14,7 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::dialect::{CLOCK_TOLERANCE, Dialect, ReleaseMethod};
+use crate::protocol::dialect::{CLOCK_TOLERANCE, Dialect, RedissonLock, ReleaseMethod};
 
 mod acquire;
 mod by_server;
@@ -22,12 +22,14 @@ mod conditional;
 mod deadline;
 mod found;
 mod owner;
+mod redisson;
 mod watch_multi;
 
 use conditional::Conditionals;
 use deadline::Deadlines;
 pub(super) use deadline::SharedDeadlines;
 use owner::Owners;
+use redisson::RedissonLocks;
 use watch_multi::WatchMulti;
 
 /// The dialects that are not native. Decides how a lock is acquired, renewed and released.
@@ -37,6 +39,7 @@ pub(super) enum Scheme {
     DeadlineGetset,
     LuaSetnxExpire,
     SetNxPx(ReleaseMethod),
+    Redisson(RedissonLock),
 }
 
 impl Scheme {
@@ -48,13 +51,17 @@ impl Scheme {
             Dialect::DeadlineGetset => Some(Self::DeadlineGetset),
             Dialect::LuaSetnxExpire => Some(Self::LuaSetnxExpire),
             Dialect::SetNxPx { release } => Some(Self::SetNxPx(release)),
+            Dialect::Redisson { lock } => Some(Self::Redisson(lock)),
         }
     }
 
     /// Returns whether a release is a single script that may be sent twice.
     pub(super) fn releases_by_script(self) -> bool {
         match self {
-            Self::SetnxExpire | Self::LuaSetnxExpire | Self::SetNxPx(ReleaseMethod::Script) => true,
+            Self::SetnxExpire
+            | Self::LuaSetnxExpire
+            | Self::SetNxPx(ReleaseMethod::Script)
+            | Self::Redisson(_) => true,
             Self::DeadlineGetset | Self::SetNxPx(_) => false,
         }
     }
@@ -71,6 +78,7 @@ impl Scheme {
 pub(super) struct Dialects {
     client: Arc<RedisClient>,
     owners: Owners,
+    redisson: RedissonLocks,
     conditionals: Conditionals,
     watch_multi: WatchMulti,
     /// `ReleaseMethod::Auto` has chosen transactions on a connection.
@@ -88,6 +96,7 @@ impl Dialects {
     ) -> Self {
         Self {
             owners: Owners::new(Arc::clone(&client), Arc::clone(&config.label)),
+            redisson: RedissonLocks::new(Arc::clone(&client), Arc::clone(&config.label)),
             conditionals: Conditionals::new(Arc::clone(&client)),
             auto_is_transaction: AtomicBool::new(false),
             watch_multi: WatchMulti::new(Arc::clone(&client), connector),
@@ -134,6 +143,7 @@ impl Dialects {
                 self.owners.set_nx_px(sent, connection, left).await
             }
             Scheme::SetNxPx(_) => self.owners.set_nx_px(sent, connection, limit).await,
+            Scheme::Redisson(lock) => self.redisson.acquire(lock, sent, connection, limit).await,
             Scheme::DeadlineGetset => {
                 check_clocks(connection)?;
                 self.deadlines.acquire(sent, connection, limit).await
@@ -155,24 +165,26 @@ impl Dialects {
         limit: Duration,
     ) -> Vec<Result<RenewOutcome, LockError>> {
         let scheme = |renewal: &Renewal| Scheme::of(renewal.key.dialect());
-        let mut groups: [Vec<Renewal>; 4] = Default::default();
+        let mut groups: [Vec<Renewal>; 5] = Default::default();
         let group = |renewal: &Renewal| match scheme(renewal) {
             Some(Scheme::DeadlineGetset) => 0,
             Some(Scheme::SetNxPx(ReleaseMethod::WatchMulti)) => 1,
             Some(Scheme::SetNxPx(ReleaseMethod::Native | ReleaseMethod::Auto)) => 2,
-            _ => 3,
+            Some(Scheme::Redisson(_)) => 3,
+            _ => 4,
         };
         for renewal in renewals {
             groups[group(renewal)].push(renewal.clone());
         }
-        let [deadlines, watched, by_server, owned] = groups;
-        let (deadlines, watched, by_server, owned) = tokio::join!(
+        let [deadlines, watched, by_server, redisson, owned] = groups;
+        let (deadlines, watched, by_server, redisson, owned) = tokio::join!(
             self.deadlines.renew(&deadlines, limit),
             self.renew_in_transactions(&watched, limit),
             self.renew_by_server(&by_server, limit),
+            self.redisson.renew(&redisson, limit),
             self.owners.renew(&owned, limit)
         );
-        let mut outcomes = [deadlines, watched, by_server, owned].map(Vec::into_iter);
+        let mut outcomes = [deadlines, watched, by_server, redisson, owned].map(Vec::into_iter);
         let outcome = |renewal| {
             let next = outcomes[group(renewal)].next();
             next.unwrap_or_else(|| Ok(RenewOutcome::missing()))
@@ -212,6 +224,7 @@ impl Dialects {
                     .unwrap_or_else(|| Err(unexpected()))
             }
             Scheme::DeadlineGetset => self.deadlines.release(release_request, limit).await,
+            Scheme::Redisson(_) => self.redisson.release(release_request, limit).await,
             Scheme::SetnxExpire
             | Scheme::LuaSetnxExpire
             | Scheme::SetNxPx(ReleaseMethod::Script) => {
@@ -243,7 +256,14 @@ impl Dialects {
             scheme.unwrap_or(Scheme::SetNxPx(ReleaseMethod::Script))
         };
         let mut schemes = release_requests.iter().map(scheme);
-        if schemes.clone().all(Scheme::releases_by_script) {
+        let is_redisson = |scheme| matches!(scheme, Scheme::Redisson(_));
+        if schemes.clone().all(is_redisson) {
+            return self.redisson.release_all(release_requests, limit).await;
+        }
+        if schemes
+            .clone()
+            .all(|scheme| scheme.releases_by_script() && !is_redisson(scheme))
+        {
             return self.owners.release_all(release_requests, limit).await;
         }
         if schemes.all(|scheme| scheme.method_of_server().is_some()) {

@@ -1,7 +1,8 @@
-//! The subscription to the manager's private channel, on a connection of its own.
+//! The subscriptions to the manager's private channel and to the channels of keys, on a connection of their own.
 //!
 //! In RESP3, the confirmation of a subscription can be mistaken for the reply to any command on the
-//! connection. So subscriptions and lock commands never share one.
+//! connection. So subscriptions and lock commands never share one, and each command on this connection waits for
+//! the reply to the one before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +11,12 @@ use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::{Notify, watch};
 
+use super::channels::ChannelPhase;
 use super::client::{RedisClient, SubscriptionState};
 use super::connector::Connector;
 use super::credentials::{self, Issued, SubscriptionLogin};
 use super::errors::lock_error;
+use super::key_channels;
 use super::node::Node;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
@@ -26,70 +29,109 @@ use crate::telemetry::{ConnectionKind, LockEvent, NotificationKind, Notification
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(3);
 /// The pause after a missing permission. People grant permissions, and that takes longer.
 pub(super) const AFTER_REFUSAL: Duration = Duration::from_secs(10);
+/// The most channels in one command.
+const SUBSCRIBED_AT_ONCE: usize = 256;
 
-/// Subscribes and receives notifications. Subscribes again whenever the connection breaks.
+/// Subscribes and receives notifications when the first waiter needs it. Connects again whenever the connection
+/// breaks.
 pub(super) async fn listen(client: Arc<RedisClient>) {
-    if client.subscription.state() == SubscriptionState::Idle {
-        client.subscription.wanted_by_waiter().await;
-    } else {
+    if client.subscription.state() != SubscriptionState::Idle || client.key_channels.has_any() {
         // An earlier call ended by a panic.
-        set_state(&client, SubscriptionState::Down);
+        all_down(&client);
     }
     let mut backoff = Backoff::new(Jitter::from_os());
-    let mut warned = false;
+    let mut report = Refusals::default();
     let mut is_reconnect = false;
     loop {
-        let pause = match subscribe(&client).await {
-            Ok(subscribed) => {
-                backoff.reset();
-                warned = false;
-                client.pool.saw_run_id(subscribed.run_id);
-                set_state(&client, SubscriptionState::Up(subscribed.run_id));
+        while !client.subscription.is_wanted() && !client.key_channels.has_any() {
+            client.wanted.notified().await;
+        }
+        let pause = match Link::connect(&client).await {
+            Ok(mut link) => {
+                client.pool.saw_run_id(link.run_id);
                 let connector = &client.pool.connector;
-                let report = connector.report(&subscribed.node, ConnectionKind::Pubsub);
-                report.connected(std::mem::replace(&mut is_reconnect, true));
-                wait_until_broken(&client, subscribed).await;
-                report.disconnected(None);
-                Duration::ZERO
+                let connection = connector.report(&link.node, ConnectionKind::Pubsub);
+                connection.connected(std::mem::replace(&mut is_reconnect, true));
+                let ended = link.run(&client, &mut report).await;
+                connection.disconnected(None);
+                if link.was_confirmed {
+                    backoff.reset();
+                }
+                match ended {
+                    Ok(()) => Duration::ZERO,
+                    Err(error) => {
+                        report.warn(&client, &error);
+                        backoff.pause()
+                    }
+                }
             }
             Err(error) => {
-                if !std::mem::replace(&mut warned, true) {
-                    client.reporter.emit(&LockEvent::NotificationsOff {
-                        server: &client.pool.connector.node().server,
-                        error: &error.to_string(),
-                    });
-                }
-                let is_forbidden = matches!(
-                    &error,
-                    LockError::Backend(error) if error.kind() == BackendErrorKind::Permission
-                );
-                if is_forbidden {
+                report.warn(&client, &error);
+                if is_forbidden(&error) {
                     AFTER_REFUSAL
                 } else {
                     backoff.pause()
                 }
             }
         };
-        set_state(&client, SubscriptionState::Down);
+        all_down(&client);
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// Whether the failure to subscribe was reported. One log line is enough until a subscription succeeds.
+#[derive(Default)]
+struct Refusals {
+    is_known: bool,
+}
+
+impl Refusals {
+    fn warn(&mut self, client: &RedisClient, error: &LockError) {
+        if !std::mem::replace(&mut self.is_known, true) {
+            client.reporter.emit(&LockEvent::NotificationsOff {
+                server: &client.pool.connector.node().server,
+                error: &error.to_string(),
+            });
+        }
+    }
+}
+
+fn is_forbidden(error: &LockError) -> bool {
+    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::Permission)
+}
+
+/// Records that no notification arrives now. All waiters poll: one may have been lost.
+fn all_down(client: &RedisClient) {
+    client.key_channels.all_down();
+    let had_keys = client.key_channels.has_any();
+    let state = match client.subscription.state() {
+        // No waiter has needed the channel of the manager, or the first one waits for the result.
+        SubscriptionState::Idle if !client.subscription.is_wanted() => SubscriptionState::Idle,
+        _ => SubscriptionState::Down,
+    };
+    let has_polled = set_state(client, state);
+    if had_keys && !has_polled {
+        client.notifications.poll_all();
     }
 }
 
 /// Sets the state. After each change all waiters poll: a notification may have been lost, or may
 /// now arrive in another way. After the first change no poll is needed: waiters that wait for it
-/// have not sent an acquire yet, or they poll.
-fn set_state(client: &RedisClient, state: SubscriptionState) {
+/// have not sent an acquire yet, or they poll. Returns whether they were told to poll.
+fn set_state(client: &RedisClient, state: SubscriptionState) -> bool {
     let mut before = state;
     client
         .reporter
         .waking(|| before = client.subscription.set(state));
-    if before != state && before != SubscriptionState::Idle {
+    let polls = before != state && before != SubscriptionState::Idle;
+    if polls {
         client.notifications.poll_all();
     }
+    polls
 }
 
-/// A subscribed connection.
-struct Subscribed {
+/// A connection for subscriptions.
+struct Link {
     connection: MultiplexedConnection,
     node: Arc<Node>,
     run_id: u64,
@@ -97,82 +139,189 @@ struct Subscribed {
     broken: Arc<Notify>,
     /// `None` without a provider of credentials.
     login: Option<SubscriptionLogin>,
+    /// When to subscribe to the manager's channel again after a refusal.
+    refused_until: Option<Moment>,
+    /// The server has confirmed a subscription.
+    was_confirmed: bool,
 }
 
-async fn subscribe(client: &Arc<RedisClient>) -> Result<Subscribed, LockError> {
-    let broken = Arc::new(Notify::new());
-    let config = || {
-        let (receiver, broken) = (Arc::downgrade(client), Arc::clone(&broken));
-        Connector::config().set_push_sender(move |message: PushInfo| {
-            if message.kind == PushKind::Disconnection {
-                broken.notify_one();
-            } else if let (Some(client), PushKind::Message) = (receiver.upgrade(), &message.kind) {
-                receive(&client, &message);
-            }
-            Ok::<(), std::convert::Infallible>(())
-        })
-    };
-    let timeout = client.command_timeout;
-    let connecting = client.pool.connector.connect_with(config, timeout);
-    let opened = connecting.await?;
-    let mut connection = opened.handle;
-    let confirmed = connection.subscribe(&*client.subscription.channel);
-    match tokio::time::timeout(timeout, confirmed).await {
-        Ok(Ok(())) => {
-            let source = client.pool.connector.access.credentials.as_ref();
-            let login = source.zip(opened.issued);
-            Ok(Subscribed {
-                connection,
-                node: opened.node,
-                run_id: opened.first.run_id,
-                broken,
-                login: login.map(|(source, issued)| source.register_subscription(&issued)),
-            })
-        }
-        Ok(Err(error)) => Err(lock_error(
-            "cannot subscribe to the manager's channel",
-            &error,
-        )),
-        Err(_elapsed) => Err(super::errors::timed_out(
-            "cannot subscribe to the manager's channel",
-        )),
-    }
-}
-
-/// Waits until the connection breaks or stops replying, or until the server refuses a new login. Renews its
-/// login meanwhile.
-async fn wait_until_broken(client: &RedisClient, mut subscribed: Subscribed) {
-    let mut generations = client.pool.connector.whereabouts.generations();
-    loop {
-        // Another server is the primary now, and sends the notifications.
-        if client.pool.connector.whereabouts.generation() != subscribed.node.generation {
-            return;
-        }
-        let (command, is_login) = tokio::select! {
-            () = subscribed.broken.notified() => return,
-            () = changed(generations.as_mut()) => continue,
-            issued = renewed_login(subscribed.login.as_mut()) => {
-                if let Some(login) = &subscribed.login {
-                    login.is_renewed(&issued);
+impl Link {
+    async fn connect(client: &Arc<RedisClient>) -> Result<Self, LockError> {
+        let broken = Arc::new(Notify::new());
+        let config = || {
+            let (receiver, broken) = (Arc::downgrade(client), Arc::clone(&broken));
+            Connector::config().set_push_sender(move |message: PushInfo| {
+                if message.kind == PushKind::Disconnection {
+                    broken.notify_one();
+                } else if let (Some(client), PushKind::Message) =
+                    (receiver.upgrade(), &message.kind)
+                {
+                    receive(&client, &message);
                 }
-                (issued.auth(), true)
+                Ok::<(), std::convert::Infallible>(())
+            })
+        };
+        let connector = &client.pool.connector;
+        let opened = connector
+            .connect_with(config, client.command_timeout)
+            .await?;
+        let source = connector.access.credentials.as_ref();
+        let login = source.zip(opened.issued);
+        Ok(Self {
+            connection: opened.handle,
+            node: opened.node,
+            run_id: opened.first.run_id,
+            broken,
+            login: login.map(|(source, issued)| source.register_subscription(&issued)),
+            refused_until: None,
+            was_confirmed: false,
+        })
+    }
+
+    /// Subscribes to what waiters need, one command after the other, until the connection breaks, stops replying
+    /// or refuses a new login, or until another server is the primary. Returns the error of a subscription that
+    /// failed for another reason than a missing right.
+    async fn run(
+        &mut self,
+        client: &RedisClient,
+        refusals: &mut Refusals,
+    ) -> Result<(), LockError> {
+        let mut generations = client.pool.connector.whereabouts.generations();
+        loop {
+            // Another server is the primary now, and sends the notifications.
+            if client.pool.connector.whereabouts.generation() != self.node.generation {
+                return Ok(());
             }
-            () = tokio::time::sleep(HEARTBEAT) => (redis::cmd("PING"), false),
-        };
-        let reply = subscribed.connection.send_packed_command(&command);
-        let Ok(Ok(reply)) = tokio::time::timeout(client.command_timeout, reply).await else {
-            return;
-        };
-        // The server's errors are replies too: a user may lack the right to run PING.
-        if is_login && let Err(error) = reply.extract_error() {
-            let error = &credentials::refused(&error);
-            let reason = None;
-            client
-                .reporter
-                .emit(&LockEvent::LoginFailed { error, reason });
-            return;
+            self.subscribe_manager(client, refusals).await?;
+            self.subscribe_keys(client, refusals).await?;
+            let until_retry = self.refused_until.map_or(HEARTBEAT, |until| {
+                until.since(Clock::System.now()).min(HEARTBEAT)
+            });
+            let (command, is_login) = tokio::select! {
+                () = self.broken.notified() => return Ok(()),
+                () = changed(generations.as_mut()) => continue,
+                () = client.wanted.notified() => continue,
+                issued = renewed_login(self.login.as_mut()) => {
+                    if let Some(login) = &self.login {
+                        login.is_renewed(&issued);
+                    }
+                    (issued.auth(), true)
+                }
+                () = tokio::time::sleep(until_retry) => (redis::cmd("PING"), false),
+            };
+            let reply = self.connection.send_packed_command(&command);
+            let Ok(Ok(reply)) = tokio::time::timeout(client.command_timeout, reply).await else {
+                return Ok(());
+            };
+            // The server's errors are replies too: a user may lack the right to run PING.
+            if is_login && let Err(error) = reply.extract_error() {
+                let error = &credentials::refused(&error);
+                let reason = None;
+                client
+                    .reporter
+                    .emit(&LockEvent::LoginFailed { error, reason });
+                return Ok(());
+            }
         }
     }
+
+    /// Subscribes to the channel of the manager, if a waiter has needed it.
+    async fn subscribe_manager(
+        &mut self,
+        client: &RedisClient,
+        refusals: &mut Refusals,
+    ) -> Result<(), LockError> {
+        let subscription = &client.subscription;
+        let is_up = matches!(subscription.state(), SubscriptionState::Up(_));
+        let now = Clock::System.now();
+        if !subscription.is_wanted() || is_up || self.refused_until.is_some_and(|it| it > now) {
+            return Ok(());
+        }
+        let channels = [Arc::clone(&subscription.channel)];
+        match self.subscribe(client, &channels).await {
+            Ok(()) => {
+                *refusals = Refusals::default();
+                self.refused_until = None;
+                set_state(client, SubscriptionState::Up(self.run_id));
+                Ok(())
+            }
+            Err(error) if is_forbidden(&error) => {
+                refusals.warn(client, &error);
+                self.refused_until = Some(Clock::System.now().plus(AFTER_REFUSAL));
+                set_state(client, SubscriptionState::Down);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Subscribes to the channels of keys that have waiters, and leaves the others.
+    async fn subscribe_keys(
+        &mut self,
+        client: &RedisClient,
+        refusals: &mut Refusals,
+    ) -> Result<(), LockError> {
+        for (_, channels) in client.key_channels.all() {
+            let mut unused = channels.take_leaving();
+            unused.extend(channels.take_idle());
+            for some in unused.chunks(SUBSCRIBED_AT_ONCE) {
+                let left = self.connection.unsubscribe(names_of(some));
+                // A channel that stays subscribed only costs the server a message.
+                let _left = tokio::time::timeout(client.command_timeout, left).await;
+            }
+            let wanted = channels.take_wanted();
+            for some in wanted.chunks(SUBSCRIBED_AT_ONCE) {
+                match self.subscribe(client, some).await {
+                    Ok(()) => {
+                        *refusals = Refusals::default();
+                        let up = ChannelPhase::Up(self.run_id);
+                        for name in some {
+                            channels.set_phase(name, up);
+                        }
+                    }
+                    Err(error) if is_forbidden(&error) => {
+                        // The user may have the right to the others.
+                        for name in some {
+                            let one = std::slice::from_ref(name);
+                            let phase = match self.subscribe(client, one).await {
+                                Ok(()) => ChannelPhase::Up(self.run_id),
+                                Err(error) if is_forbidden(&error) => {
+                                    refusals.warn(client, &error);
+                                    let until = Clock::System.now().plus(AFTER_REFUSAL);
+                                    ChannelPhase::Refused { until }
+                                }
+                                Err(error) => return Err(error),
+                            };
+                            channels.set_phase(name, phase);
+                        }
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn subscribe(
+        &mut self,
+        client: &RedisClient,
+        channels: &[Arc<str>],
+    ) -> Result<(), LockError> {
+        const FAILED: &str = "cannot subscribe to the channel";
+        let confirmed = self.connection.subscribe(names_of(channels));
+        match tokio::time::timeout(client.command_timeout, confirmed).await {
+            Ok(Ok(())) => {
+                self.was_confirmed = true;
+                Ok(())
+            }
+            Ok(Err(error)) => Err(lock_error(FAILED, &error)),
+            Err(_elapsed) => Err(super::errors::timed_out(FAILED)),
+        }
+    }
+}
+
+fn names_of(channels: &[Arc<str>]) -> Vec<&str> {
+    channels.iter().map(|name| &**name).collect()
 }
 
 async fn changed(generations: Option<&mut watch::Receiver<u64>>) {
@@ -194,12 +343,29 @@ pub(super) async fn renewed_login(login: Option<&mut SubscriptionLogin>) -> Arc<
 }
 
 fn receive(client: &RedisClient, message: &PushInfo) {
-    let SubscriptionState::Up(run_id) = client.subscription.state() else {
+    let [Value::BulkString(channel), Value::BulkString(text), ..] = &message.data[..] else {
         return;
     };
-    if let Some(Value::BulkString(text)) = message.data.get(1) {
+    if receive_release(client, channel) {
+        return;
+    }
+    if let SubscriptionState::Up(run_id) = client.subscription.state() {
         receive_text(client, text, run_id);
     }
+}
+
+/// Delivers a message on the channel of a key: its lock was released, or is kept for a shorter time. Returns whether
+/// the channel is one of a key.
+pub(super) fn receive_release(client: &RedisClient, channel: &[u8]) -> bool {
+    let Some(key) = key_channels::key_of(channel) else {
+        return false;
+    };
+    if !client.notifications.notify_released(key) {
+        let (kind, outcome) = (NotificationKind::Released, NotificationUse::Stale);
+        let event = LockEvent::NotificationReceived { kind, outcome };
+        client.reporter.emit(&event);
+    }
+    true
 }
 
 /// Delivers the notifications of one message of the server process with this run id: one in each line.

@@ -383,7 +383,7 @@ impl Backend for QuorumBackend {
         }
     }
 
-    fn notifies_waiters(&self, _limit: Duration) -> Boxed<'_, bool> {
+    fn notifies_waiters(&self, _key: &LockKey, _limit: Duration) -> Boxed<'_, bool> {
         Box::pin(std::future::ready(false))
     }
 

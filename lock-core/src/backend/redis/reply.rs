@@ -180,6 +180,36 @@ pub(crate) fn was_owner(reply: Value) -> Result<ScriptReply<bool>, LockError> {
     Ok(ScriptReply { value, server_us })
 }
 
+/// What became of a release that is announced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// The caller did not hold the lock.
+    NotOwner,
+    /// So many subscriptions received the message.
+    To(usize),
+    /// The server refused to publish, with this error.
+    Refused(String),
+}
+
+/// Reads the reply to a release in a dialect that announces it.
+pub(crate) fn announced_release(reply: Value) -> Result<ScriptReply<Announced>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let value = match verdict.as_str() {
+        "held" => {
+            let receivers: i64 = parts.next()?;
+            match usize::try_from(receivers) {
+                Ok(receivers) => Announced::To(receivers),
+                Err(_) => Announced::Refused(parts.text()?),
+            }
+        }
+        "gone" => Announced::NotOwner,
+        _ => return Err(unexpected()),
+    };
+    Ok(ScriptReply { value, server_us })
+}
+
 /// Reads the reply to a renewal in another dialect: why the lock was lost, if it was.
 pub(crate) fn dialect_renew(reply: Value) -> Result<ScriptReply<Option<LossReason>>, LockError> {
     let mut parts = Parts::of(reply)?;
@@ -199,9 +229,17 @@ pub(crate) fn dialect_renew(reply: Value) -> Result<ScriptReply<Option<LossReaso
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DialectReply {
     Late,
-    Held { remaining_ms: u64 },
-    Busy { holder: RawHolder },
-    Foreign { found: String },
+    Held {
+        remaining_ms: u64,
+        /// In a dialect with fencing tokens.
+        token: Option<FencingToken>,
+    },
+    Busy {
+        holder: RawHolder,
+    },
+    Foreign {
+        found: String,
+    },
 }
 
 pub(crate) fn dialect_acquire(reply: Value) -> Result<ScriptReply<DialectReply>, LockError> {
@@ -212,6 +250,7 @@ pub(crate) fn dialect_acquire(reply: Value) -> Result<ScriptReply<DialectReply>,
         "late" => DialectReply::Late,
         "held" => DialectReply::Held {
             remaining_ms: parts.number()?,
+            token: parts.last_number()?.map(FencingToken::new),
         },
         "busy" => DialectReply::Busy {
             holder: parts.found_text()?.holder,
@@ -262,6 +301,11 @@ impl Parts {
 
     pub(super) fn number(&mut self) -> Result<u64, LockError> {
         self.next()
+    }
+
+    /// Returns the last element, if there is another one.
+    fn last_number(&mut self) -> Result<Option<u64>, LockError> {
+        (self.0.len() > 0).then(|| self.next()).transpose()
     }
 
     pub(super) fn found_text(&mut self) -> Result<FoundText, LockError> {
@@ -344,6 +388,41 @@ mod tests {
             panic!("not busy");
         };
         assert_eq!(holder.value, "\u{fffd}a");
+    }
+
+    #[test]
+    fn reply_in_a_dialect_may_have_a_token() {
+        let held = |rest: &[i64]| {
+            let mut parts = vec![text("held"), Value::Int(7), Value::Int(30_000)];
+            parts.extend(rest.iter().map(|number| Value::Int(*number)));
+            dialect_acquire(Value::Array(parts)).unwrap().value
+        };
+        for (rest, token) in [(&[][..], None), (&[12], Some(FencingToken::new(12)))] {
+            let remaining_ms = 30_000;
+            let expected = DialectReply::Held {
+                remaining_ms,
+                token,
+            };
+            assert_eq!(held(rest), expected);
+        }
+    }
+
+    #[test]
+    fn announced_release_says_who_heard_it() {
+        let held = |receivers| vec![text("held"), Value::Int(7), Value::Int(receivers)];
+        let refused = [held(-1), vec![text("NOPERM no")]].concat();
+        for (parts, expected) in [
+            (held(0), Announced::To(0)),
+            (held(3), Announced::To(3)),
+            (refused, Announced::Refused("NOPERM no".into())),
+            (vec![text("gone"), Value::Int(7)], Announced::NotOwner),
+        ] {
+            let reply = announced_release(Value::Array(parts)).unwrap();
+            assert_eq!((reply.value, reply.server_us), (expected, 7));
+        }
+        for odd in [held(-1), vec![text("held"), Value::Int(7)], vec![]] {
+            assert!(announced_release(Value::Array(odd)).is_err());
+        }
     }
 
     #[test]

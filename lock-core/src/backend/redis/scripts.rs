@@ -263,6 +263,12 @@ pub(crate) static DEADLINE_RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_renew.lua")));
 pub(crate) static DEADLINE_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/deadline_release.lua")));
+pub(crate) static REDISSON_ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/redisson_acquire.lua")));
+pub(crate) static REDISSON_RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/redisson_renew.lua")));
+pub(crate) static REDISSON_RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/redisson_release.lua")));
 
 /// Returns the scripts that the handshake loads for a dialect. Other scripts are sent with their
 /// text once.
@@ -275,6 +281,7 @@ pub(crate) fn of(dialect: Dialect, is_sharded: bool) -> Vec<&'static Script> {
         Dialect::SetNxPx {
             release: ReleaseMethod::Script,
         } => vec![&OWNER_RENEW, &OWNER_RELEASE],
+        Dialect::Redisson { .. } => vec![&REDISSON_ACQUIRE, &REDISSON_RENEW, &REDISSON_RELEASE],
         // `Auto` loads its scripts when it knows that it needs them.
         Dialect::SetNxPx {
             release: ReleaseMethod::WatchMulti | ReleaseMethod::Native | ReleaseMethod::Auto,

@@ -386,6 +386,12 @@ impl SentAcquires {
         Duration::from_millis(leases.max().unwrap_or(0))
     }
 
+    /// Returns whether a copy was sent under this owner id.
+    #[cfg(feature = "redis")]
+    pub(crate) fn was_sent(&self) -> bool {
+        self.origin != NO_ORIGIN
+    }
+
     /// Returns whether the server may have the lock or an entry of the owner id, now or later.
     pub(crate) fn may_be_present(&self) -> bool {
         self.presence != Presence::Absent

@@ -8,7 +8,7 @@ use super::{ObservedHolder, Peers};
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::Moment;
 use crate::protocol::local_queue::{LocalPosition, ObservedExpiry};
-use crate::protocol::poll_schedule::PollSchedule;
+use crate::protocol::poll_schedule::{HolderExpiry, PollSchedule};
 
 /// How long a waiter waits, after the end of its wait, for the confirmation that it has left the queue.
 /// After that the background worker continues.
@@ -104,17 +104,17 @@ impl<E: Failure> Waiting<E> {
     pub(super) fn on_busy(&mut self, busy: Busy, now: Moment, peers: &mut impl Peers) {
         self.last_failure = None;
         self.backoff.reset();
-        let local_position = match busy.rank {
-            Some(_) => {
-                let token = busy.holder.as_ref().and_then(|holder| holder.token);
-                let ends = busy.holder_expiry.ends();
-                let observed_expiry = ends.map(|holder_expires_at| ObservedExpiry {
-                    at: now,
-                    holder_expires_at,
-                });
-                peers.enter(observed_expiry, token)
-            }
-            None => LocalPosition::First,
+        let is_notified = matches!(busy.holder_expiry, HolderExpiry::Notified { .. });
+        let local_position = if is_notified || busy.rank.is_some() {
+            let token = busy.holder.as_ref().and_then(|holder| holder.token);
+            let ends = busy.holder_expiry.ends();
+            let observed_expiry = ends.map(|holder_expires_at| ObservedExpiry {
+                at: now,
+                holder_expires_at,
+            });
+            peers.enter(observed_expiry, token)
+        } else {
+            LocalPosition::First
         };
         self.poll_schedule.on_reply(
             now,

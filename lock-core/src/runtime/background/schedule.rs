@@ -1,6 +1,6 @@
 //! The times at which the background worker has to act on each lease.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use crate::protocol::clock::Moment;
@@ -48,6 +48,14 @@ impl Schedule {
 
     pub(super) fn all(&self) -> Vec<Arc<HeldLock>> {
         self.due.values().cloned().collect()
+    }
+
+    /// Returns the locks of these keys.
+    pub(super) fn of(&self, keys: &HashSet<Arc<str>>) -> Vec<Arc<HeldLock>> {
+        let all = self.due.values();
+        all.filter(|held| keys.contains(held.key.as_str()))
+            .cloned()
+            .collect()
     }
 
     /// Returns the first moment at which a lock is due.

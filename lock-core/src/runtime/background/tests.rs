@@ -123,7 +123,7 @@ impl Backend for Panicking {
         unreachable!("no test asks for it")
     }
 
-    fn notifies_waiters(&self, _limit: Duration) -> Boxed<'_, bool> {
+    fn notifies_waiters(&self, _key: &LockKey, _limit: Duration) -> Boxed<'_, bool> {
         unreachable!("no test asks for it")
     }
 

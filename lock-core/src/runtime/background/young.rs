@@ -4,6 +4,7 @@
 //! the schedule, which the background worker uses all the time. The worker looks here only when the
 //! first deadline of a young lock comes. Then it takes all of them into its schedule.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -94,6 +95,22 @@ impl YoungLocks {
             for held in std::mem::take(&mut shard.slots).into_iter().flatten() {
                 held.set_young_slot(None);
                 taken.push(held);
+            }
+        }
+        taken
+    }
+
+    /// Takes the locks of these keys.
+    pub(super) fn take_of(&self, keys: &HashSet<Arc<str>>) -> Vec<Arc<HeldLock>> {
+        let mut taken = Vec::new();
+        for shard in &self.shards {
+            let shard = &mut *shard.lock();
+            for (at, slot) in shard.slots.iter_mut().enumerate() {
+                if let Some(held) = slot.take_if(|held| keys.contains(held.key.as_str())) {
+                    held.set_young_slot(None);
+                    shard.free.push(at);
+                    taken.push(held);
+                }
             }
         }
         taken

@@ -113,7 +113,10 @@ impl Figures {
         match notification {
             Notification::Grant(_) => self.grants_by_notification += 1,
             Notification::Head { .. } => self.heads += 1,
-            Notification::First | Notification::Poll | Notification::ShuttingDown => {}
+            Notification::First
+            | Notification::Released
+            | Notification::Poll
+            | Notification::ShuttingDown => {}
         }
     }
 

@@ -11,23 +11,27 @@ use crate::error::LockError;
 use crate::protocol::acquisition::SentAcquires;
 use crate::protocol::clock::{Clock, Moment, ServerMs};
 use crate::protocol::clock_sync::NotAfter;
+use crate::protocol::fencing_token::FencingToken;
 
 /// The result of an acquire script.
 pub(super) struct ScriptAcquire {
     /// The remaining lease of the acquired lock, or the value that the key has instead.
     pub(super) result: Result<Duration, FoundValue>,
+    /// The token of an acquired lock, in a dialect with fencing tokens.
+    pub(super) token: Option<FencingToken>,
     pub(super) sent: Moment,
     /// The time limit that the executed copy carried.
     pub(super) timing: NotAfter,
     pub(super) server_ms: ServerMs,
 }
 
-/// Sends the script once. Returns `None` if the copy arrived late.
+/// Sends the script once. Returns `None` if the copy arrived late. `args` gets the time limit of the copy.
 pub(super) async fn acquire_by_script(
     client: &RedisClient,
     sent: &mut SentAcquires,
     connection: &Connection,
     script: &Script,
+    keys: &[&str],
     args: impl Fn(NotAfter) -> Vec<String>,
     limit: Duration,
 ) -> Result<Option<ScriptAcquire>, LockError> {
@@ -39,26 +43,26 @@ pub(super) async fn acquire_by_script(
     let args = args(timing);
     let read = reply::dialect_acquire;
     let (sent_at, reply) = client
-        .call_script(
-            connection,
-            script,
-            &key,
-            &[key.as_str()],
-            &args,
-            read,
-            limit,
-        )
+        .call_script(connection, script, &key, keys, &args, read, limit)
         .await?;
     sent.on_any_reply(&copy);
     let server_ms = reply.server_ms();
+    let mut granted = None;
     let result = match reply.value {
         DialectReply::Late => return Ok(None),
-        DialectReply::Held { remaining_ms } => Ok(Duration::from_millis(remaining_ms)),
+        DialectReply::Held {
+            remaining_ms,
+            token,
+        } => {
+            granted = token;
+            Ok(Duration::from_millis(remaining_ms))
+        }
         DialectReply::Busy { holder } => Err(FoundValue::from_script(holder)),
         DialectReply::Foreign { found } => Err(FoundValue::Type(found)),
     };
     Ok(Some(ScriptAcquire {
         result,
+        token: granted,
         sent: sent_at,
         timing,
         server_ms,

@@ -69,8 +69,10 @@ impl Deadlines {
                 .to_vec()
         };
         let client = &self.client;
+        let key = sent.key.clone();
+        let (script, keys) = (&DEADLINE_ACQUIRE, &[key.as_str()]);
         let outcome =
-            acquire_by_script(client, sent, connection, &DEADLINE_ACQUIRE, args, limit).await?;
+            acquire_by_script(client, sent, connection, script, keys, args, limit).await?;
         let Some(outcome) = outcome else {
             return Ok(AcquireOutcome::Late);
         };

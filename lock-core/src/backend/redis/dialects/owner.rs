@@ -205,8 +205,10 @@ impl Owners {
             ]
         };
         let client = &self.client;
+        let key = sent.key.clone();
+        let (script, keys) = (&SETNX_EXPIRE, &[key.as_str()]);
         let outcome =
-            acquire_by_script(client, sent, connection, &SETNX_EXPIRE, args, limit).await?;
+            acquire_by_script(client, sent, connection, script, keys, args, limit).await?;
         let Some(outcome) = outcome else {
             return Ok(AcquireOutcome::Late);
         };

@@ -8,13 +8,17 @@ use std::time::Duration;
 use redis::{PushKind, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::super::channels::{AFTER_ERROR, ChannelPhase};
 use super::super::client::RedisClient;
 use super::super::credentials::SubscriptionLogin;
 use super::super::dial::Stream;
 use super::super::errors::{io_error, lock_error};
-use super::super::pubsub::{AFTER_REFUSAL, HEARTBEAT, receive_text, renewed_login};
+use super::super::key_channels::{KeyChannels, Subscribing};
+use super::super::pubsub::{
+    AFTER_REFUSAL, HEARTBEAT, receive_release, receive_text, renewed_login,
+};
 use super::super::transport::frames::reply_len;
-use super::{AFTER_ERROR, ChannelPhase, SlotChannels};
+use super::SlotChannels;
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::backoff::{Backoff, Jitter};
 use crate::protocol::clock::{Clock, Moment};
@@ -24,31 +28,35 @@ use crate::telemetry::{ConnectionKind, LockEvent, PanicSource};
 /// A connection that lived this long did not break because of what is sent on it.
 const STEADY: Duration = Duration::from_secs(1);
 /// The pause between two searches for idle channels.
-const IDLE_SEARCH: Duration = Duration::from_secs(30);
+const IDLE_SEARCH: Duration = Duration::from_secs(5);
 /// The pause after a panic.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// Receives the notifications of one node for as long as it is polled, also after a panic.
 pub(in crate::backend::redis) async fn listen(client: Arc<RedisClient>) {
-    let Some(shards) = &client.shards else {
+    let Some(slots) = &client.shards else {
         return;
     };
-    while let Err(payload) = caught(receive_all(&client, shards)).await {
+    let channels = NodeChannels {
+        slots,
+        keys: &client.key_channels,
+    };
+    while let Err(payload) = caught(receive_all(&client, channels)).await {
         client.reporter.panicked(PanicSource::Worker, payload);
-        shards.all_down();
+        channels.all_down();
         client.notifications.poll_all();
         tokio::time::sleep(AFTER_PANIC).await;
     }
 }
 
 /// Connects when the first waiter needs it, and again whenever the connection breaks.
-async fn receive_all(client: &Arc<RedisClient>, shards: &SlotChannels) {
+async fn receive_all(client: &Arc<RedisClient>, channels: NodeChannels<'_>) {
     let mut backoff = Backoff::new(Jitter::from_os());
     let mut is_reconnect = false;
     let mut warned = false;
     loop {
-        while !shards.has_any() {
-            shards.wanted.notified().await;
+        while !channels.has_any() {
+            client.wanted.notified().await;
         }
         let pause = match Subscriber::connect(client).await {
             Ok(mut subscriber) => {
@@ -56,7 +64,7 @@ async fn receive_all(client: &Arc<RedisClient>, shards: &SlotChannels) {
                 let report = connector.report(&connector.node(), ConnectionKind::Pubsub);
                 report.connected(std::mem::replace(&mut is_reconnect, true));
                 let began = Clock::System.now();
-                let error = subscriber.run(client, shards).await;
+                let error = subscriber.run(client, channels).await;
                 report.disconnected(error.as_ref().err());
                 let is_steady = Clock::System.now().since(began) >= STEADY;
                 // The server may accept connections and close each of them.
@@ -84,19 +92,49 @@ async fn receive_all(client: &Arc<RedisClient>, shards: &SlotChannels) {
                 }
             }
         };
-        shards.all_down();
+        channels.all_down();
         // Notifications may have been lost.
         client.notifications.poll_all();
         tokio::time::sleep(pause).await;
     }
 }
 
+/// The channels of one node.
+#[derive(Clone, Copy)]
+struct NodeChannels<'a> {
+    slots: &'a SlotChannels,
+    keys: &'a KeyChannels,
+}
+
+impl NodeChannels<'_> {
+    fn has_any(self) -> bool {
+        self.slots.channels.has_any() || self.keys.has_any()
+    }
+
+    fn all_down(self) {
+        self.slots.channels.all_down();
+        self.keys.all_down();
+    }
+
+    fn set_phase(self, how: Subscribing, name: &str, phase: ChannelPhase) {
+        if !self.keys.set_phase(how, name, phase) && how == Subscribing::Sharded {
+            self.slots.channels.set_phase(name, phase);
+        }
+    }
+
+    /// Forgets a channel whose slot has moved. Returns whether it was known.
+    fn forget(self, how: Subscribing, name: &str) -> bool {
+        self.keys.forget(how, name)
+            || how == Subscribing::Sharded && self.slots.channels.forget(name)
+    }
+}
+
 /// A command that has no reply yet.
 enum Sent {
     /// A subscription to this channel. Its reply is a push message, or an error.
-    Subscribe(Arc<str>),
+    Subscribe(Subscribing, Arc<str>),
     /// The end of a subscription. Its reply is a push message too, and that does not mean that the slot has moved.
-    Unsubscribe(Arc<str>),
+    Unsubscribe(Subscribing, Arc<str>),
     /// A command with an ordinary reply, and whether it is a login.
     Command { is_login: bool },
 }
@@ -137,7 +175,11 @@ impl Subscriber {
     }
 
     /// Subscribes and receives until the connection breaks.
-    async fn run(&mut self, client: &RedisClient, shards: &SlotChannels) -> Result<(), LockError> {
+    async fn run(
+        &mut self,
+        client: &RedisClient,
+        channels: NodeChannels<'_>,
+    ) -> Result<(), LockError> {
         let broken = |error: io::Error| {
             let address = &client.pool.connector.node().text;
             io_error(
@@ -147,7 +189,7 @@ impl Subscriber {
         };
         let mut chunk = vec![0; 4096];
         loop {
-            self.subscribe(shards).await.map_err(broken)?;
+            self.subscribe(channels).await.map_err(broken)?;
             let patience = self.patience(client.command_timeout);
             let until_search = self.idle_search_at.since(Clock::System.now());
             tokio::select! {
@@ -155,10 +197,10 @@ impl Subscriber {
                     0 => return Err(broken(io::ErrorKind::UnexpectedEof.into())),
                     len => {
                         self.buffer.extend_from_slice(&chunk[..len]);
-                        self.receive(client, shards)?;
+                        self.receive(client, channels)?;
                     }
                 },
-                () = shards.wanted.notified() => {}
+                () = client.wanted.notified() => {}
                 issued = renewed_login(self.login.as_mut()) => {
                     if let Some(login) = &self.login {
                         login.is_renewed(&issued);
@@ -175,7 +217,11 @@ impl Subscriber {
                 }
                 () = tokio::time::sleep(until_search) => {
                     self.idle_search_at = Clock::System.now().plus(IDLE_SEARCH);
-                    self.unsubscribe(shards.take_idle()).await.map_err(broken)?;
+                    let idle = channels.slots.channels.take_idle();
+                    self.unsubscribe(Subscribing::Sharded, idle).await.map_err(broken)?;
+                    for (how, keys) in channels.keys.all() {
+                        self.unsubscribe(how, keys.take_idle()).await.map_err(broken)?;
+                    }
                 }
             }
         }
@@ -196,24 +242,44 @@ impl Subscriber {
         self.stream.flush().await
     }
 
-    async fn subscribe(&mut self, shards: &SlotChannels) -> io::Result<()> {
+    async fn subscribe(&mut self, channels: NodeChannels<'_>) -> io::Result<()> {
+        let slots = &channels.slots.channels;
         // A channel that made room may be wanted again.
-        self.unsubscribe(shards.take_leaving()).await?;
-        for (_, name) in shards.take_wanted() {
-            let mut command = redis::cmd("SSUBSCRIBE");
-            command.arg(&*name);
-            let command = command.get_packed_command();
-            self.send(&command, Sent::Subscribe(name)).await?;
+        self.unsubscribe(Subscribing::Sharded, slots.take_leaving())
+            .await?;
+        self.subscribe_to(Subscribing::Sharded, slots.take_wanted())
+            .await?;
+        for (how, keys) in channels.keys.all() {
+            self.unsubscribe(how, keys.take_leaving()).await?;
+            self.subscribe_to(how, keys.take_wanted()).await?;
         }
         Ok(())
     }
 
-    async fn unsubscribe(&mut self, names: Vec<Arc<str>>) -> io::Result<()> {
+    async fn subscribe_to(&mut self, how: Subscribing, names: Vec<Arc<str>>) -> io::Result<()> {
+        let verb = match how {
+            Subscribing::Classic => "SUBSCRIBE",
+            Subscribing::Sharded => "SSUBSCRIBE",
+        };
         for name in names {
-            let mut command = redis::cmd("SUNSUBSCRIBE");
+            let mut command = redis::cmd(verb);
             command.arg(&*name);
             let command = command.get_packed_command();
-            self.send(&command, Sent::Unsubscribe(name)).await?;
+            self.send(&command, Sent::Subscribe(how, name)).await?;
+        }
+        Ok(())
+    }
+
+    async fn unsubscribe(&mut self, how: Subscribing, names: Vec<Arc<str>>) -> io::Result<()> {
+        let verb = match how {
+            Subscribing::Classic => "UNSUBSCRIBE",
+            Subscribing::Sharded => "SUNSUBSCRIBE",
+        };
+        for name in names {
+            let mut command = redis::cmd(verb);
+            command.arg(&*name);
+            let command = command.get_packed_command();
+            self.send(&command, Sent::Unsubscribe(how, name)).await?;
         }
         Ok(())
     }
@@ -229,7 +295,11 @@ impl Subscriber {
     }
 
     /// Reads the complete messages.
-    fn receive(&mut self, client: &RedisClient, shards: &SlotChannels) -> Result<(), LockError> {
+    fn receive(
+        &mut self,
+        client: &RedisClient,
+        channels: NodeChannels<'_>,
+    ) -> Result<(), LockError> {
         let malformed = || {
             LockError::backend(
                 BackendErrorKind::Unsupported,
@@ -240,7 +310,7 @@ impl Subscriber {
         while let Some(len) = reply_len(&self.buffer[at..]).map_err(|_| malformed())? {
             let message = redis::parse_redis_value(&self.buffer[at..at + len]);
             at += len;
-            self.handle(message.map_err(|_| malformed())?, client, shards)?;
+            self.handle(message.map_err(|_| malformed())?, client, channels)?;
         }
         self.buffer.drain(..at);
         Ok(())
@@ -250,27 +320,36 @@ impl Subscriber {
         &mut self,
         message: Value,
         client: &RedisClient,
-        shards: &SlotChannels,
+        channels: NodeChannels<'_>,
     ) -> Result<(), LockError> {
         let Value::Push { kind, data } = message else {
-            return self.on_reply(message, client, shards);
+            return self.on_reply(message, client, channels);
         };
         let text = |at: usize| match data.get(at) {
             Some(Value::BulkString(text)) => text.as_slice(),
             _ => b"",
         };
+        let how = match kind {
+            PushKind::Message | PushKind::Subscribe | PushKind::Unsubscribe => Subscribing::Classic,
+            _ => Subscribing::Sharded,
+        };
         let channel = String::from_utf8_lossy(text(0));
         match kind {
-            PushKind::SMessage => receive_text(client, text(1), self.run_id),
-            PushKind::SSubscribe => {
-                self.is_answer_to(
-                    |sent| matches!(sent, Sent::Subscribe(name) if **name == *channel),
-                );
-                self.was_confirmed = true;
-                shards.set_phase(&channel, ChannelPhase::Up(self.run_id));
+            PushKind::Message | PushKind::SMessage => {
+                let is_of_key = receive_release(client, text(0));
+                if !is_of_key {
+                    receive_text(client, text(1), self.run_id);
+                }
             }
-            PushKind::SUnsubscribe => {
-                let has_moved = self.has_moved(&channel, shards);
+            PushKind::Subscribe | PushKind::SSubscribe => {
+                self.is_answer_to(|sent| {
+                    matches!(sent, Sent::Subscribe(by, name) if *by == how && **name == *channel)
+                });
+                self.was_confirmed = true;
+                channels.set_phase(how, &channel, ChannelPhase::Up(self.run_id));
+            }
+            PushKind::Unsubscribe | PushKind::SUnsubscribe => {
+                let has_moved = self.has_moved(how, &channel, channels);
                 if has_moved {
                     client.notifications.poll_all();
                 }
@@ -282,10 +361,11 @@ impl Subscriber {
 
     /// Records that a subscription has ended. Returns whether its slot has moved: its waiters subscribe at the new
     /// owner. The reply to a command of this connection does not mean that.
-    fn has_moved(&mut self, channel: &str, shards: &SlotChannels) -> bool {
-        let is_ours =
-            self.is_answer_to(|sent| matches!(sent, Sent::Unsubscribe(name) if **name == *channel));
-        !is_ours && shards.forget(channel)
+    fn has_moved(&mut self, how: Subscribing, channel: &str, channels: NodeChannels<'_>) -> bool {
+        let is_ours = self.is_answer_to(
+            |sent| matches!(sent, Sent::Unsubscribe(by, name) if *by == how && **name == *channel),
+        );
+        !is_ours && channels.forget(how, channel)
     }
 
     /// Reads a reply to the oldest command that has none.
@@ -293,7 +373,7 @@ impl Subscriber {
         &mut self,
         reply: Value,
         client: &RedisClient,
-        shards: &SlotChannels,
+        channels: NodeChannels<'_>,
     ) -> Result<(), LockError> {
         let sent = self.sent.pop_front();
         self.answered();
@@ -301,20 +381,20 @@ impl Subscriber {
             return Ok(());
         };
         match sent {
-            Some(Sent::Subscribe(name)) if error.code() == Some("MOVED") => {
+            Some(Sent::Subscribe(how, name)) if error.code() == Some("MOVED") => {
                 // The next acquire goes to the new owner.
-                shards.forget(&name);
+                channels.forget(how, &name);
             }
-            Some(Sent::Subscribe(name)) => {
-                let error = lock_error("cannot subscribe to the channel of a slot", &error);
+            Some(Sent::Subscribe(how, name)) => {
+                let error = lock_error("cannot subscribe to the channel", &error);
                 let pause = if error.is_retryable() {
                     AFTER_ERROR
                 } else {
                     AFTER_REFUSAL
                 };
                 let until = Clock::System.now().plus(pause);
-                shards.set_phase(&name, ChannelPhase::Refused { until });
-                // The other slots of the node will be refused too. One log line is enough.
+                channels.set_phase(how, &name, ChannelPhase::Refused { until });
+                // The other channels of the node will be refused too. One log line is enough.
                 if !std::mem::replace(&mut self.is_refusal_known, true) {
                     client.reporter.emit(&LockEvent::NotificationsOff {
                         server: &client.pool.connector.node().server,
@@ -332,7 +412,7 @@ impl Subscriber {
                 return Err(error);
             }
             // A user may lack the right to run PING.
-            Some(Sent::Command { is_login: false } | Sent::Unsubscribe(_)) | None => {}
+            Some(Sent::Command { is_login: false } | Sent::Unsubscribe(..)) | None => {}
         }
         Ok(())
     }

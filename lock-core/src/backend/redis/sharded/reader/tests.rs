@@ -25,33 +25,50 @@ fn reader() -> (Subscriber, UnixStream) {
 #[tokio::test]
 async fn each_end_of_a_subscription_excuses_one_message_of_its_channel() {
     let (mut reader, _server) = reader();
-    let shards = SlotChannels::new(&"lk1:p:u".into(), &Arc::default());
-    let (left, _) = shards.touch(7).unwrap();
-    let (other, _) = shards.touch(8).unwrap();
+    let slots = SlotChannels::new(&"lk1:p:u".into(), &Arc::default(), &Arc::default());
+    let keys = KeyChannels::new(true, &Arc::default(), &Arc::default());
+    let channels = NodeChannels {
+        slots: &slots,
+        keys: &keys,
+    };
+    let [left, other] = [7, 8].map(|slot| slots.touch(slot));
     let twice = vec![Arc::clone(&left), Arc::clone(&left)];
-    reader.unsubscribe(twice).await.unwrap();
+    reader
+        .unsubscribe(Subscribing::Sharded, twice)
+        .await
+        .unwrap();
     assert!(reader.silent_since.is_some());
     for _ in 0..2 {
-        assert!(!reader.has_moved(&left, &shards));
-        assert!(shards.phase(7).is_some());
+        assert!(!reader.has_moved(Subscribing::Sharded, &left, channels));
+        assert!(slots.channels.phase(&7).is_some());
     }
     assert!(reader.silent_since.is_none(), "nothing is awaited");
     // The messages that the reader did not ask for.
     for (channel, slot) in [(&left, 7), (&other, 8)] {
-        assert!(reader.has_moved(channel, &shards));
-        assert!(shards.phase(slot).is_none());
+        assert!(reader.has_moved(Subscribing::Sharded, channel, channels));
+        assert!(slots.channels.phase(&slot).is_none());
     }
-    assert!(!reader.has_moved(&other, &shards), "it is not known");
+    assert!(
+        !reader.has_moved(Subscribing::Sharded, &other, channels),
+        "it is not known"
+    );
 }
 
 /// The reply to one channel says nothing about another one.
 #[tokio::test]
 async fn end_of_a_subscription_excuses_no_other_channel() {
     let (mut reader, _server) = reader();
-    let shards = SlotChannels::new(&"lk1:p:u".into(), &Arc::default());
-    let (left, _) = shards.touch(7).unwrap();
-    let (other, _) = shards.touch(8).unwrap();
-    reader.unsubscribe(vec![Arc::clone(&left)]).await.unwrap();
-    assert!(reader.has_moved(&other, &shards));
-    assert!(!reader.has_moved(&left, &shards));
+    let slots = SlotChannels::new(&"lk1:p:u".into(), &Arc::default(), &Arc::default());
+    let keys = KeyChannels::new(true, &Arc::default(), &Arc::default());
+    let channels = NodeChannels {
+        slots: &slots,
+        keys: &keys,
+    };
+    let [left, other] = [7, 8].map(|slot| slots.touch(slot));
+    reader
+        .unsubscribe(Subscribing::Sharded, vec![Arc::clone(&left)])
+        .await
+        .unwrap();
+    assert!(reader.has_moved(Subscribing::Sharded, &other, channels));
+    assert!(!reader.has_moved(Subscribing::Sharded, &left, channels));
 }

@@ -1,0 +1,357 @@
+//! The channels of one connection: which of them waiters need, and which are subscribed.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+
+use crate::protocol::clock::{Clock, Moment};
+use crate::protocol::clock_sync::UNKNOWN_RUN_ID;
+use crate::sync::Mutex;
+use crate::telemetry::Reporter;
+
+/// The pause after a temporary error. A server that loads its data, for example, is asked again soon.
+pub(super) const AFTER_ERROR: Duration = Duration::from_secs(1);
+
+/// How many channels there may be, and how long one stays without a waiter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChannelLimits {
+    /// A subscription without a new waiter for this long ends.
+    pub(super) idle: Duration,
+    /// The most subscriptions. Waiters of more channels poll.
+    pub(super) most: usize,
+    /// A channel that was not used for longer has no waiter, and may make room for another one.
+    pub(super) without_waiters: Duration,
+}
+
+/// The channels of one connection, by what their waiters wait for.
+pub(super) struct Channels<K> {
+    limits: ChannelLimits,
+    state: Mutex<ChannelStates<K>>,
+    /// The listener has to subscribe to a channel.
+    wanted: Arc<Notify>,
+    /// Counts the changes of the state.
+    changed: watch::Sender<u64>,
+    reporter: Arc<Reporter>,
+}
+
+struct ChannelStates<K> {
+    channels: HashMap<K, ChannelState>,
+    /// Channels that made room for others. The listener has to unsubscribe.
+    leaving: Vec<Arc<str>>,
+}
+
+struct ChannelState {
+    name: Arc<str>,
+    phase: ChannelPhase,
+    used_at: Moment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChannelPhase {
+    /// A waiter needs it. The listener has not subscribed yet.
+    Wanted,
+    /// The command was sent.
+    Asked,
+    /// Subscribed to the server process with this run id.
+    Up(u64),
+    /// The connection broke, or could not be made. Waiters poll until the next one has subscribed.
+    Down,
+    /// The server refused it. Waiters poll, and the first of them after this moment makes the listener try again.
+    Refused { until: Moment },
+}
+
+impl<K: Clone + Eq + Hash> Channels<K> {
+    /// `wanted` wakes the listener, which may listen to other channels too.
+    pub(super) fn new(
+        limits: ChannelLimits,
+        wanted: &Arc<Notify>,
+        reporter: &Arc<Reporter>,
+    ) -> Self {
+        Self {
+            limits,
+            reporter: Arc::clone(reporter),
+            state: Mutex::new(ChannelStates {
+                channels: HashMap::new(),
+                leaving: Vec::new(),
+            }),
+            wanted: Arc::clone(wanted),
+            changed: watch::Sender::new(0),
+        }
+    }
+
+    /// Returns the channel, if messages on it arrive from the server process with this run id. Subscribes if no
+    /// waiter has needed it yet, which takes at most `limit`.
+    pub(super) async fn up_for(
+        &self,
+        id: &K,
+        name: impl FnOnce() -> Arc<str>,
+        run_id: u64,
+        limit: Duration,
+    ) -> Option<Arc<str>> {
+        let (name, phase) = self.touch(id, name)?;
+        let is_up = match phase {
+            _ if run_id == UNKNOWN_RUN_ID => false,
+            ChannelPhase::Up(known) => known == run_id,
+            ChannelPhase::Down | ChannelPhase::Refused { .. } => false,
+            ChannelPhase::Wanted | ChannelPhase::Asked => {
+                let mut changes = self.changed.subscribe();
+                self.wanted.notify_one();
+                let known = changes.wait_for(|_| {
+                    !matches!(
+                        self.phase(id),
+                        Some(ChannelPhase::Wanted | ChannelPhase::Asked)
+                    )
+                });
+                let _known_or_timed_out = tokio::time::timeout(limit, known).await;
+                self.phase(id) == Some(ChannelPhase::Up(run_id))
+            }
+        };
+        is_up.then_some(name)
+    }
+
+    /// Returns whether messages arrive from the server process with this run id, without any wait.
+    pub(super) fn is_up(&self, id: &K, run_id: u64) -> bool {
+        self.phase(id) == Some(ChannelPhase::Up(run_id))
+    }
+
+    pub(super) fn is_any_up(&self) -> bool {
+        let state = self.state.lock();
+        let mut channels = state.channels.values();
+        channels.any(|channel| matches!(channel.phase, ChannelPhase::Up(_)))
+    }
+
+    /// Returns a channel for a waiter; `None` if there are too many.
+    pub(super) fn touch(
+        &self,
+        id: &K,
+        name: impl FnOnce() -> Arc<str>,
+    ) -> Option<(Arc<str>, ChannelPhase)> {
+        let now = Clock::System.now();
+        {
+            let mut state = self.state.lock();
+            if let Some(channel) = state.channels.get_mut(id) {
+                channel.used_at = now;
+                if matches!(channel.phase, ChannelPhase::Refused { until } if until <= now) {
+                    channel.phase = ChannelPhase::Wanted;
+                }
+                return Some((Arc::clone(&channel.name), channel.phase));
+            }
+            if state.channels.len() >= self.limits.most && !self.make_room(&mut state, now) {
+                return None;
+            }
+        }
+        // The name of a slot's channel takes some milliseconds at most.
+        let name = name();
+        let mut state = self.state.lock();
+        let channel = state.channels.entry(id.clone());
+        let channel = channel.or_insert_with(|| ChannelState {
+            name,
+            phase: ChannelPhase::Wanted,
+            used_at: now,
+        });
+        Some((Arc::clone(&channel.name), channel.phase))
+    }
+
+    pub(super) fn phase(&self, id: &K) -> Option<ChannelPhase> {
+        let state = self.state.lock();
+        state.channels.get(id).map(|channel| channel.phase)
+    }
+
+    /// Returns the channels to subscribe to now.
+    pub(super) fn take_wanted(&self) -> Vec<Arc<str>> {
+        let mut state = self.state.lock();
+        let mut wanted = Vec::new();
+        for channel in state.channels.values_mut() {
+            if matches!(channel.phase, ChannelPhase::Wanted | ChannelPhase::Down) {
+                channel.phase = ChannelPhase::Asked;
+                wanted.push(Arc::clone(&channel.name));
+            }
+        }
+        wanted
+    }
+
+    /// Returns the channels that made room for others.
+    pub(super) fn take_leaving(&self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.state.lock().leaving)
+    }
+
+    /// Forgets the channels that no waiter has needed for long. Returns their names.
+    pub(super) fn take_idle(&self) -> Vec<Arc<str>> {
+        let now = Clock::System.now();
+        let mut state = self.state.lock();
+        let idle = state
+            .channels
+            .extract_if(|_, channel| now.since(channel.used_at) > self.limits.idle);
+        idle.map(|(_, channel)| channel.name).collect()
+    }
+
+    pub(super) fn has_any(&self) -> bool {
+        !self.state.lock().channels.is_empty()
+    }
+
+    /// Sets the phase of the channel with this name. Returns whether it is known.
+    pub(super) fn set_phase(&self, name: &str, phase: ChannelPhase) -> bool {
+        let is_known = {
+            let mut state = self.state.lock();
+            let known = state.channels.values_mut().find(|it| &*it.name == name);
+            known.map(|channel| channel.phase = phase).is_some()
+        };
+        self.tell();
+        is_known
+    }
+
+    /// Forgets a channel that has moved to another server. Returns whether it was known.
+    pub(super) fn forget(&self, name: &str) -> bool {
+        let forgotten = {
+            let mut state = self.state.lock();
+            let before = state.channels.len();
+            state.channels.retain(|_, channel| &*channel.name != name);
+            state.channels.len() < before
+        };
+        self.tell();
+        forgotten
+    }
+
+    /// All subscriptions have ended with their connection. The next connection subscribes again.
+    pub(super) fn all_down(&self) {
+        {
+            let mut state = self.state.lock();
+            state.leaving.clear();
+            for channel in state.channels.values_mut() {
+                channel.phase = ChannelPhase::Down;
+            }
+        }
+        self.tell();
+    }
+
+    /// Wakes the waiters that wait for a subscription.
+    fn tell(&self) {
+        self.reporter
+            .waking(|| self.changed.send_modify(|count| *count += 1));
+    }
+
+    /// Forgets the channel that was idle longest, if it has no waiter. Returns whether there was one.
+    fn make_room(&self, state: &mut ChannelStates<K>, now: Moment) -> bool {
+        let idle = state.channels.iter().min_by_key(|(_, it)| it.used_at);
+        let idle = idle.filter(|(_, it)| now.since(it.used_at) > self.limits.without_waiters);
+        let Some(id) = idle.map(|(id, _)| id.clone()) else {
+            return false;
+        };
+        if let Some(channel) = state.channels.remove(&id) {
+            state.leaving.push(channel.name);
+        }
+        true
+    }
+
+    /// Adds a channel without a limit.
+    #[cfg(test)]
+    pub(super) fn insert(&self, id: K, name: Arc<str>) {
+        let channel = ChannelState {
+            name,
+            phase: ChannelPhase::Wanted,
+            used_at: Clock::System.now(),
+        };
+        self.state.lock().channels.insert(id, channel);
+    }
+
+    /// Makes the use of a channel longer ago.
+    #[cfg(test)]
+    pub(super) fn age(&self, id: &K, by: Duration) {
+        let mut state = self.state.lock();
+        let channel = state.channels.get_mut(id).unwrap();
+        let since_boot = channel.used_at.since(Moment::from_nanos(0));
+        channel.used_at = Moment::from_nanos(0).plus(since_boot.saturating_sub(by));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: ChannelLimits = ChannelLimits {
+        idle: Duration::from_secs(100),
+        most: 4,
+        without_waiters: Duration::from_secs(60),
+    };
+
+    fn channels() -> Channels<usize> {
+        Channels::new(LIMITS, &Arc::default(), &Arc::default())
+    }
+
+    fn touch(channels: &Channels<usize>, id: usize) -> Option<(Arc<str>, ChannelPhase)> {
+        channels.touch(&id, || format!("channel-{id}").into())
+    }
+
+    #[test]
+    fn channel_that_was_idle_longest_makes_room() {
+        let channels = channels();
+        for id in 0..4 {
+            channels.insert(id, format!("channel-{id}").into());
+        }
+        // All of them may have waiters.
+        assert!(touch(&channels, 4).is_none());
+        let minute = LIMITS.without_waiters + Duration::from_secs(1);
+        channels.age(&1, minute);
+        channels.age(&2, minute * 3 / 2);
+        assert!(touch(&channels, 4).is_some());
+        assert_eq!(
+            (channels.phase(&2), channels.take_leaving()),
+            (None, vec!["channel-2".into()])
+        );
+        assert!(channels.phase(&1).is_some());
+        assert!(touch(&channels, 5).is_some());
+        assert!(touch(&channels, 6).is_none());
+    }
+
+    #[test]
+    fn refused_channel_is_tried_again_after_a_pause() {
+        let channels = channels();
+        let (name, _) = touch(&channels, 7).unwrap();
+        assert_eq!(channels.take_wanted().len(), 1);
+        let now = Clock::System.now();
+        let refused = ChannelPhase::Refused {
+            until: now.plus(Duration::from_secs(10)),
+        };
+        assert!(channels.set_phase(&name, refused));
+        assert_eq!(touch(&channels, 7), Some((Arc::clone(&name), refused)));
+        assert!(channels.take_wanted().is_empty());
+        channels.set_phase(&name, ChannelPhase::Refused { until: now });
+        assert_eq!(touch(&channels, 7), Some((name, ChannelPhase::Wanted)));
+        assert_eq!(channels.take_wanted().len(), 1);
+    }
+
+    #[test]
+    fn channel_without_waiters_ends() {
+        let channels = channels();
+        let (name, _) = touch(&channels, 7).unwrap();
+        touch(&channels, 8).unwrap();
+        channels.age(&7, LIMITS.idle + Duration::from_secs(1));
+        assert_eq!(channels.take_idle(), [name]);
+        assert!(channels.phase(&7).is_none());
+        assert!(channels.phase(&8).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiter_waits_for_the_first_reply_to_its_subscription() {
+        let channels = channels();
+        let limit = Duration::from_secs(1);
+        let up_for = |run_id| channels.up_for(&7, || "seven".into(), run_id, limit);
+        assert_eq!(up_for(1).await, None, "no listener has replied");
+        let confirm = async {
+            channels.wanted.notified().await;
+            for name in channels.take_wanted() {
+                channels.set_phase(&name, ChannelPhase::Up(1));
+            }
+        };
+        let (found, ()) = tokio::join!(up_for(1), confirm);
+        assert_eq!(found.as_deref(), Some("seven"));
+        assert!(channels.is_up(&7, 1) && !channels.is_up(&7, 2));
+        assert_eq!(up_for(2).await, None, "another server process");
+        channels.all_down();
+        assert_eq!(up_for(1).await, None, "at once");
+        assert!(!channels.is_any_up() && channels.has_any());
+    }
+}

@@ -1,0 +1,277 @@
+//! The locks of Redisson: `RLock` and `RFencedLock`.
+//!
+//! The key is a hash with one field, the holder. A release publishes a message for all waiters of the key, and none
+//! of them has the lock yet. The scripts are this library's own: they act on the server as those of `RedissonLock`
+//! and `RedissonFencedLock` do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::Cmd;
+
+use super::acquire::acquire_by_script;
+use super::found::FoundValue;
+use crate::backend::Renewal;
+use crate::backend::redis::client::{Call, RedisClient};
+use crate::backend::redis::connection::Connection;
+use crate::backend::redis::reply::{self, Announced, ScriptReply};
+use crate::backend::redis::scripts::{REDISSON_ACQUIRE, REDISSON_RELEASE, REDISSON_RENEW};
+use crate::error::{LockError, foreign_key};
+use crate::protocol::acquisition::{AcquireOutcome, ObservedHolder, RenewOutcome, SentAcquires};
+use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::clock_sync::NotAfter;
+use crate::protocol::dialect::RedissonLock;
+use crate::protocol::key::LockKey;
+use crate::protocol::owner_id::OwnerId;
+use crate::protocol::poll_schedule::HolderExpiry;
+use crate::protocol::ttl::whole_millis;
+use crate::protocol::wire::PlainOwner;
+use crate::telemetry::LockEvent;
+
+pub(super) struct RedissonLocks {
+    client: Arc<RedisClient>,
+    label: Arc<str>,
+    /// It was reported that releases cannot be announced.
+    warned: AtomicBool,
+}
+
+impl RedissonLocks {
+    pub(super) fn new(client: Arc<RedisClient>, label: Arc<str>) -> Self {
+        Self {
+            client,
+            label,
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the field that only this acquisition writes. Redisson writes `<UUID>:<thread id>`, which never
+    /// equals it.
+    fn owner(&self, owner_id: OwnerId) -> String {
+        let label = self.label.to_string();
+        PlainOwner { owner_id, label }.to_string()
+    }
+
+    /// Makes one attempt. For a waiter, it subscribes to the channel of the key, and makes another attempt after the
+    /// first confirmation: the release may have come in between.
+    pub(super) async fn acquire(
+        &self,
+        lock: RedissonLock,
+        sent: &mut SentAcquires,
+        connection: &Connection,
+        limit: Duration,
+    ) -> Result<AcquireOutcome, LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
+        let channels = &self.client.key_channels;
+        if !sent.was_sent() {
+            channels.rest(&sent.key).await;
+        }
+        let run_id = connection.first.run_id;
+        let was_up = channels.is_up(&sent.key, run_id);
+        let outcome = self
+            .attempt(lock, sent, connection, deadline.left())
+            .await?;
+        let AcquireOutcome::Busy {
+            holder_expiry: HolderExpiry::Polled { .. },
+            ..
+        } = &outcome
+        else {
+            return Ok(outcome);
+        };
+        if sent.waits_until.is_none() || !self.client.pool.connector.can_subscribe() {
+            return Ok(outcome);
+        }
+        let half = deadline.left() / 2;
+        if !channels.is_up_for(&sent.key, run_id, half).await {
+            return Ok(outcome);
+        }
+        if was_up {
+            return Ok(announced(outcome));
+        }
+        let again = self.attempt(lock, sent, connection, deadline.left());
+        again.await.map(announced)
+    }
+
+    async fn attempt(
+        &self,
+        lock: RedissonLock,
+        sent: &mut SentAcquires,
+        connection: &Connection,
+        limit: Duration,
+    ) -> Result<AcquireOutcome, LockError> {
+        let owner = self.owner(sent.owner_id);
+        let ttl = sent.lease_config.ttl.as_millis();
+        let args = |timing: NotAfter| {
+            let not_after = timing.not_after_ms.to_string();
+            vec![owner.clone(), ttl.to_string(), not_after]
+        };
+        let (key, counter);
+        let keys = match lock {
+            RedissonLock::Plain => {
+                key = sent.key.clone();
+                vec![key.as_str()]
+            }
+            RedissonLock::Fenced => {
+                (key, counter) = (sent.key.clone(), sent.key.redisson_counter());
+                vec![key.as_str(), &counter]
+            }
+        };
+        let (client, script) = (&self.client, &REDISSON_ACQUIRE);
+        let outcome =
+            acquire_by_script(client, sent, connection, script, &keys, args, limit).await?;
+        let Some(outcome) = outcome else {
+            return Ok(AcquireOutcome::Late);
+        };
+        let found = match outcome.result {
+            Ok(remaining) => {
+                return Ok(AcquireOutcome::Held {
+                    token: outcome.token,
+                    sent: outcome.sent,
+                    remaining,
+                });
+            }
+            Err(found) => found,
+        };
+        sent.on_busy();
+        match found {
+            FoundValue::Value { text, remaining } => {
+                let now = Clock::System.now();
+                let polled = |remaining| HolderExpiry::Polled {
+                    ends: now.plus(remaining),
+                };
+                Ok(AcquireOutcome::Busy {
+                    holder_expiry: remaining.map_or(HolderExpiry::NoExpiry, polled),
+                    holder: ObservedHolder::from_value(&text, remaining, None),
+                })
+            }
+            FoundValue::Type(found) => Err(foreign_key::no_redisson_lock(&sent.key, &found)),
+            // The script never replies with it.
+            FoundValue::Nothing => Err(reply::unexpected()),
+        }
+    }
+
+    pub(super) async fn renew(
+        &self,
+        renewals: &[Renewal],
+        limit: Duration,
+    ) -> Vec<Result<RenewOutcome, LockError>> {
+        let args = |renewal: &Renewal, _| {
+            let ttl = whole_millis(renewal.ttl);
+            vec![self.owner(renewal.owner_id), ttl.to_string()]
+        };
+        let read = |renewal: &Renewal, _, sent, reply| {
+            let ScriptReply { value, server_us } = reply::dialect_renew(reply)?;
+            let value = RenewOutcome::unless_lost(value, renewal.ttl, sent);
+            Ok(ScriptReply { value, server_us })
+        };
+        self.client
+            .renew_each(&REDISSON_RENEW, renewals, args, read, limit)
+            .await
+    }
+
+    pub(super) async fn release(
+        &self,
+        release_request: &ReleaseRequest,
+        limit: Duration,
+    ) -> Result<ReleaseOutcome, LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
+        let connection = self.client.connection_for(release_request, limit).await?;
+        let requests = [release_request];
+        let left = deadline.left();
+        let released = self.release_over(&connection, &requests, left).await;
+        released
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| Err(reply::unexpected()))
+    }
+
+    /// Sends many releases in one pipeline.
+    pub(super) async fn release_all(
+        &self,
+        requests: &[&ReleaseRequest],
+        limit: Duration,
+    ) -> Vec<Result<ReleaseOutcome, LockError>> {
+        if requests.is_empty() {
+            return Vec::new();
+        }
+        let deadline = Deadline::after(Clock::System, limit);
+        match self.client.pool.for_current_runtime(limit).await {
+            Ok(connection) => {
+                self.release_over(&connection, requests, deadline.left())
+                    .await
+            }
+            Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn release_over(
+        &self,
+        connection: &Connection,
+        requests: &[&ReleaseRequest],
+        limit: Duration,
+    ) -> Vec<Result<ReleaseOutcome, LockError>> {
+        let now = Clock::System.now();
+        let calls = requests.iter().map(|request| Call {
+            key: &request.key,
+            keys: vec![request.key.as_str()],
+        });
+        let calls: Vec<_> = calls.collect();
+        let publishers = self.client.key_channels.publishers();
+        let write_args = |at: usize, command: &mut Cmd| {
+            let request = requests[at];
+            command
+                .arg(self.owner(request.owner_id))
+                .arg(request.min_hold_ms(now))
+                .arg(self.owner(OwnerId::nil()))
+                .arg(request.key.redisson_channel())
+                .arg(publishers);
+        };
+        let run_id = connection.first.run_id;
+        let read = |at: usize, _: Moment, reply| {
+            let reply = reply::announced_release(reply)?;
+            let was_owner = self.was_owner(&requests[at].key, run_id, &reply.value);
+            let outcome = ReleaseOutcome::without_waiters(was_owner, reply.server_ms());
+            Ok((outcome.told_by(run_id), Some(reply.server_us)))
+        };
+        let script = &REDISSON_RELEASE;
+        self.client
+            .run_each(connection, script, &calls, write_args, read, limit)
+            .await
+    }
+
+    /// Notes who heard a release. Returns whether the caller held the lock.
+    fn was_owner(&self, key: &LockKey, run_id: u64, announced: &Announced) -> bool {
+        match announced {
+            Announced::NotOwner => return false,
+            Announced::To(receivers) => {
+                let channels = &self.client.key_channels;
+                if *receivers > channels.own_subscriptions(key, run_id) {
+                    channels.others_heard(key);
+                }
+            }
+            Announced::Refused(error) => {
+                if !self.warned.swap(true, Ordering::Relaxed) {
+                    self.client.reporter.emit(&LockEvent::ServerRestricted {
+                        server: &self.client.pool.connector.node().server,
+                        command: "PUBLISH",
+                        effect: "releases are not announced: a waiter in Redisson sleeps until the end of the lease \
+                                 that it has seen",
+                        error,
+                    });
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Returns the outcome for a waiter that receives the messages of the key.
+fn announced(mut outcome: AcquireOutcome) -> AcquireOutcome {
+    if let AcquireOutcome::Busy { holder_expiry, .. } = &mut outcome
+        && let HolderExpiry::Polled { ends } = *holder_expiry
+    {
+        *holder_expiry = HolderExpiry::Notified { ends };
+    }
+    outcome
+}

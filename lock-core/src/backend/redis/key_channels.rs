@@ -1,0 +1,165 @@
+//! The channels on which releases are published in the dialects of Redisson: one for each key with waiters.
+//!
+//! Redisson subscribes while a thread waits, and so does this module. A message wakes the first waiter of the
+//! manager, as it wakes one thread of a JVM.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::channels::{ChannelLimits, ChannelPhase, Channels};
+use crate::protocol::clock::{Clock, Deadline, Moment};
+use crate::protocol::key::{LockKey, key_of_redisson_channel};
+use crate::sync::Mutex;
+use crate::telemetry::Reporter;
+
+/// A waiter polls at least each second. Redisson unsubscribes when its last thread stops to wait, and subscribes
+/// again for the next one.
+const LIMITS: ChannelLimits = ChannelLimits {
+    idle: Duration::from_secs(10),
+    most: 4096,
+    without_waiters: Duration::from_secs(5),
+};
+
+/// How long a new acquire waits after a release of the same key that had other listeners. Otherwise a loop of
+/// acquires and releases of one process gets nearly all turns: the other side first has to receive the message.
+const REST: Duration = Duration::from_millis(2);
+
+/// Rests that have ended are removed when there are more.
+const MANY_RESTS: usize = 64;
+
+/// How the channels of one connection are subscribed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subscribing {
+    Classic,
+    /// In a cluster. Redisson uses these channels there since 3.22.0, and classic ones before.
+    #[cfg(feature = "cluster")]
+    Sharded,
+}
+
+/// The channels of the keys of one server.
+pub(super) struct KeyChannels {
+    classic: Channels<Arc<str>>,
+    #[cfg(feature = "cluster")]
+    sharded: Option<Channels<Arc<str>>>,
+    rests: Mutex<HashMap<Arc<str>, Moment>>,
+}
+
+impl KeyChannels {
+    pub(super) fn new(is_cluster: bool, wanted: &Arc<Notify>, reporter: &Arc<Reporter>) -> Self {
+        let channels = || Channels::new(LIMITS, wanted, reporter);
+        Self {
+            classic: channels(),
+            #[cfg(feature = "cluster")]
+            sharded: is_cluster.then(channels),
+            rests: Mutex::default(),
+        }
+    }
+
+    /// Returns the commands that publish a release, so that each version of Redisson receives it.
+    pub(super) fn publishers(&self) -> &'static [&'static str] {
+        #[cfg(feature = "cluster")]
+        if self.sharded.is_some() {
+            return &["SPUBLISH", "PUBLISH"];
+        }
+        &["PUBLISH"]
+    }
+
+    /// Returns whether messages for the key arrive from the server process with this run id. Subscribes if no
+    /// waiter has needed it yet, which takes at most `limit`.
+    pub(super) async fn is_up_for(&self, key: &LockKey, run_id: u64, limit: Duration) -> bool {
+        let deadline = Deadline::after(Clock::System, limit);
+        let id = key.text();
+        let name = || Arc::from(key.redisson_channel());
+        #[cfg(feature = "cluster")]
+        if let Some(sharded) = &self.sharded {
+            // Both are wanted before the first one is awaited.
+            let _known = self.classic.touch(&id, name);
+            let up = sharded.up_for(&id, name, run_id, deadline.left()).await;
+            if up.is_none() {
+                return false;
+            }
+        }
+        let up = self.classic.up_for(&id, name, run_id, deadline.left());
+        up.await.is_some()
+    }
+
+    /// As [`is_up_for`](Self::is_up_for), for channels that are subscribed already.
+    pub(super) fn is_up(&self, key: &LockKey, run_id: u64) -> bool {
+        self.own_subscriptions(key, run_id) == self.publishers().len()
+    }
+
+    /// Returns how many subscriptions of this manager receive a message about the key.
+    pub(super) fn own_subscriptions(&self, key: &LockKey, run_id: u64) -> usize {
+        let id = key.text();
+        let all = self.all().map(|(_, channels)| channels);
+        all.filter(|channels| channels.is_up(&id, run_id)).count()
+    }
+
+    /// Waits until the other side had its chance after a release of this key.
+    pub(super) async fn rest(&self, key: &LockKey) {
+        let until = self.rests.lock().get(key.as_str()).copied();
+        if let Some(until) = until {
+            let now = Clock::System.now();
+            // At most that long: the clock may have been read before the release.
+            tokio::time::sleep(until.since(now).min(REST)).await;
+        }
+    }
+
+    /// Records a release that other clients heard.
+    pub(super) fn others_heard(&self, key: &LockKey) {
+        let now = Clock::System.now();
+        let mut rests = self.rests.lock();
+        if rests.len() >= MANY_RESTS {
+            rests.retain(|_, until| *until > now);
+        }
+        rests.insert(key.text(), now.plus(REST));
+    }
+
+    /// Returns the sets of channels, with the way in which they are subscribed.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Subscribing, &Channels<Arc<str>>)> {
+        let classic = std::iter::once((Subscribing::Classic, &self.classic));
+        #[cfg(feature = "cluster")]
+        let sharded = self.sharded.iter().map(|it| (Subscribing::Sharded, it));
+        #[cfg(not(feature = "cluster"))]
+        let sharded = std::iter::empty();
+        classic.chain(sharded)
+    }
+
+    pub(super) fn is_any_up(&self) -> bool {
+        self.all().any(|(_, channels)| channels.is_any_up())
+    }
+
+    pub(super) fn has_any(&self) -> bool {
+        self.all().any(|(_, channels)| channels.has_any())
+    }
+
+    pub(super) fn all_down(&self) {
+        for (_, channels) in self.all() {
+            channels.all_down();
+        }
+    }
+
+    /// Sets the phase of a channel. Returns whether it is known.
+    pub(super) fn set_phase(&self, how: Subscribing, name: &str, phase: ChannelPhase) -> bool {
+        self.find(how).is_some_and(|it| it.set_phase(name, phase))
+    }
+
+    /// Forgets a channel whose slot has moved. Returns whether it was known.
+    #[cfg(feature = "cluster")]
+    pub(super) fn forget(&self, how: Subscribing, name: &str) -> bool {
+        self.find(how).is_some_and(|it| it.forget(name))
+    }
+
+    fn find(&self, how: Subscribing) -> Option<&Channels<Arc<str>>> {
+        self.all()
+            .find_map(|(it, found)| (it == how).then_some(found))
+    }
+}
+
+/// Returns the key whose release a message on this channel announces.
+pub(super) fn key_of(channel: &[u8]) -> Option<&str> {
+    key_of_redisson_channel(str::from_utf8(channel).ok()?)
+}

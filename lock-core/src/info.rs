@@ -133,7 +133,7 @@ pub struct HolderInfo {
     pub label: Arc<str>,
     /// The [tag](crate::LockManagerBuilder::holder_tag) of the acquisition, such as a trace id.
     pub tag: Option<Arc<str>>,
-    /// The fencing token. `None` in [dialects](crate::Dialect) without tokens.
+    /// The fencing token. `None` outside of the native [dialect](crate::Dialect): the value does not have it.
     pub token: Option<FencingToken>,
     /// How long the lock has been held. `None` where the value does not say it: in other dialects.
     pub held_for: Option<Duration>,

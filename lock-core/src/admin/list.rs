@@ -60,6 +60,7 @@ impl ListLocks {
         inner.check_admin()?;
         let request = ListRequest {
             prefix: inner.config.prefix.to_string(),
+            dialect: inner.config.dialect,
             pattern,
             limit,
             after: after.map(|cursor| cursor.0),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Boxed;
 use crate::error::LockError;
+use crate::protocol::dialect::Dialect;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::inspection::{InspectReply, ListCursor, ReadTime, SeenKey};
 use crate::protocol::key::{LockKey, LockName};
@@ -70,6 +71,7 @@ pub(crate) enum ForeignValues {
 #[derive(Clone, Debug)]
 pub(crate) struct ListRequest {
     pub(crate) prefix: String,
+    pub(crate) dialect: Dialect,
     /// A glob of names.
     pub(crate) pattern: String,
     pub(crate) limit: usize,

@@ -22,6 +22,10 @@ fn foreign(key: &LockKey, found: String, advice: impl Into<String>) -> LockError
 
 /// The key is of another type than a string.
 pub(crate) fn of_type(key: &LockKey, kind: &str) -> LockError {
+    #[cfg(feature = "redis")]
+    if matches!(key.dialect(), Dialect::Redisson { .. }) {
+        return no_redisson_lock(key, kind);
+    }
     if kind == "hash" {
         // It may be a lock in use, so the advice does not say to remove it.
         let found = "a hash, as Redisson's locks are".to_owned();
@@ -125,7 +129,7 @@ pub(crate) fn of_value(
         Dialect::DeadlineGetset if is_deadline(value) => None,
         Dialect::DeadlineGetset => Some(owner(key, &shown)),
         _ if remaining.is_none() => Some(no_expiry(key, &shown)),
-        Dialect::Native => None,
+        Dialect::Native | Dialect::Redisson { .. } => None,
         _ => (is_deadline(value) && is_ahead()).then(|| deadline(key, &shown)),
     }
 }

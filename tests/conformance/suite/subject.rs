@@ -114,6 +114,12 @@ impl Subject {
         }
     }
 
+    /// Returns whether the lock has the native value. Only that one says since when the lock is held, and with which
+    /// token.
+    pub(crate) fn is_native(&self) -> bool {
+        self.capabilities.handover
+    }
+
     /// Returns the key of the lock with this name.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)

@@ -18,7 +18,10 @@ use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdic
 use crate::telemetry::LockCommand;
 
 mod list;
+mod redisson;
 pub(crate) mod reply;
+
+use self::redisson::is_redisson;
 
 /// Asks the script for the digest of a foreign value.
 const ASK_DIGEST: &str = "?";
@@ -32,6 +35,10 @@ impl RedisClient {
     ) -> Result<InspectReply, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.pool.for_current_runtime(limit).await?;
+        if is_redisson(key) {
+            let left = deadline.left();
+            return self.inspect_redisson(&connection, key, left).await;
+        }
         let keys = [key.as_str(), key.queue(), key.holders()];
         let detail = match detail {
             InspectDetail::Short => "",
@@ -108,6 +115,11 @@ impl RedisClient {
         digest: &str,
         limit: Duration,
     ) -> Result<(ReadTime, ForceReply), LockError> {
+        let seen = seen_argument(request.seen.as_ref());
+        if is_redisson(&request.key) {
+            let forced = self.force_redisson(connection, request, digest, seen, limit);
+            return forced.await;
+        }
         let mode = match request.mode {
             ForceMode::Revoke => "revoke",
             ForceMode::Now => "now",
@@ -116,7 +128,6 @@ impl RedisClient {
         let token = request.token.map(|token| token.to_string());
         let floor = connection.floor_us().to_string();
         let token = token.as_deref().unwrap_or_default();
-        let seen = seen_argument(request.seen.as_ref());
         let lead = connection.lead_us().to_string();
         let texts = [mode, &floor, &lead, &request.label, token, digest];
         let args: Vec<&[u8]> = texts

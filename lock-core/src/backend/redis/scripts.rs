@@ -269,6 +269,11 @@ pub(crate) static REDISSON_RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/redisson_renew.lua")));
 pub(crate) static REDISSON_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/dialects/redisson_release.lua")));
+// For operators.
+pub(crate) static REDISSON_INSPECT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/redisson_inspect.lua")));
+pub(crate) static REDISSON_FORCE_RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/dialects/redisson_force_release.lua")));
 
 /// Returns the scripts that the handshake loads for a dialect. Other scripts are sent with their
 /// text once.

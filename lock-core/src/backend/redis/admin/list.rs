@@ -12,6 +12,7 @@ use super::super::reply::{server_time, unexpected};
 use crate::backend::admin::{ListReply, ListRequest, ListedLock};
 use crate::error::{BackendErrorKind, LockError};
 use crate::protocol::clock::{Clock, Deadline};
+use crate::protocol::dialect::Dialect;
 use crate::protocol::glob;
 use crate::protocol::inspection::{
     FoundText, InspectReply, KeyContent, ListCursor, ReadTime, SeenMembers,
@@ -59,7 +60,7 @@ impl RedisClient {
                     .filter(|name| seen.insert(name.clone()))
                     .filter_map(|name| candidate(&request.prefix, name))
                     .collect();
-                locks.extend(self.read_all(candidates, limit).await?);
+                locks.extend(self.read_all(request.dialect, candidates, limit).await?);
             }
             let is_full = locks.len() >= request.limit || scans == MOST_SCANS;
             let is_last = next.is_none() && pending.is_empty();
@@ -71,17 +72,17 @@ impl RedisClient {
                     scanned: scans * SCANNED_PER_CALL,
                 });
             };
-            (next, pending) = self.scan(cursor, &pattern, &request.prefix, limit).await?;
+            (next, pending) = self.scan(cursor, &pattern, request, limit).await?;
             scans += 1;
         }
     }
 
-    /// Sends one SCAN. Returns the next cursor, and the names of the keys that are strings.
+    /// Sends one SCAN. Returns the next cursor, and the names of the keys of the type that a lock has.
     async fn scan(
         &self,
         cursor: u64,
         pattern: &str,
-        prefix: &str,
+        request: &ListRequest,
         limit: Duration,
     ) -> Result<(Option<u64>, Vec<String>), LockError> {
         let deadline = Deadline::after(Clock::System, limit);
@@ -89,7 +90,11 @@ impl RedisClient {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern);
         scan.arg("COUNT").arg(SCANNED_PER_CALL);
-        scan.arg("TYPE").arg("string");
+        let kind = match request.dialect {
+            Dialect::Redisson { .. } => "hash",
+            _ => "string",
+        };
+        scan.arg("TYPE").arg(kind);
         let reply = connection.call(&scan, deadline.left()).await?;
         let reply = reply.map_err(|error| refused(&error))?;
         let (cursor, keys): (u64, Vec<Vec<u8>>) =
@@ -98,7 +103,7 @@ impl RedisClient {
             Some(
                 String::from_utf8(key)
                     .ok()?
-                    .strip_prefix(prefix)?
+                    .strip_prefix(&*request.prefix)?
                     .to_owned(),
             )
         };
@@ -109,6 +114,7 @@ impl RedisClient {
     /// Reads the locks in one pipeline. Leaves out those that have ended meanwhile.
     async fn read_all(
         &self,
+        dialect: Dialect,
         candidates: Vec<Candidate>,
         limit: Duration,
     ) -> Result<Vec<ListedLock>, LockError> {
@@ -117,6 +123,12 @@ impl RedisClient {
         }
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.pool.for_current_runtime(limit).await?;
+        if matches!(dialect, Dialect::Redisson { .. }) {
+            let found = candidates.into_iter();
+            let found = found.map(|it| (LockName::from(it.name), it.key.in_dialect(dialect)));
+            let left = deadline.left();
+            return self.list_redisson(&connection, found.collect(), left).await;
+        }
         let mut pipeline = Pipeline::with_capacity(1 + COMMANDS_PER_KEY * candidates.len());
         pipeline.cmd("TIME");
         for Candidate { key, .. } in &candidates {

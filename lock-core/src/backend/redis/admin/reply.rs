@@ -48,8 +48,39 @@ pub(crate) fn inspect(reply: Value) -> Result<ScriptReply<InspectReply>, LockErr
     Ok(ScriptReply { value, server_us })
 }
 
+/// Reads the reply of the script that inspects a lock of Redisson.
+pub(crate) fn inspect_redisson(reply: Value) -> Result<ScriptReply<InspectReply>, LockError> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.text()?;
+    let server_us = parts.number()?;
+    let content = match verdict.as_str() {
+        "free" => KeyContent::Free,
+        "held" => KeyContent::Text(parts.found_text()?),
+        "foreign" => KeyContent::OtherType {
+            kind: parts.text()?,
+            digest: String::new(),
+        },
+        _ => return Err(unexpected()),
+    };
+    let value = InspectReply {
+        content,
+        ..InspectReply::of_nothing(ReadTime::of_server(server_us))
+    };
+    Ok(ScriptReply { value, server_us })
+}
+
 /// Reads the reply to an operator's release.
 pub(crate) fn force_release(reply: Value) -> Result<ScriptReply<ForceReply>, LockError> {
+    read_force_release(reply, "string")
+}
+
+/// Reads the reply to an operator's release of a lock of Redisson.
+pub(crate) fn force_redisson(reply: Value) -> Result<ScriptReply<ForceReply>, LockError> {
+    read_force_release(reply, "lock")
+}
+
+/// `lock_type` is the type of a key that is a lock.
+fn read_force_release(reply: Value, lock_type: &str) -> Result<ScriptReply<ForceReply>, LockError> {
     let mut parts = Parts::of(reply)?;
     let verdict = parts.text()?;
     let server_us = parts.number()?;
@@ -58,7 +89,7 @@ pub(crate) fn force_release(reply: Value) -> Result<ScriptReply<ForceReply>, Loc
     let locked_ms = text.holder.remaining_ms.unwrap_or(0);
     let content = match found.as_str() {
         "none" => KeyContent::Free,
-        "string" => KeyContent::Text(text),
+        found if found == lock_type => KeyContent::Text(text),
         _ => KeyContent::OtherType {
             kind: found,
             digest: String::new(),

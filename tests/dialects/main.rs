@@ -13,6 +13,8 @@ mod dropped;
 mod keys;
 mod owners;
 mod plain_scripts;
+mod redisson;
+mod redisson_waits;
 mod refused_commands;
 mod settings;
 mod transactions;

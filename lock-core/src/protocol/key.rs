@@ -9,16 +9,18 @@ use std::sync::Arc;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::wire::escaped;
 
+#[cfg(feature = "redis")]
+mod redisson;
+
+#[cfg(feature = "redis")]
+pub(crate) use self::redisson::key_of_channel;
+
 /// The client sends every key with every command, and longer names are usually data by mistake.
 const MAX_NAME: usize = 1024;
 /// The prefix is part of each key, and of the channel in each queue entry.
 pub(crate) const MAX_PREFIX: usize = 64;
 /// The endings of the companion keys: queue, counter, grace, and holders.
 const COMPANIONS: [&str; 4] = [":q", ":f", ":g", ":h"];
-
-/// The beginning of the channels of Redisson's locks.
-#[cfg(feature = "redis")]
-const REDISSON_CHANNEL: &str = "redisson_lock__channel";
 
 /// The name of a lock: 1 to 1,024 bytes of text.
 ///
@@ -306,30 +308,6 @@ impl LockKey {
         self.companion(3)
     }
 
-    /// The channel on which Redisson publishes the releases of this lock.
-    #[cfg(feature = "redis")]
-    pub(crate) fn redisson_channel(&self) -> String {
-        self.redisson_companion(REDISSON_CHANNEL)
-    }
-
-    /// The key of the counter of a fenced lock of Redisson.
-    #[cfg(feature = "redis")]
-    pub(crate) fn redisson_counter(&self) -> String {
-        self.redisson_companion("redisson_lock_token")
-    }
-
-    /// Redisson (`RedissonObject.prefixName`) adds braces to each name without an opening brace. So its companions
-    /// are in the slot of the key.
-    #[cfg(feature = "redis")]
-    fn redisson_companion(&self, start: &str) -> String {
-        let key = self.as_str();
-        if key.contains('{') {
-            format!("{start}:{key}")
-        } else {
-            format!("{start}:{{{key}}}")
-        }
-    }
-
     fn companion(&self, number: usize) -> &str {
         let companions = &self.keys.companions;
         let len = companions.len() / COMPANIONS.len();
@@ -353,15 +331,6 @@ impl fmt::Display for LockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&escaped(self.as_str()))
     }
-}
-
-/// Returns the key of a channel of Redisson.
-#[cfg(feature = "redis")]
-pub(crate) fn key_of_redisson_channel(channel: &str) -> Option<&str> {
-    let name = channel.strip_prefix(REDISSON_CHANNEL)?.strip_prefix(':')?;
-    let in_braces = name.strip_prefix('{').and_then(|it| it.strip_suffix('}'));
-    // A name with a tag has text beside it.
-    Some(in_braces.filter(|it| !it.contains('{')).unwrap_or(name))
 }
 
 fn has_tag(name: &str) -> Result<bool, InvalidNameReason> {
@@ -395,29 +364,6 @@ mod tests {
         assert_eq!(plain.grace(), "{lock:order:42}:g");
         let tagged = key("{user1}:cart").unwrap();
         assert_eq!(tagged.queue(), "lock:{user1}:cart:q");
-    }
-
-    #[cfg(feature = "redis")]
-    #[test]
-    fn companions_of_redisson_share_the_slot_of_the_key() {
-        let plain = LockKey::new("", &LockName::from("stock:17")).unwrap();
-        assert_eq!(
-            plain.redisson_channel(),
-            "redisson_lock__channel:{stock:17}"
-        );
-        assert_eq!(plain.redisson_counter(), "redisson_lock_token:{stock:17}");
-        let tagged = key("{user1}:cart").unwrap();
-        assert_eq!(
-            tagged.redisson_channel(),
-            "redisson_lock__channel:lock:{user1}:cart"
-        );
-        for key in [plain, tagged] {
-            let channel = key.redisson_channel();
-            assert_eq!(key_of_redisson_channel(&channel), Some(key.as_str()));
-        }
-        for other in ["redisson_lock__channel", "lk1:a:b", "redisson_rwlock:{a}"] {
-            assert_eq!(key_of_redisson_channel(other), None, "{other}");
-        }
     }
 
     #[test]

@@ -194,6 +194,15 @@ impl Violation {
             {
                 (Check::Tokens, true)
             }
+            ViolationKind::TokenBehindHolder { earlier, later }
+            | ViolationKind::TokenBehindGrant { earlier, later }
+            | ViolationKind::DuplicateToken {
+                first: earlier,
+                second: later,
+            } if !history.dialect.capabilities().tokens_survive_data_loss => (
+                Check::Tokens,
+                has_lost_data(faults, earlier.granted, later.granted),
+            ),
             ViolationKind::TokenBehindHolder { earlier, later } if history.topology.is_none() => (
                 Check::Tokens,
                 is_outside(faults, later.requested, earlier.granted),
@@ -262,6 +271,14 @@ fn is_outside(faults: &[Fault], held: Nanos, moment: Nanos) -> bool {
         fault.assumption == Assumption::Outside
             && held <= fault.to
             && (fault.from..=fault.to + nanos(LONGEST_TTL)).contains(&moment)
+    })
+}
+
+/// Returns whether the server may have lost data between two moments: then a counter may have begun again.
+fn has_lost_data(faults: &[Fault], from: Nanos, to: Nanos) -> bool {
+    let (from, to) = (from.min(to), from.max(to));
+    faults.iter().any(|fault| {
+        fault.assumption == Assumption::Outside && from <= fault.to && fault.from <= to
     })
 }
 

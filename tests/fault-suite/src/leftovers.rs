@@ -19,6 +19,9 @@ pub(crate) const ROUNDING: Duration = Duration::from_millis(300);
 /// The prefix of all lock keys; it is the default of a manager.
 pub(crate) const PREFIX: &str = "lock:";
 
+/// The beginning of the counters of fenced locks of Redisson, which have no expiry.
+pub(crate) const TOKENS: &str = "redisson_lock_token:";
+
 /// The keys that remain after all clients have ended and the longest lease has expired.
 #[derive(Debug, Default)]
 pub struct LeftBehind {
@@ -48,8 +51,9 @@ pub fn left_behind(server: &RedisServer, dialect: Dialect) -> LeftBehind {
     }
     let has_counters = dialect.capabilities().fencing_token;
     let rest = all_keys(server).into_iter();
+    let is_counter = |key: &String| key.ends_with(":f") || key.starts_with(TOKENS);
     left.survivors
-        .extend(rest.filter(|key| !(has_counters && key.ends_with(":f"))));
+        .extend(rest.filter(|key| !(has_counters && is_counter(key))));
     left
 }
 

@@ -16,7 +16,7 @@ use crate::environment::Environment;
 
 use crate::clock::now;
 use crate::history::{History, KeyState, Sample};
-use crate::leftovers::PREFIX;
+use crate::leftovers::{PREFIX, TOKENS};
 use crate::worker::LONG_KEYS;
 use crate::worker::SHORT_KEYS;
 
@@ -76,6 +76,15 @@ const EXPIRIES: &str = "local all = {} \
     for i, key in ipairs(KEYS) do all[i] = redis.call('PTTL', key) end \
     return all";
 
+/// The holder of each key that is a hash, and the token beside it. The second half of the keys are counters.
+const FIELDS: &str = "local all = {} \
+    for i = 1, #KEYS / 2 do \
+      local holder = redis.call('HKEYS', KEYS[i])[1] \
+      local token = redis.call('GET', KEYS[i + #KEYS / 2]) \
+      all[i] = holder and string.sub(holder, 1, 36) .. ' ' .. (token or '-') \
+    end \
+    return all";
+
 /// The names of all locks, without the prefix of their keys.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     SHORT_KEYS.into_iter().chain(LONG_KEYS)
@@ -88,8 +97,7 @@ pub(crate) fn sample(
     samples: &mut Vec<Sample>,
 ) -> Option<()> {
     let keys: Vec<String> = names().map(|name| format!("{PREFIX}{name}")).collect();
-    let mut words = vec!["MGET".to_owned()];
-    words.extend(keys.iter().cloned());
+    let words = reading(dialect, &keys);
     let from = now();
     let reply = connection.call(&words).ok()?;
     let to = now();
@@ -121,6 +129,24 @@ pub(crate) fn sample(
         });
     }
     Some(())
+}
+
+/// Returns the command that reads the values of the locks.
+fn reading(dialect: Dialect, keys: &[String]) -> Vec<String> {
+    let mut words = match dialect {
+        // A fenced lock has the last token of its counter.
+        Dialect::Redisson { .. } => {
+            let keys = (2 * keys.len()).to_string();
+            vec!["EVAL".to_owned(), FIELDS.to_owned(), keys]
+        }
+        _ => vec!["MGET".to_owned()],
+    };
+    words.extend(keys.iter().cloned());
+    if let Dialect::Redisson { .. } = dialect {
+        let counters = keys.iter().map(|key| format!("{TOKENS}{{{key}}}"));
+        words.extend(counters);
+    }
+    words
 }
 
 /// Returns the state of the key that has this value.

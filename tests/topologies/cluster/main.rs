@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, Dialect, LockError, LockGuard, LockManager, ReleaseMethod};
+use lock_core::{
+    BackendErrorKind, Dialect, LockError, LockGuard, LockManager, RedissonLock, ReleaseMethod,
+};
 use test_support::fixtures::SOON;
 use test_support::{Failover, RedisCluster, RedisServer, Reply, eventually_async};
 use tests::{fencing_token, one_attempt};
@@ -19,6 +21,7 @@ mod membership;
 mod nodes;
 mod open_slots;
 mod partition;
+mod redisson;
 mod releases;
 mod sets;
 mod subscriptions;
@@ -348,6 +351,12 @@ async fn other_dialects_work_in_a_cluster() {
             release: ReleaseMethod::WatchMulti,
         },
         Dialect::DeadlineGetset,
+        Dialect::Redisson {
+            lock: RedissonLock::Plain,
+        },
+        Dialect::Redisson {
+            lock: RedissonLock::Fenced,
+        },
     ] {
         let request = || locks.lock(NAME).dialect(dialect);
         let held = request().acquire().await.unwrap();

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::channels::{ChannelLimits, ChannelPhase, Channels};
 use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::key::{LockKey, key_of_redisson_channel};
+use crate::protocol::key::{LockKey, key_of_channel};
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;
 
@@ -161,5 +161,5 @@ impl KeyChannels {
 
 /// Returns the key whose release a message on this channel announces.
 pub(super) fn key_of(channel: &[u8]) -> Option<&str> {
-    key_of_redisson_channel(str::from_utf8(channel).ok()?)
+    key_of_channel(str::from_utf8(channel).ok()?)
 }

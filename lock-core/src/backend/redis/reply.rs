@@ -9,7 +9,12 @@ use crate::protocol::clock::ServerMs;
 use crate::protocol::fencing_token::FencingToken;
 use crate::protocol::inspection::FoundText;
 use crate::protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewReply, Verdict};
-use crate::protocol::loss::LossReason;
+
+mod dialects;
+
+pub(crate) use dialects::{
+    Announced, DialectReply, announced_release, dialect_acquire, dialect_renew, was_owner,
+};
 
 /// The value of a reply, and the server's time in microseconds when the script ran.
 #[derive(Debug, PartialEq, Eq)]
@@ -168,101 +173,6 @@ pub(crate) fn micros_of(seconds: u64, micros: u64) -> u64 {
     seconds.saturating_mul(1_000_000).saturating_add(micros)
 }
 
-/// Reads whether the caller owned a lock of another dialect.
-pub(crate) fn was_owner(reply: Value) -> Result<ScriptReply<bool>, LockError> {
-    let mut parts = Parts::of(reply)?;
-    let value = match parts.text()?.as_str() {
-        "held" => true,
-        "gone" => false,
-        _ => return Err(unexpected()),
-    };
-    let server_us = parts.number()?;
-    Ok(ScriptReply { value, server_us })
-}
-
-/// What became of a release that is announced.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Announced {
-    /// The caller did not hold the lock.
-    NotOwner,
-    /// So many subscriptions received the message.
-    To(usize),
-    /// The server refused to publish, with this error.
-    Refused(String),
-}
-
-/// Reads the reply to a release in a dialect that announces it.
-pub(crate) fn announced_release(reply: Value) -> Result<ScriptReply<Announced>, LockError> {
-    let mut parts = Parts::of(reply)?;
-    let verdict = parts.text()?;
-    let server_us = parts.number()?;
-    let value = match verdict.as_str() {
-        "held" => {
-            let receivers: i64 = parts.next()?;
-            match usize::try_from(receivers) {
-                Ok(receivers) => Announced::To(receivers),
-                Err(_) => Announced::Refused(parts.text()?),
-            }
-        }
-        "gone" => Announced::NotOwner,
-        _ => return Err(unexpected()),
-    };
-    Ok(ScriptReply { value, server_us })
-}
-
-/// Reads the reply to a renewal in another dialect: why the lock was lost, if it was.
-pub(crate) fn dialect_renew(reply: Value) -> Result<ScriptReply<Option<LossReason>>, LockError> {
-    let mut parts = Parts::of(reply)?;
-    let verdict = parts.text()?;
-    let server_us = parts.number()?;
-    let value = match verdict.as_str() {
-        "held" => None,
-        "gone" => Some(LossReason::from_value(
-            parts.texts()?.first().map(String::as_str),
-        )),
-        _ => return Err(unexpected()),
-    };
-    Ok(ScriptReply { value, server_us })
-}
-
-/// The reply of a script that acquires a lock in another dialect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DialectReply {
-    Late,
-    Held {
-        remaining_ms: u64,
-        /// In a dialect with fencing tokens.
-        token: Option<FencingToken>,
-    },
-    Busy {
-        holder: RawHolder,
-    },
-    Foreign {
-        found: String,
-    },
-}
-
-pub(crate) fn dialect_acquire(reply: Value) -> Result<ScriptReply<DialectReply>, LockError> {
-    let mut parts = Parts::of(reply)?;
-    let verdict = parts.text()?;
-    let server_us = parts.number()?;
-    let value = match verdict.as_str() {
-        "late" => DialectReply::Late,
-        "held" => DialectReply::Held {
-            remaining_ms: parts.number()?,
-            token: parts.last_number()?.map(FencingToken::new),
-        },
-        "busy" => DialectReply::Busy {
-            holder: parts.found_text()?.holder,
-        },
-        "foreign" => DialectReply::Foreign {
-            found: parts.text()?,
-        },
-        _ => return Err(unexpected()),
-    };
-    Ok(ScriptReply { value, server_us })
-}
-
 pub(crate) fn unexpected() -> LockError {
     LockError::backend(
         BackendErrorKind::Unsupported,
@@ -391,41 +301,6 @@ mod tests {
     }
 
     #[test]
-    fn reply_in_a_dialect_may_have_a_token() {
-        let held = |rest: &[i64]| {
-            let mut parts = vec![text("held"), Value::Int(7), Value::Int(30_000)];
-            parts.extend(rest.iter().map(|number| Value::Int(*number)));
-            dialect_acquire(Value::Array(parts)).unwrap().value
-        };
-        for (rest, token) in [(&[][..], None), (&[12], Some(FencingToken::new(12)))] {
-            let remaining_ms = 30_000;
-            let expected = DialectReply::Held {
-                remaining_ms,
-                token,
-            };
-            assert_eq!(held(rest), expected);
-        }
-    }
-
-    #[test]
-    fn announced_release_says_who_heard_it() {
-        let held = |receivers| vec![text("held"), Value::Int(7), Value::Int(receivers)];
-        let refused = [held(-1), vec![text("NOPERM no")]].concat();
-        for (parts, expected) in [
-            (held(0), Announced::To(0)),
-            (held(3), Announced::To(3)),
-            (refused, Announced::Refused("NOPERM no".into())),
-            (vec![text("gone"), Value::Int(7)], Announced::NotOwner),
-        ] {
-            let reply = announced_release(Value::Array(parts)).unwrap();
-            assert_eq!((reply.value, reply.server_us), (expected, 7));
-        }
-        for odd in [held(-1), vec![text("held"), Value::Int(7)], vec![]] {
-            assert!(announced_release(Value::Array(odd)).is_err());
-        }
-    }
-
-    #[test]
     fn unexpected_native_replies_are_errors() {
         let texts = [
             "",
@@ -439,28 +314,6 @@ mod tests {
             assert!(acquire(odd).is_err(), "{odd:?}");
             assert!(release(odd).is_err(), "{odd:?}");
             assert!(renew(odd).is_err(), "{odd:?}");
-        }
-    }
-
-    #[test]
-    fn unexpected_replies_are_errors() {
-        for odd in [
-            Value::Nil,
-            Value::Int(1),
-            Value::Array(vec![]),
-            Value::Array(vec![text("held")]),
-            Value::Array(vec![text("held"), Value::Int(7), text("x"), Value::Int(1)]),
-            Value::Array(vec![text("maybe"), Value::Int(7)]),
-        ] {
-            assert!(dialect_acquire(odd.clone()).is_err(), "{odd:?}");
-        }
-        for odd in [
-            Value::Nil,
-            Value::Array(vec![text("held")]),
-            Value::Array(vec![text("busy"), Value::Int(7)]),
-        ] {
-            assert!(was_owner(odd.clone()).is_err(), "{odd:?}");
-            assert!(server_time(odd.clone()).is_err(), "{odd:?}");
         }
     }
 }

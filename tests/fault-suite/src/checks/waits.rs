@@ -71,6 +71,9 @@ fn allowed_idle(history: &History, waiting: u32) -> Duration {
         POLL_CAP
     } else if history.dialect.capabilities().handover {
         POLL_CAP.max(POLL_CAP_EACH * waiting)
+    } else if history.dialect.capabilities().notifies_waiters {
+        // A message wakes one waiter of a process. It may be lost, or its waiter may be stopped.
+        POLL_CAP
     } else {
         POLL_INTERVAL
     };

@@ -40,7 +40,7 @@ fn subscribers(server: &RedisServer) -> i64 {
     server.cli(&["PUBSUB", "NUMSUB", CHANNEL]).array()[1].integer()
 }
 
-async fn is_subscribed(server: &RedisServer) {
+pub(crate) async fn is_subscribed(server: &RedisServer) {
     eventually_async(SOON, async || subscribers(server) == 1).await;
     // The waiter asks again after the confirmation.
     tokio::time::sleep(ms(50)).await;

@@ -7,7 +7,7 @@ use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms, time_to_expiry}
 use test_support::{Direction, Proxy, RedisServer};
 use tests::{SET_NX_PX, connect, supported_dialects};
 
-use super::{connect_in, refusal, value};
+use super::{connect_in, redisson, redisson_waits, refusal, value};
 
 fn reason(error: LockError) -> (Dialect, InvalidDialectReason) {
     match error {
@@ -73,6 +73,10 @@ async fn documented_rights_are_sufficient() {
         let server = RedisServer::start();
         let rights = line.split('`').nth(3).unwrap().replace("\\|", "|");
         let mut command = vec!["ACL", "SETUSER", "app", "on", ">pass", "~lock:*"];
+        let is_redisson = matches!(dialect, Dialect::Redisson { .. });
+        if is_redisson {
+            command.extend(["~redisson_lock_token:*", "&redisson_lock__channel:*"]);
+        }
         command.extend(["+role", "+info", "+time", "+client|setname"]);
         assert_eq!(server.cli(&command).text(), "OK");
         for right in rights.split(' ') {
@@ -98,6 +102,16 @@ async fn documented_rights_are_sufficient() {
             "{dialect}: {error}"
         );
         server.cli(&["DEL", KEY]);
+        if is_redisson {
+            redisson::lock_as_redisson(&server, SOON);
+            let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+            redisson_waits::is_subscribed(&server).await;
+            redisson::unlock_as_redisson(&server);
+            waiting.await.unwrap().unwrap().release().await.unwrap();
+            let denied = server.denied();
+            assert!(denied.is_empty(), "{dialect}: {denied:?}");
+            continue;
+        }
         // Repair, waiting and errors: each needs its own rights.
         server.cli(&["SET", KEY, "1577836800000", "PX", "100"]);
         let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();

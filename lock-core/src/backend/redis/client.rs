@@ -112,6 +112,8 @@ pub(super) struct RedisClient {
     pub(super) key_channels: KeyChannels,
     /// A waiter needs a subscription. Wakes the listener.
     pub(super) wanted: Arc<Notify>,
+    /// The listener was started.
+    pub(super) was_listening: AtomicBool,
     pub(super) notifications: Arc<dyn NotificationSink>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) command_timeout: Duration,
@@ -143,6 +145,7 @@ impl RedisClient {
                 .then(|| SlotChannels::new(&subscription.channel, &wanted, &reporter)),
             key_channels: KeyChannels::new(is_cluster, &wanted, &reporter),
             wanted,
+            was_listening: AtomicBool::new(false),
             pool: Pool::new(connector),
             subscription,
             notifications,

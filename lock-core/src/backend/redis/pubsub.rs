@@ -5,6 +5,7 @@
 //! the reply to the one before.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -35,8 +36,8 @@ const SUBSCRIBED_AT_ONCE: usize = 256;
 /// Subscribes and receives notifications when the first waiter needs it. Connects again whenever the connection
 /// breaks.
 pub(super) async fn listen(client: Arc<RedisClient>) {
-    if client.subscription.state() != SubscriptionState::Idle || client.key_channels.has_any() {
-        // An earlier call ended by a panic.
+    // An earlier call ended by a panic. At the first call, a waiter may be faster than this task.
+    if client.was_listening.swap(true, Ordering::Relaxed) {
         all_down(&client);
     }
     let mut backoff = Backoff::new(Jitter::from_os());

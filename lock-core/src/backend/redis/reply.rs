@@ -233,10 +233,6 @@ mod tests {
         Some(text.as_bytes())
     }
 
-    fn text(text: &str) -> Value {
-        Value::BulkString(text.as_bytes().to_vec())
-    }
-
     #[test]
     fn acquire_replies_are_read() {
         let held = acquire(bytes("held 3 7 12 30000")).unwrap();

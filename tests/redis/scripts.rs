@@ -157,6 +157,42 @@ fn dialect_scripts_run_as_their_headers_say() {
     assert_eq!(run("deadline_release.lua"), "gone", "another deadline");
 }
 
+#[test]
+fn scripts_for_locks_of_redisson_run_as_their_headers_say() {
+    let server = RedisServer::start();
+    let run = |script: &str| run(&server, &format!("dialects/redisson_{script}.lua"));
+    let verdict = |script| run(script)[0].clone();
+    assert_eq!(verdict("renew"), "gone");
+    assert_eq!(verdict("release"), "gone");
+    assert_eq!(verdict("inspect"), "free");
+    assert_eq!(verdict("force_release"), "freed");
+    assert_eq!(keys(&server), Vec::<String>::new());
+
+    let held = run("acquire");
+    assert_eq!((&*held[0], &*held[2]), ("held", "30000"));
+    assert_eq!(held.len(), 3, "no token without a counter");
+    assert_eq!(verdict("acquire"), "held", "a repeated acquire");
+    assert_eq!(server.cli(&["HGET", "stock:17", "me"]).text(), "1");
+    let inspected = run("inspect");
+    assert_eq!((&*inspected[0], &*inspected[3]), ("held", "me"));
+    assert_eq!(verdict("force_release"), "foreign", "no owner id");
+    server.cli(&["PEXPIRE", "stock:17", "5000"]);
+    assert_eq!(verdict("renew"), "held");
+    assert!(server.cli(&["PTTL", "stock:17"]).integer() > 25_000);
+    let released = run("release");
+    assert_eq!((&*released[0], &*released[2]), ("held", "0"));
+    assert_eq!(keys(&server), Vec::<String>::new());
+
+    server.cli(&["HSET", "stock:17", "other", "1"]);
+    let busy = run("acquire");
+    assert_eq!((&*busy[0], &*busy[2], &*busy[3]), ("busy", "-1", "other"));
+    assert_eq!(run("renew")[2], "other");
+    server.cli(&["HSET", "stock:17", "mode", "write"]);
+    assert_eq!(run("acquire")[2], "read-write lock");
+    assert_eq!(run("inspect")[2], "read-write lock");
+    assert_eq!(run("renew")[2], "hash");
+}
+
 /// A renewal got no reply, and the deadline before it has passed. The value may be the next
 /// holder's, who wrote the same deadline.
 #[test]
@@ -310,6 +346,11 @@ fn every_script_is_tested() {
             "deadline_acquire.lua",
             "deadline_release.lua",
             "deadline_renew.lua",
+            "redisson_acquire.lua",
+            "redisson_force_release.lua",
+            "redisson_inspect.lua",
+            "redisson_release.lua",
+            "redisson_renew.lua",
             "release.lua",
             "renew.lua",
             "repair.lua",

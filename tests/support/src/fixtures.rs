@@ -50,10 +50,11 @@ pub fn all_keys(server: &RedisServer) -> Vec<String> {
     keys
 }
 
-/// Returns the keys of the server except the fencing counters, which live for five minutes.
+/// Returns the keys of the server except the fencing counters, which live for five minutes, and those of Redisson,
+/// which have no expiry.
 pub fn keys(server: &RedisServer) -> Vec<String> {
     let mut keys = all_keys(server);
-    keys.retain(|key| !key.ends_with(":f"));
+    keys.retain(|key| !key.ends_with(":f") && !key.starts_with("redisson_lock_token:"));
     keys
 }
 

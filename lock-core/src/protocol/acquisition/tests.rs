@@ -13,6 +13,7 @@ use crate::protocol::lease::{Lease, LeaseConfig};
 use crate::protocol::local_queue::{LocalPosition, ObservedExpiry};
 use crate::protocol::lock_state::{AcquireReply, RawHolder};
 use crate::protocol::mailbox::Grant;
+use crate::protocol::poll_schedule::HolderExpiry;
 use crate::protocol::renew::Renew;
 use crate::protocol::ttl::{Ttl, whole_millis};
 use crate::protocol::unconfirmed::Unconfirmed;
@@ -210,6 +211,21 @@ impl Bench {
             run_id: 0,
         };
         let outcome = self.acquisition.sent_mut().on_reply(&copy, reply, times);
+        let action = self
+            .acquisition
+            .on_reply(outcome, self.now, &mut self.peers);
+        self.send(action)
+    }
+
+    /// The lock is busy, and its release is announced to all waiters.
+    fn busy_until_announced(&mut self, ends_ms: u64) -> NextAction<FailedCommand> {
+        let (copy, _) = self.copy.take().expect("an acquire was sent");
+        self.acquisition.sent_mut().on_any_reply(&copy);
+        self.acquisition.sent_mut().on_busy();
+        let outcome = AcquireOutcome::Busy {
+            holder_expiry: HolderExpiry::Notified { ends: at(ends_ms) },
+            holder: None,
+        };
         let action = self
             .acquisition
             .on_reply(outcome, self.now, &mut self.peers);

@@ -43,6 +43,29 @@ fn waiters_behind_leave_the_poll_at_expiry_to_the_first_one() {
     assert!(poll_schedule.next() > at(1_400) && poll_schedule.next() <= at(2_000));
 }
 
+/// The end of a lease is announced to none of them, and there is no queue.
+#[test]
+fn waiter_for_an_announced_release_polls_at_the_expiry_and_each_second() {
+    let mut poll_schedule = poll_schedule();
+    let notified = |ms| HolderExpiry::Notified { ends: at(ms) };
+    poll_schedule.on_reply(at(100), 0, notified(400), None, FIRST);
+    assert_eq!(poll_schedule.next(), at(402));
+    // Unlike in a queue, the rank does not say who is first.
+    for (ends, local_position) in [(400, BEHIND), (60_000, FIRST), (60_000, BEHIND)] {
+        poll_schedule.on_reply(at(100), 0, notified(ends), None, local_position);
+        let next = poll_schedule.next();
+        assert!(next > at(850) && next <= at(1_100), "{next:?}");
+    }
+    // The waiter ahead got the lock for longer than this one had seen.
+    let seen = ObservedExpiry {
+        at: at(200),
+        holder_expires_at: at(700),
+    };
+    poll_schedule.on_reply(at(100), 0, notified(400), None, BEHIND);
+    poll_schedule.is_first(at(200), Some(seen));
+    assert_eq!(poll_schedule.next(), at(702));
+}
+
 #[test]
 fn no_waiter_pauses_for_longer_than_the_cap() {
     let mut poll_schedule = poll_schedule();

@@ -68,6 +68,36 @@ fn poll_notification_polls_at_once() {
 }
 
 #[test]
+fn announced_release_polls_at_once() {
+    let mut bench = Bench::waiter();
+    bench.start();
+    waits_until(bench.pass(10).busy_until_announced(60_000), 1_010);
+    let (observed, _) = bench.peers.entered[0];
+    let holder_expires_at = observed.map(|observed| observed.holder_expires_at);
+    assert_eq!(holder_expires_at, Some(at(60_000)), "for the others");
+    assert_eq!(
+        acquire_limit(bench.to(100).notify(Notification::Released)),
+        TIMEOUT
+    );
+    waits_until(bench.pass(10).busy_until_announced(300), 302);
+    // It has nothing on the server to cancel.
+    assert!(matches!(bench.drop_it(), DropAction::Forget));
+}
+
+/// As soon as there is a connection, it polls anyway.
+#[test]
+fn announced_release_waits_for_a_connection() {
+    let mut bench = Bench::waiter();
+    bench.start();
+    bench.fail_with(FailureClass::Unreachable, Connectivity::Down);
+    let waits = bench.notify(Notification::Released);
+    assert!(
+        matches!(waits, NextAction::Perform(Action::Reconnect { .. })),
+        "{waits:?}"
+    );
+}
+
+#[test]
 fn waiter_behind_dead_waiters_polls_again_at_once() {
     let mut bench = Bench::waiter();
     bench.start();

@@ -191,6 +191,9 @@ impl RedisClient {
             Ok(connection) => {
                 let run_id = connection.first.run_id;
                 if key.dialect().announces_releases() {
+                    if !self.pool.connector.can_subscribe() {
+                        return false;
+                    }
                     let channels = &self.key_channels;
                     return channels.is_up_for(key, run_id, deadline.left()).await;
                 }

@@ -11,6 +11,7 @@ mod by_server;
 mod deadlines;
 mod dropped;
 mod keys;
+mod migration;
 mod owners;
 mod plain_scripts;
 mod redisson;

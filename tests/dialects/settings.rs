@@ -113,7 +113,12 @@ async fn documented_rights_are_sufficient() {
             continue;
         }
         // Repair, waiting and errors: each needs its own rights.
-        server.cli(&["SET", KEY, "1577836800000", "PX", "100"]);
+        let expiring = match dialect {
+            Dialect::Redisson { .. } => ["HSET", KEY, "client:1", "1"],
+            _ => ["SET", KEY, "1577836800000", "NX"],
+        };
+        server.cli(&expiring);
+        server.cli(&["PEXPIRE", KEY, "100"]);
         let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
         held.release().await.unwrap();
         server.cli(&["SET", KEY, "me"]);

@@ -4,14 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use lock_core::{Dialect, LockError, LockManager, RedissonLock};
+use lock_core::{LockError, LockManager};
 use test_support::fixtures::{SOON, all_keys, ms};
 use test_support::{Connection, RedisServer, eventually_async};
 use tokio::task::JoinHandle;
 
-const REDISSON: Dialect = Dialect::Redisson {
-    lock: RedissonLock::Plain,
-};
+use super::redisson::{FENCED, REDISSON};
 
 /// The name in all services, and the key of Redisson's lock.
 const NAME: &str = "stock:17";
@@ -264,10 +262,7 @@ async fn a_redisson_lock_and_a_native_lock_on_one_key_refuse_each_other() {
 #[tokio::test]
 async fn native_tokens_are_greater_than_those_of_redisson() {
     let server = RedisServer::start();
-    let fenced = Dialect::Redisson {
-        lock: RedissonLock::Fenced,
-    };
-    let builder = LockManager::builder().prefix("").dialect(fenced);
+    let builder = LockManager::builder().prefix("").dialect(FENCED);
     let redisson = builder.connect(&server.url()).await.unwrap();
     let native = LockManager::connect(&server.url()).await.unwrap();
     let mut tokens = Vec::new();

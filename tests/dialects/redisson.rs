@@ -108,6 +108,7 @@ async fn broken_counter_acquires_nothing() {
     for broken in [
         &["SET", TOKEN, "x"][..],
         &["SET", TOKEN, &largest],
+        &["SET", TOKEN, "-5"],
         &["RPUSH", TOKEN, "1"],
     ] {
         server.cli(broken);

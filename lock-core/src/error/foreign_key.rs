@@ -51,7 +51,7 @@ pub(crate) fn no_redisson_lock(key: &LockKey, found: &str) -> LockError {
             "use another name or prefix".to_owned(),
         ),
         "token counter" => (
-            format!("a counter of tokens (`{}`) that is no number", key.redisson_counter()),
+            format!("a counter of tokens (`{}`) that is no positive number", key.redisson_counter()),
             "let no other client write that key".to_owned(),
         ),
         other => (

@@ -8,6 +8,7 @@ use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
 mod learning;
+mod redisson;
 mod reports;
 mod secured;
 mod switches;

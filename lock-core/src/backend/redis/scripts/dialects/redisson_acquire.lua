@@ -39,6 +39,9 @@ if found == 'none' or found == 'hash' and redis.call('HEXISTS', KEYS[1], ARGV[1]
       end
       return token
     end
+    if token < 1 then
+      return {'foreign', now, 'token counter'}
+    end
     reply[4] = token
   end
   redis.call('HSET', KEYS[1], ARGV[1], 1)

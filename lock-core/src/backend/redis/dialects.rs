@@ -22,6 +22,7 @@ mod conditional;
 mod deadline;
 mod found;
 mod owner;
+mod owner_texts;
 mod redisson;
 mod watch_multi;
 

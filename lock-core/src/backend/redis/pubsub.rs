@@ -272,35 +272,45 @@ impl Link {
             }
             let wanted = channels.take_wanted();
             for some in wanted.chunks(SUBSCRIBED_AT_ONCE) {
-                match self.subscribe(client, some).await {
-                    Ok(()) => {
-                        *refusals = Refusals::default();
-                        let up = ChannelPhase::Up(self.run_id);
-                        for name in some {
-                            channels.set_phase(name, up);
-                        }
+                let phase = self.phase_of(client, some, refusals).await?;
+                if let [_, _, ..] = some
+                    && matches!(phase, ChannelPhase::Refused { .. })
+                {
+                    // The user may have the right to some of them.
+                    for name in some {
+                        let one = std::slice::from_ref(name);
+                        channels.set_phase(name, self.phase_of(client, one, refusals).await?);
                     }
-                    Err(error) if is_forbidden(&error) => {
-                        // The user may have the right to the others.
-                        for name in some {
-                            let one = std::slice::from_ref(name);
-                            let phase = match self.subscribe(client, one).await {
-                                Ok(()) => ChannelPhase::Up(self.run_id),
-                                Err(error) if is_forbidden(&error) => {
-                                    refusals.warn(client, &error);
-                                    let until = Clock::System.now().plus(AFTER_REFUSAL);
-                                    ChannelPhase::Refused { until }
-                                }
-                                Err(error) => return Err(error),
-                            };
-                            channels.set_phase(name, phase);
-                        }
-                    }
-                    Err(error) => return Err(error),
+                    continue;
+                }
+                for name in some {
+                    channels.set_phase(name, phase);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Subscribes to these channels by one command. Returns the phase that they are in then, or the error of a
+    /// subscription that failed for another reason than a missing right.
+    async fn phase_of(
+        &mut self,
+        client: &RedisClient,
+        channels: &[Arc<str>],
+        refusals: &mut Refusals,
+    ) -> Result<ChannelPhase, LockError> {
+        match self.subscribe(client, channels).await {
+            Ok(()) => {
+                *refusals = Refusals::default();
+                Ok(ChannelPhase::Up(self.run_id))
+            }
+            Err(error) if is_forbidden(&error) => {
+                refusals.warn(client, &error);
+                let until = Clock::System.now().plus(AFTER_REFUSAL);
+                Ok(ChannelPhase::Refused { until })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn subscribe(

@@ -7,6 +7,7 @@ use redis::{Cmd, Pipeline, RedisError, Value};
 
 use super::acquire::acquire_by_script;
 use super::found::{FoundValue, expect_owner};
+use super::owner_texts::OwnerTexts;
 use crate::backend::Renewal;
 use crate::backend::redis::client::{RedisClient, server_error};
 use crate::backend::redis::connection::Connection;
@@ -22,8 +23,6 @@ use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use crate::protocol::clock_sync::NotAfter;
 use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
-use crate::protocol::ttl::whole_millis;
-use crate::protocol::wire::PlainOwner;
 use crate::telemetry::LockEvent;
 
 /// The bytes of a value that are read: more than any owner of this library has.
@@ -31,7 +30,7 @@ pub(super) const VALUE_LIMIT: usize = 200;
 
 pub(super) struct Owners {
     client: Arc<RedisClient>,
-    label: Arc<str>,
+    texts: OwnerTexts,
 }
 
 /// The reply to a command that sets the key if it is free.
@@ -46,18 +45,20 @@ struct Inspection {
 
 impl Owners {
     pub(super) fn new(client: Arc<RedisClient>, label: Arc<str>) -> Self {
-        Self { client, label }
+        Self {
+            client,
+            texts: OwnerTexts::new(label),
+        }
     }
 
     /// Returns the value that only this acquisition writes.
     pub(super) fn owner(&self, owner_id: OwnerId) -> String {
-        let label = self.label.to_string();
-        PlainOwner { owner_id, label }.to_string()
+        self.texts.of(owner_id)
     }
 
     /// Returns the value of a key that stays locked after its release.
     pub(super) fn no_owner(&self) -> String {
-        self.owner(OwnerId::nil())
+        self.texts.of_nobody()
     }
 
     /// Acquires by `SET key owner NX PX ttl`.
@@ -300,18 +301,8 @@ impl Owners {
         renewals: &[Renewal],
         limit: Duration,
     ) -> Vec<Result<RenewOutcome, LockError>> {
-        let args = |renewal: &Renewal, _| {
-            let ttl = whole_millis(renewal.ttl);
-            vec![self.owner(renewal.owner_id), ttl.to_string()]
-        };
-        let read = |renewal: &Renewal, _, sent, reply| {
-            let ScriptReply { value, server_us } = reply::dialect_renew(reply)?;
-            let value = RenewOutcome::unless_lost(value, renewal.ttl, sent);
-            Ok(ScriptReply { value, server_us })
-        };
-        self.client
-            .renew_each(&OWNER_RENEW, renewals, args, read, limit)
-            .await
+        let (client, script) = (&self.client, &OWNER_RENEW);
+        self.texts.renew(client, script, renewals, limit).await
     }
 
     pub(super) async fn release(

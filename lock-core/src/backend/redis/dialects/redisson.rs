@@ -12,10 +12,11 @@ use redis::Cmd;
 
 use super::acquire::acquire_by_script;
 use super::found::FoundValue;
+use super::owner_texts::OwnerTexts;
 use crate::backend::Renewal;
 use crate::backend::redis::client::{Call, RedisClient};
 use crate::backend::redis::connection::Connection;
-use crate::backend::redis::reply::{self, Announced, ScriptReply};
+use crate::backend::redis::reply::{self, Announced};
 use crate::backend::redis::scripts::{REDISSON_ACQUIRE, REDISSON_RELEASE, REDISSON_RENEW};
 use crate::error::{LockError, foreign_key};
 use crate::protocol::acquisition::{AcquireOutcome, ObservedHolder, RenewOutcome, SentAcquires};
@@ -24,15 +25,13 @@ use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::clock_sync::NotAfter;
 use crate::protocol::dialect::RedissonLock;
 use crate::protocol::key::LockKey;
-use crate::protocol::owner_id::OwnerId;
 use crate::protocol::poll_schedule::HolderExpiry;
-use crate::protocol::ttl::whole_millis;
-use crate::protocol::wire::PlainOwner;
 use crate::telemetry::LockEvent;
 
 pub(super) struct RedissonLocks {
     client: Arc<RedisClient>,
-    label: Arc<str>,
+    /// The holders are fields of the hash. Redisson writes `<UUID>:<thread id>`, which never equals one of them.
+    texts: OwnerTexts,
     /// It was reported that releases cannot be announced.
     warned: AtomicBool,
 }
@@ -41,16 +40,9 @@ impl RedissonLocks {
     pub(super) fn new(client: Arc<RedisClient>, label: Arc<str>) -> Self {
         Self {
             client,
-            label,
+            texts: OwnerTexts::new(label),
             warned: AtomicBool::new(false),
         }
-    }
-
-    /// Returns the field that only this acquisition writes. Redisson writes `<UUID>:<thread id>`, which never
-    /// equals it.
-    fn owner(&self, owner_id: OwnerId) -> String {
-        let label = self.label.to_string();
-        PlainOwner { owner_id, label }.to_string()
     }
 
     /// Makes one attempt. For a waiter, it subscribes to the channel of the key, and makes another attempt after the
@@ -100,7 +92,7 @@ impl RedissonLocks {
         connection: &Connection,
         limit: Duration,
     ) -> Result<AcquireOutcome, LockError> {
-        let owner = self.owner(sent.owner_id);
+        let owner = self.texts.of(sent.owner_id);
         let ttl = sent.lease_config.ttl.as_millis();
         let args = |timing: NotAfter| {
             let not_after = timing.not_after_ms.to_string();
@@ -156,18 +148,8 @@ impl RedissonLocks {
         renewals: &[Renewal],
         limit: Duration,
     ) -> Vec<Result<RenewOutcome, LockError>> {
-        let args = |renewal: &Renewal, _| {
-            let ttl = whole_millis(renewal.ttl);
-            vec![self.owner(renewal.owner_id), ttl.to_string()]
-        };
-        let read = |renewal: &Renewal, _, sent, reply| {
-            let ScriptReply { value, server_us } = reply::dialect_renew(reply)?;
-            let value = RenewOutcome::unless_lost(value, renewal.ttl, sent);
-            Ok(ScriptReply { value, server_us })
-        };
-        self.client
-            .renew_each(&REDISSON_RENEW, renewals, args, read, limit)
-            .await
+        let (client, script) = (&self.client, &REDISSON_RENEW);
+        self.texts.renew(client, script, renewals, limit).await
     }
 
     pub(super) async fn release(
@@ -221,9 +203,9 @@ impl RedissonLocks {
         let write_args = |at: usize, command: &mut Cmd| {
             let request = requests[at];
             command
-                .arg(self.owner(request.owner_id))
+                .arg(self.texts.of(request.owner_id))
                 .arg(request.min_hold_ms(now))
-                .arg(self.owner(OwnerId::nil()))
+                .arg(self.texts.of_nobody())
                 .arg(request.key.redisson_channel())
                 .arg(publishers);
         };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lock_core::LockManager;
 use lock_core::telemetry::{LockEvent, NotificationKind, NotificationUse};
 use test_support::fixtures::{AT_ONCE, KEY, LONG, NAME, SLACK, SOON, kill_clients, ms};
-use test_support::{RedisServer, Reply, eventually_async};
+use test_support::{Direction, Proxy, RedisServer, Reply, eventually_async};
 use tests::{in_time, one_attempt, poll_once};
 
 use super::redisson::{CHANNEL, REDISSON, lock_as_redisson, unlock_as_redisson};
@@ -20,6 +20,10 @@ const BY_MESSAGE: Duration = ms(300);
 
 /// A manager, and how often a message woke one of its waiters.
 async fn connect(server: &RedisServer) -> (LockManager, Arc<AtomicUsize>) {
+    connect_to(&server.url()).await
+}
+
+async fn connect_to(url: &str) -> (LockManager, Arc<AtomicUsize>) {
     let woken = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&woken);
     let builder = one_attempt(LockManager::builder()).dialect(REDISSON);
@@ -33,7 +37,7 @@ async fn connect(server: &RedisServer) -> (LockManager, Arc<AtomicUsize>) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     });
-    (builder.connect(&server.url()).await.unwrap(), woken)
+    (builder.connect(url).await.unwrap(), woken)
 }
 
 fn subscribers(server: &RedisServer) -> i64 {
@@ -70,20 +74,47 @@ async fn message_wakes_a_waiter() {
     held.release().await.unwrap();
 }
 
-/// The release may come after the reply to the first command, and before the subscription.
+/// The release may come after the first command, and before the subscription.
 #[tokio::test]
 async fn release_before_the_subscription_is_not_missed() {
     let server = RedisServer::start();
-    let (locks, _) = connect(&server).await;
-    for _ in 0..10 {
-        lock_as_redisson(&server, LONG);
-        let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
-        tokio::time::sleep(ms(1)).await;
-        unlock_as_redisson(&server);
-        let held = in_time(BY_MESSAGE, waiting).await.unwrap().unwrap();
-        held.release().await.unwrap();
-        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    }
+    let proxy = Proxy::in_front_of(&server);
+    let (locks, _) = connect_to(&proxy.url()).await;
+    // A new connection and a subscription take some of these times.
+    proxy.delay(Direction::ToServer, ms(20));
+    lock_as_redisson(&server, LONG);
+    let before = acquires(&server);
+    let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+    eventually_async(SOON, async || acquires(&server) > before).await;
+    assert_eq!(unlock_as_redisson(&server), 0, "no subscription yet");
+    let held = in_time(BY_MESSAGE, waiting).await.unwrap().unwrap();
+    held.release().await.unwrap();
+}
+
+/// The message takes another connection than the reply, and may be faster.
+#[tokio::test]
+async fn message_that_overtakes_the_reply_is_not_missed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let (locks, woken) = connect_to(&proxy.url()).await;
+    // The first wait makes the subscription, and proves it.
+    lock_as_redisson(&server, LONG);
+    let first = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+    is_subscribed(&server).await;
+    unlock_as_redisson(&server);
+    first.await.unwrap().unwrap().release().await.unwrap();
+    lock_as_redisson(&server, LONG);
+    // The connection of this runtime.
+    proxy.hold(0, Direction::ToClient);
+    let before = acquires(&server);
+    let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+    eventually_async(SOON, async || acquires(&server) > before).await;
+    assert_eq!(unlock_as_redisson(&server), 1);
+    tokio::time::sleep(ms(50)).await;
+    proxy.resume(0);
+    let held = in_time(BY_MESSAGE, waiting).await.unwrap().unwrap();
+    assert_eq!(woken.load(Ordering::Relaxed), 2);
+    held.release().await.unwrap();
 }
 
 /// As in a JVM: the others would only find the lock busy.

@@ -8,6 +8,9 @@ use test_support::RedisServer;
 use test_support::holds_within;
 use test_support::{Helper, Process};
 
+use crate::counter::Counter;
+use crate::wakes::WakeCounts;
+
 /// Bound on a start. A JVM starts within a second; several at once on a busy machine need much
 /// longer.
 const START: Duration = Duration::from_secs(60);
@@ -16,7 +19,7 @@ const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(30);
 
 /// Long compared with every section, so that no lock is lost on a busy machine.
-const TTL_MS: &str = "10000";
+const TTL: Duration = Duration::from_secs(10);
 
 /// The longest pause between two sections. With 3 ms a polling client acquires the lock again
 /// before any other client polls. A native waiter polls every 50 ms and then gets 2 to 10 % of the
@@ -52,6 +55,7 @@ pub struct GuardedCounter {
     ports: String,
     key: String,
     counter: PathBuf,
+    ttl: Duration,
 }
 
 impl GuardedCounter {
@@ -66,7 +70,15 @@ impl GuardedCounter {
             ports: ports.join(","),
             key: key.to_owned(),
             counter,
+            ttl: TTL,
         }
+    }
+
+    /// Sets the ttl of the lock. Defaults to 10 s.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
     }
 
     /// Starts a process, which then waits for [`ClientProcess::go`].
@@ -76,7 +88,7 @@ impl GuardedCounter {
             .clone()
             .env("REDIS_PORT", &self.ports)
             .env("LOCK_KEY", &self.key)
-            .env("TTL_MS", TTL_MS)
+            .env("TTL_MS", self.ttl.as_millis().to_string())
             .env("COUNTER", &self.counter)
             .env("PAUSE_MS", PAUSE_MS)
             .spawn();
@@ -92,8 +104,8 @@ impl GuardedCounter {
     /// Returns the text that the counter holds instead of a number.
     pub fn count(&self) -> Result<u64, String> {
         let text = fs::read_to_string(&self.counter).expect("the counter file exists");
-        let count = text.trim().parse();
-        count.map_err(|_| {
+        let counter = Counter::parse(text.trim());
+        counter.map(|counter| counter.count).ok_or_else(|| {
             format!("the counter holds `{text}`: two processes wrote it at the same time")
         })
     }
@@ -113,6 +125,32 @@ pub struct Done {
     pub sections: u64,
     /// How often the key held a value that is no lock of its scheme.
     pub refused: u64,
+    /// How its waits ended, if it counts them.
+    pub wakes: Option<WakeCounts>,
+}
+
+/// A completed section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// The number that the section wrote.
+    pub count: u64,
+    /// When it ended, in microseconds since the epoch.
+    pub ended: u64,
+}
+
+impl Section {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.strip_prefix("section ")?.split(' ');
+        let mut number = || words.next()?.parse().ok();
+        Some(Self {
+            count: number()?,
+            ended: number()?,
+        })
+    }
+}
+
+fn is_section(line: &str) -> bool {
+    line == "section" || line.starts_with("section ")
 }
 
 impl ClientProcess {
@@ -141,7 +179,33 @@ impl ClientProcess {
     /// Returns the number of sections that it has completed so far.
     pub fn sections(&self) -> u64 {
         let lines = self.process.lines();
-        lines.iter().filter(|line| *line == "section").count() as u64
+        let sections = lines.iter().filter(|line| is_section(line));
+        sections.count() as u64
+    }
+
+    /// Returns the numbers that it has written to the counter so far. Only the programs that can be
+    /// killed in a race print them.
+    pub fn written(&self) -> Vec<Section> {
+        let lines = self.process.lines();
+        lines
+            .iter()
+            .filter_map(|line| Section::parse(line))
+            .collect()
+    }
+
+    /// Kills the process. Its number may be in the counter without a line that says so.
+    pub fn kill(&self) {
+        self.process.kill9();
+    }
+
+    /// Freezes the process.
+    pub fn freeze(&self) {
+        self.process.stop();
+    }
+
+    /// Lets the frozen process continue.
+    pub fn thaw(&self) {
+        self.process.cont();
     }
 
     /// Returns whether the process has ended. Before [`stop`](Self::stop) that is a fault.
@@ -171,6 +235,7 @@ impl ClientProcess {
             }
             Some(3) => "found the counter in the middle of another process's write",
             Some(4) => "lost the lock while it held it",
+            Some(5) => "got a fencing token that is not greater than the last one",
             _ => "failed",
         };
         Err(format!("{} {fault} ({status})", self.name))
@@ -183,5 +248,33 @@ fn parse(lines: &[String]) -> Option<Done> {
     Some(Done {
         sections: number()?,
         refused: number()?,
+        wakes: WakeCounts::parse(&mut words),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_a_process_may_have_the_counts_of_its_waits() {
+        let done = |line: &str| parse(&[line.to_owned()]);
+        let plain = done("done 7 1").expect("two numbers are enough");
+        assert_eq!((plain.sections, plain.refused, plain.wakes), (7, 1, None));
+        let wakes = done("done 7 0 3 4 0 12").and_then(|done| done.wakes);
+        assert_eq!(
+            wakes.map(|wakes| (wakes.notification, wakes.commands)),
+            Some((4, 12))
+        );
+        assert_eq!(done("section"), None);
+    }
+
+    #[test]
+    fn section_may_have_its_number() {
+        assert!(is_section("section") && is_section("section 3 1700000000000000"));
+        assert!(!is_section("sections"));
+        let section = Section::parse("section 3 1700000000000000");
+        assert_eq!(section.map(|section| section.count), Some(3));
+        assert_eq!(Section::parse("section"), None);
+    }
 }

@@ -4,8 +4,11 @@
 //! tests/interop/README.md describes the programs and their protocol.
 
 pub mod clients;
+pub mod counter;
+pub mod dialects;
 pub mod migration;
 pub mod race;
+pub mod wakes;
 pub mod worker;
 
 use std::fmt::{self, Display, Formatter};
@@ -13,7 +16,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use clients::ClientKind;
-use race::Figures;
+use dialects::{REDISSON, REDISSON_FENCED, is_redisson};
+use race::{Figures, LEAST};
 use test_support::Helper;
 use test_support::RedisServer;
 
@@ -33,6 +37,15 @@ pub const QUORUM: &str = "quorum";
 
 /// The number of servers of a quorum.
 const QUORUM_SERVERS: usize = 3;
+
+/// The smallest share of a side where releases notify the waiters of both sides, in percent. The other
+/// sides poll.
+const LEAST_NOTIFIED: u64 = 30;
+
+/// The smallest share of lock-core beside two other clients, which get two thirds of the sections.
+const LEAST_OF_THREE: u64 = 15;
+
+const REDISSON_SCHEMES: &[&str] = &[REDISSON, REDISSON_FENCED];
 
 /// All clients.
 pub const CLIENTS: &[Client] = &[
@@ -72,6 +85,21 @@ pub const CLIENTS: &[Client] = &[
         language: "Go",
         schemes: &["set-nx-px"],
     },
+    Client {
+        name: "redisson-3.20",
+        language: "Java",
+        schemes: REDISSON_SCHEMES,
+    },
+    Client {
+        name: "redisson-3.24",
+        language: "Java",
+        schemes: REDISSON_SCHEMES,
+    },
+    Client {
+        name: "redisson-4.7",
+        language: "Java",
+        schemes: REDISSON_SCHEMES,
+    },
 ];
 
 /// The options of a run.
@@ -92,6 +120,8 @@ pub struct Options {
 pub enum OurSide {
     /// Two processes of one dialect.
     Dialect(&'static str),
+    /// Two processes of the other side's dialect, and two of the first version of Redisson.
+    Third,
     /// A migration from the client over its dialect to native.
     Migration,
 }
@@ -100,6 +130,7 @@ impl OurSide {
     fn name(self) -> &'static str {
         match self {
             Self::Dialect(name) => name,
+            Self::Third => "and redisson-3.20",
             Self::Migration => "migration",
         }
     }
@@ -116,8 +147,30 @@ pub struct Pair {
     pub ours: OurSide,
 }
 
-/// Returns all selected pairs: each client with its dialect and with native, and one complete
-/// migration.
+impl Pair {
+    /// Returns the smallest share of a side in percent.
+    fn least(&self) -> u64 {
+        match self.ours {
+            OurSide::Third => LEAST_OF_THREE,
+            _ if is_redisson(self.scheme) => LEAST_NOTIFIED,
+            _ => LEAST,
+        }
+    }
+
+    /// Returns the client of the third side, if there is one.
+    fn third(&self) -> Option<&'static Client> {
+        let mut clients = CLIENTS.iter();
+        (self.ours == OurSide::Third).then(|| {
+            let third = clients.find(|client| is_redisson(client.schemes[0]));
+            third.expect("Redisson is a client")
+        })
+    }
+}
+
+/// Returns all selected pairs: each client with its dialect and with native, one complete migration,
+/// and a race of three sides.
+///
+/// Redisson has no pair with native. It fails where a key is no hash, and does not wait.
 pub fn pairs(only: &[String]) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for client in CLIENTS {
@@ -127,19 +180,28 @@ pub fn pairs(only: &[String]) -> Vec<Pair> {
             } else {
                 scheme
             };
-            for ours in [OurSide::Dialect(dialect), OurSide::Dialect("native")] {
-                pairs.push(Pair {
-                    client,
-                    scheme,
-                    ours,
-                });
-            }
+            let sides = [OurSide::Dialect(dialect), OurSide::Dialect("native")];
+            let sides = if is_redisson(scheme) {
+                &sides[..1]
+            } else {
+                &sides[..]
+            };
+            pairs.extend(sides.iter().map(|&ours| Pair {
+                client,
+                scheme,
+                ours,
+            }));
         }
     }
     pairs.push(Pair {
         client: &CLIENTS[0],
         scheme: "set-nx-px",
         ours: OurSide::Migration,
+    });
+    pairs.push(Pair {
+        client: CLIENTS.last().expect("there are clients"),
+        scheme: REDISSON,
+        ours: OurSide::Third,
     });
     pairs.retain(|pair| only.is_empty() || only.iter().any(|name| name == pair.client.name));
     pairs
@@ -154,13 +216,13 @@ struct Outcome {
     fault: Option<String>,
 }
 
-impl From<Result<Figures, String>> for Outcome {
-    fn from(result: Result<Figures, String>) -> Self {
+impl Outcome {
+    fn new(result: Result<Figures, String>, least: u64) -> Self {
         match result {
             Ok(figures) => Self {
-                fault: figures.fault(),
+                fault: figures.fault(least),
+                note: figures.wakes.map(|wakes| wakes.describe()),
                 figures: Some(figures),
-                note: None,
             },
             Err(fault) => Self {
                 figures: None,
@@ -238,9 +300,10 @@ pub fn run(options: &Options, print: impl Fn(&str)) -> Summary {
     let mut summary = Summary::default();
     print(&header());
     for (number, pair) in pairs(&options.only).iter().enumerate() {
-        let program = options.clients.join(pair.client.name);
-        if !program.exists() {
-            summary.skip(pair.client);
+        let clients = [Some(pair.client), pair.third()];
+        let missing = |client: &&Client| !options.clients.join(client.name).exists();
+        if let Some(client) = clients.into_iter().flatten().find(missing) {
+            summary.skip(client);
             continue;
         }
         let key = format!("lock:interop:{number}");
@@ -249,27 +312,23 @@ pub fn run(options: &Options, print: impl Fn(&str)) -> Summary {
             _ => &servers[..1],
         };
         // The harness panics when its environment is not as required; the other pairs still run.
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            outcome(options, servers, &key, pair, &program)
-        }));
-        let outcome = outcome.unwrap_or_else(|_| Err("see the panic above".to_owned()).into());
+        let outcome = catch_unwind(AssertUnwindSafe(|| outcome(options, servers, &key, pair)));
+        let outcome = outcome.unwrap_or_else(|_| {
+            let fault = Err("see the panic above".to_owned());
+            Outcome::new(fault, pair.least())
+        });
         print(&row(pair, &outcome));
         summary.add(pair, outcome);
     }
     summary
 }
 
-fn outcome(
-    options: &Options,
-    servers: &[RedisServer],
-    key: &str,
-    pair: &Pair,
-    program: &PathBuf,
-) -> Outcome {
-    let theirs = ClientKind::new(
-        pair.client.name,
-        Helper::new(program).env("SCHEME", pair.scheme),
-    );
+fn outcome(options: &Options, servers: &[RedisServer], key: &str, pair: &Pair) -> Outcome {
+    let other = |client: &Client| {
+        let program = Helper::new(options.clients.join(client.name));
+        ClientKind::new(client.name, program.env("SCHEME", pair.scheme))
+    };
+    let theirs = other(pair.client);
     let ours = |name: &str, dialect: &str, share: &str| {
         let worker = Helper::new(&options.worker);
         ClientKind::new(name, worker.env("DIALECT", dialect).env("SHARE", share))
@@ -277,7 +336,14 @@ fn outcome(
     match pair.ours {
         OurSide::Dialect(dialect) => {
             let ours = ours("lock-core", dialect, "1");
-            race::race(servers, key, [&theirs, &ours], options.sections).into()
+            let figures = race::race(servers, key, &[&theirs, &ours], options.sections);
+            Outcome::new(figures, pair.least())
+        }
+        OurSide::Third => {
+            let third = pair.third().map(other).expect("there is a third side");
+            let ours = ours("lock-core", pair.scheme, "1");
+            let figures = race::race(servers, key, &[&theirs, &third, &ours], options.sections);
+            Outcome::new(figures, pair.least())
         }
         OurSide::Migration => {
             let sides = migration::Sides {
@@ -289,9 +355,9 @@ fn outcome(
             match migration::migrate(servers, key, &sides, options.sections) {
                 Ok((figures, note)) => Outcome {
                     note: Some(note),
-                    ..Ok(figures).into()
+                    ..Outcome::new(Ok(figures), pair.least())
                 },
-                Err(fault) => Err(fault).into(),
+                Err(fault) => Outcome::new(Err(fault), pair.least()),
             }
         }
     }

@@ -1,20 +1,23 @@
 //! The lock-core side of a race, in the protocol of tests/interop/README.md.
 
-use std::fs;
-use std::io::{self, BufRead, Write as _};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufRead};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lock_core::{LockError, LockManager};
+use lock_core::{FencingToken, LockError, LockManager};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use test_support::Random;
+use test_support::child::say_line;
 use tests::shut_down;
+
+use crate::counter::{CounterFault, increment};
+use crate::wakes::WakeObserver;
 
 /// As long as a client of another library would wait.
 const WAIT: Duration = Duration::from_secs(10);
@@ -33,6 +36,17 @@ pub struct WorkerConfig {
     pub counter: PathBuf,
     /// The longest pause between two sections, in milliseconds.
     pub pause_ms: u64,
+    /// Whether the other side counts with fencing tokens too.
+    pub has_tokens: bool,
+    /// The observer of the manager, in a dialect whose releases notify the waiters of other clients.
+    pub wakes: Option<WakeObserver>,
+}
+
+/// Returns the wall clock in microseconds since the epoch, which all processes of the machine share.
+pub fn micros() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("the clock is after 1970");
+    u64::try_from(now.as_micros()).expect("the clock is before the year 500,000")
 }
 
 /// Increments the counter until the line `stop` or the end of the input.
@@ -41,7 +55,7 @@ pub async fn work(locks: &LockManager, place: &WorkerConfig) -> ExitCode {
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);
     thread::spawn(move || listen(go, &stop));
-    say("ready");
+    say_line("ready");
     // A runner that will never send `go` has closed the input.
     let _ = began.await;
 
@@ -60,30 +74,31 @@ pub async fn work(locks: &LockManager, place: &WorkerConfig) -> ExitCode {
             Err(error) if error.is_contended() => continue,
             Err(error) => return fail(1, &error.to_string()),
         };
-        if let Err(found) = increment(&place.counter).await {
-            let message = format!("the counter holds `{found}`: another process is writing it");
-            return fail(3, &message);
-        }
+        let token = guard.fencing_token().filter(|_| place.has_tokens);
+        let count = match increment(&place.counter, token.map(FencingToken::as_u64)).await {
+            Ok(count) => count,
+            Err(CounterFault::Torn(text)) => {
+                let message = format!("the counter holds `{text}`: another process is writing it");
+                return fail(3, &message);
+            }
+            Err(CounterFault::OldToken { token, last }) => {
+                return fail(5, &format!("got the fencing token {token} after {last}"));
+            }
+        };
         match guard.release().await {
             Ok(()) => {}
             Err(LockError::Lost { .. }) => return fail(4, "this client no longer owned the lock"),
             Err(error) => return fail(1, &error.to_string()),
         }
         sections += 1;
-        say("section");
+        say_line(&format!("section {count} {}", micros()));
         sleep(random.millis(0, place.pause_ms)).await;
     }
     shut_down(locks).await;
-    say(&format!("done {sections} {refused}"));
+    let wakes = place.wakes.as_ref().map(WakeObserver::counts);
+    let wakes = wakes.map_or(String::new(), |wakes| format!(" {wakes}"));
+    say_line(&format!("done {sections} {refused}{wakes}"));
     ExitCode::SUCCESS
-}
-
-async fn increment(counter: &Path) -> Result<(), String> {
-    let text = fs::read_to_string(counter).expect("the counter file exists");
-    let value: u64 = text.parse().map_err(|_| text)?;
-    sleep(Duration::from_millis(1)).await;
-    fs::write(counter, (value + 1).to_string()).expect("the counter is writable");
-    Ok(())
 }
 
 fn listen(go: oneshot::Sender<()>, stop: &AtomicBool) {
@@ -97,12 +112,6 @@ fn listen(go: oneshot::Sender<()>, stop: &AtomicBool) {
         }
     }
     stop.store(true, Ordering::Relaxed);
-}
-
-fn say(line: &str) {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}").expect("the runner reads");
-    out.flush().expect("the runner reads");
 }
 
 fn fail(code: u8, message: &str) -> ExitCode {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use interop::Options;
 use interop::clients::ClientKind;
-use interop::race::race;
+use interop::race::{LEAST, race};
 use test_support::{Helper, RedisServer, helper};
 
 fn native(name: &str) -> ClientKind {
@@ -20,8 +20,8 @@ fn worker() -> Helper {
 fn race_between_two_native_sides_loses_no_update() {
     let server = [RedisServer::start()];
     let sides = [&native("some"), &native("others")];
-    let figures = race(&server, "lock:own", sides, 60).expect("all processes follow the protocol");
-    assert_eq!(figures.fault(), None);
+    let figures = race(&server, "lock:own", &sides, 60).expect("all processes follow the protocol");
+    assert_eq!(figures.fault(LEAST), None);
     assert!(figures.sections() >= 60, "{figures:?}");
 }
 
@@ -30,8 +30,9 @@ fn race_at_a_quorum_loses_no_update() {
     let servers = [(); 3].map(|()| RedisServer::start());
     let plain = helper!("interop-worker").env("DIALECT", "set-nx-px");
     let sides = [&native("native"), &ClientKind::new("plain", plain)];
-    let figures = race(&servers, "lock:own", sides, 60).expect("all processes follow the protocol");
-    assert_eq!(figures.fault(), None);
+    let figures =
+        race(&servers, "lock:own", &sides, 60).expect("all processes follow the protocol");
+    assert_eq!(figures.fault(LEAST), None);
 }
 
 #[test]
@@ -47,8 +48,8 @@ fn race_detects_a_client_without_exclusion() {
         &ClientKind::new("elsewhere", elsewhere),
         &native("lock-core"),
     ];
-    let found = match race(&server, "lock:here", sides, 200) {
-        Ok(figures) => figures.fault(),
+    let found = match race(&server, "lock:here", &sides, 200) {
+        Ok(figures) => figures.fault(LEAST),
         Err(fault) => Some(fault),
     };
     let fault = found.expect("overlapping holders lose updates");

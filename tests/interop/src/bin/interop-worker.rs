@@ -6,12 +6,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use interop::dialects::{REDISSON_FENCED, dialect, is_redisson};
+use interop::wakes::WakeObserver;
 use interop::worker::{self, WorkerConfig};
-use lock_core::{Dialect, Handover, LockManager, ReleaseMethod};
+use lock_core::{Dialect, Handover, LockManager};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let dialect = dialect(&env("DIALECT"));
+    let name = env("DIALECT");
+    let dialect = dialect(&name);
     let handover = if dialect == Dialect::Native && env("SHARE") != "0" {
         Handover::YieldToOthers
     } else {
@@ -33,6 +36,11 @@ async fn main() -> ExitCode {
     };
     // The servers of a race have just started, and have forgotten nothing.
     let builder = builder.quarantine(Duration::ZERO);
+    let wakes = is_redisson(&name).then(WakeObserver::default);
+    let builder = match &wakes {
+        Some(wakes) => builder.observer(wakes.clone()),
+        None => builder,
+    };
     // The key is given in full, so that other clients and this one use the same key.
     let locks = builder.prefix("").connect(&url).await;
     let place = WorkerConfig {
@@ -40,25 +48,10 @@ async fn main() -> ExitCode {
         ttl: Duration::from_millis(number("TTL_MS")),
         counter: PathBuf::from(env("COUNTER")),
         pause_ms: number("PAUSE_MS"),
+        has_tokens: name == REDISSON_FENCED,
+        wakes,
     };
     worker::work(&locks.expect("the server is running"), &place).await
-}
-
-/// The names are those of the schemes in the Java programs.
-fn dialect(name: &str) -> Dialect {
-    match name {
-        "native" => Dialect::Native,
-        "setnx-expire" => Dialect::SetnxExpire,
-        "deadline-getset" => Dialect::DeadlineGetset,
-        "lua-setnx-expire" => Dialect::LuaSetnxExpire,
-        "set-nx-px" => Dialect::SetNxPx {
-            release: ReleaseMethod::Script,
-        },
-        "watch-multi" => Dialect::SetNxPx {
-            release: ReleaseMethod::WatchMulti,
-        },
-        other => panic!("no dialect `{other}`"),
-    }
 }
 
 fn number(name: &str) -> u64 {

@@ -28,7 +28,6 @@ final class Agent {
         while ((line = in.readLine()) != null) {
             agent.dispatch(line.split(" "));
         }
-        System.exit(0);
     }
 
     /** A lock belongs to a thread, so each key has one. The other commands need no particular thread. */

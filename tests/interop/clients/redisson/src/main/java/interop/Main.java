@@ -7,14 +7,20 @@ import java.time.temporal.ChronoUnit;
 public final class Main {
     private Main() {}
 
-    public static void main(String[] args) throws Exception {
-        if (args.length == 1 && args[0].equals("agent")) {
-            Agent.run();
-        } else {
-            Race.run();
+    public static void main(String[] args) {
+        int code = 0;
+        try {
+            if (args.length == 1 && args[0].equals("agent")) {
+                Agent.run();
+            } else {
+                Race.run();
+            }
+        } catch (Exception e) {
+            e.printStackTrace();
+            code = 1;
         }
-        // The threads of Redisson would keep the process alive for some time.
-        System.exit(0);
+        // The threads of Redisson would keep the process alive.
+        System.exit(code);
     }
 
     static void say(String line) {

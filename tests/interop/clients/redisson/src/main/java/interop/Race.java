@@ -12,6 +12,7 @@ import java.nio.file.StandardOpenOption;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ThreadLocalRandom;
 import org.redisson.api.RedissonClient;
+import org.redisson.client.RedisException;
 
 /** Increments a counter under the lock; ../README.md has the protocol. */
 final class Race {
@@ -19,6 +20,9 @@ final class Race {
 
     /** As long as a client of another library waits. */
     private static final long WAIT_MILLIS = 10_000;
+
+    /** The pause after a failure. */
+    private static final long REFUSED_MILLIS = 20;
 
     private static volatile boolean stopped;
 
@@ -37,8 +41,17 @@ final class Race {
         GO.await();
 
         long sections = 0;
+        long refused = 0;
         while (!stopped) {
-            Long token = acquire(lock, sections, ttl);
+            Long token;
+            try {
+                token = acquire(lock, sections, ttl);
+            } catch (RedisException e) {
+                // A connection was cut while it subscribed.
+                refused++;
+                Thread.sleep(REFUSED_MILLIS);
+                continue;
+            }
             if (token == null) {
                 continue;
             }
@@ -52,7 +65,7 @@ final class Race {
             Thread.sleep(ThreadLocalRandom.current().nextLong(pause + 1));
         }
         client.shutdown();
-        Main.say("done " + sections + " 0");
+        Main.say("done " + sections + " " + refused);
     }
 
     /** Acquires in each of the three usual ways in turn. */

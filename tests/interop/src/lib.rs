@@ -3,9 +3,11 @@
 //!
 //! tests/interop/README.md describes the programs and their protocol.
 
+pub mod beside;
 pub mod clients;
 pub mod counter;
 pub mod dialects;
+pub mod lock_agent;
 pub mod migration;
 pub mod race;
 pub mod wakes;

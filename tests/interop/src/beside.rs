@@ -8,6 +8,7 @@ mod handovers;
 mod late;
 mod leases;
 mod loss;
+mod names;
 mod reply;
 mod storm;
 mod table;
@@ -51,6 +52,7 @@ const EXPERIMENTS: &[(&str, Experiment)] = &[
     (handovers::MIXED, handovers::mixed),
     (handovers::REDISSON, handovers::among_redisson),
     (handovers::OURS, handovers::among_ours),
+    ("names", names::are_the_same),
     ("holder killed", crashes::killed),
     ("SIGSTOP past the lease", crashes::stopped),
     ("lease ends", leases::ends),

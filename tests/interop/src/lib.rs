@@ -132,7 +132,7 @@ impl OurSide {
     fn name(self) -> &'static str {
         match self {
             Self::Dialect(name) => name,
-            Self::Third => "and redisson-3.20",
+            Self::Third => "redisson, 3 sides",
             Self::Migration => "migration",
         }
     }

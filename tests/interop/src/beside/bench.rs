@@ -101,15 +101,17 @@ impl<'a> Bench<'a> {
     /// Lets an agent wait for a held lock, and returns when it waits: it has subscribed and then asked
     /// once more.
     pub(super) fn wait_for<'b>(&self, agent: &'b Agent, key: &str) -> Pending<'b> {
-        // lock-core stays subscribed for some time, and then asks only once.
-        let is_subscribed = agent.side == Side::Ours && self.subscriptions(&agent.name) > 0;
-        let asked = self.scripts() + if is_subscribed { 1 } else { 2 };
         let waits = agent.count("waiting", key);
+        // lock-core stays subscribed for some time, and then asks only once.
+        let is_subscribed = agent.side == Side::Ours && waits > 0;
+        let asked = self.scripts() + if is_subscribed { 1 } else { 2 };
         let pending = agent.send(&format!("lock {key} -1"));
         eventually(SOON, || {
-            self.subscriptions(&agent.name) > 0
+            let is_waiting = self.subscriptions(&agent.name) > 0
                 && self.scripts() >= asked
-                && (agent.side == Side::Redisson || agent.count("waiting", key) > waits)
+                && (agent.side == Side::Redisson || agent.count("waiting", key) > waits);
+            // A reply says what is wrong.
+            is_waiting || pending.now().is_some()
         });
         pending
     }

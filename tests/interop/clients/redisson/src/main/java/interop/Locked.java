@@ -10,6 +10,9 @@ final class Locked {
     /** The token of a lock that has none. */
     static final long NO_TOKEN = 0;
 
+    /** Longer than any race and any experiment. */
+    private static final long LONG_MILLIS = 600_000;
+
     final RLock lock;
     private final RFencedLock fenced;
 
@@ -29,9 +32,13 @@ final class Locked {
     }
 
     /** Waits until this thread holds the lock, and returns its token. */
-    long lock(long leaseMillis) {
+    long lock(long leaseMillis) throws InterruptedException {
+        if (fenced != null && leaseMillis > 0) {
+            // lockAndGetToken(long, TimeUnit) ignores its lease time in all three versions.
+            return fenced.tryLockAndGetToken(LONG_MILLIS, leaseMillis, TimeUnit.MILLISECONDS);
+        }
         if (fenced != null) {
-            return fenced.lockAndGetToken(leaseMillis, TimeUnit.MILLISECONDS);
+            return fenced.lockAndGetToken();
         }
         lock.lock(leaseMillis, TimeUnit.MILLISECONDS);
         return NO_TOKEN;

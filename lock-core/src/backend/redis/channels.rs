@@ -117,6 +117,15 @@ impl<K: Clone + Eq + Hash> Channels<K> {
         self.phase(id) == Some(ChannelPhase::Up(run_id))
     }
 
+    /// As [`is_up`](Self::is_up). The channel stays subscribed, if it is, for as long as after a new waiter.
+    pub(super) fn keep_if_up(&self, id: &K, run_id: u64) -> bool {
+        let mut state = self.state.lock();
+        let up = state.channels.get_mut(id);
+        let up = up.filter(|channel| channel.phase == ChannelPhase::Up(run_id));
+        up.map(|channel| channel.used_at = Clock::System.now())
+            .is_some()
+    }
+
     pub(super) fn is_any_up(&self) -> bool {
         let state = self.state.lock();
         let mut channels = state.channels.values();
@@ -332,6 +341,22 @@ mod tests {
         assert_eq!(channels.take_idle(), [name]);
         assert!(channels.phase(&7).is_none());
         assert!(channels.phase(&8).is_some());
+    }
+
+    /// A subscription must not end between two commands of a waiter that believes in it.
+    #[test]
+    fn channel_that_is_kept_is_not_idle() {
+        let channels = channels();
+        let (name, _) = touch(&channels, 7).unwrap();
+        let idle = LIMITS.idle + Duration::from_secs(1);
+        channels.age(&7, idle);
+        assert!(!channels.keep_if_up(&7, 1), "it is not up");
+        channels.set_phase(&name, ChannelPhase::Up(1));
+        assert!(!channels.keep_if_up(&7, 2) && !channels.keep_if_up(&8, 1));
+        assert!(channels.keep_if_up(&7, 1));
+        assert!(channels.take_idle().is_empty());
+        channels.age(&7, idle);
+        assert_eq!(channels.take_idle(), [name]);
     }
 
     #[tokio::test(start_paused = true)]

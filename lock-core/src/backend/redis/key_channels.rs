@@ -86,9 +86,11 @@ impl KeyChannels {
         up.await.is_some()
     }
 
-    /// As [`is_up_for`](Self::is_up_for), for channels that are subscribed already.
-    pub(super) fn is_up(&self, key: &LockKey, run_id: u64) -> bool {
-        self.own_subscriptions(key, run_id) == self.publishers().len()
+    /// As [`is_up_for`](Self::is_up_for), for channels that are subscribed already. They stay so for a while.
+    pub(super) fn keep_if_up(&self, key: &LockKey, run_id: u64) -> bool {
+        let id = key.text();
+        let up = self.all().filter(|(_, it)| it.keep_if_up(&id, run_id));
+        up.count() == self.publishers().len()
     }
 
     /// Returns how many subscriptions of this manager receive a message about the key.

@@ -60,7 +60,7 @@ impl RedissonLocks {
             channels.rest(&sent.key).await;
         }
         let run_id = connection.first.run_id;
-        let was_up = channels.is_up(&sent.key, run_id);
+        let was_up = channels.keep_if_up(&sent.key, run_id);
         let outcome = self
             .attempt(lock, sent, connection, deadline.left())
             .await?;

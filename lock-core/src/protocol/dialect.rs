@@ -236,8 +236,18 @@ impl Dialect {
         }
     }
 
+    /// The dialect of a probe, which uses a name once: no counter of that name must stay.
+    pub(crate) const fn of_probe(self) -> Self {
+        match self {
+            Self::Redisson { .. } => Self::Redisson {
+                lock: RedissonLock::Plain,
+            },
+            other => other,
+        }
+    }
+
     /// Whether a release sends one message to all waiters of the key, and gives the lock to none of them.
-    pub(crate) const fn announces_releases(self) -> bool {
+    pub(crate) const fn notifies_all_waiters(self) -> bool {
         let able = self.capabilities();
         able.notifies_waiters && !able.handover
     }

@@ -43,8 +43,11 @@ use young::YoungLocks;
 /// The leases in one pipeline: enough to make the round trip cheap, few enough not to delay the
 /// commands behind it.
 const BATCH: usize = 128;
-/// A message about a release is no reason to doubt a lock that was confirmed this long ago, or later.
+/// A message about a release is no reason to doubt a lock that was confirmed less than this long ago: it is about the
+/// release before.
 const JUST_CONFIRMED: Duration = Duration::from_millis(20);
+/// The least time between two renewals for such messages.
+const BETWEEN_DOUBTS: Duration = Duration::from_millis(20);
 /// The pause of the thread after a panic, because the cause may repeat at once.
 const AFTER_PANIC: Duration = Duration::from_millis(20);
 
@@ -107,7 +110,6 @@ impl WorkerState {
         let mut locks = self.young.take_of(keys);
         locks.extend(self.schedule.lock().of(keys));
         for held in locks {
-            // A lock that was acquired a moment ago: the message is about the release before.
             let is_doubted = held.confirmed_at().plus(JUST_CONFIRMED) < now;
             if is_doubted && held.renew_soon(now) {
                 self.schedule(now, &held);
@@ -300,6 +302,8 @@ async fn follow_releases(state: &WorkerState) {
     loop {
         let keys = state.context.notifications.released_keys().await;
         state.renew_released(&keys);
+        // Any client with the right to publish can send messages as often as it likes.
+        tokio::time::sleep(BETWEEN_DOUBTS).await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! A held lock, shared by its guard, its watchers and the background worker.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
@@ -122,6 +122,11 @@ impl HeldLock {
 
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
         self.state.lock().lease.next_deadline()
+    }
+
+    /// Returns whether messages about the releases of these keys concern this lock.
+    pub(crate) fn is_released_in(&self, keys: &HashSet<Arc<str>>) -> bool {
+        self.key.dialect().notifies_all_waiters() && keys.contains(self.key.as_str())
     }
 
     /// Returns when the command was sent that confirmed the lease last.

@@ -134,7 +134,7 @@ fn spent(inner: &ManagerInner, called: Moment) -> Duration {
 }
 
 async fn attempt(inner: &Arc<ManagerInner>, spent: Duration) -> Result<Acquired, LockError> {
-    let dialect = inner.config.dialect;
+    let dialect = inner.config.dialect.of_probe();
     let name = &inner.probe.name;
     let key = LockKey::new(&inner.config.prefix, name)
         .map_err(|reason| LockError::invalid_name(name, reason))?;

@@ -260,7 +260,7 @@ impl PendingAcquire {
     /// Enters the local queue before a command, in a dialect that announces releases: a message may arrive before
     /// the reply.
     pub(super) fn enter_local_queue(&mut self) {
-        if self.key().dialect().announces_releases() {
+        if self.key().dialect().notifies_all_waiters() {
             self.peers.enter(None, None);
         }
     }
@@ -273,6 +273,7 @@ impl PendingAcquire {
         let now = self.now();
         match result {
             Ok(mut outcome) => {
+                self.peers.on_reply();
                 self.inner.recognize_holder(&mut outcome);
                 self.report_busy(&outcome);
                 self.acquisition.on_reply(outcome, now, &mut self.peers)
@@ -358,6 +359,9 @@ impl PendingAcquire {
             Notification::Released => Some(NotificationKind::Released),
             Notification::First | Notification::Poll | Notification::ShuttingDown => None,
         };
+        if notification == Notification::Released {
+            self.peers.on_release_read();
+        }
         let next = self
             .acquisition
             .on_notification(notification, now, &mut self.peers);

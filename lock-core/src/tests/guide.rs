@@ -15,7 +15,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The possible fields of a reply. The first other word begins its description.
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 20] = [
+    "refused",
     "now",
     "holder",
     "found",

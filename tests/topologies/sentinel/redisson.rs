@@ -39,7 +39,8 @@ async fn waiter_is_woken_by_the_new_primary() {
     service.failover();
     let primary = service.primary();
     is_subscribed(primary).await;
-    primary.cli(&["DEL", KEY]);
+    assert!(!waiter.is_finished());
+    assert_eq!(primary.cli(&["DEL", KEY]).integer(), 1, "it was copied");
     assert_eq!(primary.cli(&["PUBLISH", CHANNEL, "0"]).integer(), 1);
     let held = in_time(ms(300), waiter).await.unwrap().unwrap();
     held.release().await.unwrap();

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -14,6 +15,39 @@ use crate::telemetry::Reporter;
 
 /// The pause after a temporary error. A server that loads its data, for example, is asked again soon.
 pub(super) const AFTER_ERROR: Duration = Duration::from_secs(1);
+
+/// What waiters and the listener of a connection tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Listener {
+    wanted: Notify,
+    is_paused: AtomicBool,
+}
+
+impl Listener {
+    /// Wakes the listener, because a waiter needs a channel.
+    pub(super) fn want(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Waits until a waiter needs a channel.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(super) async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Pauses after a failure. Meanwhile waiters do not wait for a subscription.
+    pub(super) async fn pause(&self, pause: Duration) {
+        self.is_paused.store(true, Ordering::Release);
+        tokio::time::sleep(pause).await;
+        self.is_paused.store(false, Ordering::Release);
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_paused.load(Ordering::Acquire)
+    }
+}
 
 /// How many channels there may be, and how long one stays without a waiter.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +64,7 @@ pub(super) struct ChannelLimits {
 pub(super) struct Channels<K> {
     limits: ChannelLimits,
     state: Mutex<ChannelStates<K>>,
-    /// The listener has to subscribe to a channel.
-    wanted: Arc<Notify>,
+    listener: Arc<Listener>,
     /// Counts the changes of the state.
     changed: watch::Sender<u64>,
     reporter: Arc<Reporter>,
@@ -47,6 +80,8 @@ struct ChannelState {
     name: Arc<str>,
     phase: ChannelPhase,
     used_at: Moment,
+    /// A waiter has seen that it was not subscribed, and may have missed a message.
+    was_missed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,10 +99,10 @@ pub(super) enum ChannelPhase {
 }
 
 impl<K: Clone + Eq + Hash> Channels<K> {
-    /// `wanted` wakes the listener, which may listen to other channels too.
+    /// The listener may listen to other channels too.
     pub(super) fn new(
         limits: ChannelLimits,
-        wanted: &Arc<Notify>,
+        listener: &Arc<Listener>,
         reporter: &Arc<Reporter>,
     ) -> Self {
         Self {
@@ -77,7 +112,7 @@ impl<K: Clone + Eq + Hash> Channels<K> {
                 channels: HashMap::new(),
                 leaving: Vec::new(),
             }),
-            wanted: Arc::clone(wanted),
+            listener: Arc::clone(listener),
             changed: watch::Sender::new(0),
         }
     }
@@ -98,7 +133,7 @@ impl<K: Clone + Eq + Hash> Channels<K> {
             ChannelPhase::Down | ChannelPhase::Refused { .. } => false,
             ChannelPhase::Wanted | ChannelPhase::Asked => {
                 let mut changes = self.changed.subscribe();
-                self.wanted.notify_one();
+                self.listener.want();
                 let known = changes.wait_for(|_| {
                     !matches!(
                         self.phase(id),
@@ -109,7 +144,20 @@ impl<K: Clone + Eq + Hash> Channels<K> {
                 self.phase(id) == Some(ChannelPhase::Up(run_id))
             }
         };
+        if !is_up {
+            self.miss(id, run_id);
+        }
         is_up.then_some(name)
+    }
+
+    /// Records that a waiter does not rely on the channel.
+    fn miss(&self, id: &K, run_id: u64) {
+        let mut state = self.state.lock();
+        if let Some(channel) = state.channels.get_mut(id)
+            && channel.phase != ChannelPhase::Up(run_id)
+        {
+            channel.was_missed = true;
+        }
     }
 
     /// Returns whether messages arrive from the server process with this run id, without any wait.
@@ -154,12 +202,19 @@ impl<K: Clone + Eq + Hash> Channels<K> {
         }
         // The name of a slot's channel takes some milliseconds at most.
         let name = name();
+        // The next connection subscribes to those that are down, too.
+        let phase = if self.listener.is_paused() {
+            ChannelPhase::Down
+        } else {
+            ChannelPhase::Wanted
+        };
         let mut state = self.state.lock();
         let channel = state.channels.entry(id.clone());
         let channel = channel.or_insert_with(|| ChannelState {
             name,
-            phase: ChannelPhase::Wanted,
+            phase,
             used_at: now,
+            was_missed: false,
         });
         Some((Arc::clone(&channel.name), channel.phase))
     }
@@ -201,15 +256,31 @@ impl<K: Clone + Eq + Hash> Channels<K> {
         !self.state.lock().channels.is_empty()
     }
 
-    /// Sets the phase of the channel with this name. Returns whether it is known.
-    pub(super) fn set_phase(&self, name: &str, phase: ChannelPhase) -> bool {
-        let is_known = {
+    /// Sets the phase of the channels with these names. Returns those that are up now, and whose waiters may have
+    /// missed a message.
+    pub(super) fn set_phases(&self, names: &[&str], phase: ChannelPhase) -> Vec<K> {
+        let mut missed = Vec::new();
+        {
             let mut state = self.state.lock();
-            let known = state.channels.values_mut().find(|it| &*it.name == name);
-            known.map(|channel| channel.phase = phase).is_some()
-        };
+            for (id, channel) in &mut state.channels {
+                if names.contains(&&*channel.name) {
+                    channel.phase = phase;
+                    let is_up = matches!(phase, ChannelPhase::Up(_));
+                    if is_up && std::mem::take(&mut channel.was_missed) {
+                        missed.push(id.clone());
+                    }
+                }
+            }
+        }
         self.tell();
-        is_known
+        missed
+    }
+
+    /// Returns whether there is a channel with this name.
+    #[cfg(feature = "cluster")]
+    pub(super) fn has(&self, name: &str) -> bool {
+        let state = self.state.lock();
+        state.channels.values().any(|it| &*it.name == name)
     }
 
     /// Forgets a channel that has moved to another server. Returns whether it was known.
@@ -262,6 +333,7 @@ impl<K: Clone + Eq + Hash> Channels<K> {
             name,
             phase: ChannelPhase::Wanted,
             used_at: Clock::System.now(),
+            was_missed: false,
         };
         self.state.lock().channels.insert(id, channel);
     }
@@ -277,106 +349,4 @@ impl<K: Clone + Eq + Hash> Channels<K> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMITS: ChannelLimits = ChannelLimits {
-        idle: Duration::from_secs(100),
-        most: 4,
-        without_waiters: Duration::from_secs(60),
-    };
-
-    fn channels() -> Channels<usize> {
-        Channels::new(LIMITS, &Arc::default(), &Arc::default())
-    }
-
-    fn touch(channels: &Channels<usize>, id: usize) -> Option<(Arc<str>, ChannelPhase)> {
-        channels.touch(&id, || format!("channel-{id}").into())
-    }
-
-    #[test]
-    fn channel_that_was_idle_longest_makes_room() {
-        let channels = channels();
-        for id in 0..4 {
-            channels.insert(id, format!("channel-{id}").into());
-        }
-        // All of them may have waiters.
-        assert!(touch(&channels, 4).is_none());
-        let minute = LIMITS.without_waiters + Duration::from_secs(1);
-        channels.age(&1, minute);
-        channels.age(&2, minute * 3 / 2);
-        assert!(touch(&channels, 4).is_some());
-        assert_eq!(
-            (channels.phase(&2), channels.take_leaving()),
-            (None, vec!["channel-2".into()])
-        );
-        assert!(channels.phase(&1).is_some());
-        assert!(touch(&channels, 5).is_some());
-        assert!(touch(&channels, 6).is_none());
-    }
-
-    #[test]
-    fn refused_channel_is_tried_again_after_a_pause() {
-        let channels = channels();
-        let (name, _) = touch(&channels, 7).unwrap();
-        assert_eq!(channels.take_wanted().len(), 1);
-        let now = Clock::System.now();
-        let refused = ChannelPhase::Refused {
-            until: now.plus(Duration::from_secs(10)),
-        };
-        assert!(channels.set_phase(&name, refused));
-        assert_eq!(touch(&channels, 7), Some((Arc::clone(&name), refused)));
-        assert!(channels.take_wanted().is_empty());
-        channels.set_phase(&name, ChannelPhase::Refused { until: now });
-        assert_eq!(touch(&channels, 7), Some((name, ChannelPhase::Wanted)));
-        assert_eq!(channels.take_wanted().len(), 1);
-    }
-
-    #[test]
-    fn channel_without_waiters_ends() {
-        let channels = channels();
-        let (name, _) = touch(&channels, 7).unwrap();
-        touch(&channels, 8).unwrap();
-        channels.age(&7, LIMITS.idle + Duration::from_secs(1));
-        assert_eq!(channels.take_idle(), [name]);
-        assert!(channels.phase(&7).is_none());
-        assert!(channels.phase(&8).is_some());
-    }
-
-    /// A subscription must not end between two commands of a waiter that believes in it.
-    #[test]
-    fn channel_that_is_kept_is_not_idle() {
-        let channels = channels();
-        let (name, _) = touch(&channels, 7).unwrap();
-        let idle = LIMITS.idle + Duration::from_secs(1);
-        channels.age(&7, idle);
-        assert!(!channels.keep_if_up(&7, 1), "it is not up");
-        channels.set_phase(&name, ChannelPhase::Up(1));
-        assert!(!channels.keep_if_up(&7, 2) && !channels.keep_if_up(&8, 1));
-        assert!(channels.keep_if_up(&7, 1));
-        assert!(channels.take_idle().is_empty());
-        channels.age(&7, idle);
-        assert_eq!(channels.take_idle(), [name]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn waiter_waits_for_the_first_reply_to_its_subscription() {
-        let channels = channels();
-        let limit = Duration::from_secs(1);
-        let up_for = |run_id| channels.up_for(&7, || "seven".into(), run_id, limit);
-        assert_eq!(up_for(1).await, None, "no listener has replied");
-        let confirm = async {
-            channels.wanted.notified().await;
-            for name in channels.take_wanted() {
-                channels.set_phase(&name, ChannelPhase::Up(1));
-            }
-        };
-        let (found, ()) = tokio::join!(up_for(1), confirm);
-        assert_eq!(found.as_deref(), Some("seven"));
-        assert!(channels.is_up(&7, 1) && !channels.is_up(&7, 2));
-        assert_eq!(up_for(2).await, None, "another server process");
-        channels.all_down();
-        assert_eq!(up_for(1).await, None, "at once");
-        assert!(!channels.is_any_up() && channels.has_any());
-    }
-}
+mod tests;

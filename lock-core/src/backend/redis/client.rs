@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, ToRedisArgs, Value};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use super::access::DeploymentKind;
+use super::channels::Listener;
 use super::command::CommandWriter;
 use super::connection::{Connection, EncodedReply};
 use super::connector::Connector;
@@ -55,19 +56,18 @@ pub(super) struct Subscription {
     pub(super) channel: Arc<str>,
     state: watch::Sender<SubscriptionState>,
     is_wanted: AtomicBool,
-    /// Wakes the listener.
-    wanted: Arc<Notify>,
+    listener: Arc<Listener>,
 }
 
 impl Subscription {
     /// The channel contains the prefix, so that an ACL can separate the users of one server.
-    pub(super) fn new(prefix: &str, wanted: &Arc<Notify>) -> Self {
+    pub(super) fn new(prefix: &str, listener: &Arc<Listener>) -> Self {
         let prefix = wire::in_channel(prefix);
         Self {
             channel: format!("lk1:{prefix}:{}", uuid::Uuid::new_v4()).into(),
             state: watch::Sender::new(SubscriptionState::Idle),
             is_wanted: AtomicBool::new(false),
-            wanted: Arc::clone(wanted),
+            listener: Arc::clone(listener),
         }
     }
 
@@ -94,7 +94,10 @@ impl Subscription {
         if self.state() == SubscriptionState::Idle {
             let mut state = self.state.subscribe();
             self.is_wanted.store(true, Ordering::Release);
-            self.wanted.notify_one();
+            self.listener.want();
+            if self.listener.is_paused() {
+                return false;
+            }
             let first = state.wait_for(|state| *state != SubscriptionState::Idle);
             let _subscribed_or_timed_out = tokio::time::timeout(limit(), first).await;
         }
@@ -110,8 +113,7 @@ pub(super) struct RedisClient {
     #[cfg(feature = "cluster")]
     pub(super) shards: Option<SlotChannels>,
     pub(super) key_channels: KeyChannels,
-    /// A waiter needs a subscription. Wakes the listener.
-    pub(super) wanted: Arc<Notify>,
+    pub(super) listener: Arc<Listener>,
     /// The listener was started.
     pub(super) was_listening: AtomicBool,
     pub(super) notifications: Arc<dyn NotificationSink>,
@@ -136,15 +138,15 @@ impl RedisClient {
         notifications: Arc<dyn NotificationSink>,
         reporter: Arc<Reporter>,
     ) -> Self {
-        let wanted = Arc::default();
-        let subscription = Subscription::new(&config.prefix, &wanted);
+        let listener = Arc::default();
+        let subscription = Subscription::new(&config.prefix, &listener);
         let is_cluster = connector.access.kind == DeploymentKind::Cluster;
         Self {
             #[cfg(feature = "cluster")]
             shards: is_cluster
-                .then(|| SlotChannels::new(&subscription.channel, &wanted, &reporter)),
-            key_channels: KeyChannels::new(is_cluster, &wanted, &reporter),
-            wanted,
+                .then(|| SlotChannels::new(&subscription.channel, &listener, &reporter)),
+            key_channels: KeyChannels::new(is_cluster, &listener, &reporter),
+            listener,
             was_listening: AtomicBool::new(false),
             pool: Pool::new(connector),
             subscription,
@@ -190,7 +192,7 @@ impl RedisClient {
         match self.pool.for_current_runtime(limit).await {
             Ok(connection) => {
                 let run_id = connection.first.run_id;
-                if key.dialect().announces_releases() {
+                if key.dialect().notifies_all_waiters() {
                     if !self.pool.connector.can_subscribe() {
                         return false;
                     }

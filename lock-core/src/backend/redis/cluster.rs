@@ -299,7 +299,7 @@ impl Backend for ClusterBackend {
 
     /// A subscription is made when a slot has its first waiter. So this says whether one can be made.
     fn notifies_waiters<'a>(&'a self, key: &'a LockKey, limit: Duration) -> Boxed<'a, bool> {
-        if !key.dialect().announces_releases() {
+        if !key.dialect().notifies_all_waiters() {
             return Box::pin(self.nodes.can_subscribe(limit));
         }
         Box::pin(async move {

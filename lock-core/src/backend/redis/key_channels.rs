@@ -7,9 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
-use super::channels::{ChannelLimits, ChannelPhase, Channels};
+use super::channels::{ChannelLimits, ChannelPhase, Channels, Listener};
 use crate::protocol::clock::{Clock, Deadline, Moment};
 use crate::protocol::key::{LockKey, key_of_channel};
 use crate::sync::Mutex;
@@ -23,12 +21,12 @@ const LIMITS: ChannelLimits = ChannelLimits {
     without_waiters: Duration::from_secs(5),
 };
 
-/// How long a new acquire waits after a release of the same key that had other listeners. Otherwise a loop of
+/// How long a new acquire waits after a release of the same key that other clients received. Otherwise a loop of
 /// acquires and releases of one process gets nearly all turns: the other side first has to receive the message.
-const REST: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(2);
 
-/// Rests that have ended are removed when there are more.
-const MANY_RESTS: usize = 64;
+/// Pauses that have ended are removed when there are more.
+const MANY_PAUSES: usize = 64;
 
 /// How the channels of one connection are subscribed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,17 +42,22 @@ pub(super) struct KeyChannels {
     classic: Channels<Arc<str>>,
     #[cfg(feature = "cluster")]
     sharded: Option<Channels<Arc<str>>>,
-    rests: Mutex<HashMap<Arc<str>, Moment>>,
+    /// Until when new acquires of these keys wait.
+    pauses: Mutex<HashMap<Arc<str>, Moment>>,
 }
 
 impl KeyChannels {
-    pub(super) fn new(is_cluster: bool, wanted: &Arc<Notify>, reporter: &Arc<Reporter>) -> Self {
-        let channels = || Channels::new(LIMITS, wanted, reporter);
+    pub(super) fn new(
+        is_cluster: bool,
+        listener: &Arc<Listener>,
+        reporter: &Arc<Reporter>,
+    ) -> Self {
+        let channels = || Channels::new(LIMITS, listener, reporter);
         Self {
             classic: channels(),
             #[cfg(feature = "cluster")]
             sharded: is_cluster.then(channels),
-            rests: Mutex::default(),
+            pauses: Mutex::default(),
         }
     }
 
@@ -100,24 +103,24 @@ impl KeyChannels {
         all.filter(|channels| channels.is_up(&id, run_id)).count()
     }
 
-    /// Waits until the other side had its chance after a release of this key.
-    pub(super) async fn rest(&self, key: &LockKey) {
-        let until = self.rests.lock().get(key.as_str()).copied();
+    /// Waits until other clients had their chance after a release of this key.
+    pub(super) async fn wait_after_release(&self, key: &LockKey) {
+        let until = self.pauses.lock().get(key.as_str()).copied();
         if let Some(until) = until {
             let now = Clock::System.now();
             // At most that long: the clock may have been read before the release.
-            tokio::time::sleep(until.since(now).min(REST)).await;
+            tokio::time::sleep(until.since(now).min(PAUSE)).await;
         }
     }
 
-    /// Records a release that other clients heard.
-    pub(super) fn others_heard(&self, key: &LockKey) {
+    /// Records a release whose message other clients received.
+    pub(super) fn pause_after_release(&self, key: &LockKey) {
         let now = Clock::System.now();
-        let mut rests = self.rests.lock();
-        if rests.len() >= MANY_RESTS {
-            rests.retain(|_, until| *until > now);
+        let mut pauses = self.pauses.lock();
+        if pauses.len() >= MANY_PAUSES {
+            pauses.retain(|_, until| *until > now);
         }
-        rests.insert(key.text(), now.plus(REST));
+        pauses.insert(key.text(), now.plus(PAUSE));
     }
 
     /// Returns the sets of channels, with the way in which they are subscribed.
@@ -144,9 +147,22 @@ impl KeyChannels {
         }
     }
 
-    /// Sets the phase of a channel. Returns whether it is known.
-    pub(super) fn set_phase(&self, how: Subscribing, name: &str, phase: ChannelPhase) -> bool {
-        self.find(how).is_some_and(|it| it.set_phase(name, phase))
+    /// Sets the phase of channels. Returns the keys whose waiters may have missed a message.
+    pub(super) fn set_phases(
+        &self,
+        how: Subscribing,
+        names: &[&str],
+        phase: ChannelPhase,
+    ) -> Vec<Arc<str>> {
+        self.find(how)
+            .map(|it| it.set_phases(names, phase))
+            .unwrap_or_default()
+    }
+
+    /// Returns whether there is a channel with this name.
+    #[cfg(feature = "cluster")]
+    pub(super) fn has(&self, how: Subscribing, name: &str) -> bool {
+        self.find(how).is_some_and(|it| it.has(name))
     }
 
     /// Forgets a channel whose slot has moved. Returns whether it was known.

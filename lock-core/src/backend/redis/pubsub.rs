@@ -12,7 +12,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::{Notify, watch};
 
-use super::channels::ChannelPhase;
+use super::channels::{ChannelPhase, Channels};
 use super::client::{RedisClient, SubscriptionState};
 use super::connector::Connector;
 use super::credentials::{self, Issued, SubscriptionLogin};
@@ -41,11 +41,11 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
         all_down(&client);
     }
     let mut backoff = Backoff::new(Jitter::from_os());
-    let mut report = Refusals::default();
+    let mut refusals = Refusals::default();
     let mut is_reconnect = false;
     loop {
         while !client.subscription.is_wanted() && !client.key_channels.has_any() {
-            client.wanted.notified().await;
+            client.listener.wanted().await;
         }
         let pause = match Link::connect(&client).await {
             Ok(mut link) => {
@@ -53,21 +53,23 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
                 let connector = &client.pool.connector;
                 let connection = connector.report(&link.node, ConnectionKind::Pubsub);
                 connection.connected(std::mem::replace(&mut is_reconnect, true));
-                let ended = link.run(&client, &mut report).await;
+                let ended = link.run(&client, &mut refusals).await;
                 connection.disconnected(None);
                 if link.was_confirmed {
                     backoff.reset();
                 }
                 match ended {
-                    Ok(()) => Duration::ZERO,
+                    // The server may accept connections and close each of them.
+                    Ok(()) if link.was_confirmed => Duration::ZERO,
+                    Ok(()) => backoff.pause(),
                     Err(error) => {
-                        report.warn(&client, &error);
+                        refusals.connection.warn(&client, &error);
                         backoff.pause()
                     }
                 }
             }
             Err(error) => {
-                report.warn(&client, &error);
+                refusals.connection.warn(&client, &error);
                 if is_forbidden(&error) {
                     AFTER_REFUSAL
                 } else {
@@ -76,17 +78,25 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
             }
         };
         all_down(&client);
-        tokio::time::sleep(pause).await;
+        client.listener.pause(pause).await;
     }
 }
 
-/// Whether the failure to subscribe was reported. One log line is enough until a subscription succeeds.
+/// What was reported. The channel of the manager and those of keys need different rights.
 #[derive(Default)]
 struct Refusals {
+    connection: Refusal,
+    manager: Refusal,
+    keys: Refusal,
+}
+
+/// Whether a failure was reported. One log line is enough until a subscription succeeds.
+#[derive(Default)]
+struct Refusal {
     is_known: bool,
 }
 
-impl Refusals {
+impl Refusal {
     fn warn(&mut self, client: &RedisClient, error: &LockError) {
         if !std::mem::replace(&mut self.is_known, true) {
             client.reporter.emit(&LockEvent::NotificationsOff {
@@ -201,7 +211,7 @@ impl Link {
             let (command, is_login) = tokio::select! {
                 () = self.broken.notified() => return Ok(()),
                 () = changed(generations.as_mut()) => continue,
-                () = client.wanted.notified() => continue,
+                () = client.listener.wanted() => continue,
                 issued = renewed_login(self.login.as_mut()) => {
                     if let Some(login) = &self.login {
                         login.is_renewed(&issued);
@@ -241,13 +251,14 @@ impl Link {
         let channels = [Arc::clone(&subscription.channel)];
         match self.subscribe(client, &channels).await {
             Ok(()) => {
-                *refusals = Refusals::default();
+                refusals.connection = Refusal::default();
+                refusals.manager = Refusal::default();
                 self.refused_until = None;
                 set_state(client, SubscriptionState::Up(self.run_id));
                 Ok(())
             }
             Err(error) if is_forbidden(&error) => {
-                refusals.warn(client, &error);
+                refusals.manager.warn(client, &error);
                 self.refused_until = Some(Clock::System.now().plus(AFTER_REFUSAL));
                 set_state(client, SubscriptionState::Down);
                 Ok(())
@@ -277,14 +288,12 @@ impl Link {
                     && matches!(phase, ChannelPhase::Refused { .. })
                 {
                     // The user may have the right to some of them.
-                    for name in some {
-                        let one = std::slice::from_ref(name);
-                        channels.set_phase(name, self.phase_of(client, one, refusals).await?);
+                    for one in some.chunks(1) {
+                        let phase = self.phase_of(client, one, refusals).await?;
+                        set_phases(client, channels, one, phase);
                     }
-                    continue;
-                }
-                for name in some {
-                    channels.set_phase(name, phase);
+                } else {
+                    set_phases(client, channels, some, phase);
                 }
             }
         }
@@ -301,11 +310,12 @@ impl Link {
     ) -> Result<ChannelPhase, LockError> {
         match self.subscribe(client, channels).await {
             Ok(()) => {
-                *refusals = Refusals::default();
+                refusals.connection = Refusal::default();
+                refusals.keys = Refusal::default();
                 Ok(ChannelPhase::Up(self.run_id))
             }
             Err(error) if is_forbidden(&error) => {
-                refusals.warn(client, &error);
+                refusals.keys.warn(client, &error);
                 let until = Clock::System.now().plus(AFTER_REFUSAL);
                 Ok(ChannelPhase::Refused { until })
             }
@@ -328,6 +338,18 @@ impl Link {
             Ok(Err(error)) => Err(lock_error(FAILED, &error)),
             Err(_elapsed) => Err(super::errors::timed_out(FAILED)),
         }
+    }
+}
+
+/// Records what became of the subscriptions to these channels. Waiters that may have missed a message poll.
+fn set_phases(
+    client: &RedisClient,
+    channels: &Channels<Arc<str>>,
+    names: &[Arc<str>],
+    phase: ChannelPhase,
+) {
+    for key in channels.set_phases(&names_of(names), phase) {
+        client.notifications.notify_released(&key);
     }
 }
 

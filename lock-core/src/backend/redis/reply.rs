@@ -13,7 +13,7 @@ use crate::protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewRe
 mod dialects;
 
 pub(crate) use dialects::{
-    Announced, DialectReply, announced_release, dialect_acquire, dialect_renew, was_owner,
+    DialectReply, ReleaseMessage, dialect_acquire, dialect_renew, notifying_release, was_owner,
 };
 
 /// The value of a reply, and the server's time in microseconds when the script ran.

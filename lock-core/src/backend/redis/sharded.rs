@@ -7,9 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
-use super::channels::{ChannelLimits, Channels};
+use super::channels::{ChannelLimits, Channels, Listener};
 use crate::protocol::key::LockKey;
 use crate::protocol::route::{HashSlot, channel_tag, slot_of};
 use crate::telemetry::Reporter;
@@ -33,10 +31,14 @@ pub(super) struct SlotChannels {
 }
 
 impl SlotChannels {
-    pub(super) fn new(prefix: &Arc<str>, wanted: &Arc<Notify>, reporter: &Arc<Reporter>) -> Self {
+    pub(super) fn new(
+        prefix: &Arc<str>,
+        listener: &Arc<Listener>,
+        reporter: &Arc<Reporter>,
+    ) -> Self {
         Self {
             prefix: Arc::clone(prefix),
-            channels: Channels::new(LIMITS, wanted, reporter),
+            channels: Channels::new(LIMITS, listener, reporter),
         }
     }
 

@@ -53,7 +53,7 @@ impl Schedule {
     /// Returns the locks of these keys.
     pub(super) fn of(&self, keys: &HashSet<Arc<str>>) -> Vec<Arc<HeldLock>> {
         let all = self.due.values();
-        all.filter(|held| keys.contains(held.key.as_str()))
+        all.filter(|held| held.is_released_in(keys))
             .cloned()
             .collect()
     }

@@ -106,7 +106,7 @@ impl YoungLocks {
         for shard in &self.shards {
             let shard = &mut *shard.lock();
             for (at, slot) in shard.slots.iter_mut().enumerate() {
-                if let Some(held) = slot.take_if(|held| keys.contains(held.key.as_str())) {
+                if let Some(held) = slot.take_if(|held| held.is_released_in(keys)) {
                     held.set_young_slot(None);
                     shard.free.push(at);
                     taken.push(held);

@@ -58,7 +58,7 @@ impl Owners {
 
     /// Returns the value of a key that stays locked after its release.
     pub(super) fn no_owner(&self) -> String {
-        self.texts.of_nobody()
+        self.texts.without_owner()
     }
 
     /// Acquires by `SET key owner NX PX ttl`.

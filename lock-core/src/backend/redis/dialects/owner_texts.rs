@@ -31,7 +31,7 @@ impl OwnerTexts {
     }
 
     /// Returns the text of a key that stays locked after its release.
-    pub(super) fn of_nobody(&self) -> String {
+    pub(super) fn without_owner(&self) -> String {
         self.of(OwnerId::nil())
     }
 

@@ -16,7 +16,7 @@ use super::owner_texts::OwnerTexts;
 use crate::backend::Renewal;
 use crate::backend::redis::client::{Call, RedisClient};
 use crate::backend::redis::connection::Connection;
-use crate::backend::redis::reply::{self, Announced};
+use crate::backend::redis::reply::{self, ReleaseMessage};
 use crate::backend::redis::scripts::{REDISSON_ACQUIRE, REDISSON_RELEASE, REDISSON_RENEW};
 use crate::error::{LockError, foreign_key};
 use crate::protocol::acquisition::{AcquireOutcome, ObservedHolder, RenewOutcome, SentAcquires};
@@ -32,7 +32,7 @@ pub(super) struct RedissonLocks {
     client: Arc<RedisClient>,
     /// The holders are fields of the hash. Redisson writes `<UUID>:<thread id>`, which never equals one of them.
     texts: OwnerTexts,
-    /// It was reported that releases cannot be announced.
+    /// It was reported that the server refuses messages.
     warned: AtomicBool,
 }
 
@@ -57,7 +57,7 @@ impl RedissonLocks {
         let deadline = Deadline::after(Clock::System, limit);
         let channels = &self.client.key_channels;
         if !sent.was_sent() {
-            channels.rest(&sent.key).await;
+            channels.wait_after_release(&sent.key).await;
         }
         let run_id = connection.first.run_id;
         let was_up = channels.keep_if_up(&sent.key, run_id);
@@ -79,10 +79,10 @@ impl RedissonLocks {
             return Ok(outcome);
         }
         if was_up {
-            return Ok(announced(outcome));
+            return Ok(notified(outcome));
         }
         let again = self.attempt(lock, sent, connection, deadline.left());
-        again.await.map(announced)
+        again.await.map(notified)
     }
 
     async fn attempt(
@@ -205,15 +205,18 @@ impl RedissonLocks {
             command
                 .arg(self.texts.of(request.owner_id))
                 .arg(request.min_hold_ms(now))
-                .arg(self.texts.of_nobody())
+                .arg(self.texts.without_owner())
                 .arg(request.key.redisson_channel())
                 .arg(publishers);
         };
         let run_id = connection.first.run_id;
         let read = |at: usize, _: Moment, reply| {
-            let reply = reply::announced_release(reply)?;
-            let was_owner = self.was_owner(&requests[at].key, run_id, &reply.value);
-            let outcome = ReleaseOutcome::without_waiters(was_owner, reply.server_ms());
+            let reply = reply::notifying_release(reply)?;
+            if let Some(message) = &reply.value {
+                self.record(&requests[at].key, run_id, message);
+            }
+            let server_ms = reply.server_ms();
+            let outcome = ReleaseOutcome::without_waiters(reply.value.is_some(), server_ms);
             Ok((outcome.told_by(run_id), Some(reply.server_us)))
         };
         let script = &REDISSON_RELEASE;
@@ -222,34 +225,28 @@ impl RedissonLocks {
             .await
     }
 
-    /// Notes who heard a release. Returns whether the caller held the lock.
-    fn was_owner(&self, key: &LockKey, run_id: u64, announced: &Announced) -> bool {
-        match announced {
-            Announced::NotOwner => return false,
-            Announced::To(receivers) => {
-                let channels = &self.client.key_channels;
-                if *receivers > channels.own_subscriptions(key, run_id) {
-                    channels.others_heard(key);
-                }
-            }
-            Announced::Refused(error) => {
-                if !self.warned.swap(true, Ordering::Relaxed) {
-                    self.client.reporter.emit(&LockEvent::ServerRestricted {
-                        server: &self.client.pool.connector.node().server,
-                        command: "PUBLISH",
-                        effect: "releases are not announced: a waiter in Redisson sleeps until the end of the lease \
-                                 that it has seen",
-                        error,
-                    });
-                }
-            }
+    /// Notes which clients learn of a release.
+    fn record(&self, key: &LockKey, run_id: u64, message: &ReleaseMessage) {
+        let channels = &self.client.key_channels;
+        if message.receivers > channels.own_subscriptions(key, run_id) {
+            channels.pause_after_release(key);
         }
-        true
+        if let Some(refused) = &message.refused
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            self.client.reporter.emit(&LockEvent::ServerRestricted {
+                server: &self.client.pool.connector.node().server,
+                command: "PUBLISH",
+                effect: "waiters in Redisson do not learn of all releases, and sleep until the end of the lease that \
+                         they have seen",
+                error: refused,
+            });
+        }
     }
 }
 
 /// Returns the outcome for a waiter that receives the messages of the key.
-fn announced(mut outcome: AcquireOutcome) -> AcquireOutcome {
+fn notified(mut outcome: AcquireOutcome) -> AcquireOutcome {
     if let AcquireOutcome::Busy { holder_expiry, .. } = &mut outcome
         && let HolderExpiry::Polled { ends } = *holder_expiry
     {

@@ -20,31 +20,28 @@ pub(crate) fn was_owner(reply: Value) -> Result<ScriptReply<bool>, LockError> {
     Ok(ScriptReply { value, server_us })
 }
 
-/// What became of a release that is announced.
+/// The message about a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Announced {
-    /// The caller did not hold the lock.
-    NotOwner,
-    /// So many subscriptions received the message.
-    To(usize),
-    /// The server refused to publish, with this error.
-    Refused(String),
+pub(crate) struct ReleaseMessage {
+    /// How many subscriptions received it.
+    pub(crate) receivers: usize,
+    /// A command that the server refused, and its error.
+    pub(crate) refused: Option<String>,
 }
 
-/// Reads the reply to a release in a dialect that announces it.
-pub(crate) fn announced_release(reply: Value) -> Result<ScriptReply<Announced>, LockError> {
+/// Reads the reply to a release that notifies all waiters. Returns no message if the caller did not hold the lock.
+pub(crate) fn notifying_release(
+    reply: Value,
+) -> Result<ScriptReply<Option<ReleaseMessage>>, LockError> {
     let mut parts = Parts::of(reply)?;
     let verdict = parts.text()?;
     let server_us = parts.number()?;
     let value = match verdict.as_str() {
-        "held" => {
-            let receivers: i64 = parts.next()?;
-            match usize::try_from(receivers) {
-                Ok(receivers) => Announced::To(receivers),
-                Err(_) => Announced::Refused(parts.text()?),
-            }
-        }
-        "gone" => Announced::NotOwner,
+        "held" => Some(ReleaseMessage {
+            receivers: parts.next()?,
+            refused: parts.texts()?.into_iter().next(),
+        }),
+        "gone" => None,
         _ => return Err(unexpected()),
     };
     Ok(ScriptReply { value, server_us })
@@ -130,20 +127,24 @@ mod tests {
     }
 
     #[test]
-    fn announced_release_says_who_heard_it() {
+    fn release_says_how_many_received_its_message() {
         let held = |receivers| vec![text("held"), Value::Int(7), Value::Int(receivers)];
-        let refused = [held(-1), vec![text("NOPERM no")]].concat();
+        let message = |receivers, refused: Option<&str>| {
+            let refused = refused.map(str::to_owned);
+            Some(ReleaseMessage { receivers, refused })
+        };
+        let refused = [held(1), vec![text("PUBLISH: NOPERM no")]].concat();
         for (parts, expected) in [
-            (held(0), Announced::To(0)),
-            (held(3), Announced::To(3)),
-            (refused, Announced::Refused("NOPERM no".into())),
-            (vec![text("gone"), Value::Int(7)], Announced::NotOwner),
+            (held(0), message(0, None)),
+            (held(3), message(3, None)),
+            (refused, message(1, Some("PUBLISH: NOPERM no"))),
+            (vec![text("gone"), Value::Int(7)], None),
         ] {
-            let reply = announced_release(Value::Array(parts)).unwrap();
+            let reply = notifying_release(Value::Array(parts)).unwrap();
             assert_eq!((reply.value, reply.server_us), (expected, 7));
         }
         for odd in [held(-1), vec![text("held"), Value::Int(7)], vec![]] {
-            assert!(announced_release(Value::Array(odd)).is_err());
+            assert!(notifying_release(Value::Array(odd)).is_err());
         }
     }
 

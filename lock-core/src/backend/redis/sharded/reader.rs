@@ -56,7 +56,7 @@ async fn receive_all(client: &Arc<RedisClient>, channels: NodeChannels<'_>) {
     let mut warned = false;
     loop {
         while !channels.has_any() {
-            client.wanted.notified().await;
+            client.listener.wanted().await;
         }
         let pause = match Subscriber::connect(client).await {
             Ok(mut subscriber) => {
@@ -95,7 +95,7 @@ async fn receive_all(client: &Arc<RedisClient>, channels: NodeChannels<'_>) {
         channels.all_down();
         // Notifications may have been lost.
         client.notifications.poll_all();
-        tokio::time::sleep(pause).await;
+        client.listener.pause(pause).await;
     }
 }
 
@@ -116,10 +116,16 @@ impl NodeChannels<'_> {
         self.keys.all_down();
     }
 
-    fn set_phase(self, how: Subscribing, name: &str, phase: ChannelPhase) {
-        if !self.keys.set_phase(how, name, phase) && how == Subscribing::Sharded {
-            self.slots.channels.set_phase(name, phase);
+    /// Sets the phase of a channel. Returns the key whose waiters may have missed a message.
+    fn set_phase(self, how: Subscribing, name: &str, phase: ChannelPhase) -> Option<Arc<str>> {
+        if self.keys.has(how, name) {
+            return self.keys.set_phases(how, &[name], phase).pop();
         }
+        if how == Subscribing::Sharded {
+            // Waiters in a queue poll for a grant that they have missed.
+            let _missed = self.slots.channels.set_phases(&[name], phase);
+        }
+        None
     }
 
     /// Forgets a channel whose slot has moved. Returns whether it was known.
@@ -200,7 +206,7 @@ impl Subscriber {
                         self.receive(client, channels)?;
                     }
                 },
-                () = client.wanted.notified() => {}
+                () = client.listener.wanted() => {}
                 issued = renewed_login(self.login.as_mut()) => {
                     if let Some(login) = &self.login {
                         login.is_renewed(&issued);
@@ -346,7 +352,10 @@ impl Subscriber {
                     matches!(sent, Sent::Subscribe(by, name) if *by == how && **name == *channel)
                 });
                 self.was_confirmed = true;
-                channels.set_phase(how, &channel, ChannelPhase::Up(self.run_id));
+                let up = ChannelPhase::Up(self.run_id);
+                if let Some(key) = channels.set_phase(how, &channel, up) {
+                    client.notifications.notify_released(&key);
+                }
             }
             PushKind::Unsubscribe | PushKind::SUnsubscribe => {
                 let has_moved = self.has_moved(how, &channel, channels);

@@ -39,7 +39,8 @@ if found == 'none' or found == 'hash' and redis.call('HEXISTS', KEYS[1], ARGV[1]
       end
       return token
     end
-    if token < 1 then
+    -- Lua counts up to 2^53 exactly.
+    if token < 1 or token > 9007199254740991 then
       return {'foreign', now, 'token counter'}
     end
     reply[4] = token

@@ -44,7 +44,7 @@ if ARGV[5] ~= '' and seen ~= ARGV[5] then
   return reply('changed')
 end
 -- Each grant takes the next token, so that of the holder is the last one.
-if ARGV[3] ~= '' and not (holder and KEYS[2] and redis.call('GET', KEYS[2]) == ARGV[3]) then
+if ARGV[3] ~= '' and not (holder and KEYS[2] and redis.pcall('GET', KEYS[2]) == ARGV[3]) then
   return reply('changed')
 end
 local x = '%x%x%x%x'

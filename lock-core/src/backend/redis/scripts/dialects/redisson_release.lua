@@ -10,8 +10,9 @@
 -- ARGV[5...] commands         that publish: PUBLISH, and in a cluster SPUBLISH too
 --
 -- Returns, with the server's time in microseconds as second element:
---   held  now  receivers      the caller held the lock, and so many subscriptions got the message; -1 and the
---                             error when the server does not publish it
+--   held  now  receivers  refused
+--                             the caller held the lock, and so many subscriptions got the message; then the error
+--                             of a command that the server refused, if there is one
 --   gone  now                 the caller does not hold the lock; no message was sent
 --
 -- The channel is no key: the user needs no right to a key of that name.
@@ -36,16 +37,15 @@ end
 redis.call('HDEL', KEYS[1], ARGV[1])
 -- Also when the key stays locked: a waiter sleeps until the end of the lease that it has seen, and now sees
 -- the shorter one.
-local receivers, refused = -1
+local receivers, refused = 0
 for i = 5, #ARGV do
   local published = redis.pcall(ARGV[i], ARGV[4], '0')
   if type(published) == 'number' then
-    receivers = math.max(receivers, 0) + published
-  else
-    refused = published.err
+    receivers = receivers + published
+  elseif not string.find(published.err, 'nknown', 1, true) then
+    -- A server before 7.0 has no SPUBLISH, and no client that listens to it.
+    refused = ARGV[i] .. ': ' .. published.err
   end
 end
-if receivers < 0 then
-  return {'held', now, receivers, refused}
-end
-return {'held', now, receivers}
+-- Without an error, the array ends before it.
+return {'held', now, receivers, refused}

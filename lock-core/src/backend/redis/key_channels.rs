@@ -33,14 +33,13 @@ const MANY_PAUSES: usize = 64;
 pub(super) enum Subscribing {
     Classic,
     /// In a cluster. Redisson uses these channels there since 3.22.0, and classic ones before.
-    #[cfg(feature = "cluster")]
     Sharded,
 }
 
 /// The channels of the keys of one server.
 pub(super) struct KeyChannels {
     classic: Channels<Arc<str>>,
-    #[cfg(feature = "cluster")]
+    /// In a cluster.
     sharded: Option<Channels<Arc<str>>>,
     /// Until when new acquires of these keys wait.
     pauses: Mutex<HashMap<Arc<str>, Moment>>,
@@ -55,7 +54,6 @@ impl KeyChannels {
         let channels = || Channels::new(LIMITS, listener, reporter);
         Self {
             classic: channels(),
-            #[cfg(feature = "cluster")]
             sharded: is_cluster.then(channels),
             pauses: Mutex::default(),
         }
@@ -63,11 +61,10 @@ impl KeyChannels {
 
     /// Returns the commands that publish a release, so that each version of Redisson receives it.
     pub(super) fn publishers(&self) -> &'static [&'static str] {
-        #[cfg(feature = "cluster")]
-        if self.sharded.is_some() {
-            return &["SPUBLISH", "PUBLISH"];
+        match self.sharded {
+            Some(_) => &["SPUBLISH", "PUBLISH"],
+            None => &["PUBLISH"],
         }
-        &["PUBLISH"]
     }
 
     /// Returns whether messages for the key arrive from the server process with this run id. Subscribes if no
@@ -76,7 +73,6 @@ impl KeyChannels {
         let deadline = Deadline::after(Clock::System, limit);
         let id = key.text();
         let name = || Arc::from(key.redisson_channel());
-        #[cfg(feature = "cluster")]
         if let Some(sharded) = &self.sharded {
             // Both are wanted before the first one is awaited.
             let _known = self.classic.touch(&id, name);
@@ -126,10 +122,7 @@ impl KeyChannels {
     /// Returns the sets of channels, with the way in which they are subscribed.
     pub(super) fn all(&self) -> impl Iterator<Item = (Subscribing, &Channels<Arc<str>>)> {
         let classic = std::iter::once((Subscribing::Classic, &self.classic));
-        #[cfg(feature = "cluster")]
         let sharded = self.sharded.iter().map(|it| (Subscribing::Sharded, it));
-        #[cfg(not(feature = "cluster"))]
-        let sharded = std::iter::empty();
         classic.chain(sharded)
     }
 

@@ -82,6 +82,8 @@ pub(crate) struct Mailbox {
     head: Option<Moment>,
     first: bool,
     poll: Option<PollCause>,
+    /// The waiter has read that the lock was released, and no command has had a reply since.
+    has_unanswered_release: bool,
     shutting_down: bool,
 }
 
@@ -104,9 +106,14 @@ impl Mailbox {
         }
     }
 
-    /// Returns whether a release was announced that the waiter has not read.
+    /// Records the reply to a command of the waiter.
+    pub(crate) fn on_reply(&mut self) {
+        self.has_unanswered_release = false;
+    }
+
+    /// Returns whether the lock was released, and no command of the waiter has had a reply since.
     pub(crate) fn has_release(&self) -> bool {
-        self.poll == Some(PollCause::Released)
+        self.has_unanswered_release || self.poll == Some(PollCause::Released)
     }
 
     /// Takes the most important notification.
@@ -119,7 +126,10 @@ impl Mailbox {
         }
         match self.poll.take() {
             Some(PollCause::Any) => return Some(Notification::Poll),
-            Some(PollCause::Released) => return Some(Notification::Released),
+            Some(PollCause::Released) => {
+                self.has_unanswered_release = true;
+                return Some(Notification::Released);
+            }
             None => {}
         }
         if let Some(holder_expires_at) = self.head.take() {
@@ -192,6 +202,8 @@ mod tests {
         mailbox.put(Notification::First);
         assert!(mailbox.has_release());
         assert_eq!(mailbox.take(), Some(Notification::Released));
+        assert!(mailbox.has_release(), "no reply yet");
+        mailbox.on_reply();
         assert!(!mailbox.has_release());
         assert_eq!(mailbox.take(), Some(Notification::First));
         mailbox.put(Notification::Released);

@@ -88,7 +88,6 @@ impl Notifications {
             key,
             slot,
             place: None,
-            has_read_release: false,
         }
     }
 
@@ -146,19 +145,14 @@ pub(crate) struct LocalPeers {
     /// `None` for a single attempt.
     pub(crate) slot: Option<Arc<WaiterSlot>>,
     place: Option<QueuePlace>,
-    /// The waiter has read that the lock was released, and no command has had a reply since.
-    has_read_release: bool,
 }
 
 impl LocalPeers {
-    /// Records that the waiter has read that the lock was released.
-    pub(crate) fn on_release_read(&mut self) {
-        self.has_read_release = true;
-    }
-
     /// Records the reply to a command.
-    pub(crate) fn on_reply(&mut self) {
-        self.has_read_release = false;
+    pub(crate) fn on_reply(&self) {
+        if let Some(slot) = &self.slot {
+            slot.mailbox.lock().on_reply();
+        }
     }
 }
 
@@ -190,19 +184,17 @@ impl Peers for LocalPeers {
         let Some(place) = self.place.take() else {
             return;
         };
-        // A waiter that got the lock releases it. Any other one leaves the message to the next waiter, if no reply
-        // came after it.
-        let is_unused = std::mem::take(&mut self.has_read_release);
-        let mut passes_on = observed_expiry.is_none() && is_unused;
+        let mut passes_on = false;
         let (removed, next) = {
             let mut state = self.notifications.state.lock();
             let Some(queue) = state.queues.get_mut(&self.key) else {
                 return;
             };
             queue.observe(observed_expiry, token);
-            // Not before: a message that comes now is for this waiter, as long as it is in the queue.
+            // A waiter that got the lock releases it. Any other one leaves a message to the next waiter, if no reply
+            // came after it. As long as it is in the queue, a message is for it.
             if let (None, Some(slot)) = (observed_expiry, &self.slot) {
-                passes_on |= slot.mailbox.lock().has_release();
+                passes_on = slot.mailbox.lock().has_release();
             }
             let (removed, next) = queue.leave(place);
             let next = next.map(Arc::clone);

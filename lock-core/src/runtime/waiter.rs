@@ -273,7 +273,9 @@ impl PendingAcquire {
         let now = self.now();
         match result {
             Ok(mut outcome) => {
-                self.peers.on_reply();
+                if self.key().dialect().notifies_all_waiters() {
+                    self.peers.on_reply();
+                }
                 self.inner.recognize_holder(&mut outcome);
                 self.report_busy(&outcome);
                 self.acquisition.on_reply(outcome, now, &mut self.peers)
@@ -359,9 +361,6 @@ impl PendingAcquire {
             Notification::Released => Some(NotificationKind::Released),
             Notification::First | Notification::Poll | Notification::ShuttingDown => None,
         };
-        if notification == Notification::Released {
-            self.peers.on_release_read();
-        }
         let next = self
             .acquisition
             .on_notification(notification, now, &mut self.peers);

@@ -38,7 +38,7 @@ pub(crate) fn notifying_release(
     let server_us = parts.number()?;
     let value = match verdict.as_str() {
         "held" => Some(ReleaseMessage {
-            receivers: parts.next()?,
+            receivers: usize::try_from(parts.next::<i64>()?).map_err(|_| unexpected())?,
             refused: parts.texts()?.into_iter().next(),
         }),
         "gone" => None,

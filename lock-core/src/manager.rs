@@ -318,7 +318,7 @@ impl LockManagerBuilder {
     /// Sets the longest interval between polls of a waiter that gets no notification.
     ///
     /// These waiters are the first native waiter behind another client's lock, and all waiters in
-    /// other dialects. In other dialects the interval begins at an eighth of this value, and
+    /// other dialects; in [`Redisson`](crate::Dialect::Redisson) only those without a subscription. In other dialects the interval begins at an eighth of this value, and
     /// doubles up to it. Jitter shortens each interval by up to a quarter. With a shorter interval,
     /// waiters get the lock more often when other clients poll often. At least 1 ms. Defaults to 50
     /// ms.

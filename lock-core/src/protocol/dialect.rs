@@ -32,9 +32,9 @@ pub enum Dialect {
         release: ReleaseMethod,
     },
     /// The locks of Redisson: a hash with the holder as its field, and a channel on which a release notifies all
-    /// waiters. Services in Java and this library take, wait for, renew and release the same lock.
+    /// waiters. Services in Java and this library acquire, wait for, renew and release the same lock.
     ///
-    /// The key has to be the name that Java sees on the server: set
+    /// The key has to be the name that Redisson sends to the server: set
     /// [`prefix("")`](crate::LockManagerBuilder::prefix), or the prefix of Redisson's `NameMapper`. A section of
     /// the [guide](crate::guide::dialects#redisson) says what the two sides promise each other.
     Redisson {
@@ -53,7 +53,7 @@ pub enum RedissonLock {
     Plain,
     /// `RFencedLock`, from `getFencedLock` (Redisson 3.19.0 or later). Each grant has the next number of a counter
     /// that both sides share. The counter has no expiry, and begins at 1 again when the server loses it, or
-    /// when a Java service calls `delete()`. So a token is not greater than all earlier ones after a loss of
+    /// when a client deletes it. So a token is not greater than all earlier ones after a loss of
     /// data, unlike a token of [`Dialect::Native`].
     Fenced,
 }

@@ -44,7 +44,7 @@ pub(crate) async fn contended_error_names_the_holder(s: &Subject) {
             assert!(error.to_string().contains("`first`"), "{error}");
         }
         assert_eq!(holder.position(), None);
-        assert_eq!(holder.held_for().is_some(), s.is_native());
+        assert_eq!(holder.held_for().is_some(), s.value_has_token);
         assert!(holder.held_for() < Some(Duration::from_secs(5)));
         if let Some(remaining) = holder.remaining() {
             // A deadline in the lock's value is rounded up, and two estimates of the server's time may differ.

@@ -27,7 +27,7 @@ pub(crate) async fn inspect_shows_the_holder_and_the_waiters(s: &Subject) {
     let info = s.second.inspect(NAME).await.unwrap();
     assert_eq!((info.name.as_str(), &*info.key), (NAME, held.key()));
     let holder = info.holder().expect("the lock is held");
-    let token = held.fencing_token().filter(|_| s.is_native());
+    let token = held.fencing_token().filter(|_| s.value_has_token);
     assert_eq!(holder.token, token);
     assert!(s.first.holder(NAME).await.unwrap().is_some());
     if s.capabilities.names_holder {

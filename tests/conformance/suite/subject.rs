@@ -30,6 +30,8 @@ pub(crate) struct Subject {
     /// Whether `remaining` of a renewed lock counts down a lease.
     pub(crate) remaining_is_finite: bool,
     pub(crate) capabilities: Capabilities,
+    /// Whether the value says since when the lock is held, and with which token: as that of a native lock does.
+    pub(crate) value_has_token: bool,
     pub(crate) prefix: String,
     /// Longer where many servers share the machine.
     pub(crate) shortest_ttl: Duration,
@@ -51,6 +53,7 @@ impl Subject {
             notifies: true,
             remaining_is_finite: false,
             capabilities: Dialect::Native.capabilities(),
+            value_has_token: true,
             prefix: "lock:".into(),
             shortest_ttl: SHORTEST_TTL,
         }
@@ -73,6 +76,7 @@ impl Subject {
         let capabilities = dialect.capabilities();
         Self {
             capabilities,
+            value_has_token: dialect == Dialect::Native,
             notifies: capabilities.notifies_waiters,
             ..Self::on(server, first, second)
         }
@@ -109,15 +113,10 @@ impl Subject {
             notifies: true,
             remaining_is_finite: true,
             capabilities: Dialect::Native.capabilities(),
+            value_has_token: true,
             prefix: "lock:".into(),
             shortest_ttl: SHORTEST_TTL,
         }
-    }
-
-    /// Returns whether the lock has the native value. Only that one says since when the lock is held, and with which
-    /// token.
-    pub(crate) fn is_native(&self) -> bool {
-        self.capabilities.handover
     }
 
     /// Returns the key of the lock with this name.

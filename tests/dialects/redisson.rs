@@ -270,7 +270,7 @@ async fn late_acquire_writes_nothing() {
     assert_eq!(server.cli(&["GET", TOKEN]).integer(), 1);
 }
 
-/// A holder is told within a third of its ttl.
+/// A holder learns of the loss within a third of its ttl.
 #[tokio::test]
 async fn removed_lock_is_lost() {
     let server = RedisServer::start();

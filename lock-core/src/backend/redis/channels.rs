@@ -1,6 +1,6 @@
 //! The channels of one connection: which of them waiters need, and which are subscribed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -259,11 +259,12 @@ impl<K: Clone + Eq + Hash> Channels<K> {
     /// Sets the phase of the channels with these names. Returns those that are up now, and whose waiters may have
     /// missed a message.
     pub(super) fn set_phases(&self, names: &[&str], phase: ChannelPhase) -> Vec<K> {
+        let names: HashSet<&str> = names.iter().copied().collect();
         let mut missed = Vec::new();
         {
             let mut state = self.state.lock();
             for (id, channel) in &mut state.channels {
-                if names.contains(&&*channel.name) {
+                if names.contains(&*channel.name) {
                     channel.phase = phase;
                     let is_up = matches!(phase, ChannelPhase::Up(_));
                     if is_up && std::mem::take(&mut channel.was_missed) {

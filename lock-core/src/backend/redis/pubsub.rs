@@ -128,7 +128,7 @@ fn all_down(client: &RedisClient) {
 
 /// Sets the state. After each change all waiters poll: a notification may have been lost, or may
 /// now arrive in another way. After the first change no poll is needed: waiters that wait for it
-/// have not sent an acquire yet, or they poll. Returns whether they were told to poll.
+/// have not sent an acquire yet, or they poll. Returns whether all waiters poll now.
 fn set_state(client: &RedisClient, state: SubscriptionState) -> bool {
     let mut before = state;
     client

@@ -47,7 +47,7 @@ fn stopped_holder(bench: &Bench, side: Side) -> Result<String, String> {
     let woken = micros();
     holder.process.cont();
     let on_waking = match side {
-        // It has nobody to tell that the lock is lost, except the next unlock.
+        // Only its next unlock reports that the lock is lost.
         Side::Redisson => String::new(),
         Side::Ours => {
             let lost = holder.event("lost", KEY, SOON)?.since(woken);

@@ -39,7 +39,7 @@ fn flushed_holder(bench: &Bench, side: Side) -> Result<String, String> {
     let from = micros();
     bench.cli(&["FLUSHALL"]);
     let took = wait.held(SOON)?.since(from);
-    // Redisson sleeps for the lease that it saw, and a renewal of ours may have come since then.
+    // Redisson sleeps for the lease that it read, and lock-core may have renewed the lock since then.
     let longest = match side {
         Side::Redisson => POLL,
         Side::Ours => TTL,

@@ -10,7 +10,7 @@ use super::super::scripts::{REDISSON_FORCE_RELEASE, REDISSON_INSPECT};
 use super::reply;
 use crate::backend::admin::{ForceRequest, ListedLock};
 use crate::error::LockError;
-use crate::protocol::dialect::{Dialect, RedissonLock};
+use crate::protocol::dialect::Dialect;
 use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime};
 use crate::protocol::key::{LockKey, LockName};
 use crate::protocol::lock_state::{ForceMode, ForceReply};
@@ -80,13 +80,10 @@ impl RedisClient {
             ForceMode::Now | ForceMode::Grant => "now",
         };
         let key = &request.key;
-        let counter = key.redisson_counter();
-        let keys: &[&str] = match key.dialect() {
-            Dialect::Redisson {
-                lock: RedissonLock::Fenced,
-            } => &[key.as_str(), &counter],
-            _ => &[key.as_str()],
-        };
+        let has_counter = key.dialect().capabilities().fencing_token;
+        let counter = has_counter.then(|| key.redisson_counter());
+        let mut keys = vec![key.as_str()];
+        keys.extend(counter.as_deref());
         let field = PlainOwner {
             owner_id: OwnerId::nil(),
             label: request.label.clone(),
@@ -101,7 +98,7 @@ impl RedisClient {
         args.extend(publishers.map(|command| command.as_bytes()));
         let script = &REDISSON_FORCE_RELEASE;
         let read = reply::force_redisson;
-        let called = self.call_script(connection, script, key, keys, &args, read, limit);
+        let called = self.call_script(connection, script, key, &keys, &args, read, limit);
         let (_, reply) = called.await?;
         Ok((ReadTime::of_server(reply.server_us), reply.value))
     }

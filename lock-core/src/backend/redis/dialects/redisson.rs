@@ -98,17 +98,10 @@ impl RedissonLocks {
             let not_after = timing.not_after_ms.to_string();
             vec![owner.clone(), ttl.to_string(), not_after]
         };
-        let (key, counter);
-        let keys = match lock {
-            RedissonLock::Plain => {
-                key = sent.key.clone();
-                vec![key.as_str()]
-            }
-            RedissonLock::Fenced => {
-                (key, counter) = (sent.key.clone(), sent.key.redisson_counter());
-                vec![key.as_str(), &counter]
-            }
-        };
+        let key = sent.key.clone();
+        let counter = (lock == RedissonLock::Fenced).then(|| key.redisson_counter());
+        let mut keys = vec![key.as_str()];
+        keys.extend(counter.as_deref());
         let (client, script) = (&self.client, &REDISSON_ACQUIRE);
         let outcome =
             acquire_by_script(client, sent, connection, script, &keys, args, limit).await?;
